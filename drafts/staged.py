@@ -27,6 +27,7 @@ from specdec.contracts import (
     StageInfo,
     check_source,
     check_vocabulary,
+    close_session,
     numbers_of,
     sum_of_stages,
 )
@@ -212,7 +213,7 @@ class _Session(DraftSession):
         self.inner.end(rows)
 
     def close(self) -> None:
-        self.inner.close()
+        close_session(self.inner)
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
         self.model.sync(rows, keep, new_ids)

@@ -18,7 +18,7 @@ GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
         "staged": "drafts by a model that is drafted for itself",
         "ngram": "drafts by an n-gram model",
         "prompt_lookup": "drafts copied from the text so far",
-        "suffix_automaton": "drafts by what most often followed the longest suffix",
+        "suffix_automaton": "drafts by what followed suffixes most often",
         "lookahead": "drafts from the oracle's own Jacobi window",
         "merged": "a lookup and an n-gram model in one tree",
         "cascade": "a lookup, or an n-gram model if it finds nothing",

@@ -26,7 +26,7 @@ from specdec.contracts.oracle import (
 )
 from specdec.contracts.recorded import RecordedOracle, as_recorded, check_has_laws
 from specdec.contracts.rule import NativeJudge, Rule, Verdict, VerificationRule
-from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers
+from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers, close_session
 from specdec.contracts.step import KIND, MEANING, Ending, StageInfo, StepInfo, sum_of_stages
 from specdec.contracts.tree import Tree, ancestors_of, is_chain, with_root
 from specdec.contracts.vocabulary import FOREIGN, check_vocabulary
@@ -87,6 +87,7 @@ __all__ = [
     "check_source",
     "check_tensors",
     "check_vocabulary",
+    "close_session",
     "constant",
     "describe_oracle",
     "form_fault",

@@ -123,6 +123,15 @@ class DraftSession(Protocol):
         return
 
 
+def close_session(session: DraftSession) -> None:
+    """Close a session; one of another base, without a method of this name, leaves nothing to later runs."""
+    getattr(session, "close", _leave_nothing)()
+
+
+def _leave_nothing() -> None:
+    return
+
+
 @runtime_checkable
 class DraftSource(Protocol):
     """A way of drafting; ``open`` starts a run."""

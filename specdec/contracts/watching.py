@@ -7,7 +7,7 @@ from specdec.contracts.arrays import IntArray
 from specdec.contracts.draft import Budget, Draft
 from specdec.contracts.drawing import Randomness
 from specdec.contracts.oracle import Oracle, Scores
-from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers
+from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers, close_session
 
 
 @dataclass
@@ -33,7 +33,7 @@ class WatchedSession(DraftSession):
         self.inner.end(rows)
 
     def close(self) -> None:
-        self.inner.close()
+        close_session(self.inner)
 
 
 @dataclass(frozen=True)

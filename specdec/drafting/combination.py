@@ -19,6 +19,7 @@ from specdec.contracts import (
     Scores,
     check_source,
     check_tensors,
+    close_session,
 )
 from specdec.drafting.merging import merge
 
@@ -172,7 +173,7 @@ class CombinationSession(DraftSession):
 
     def close(self) -> None:
         for session in self.sessions:
-            session.close()
+            close_session(session)
 
     def _asked_for(self, member: int, scores: Scores | None) -> Scores | None:
         """Return the scores that a member needs, None if it needs none."""

@@ -256,9 +256,9 @@ def test_added_tokens_that_are_text_are_text():
 
 def test_the_embedded_models_draft_for_each_other():
     oracle, model = oracles.load("code", dtype="float32"), oracles.load("arithmetic-draft", dtype="float32")
-    source = OtherVocabulary(model, 2)
-    result = SpeculativeDecoder(oracle, source).generate(["1 + 2 = ", "x = [1, 2, 3]\n"], 12, batch_size=1)
-    assert result.tokens == SpeculativeDecoder(oracle).generate(["1 + 2 = ", "x = [1, 2, 3]\n"], 12).tokens
+    source, prompts = OtherVocabulary(model, 2), ["1+2=", "12+30=4"]
+    result = SpeculativeDecoder(oracle, source).generate(prompts, 12, batch_size=1)
+    assert result.tokens == SpeculativeDecoder(oracle).generate(prompts, 12).tokens
     assert result.stats.as_dict()["num_drafted"] > 0
 
 

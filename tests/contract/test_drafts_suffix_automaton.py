@@ -7,6 +7,7 @@ import drafts
 from drafts import Cascade, Merged, PromptLookup, Staged, SuffixAutomaton
 from oracles.tabular import TabularLM
 from specdec import Heuristic, SamplingParams, SpeculativeDecoder, Threshold
+from specdec.contracts import close_session
 from specdec.drafting.lengths import Entropy, Fixed
 from specdec.exactness import check_draft, check_lossless
 from tests.support.draft_rows import Rows, chains, draft_of
@@ -222,3 +223,15 @@ def test_trees_with_a_store_give_the_tokens_of_plain_decoding(rule, batch_size, 
     for _ in range(2):
         found = SpeculativeDecoder(TARGET, source, rule).generate(prompts, 20, sampling, seed=2, batch_size=batch_size)
         assert found.tokens == wanted
+
+
+def test_a_session_of_another_base_need_not_say_what_it_leaves():
+    class Session:
+        def begin(self, rows, prompts, scores):
+            pass
+
+        sync = end = propose = begin
+
+    close_session(Session())
+    with pytest.raises(AttributeError, match="no attribute 'closed'"):
+        close_session(type("Broken", (Session,), {"close": lambda self: self.closed})())
