@@ -8,11 +8,13 @@ from drafts.lookahead import Lookahead
 from drafts.medusa import Medusa
 from drafts.merged import Merged
 from drafts.ngram import NGram
+from drafts.other_vocabulary import OtherVocabulary
 from drafts.prompt_lookup import PromptLookup
 from drafts.quantized import Quantized
 from drafts.small_transformer import SmallTransformer
 from drafts.staged import Staged
 from drafts.stateless import stateless
+from drafts.suffix_automaton import SuffixAutomaton
 
 __all__ = [
     "BlockDrafter",
@@ -23,9 +25,11 @@ __all__ = [
     "Medusa",
     "Merged",
     "NGram",
+    "OtherVocabulary",
     "PromptLookup",
     "Quantized",
     "SmallTransformer",
     "Staged",
+    "SuffixAutomaton",
     "stateless",
 ]

@@ -4,6 +4,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 from torch import nn
 
 import drafts
@@ -78,6 +80,12 @@ def _random(network: Network) -> Network:
     return network.double()
 
 
+def letters(*pieces: str) -> Tokenizer:
+    """Return a tokenizer of these pieces; of two letters at most, the longer ones are read in place of the letters."""
+    merges = [(piece[0], piece[1]) for piece in pieces if len(piece) > 1]
+    return Tokenizer(BPE({piece: one for one, piece in enumerate(pieces)}, merges))
+
+
 def tiny_strategies() -> list[tuple[str, Oracle, DraftSource]]:
     """Return the strategies by name, some more than once, each with an oracle that it can draft for."""
     target, model = TabularLM.pair(3, order=2, alpha=0.7, seed=0)
@@ -86,14 +94,18 @@ def tiny_strategies() -> list[tuple[str, Oracle, DraftSource]]:
     ngrams = drafts.NGram.train([text], 3, order=2, progress=False).model
     layered = tiny_transformer()
     costs = Calibration.independent(alpha=0.7, draft_cost=0.2)
+    words = letters("a", "b", "ab")  # the last of which the model reads as two
     lookup = drafts.PromptLookup(num_draft_tokens=2, max_ngram=2)
     sources: list[tuple[str, DraftSource]] = [
         ("small_transformer", drafts.SmallTransformer(model, num_draft_tokens=2)),
+        ("other_vocabulary", drafts.OtherVocabulary(model, 2, tokenizers=(letters("b", "a", "f"), words))),
         ("tree", drafts.SmallTransformer(model, tree=Paths([(0, 0), (1,)]))),
         ("threshold", drafts.SmallTransformer(model, length=Threshold(costs, max_draft_tokens=2))),
         ("ngram", drafts.NGram(ngrams, num_draft_tokens=2)),
         ("ngram", drafts.NGram(ngrams, num_draft_tokens=2, sampled=True)),
         ("prompt_lookup", lookup),
+        ("suffix_automaton", drafts.SuffixAutomaton(2)),
+        ("suffix_automaton", drafts.SuffixAutomaton(2, tokens_per_match=3, max_nodes=3)),
         ("lookahead", drafts.Lookahead(window=2, ngram=3, guesses=2)),
         ("merged", drafts.Merged([lookup, drafts.SmallTransformer(model, num_draft_tokens=1)])),
         ("cascade", drafts.Cascade([lookup, drafts.SmallTransformer(model, num_draft_tokens=2)])),

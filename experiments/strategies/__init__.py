@@ -7,10 +7,12 @@ from experiments.strategies import (
     early_exit_strategy,
     lookahead_strategy,
     ngram_strategy,
+    other_vocabulary_strategy,
     prompt_lookup_strategy,
     quantized_strategy,
     small_transformer_strategy,
     staged_strategy,
+    suffix_automaton_strategy,
     threshold_strategy,
     tree_strategy,
 )
@@ -23,6 +25,7 @@ STRATEGIES = {
     strategy.name: strategy
     for strategy in (
         small_transformer_strategy.STRATEGY,
+        other_vocabulary_strategy.STRATEGY,
         tree_strategy.STRATEGY,
         ngram_strategy.STRATEGY,
         early_exit_strategy.STRATEGY,
@@ -31,6 +34,7 @@ STRATEGIES = {
         block_strategies.MEDUSA,
         quantized_strategy.STRATEGY,
         prompt_lookup_strategy.STRATEGY,
+        suffix_automaton_strategy.STRATEGY,
         lookahead_strategy.STRATEGY,
         combined.MERGED,
         combined.CASCADE,

@@ -28,11 +28,11 @@ from specdec.contracts.oracle import (
 )
 from specdec.contracts.recorded import RecordedOracle, as_recorded, check_has_laws
 from specdec.contracts.rule import NativeJudge, Rule, Verdict, VerificationRule, rule_label
-from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers
+from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers, close_session
 from specdec.contracts.step import KIND, MEANING, Ending, StageInfo, StepInfo, sum_of_stages
 from specdec.contracts.tree import Tree, ancestors_of, is_chain, with_root
 from specdec.contracts.vocabulary import FOREIGN, check_vocabulary
-from specdec.contracts.watching import WatchedSession, WatchedSource
+from specdec.contracts.watching import WatchedSession, WatchedSource, frozen
 
 __all__ = [
     "BITWISE_NODES",
@@ -40,9 +40,9 @@ __all__ = [
     "KIND",
     "MEANING",
     "NEVER",
+    "Adjustments",
     "Block",
     "BlockHead",
-    "Adjustments",
     "BoolArray",
     "Budget",
     "Cache",
@@ -95,9 +95,11 @@ __all__ = [
     "check_source",
     "check_tensors",
     "check_vocabulary",
+    "close_session",
     "constant",
     "describe_oracle",
     "form_fault",
+    "frozen",
     "ids_device",
     "is_chain",
     "num_experts",

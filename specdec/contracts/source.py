@@ -115,6 +115,23 @@ class DraftSession(Protocol):
         """Forget finished requests."""
         return
 
+    def close(self) -> None:
+        """Leave to later runs what they may know of this one: all its requests have ended.
+
+        Nobody calls it for a run that was abandoned, and it may be called again. A source that remembers across runs is
+        read when a session is opened, and never in mid-run.
+        """
+        return
+
+
+def close_session(session: DraftSession) -> None:
+    """Close a session; one of another base, without a method of this name, leaves nothing to later runs."""
+    getattr(session, "close", _leave_nothing)()
+
+
+def _leave_nothing() -> None:
+    return
+
 
 @runtime_checkable
 class DraftSource(Protocol):

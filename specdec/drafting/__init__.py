@@ -1,5 +1,6 @@
 """What draft sources share: chains and trees drawn, a drafting model's cache, sources made of others."""
 
+from specdec.drafting.automaton import Automaton
 from specdec.drafting.block_source import BlockSource
 from specdec.drafting.chain_sampler import ChainSampler, check_temperature, defined, first_undefined, point_chains
 from specdec.drafting.combination import Combination, check_servable, member_stream, proposal
@@ -11,10 +12,12 @@ from specdec.drafting.model import DraftModel
 from specdec.drafting.ngram_checks import check_contents, check_header
 from specdec.drafting.ngram_model import NGramModel, Sequences
 from specdec.drafting.sessions import MemorylessSession
+from specdec.drafting.spelling import SharedPieces, Spelling, control_ids, piece_bytes
 from specdec.drafting.tree_sampler import Frontier, TreeSampler, check_tree, tree_offers
 from specdec.drafting.trunk import Trunk
 
 __all__ = [
+    "Automaton",
     "BlockSource",
     "ChainSampler",
     "Combination",
@@ -26,6 +29,8 @@ __all__ = [
     "MemorylessSession",
     "NGramModel",
     "Sequences",
+    "SharedPieces",
+    "Spelling",
     "TreeSampler",
     "Trunk",
     "check_contents",
@@ -34,10 +39,12 @@ __all__ = [
     "check_servable",
     "check_temperature",
     "check_tree",
+    "control_ids",
     "defined",
     "first_undefined",
     "follow_ids",
     "member_stream",
+    "piece_bytes",
     "point_chains",
     "proposal",
     "tree_offers",

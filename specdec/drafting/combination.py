@@ -20,6 +20,7 @@ from specdec.contracts import (
     Scores,
     check_source,
     check_tensors,
+    close_session,
 )
 from specdec.drafting.merging import merge
 
@@ -172,6 +173,10 @@ class CombinationSession(DraftSession):
     def end(self, rows: IntArray) -> None:
         for session in self.sessions:
             session.end(rows)
+
+    def close(self) -> None:
+        for session in self.sessions:
+            close_session(session)
 
     def _asked_for(self, member: int, scores: Scores | None) -> Scores | None:
         """Return the scores that a member needs, None if it needs none."""

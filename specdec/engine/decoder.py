@@ -234,9 +234,7 @@ class SpeculativeDecoder:
         Raises:
             ValueError: a request is in flight or waits, or a step was interrupted.
         """
-        state.check_whole()
-        if state.has_work:
-            raise ValueError("state has work left: call step until state.has_work is False, then finish")
+        state.end_run()
         requests, tokenizer = state.slots.requests, self.oracle.tokenizer
         ended = zip(state.outputs, requests, state.finish_reasons, strict=True)
         texts = None if tokenizer is None else [cut_text(tokenizer, o, r.stop_strings, why) for o, r, why in ended]
@@ -345,3 +343,4 @@ class SpeculativeDecoder:
             reason = None if state.has_work else state.finish_reasons[0]
             text = holder.push(output[:-1] if reason == "eos" else output, final=reason is not None)
             yield StreamEvent(tokens, text, provenance_of(info), reason)
+        state.end_run()

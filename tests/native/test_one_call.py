@@ -54,6 +54,7 @@ BY_PASSES = {
     "Eagle3": "no compiled pass reads features beside ids: torch's own steps a head",
     "BlockDrafter": "a block is one pass of torch operations: there is no chain to follow",
     "Medusa": "heads are torch operations on one state: there is no chain to follow",
+    "OtherVocabulary": "what is drawn is a law of the target's ids, made of the model's logits between two passes",
     "EarlyExit": "the verify pass goes on from the streams that the passes through the lower layers leave",
     "Staged": "a pass scores what an inner source drafted, and its verdict says where the next one begins",
     "Grown": "the confidences of a level decide which of its nodes are scored",

@@ -45,6 +45,7 @@ def own(checkpoints: Path, name: str, prefix: str = "") -> list[str]:
     options = {
         "small_transformer": [f"--{prefix}model", str(checkpoints / "draft")],
         "tree": [f"--{prefix}model", str(checkpoints / "draft")],
+        "other_vocabulary": [f"--{prefix}model", str(checkpoints / "draft")],
         "early_exit": [f"--{prefix}head", "none"],
         "eagle3": [f"--{prefix}head", str(checkpoints / "head")],
         "block_drafter": [f"--{prefix}head", str(checkpoints / "block")],
@@ -52,6 +53,7 @@ def own(checkpoints: Path, name: str, prefix: str = "") -> list[str]:
         "quantized": [f"--{prefix}draft-weights", "int8"],
         "ngram": [f"--{prefix}train-on", str(checkpoints / "text.py")],
         "prompt_lookup": [f"--{prefix}max-ngram", "2"],
+        "suffix_automaton": [f"--{prefix}min-ngram", "2"],
         "lookahead": [f"--{prefix}ngram", "3"],
         "merged": [f"--{prefix}train-on", str(checkpoints / "text.py")],
         "cascade": [f"--{prefix}train-on", str(checkpoints / "text.py")],
