@@ -31,7 +31,7 @@ from specdec.drafting import (
 )
 from specdec.drafting.lengths import LengthPolicy, LengthSession, chain_offers, depth_limits, resolve
 from specdec.laws import argmax
-from specdec.transfers import HOST, on_device, to_list
+from specdec.transfers import HOST, on_device
 
 Mapping = Literal["intersection", "text"]
 # Ids of the model for one of the target that its cache has room for.
@@ -182,9 +182,9 @@ class _Reader:
     def begin(self, rows: IntArray, prompts: Sequence[IntArray]) -> None:
         """Take in new requests."""
         texts = []
-        for row, prompt in zip(to_list(rows), prompts, strict=True):
+        for row, prompt in zip(rows.tolist(), prompts, strict=True):
             self.spellings[row] = Spelling(self.shared)
-            _, text = self._read(row, 0, to_list(prompt))
+            _, text = self._read(row, 0, prompt.tolist())
             texts.append(np.array(text or [0], dtype=np.int64))  # of an id alone no key is made
         self.model.begin(rows, texts)
 
@@ -192,7 +192,7 @@ class _Reader:
         """Learn what stands; arguments as of ``DraftSession.sync``."""
         read = [
             self._read(row, size, [one for one in ids if one >= 0])
-            for row, size, ids in zip(to_list(rows), to_list(keep), to_list(new_ids), strict=True)
+            for row, size, ids in zip(rows.tolist(), keep.tolist(), new_ids.tolist(), strict=True)
         ]
         stable, blocks = zip(*read, strict=True)
         width = max(map(len, blocks))
@@ -220,7 +220,7 @@ class _Reader:
 
     def room(self, rows: IntArray) -> IntArray:
         """Return ``[B]`` how many ids of its own the model may draft; none after text that it cannot read."""
-        is_read = np.array([self.spellings[row].is_whole for row in to_list(rows)]) & (self.sizes[rows] > 0)
+        is_read = np.array([self.spellings[row].is_whole for row in rows.tolist()]) & (self.sizes[rows] > 0)
         return np.where(is_read, self.model.room(self.sizes[rows]), 0)
 
 
@@ -276,7 +276,7 @@ class _TextSession(_Session):
         written, undefined = self._write(rows, context, counts)
         texts = [
             self._tokens(ids[:count], limit)
-            for ids, count, limit in zip(to_list(written), to_list(counts), to_list(limits), strict=True)
+            for ids, count, limit in zip(written.tolist(), counts.tolist(), limits.tolist(), strict=True)
         ]
         sizes = np.array([len(text) for text in texts], dtype=np.int64)
         tokens = np.zeros((len(rows), int(sizes.max(initial=0))), dtype=np.int64)

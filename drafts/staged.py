@@ -181,7 +181,7 @@ class _Ahead:
     @property
     def numbers(self) -> tuple[IntArray, ...]:
         """What draws on a device read of the host."""
-        return *numbers_of(self.inner), self.by
+        return *self.inner.numbers, self.by
 
     def verdict_numbers(
         self, num_rows: int, verdict: OpenVerdict, purposes: tuple[str, str] = ("stop", "next")

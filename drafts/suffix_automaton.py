@@ -23,7 +23,6 @@ from specdec.contracts import (
 from specdec.drafting import Automaton
 from specdec.drafting.lengths import LengthPolicy, LengthSession, chain_offers, depth_limits, resolve, shortened
 from specdec.drafting.shapes import check_count, check_size
-from specdec.transfers import to_list
 
 _END = -1  # stands after each remembered output
 
@@ -119,7 +118,7 @@ class SuffixAutomaton:
         """
         if not self.store_size:
             raise ValueError("store_size is 0, so that nothing can be remembered: give the ids that may be kept")
-        kept = [to_list(np.asarray(output, dtype=np.int64)[-self.store_size :]) for output in outputs if len(output)]
+        kept = [np.asarray(output, dtype=np.int64)[-self.store_size :].tolist() for output in outputs if len(output)]
         if any(min(output) < 0 for output in kept):
             raise ValueError("outputs hold a negative id; give lists of ids, such as result.tokens")
         room = self.store_size - np.cumsum([len(output) for output in reversed(self._outputs + kept)])
@@ -235,18 +234,18 @@ class _Session(DraftSession):
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
         self.length.begin(rows)
-        for row, prompt in zip(to_list(rows), prompts, strict=True):
-            self.rows[row] = _Row(self.num_begun, self.store, to_list(prompt))
+        for row, prompt in zip(rows.tolist(), prompts, strict=True):
+            self.rows[row] = _Row(self.num_begun, self.store, prompt.tolist())
             self.num_begun += 1
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
-        for row, size, ids in zip(to_list(rows), to_list(keep), to_list(new_ids), strict=True):
+        for row, size, ids in zip(rows.tolist(), keep.tolist(), new_ids.tolist(), strict=True):
             here = self._at(row)
             here.cut(size)
             here.append(one for one in ids if one >= 0)
 
     def end(self, rows: IntArray) -> None:
-        for row in to_list(rows):
+        for row in rows.tolist():
             here, self.rows[row] = self.rows[row], None
             if here is not None:
                 self.ended.append((here.number, here.text.ids[here.prompt_length :]))
@@ -262,7 +261,7 @@ class _Session(DraftSession):
         sizes = limits if source.max_nodes is None else np.minimum(budget.max_nodes, source.max_nodes)
         guesses = [
             self._guess(self._at(row), depth, size) if depth > 0 < size else _NOTHING
-            for row, depth, size in zip(to_list(rows), to_list(limits), to_list(sizes), strict=True)
+            for row, depth, size in zip(rows.tolist(), limits.tolist(), sizes.tolist(), strict=True)
         ]
         return self._draft(rows, guesses)
 

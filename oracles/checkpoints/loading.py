@@ -69,18 +69,6 @@ def load(
     dtype: torch.dtype | str | None = ...,
     device: torch.device | str | None = ...,
     max_context: int | None = ...,
-    *,
-    backend: Literal["graphed"],
-    weights: WeightType | None = ...,
-    bitwise: bool = ...,
-    arithmetic: Arithmetic | None = ...,
-) -> GraphedTransformer: ...
-@overload
-def load(
-    name_or_path: str | Path,
-    dtype: torch.dtype | str | None = ...,
-    device: torch.device | str | None = ...,
-    max_context: int | None = ...,
     backend: Backend | None = ...,
     weights: WeightType | None = ...,
     bitwise: bool = ...,

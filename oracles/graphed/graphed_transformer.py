@@ -18,7 +18,7 @@ from oracles.transformer.blocks import Adapter, Norm
 from oracles.transformer.eager import Transformer
 from oracles.transformer.pass_parts import Shaped, check_call, first_layer
 from specdec.contracts import IntArray, Scores, Want, is_chain
-from specdec.transfers import HOST, largest
+from specdec.transfers import HOST
 
 
 class GraphedTransformer(Shaped):
@@ -146,7 +146,7 @@ class GraphedTransformer(Shaped):
 
         Cost: one pass for up to 64 rows (fewer of many nodes, see ``buckets.MAX_NODES``) of up to 128 nodes.
         """
-        check_call(self.config, largest(cache.lengths[rows]), want, hidden)
+        check_call(self.config, max(cache.lengths[rows].tolist(), default=0), want, hidden)
         shape = (tokens.shape[0], tokens.shape[1] - first, self.config.hidden_size)
         lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
         self._check_places(cache, stream, tokens=tokens, parents=parents, num_nodes=num_nodes)

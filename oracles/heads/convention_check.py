@@ -11,7 +11,7 @@ import torch
 from oracles.heads.aux_layers import AuxLayers
 from oracles.heads.eagle3 import Eagle3Head
 from specdec.cache import prefill
-from specdec.contracts import Features, HostOracle, IntArray, Needs, Scores, chat_encoder_of
+from specdec.contracts import Features, HostOracle, IntArray, Needs, Scores
 
 NUM_TEXTS, NUM_NEW = 8, 32
 # A neighbour's acceptance over its own, from which a head is suspected to read other layers than it was trained on.
@@ -111,7 +111,7 @@ def _prompts(oracle: HostOracle) -> list[IntArray]:
     if oracle.tokenizer is None:
         random = np.random.default_rng(0)
         return [random.integers(oracle.vocab_size, size=max(min(8, most), 2)) for _ in range(NUM_TEXTS)]
-    encoder = chat_encoder_of(oracle)
+    encoder = oracle.chat_template
     if encoder is not None:
         ids = [encoder.encode([{"role": "user", "content": question}]) for question in _QUESTIONS]
     else:

@@ -17,7 +17,7 @@ from oracles.transformer.linear import Linear
 from oracles.transformer.pass_parts import check_call
 from specdec.cache import FeatureCache
 from specdec.contracts import Features, HostOracle, IntArray, Scores, Tree, Want, is_chain
-from specdec.transfers import largest, on_host
+from specdec.transfers import on_host
 
 
 class Eagle3Head:
@@ -147,7 +147,7 @@ class Eagle3Head:
             ValueError: an unknown ``want`` or layer, a row without room, a pending token beyond ``max_context``;
                 on the CPU, a node whose parent is of the same pass and has no known feature after it.
         """
-        check_call(self.config, largest(cache.lengths[rows]), want, hidden)
+        check_call(self.config, int(cache.lengths[rows].max()), want, hidden)
         tree = Tree(tokens, None if is_chain(parents) else parents, num_nodes)
         _check_order(tree, cache, rows, first)
         attend = CachedAttention(self.config, tree, cache, rows, first)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import IntArray
-from specdec.transfers import largest, on_device
+from specdec.transfers import on_device
 
 
 def real_positions(
@@ -19,7 +19,7 @@ def real_positions(
         counts: ``[B]`` positions of each.
         device: where indices are put, in one copy.
     """
-    at, column = np.nonzero(np.arange(largest(counts)) < counts[:, None])
+    at, column = np.nonzero(np.arange(int(counts.max())) < counts[:, None])
     if not at.size:
         return None
     row, slot, at_row, at_column = on_device(np.stack([rows[at], first[at] + column, at, column]), device).unbind()

@@ -27,9 +27,8 @@ from oracles.huggingface.support import (
 )
 from oracles.transformer.pass_parts import check_call
 from specdec.cache import KVCache
-from specdec.contracts import IntArray, Scores, Tree, Want, describe_oracle, is_chain
+from specdec.contracts import IntArray, OracleDefaults, Scores, Tree, Want, describe_oracle, is_chain
 from specdec.prompts.chat import ChatTemplate
-from specdec.transfers import largest
 
 EXTRA = "the library transformers is missing: pip install 'exactspec[hf]'"
 _ROW_DIM, _SLOT_DIM = 2, 4
@@ -48,7 +47,7 @@ class _Bounds:
     max_context: int
 
 
-class HuggingFaceLM:
+class HuggingFaceLM(OracleDefaults):
     """Score trees with a ``transformers`` model: it fulfils the oracle contract, cache included.
 
     Every pass is one ``forward`` with positions, 4-D masks and a cache of ours, whose rows have lengths of their own.
@@ -79,7 +78,7 @@ class HuggingFaceLM:
         with a mask of B * N * T numbers for each type of layer.
     """
 
-    backend, bitwise, is_recorded = "transformers", False, False
+    backend, bitwise = "transformers", False
     num_layers, chains, cache_format = 0, False, None
 
     def __init__(self, model: Any, tokenizer: Any | None = None, max_context: int | None = None) -> None:
@@ -149,7 +148,7 @@ class HuggingFaceLM:
 
         Cost: see the class; rows that do not stand side by side in the cache are copied, layer by layer.
         """
-        check_call(self._bounds, largest(cache.lengths[rows]), want, hidden)
+        check_call(self._bounds, max(cache.lengths[rows].tolist(), default=0), want, hidden)
         tree = Tree(tokens, None if is_chain(parents) else parents, num_nodes)
         lengths = cache.reserve(rows, tree.size, first)
         end = int(lengths.max()) + tree.size

@@ -26,7 +26,6 @@ from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import DraftHead
 from oracles.transformer.eager import Transformer
 from specdec.contracts import IntArray, Want
-from specdec.transfers import largest, to_list
 
 _ALIGNMENT = 128
 
@@ -205,10 +204,10 @@ class NativeModel:
         """
         work = self._take_workspace(end)
         call = work.call
-        call.tokens, call.parents, call.num_nodes = _address(tokens), _address(parents), _address(num_nodes)
-        call.stream = _address(stream)
-        call.logits = _address(found[0]) if found else None
-        call.likeliest, call.peaks = map(_address, found[1:]) if len(found) > 1 else (None, None)
+        given = {"tokens": tokens, "parents": parents, "num_nodes": num_nodes, "stream": stream}
+        for name, part in given.items():
+            setattr(call, name, None if part is None else part.data_ptr())
+        call.logits, call.likeliest, call.peaks = (*map(Tensor.data_ptr, found), None, None, None)[:3]
         call.batch, call.width, call.first = batch, width, first
         call.first_layer, call.last_layer, call.want = *layers, bindings.WANTS[want]
         if rows is not None and cache is not None:
@@ -249,7 +248,7 @@ class NativeModel:
 
         Guarantee: the cache keeps nothing if this raises, what ``check`` raises and an interrupt among it.
         """
-        work, before = self._take_workspace(largest(ends) + most), cache.lengths.copy()
+        work, before = self._take_workspace(max(ends.tolist(), default=0) + most), cache.lengths.copy()
         work.call.rows, work.call.batch = to_bytes(rows), len(rows)
         try:
             work.run(self.address, cache.address, getattr(self._library, entry), *rest)
@@ -257,9 +256,9 @@ class NativeModel:
                 check()
         except Refused as refused:
             sizes = f"capacity {cache.capacity}, max_context {self.config.max_context}"
-            lengths = to_list(cache.lengths)
+            lengths = cache.lengths.tolist()
             raise ValueError(
-                f"{refused} (rows {to_list(rows)} of the lengths {lengths}, ends {to_list(ends)}, {sizes})"
+                f"{refused} (rows {rows.tolist()} of the lengths {lengths}, ends {ends.tolist()}, {sizes})"
             ) from None
         except BaseException:
             cache.truncate(rows, before[rows])
@@ -275,10 +274,6 @@ class NativeModel:
         call.cosines, call.sines, call.rotations = tables.places
         call.threads = threads.num_threads()
         return work
-
-
-def _address(numbers: Tensor | None) -> int | None:
-    return None if numbers is None else numbers.data_ptr()
 
 
 def _layer(config: TransformerConfig, weights: Weights, block: Block) -> bindings.Layer:

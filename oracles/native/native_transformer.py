@@ -35,7 +35,6 @@ from specdec.contracts import (
     Want,
 )
 from specdec.kernels.compiled import FILTERS, place
-from specdec.transfers import largest
 
 
 class NativeTransformer(Shaped):
@@ -125,17 +124,19 @@ class NativeTransformer(Shaped):
 
         Cost: one read of the weights, and of the rows' keys and values.
         """
-        longest = largest(cache.lengths[rows])
+        longest = max(cache.lengths[rows].tolist(), default=0)
         check_call(self.config, longest, want, hidden)
         batch, width = tokens.shape
         shape = (batch, width - first, self.config.hidden_size)
-        lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
+        lowest, last = (0, self.config.num_layers) if layers is None else layers
+        if layers is not None or stream is not None:
+            first_layer(layers, stream, shape, want, hidden, self.config.num_layers)
         cache.reserve(rows, width, first)
         kept = floats(len(hidden), *shape).unbind() if hidden else ()
         found = None
         if want != "none":
             read = (batch, shape[1] if want == "all" else 1)
-            found = floats(*read, self.vocab_size), integers(*read), floats(*read)
+            found = floats(*read, self.config.vocab_size), integers(*read), floats(*read)
         self._model.run(
             cache,
             batch=batch,
@@ -145,7 +146,7 @@ class NativeTransformer(Shaped):
             num_nodes=to_host(num_nodes, torch.int64, (batch,)),
             rows=rows,
             first=first,
-            layers=(lowest, self.num_layers if layers is None else layers[1]),
+            layers=(lowest, last),
             stream=None if stream is None else to_host(stream, torch.float32),
             want=want,
             found=found or (),
@@ -193,7 +194,7 @@ class NativeTransformer(Shaped):
 
         Cost: that of ``greedy_chains``; a law and a draw of O(V) for each id.
         """
-        laws = np.empty((len(rows), largest(limits), self.vocab_size), dtype=np.float32)
+        laws = np.empty((len(rows), max(limits.tolist(), default=0), self.vocab_size), dtype=np.float32)
         struct = _draws("chains", len(rows), draws.filters, draws.keys, laws)
         drafted, peaks = follow(self._model, cache, ids, ends, rows, limits, watch, struct, adjustments)
         return drafted, peaks, laws[:, : drafted.shape[1]]

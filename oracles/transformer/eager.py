@@ -25,7 +25,6 @@ from oracles.transformer.pass_parts import Shaped, check_call, first_layer
 from oracles.transformer.rotary import RotaryTable
 from specdec.cache import KVCache
 from specdec.contracts import IntArray, Scores, Tree, Want, is_chain
-from specdec.transfers import largest
 
 
 class Transformer(Shaped, nn.Module):
@@ -309,7 +308,7 @@ class Transformer(Shaped, nn.Module):
 
         Cost: one read of the weights, and ``CachedAttention`` per layer; logits take B * N * V * 4 bytes.
         """
-        check_call(self.config, largest(cache.lengths[rows]), want, hidden)
+        check_call(self.config, max(cache.lengths[rows].tolist(), default=0), want, hidden)
         shape = (tokens.shape[0], tokens.shape[1] - first, self.config.hidden_size)
         lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
         tree = Tree(tokens, None if is_chain(parents) else parents, num_nodes)

@@ -6,17 +6,16 @@ from typing import Protocol, get_args
 from torch import Tensor
 
 from oracles.transformer.config import TransformerConfig
-from specdec.contracts import Oracle, Want, describe_oracle
+from specdec.contracts import Oracle, OracleDefaults, Want, describe_oracle
 from specdec.prompts.chat import ChatTemplate
 
 WANTS = get_args(Want)
 
 
-class Shaped:
+class Shaped(OracleDefaults):
     """What a transformer says of its shape, whatever computes its passes."""
 
     config: TransformerConfig
-    is_recorded = False
     chat_template: ChatTemplate | None = None
 
     @property

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from specdec.cache.slot_cache import KVCache, check_fits, free_memory, move_kept
 from specdec.contracts import IntArray
-from specdec.transfers import largest, on_device, together_on_device
+from specdec.transfers import on_device, together_on_device
 
 
 class FeatureCache(KVCache):
@@ -73,7 +73,7 @@ class FeatureCache(KVCache):
     def _check(self, rows: IntArray, starts: IntArray, counts: IntArray) -> None:
         if (starts > self.known[rows]).any() or (self.lengths[rows] > starts).any():
             raise ValueError(f"features from {starts} on leave a gap, or change what keys were made of, in rows {rows}")
-        if largest(starts + counts) > self.features.shape[1]:
+        if int((starts + counts).max()) > self.features.shape[1]:
             raise ValueError(f"features {starts} + {counts} are more than the {self.features.shape[1]} of a row")
 
     def read(self, rows: Tensor, positions: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class FeatureCache(KVCache):
         self.features[where] = torch.where(is_known.unsqueeze(-1), self.features[where], features)
 
     def reset(self, rows: IntArray) -> None:
-        used = max(largest(self.known[rows]), largest(self._written[rows])) + 1
+        used = max(int(self.known[rows].max()), int(self._written[rows].max())) + 1
         super().reset(rows)
         self.features[:, :used].index_fill_(0, on_device(rows, self.features.device), 0)
         self.known[rows] = 0

@@ -9,7 +9,7 @@ Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the mode
 from specdec.contracts.arrays import BoolArray, Float32Array, FloatArray, IntArray, constant
 from specdec.contracts.block import Block, BlockHead
 from specdec.contracts.chaining import ChainDraws, ChainingOracle, ChainWatch, TreeDraws, TreePlan, can_draft_natively
-from specdec.contracts.chat import ChatEncoder, chat_encoder_of
+from specdec.contracts.chat import ChatEncoder
 from specdec.contracts.draft import NEVER, Budget, Draft, Resume
 from specdec.contracts.drawing import Adjustments, ChainKeys, OpenVerdict, Randomness, Warping, numbers_of
 from specdec.contracts.form import check_source, check_tensors, form_fault
@@ -20,11 +20,12 @@ from specdec.contracts.oracle import (
     Cache,
     Likeliest,
     Oracle,
+    OracleDefaults,
     Scores,
     Want,
+    declared,
     describe_oracle,
     ids_device,
-    num_experts,
 )
 from specdec.contracts.recorded import RecordedOracle, as_recorded, check_has_laws
 from specdec.contracts.rule import NativeJudge, Rule, Verdict, VerificationRule, rule_label
@@ -70,6 +71,7 @@ __all__ = [
     "Offers",
     "OpenVerdict",
     "Oracle",
+    "OracleDefaults",
     "Randomness",
     "RecordedOracle",
     "Resume",
@@ -90,19 +92,18 @@ __all__ = [
     "ancestors_of",
     "as_recorded",
     "can_draft_natively",
-    "chat_encoder_of",
     "check_has_laws",
     "check_source",
     "check_tensors",
     "check_vocabulary",
     "close_session",
     "constant",
+    "declared",
     "describe_oracle",
     "form_fault",
     "frozen",
     "ids_device",
     "is_chain",
-    "num_experts",
     "numbers_of",
     "rule_label",
     "sum_of_stages",

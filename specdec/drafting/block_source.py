@@ -26,7 +26,7 @@ from specdec.drafting.lengths import LengthPolicy, chain_offers, depth_limits, r
 from specdec.drafting.shapes import TreeShape
 from specdec.drafting.tree_sampler import Frontier, TreeSampler, check_tree, tree_offers
 from specdec.laws import scatter_rows, take
-from specdec.transfers import largest, on_device
+from specdec.transfers import on_device
 
 
 class BlockSource:
@@ -196,7 +196,7 @@ class _ChainSession(_Session):
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         limits = depth_limits(self.sampler.length, rows, context.num_committed, budget)
         limits = np.minimum(limits, self.blocks.room(rows, context.num_committed))
-        step = _Step(self.blocks, rows, context, largest(limits))
+        step = _Step(self.blocks, rows, context, int(limits.max()))
         confidence = step.chain_confidence if self.blocks.head.has_confidence else None
         return self.sampler(rows, context, limits, randomness, step.chain_logits, confidence=confidence)
 

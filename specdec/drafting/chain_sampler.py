@@ -24,7 +24,7 @@ from specdec.contracts import (
 from specdec.drafting.certainty import confidence_of, entropy_of
 from specdec.drafting.lengths import LengthSession, ended
 from specdec.laws import Laws, scatter_rows
-from specdec.transfers import HOST, all_finite, on_device, on_host, stage, to_list
+from specdec.transfers import HOST, on_device, on_host, stage
 
 NextLogits = Callable[[int, Tensor, IntArray], Tensor]
 Confidence = Callable[[int, Tensor], Tensor]
@@ -39,7 +39,7 @@ def point_chains(tokens: IntArray, counts: IntArray, confidence: Tensor | None =
         counts: ``[B]``, 0..N.
         confidence: ``[B, N]``, or None.
     """
-    width = max(to_list(counts), default=0)
+    width = max(counts.tolist(), default=0)
     kept = tokens if width == tokens.shape[1] else tokens[:, :width]
     confidence = None if confidence is None else confidence[:, :width]
     return Draft(torch.from_numpy(kept), torch.from_numpy(counts), confidence=confidence)
@@ -121,12 +121,12 @@ class ChainSampler:
             waits for the device.
         """
         asked = _Asked(self.length, rows, limits)
-        if follow is not None and context.warping.kernels.are_compiled and any(to_list(limits)):
+        if follow is not None and context.warping.kernels.are_compiled and any(limits.tolist()):
             is_greedy = context.warping.is_greedy(self.temperature)
             draws = None if is_greedy else self._draws(context.warping, randomness)
             if is_greedy or draws is not None:
                 ids, peaks, laws = follow(rows, context, asked, draws)
-                undefined = None if all_finite(peaks) else first_undefined([torch.from_numpy(peaks)])
+                undefined = None if np.isfinite(peaks).all() else first_undefined([torch.from_numpy(peaks)])
                 return self._draft(asked, ids, laws, undefined)
         with stage(chain((limits,), numbers_of(randomness)), self.device):
             return self._draft(asked, *self._drawn(asked, context, randomness, next_logits, confidence))
@@ -172,7 +172,7 @@ class ChainSampler:
         num_nodes = on_device(asked.limits, self.device) if is_known else _lengths(drew, tokens)
         high = torch.cat(peaks, dim=1)
         # On another device nobody waits to know whether they are finite.
-        is_fine = not high.shape[1] or (high.is_cpu and all_finite(on_host(high.detach())))
+        is_fine = not high.shape[1] or (high.is_cpu and bool(np.isfinite(on_host(high.detach())).all()))
         return tokens[:, : len(laws)], made, None if is_fine else first_undefined([high]), num_nodes
 
     def _draft(

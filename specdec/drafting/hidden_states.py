@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 
 from specdec.contracts import Cache, Features, Head, IntArray, Oracle, Scores
-from specdec.transfers import largest, to_list
 
 
 class HiddenStates:
@@ -75,8 +74,8 @@ class HiddenStates:
         wanted = np.minimum(num_committed - 1, self.capacity)
         if (self.known[rows] != wanted).any():
             raise ValueError(
-                f"a head knows positions {to_list(self.known[rows])} of rows {to_list(rows)}, and needs those of "
-                f"{to_list(wanted)}: sync with scores after every step"
+                f"a head knows positions {self.known[rows].tolist()} of rows {rows.tolist()}, and needs those of "
+                f"{wanted.tolist()}: sync with scores after every step"
             )
 
     def _put(self, rows: IntArray, starts: IntArray, counts: IntArray, scores: Scores | None) -> None:
@@ -88,7 +87,7 @@ class HiddenStates:
             )
         starts = np.minimum(starts, self.capacity)
         counts = np.minimum(counts, self.capacity - starts)
-        width = largest(counts)
+        width = int(counts.max())
         self.head.put(Features(rows, starts, counts, tuple(layer[:, :width] for layer in scores.hidden)), self.cache)
         self.known[rows] = starts + counts
 

@@ -98,6 +98,11 @@ class _Scripted:
         """Whether draws are keyed by absolute position alone."""
         return self.ordinary.coupled
 
+    @property
+    def numbers(self) -> tuple[IntArray, ...]:
+        """What draws on a device read of the host."""
+        return self.ordinary.numbers
+
     def select(self, rows: IntArray) -> "_Scripted":
         """Return the streams of some rows (indices into this batch)."""
         chosen = np.arange(len(self.branches))[rows]

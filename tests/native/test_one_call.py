@@ -279,13 +279,13 @@ def test_what_is_judged_the_general_way_is_so_still(name):
 
 
 def judged_before_chains_had_shapes(verifier: Verifier, draft: Draft, *args: Any) -> Any:
-    return None if draft.parents is not None else _NATIVELY(verifier, draft, *args)
+    return None if draft.parents is not None else _PACK(verifier, draft, *args)
 
 
-_NATIVELY = Verifier._natively
+_PACK = Verifier.pack
 # Slow ways that nobody noticed, and others like them: what is replaced by what, then a source and a rule that it slows.
 SLOW: dict[str, tuple[Any, str, Callable[..., Any], DraftSource, str]] = {
-    "chains of a shape": (Verifier, "_natively", judged_before_chains_had_shapes, EVERY["shape: Chain"], "standard"),
+    "chains of a shape": (Verifier, "pack", judged_before_chains_had_shapes, EVERY["shape: Chain"], "standard"),
     "coupled verdicts": (Coupled, "verdict_numbers", lambda *_: None, PromptLookup(3), "coupled"),
     "chains of a model": (DraftModel, "follower", lambda *_: None, MODEL, "standard"),
     "trees of a model": (DraftModel, "grower", lambda *_: None, EVERY["shape: Kary"], "multi_draft"),
