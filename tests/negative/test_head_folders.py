@@ -193,5 +193,5 @@ def test_a_block_drafts_for_a_model_of_transformers_and_medusa_says_what_it_lack
     made = SpeculativeDecoder(oracle, drafts.BlockDrafter(head)).generate(prompts, 8)
     assert made.tokens == SpeculativeDecoder(oracle).generate(prompts, 8).tokens
     assert made.stats.num_drafted > 0
-    with pytest.raises(ValueError, match="read an oracle's last norm, and .* lends none"):
+    with pytest.raises(ValueError, match=r"read an oracle's last norm, and .* lends none"):
         load_head(medusa_folder(tmp_path / "m", rows, layout="original", width=width).path, oracle)
