@@ -1,7 +1,6 @@
 """Verification: the rules, one a file; draws from their verdicts; the check of the compiled judge that one declares."""
 
 from specdec.verify.block import BlockVerification
-from specdec.verify.buffers import draft_buffers, law_buffers
 from specdec.verify.multi_draft import MultiDraft
 from specdec.verify.native_judge import confirm_judge
 from specdec.verify.registry import RULES, resolve_rule
@@ -23,8 +22,6 @@ __all__ = [
     "Traversal",
     "Typical",
     "confirm_judge",
-    "draft_buffers",
-    "law_buffers",
     "resolve_rule",
     "verify",
 ]

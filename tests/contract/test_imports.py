@@ -35,7 +35,7 @@ STANDS_ON = {
     "stats": {"contracts", "theory"},
     "kernels": {"contracts", "laws", "system", "transfers"},
     "sampling": {"contracts", "kernels", "laws", "transfers"},
-    "requests": {"contracts", "sampling", "transfers"},
+    "requests": {"contracts", "sampling"},
     "verify": {"contracts", "kernels", "laws", "transfers"},
     "engine": {
         *("contracts", "laws", "cache", "stats", "kernels", "sampling", "requests", "verify", "transfers"),

@@ -16,7 +16,9 @@ import torch
 import drafts.early_exit
 import drafts.lookahead
 import drafts.merged
+import drafts.other_vocabulary
 import drafts.staged
+import drafts.suffix_automaton
 import oracles.tabular
 import oracles.transformer.attention
 import oracles.transformer.eager
@@ -26,6 +28,7 @@ import specdec.drafting.lengths.heuristic
 import specdec.drafting.lent_cache
 import specdec.drafting.levels
 import specdec.drafting.model
+import specdec.drafting.spelling
 import specdec.drafting.tree_sampler
 import specdec.engine.checks
 import specdec.engine.decoder
@@ -429,6 +432,32 @@ def hides_whole_tokens_alone(original):
     return lambda self, messages, private: list(original(self, messages, private))[-1:]
 
 
+def remembers_at_once(original):
+    def call(self, rows):
+        original(self, rows)
+        self.close()
+        self.store = specdec.drafting.Automaton(one for output in self.source._outputs for one in (*output, -1))
+
+    return call
+
+
+def drafts_pieces_that_the_model_lacks(original):
+    return lambda *arguments: original(*arguments).clamp(min=-3.0)
+
+
+def indexes_laws_by_the_models_ids(original):
+    return lambda logits, *_: logits
+
+
+def keeps_what_was_read(original):
+    def call(self, spelled):
+        stable = self.stable
+        original(self, spelled)
+        self.stable = min(stable, len(self.own))
+
+    return call
+
+
 @dataclass(frozen=True)
 class Mutant:
     """One function replaced, and the statistic that tells."""
@@ -452,6 +481,8 @@ UPWARDS, TREES = specdec.verify.traversal, specdec.verify.tree_verdicts
 LENT = specdec.drafting.lent_cache.LentCache
 GROWTH, LEVELS = specdec.drafting.tree_sampler, specdec.drafting.levels
 STAGED = drafts.staged._Session
+OTHER, SPELLING = drafts.other_vocabulary, specdec.drafting.spelling.Spelling
+SUFFIXES = drafts.suffix_automaton._Session
 HIDING = specdec.prompts.chat.hiding.Hiding
 MUTANTS = [
     Mutant("1", SAMPLER, "__call__", declares_other_laws, statistics.law_with_a_sampled_model),
@@ -469,6 +500,10 @@ MUTANTS = [
     Mutant("3", GROWTH, "_assemble", keeps_the_best_of_the_drawn, statistics.law_with_a_grown_tree),
     Mutant("3", STAGED, "propose", drops_an_unlikely_last_token, statistics.law_with_a_staged_model),
     Mutant("3", specdec.drafting.chain_sampler, "ended", drops_the_token_it_stops_at, statistics.law_with_a_threshold),
+    Mutant(
+        "4", OTHER, "_restrict", drafts_pieces_that_the_model_lacks, statistics.laws_unlike_those_of_the_common_pieces
+    ),
+    Mutant("4", OTHER, "_restrict", indexes_laws_by_the_models_ids, statistics.laws_unlike_those_of_the_common_pieces),
     Mutant("5b", sources.SiblingTrees, "_grow", reorders_siblings, statistics.law_with_siblings_without_replacement),
     Mutant(
         "5b",
@@ -548,6 +583,8 @@ MUTANTS = [
     Mutant("17", specdec.engine.decoder, "prefill", prefills_the_whole_prompt, statistics.law_with_a_sampled_model),
     Mutant("18", SESSION, "catch_up", forgets_the_last_drafted_token, statistics.wrong_drafts_of_a_greedy_model),
     Mutant("19", SESSION, "sync", never_takes_back, statistics.faults_of_the_draft),
+    Mutant("19", SESSION, "sync", never_takes_back, statistics.laws_unlike_those_of_the_common_pieces),
+    Mutant("19", SPELLING, "_read_again", keeps_what_was_read, statistics.laws_unlike_those_of_the_common_pieces),
     Mutant("19a", LENT, "hand_back", keeps_the_keys_of_rejected_tokens, statistics.law_with_the_oracles_first_layer),
     Mutant("19a", LENT, "hand_back", keeps_the_keys_of_rejected_tokens, statistics.law_with_a_view_of_the_oracle),
     Mutant("19a", LOWER, "feed", leaves_the_last_drafted_token_out, statistics.law_with_the_oracles_first_layer),
@@ -594,6 +631,7 @@ MUTANTS = [
         "45a", drafts.lookahead.NGramPool, "clear", lambda _: lambda self, rows: None, statistics.faults_of_lookahead
     ),
     Mutant("45a", HEURISTIC, "begin", remembers_the_last_request, statistics.lengths_that_depend_on_the_slot),
+    Mutant("45a", SUFFIXES, "end", remembers_at_once, statistics.drafts_from_a_store_that_depend_on_the_batch),
     Mutant("45b", FILTERS, "keep_top_p", keep_top_p_without_the_crossing_id, by_torch(statistics.law_with_top_p)),
     Mutant("46g", HIDING, "ways", hides_nothing, statistics.control_tokens_that_messages_wrote),
     Mutant("46g", HIDING, "ways", hides_whole_tokens_alone, statistics.control_tokens_that_messages_wrote),

@@ -8,10 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from specdec.contracts import Draft, VerificationRule
-from specdec.kernels.compiled import NATIVE_DTYPES, Fault, FaultCode, Limits, NativeWalks, VerifyInputs, Way
+from specdec.contracts import Budget, Draft, VerificationRule
+from specdec.kernels.compiled import (
+    NATIVE_DTYPES,
+    Fault,
+    FaultCode,
+    NativeWalks,
+    PackedDrafts,
+    VerifyInputs,
+    Way,
+)
 from specdec.laws import Laws
-from specdec.verify import RULES, BlockVerification, MultiDraft, Standard, Traversal, draft_buffers
+from specdec.verify import RULES, BlockVerification, MultiDraft, Standard, Traversal
 from tests.native.build import SHARED, builds
 from tests.support.backends import laws_by, needed_kernels
 
@@ -88,15 +96,12 @@ class Case:
         draft, (batch, nodes, _) = self.draft, self.logits.shape
         scored = draft.after(np.zeros(batch, dtype=np.int64))
         most = np.full(batch, nodes)
-        limits = Limits(most, most, np.zeros(batch, np.bool_), most[:0], 0)
         columns = [np.where(self.is_greedy, 0.0, 1.0), np.zeros(batch), np.ones(batch), np.zeros(batch)]
-        laws = draft.laws
-        drawn = None if laws is None else (laws.table, laws.index, laws.point)
-        without = draft.without_replacement
-        by = VerifyInputs(way, self.logits, np.stack(columns), drawn, without, 1e-3)
+        by = VerifyInputs(way, np.stack(columns), 1e-3)
         peaks, ids = self.logits.max(-1)
         native = native or needed_kernels().walks
-        found = native.law(draft_buffers(draft, scored), ids.numpy(), peaks.numpy(), limits, by)
+        packed = PackedDrafts(draft, scored, Budget(most, most), np.zeros(batch, np.bool_), by=by)
+        found = native.law(packed, ids.numpy(), peaks.numpy(), self.logits)
         return None if found is None else (torch.from_numpy(found[0]), torch.from_numpy(found[1]))
 
 
