@@ -45,6 +45,7 @@ GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
         "exactness": "prove that no strategy moves the output",
         "device": "device beside CPU, graphs beside eager passes",
         "bench_oracle": ("experiments.bench.oracle", "the native pass beside other programs"),
+        "bench_stored": ("experiments.bench.stored", "a GGUF file beside llama.cpp"),
         "bench_engine": ("experiments.bench.engine", "what a run costs outside the oracle"),
         "bench_records": ("experiments.bench.records", "what records cost"),
     },
