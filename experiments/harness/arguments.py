@@ -18,7 +18,7 @@ from experiments.strategies import STRATEGIES, Strategy
 from experiments.strategies.strategy import yes_or_no
 from oracles.checkpoints.loading import EMBEDDED, embedded_names
 from oracles.checkpoints.placement import Arithmetic, Backend, WeightType
-from oracles.transformer.heads import head_names
+from oracles.heads import head_names
 from specdec.prompts import TEXT_COLUMNS
 from specdec.stats.report import version_of
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from oracles.native import bindings, threads
-from oracles.native.host_memory import to_bytes
+from oracles.native.host_memory import floats, to_bytes
 from oracles.native.keys_values import NativeCache
 from oracles.native.packed_blocks import WIDTH
 from oracles.native.packing import (
@@ -21,7 +21,7 @@ from oracles.native.packing import (
     round_up,
 )
 from oracles.native.rotations import Rotations, Tables
-from oracles.transformer.blocks import MLP, Adapter, Block
+from oracles.transformer.blocks import MLP, Adapter, Block, Norm
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import DraftHead
 from oracles.transformer.eager import Transformer
@@ -153,6 +153,28 @@ class NativeModel:
         short.struct.written_ids, short.struct.written = self.struct.written_ids, self.struct.written
         short.base = self
         return short
+
+    def through(self, norm: Norm) -> "NativeModel":
+        """Return this model with another last norm."""
+        weights = Weights()
+        last = weights.norm(norm)
+        inner_size = self.struct.inner_size
+        other = NativeModel(self.config, weights, list(self._layers), last, self.struct.head, inner_size)
+        other.struct.written_ids, other.struct.written = self.struct.written_ids, self.struct.written
+        other.base = self
+        return other
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return the embeddings ``[R, D]`` of ids ``[R]``, both contiguous on the host, without what positions add.
+
+        Raises:
+            ValueError: an id outside the vocabulary.
+        """
+        rows = floats(len(ids), self.config.hidden_size)
+        answer = self._library.specdec_embed(self.address, ids.data_ptr(), len(ids), rows.data_ptr())
+        if answer:
+            raise Refused(bindings.FAULTS[answer])
+        return rows
 
     def run(
         self,

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Hashable, Sequence
+from copy import deepcopy
 from functools import partial
 
 import numpy as np
@@ -17,7 +18,7 @@ from oracles.native.keys_values import NativeCache
 from oracles.native.native_model import NativeModel
 from oracles.native.texts import text_of
 from oracles.transformer.bits import scores_are_bitwise
-from oracles.transformer.blocks import Adapter
+from oracles.transformer.blocks import Adapter, Norm
 from oracles.transformer.eager import Transformer
 from oracles.transformer.pass_parts import Shaped, check_call, first_layer
 from specdec.contracts import (
@@ -63,6 +64,7 @@ class NativeTransformer(Shaped):
         self.config, self.tokenizer, self.eos_ids = model.config, model.tokenizer, model.eos_ids
         self.chat_template = model.chat_template
         self._model = NativeModel.of(model)
+        self._norm = deepcopy(model.model.norm).float().requires_grad_(False)
         self.bitwise = scores_are_bitwise(self)
 
     @staticmethod
@@ -234,6 +236,24 @@ class NativeTransformer(Shaped):
     def read_out_behind(self, adapter: Adapter) -> Callable[[Tensor], Tensor]:
         """Return what reads logits ``[R, V]`` from a stream ``[R, D]`` that passes through an adapter first."""
         return partial(_read, self._model.behind(adapter), 0)
+
+    def last_norm(self, stream: Tensor) -> Tensor:
+        """Return the residual stream ``[..., D]`` as the head reads it: normed, as torch rounds."""
+        normed: Tensor = self._norm(stream)
+        return normed
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return ``[..., D]`` rows of the embedding table, as a pass reads them, without what positions add.
+
+        Raises:
+            ValueError: an id outside the vocabulary.
+        """
+        flat = to_host(ids, torch.int64).flatten()
+        return self._model.embed(flat).view(*ids.shape, -1)
+
+    def read_out_after(self, norm: Norm) -> Callable[[Tensor], Tensor]:
+        """Return what reads logits ``[R, V]`` from streams ``[R, D]`` through a norm in place of the last one."""
+        return partial(_read, self._model.through(norm), self.num_layers)
 
 
 def _draws(

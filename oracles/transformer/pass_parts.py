@@ -33,6 +33,21 @@ class Shaped(OracleDefaults):
         """Number of layers; a pass can be cut between any two."""
         return self.config.num_layers
 
+    @property
+    def hidden_layers(self) -> int:
+        """Number of layers whose outputs ``score(hidden=...)`` returns."""
+        return self.config.num_layers
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the residual stream."""
+        return self.config.hidden_size
+
+    @property
+    def embedding_rows(self) -> int:
+        """Rows of the embedding table, those that pad the vocabulary among them."""
+        return self.config.embedding_rows
+
     def __repr__(self: Oracle) -> str:
         return describe_oracle(self)
 

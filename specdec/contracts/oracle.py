@@ -32,11 +32,14 @@ class Scores:
         hidden: one ``[B, N+1, D]`` tensor per layer asked for.
         likeliest: the ids of the largest logits and these logits, each of the shape of the logits without V: the lowest
             of equals, the first NaN. None: the model did not search for them; ``best`` does.
+        path: ``[B, M]`` the node after which each of a row's new ids came, so that ``path[b, 0]`` is the root; any
+            node after the last id. Told to ``DraftSession.sync``, whose M it is, if the source reads hidden layers.
     """
 
     logits: Tensor | None
     hidden: tuple[Tensor, ...] = ()
     likeliest: Likeliest | None = None
+    path: IntArray | None = None
 
     @property
     def best(self) -> Likeliest:
@@ -53,7 +56,7 @@ class Scores:
         return Scores(logits, tuple(layer.detach() for layer in self.hidden), likeliest)
 
     def gather(self, nodes: IntArray) -> "Scores":
-        """Return the scores of some nodes ``[B, K]`` of each row. Cost: a copy, O(B K V)."""
+        """Return the scores of some nodes ``[B, K]`` of each row, without a path. Cost: a copy, O(B K V)."""
 
         def along(values: Tensor) -> Tensor:
             at = on_device(nodes, values.device)

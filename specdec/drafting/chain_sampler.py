@@ -27,6 +27,7 @@ from specdec.laws import Laws, scatter_rows
 from specdec.transfers import HOST, on_device, on_host, stage
 
 NextLogits = Callable[[int, Tensor, IntArray], Tensor]
+Confidence = Callable[[int, Tensor], Tensor]
 Follow = Callable[[IntArray, Context, ChainWatch, ChainDraws | None], tuple[IntArray, Float32Array, Laws | None]]
 
 
@@ -93,6 +94,7 @@ class ChainSampler:
         randomness: Randomness,
         next_logits: NextLogits,
         follow: Follow | None = None,
+        confidence: Confidence | None = None,
     ) -> Draft:
         """Return chains of at most ``limits`` ``[B]`` tokens.
 
@@ -108,6 +110,9 @@ class ChainSampler:
                 other and peaks of their logits, on the host, and their laws, as ``DraftModel.follow``; None if the
                 model cannot. It serves if all rows draft greedily or all are sampled, and the numbers of the draws are
                 to be had.
+            confidence: given the depth and the tokens so far, returns ``[B, 1]`` the model's own belief that the token
+                at that depth stands if all before it do; None: a token is believed in as much as it is probable. Not
+                read with ``follow``.
 
         Guarantee: the declared laws are those drawn from; rows at their limit draw nothing. A token is never dropped
             once drawn: a policy ends a chain after it, or before the draw by its law alone.
@@ -124,10 +129,15 @@ class ChainSampler:
                 undefined = None if np.isfinite(peaks).all() else first_undefined([torch.from_numpy(peaks)])
                 return self._draft(asked, ids, laws, undefined)
         with stage(chain((limits,), numbers_of(randomness)), self.device):
-            return self._draft(asked, *self._drawn(asked, context, randomness, next_logits))
+            return self._draft(asked, *self._drawn(asked, context, randomness, next_logits, confidence))
 
     def _drawn(
-        self, asked: _Asked, context: Context, randomness: Randomness, next_logits: NextLogits
+        self,
+        asked: _Asked,
+        context: Context,
+        randomness: Randomness,
+        next_logits: NextLogits,
+        own: Confidence | None,
     ) -> tuple[Tensor, Laws | None, Tensor | None, Tensor]:
         """Return ids, laws, ``Draft.undefined`` and lengths ``[B]`` of chains that are drawn token by token."""
         limits = asked.limits
@@ -154,7 +164,8 @@ class ChainSampler:
             laws.append(law[:, 0])
             drew.append(live)
             if asked.reads_confidence:
-                confidence[:, i : i + 1] = _zero_but(confidence_of(law, logits, drawn, context.warping.kernels), live)
+                belief = confidence_of(law, logits, drawn, context.warping.kernels) if own is None else own(i, tokens)
+                confidence[:, i : i + 1] = _zero_but(belief, live)
                 asked.after(i, confidence[:, : i + 1])
         made = None if all(law.all_points for law in laws) else Laws.stack(laws, dim=1)
         is_known = (drew and asked.limits is limits) or self.device.type == "cpu"

@@ -162,10 +162,10 @@ class DraftModel:
         assert self._chaining is not None
         limits, ends, ids = watch.limits, context.num_committed, context.ids
         if 0 not in limits.tolist():
-            self._come_near(rows, ids, ends)
+            self.come_near(rows, ids, ends)
         else:
             live = np.flatnonzero(limits)
-            self._come_near(rows[live], ids[live], ends[live])
+            self.come_near(rows[live], ids[live], ends[live])
             ends = np.where(limits > 0, ends, self.cache.lengths[rows])
         self._remember(rows, ids, ends)
         adjustments = context.warping.adjustments
@@ -194,15 +194,15 @@ class DraftModel:
         if live.size < len(rows):
             warping, rows, ids, ends = warping.select(live), rows[live], ids[live], ends[live]
         adjusted = () if warping.adjustments is None else (warping.adjustments,)
-        self._come_near(rows, ids, ends)
+        self.come_near(rows, ids, ends)
         self._remember(rows, ids, ends)
         return self._chaining.trees(ids, ends, self.cache, rows, plan, limits, draws, *adjusted)
 
     def _catch_up(self, rows: IntArray, ids: IntArray, ends: IntArray) -> Scores:
-        self._come_near(rows, ids, ends)
+        self.come_near(rows, ids, ends)
         return self._feed(rows, ids, ends, "last")
 
-    def _come_near(self, rows: IntArray, ids: IntArray, ends: IntArray) -> None:
+    def come_near(self, rows: IntArray, ids: IntArray, ends: IntArray) -> None:
         """Score ids that stand, until one pass is enough for the rest, the pending token included."""
         unread = (ends - self.cache.lengths[rows]).tolist()
         if not unread or 1 <= min(unread) <= max(unread) <= self._at_once:

@@ -69,8 +69,8 @@ def check_pair(oracle: Oracle, draft: DraftSource, rule: VerificationRule) -> No
         )
     if offers.trees and not rule.trees:
         raise ValueError(
-            f"draft {draft.name!r} branches and rule {rule.name!r} judges chains only; use rule='multi_draft' or "
-            "rule='sample_and_match'"
+            f"draft {draft.name!r} branches and rule {rule.name!r} judges chains only; use rule='multi_draft', "
+            "'traversal' or 'sample_and_match'"
         )
     if as_recorded(oracle) is not None and (draft.needs.logits or draft.needs.hidden):
         raise ValueError(

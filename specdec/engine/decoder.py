@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -232,9 +231,7 @@ class SpeculativeDecoder:
         Raises:
             ValueError: a request is in flight or waits, or a step was interrupted.
         """
-        state.check_whole()
-        if state.has_work:
-            raise ValueError("state has work left: call step until state.has_work is False, then finish")
+        state.end_run()
         requests, tokenizer = state.slots.requests, self.oracle.tokenizer
         ended = zip(state.outputs, requests, state.finish_reasons, strict=True)
         texts = None if tokenizer is None else [cut_text(tokenizer, o, r.stop_strings, why) for o, r, why in ended]
@@ -305,9 +302,7 @@ class SpeculativeDecoder:
         rows, slots, endings = frame.rows, state.slots, outcome.endings
         tokens = outcome.emitted()  # a copy: what the source does with it is not the record's
         num_committed = slots.append(rows, tokens, outcome.counts)
-        if outcome.likeliest is not None:
-            scores = replace(scores, likeliest=outcome.likeliest)
-        state.session.sync(rows, frame.context.num_committed, tokens, scores)
+        state.session.sync(rows, frame.context.num_committed, tokens, self._score.told(scores, outcome))
         left = frame.seated.max_lengths - num_committed
         if any(endings.tolist()) or 0 in left.tolist():
             finished = (endings != int(Ending.NONE)) | (left == 0)
@@ -343,3 +338,4 @@ class SpeculativeDecoder:
             reason = None if state.has_work else state.finish_reasons[0]
             text = holder.push(output[:-1] if reason == "eos" else output, final=reason is not None)
             yield StreamEvent(tokens, text, provenance_of(info), reason)
+        state.end_run()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from specdec.contracts import BITWISE_NODES, DraftSource, Oracle, StepInfo, VerificationRule
+from specdec.contracts import BITWISE_NODES, DraftSource, Oracle, StepInfo, VerificationRule, rule_label
 from specdec.requests import FinishReason
 from specdec.sampling import Seed
 from specdec.stats import Calibration, Records, Stats, Table, cell
@@ -23,12 +23,12 @@ _LEGEND = {
 
 
 def exactness_claim(oracle: Oracle, draft: DraftSource, rule: VerificationRule) -> str:
-    """Return what may be claimed of a run: "exact", "exact up to numerics" or "lossy: rule".
+    """Return what may be claimed of a run: "exact", "exact up to numerics" or "lossy: rule(parameters)".
 
     "exact" needs an oracle that is ``bitwise``, and drafts that leave every pass within the nodes for which it is.
     """
     if not rule.lossless:
-        return f"lossy: {rule.name}"
+        return f"lossy: {rule_label(rule)}"
     fits = 1 + draft.offers.max_nodes <= BITWISE_NODES
     return "exact" if oracle.bitwise and fits else "exact up to numerics"
 
@@ -47,7 +47,7 @@ class Result:
             they were asked for.
         seeds: replaying a request alone with its seed gives its output again.
         exactness: "exact", "exact up to numerics" (the oracle is not ``bitwise``, or drafts may make a pass wider than
-            ``BITWISE_NODES``), or "lossy: ..." with the rule.
+            ``BITWISE_NODES``), or "lossy: ..." with the rule and its parameters.
         backend: of the oracle's passes, "native" or "eager" for instance.
         judge: who judged the drafts: the rule's name if its ``__call__`` did, "native: " before it if the compiled
             judge did that it declares; both, after a semicolon, if both did.

@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from specdec.contracts import Cache, Draft, DraftSource, Oracle, Scores, Tree, ids_device, numbers_of
+from specdec.engine.outcome import StepOutcome
 from specdec.engine.state import Frame
 from specdec.engine.verdict import Verifier
 from specdec.transfers import stage
@@ -37,6 +40,16 @@ class Scorer:
         if self._needs.logits and scores.logits is not None and not scores.logits.is_cpu:
             return replace(scores, likeliest=scores.best)
         return scores
+
+    def told(self, scores: Scores, outcome: StepOutcome) -> Scores:
+        """Return the scores of a step as its source hears of them: the path with them, and what was brought along."""
+        if outcome.likeliest is not None:
+            scores = replace(scores, likeliest=outcome.likeliest)
+        if not self._needs.hidden:
+            return scores
+        shape = outcome.block.shape
+        path = np.tile(np.arange(shape[1]), (shape[0], 1)) if outcome.path is None else outcome.path.numpy()
+        return replace(scores, path=path)
 
     def _upload(self, draft: Draft, nodes: Tree, frame: Frame, return_logprobs: bool) -> Tree:
         """Return the nodes where the oracle takes them; what the verdict reads goes to its device with them."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specdec.contracts import BoolArray, Budget, Cache, Context, DraftSession, IntArray, Randomness
+from specdec.contracts import BoolArray, Budget, Cache, Context, DraftSession, IntArray, Randomness, close_session
 from specdec.engine.metering import Meter
 from specdec.engine.slots import IDLE, Slots
 from specdec.requests import FinishReason
@@ -88,6 +88,17 @@ class State:
         if self.meter is not None:
             self.meter.end()
         self._in_step = False
+
+    def end_run(self) -> None:
+        """Let the draft source keep what a run leaves for later ones.
+
+        Raises:
+            ValueError: a request is in flight or waits, or a step was interrupted.
+        """
+        self.check_whole()
+        if self.has_work:
+            raise ValueError("state has work left: call step until state.has_work is False, then finish")
+        close_session(self.session)
 
     def check_whole(self) -> None:
         """Raise ValueError if a step was interrupted: to go on from there could write other tokens."""

@@ -21,6 +21,7 @@ from specdec.contracts import (
     Scores,
     WatchedSession,
     WatchedSource,
+    frozen,
 )
 from specdec.engine import SpeculativeDecoder
 from specdec.exactness.findings import Recorder, draws_of, form_findings, honesty_findings, name_findings, same_drafts
@@ -191,7 +192,7 @@ def _run(
     def watch(session: DraftSession, oracle: Oracle, num_rows: int) -> DraftSession:
         return _Audited(session, source, oracle, log, np.zeros(num_rows, np.int64))
 
-    decoder = SpeculativeDecoder(oracle, WatchedSource(source, watch), "sample_and_match", kernels=kernels)
+    decoder = SpeculativeDecoder(oracle, WatchedSource(frozen(source), watch), "sample_and_match", kernels=kernels)
     decoder.generate(prompts, max_new_tokens, sampling, seed, batch_size=batch_size)
     if before != _global_states():
         log.note("the run", "a global random state was used: draw through randomness.choose only")

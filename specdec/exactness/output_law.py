@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from specdec.contracts import FloatArray, IntArray, OpenVerdict, Randomness
+from specdec.contracts import FloatArray, IntArray, OpenVerdict, Randomness, frozen
 from specdec.engine import SpeculativeDecoder
 from specdec.exactness.breakpoints import Breakpoints
 from specdec.laws import Laws
@@ -195,7 +195,7 @@ def _run_wave(
         return _Scripted(chosen, num_committed, Keyed.at(keys, num_committed, decoder.kernels), breakpoints)
 
     scripted = copy.copy(decoder)
-    scripted.randomness = randomness
+    scripted.draft, scripted.randomness = frozen(decoder.draft), randomness
     tokens = scripted.generate(prompts, seed=seeds, **options).tokens
     return [tuple(row) for row in tokens[len(front) : len(front) + len(branches)]]
 

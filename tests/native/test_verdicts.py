@@ -19,7 +19,7 @@ from specdec.kernels.compiled import (
     Way,
 )
 from specdec.laws import Laws
-from specdec.verify import RULES, MultiDraft, Standard
+from specdec.verify import RULES, BlockVerification, MultiDraft, Standard, Traversal
 from tests.native.build import SHARED, builds
 from tests.support.backends import laws_by, needed_kernels
 
@@ -105,7 +105,7 @@ class Case:
         return None if found is None else (torch.from_numpy(found[0]), torch.from_numpy(found[1]))
 
 
-RULES_OF = [rule for rule in RULES.values() if not rule.coupled]
+RULES_OF = [rule for rule in RULES.values() if rule.native_judge is not None and not rule.coupled]
 
 
 @both_types
@@ -130,7 +130,10 @@ def test_laws_are_those_of_the_rules(size: int, is_drawn: bool, rule: Verificati
             assert torch.equal(own > 0, law > 0), "what is rejected or not allowed has probability exactly 0"
 
 
-@pytest.mark.parametrize("rule", [Standard(), MultiDraft()], ids=lambda rule: rule.name)
+TO_POINTS = [Standard(), MultiDraft(), BlockVerification(), Traversal()]
+
+
+@pytest.mark.parametrize("rule", TO_POINTS, ids=lambda rule: rule.name)
 def test_to_a_point_ids_are_compared_beside_rows_that_draw_too(rule):
     own = torch.tensor([[[1, 3e-8, 0, 0]], [[0.25, 0.25, 0.25, 0.25]]], dtype=torch.float32)
     target = Laws(torch.full((1, 4), 0.25), torch.tensor([[-1, -1], [0, 0]]), torch.zeros(2, 2, dtype=torch.int64))
