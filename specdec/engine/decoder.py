@@ -90,10 +90,12 @@ class SpeculativeDecoder:
         max_cache_bytes: int | None = None,
         kernels: str | None = None,
     ) -> None:
-        self.oracle, self.budget, self.max_cache_bytes = oracle, budget, max_cache_bytes
-        chosen, given = resolve_rule(rule), NoDraft() if draft is None else draft
-        check_pair(oracle, given, chosen)
-        self.draft: DraftSource = share(given, budget, chosen.coupled)
+        self.oracle = oracle
+        self.draft: DraftSource = NoDraft() if draft is None else draft
+        self.budget, self.max_cache_bytes = budget, max_cache_bytes
+        chosen = resolve_rule(rule)
+        self.draft = share(self.draft, budget, chosen.coupled)
+        check_pair(oracle, self.draft, chosen)
         self._kernels = resolve_kernels(kernels, oracle.device)
         self.randomness: RandomnessFactory = partial(Coupled if chosen.coupled else Keyed.at, kernels=self._kernels)
         self.offers = self.draft.offers

@@ -162,6 +162,11 @@ def test_what_is_no_budget_is_refused(budget):
         SpeculativeDecoder(TabularLM(TARGET), Chains(DRAFT, 2), budget=budget)
 
 
+def test_what_is_no_source_is_refused_with_a_budget_too():
+    with pytest.raises(ValueError, match="not a draft source"):
+        SpeculativeDecoder(TabularLM(TARGET), "lookup", budget=SharedBudget(1))
+
+
 @pytest.mark.parametrize("options", [{"max_nodes": -1}, {"max_nodes": True}, {"max_nodes": 2.0}], ids=str)
 def test_a_number_of_nodes_is_an_integer_from_0_on(options):
     with pytest.raises(ValueError, match="max_nodes"):
