@@ -10,7 +10,6 @@ from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, R
 from specdec.drafting import MemorylessSession, point_chains
 from specdec.drafting.lengths import LengthPolicy, LengthSession, chain_offers, resolve, shortened
 from specdec.drafting.shapes import check_count
-from specdec.transfers import to_list
 
 Match = Literal["last", "first"]
 
@@ -130,7 +129,7 @@ class Search:
         counts = limits * found if self.wrap else np.minimum(limits, available)
         # Of a row without a match, which drafts nothing, any column will do.
         period = np.maximum(available, 1)[:, None]
-        columns = sizes[:, None] - period + np.arange(max(to_list(limits), default=0)) % period
+        columns = sizes[:, None] - period + np.arange(max(limits.tolist(), default=0)) % period
         return ids[rows[:, None], columns], counts, np.where(found, matched, 0)
 
 

@@ -27,6 +27,7 @@ from specdec.contracts import (
     StageInfo,
     check_source,
     check_vocabulary,
+    close_session,
     numbers_of,
     sum_of_stages,
 )
@@ -180,7 +181,7 @@ class _Ahead:
     @property
     def numbers(self) -> tuple[IntArray, ...]:
         """What draws on a device read of the host."""
-        return *numbers_of(self.inner), self.by
+        return *self.inner.numbers, self.by
 
     def verdict_numbers(
         self, num_rows: int, verdict: OpenVerdict, purposes: tuple[str, str] = ("stop", "next")
@@ -210,6 +211,9 @@ class _Session(DraftSession):
     def end(self, rows: IntArray) -> None:
         self.model.end(rows)
         self.inner.end(rows)
+
+    def close(self) -> None:
+        close_session(self.inner)
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
         self.model.sync(rows, keep, new_ids)

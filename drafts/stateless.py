@@ -9,7 +9,6 @@ import numpy as np
 from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
 from specdec.drafting import MemorylessSession, point_chains
 from specdec.drafting.lengths import Fixed, LengthSession, chain_offers
-from specdec.transfers import to_list
 
 Propose = Callable[[list[int], int], Sequence[int]]
 
@@ -80,7 +79,7 @@ class _Session(MemorylessSession):
         counts = np.zeros_like(limits)
         for b, (ids, length, budget) in enumerate(zip(context.ids, context.num_committed, limits, strict=True)):
             chain = self._check_answer(
-                self.source.function(to_list(ids[:length]), int(budget)) if budget else (), int(budget)
+                self.source.function(ids[:length].tolist(), int(budget)) if budget else (), int(budget)
             )
             tokens[b, : len(chain)] = chain
             counts[b] = len(chain)

@@ -26,8 +26,8 @@ from oracles.factory.training.recipes import Recipe
 from oracles.factory.training.training_arguments import add_run_arguments, options, precision, resume
 from oracles.factory.training.training_text import learning_text
 from oracles.factory.training.windows import WindowPlan
+from oracles.heads import HeadShape, save_head
 from oracles.transformer.eager import Transformer
-from oracles.transformer.heads import HeadShape, save_head
 from specdec.stats import Table
 from specdec.stats.report import show
 

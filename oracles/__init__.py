@@ -7,12 +7,12 @@ from exactspec.stand_ins import put_up_for_help
 put_up_for_help(__name__)
 
 from oracles.checkpoints.loading import load, load_trainable
+from oracles.heads import load_head
 from oracles.huggingface import HuggingFaceLM, load_huggingface
 from oracles.recorded import RecordedText
 from oracles.tabular import TabularLM
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.eager import Transformer
-from oracles.transformer.heads import load_head
 
 __all__ = [
     "HuggingFaceLM",

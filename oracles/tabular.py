@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from specdec.cache import KVCache
-from specdec.contracts import ChatEncoder, IntArray, Scores, Want, describe_oracle
+from specdec.contracts import IntArray, OracleDefaults, Scores, Want, describe_oracle
 
 ROW_SUM_TOLERANCE = 1e-9
 
 
-class TabularLM:
+class TabularLM(OracleDefaults):
     """A language model of order m: the law of the next id depends on the m ids before it, as a table says.
 
     It fulfils the oracle contract, cache included: the cache remembers the ids of the sequence, and a scoring call
@@ -38,7 +38,6 @@ class TabularLM:
     backend = "table"
     num_layers = 0  # a pass cannot be cut
     chains = False
-    is_recorded = False
     cache_format = None  # nobody else scores on its caches
 
     def __init__(self, table: Any, eos_id: int | None = None, max_context: int = 2**20) -> None:
@@ -50,7 +49,6 @@ class TabularLM:
         if max_context < 1:
             raise ValueError(f"max_context is {max_context}; it is at least 1")
         self.eos_ids: tuple[int, ...] = () if eos_id is None else (eos_id,)
-        self.chat_template: ChatEncoder | None = None
         self.max_context = max_context
         self._log_laws = self.table.log().reshape(-1, self.vocab_size)  # [V ** m, V]
 

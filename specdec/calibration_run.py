@@ -55,6 +55,7 @@ def calibrate(
     rule: str = "standard",
     seed: int = 0,
     batch_size: int | None = 1,
+    kernels: str | None = None,
 ) -> Calibration:
     """Return what drafted tokens are worth and cost, measured on drafts of fixed length beside plain decoding.
 
@@ -69,6 +70,7 @@ def calibrate(
         seed: of the runs.
         batch_size: rows in flight (None, or more than there are prompts: as many as these). Costs are those of steps
             with so many rows, and of no other batch size.
+        kernels: as they will be used, see ``SpeculativeDecoder``.
 
     Raises:
         ValueError: the oracle is recorded text; no prompts; the source's drafts branch or carry no confidence; nothing
@@ -87,7 +89,7 @@ def calibrate(
     if source.offers.trees or not source.offers.confidence:
         raise ValueError(f"draft {source.name!r} must draft chains with confidences to be calibrated")
     watched = WatchedSource(source, lambda session, *_: _Keeping(session, drafts))
-    decoders = [SpeculativeDecoder(oracle, draft, rule) for draft in (None, watched)]
+    decoders = [SpeculativeDecoder(oracle, draft, rule, kernels=kernels) for draft in (None, watched)]
     for decoder in decoders:
         decoder.generate(prompts[:1], _WARM_UP_TOKENS, sampling, seed)
     drafts.clear()

@@ -7,7 +7,6 @@ for. On the CPU nothing crosses: arrays and tensors are views of each other.
 Staging is about when, not about what: a value that was not staged is brought by a copy of its own when it is asked for.
 """
 
-import math
 import threading
 import time
 import weakref
@@ -288,24 +287,6 @@ def together_on_host(*values: Tensor) -> Sequence[Tensor]:
         return values
     arrays = all_on_host({str(i): value for i, value in enumerate(values)})
     return [torch.from_numpy(arrays[str(i)]) for i in range(len(values))]
-
-
-def to_list(value: Tensor | NDArray[np.integer[Any]] | NDArray[np.bool_]) -> list[Any]:
-    """Return the numbers of an array, or of a tensor wherever it lies, as Python's own."""
-    here = value if isinstance(value, np.ndarray) else on_device(value, HOST)
-    numbers: list[Any] = here.tolist()
-    return numbers
-
-
-def largest(numbers: NDArray[np.int64]) -> int:
-    """Return the largest of numbers ``[N]``, 0 if there are none: of a few in half of numpy's time."""
-    return max(to_list(numbers), default=0)
-
-
-def all_finite(numbers: NDArray[np.float32]) -> bool:
-    """Return whether all of a few numbers ``[B, N]`` are finite."""
-    rows: list[list[float]] = numbers.tolist()  # of a few in half of numpy's time
-    return math.isfinite(sum(map(sum, rows)))  # no sum of float32 overflows
 
 
 # What is packed into one copy; all else has one of its own.

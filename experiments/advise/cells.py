@@ -26,11 +26,11 @@ from specdec.theory import WidthCurve
 
 LENGTH = "num_draft_tokens"
 TREES = "tree"
-# Strategies that draft chains of a given length; merged chains are trees.
+# Strategies that draft chains of a given length and run as shipped; merged chains are trees.
 CHAINS = tuple(
     name
     for name, strategy in STRATEGIES.items()
-    if name != "merged" and any(option.key == LENGTH for option in strategy.options)
+    if name != "merged" and not strategy.asks and any(option.key == LENGTH for option in strategy.options)
 )
 
 _RANKS, _MOST_NODES, _DEEPEST = 4, 16, 8

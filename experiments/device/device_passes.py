@@ -20,7 +20,7 @@ from experiments.findings.model_shapes import shape_of
 from experiments.limits.limit_timing import random_cache
 from oracles.graphed import PassCounts
 from specdec import SpeculativeDecoder
-from specdec.contracts import Cache
+from specdec.contracts import Cache, declared
 from specdec.theory.limits import pass_cost
 
 
@@ -112,7 +112,7 @@ def _time_decoding(
     decoder: SpeculativeDecoder, prompts: list[str], new_tokens: int, batch: int, facts: dict[str, list[float]]
 ) -> tuple[float, None]:
     """Return the seconds of a token of a run; append what else is told of it to ``facts``."""
-    counts: PassCounts = getattr(decoder.oracle, "counts", PassCounts())
+    counts: PassCounts = declared(decoder.oracle, "counts") or PassCounts()
     before = replace(counts)
     stats = decoder.generate(prompts, new_tokens, batch_size=batch).stats
     inside, outside = (getattr(counts, name) - getattr(before, name) for name in ("passes_in_graphs", "passes_outside"))

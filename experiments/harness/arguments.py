@@ -18,7 +18,7 @@ from experiments.strategies import STRATEGIES, Strategy
 from experiments.strategies.strategy import yes_or_no
 from oracles.checkpoints.loading import EMBEDDED, embedded_names
 from oracles.checkpoints.placement import Arithmetic, Backend, WeightType
-from oracles.transformer.heads import head_names
+from oracles.heads import head_names
 from specdec.prompts import TEXT_COLUMNS
 from specdec.stats.report import version_of
 
@@ -172,11 +172,11 @@ def add_strategy(parser: argparse.ArgumentParser, strategy: Strategy, prefixed: 
 def settings_of(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return what a strategy's builder reads: its own options by key, and what it must know of the run.
 
-    That is the oracle's name, where models compute, sampling, the rule and batch size.
+    That is the oracle's name, where models compute, sampling, the rule, the kernels (None: not chosen) and batch size.
     """
     own = {option.key: arguments[f"{name}.{option.key}"] for option in STRATEGIES[name].options}
     shared = (*PLACEMENT, "oracle", "temperature", "top_p", "rule", "batch_size")
-    return {**own, **{name: arguments[name] for name in shared}}
+    return {**own, **{name: arguments[name] for name in shared}, "kernels": arguments.get("kernels")}
 
 
 def _files_of(value: Any) -> list[tuple[str, int, int]]:

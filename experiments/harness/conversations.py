@@ -15,6 +15,7 @@ from experiments.harness.models import path_of
 from oracles.checkpoints.chat_files import boundary_tokens, give_template
 from oracles.checkpoints.gguf import GGUFFile, read_vocabulary
 from specdec import Oracle
+from specdec.contracts import declared
 from specdec.prompts import NamedPrompt
 from specdec.prompts.chat import ChatTemplate, vicuna_template, with_system
 from specdec.requests import encode_prompt
@@ -187,7 +188,7 @@ def prompt_facts(oracle: Oracle, prompts: Iterable[NamedPrompt]) -> dict[str, An
         request, the number of prompts, and the SHA-256 of their ids. The hash reads, for each prompt in order, the
         number of ids and the ids, as little-endian int64. Prompts that the oracle cannot take are left out.
     """
-    template: ChatTemplate | None = getattr(oracle, "chat_template", None)
+    template: ChatTemplate | None = declared(oracle, "chat_template")
     digest, count = hashlib.sha256(), 0
     for prompt in prompts:
         try:

@@ -118,14 +118,18 @@ def _passes_per_step(stats: Stats) -> float:
 def usable(names: Sequence[str] | None, arguments: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the strategies to run: those asked for, else all that can run.
 
-    Those that need a model are left out, and named on stderr, if an oracle is recorded text.
+    Those that need a model are left out, and named on stderr, if an oracle is recorded text; those for which nothing is
+    shipped, unless what they ask for is given.
     """
-    if names is not None or record_file(arguments) is None:
-        return tuple(STRATEGIES if names is None else names)
-    for strategy in STRATEGIES.values():
+    if names is not None:
+        return tuple(names)
+    ours = [one for one in STRATEGIES.values() if not one.asks or arguments[f"{one.name}.{one.asks}"] is not None]
+    if record_file(arguments) is None:
+        return tuple(strategy.name for strategy in ours)
+    for strategy in ours:
         if strategy.needs_model:
             print(f"left out on recorded text: {strategy.name}: {strategy.needs_model}", file=sys.stderr)
-    return tuple(name for name, strategy in STRATEGIES.items() if not strategy.needs_model)
+    return tuple(strategy.name for strategy in ours if not strategy.needs_model)
 
 
 def check_recorded(strategies: Sequence[str], peers: Sequence[str], arguments: Mapping[str, Any]) -> None:

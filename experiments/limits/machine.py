@@ -8,9 +8,7 @@ from torch import Tensor
 
 from experiments.bench.oracle.bandwidth import READERS
 from experiments.bench.oracle.rounds import median_seconds
-from oracles.checkpoints.loading import LoadedOracle
 from oracles.transformer.linear import Linear
-from specdec.theory.limits import Roofline
 
 # Sides of the square matrices: three of 1024 in float32 take 12 MB, and a product uses each number a thousand times.
 SIDES = (256, 512, 1024)
@@ -63,19 +61,3 @@ def _products(dtype: torch.dtype, side: int) -> list[Callable[[], Tensor]]:
         layer.pack()
         found.append(partial(layer, factor))
     return found
-
-
-def measure_roofline(num_bytes: float, dtype: torch.dtype = torch.float32, rounds: int = 3) -> Roofline:
-    """Return what this machine reads and computes with torch's present number of threads.
-
-    Args:
-        num_bytes: that a pass reads; see ``measure_bandwidth``.
-        dtype: of the arithmetic: float32 for native passes, whatever their weights are stored in.
-        rounds: the fastest counts.
-    """
-    return Roofline(measure_bandwidth(num_bytes, rounds), measure_flops(dtype, rounds))
-
-
-def roofline_of(oracle: LoadedOracle, num_bytes: float, rounds: int = 3) -> Roofline:
-    """Return the roofline of the arithmetic that an oracle computes in."""
-    return measure_roofline(num_bytes, oracle.dtype, rounds)

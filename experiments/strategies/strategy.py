@@ -42,6 +42,7 @@ class Strategy:
         build: makes the source from the settings (option key -> value; ``oracle``, ``device``, ``dtype`` of the run).
         variants: arms beside it in its own experiment: name -> the settings in which they differ.
         needs_model: what it asks of the oracle that recorded text cannot give, as the end of a sentence; "": nothing.
+        asks: the key of an option that must be given: nothing is shipped for it. Nobody runs it who did not ask for it.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Strategy:
     build: Callable[[Settings, Oracle], DraftSource]
     variants: Mapping[str, Settings] = field(default_factory=dict)
     needs_model: str = ""
+    asks: str = ""
 
 
 def depth(default: int) -> Option:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import drafts
 from experiments.harness.models import draft_model
@@ -26,9 +27,9 @@ def calibration(settings: Settings, oracle: Oracle, make_source: Callable[[Lengt
     step = max(len(texts) // settings["calibrate_prompts"], 1)
     # From the middle of a file: heads are licences and imports.
     prompts = [text[len(text) // 2 :][:600] for text in texts[::step]][: settings["calibrate_prompts"]]
-    sampling = sampling_of(settings)
     rule, size = rule_for(settings["rule"], make_source(Fixed(1))), settings["batch_size"]
-    return calibrate(oracle, make_source, prompts, max_new_tokens=48, sampling=sampling, rule=rule, batch_size=size)
+    how: dict[str, Any] = {"sampling": sampling_of(settings), "rule": rule, "kernels": settings["kernels"]}
+    return calibrate(oracle, make_source, prompts, max_new_tokens=48, batch_size=size, **how)
 
 
 def build(settings: Settings, oracle: Oracle) -> DraftSource:

@@ -47,6 +47,18 @@ class ConfigKeys:
             raise ValueError(f"{self.source}: {name!r} is {value!r}; it must be a list of strings")
         return value
 
+    def read_numbers(self, name: str) -> tuple[int, ...] | None:
+        """Return a list of whole numbers; None if the key is absent or null.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        self._read.add(name)
+        value = self.values.get(name)
+        if value is not None and not (isinstance(value, list) and all(type(entry) is int for entry in value)):
+            raise ValueError(f"{self.source}: {name!r} is {value!r}; it must be a list of whole numbers")
+        return None if value is None else tuple(value)
+
     def close(self, inert: Collection[str] = (), fixed: Mapping[str, Any] | None = None) -> None:
         """Refuse every key that was not read, unless it is inert, null, or holds its one supported value.
 

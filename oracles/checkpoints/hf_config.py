@@ -111,6 +111,15 @@ def parse_config(
     return CheckpointShape(naming, config, stored, vocabulary_of)
 
 
+def read_layers(keys: ConfigKeys, family: str) -> TransformerConfig:
+    """Return the shape of layers that are spelled as a family of checkpoints does; ``keys`` are left open.
+
+    Raises:
+        ValueError: a key is missing, of a wrong type, contradictory or unsupported; it names the file and the key.
+    """
+    return _build(keys.source, TransformerConfig, **_FAMILIES[family](keys))
+
+
 def _architecture(keys: ConfigKeys) -> str:
     """Return the family: by ``model_type``, which every ``architectures`` entry must agree with, or by the latter."""
     classes = keys.read("architectures", list, [])

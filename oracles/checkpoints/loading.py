@@ -69,18 +69,6 @@ def load(
     dtype: torch.dtype | str | None = ...,
     device: torch.device | str | None = ...,
     max_context: int | None = ...,
-    *,
-    backend: Literal["graphed"],
-    weights: WeightType | None = ...,
-    bitwise: bool = ...,
-    arithmetic: Arithmetic | None = ...,
-) -> GraphedTransformer: ...
-@overload
-def load(
-    name_or_path: str | Path,
-    dtype: torch.dtype | str | None = ...,
-    device: torch.device | str | None = ...,
-    max_context: int | None = ...,
     backend: Backend | None = ...,
     weights: WeightType | None = ...,
     bitwise: bool = ...,
@@ -201,7 +189,7 @@ def _model(
     if folder.is_file():
         model = load_gguf(folder, device, max_context).model
         return model if as_stored else model.dequantise().to(dtype_to_load(dtype, model.dtype, device))
-    values = _read_json(folder / "config.json")
+    values = read_json(folder / "config.json")
     tokenizer = checkpoint_tokenizer(folder / "tokenizer.json")
     size = None if tokenizer is None else 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
     shape = parse_config(values, str(folder / "config.json"), size, max_context)
@@ -226,7 +214,7 @@ def _lender(folder: Path, name: str, tokenizer: Tokenizer | None) -> Transformer
     """
     try:
         place = _checkpoint(name)
-        if place.is_dir() and "vocabulary_of" in _read_json(place / "config.json"):
+        if place.is_dir() and "vocabulary_of" in read_json(place / "config.json"):
             raise ValueError(f"{place} has no vocabulary of its own either")
         if tokenizer is not None:
             raise ValueError("there is a tokenizer.json of its own too; remove one of them")
@@ -306,7 +294,7 @@ def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
     return tokenizer
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -337,7 +325,7 @@ def checkpoint_tokenizer(path: Path) -> Tokenizer | None:
 def _eos_ids(folder: Path, values: dict[str, Any], vocab_size: int) -> tuple[int, ...]:
     """Return the ids that end a text: of ``generation_config.json`` first, a number or a list."""
     path = folder / "generation_config.json"
-    generation = _read_json(path) if is_there(path) else {}
+    generation = read_json(path) if is_there(path) else {}
     source, found = path, generation.get("eos_token_id")
     if found is None:
         source, found = folder / "config.json", values.get("eos_token_id")

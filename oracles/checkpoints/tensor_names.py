@@ -53,13 +53,13 @@ def _third_of_heads(index: int, num_heads: int) -> Layout:
     )
 
 
-def _first_rows(count: int, stored_rows: int) -> Layout:
+def first_rows(count: int, stored_rows: int) -> Layout:
     """Return the layout of a table of which only the first ``count`` of ``stored_rows`` rows are kept."""
     return Layout(lambda shape: (stored_rows, *shape[1:]), lambda stored: stored[:count])
 
 
 def _gpt2_layouts(checkpoint: CheckpointShape) -> dict[str, Place]:
-    positions = _first_rows(checkpoint.config.max_context, checkpoint.stored_positions)
+    positions = first_rows(checkpoint.config.max_context, checkpoint.stored_positions)
     return {
         "model.embed_tokens": Place("wte", PLAIN),
         "model.embed_positions": Place("wpe", positions),

@@ -16,7 +16,6 @@ from oracles.graphed.graphed_passes import Part
 from oracles.graphed.upload import Call
 from oracles.transformer.config import TransformerConfig
 from specdec.contracts import IntArray
-from specdec.transfers import to_list
 
 # Tokens before the paths that are checked, a seed each: a path crosses the boundary of a chunk, one begins at 0.
 PREFIXES = (CHUNK - 3, 61, 0)
@@ -92,7 +91,7 @@ class _Check:
     def _same(self, rows: IntArray, width: int, is_tree: bool) -> bool:
         tokens, parents, step = self._ids(len(rows), width), None, 2 if is_tree else 1
         path = -(-width // step)
-        of_paths = [(place, row) for place, row in enumerate(to_list(rows)) if row < len(PREFIXES)]
+        of_paths = [(place, row) for place, row in enumerate(rows.tolist()) if row < len(PREFIXES)]
         for place, row in of_paths:
             tokens[place, ::step] = self._paths[row, :path]
         if is_tree:

@@ -14,11 +14,11 @@ from oracles.graphed.graphs import MOST_GRAPHS, Capture, CudaCapture, Graphs, Pa
 from oracles.graphed.upload import Call, Upload
 from oracles.graphed.ways import AttentionName, way_of
 from oracles.transformer.bits import scores_are_bitwise
-from oracles.transformer.blocks import Adapter
+from oracles.transformer.blocks import Adapter, Norm
 from oracles.transformer.eager import Transformer
 from oracles.transformer.pass_parts import Shaped, check_call, first_layer
 from specdec.contracts import IntArray, Scores, Want, is_chain
-from specdec.transfers import HOST, largest
+from specdec.transfers import HOST
 
 
 class GraphedTransformer(Shaped):
@@ -146,7 +146,7 @@ class GraphedTransformer(Shaped):
 
         Cost: one pass for up to 64 rows (fewer of many nodes, see ``buckets.MAX_NODES``) of up to 128 nodes.
         """
-        check_call(self.config, largest(cache.lengths[rows]), want, hidden)
+        check_call(self.config, max(cache.lengths[rows].tolist(), default=0), want, hidden)
         shape = (tokens.shape[0], tokens.shape[1] - first, self.config.hidden_size)
         lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
         self._check_places(cache, stream, tokens=tokens, parents=parents, num_nodes=num_nodes)
@@ -158,6 +158,18 @@ class GraphedTransformer(Shaped):
     def read_out(self, stream: Tensor) -> Tensor:
         """Return logits ``[R, V]``, float32 at least, from a residual stream ``[R, D]``, as after the last layer."""
         return self._calls.in_tiles(self._model.read_out)(stream)
+
+    def last_norm(self, stream: Tensor) -> Tensor:
+        """Return the residual stream ``[R, D]`` as the head reads it: normed."""
+        return self._calls.in_tiles(self._model.last_norm)(stream)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return ``[..., D]`` rows of the embedding table, without what positions add."""
+        return self._model.embed(ids)
+
+    def read_out_after(self, norm: Norm) -> Callable[[Tensor], Tensor]:
+        """Return what reads logits ``[R, V]`` from streams ``[R, D]`` through a norm in place of the last one."""
+        return self._calls.in_tiles(self._model.read_out_after(norm))
 
     def read_out_behind(self, adapter: Adapter) -> Callable[[Tensor], Tensor]:
         """Return what reads logits ``[R, V]`` from a stream ``[R, D]`` that passes through an adapter first."""

@@ -1,6 +1,7 @@
 """Any causal language model object of ``transformers`` as an oracle."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from oracles.checkpoints.chat_files import give_template
 from oracles.huggingface.cache_check import LEAST_CONTEXT, first_difference
+from oracles.huggingface.last_layer import find_last_layer, watch_layer
 from oracles.huggingface.masks import MaskPlan, Nodes, mask_plans
 from oracles.huggingface.pass_cache import PassCache, Recorder, library_cache
 from oracles.huggingface.support import (
@@ -25,9 +27,8 @@ from oracles.huggingface.support import (
 )
 from oracles.transformer.pass_parts import check_call
 from specdec.cache import KVCache
-from specdec.contracts import IntArray, Scores, Tree, Want, describe_oracle, is_chain
+from specdec.contracts import IntArray, OracleDefaults, Scores, Tree, Want, describe_oracle, is_chain
 from specdec.prompts.chat import ChatTemplate
-from specdec.transfers import largest
 
 EXTRA = "the library transformers is missing: pip install 'exactspec[hf]'"
 _ROW_DIM, _SLOT_DIM = 2, 4
@@ -46,7 +47,7 @@ class _Bounds:
     max_context: int
 
 
-class HuggingFaceLM:
+class HuggingFaceLM(OracleDefaults):
     """Score trees with a ``transformers`` model: it fulfils the oracle contract, cache included.
 
     Every pass is one ``forward`` with positions, 4-D masks and a cache of ours, whose rows have lengths of their own.
@@ -66,6 +67,7 @@ class HuggingFaceLM:
             opposite: tiny models in half precision have passed ``scores_are_bitwise`` and differed elsewhere. Results
             say "exact up to numerics".
         num_layers: 0: a pass cannot be cut.
+        hidden_layers, hidden_size, embedding_rows: see ``specdec.contracts.HostOracle``.
         num_experts: that a layer chooses from; 1: the model has no mixture of experts.
 
     Raises:
@@ -76,7 +78,7 @@ class HuggingFaceLM:
         with a mask of B * N * T numbers for each type of layer.
     """
 
-    backend, bitwise, is_recorded = "transformers", False, False
+    backend, bitwise = "transformers", False
     num_layers, chains, cache_format = 0, False, None
 
     def __init__(self, model: Any, tokenizer: Any | None = None, max_context: int | None = None) -> None:
@@ -91,7 +93,9 @@ class HuggingFaceLM:
         self.max_context = longest_context(config, max_context)
         if self.max_context < LEAST_CONTEXT:
             raise ValueError(f"max_context is {self.max_context}; the check needs at least {LEAST_CONTEXT} positions")
-        self._bounds = _Bounds(int(config.num_hidden_layers), self.max_context)
+        self.hidden_layers, self.hidden_size = int(config.num_hidden_layers), int(config.hidden_size)
+        self.embedding_rows = int(config.vocab_size)
+        self._bounds = _Bounds(self.hidden_layers, self.max_context)
         self._keeps = forward_takes(model, "logits_to_keep")
         self._cache_shape, self.dtype = self._probe_cache()
         self._plan = self._find_plan(config)
@@ -135,33 +139,80 @@ class HuggingFaceLM:
     ) -> Scores:
         """Score trees of nodes in one pass, as ``specdec.contracts.Oracle.score`` spells out.
 
-        ``hidden`` numbers layers from 0, as ``transformers`` returns them: the last one's output is normed.
+        ``hidden`` numbers layers from 0; the residual stream after a layer is returned, of the last one too, which
+        ``transformers`` itself returns normed.
 
         Raises:
-            ValueError: an unknown ``want`` or layer, a row without room, a pending token beyond ``max_context``.
+            ValueError: an unknown ``want`` or layer, a row without room, a pending token beyond ``max_context``, or the
+                last layer of a model where that is not found.
 
         Cost: see the class; rows that do not stand side by side in the cache are copied, layer by layer.
         """
-        check_call(self._bounds, largest(cache.lengths[rows]), want, hidden)
+        check_call(self._bounds, max(cache.lengths[rows].tolist(), default=0), want, hidden)
         tree = Tree(tokens, None if is_chain(parents) else parents, num_nodes)
         lengths = cache.reserve(rows, tree.size, first)
         end = int(lengths.max()) + tree.size
         nodes = Nodes(tree, torch.from_numpy(lengths).to(tokens.device), end, first)
         places = torch.from_numpy(rows).to(tokens.device)
         last = num_nodes.to(tokens.device) - 1 - first
-        made = self._model(
-            input_ids=tokens[:, first:],
-            # Padding nodes may stand beyond the context: their scores mean nothing, but must not fail.
-            position_ids=nodes.positions.clamp(max=self.max_context - 1),
-            attention_mask=self._plan.masks(nodes, self.dtype),
-            past_key_values=library_cache(PassCache)(cache.payload, places, _span_of(rows), nodes.slots, end),
-            use_cache=True,
-            output_hidden_states=bool(hidden),
-            return_dict=True,
-            **self._logits_to_keep(want, last, nodes.slots.shape[1]),
-        )
-        streams = tuple(made.hidden_states[layer + 1] for layer in hidden)
+        with self._watch(hidden) as seen:
+            made = self._model(
+                input_ids=tokens[:, first:],
+                # Padding nodes may stand beyond the context: their scores mean nothing, but must not fail.
+                position_ids=nodes.positions.clamp(max=self.max_context - 1),
+                attention_mask=self._plan.masks(nodes, self.dtype),
+                past_key_values=library_cache(PassCache)(cache.payload, places, _span_of(rows), nodes.slots, end),
+                use_cache=True,
+                output_hidden_states=bool(hidden),
+                return_dict=True,
+                **self._logits_to_keep(want, last, nodes.slots.shape[1]),
+            )
+        streams = tuple(self._stream(made.hidden_states, seen, layer) for layer in hidden)
         return Scores(self._cut(made.logits, want, last, nodes.slots.shape[1]), streams)
+
+    def _watch(self, hidden: Sequence[int]) -> AbstractContextManager[list[Tensor]]:
+        """Return what watches the last layer, if its output is asked for."""
+        if self.hidden_layers - 1 not in hidden:
+            return nullcontext([])
+        layer = find_last_layer(self._model, self.hidden_layers)
+        if layer is None:
+            raise ValueError(self._no_last_layer())
+        return watch_layer(layer)
+
+    def _stream(self, streams: Sequence[Tensor], seen: Sequence[Tensor], layer: int) -> Tensor:
+        """Return the residual stream after a layer."""
+        if layer + 1 < self.hidden_layers:
+            return streams[layer + 1]
+        before, after = seen
+        if not torch.equal(before, streams[layer]):
+            raise ValueError(self._no_last_layer())
+        return after
+
+    def _no_last_layer(self) -> str:
+        return (
+            f"hidden asks for layer {self.hidden_layers - 1}, the last one, which cannot be told from the other parts "
+            f"of {type(self._model).__name__}: ask for layers below it"
+        )
+
+    @torch.no_grad()
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return ``[..., D]`` what the model's embedding module makes of ids."""
+        rows: Tensor = self._model.get_input_embeddings()(ids)
+        return rows
+
+    def read_out_after(self, norm: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """Return what reads logits ``[R, V]`` from streams ``[R, D]`` through a norm and the model's output embeddings.
+
+        What else a model does to its logits (a soft cap) is left out.
+        """
+        head = self._model.get_output_embeddings()
+
+        @torch.no_grad()
+        def read(stream: Tensor) -> Tensor:
+            logits: Tensor = head(norm(stream))[..., : self.vocab_size]
+            return logits.float() if logits.itemsize < 4 else logits
+
+        return read
 
     def _logits_to_keep(self, want: Want, last: Tensor, width: int) -> dict[str, Any]:
         """Return what spares the model logits that nobody wants; ``last`` ``[B]`` are the nodes that "last" means."""

@@ -116,6 +116,16 @@ EXPORT int64_t specdec_trees(const Model* model, const Cache* cache, const Call*
     return answer;
 }
 
+// Write the embeddings [count][hidden] of ids, without what positions add. Returns 0 or a `Fault`.
+EXPORT int64_t specdec_embed(const Model* model, const int64_t* ids, int64_t count, float* out) {
+    const FloatMode mode;
+    for (int64_t i = 0; i < count; ++i, out += model->hidden) {
+        if (ids[i] < 0 || ids[i] >= model->vocabulary) return BAD_TOKEN;
+        read_embedding(*model, ids[i], out);
+    }
+    return FINE;
+}
+
 // Move the nodes path[0], path[1], ... (increasing) of a row to the slots behind its prefix, in that order.
 EXPORT void specdec_keep(const Model* model, const Cache* cache, int64_t row, int64_t length, const int64_t* path, int64_t count) {
     const int64_t size = model->head_size, padded = padded_head(*model), heads = model->kv_heads;

@@ -138,6 +138,8 @@ def functions(*extra: str) -> Any:
     built.specdec_chains.argtypes = (_POINTER,) * 5
     built.specdec_trees.restype = _I64
     built.specdec_trees.argtypes = (_POINTER,) * 6
+    built.specdec_embed.restype = _I64
+    built.specdec_embed.argtypes = (_POINTER, _POINTER, _I64, _POINTER)
     built.specdec_keep.restype = None
     built.specdec_keep.argtypes = (_POINTER, _POINTER, _I64, _I64, _POINTER, _I64)
     built.specdec_rotations.restype = None

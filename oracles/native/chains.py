@@ -13,7 +13,6 @@ from oracles.native.native_model import NativeModel
 from oracles.native.texts import text_of
 from specdec.contracts import Adjustments, ChainWatch, Float32Array, IntArray
 from specdec.kernels.compiled import integers
-from specdec.transfers import largest
 
 
 class _Asker:
@@ -116,7 +115,7 @@ def follow(
         cache, ids, ends, rows, limits, watch, adjustments: see there.
         draws: what ids are drawn by; None: the likeliest.
     """
-    batch, steps = len(rows), largest(limits)
+    batch, steps = len(rows), max(limits.tolist(), default=0)
     text = text_of(ids, ends, batch)
     watch = watch if watch is not None and (watch.reads_entropy or watch.reads_confidence) else None
     rooms = _rooms(batch, steps) if watch is None else []

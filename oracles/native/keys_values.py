@@ -13,7 +13,7 @@ from oracles.native.packing import round_up
 from oracles.transformer.config import TransformerConfig
 from specdec.cache import SlotCache, check_fits, free_memory
 from specdec.contracts import IntArray
-from specdec.transfers import on_host, to_list
+from specdec.transfers import on_host
 
 
 class NativeCache(SlotCache):
@@ -64,8 +64,8 @@ class NativeCache(SlotCache):
 
     def _gather(self, rows: IntArray, path: Tensor, num_kept: IntArray) -> None:
         keep, model = bindings.functions().specdec_keep, ctypes.addressof(self._model)
-        starts, kept = self._lengths[rows], zip(on_host(path), to_list(num_kept), strict=True)
-        for row, start, (ids, count) in zip(to_list(rows), to_list(starts), kept, strict=True):
+        starts, kept = self._lengths[rows], zip(on_host(path), num_kept.tolist(), strict=True)
+        for row, start, (ids, count) in zip(rows.tolist(), starts.tolist(), kept, strict=True):
             keep(model, self.address, row, start, to_bytes(ids[:count]), count)
 
     def _clear(self, rows: IntArray, used: int) -> None:

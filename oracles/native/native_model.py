@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from oracles.native import bindings, threads
-from oracles.native.host_memory import to_bytes
+from oracles.native.host_memory import floats, to_bytes
 from oracles.native.keys_values import NativeCache
 from oracles.native.packed_blocks import WIDTH
 from oracles.native.packing import (
@@ -21,12 +21,11 @@ from oracles.native.packing import (
     round_up,
 )
 from oracles.native.rotations import Rotations, Tables
-from oracles.transformer.blocks import MLP, Adapter, Block
+from oracles.transformer.blocks import MLP, Adapter, Block, Norm
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import DraftHead
 from oracles.transformer.eager import Transformer
 from specdec.contracts import IntArray, Want
-from specdec.transfers import largest, to_list
 
 _ALIGNMENT = 128
 
@@ -155,6 +154,28 @@ class NativeModel:
         short.base = self
         return short
 
+    def through(self, norm: Norm) -> "NativeModel":
+        """Return this model with another last norm."""
+        weights = Weights()
+        last = weights.norm(norm)
+        inner_size = self.struct.inner_size
+        other = NativeModel(self.config, weights, list(self._layers), last, self.struct.head, inner_size)
+        other.struct.written_ids, other.struct.written = self.struct.written_ids, self.struct.written
+        other.base = self
+        return other
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return the embeddings ``[R, D]`` of ids ``[R]``, both contiguous on the host, without what positions add.
+
+        Raises:
+            ValueError: an id outside the vocabulary.
+        """
+        rows = floats(len(ids), self.config.hidden_size)
+        answer = self._library.specdec_embed(self.address, ids.data_ptr(), len(ids), rows.data_ptr())
+        if answer:
+            raise Refused(bindings.FAULTS[answer])
+        return rows
+
     def run(
         self,
         cache: NativeCache | None,
@@ -183,10 +204,10 @@ class NativeModel:
         """
         work = self._take_workspace(end)
         call = work.call
-        call.tokens, call.parents, call.num_nodes = _address(tokens), _address(parents), _address(num_nodes)
-        call.stream = _address(stream)
-        call.logits = _address(found[0]) if found else None
-        call.likeliest, call.peaks = map(_address, found[1:]) if len(found) > 1 else (None, None)
+        given = {"tokens": tokens, "parents": parents, "num_nodes": num_nodes, "stream": stream}
+        for name, part in given.items():
+            setattr(call, name, None if part is None else part.data_ptr())
+        call.logits, call.likeliest, call.peaks = (*map(Tensor.data_ptr, found), None, None, None)[:3]
         call.batch, call.width, call.first = batch, width, first
         call.first_layer, call.last_layer, call.want = *layers, bindings.WANTS[want]
         if rows is not None and cache is not None:
@@ -227,7 +248,7 @@ class NativeModel:
 
         Guarantee: the cache keeps nothing if this raises, what ``check`` raises and an interrupt among it.
         """
-        work, before = self._take_workspace(largest(ends) + most), cache.lengths.copy()
+        work, before = self._take_workspace(max(ends.tolist(), default=0) + most), cache.lengths.copy()
         work.call.rows, work.call.batch = to_bytes(rows), len(rows)
         try:
             work.run(self.address, cache.address, getattr(self._library, entry), *rest)
@@ -235,9 +256,9 @@ class NativeModel:
                 check()
         except Refused as refused:
             sizes = f"capacity {cache.capacity}, max_context {self.config.max_context}"
-            lengths = to_list(cache.lengths)
+            lengths = cache.lengths.tolist()
             raise ValueError(
-                f"{refused} (rows {to_list(rows)} of the lengths {lengths}, ends {to_list(ends)}, {sizes})"
+                f"{refused} (rows {rows.tolist()} of the lengths {lengths}, ends {ends.tolist()}, {sizes})"
             ) from None
         except BaseException:
             cache.truncate(rows, before[rows])
@@ -253,10 +274,6 @@ class NativeModel:
         call.cosines, call.sines, call.rotations = tables.places
         call.threads = threads.num_threads()
         return work
-
-
-def _address(numbers: Tensor | None) -> int | None:
-    return None if numbers is None else numbers.data_ptr()
 
 
 def _layer(config: TransformerConfig, weights: Weights, block: Block) -> bindings.Layer:

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Hashable, Sequence
+from copy import deepcopy
 from functools import partial
 
 import numpy as np
@@ -17,7 +18,7 @@ from oracles.native.keys_values import NativeCache
 from oracles.native.native_model import NativeModel
 from oracles.native.texts import text_of
 from oracles.transformer.bits import scores_are_bitwise
-from oracles.transformer.blocks import Adapter
+from oracles.transformer.blocks import Adapter, Norm
 from oracles.transformer.eager import Transformer
 from oracles.transformer.pass_parts import Shaped, check_call, first_layer
 from specdec.contracts import (
@@ -34,7 +35,6 @@ from specdec.contracts import (
     Want,
 )
 from specdec.kernels.compiled import FILTERS, place
-from specdec.transfers import largest
 
 
 class NativeTransformer(Shaped):
@@ -64,6 +64,7 @@ class NativeTransformer(Shaped):
         self.config, self.tokenizer, self.eos_ids = model.config, model.tokenizer, model.eos_ids
         self.chat_template = model.chat_template
         self._model = NativeModel.of(model)
+        self._norm = deepcopy(model.model.norm).float().requires_grad_(False)
         self.bitwise = scores_are_bitwise(self)
 
     @staticmethod
@@ -123,17 +124,19 @@ class NativeTransformer(Shaped):
 
         Cost: one read of the weights, and of the rows' keys and values.
         """
-        longest = largest(cache.lengths[rows])
+        longest = max(cache.lengths[rows].tolist(), default=0)
         check_call(self.config, longest, want, hidden)
         batch, width = tokens.shape
         shape = (batch, width - first, self.config.hidden_size)
-        lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
+        lowest, last = (0, self.config.num_layers) if layers is None else layers
+        if layers is not None or stream is not None:
+            first_layer(layers, stream, shape, want, hidden, self.config.num_layers)
         cache.reserve(rows, width, first)
         kept = floats(len(hidden), *shape).unbind() if hidden else ()
         found = None
         if want != "none":
             read = (batch, shape[1] if want == "all" else 1)
-            found = floats(*read, self.vocab_size), integers(*read), floats(*read)
+            found = floats(*read, self.config.vocab_size), integers(*read), floats(*read)
         self._model.run(
             cache,
             batch=batch,
@@ -143,7 +146,7 @@ class NativeTransformer(Shaped):
             num_nodes=to_host(num_nodes, torch.int64, (batch,)),
             rows=rows,
             first=first,
-            layers=(lowest, self.num_layers if layers is None else layers[1]),
+            layers=(lowest, last),
             stream=None if stream is None else to_host(stream, torch.float32),
             want=want,
             found=found or (),
@@ -191,7 +194,7 @@ class NativeTransformer(Shaped):
 
         Cost: that of ``greedy_chains``; a law and a draw of O(V) for each id.
         """
-        laws = np.empty((len(rows), largest(limits), self.vocab_size), dtype=np.float32)
+        laws = np.empty((len(rows), max(limits.tolist(), default=0), self.vocab_size), dtype=np.float32)
         struct = _draws("chains", len(rows), draws.filters, draws.keys, laws)
         drafted, peaks = follow(self._model, cache, ids, ends, rows, limits, watch, struct, adjustments)
         return drafted, peaks, laws[:, : drafted.shape[1]]
@@ -233,6 +236,24 @@ class NativeTransformer(Shaped):
     def read_out_behind(self, adapter: Adapter) -> Callable[[Tensor], Tensor]:
         """Return what reads logits ``[R, V]`` from a stream ``[R, D]`` that passes through an adapter first."""
         return partial(_read, self._model.behind(adapter), 0)
+
+    def last_norm(self, stream: Tensor) -> Tensor:
+        """Return the residual stream ``[..., D]`` as the head reads it: normed, as torch rounds."""
+        normed: Tensor = self._norm(stream)
+        return normed
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return ``[..., D]`` rows of the embedding table, as a pass reads them, without what positions add.
+
+        Raises:
+            ValueError: an id outside the vocabulary.
+        """
+        flat = to_host(ids, torch.int64).flatten()
+        return self._model.embed(flat).view(*ids.shape, -1)
+
+    def read_out_after(self, norm: Norm) -> Callable[[Tensor], Tensor]:
+        """Return what reads logits ``[R, V]`` from streams ``[R, D]`` through a norm in place of the last one."""
+        return partial(_read, self._model.through(norm), self.num_layers)
 
 
 def _draws(

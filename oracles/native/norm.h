@@ -80,6 +80,12 @@ static void read_column(const Linear& layer, int64_t index, float* out) {
     });
 }
 
+// The embedding of an id as float32, without what positions add.
+static void read_embedding(const Model& model, int64_t id, float* out) {
+    if (model.embeddings) read_row(model.embeddings, model.embedding_storage, id, model.hidden, out);
+    else read_column(model.head, id, out);
+}
+
 // A row of floats in whole numbers of a scale that is its own: the scale, then a byte for each input, which is the nearest
 // number plus 128. The scale of a row that holds a NaN or an infinity is NaN, and so is every product with it.
 INL int64_t rounded_row(int inputs) { return rounded(1 + rounded(inputs, WIDTH) / 4, WIDTH); }

@@ -66,8 +66,7 @@ private:
     }
 
     void embed(const Node& node, float* x) const {
-        if (m_.embeddings) read_row(m_.embeddings, m_.embedding_storage, node.token, m_.hidden, x);
-        else read_column(m_.head, node.token, x);
+        read_embedding(m_, node.token, x);
         if (!m_.positions) return;
         float* position = own_norms_;
         const int at = std::min(node.length + node.depth, m_.context - 1);

@@ -13,10 +13,10 @@ from oracles.checkpoints.loading import load_tokenizer
 from oracles.recorded.reading import Text, ids_of, largest, read_records
 from oracles.recorded.record_tree import ROOT, RecordTree
 from specdec.cache import KVCache
-from specdec.contracts import ChatEncoder, IntArray, Scores, Want
+from specdec.contracts import IntArray, OracleDefaults, Scores, Want
 
 
-class RecordedText:
+class RecordedText(OracleDefaults):
     """Repeat what a model once wrote: the acceptance of a source on its outputs, without the model.
 
     A prompt selects its record, and greedy decoding gives the record back, id by id, whatever the source. It fulfils
@@ -78,7 +78,6 @@ class RecordedText:
         pairs = [ids_of(*pair, tokenizer, row) for row, pair in enumerate(zip(prompts, outputs, strict=True))]
         self.vocab_size = vocab_size or (largest(pairs) + 1 if tokenizer is None else tokenizer.get_vocab_size())
         self.eos_ids: tuple[int, ...] = () if eos_id is None else (eos_id,)
-        self.chat_template: ChatEncoder | None = None
         self._check_ids(pairs)
         self._tree = RecordTree()
         for row, (prompt, output) in enumerate(pairs):

@@ -17,7 +17,7 @@ from oracles.transformer.attention import (
     cache_shape,
 )
 from oracles.transformer.bits import scores_are_bitwise
-from oracles.transformer.blocks import Adapter, Decoder, SelfAttention, pack_parts
+from oracles.transformer.blocks import Adapter, Decoder, Norm, SelfAttention, pack_parts
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import head_of
 from oracles.transformer.linear import Linear, plain_tensors, round_weight, weight_type_of
@@ -25,7 +25,6 @@ from oracles.transformer.pass_parts import Shaped, check_call, first_layer
 from oracles.transformer.rotary import RotaryTable
 from specdec.cache import KVCache
 from specdec.contracts import IntArray, Scores, Tree, Want, is_chain
-from specdec.transfers import largest
 
 
 class Transformer(Shaped, nn.Module):
@@ -110,8 +109,28 @@ class Transformer(Shaped, nn.Module):
 
     def read_out(self, stream: Tensor) -> Tensor:
         """Return logits ``[..., V]``, float32 at least, from the residual stream ``[..., D]`` (packed: ``[R, D]``)."""
-        logits = self.head(self.model.norm(stream))
-        return logits.float() if logits.itemsize < 4 else logits
+        return _at_least_float32(self.head(self.model.norm(stream)))
+
+    @torch.no_grad()
+    def last_norm(self, stream: Tensor) -> Tensor:
+        """Return the residual stream ``[..., D]`` as the head reads it: normed."""
+        normed: Tensor = self.model.norm(stream)
+        return normed
+
+    @torch.no_grad()
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return ``[..., D]`` rows of the embedding table, without what positions add."""
+        rows: Tensor = self.model.embed_tokens(ids)
+        return rows
+
+    def read_out_after(self, norm: Norm) -> Callable[[Tensor], Tensor]:
+        """Return what reads logits ``[R, V]`` from streams ``[R, D]`` through a norm in place of the last one."""
+
+        @torch.no_grad()
+        def read(stream: Tensor) -> Tensor:
+            return _at_least_float32(self.head(norm(stream)))
+
+        return read
 
     def read_out_behind(self, adapter: Adapter) -> Callable[[Tensor], Tensor]:
         """Return what reads logits ``[R, V]`` from a stream ``[R, D]`` that passes through an adapter first.
@@ -289,7 +308,7 @@ class Transformer(Shaped, nn.Module):
 
         Cost: one read of the weights, and ``CachedAttention`` per layer; logits take B * N * V * 4 bytes.
         """
-        check_call(self.config, largest(cache.lengths[rows]), want, hidden)
+        check_call(self.config, max(cache.lengths[rows].tolist(), default=0), want, hidden)
         shape = (tokens.shape[0], tokens.shape[1] - first, self.config.hidden_size)
         lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
         tree = Tree(tokens, None if is_chain(parents) else parents, num_nodes)
@@ -310,3 +329,7 @@ class Transformer(Shaped, nn.Module):
             at = torch.arange(batch, device=stream.device) * width + num_nodes.to(stream.device) - 1
             stream, width = stream[at], 1
         return self.read_out(stream).view(batch, width, -1)
+
+
+def _at_least_float32(logits: Tensor) -> Tensor:
+    return logits.float() if logits.itemsize < 4 else logits

@@ -6,17 +6,16 @@ from typing import Protocol, get_args
 from torch import Tensor
 
 from oracles.transformer.config import TransformerConfig
-from specdec.contracts import Oracle, Want, describe_oracle
+from specdec.contracts import Oracle, OracleDefaults, Want, describe_oracle
 from specdec.prompts.chat import ChatTemplate
 
 WANTS = get_args(Want)
 
 
-class Shaped:
+class Shaped(OracleDefaults):
     """What a transformer says of its shape, whatever computes its passes."""
 
     config: TransformerConfig
-    is_recorded = False
     chat_template: ChatTemplate | None = None
 
     @property
@@ -33,6 +32,21 @@ class Shaped:
     def num_layers(self) -> int:
         """Number of layers; a pass can be cut between any two."""
         return self.config.num_layers
+
+    @property
+    def hidden_layers(self) -> int:
+        """Number of layers whose outputs ``score(hidden=...)`` returns."""
+        return self.config.num_layers
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the residual stream."""
+        return self.config.hidden_size
+
+    @property
+    def embedding_rows(self) -> int:
+        """Rows of the embedding table, those that pad the vocabulary among them."""
+        return self.config.embedding_rows
 
     def __repr__(self: Oracle) -> str:
         return describe_oracle(self)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import IntArray
-from specdec.transfers import largest, on_device, to_list
+from specdec.transfers import on_device
 
 
 def free_memory(device: torch.device) -> int:
@@ -50,6 +50,9 @@ class SlotCache(ABC):
         num_rows: rows.
         capacity: slots per row.
 
+    Attributes:
+        lengths: ``[num_rows]`` slots that stand, on the host; read-only.
+
     Guarantee: what a predecessor left in a row, NaN included, cannot reach the next occupant: ``reset`` clears every
         slot that was written.
     """
@@ -59,8 +62,8 @@ class SlotCache(ABC):
         # Compiled code may be told where these lie: they stay the same arrays.
         self._lengths: IntArray = np.zeros(num_rows, dtype=np.int64)
         self._written: IntArray = np.zeros(num_rows, dtype=np.int64)
-        self._lengths_for_others = self._lengths.view()
-        self._lengths_for_others.flags.writeable = False
+        self.lengths: IntArray = self._lengths.view()
+        self.lengths.flags.writeable = False
 
     @property
     @abstractmethod
@@ -79,11 +82,6 @@ class SlotCache(ABC):
     @abstractmethod
     def _clear(self, rows: IntArray, used: int) -> None:
         """Fill the first ``used`` slots of these rows with zeros."""
-
-    @property
-    def lengths(self) -> IntArray:
-        """``[num_rows]`` slots that stand, on the host; read-only."""
-        return self._lengths_for_others
 
     def reserve(self, rows: IntArray, num_slots: int | IntArray, first: int = 0) -> IntArray:
         """Announce that a scoring call writes slots ``first .. num_slots - 1`` after the prefix of each of ``rows``.
@@ -105,7 +103,7 @@ class SlotCache(ABC):
                 f"first={first} says that so many of {num_slots} nodes are in the cache: score them before the others"
             )
         ends = lengths + num_slots
-        if largest(ends) > self.capacity:
+        if max(ends.tolist(), default=0) > self.capacity:
             row = int(rows[ends.argmax()])
             raise ValueError(
                 f"row {row} holds {self._lengths[row]} tokens and cannot take {ends.max() - self._lengths[row]} more: "
@@ -123,10 +121,10 @@ class SlotCache(ABC):
             num_kept: ``[B]``.
         """
         ends = self._lengths[rows] + num_kept
-        if min(to_list(num_kept), default=0) < 0 or largest(ends - self._written[rows]) > 0:
-            raise ValueError(f"num_kept {to_list(num_kept)} asks for nodes that were never scored on rows {rows}")
+        if min(num_kept.tolist(), default=0) < 0 or max((ends - self._written[rows]).tolist(), default=0) > 0:
+            raise ValueError(f"num_kept {num_kept.tolist()} asks for nodes that were never scored on rows {rows}")
         if path is not None and int(num_kept.max(initial=0)) > path.shape[1]:
-            raise ValueError(f"num_kept {to_list(num_kept)} asks for more nodes than path {tuple(path.shape)} holds")
+            raise ValueError(f"num_kept {num_kept.tolist()} asks for more nodes than path {tuple(path.shape)} holds")
         if path is not None:
             self._gather(rows, path, num_kept)
         self._lengths[rows] = ends
@@ -137,9 +135,9 @@ class SlotCache(ABC):
         Raises:
             ValueError: a length is negative or longer than what stands.
         """
-        if min(to_list(lengths), default=0) < 0 or largest(lengths - self._lengths[rows]) > 0:
+        if min(lengths.tolist(), default=0) < 0 or max((lengths - self._lengths[rows]).tolist(), default=0) > 0:
             raise ValueError(
-                f"cannot truncate rows {to_list(rows)} of lengths {to_list(self._lengths[rows])} to {to_list(lengths)}"
+                f"cannot truncate rows {rows.tolist()} of lengths {self._lengths[rows].tolist()} to {lengths.tolist()}"
             )
         self._lengths[rows] = lengths
 

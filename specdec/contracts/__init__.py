@@ -7,30 +7,33 @@ Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the mode
 """
 
 from specdec.contracts.arrays import BoolArray, Float32Array, FloatArray, IntArray, constant
+from specdec.contracts.block import Block, BlockHead
 from specdec.contracts.chaining import ChainDraws, ChainingOracle, ChainWatch, TreeDraws, TreePlan, can_draft_natively
-from specdec.contracts.chat import ChatEncoder, chat_encoder_of
+from specdec.contracts.chat import ChatEncoder
 from specdec.contracts.draft import NEVER, Budget, Draft, Resume
 from specdec.contracts.drawing import Adjustments, ChainKeys, OpenVerdict, Randomness, Warping, numbers_of
 from specdec.contracts.form import check_source, check_tensors, form_fault
+from specdec.contracts.head import Features, Head, HostOracle, SteppingHead
 from specdec.contracts.layered import LayeredOracle, LayerHead
 from specdec.contracts.oracle import (
     BITWISE_NODES,
     Cache,
     Likeliest,
     Oracle,
+    OracleDefaults,
     Scores,
     Want,
+    declared,
     describe_oracle,
     ids_device,
-    num_experts,
 )
 from specdec.contracts.recorded import RecordedOracle, as_recorded, check_has_laws
-from specdec.contracts.rule import NativeJudge, Rule, Verdict, VerificationRule
-from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers
+from specdec.contracts.rule import NativeJudge, Rule, Verdict, VerificationRule, rule_label
+from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers, close_session
 from specdec.contracts.step import KIND, MEANING, Ending, StageInfo, StepInfo, sum_of_stages
 from specdec.contracts.tree import Tree, ancestors_of, is_chain, with_root
 from specdec.contracts.vocabulary import FOREIGN, check_vocabulary
-from specdec.contracts.watching import WatchedSession, WatchedSource
+from specdec.contracts.watching import WatchedSession, WatchedSource, frozen
 
 __all__ = [
     "BITWISE_NODES",
@@ -39,6 +42,8 @@ __all__ = [
     "MEANING",
     "NEVER",
     "Adjustments",
+    "Block",
+    "BlockHead",
     "BoolArray",
     "Budget",
     "Cache",
@@ -52,8 +57,11 @@ __all__ = [
     "DraftSession",
     "DraftSource",
     "Ending",
+    "Features",
     "Float32Array",
     "FloatArray",
+    "Head",
+    "HostOracle",
     "IntArray",
     "LayerHead",
     "LayeredOracle",
@@ -63,6 +71,7 @@ __all__ = [
     "Offers",
     "OpenVerdict",
     "Oracle",
+    "OracleDefaults",
     "Randomness",
     "RecordedOracle",
     "Resume",
@@ -70,6 +79,7 @@ __all__ = [
     "Scores",
     "StageInfo",
     "StepInfo",
+    "SteppingHead",
     "Tree",
     "TreeDraws",
     "TreePlan",
@@ -82,18 +92,20 @@ __all__ = [
     "ancestors_of",
     "as_recorded",
     "can_draft_natively",
-    "chat_encoder_of",
     "check_has_laws",
     "check_source",
     "check_tensors",
     "check_vocabulary",
+    "close_session",
     "constant",
+    "declared",
     "describe_oracle",
     "form_fault",
+    "frozen",
     "ids_device",
     "is_chain",
-    "num_experts",
     "numbers_of",
+    "rule_label",
     "sum_of_stages",
     "with_root",
 ]

@@ -10,7 +10,6 @@ from torch import Tensor
 from specdec.contracts.arrays import Float32Array, FloatArray, IntArray
 from specdec.contracts.drawing import Adjustments, ChainKeys, Warping
 from specdec.contracts.oracle import Oracle
-from specdec.transfers import to_list
 
 
 class ChainDraws(NamedTuple):
@@ -89,7 +88,7 @@ class TreePlan:
     def __post_init__(self) -> None:
         places = np.arange(len(self.parents))
         if not ((self.parents >= -1) & (self.parents < places) & (np.diff(self.parents, prepend=-1) >= 0)).all():
-            raise ValueError(f"parents must be -1 or below a node's own index, in order, not {to_list(self.parents)}")
+            raise ValueError(f"parents must be -1 or below a node's own index, in order, not {self.parents.tolist()}")
 
     def first(self, size: int) -> "TreePlan":
         """Return the plan of the first nodes alone."""

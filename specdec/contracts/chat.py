@@ -20,9 +20,3 @@ class ChatEncoder(Protocol):
         Raises:
             ValueError: a message is unusable; with its number.
         """
-
-
-def chat_encoder_of(oracle: object) -> ChatEncoder | None:
-    """Return an oracle's ``chat_template``; None: it has none, or never heard of them."""
-    encoder: ChatEncoder | None = getattr(oracle, "chat_template", None)
-    return encoder

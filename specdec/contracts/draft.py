@@ -119,7 +119,8 @@ class Draft:
 
     def after(self, pending: IntArray) -> Tree:
         """Return what is to be scored, where the draft lies: the nodes, the pending token ``[B]`` as their root."""
-        return Tree(with_root(self.tokens, pending), self._parents_with_root, count_with_root(self.num_nodes))
+        parents = None if self.parents is None else parents_with_root(self.parents)
+        return Tree(with_root(self.tokens, pending), parents, count_with_root(self.num_nodes))
 
     @property
     def is_verified(self) -> Tensor:

@@ -137,6 +137,11 @@ class Randomness(Protocol):
     def coupled(self) -> bool:
         """Whether draws are keyed by absolute position alone; then a verdict compares ids that were drawn so."""
 
+    @property
+    def numbers(self) -> tuple[IntArray, ...]:
+        """What draws on a device read of the host; the engine has it go there with the pass."""
+        return ()
+
     def select(self, rows: IntArray) -> "Randomness":
         """Return the streams of some of the rows (indices into this batch)."""
 
@@ -181,5 +186,5 @@ class Randomness(Protocol):
 
 
 def numbers_of(randomness: Randomness) -> Iterator[IntArray]:
-    """Yield what draws on a device read of the host, if its ``numbers`` say so: what to ``stage``."""
-    yield from getattr(randomness, "numbers", ())
+    """Yield what draws on a device read of the host, which only devices ask for: what to ``stage``."""
+    yield from randomness.numbers

@@ -20,9 +20,19 @@ def check_source(source: object, argument: str) -> None:
     raise ValueError(f"{argument} is {said}, not a draft source; give an object, such as drafts.PromptLookup()")
 
 
-# What ought to be tensors of a draft, one entry a node.
-_OF_NODES = ("tokens", "parents", "without_replacement", "confidence", "is_scout", "source", "decided")
-_IDS = ("tokens", "num_nodes", "parents")
+# What is a tensor of a draft, with one entry for each node or, of counts, for each row; and its type, if one is asked.
+_TYPES = {
+    "tokens": torch.int64,
+    "num_nodes": torch.int64,
+    "parents": torch.int64,
+    "without_replacement": torch.bool,
+    "confidence": None,
+    "is_scout": torch.bool,
+    "source": torch.int64,
+    "decided": torch.bool,
+    "laws": torch.int64,
+    "laws.point": torch.int64,
+}
 
 
 def form_fault(draft: Draft, batch: int) -> str | None:
@@ -32,26 +42,36 @@ def form_fault(draft: Draft, batch: int) -> str | None:
     """
     if not isinstance(draft, Draft):
         return f"propose returned {draft!r}; return a Draft (Draft.empty(batch, device) to draft nothing)"
-    given = [(name, x) for name in _OF_NODES if (x := getattr(draft, name)) is not None or name == "tokens"]
+    of_laws: dict[str, object] = {"laws": None, "laws.point": None}
     if draft.laws is not None:
-        given += [("laws", draft.laws.index), ("laws.point", draft.laws.point)]
-    for name, x in (*given, ("num_nodes", draft.num_nodes)):
+        of_laws = {"laws": draft.laws.index, "laws.point": draft.laws.point}
+    of_nodes: tuple[int, ...] = (batch, 0)
+    shapes: dict[str, tuple[int, ...]] = {}
+    types: dict[str, torch.dtype] = {}
+    for name, dtype in _TYPES.items():
+        x = of_laws[name] if name in of_laws else getattr(draft, name)
+        if x is None and name not in ("tokens", "num_nodes"):
+            continue
         if not isinstance(x, Tensor):
             return f"{name} must be a tensor, not {type(x).__name__}"
-    wanted, counts = (batch, *draft.tokens.shape[1:2]), draft.num_nodes
-    shapes = {name: tuple(x.shape) for name, x in given if x.shape != wanted}
-    if counts.shape != (batch,):
-        shapes["num_nodes"] = tuple(counts.shape)
+        if name == "tokens":
+            of_nodes = (batch, *x.shape[1:2])
+        if x.shape != ((batch,) if name == "num_nodes" else of_nodes):
+            shapes[name] = tuple(x.shape)
+        if dtype is not None and x.dtype != dtype:
+            types[name] = x.dtype
     if shapes:
-        return f"shapes for {batch} rows: {shapes} should be {wanted}, that of num_nodes ({batch},)"
+        return f"shapes for {batch} rows: {shapes} should be {of_nodes}, that of num_nodes ({batch},)"
     if draft.resume is not None and draft.resume.stream.shape[:2] != (batch, draft.width + 1):
         return f"resume.stream {tuple(draft.resume.stream.shape)} must begin with {(batch, draft.width + 1)}"
     by_source = (batch, max(len(draft.source_names), 1))
-    if draft.undefined is not None and draft.undefined.shape != by_source:
-        return f"undefined {tuple(draft.undefined.shape)} should be {by_source}"
-    ids = (draft.tokens, counts, draft.parents)
-    types = {name: x.dtype for name, x in zip(_IDS, ids, strict=True) if x is not None and x.dtype != torch.int64}
-    return f"tokens, num_nodes and parents must be int64: {types}" if types else None
+    if draft.undefined is not None:
+        if draft.undefined.shape != by_source:
+            return f"undefined {tuple(draft.undefined.shape)} should be {by_source}"
+        if draft.undefined.dtype != torch.int64:
+            types["undefined"] = draft.undefined.dtype
+    wanted = {name: _TYPES.get(name, torch.int64) for name in types} if types else None
+    return f"tensors of the types {types} must be {wanted}" if types else None
 
 
 def check_tensors(source: DraftSource, draft: Draft, batch: int) -> None:

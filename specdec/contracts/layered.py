@@ -15,6 +15,9 @@ class LayeredOracle(Oracle, Protocol):
     def read_out(self, stream: Tensor) -> Tensor:
         """Return logits ``[R, V]`` from a residual stream ``[R, D]``, as after the last layer."""
 
+    def last_norm(self, stream: Tensor) -> Tensor:
+        """Return a residual stream ``[R, D]``, as after the last layer, as the head reads it: normed."""
+
     def score(
         self,
         tokens: Tensor,

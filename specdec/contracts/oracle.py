@@ -32,11 +32,14 @@ class Scores:
         hidden: one ``[B, N+1, D]`` tensor per layer asked for.
         likeliest: the ids of the largest logits and these logits, each of the shape of the logits without V: the lowest
             of equals, the first NaN. None: the model did not search for them; ``best`` does.
+        path: ``[B, M]`` the node after which each of a row's new ids came, so that ``path[b, 0]`` is the root; any
+            node after the last id. Told to ``DraftSession.sync``, whose M it is, if the source reads hidden layers.
     """
 
     logits: Tensor | None
     hidden: tuple[Tensor, ...] = ()
     likeliest: Likeliest | None = None
+    path: IntArray | None = None
 
     @property
     def best(self) -> Likeliest:
@@ -46,8 +49,14 @@ class Scores:
         assert self.logits is not None
         return argmax(self.logits)
 
+    def detach(self) -> "Scores":
+        """Return scores that no gradients are taken of: of a model whose own training is still on."""
+        logits = None if self.logits is None else self.logits.detach()
+        likeliest = None if self.likeliest is None else (self.likeliest[0], self.likeliest[1].detach())
+        return Scores(logits, tuple(layer.detach() for layer in self.hidden), likeliest)
+
     def gather(self, nodes: IntArray) -> "Scores":
-        """Return the scores of some nodes ``[B, K]`` of each row. Cost: a copy, O(B K V)."""
+        """Return the scores of some nodes ``[B, K]`` of each row, without a path. Cost: a copy, O(B K V)."""
 
         def along(values: Tensor) -> Tensor:
             at = on_device(nodes, values.device)
@@ -212,21 +221,34 @@ class Oracle(Protocol):
         """
 
 
+class OracleDefaults:
+    """What an oracle says of itself unless it says otherwise.
+
+    An oracle that does not derive from it need not have these: see ``declared``.
+
+    Attributes:
+        chat_template, is_recorded: see ``Oracle``.
+        num_experts: how many a layer chooses from: the wider a pass, the more of them it reads.
+        ids_device: where ids, parents and counts lie that ``score`` takes, if it brings them to its device by itself.
+        counts: of its passes, by attributes whose names ``specdec.engine.metering`` lists; None: it counts none.
+    """
+
+    chat_template: Any = None
+    is_recorded: bool = False
+    num_experts: int = 1
+    ids_device: torch.device | None = None
+    counts: Any = None
+
+
+def declared(oracle: Oracle, part: str) -> Any:
+    """Return what an oracle says of one of the attributes of ``OracleDefaults``, or the default if it does not say."""
+    return getattr(oracle, part, getattr(OracleDefaults, part))
+
+
 def ids_device(oracle: Oracle) -> torch.device:
-    """Return where the ids, parents and counts of nodes lie that an oracle's ``score`` takes.
-
-    An oracle that brings them to its device by itself has an attribute of this name; all others take them there.
-    """
-    device: torch.device = getattr(oracle, "ids_device", oracle.device)
+    """Return where the ids, parents and counts of nodes lie that an oracle's ``score`` takes."""
+    device: torch.device = declared(oracle, "ids_device") or oracle.device
     return device
-
-
-def num_experts(oracle: Oracle) -> int:
-    """Return how many experts a layer of the oracle chooses from: the wider a pass, the more of them it reads.
-
-    An oracle with a mixture of experts has an attribute of this name; all others have 1.
-    """
-    return int(getattr(oracle, "num_experts", 1))
 
 
 def describe_oracle(oracle: Oracle) -> str:

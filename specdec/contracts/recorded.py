@@ -3,7 +3,7 @@
 from typing import Protocol, cast
 
 from specdec.contracts.arrays import IntArray
-from specdec.contracts.oracle import Oracle
+from specdec.contracts.oracle import Oracle, declared
 
 
 class RecordedOracle(Oracle, Protocol):
@@ -32,8 +32,7 @@ class RecordedOracle(Oracle, Protocol):
 
 def as_recorded(oracle: Oracle) -> RecordedOracle | None:
     """Return an oracle of recorded texts as such; None: it is a model."""
-    # A model of somebody else's need not know that there are records.
-    return cast(RecordedOracle, oracle) if getattr(oracle, "is_recorded", False) else None
+    return cast(RecordedOracle, oracle) if declared(oracle, "is_recorded") else None
 
 
 def check_has_laws(oracle: Oracle, who: str) -> None:

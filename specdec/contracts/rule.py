@@ -1,6 +1,6 @@
 """The contract of a rule, which judges a draft, and the law of its decision."""
 
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, Protocol
 
@@ -105,3 +105,14 @@ class Rule:
         super().__init_subclass__(**options)
         if "__call__" in vars(cls) and "native_judge" not in vars(cls):
             cls.native_judge = None
+
+
+# What a rule says of itself; some say it in fields.
+_DECLARED = ("name", "lossless", "trees", "coupled", "native_judge")
+
+
+def rule_label(rule: VerificationRule) -> str:
+    """Return a rule's name, with the parameters that it was made with: "typical(epsilon=0.09, delta=0.3)"."""
+    given: tuple[Field[Any], ...] = fields(rule) if is_dataclass(rule) else ()
+    told = ", ".join(f"{one.name}={getattr(rule, one.name)!r}" for one in given if one.name not in _DECLARED)
+    return f"{rule.name}({told})" if told else rule.name

@@ -106,13 +106,31 @@ class DraftSession(Protocol):
 
         ``keep`` may be shorter than what the session has seen, by any amount. ``scores`` are those of the nodes drafted
         last, root first (of the root alone if the session was not asked for a draft); None if the model that is
-        drafted for has not scored them since.
+        drafted for has not scored them since. The root is the id before ``new_ids[:, 0]``; a source that reads hidden
+        layers is told in ``scores.path`` after which node each new id came.
         """
         return
 
     def end(self, rows: IntArray) -> None:
         """Forget finished requests."""
         return
+
+    def close(self) -> None:
+        """Leave to later runs what they may know of this one: all its requests have ended.
+
+        Nobody calls it for a run that was abandoned, and it may be called again. A source that remembers across runs is
+        read when a session is opened, and never in mid-run.
+        """
+        return
+
+
+def close_session(session: DraftSession) -> None:
+    """Close a session; one of another base, without a method of this name, leaves nothing to later runs."""
+    getattr(session, "close", _leave_nothing)()
+
+
+def _leave_nothing() -> None:
+    return
 
 
 @runtime_checkable

@@ -139,7 +139,7 @@ def with_root(values: Tensor, root: int | IntArray = 0) -> Tensor:
         if isinstance(root, int):
             return torch.constant_pad_nd(values, (1, 0), root)
         return torch.cat([on_device(root, values.device).unsqueeze(1), values], dim=1)
-    nodes = on_host(values)  # numpy's way is in the CPU's caches still when a pass has driven torch's out
+    nodes = values.numpy()  # numpy's way is in the CPU's caches still when a pass has driven torch's out
     full = np.empty((len(nodes), nodes.shape[1] + 1), dtype=nodes.dtype)
     full[:, 0], full[:, 1:] = root, nodes
     return torch.from_numpy(full)
@@ -148,7 +148,7 @@ def with_root(values: Tensor, root: int | IntArray = 0) -> Tensor:
 def count_with_root(num_nodes: Tensor) -> Tensor:
     """Return how many nodes ``[B]`` are scored of drafts with so many."""
     # A sum by torch, whose code a pass has driven out of the CPU's caches, takes 40 microseconds beside a large model.
-    return torch.from_numpy(on_host(num_nodes) + 1) if num_nodes.is_cpu else num_nodes + 1
+    return torch.from_numpy(num_nodes.numpy() + 1) if num_nodes.is_cpu else num_nodes + 1
 
 
 def parents_with_root(parents: Tensor | None) -> Tensor | None:

@@ -7,7 +7,7 @@ from typing import Any
 from specdec.contracts.oracle import Oracle
 
 # How the refusal of a foreign vocabulary ends.
-FOREIGN = "use a source made for the oracle's tokenizer"
+FOREIGN = "use a source made for the oracle's tokenizer, or give the model to drafts.OtherVocabulary"
 
 
 def check_vocabulary(name: str, vocab_size: int, tokenizer: object | None, oracle: Oracle) -> None:

@@ -7,7 +7,7 @@ from specdec.contracts.arrays import IntArray
 from specdec.contracts.draft import Budget, Draft
 from specdec.contracts.drawing import Randomness
 from specdec.contracts.oracle import Oracle, Scores
-from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers
+from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers, close_session
 
 
 @dataclass
@@ -31,6 +31,9 @@ class WatchedSession(DraftSession):
 
     def end(self, rows: IntArray) -> None:
         self.inner.end(rows)
+
+    def close(self) -> None:
+        close_session(self.inner)
 
 
 @dataclass(frozen=True)
@@ -66,3 +69,13 @@ class WatchedSource(DraftSource):
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
         return self.watch(self.inner.open(oracle, num_rows, capacity), oracle, num_rows)
+
+
+class _FrozenSession(WatchedSession):
+    def close(self) -> None:
+        """Leave nothing to later runs."""
+
+
+def frozen(source: DraftSource) -> DraftSource:
+    """Return a source whose runs leave nothing to later ones: equal runs of it are equal whatever it remembers."""
+    return WatchedSource(source, lambda session, oracle, num_rows: _FrozenSession(session))

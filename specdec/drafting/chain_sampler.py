@@ -24,9 +24,10 @@ from specdec.contracts import (
 from specdec.drafting.certainty import confidence_of, entropy_of
 from specdec.drafting.lengths import LengthSession, ended
 from specdec.laws import Laws, scatter_rows
-from specdec.transfers import HOST, all_finite, on_device, on_host, stage, to_list
+from specdec.transfers import HOST, on_device, on_host, stage
 
 NextLogits = Callable[[int, Tensor, IntArray], Tensor]
+Confidence = Callable[[int, Tensor], Tensor]
 Follow = Callable[[IntArray, Context, ChainWatch, ChainDraws | None], tuple[IntArray, Float32Array, Laws | None]]
 
 
@@ -38,7 +39,7 @@ def point_chains(tokens: IntArray, counts: IntArray, confidence: Tensor | None =
         counts: ``[B]``, 0..N.
         confidence: ``[B, N]``, or None.
     """
-    width = max(to_list(counts), default=0)
+    width = max(counts.tolist(), default=0)
     kept = tokens if width == tokens.shape[1] else tokens[:, :width]
     confidence = None if confidence is None else confidence[:, :width]
     return Draft(torch.from_numpy(kept), torch.from_numpy(counts), confidence=confidence)
@@ -93,6 +94,7 @@ class ChainSampler:
         randomness: Randomness,
         next_logits: NextLogits,
         follow: Follow | None = None,
+        confidence: Confidence | None = None,
     ) -> Draft:
         """Return chains of at most ``limits`` ``[B]`` tokens.
 
@@ -108,6 +110,9 @@ class ChainSampler:
                 other and peaks of their logits, on the host, and their laws, as ``DraftModel.follow``; None if the
                 model cannot. It serves if all rows draft greedily or all are sampled, and the numbers of the draws are
                 to be had.
+            confidence: given the depth and the tokens so far, returns ``[B, 1]`` the model's own belief that the token
+                at that depth stands if all before it do; None: a token is believed in as much as it is probable. Not
+                read with ``follow``.
 
         Guarantee: the declared laws are those drawn from; rows at their limit draw nothing. A token is never dropped
             once drawn: a policy ends a chain after it, or before the draw by its law alone.
@@ -116,18 +121,23 @@ class ChainSampler:
             waits for the device.
         """
         asked = _Asked(self.length, rows, limits)
-        if follow is not None and context.warping.kernels.are_compiled and any(to_list(limits)):
+        if follow is not None and context.warping.kernels.are_compiled and any(limits.tolist()):
             is_greedy = context.warping.is_greedy(self.temperature)
             draws = None if is_greedy else self._draws(context.warping, randomness)
             if is_greedy or draws is not None:
                 ids, peaks, laws = follow(rows, context, asked, draws)
-                undefined = None if all_finite(peaks) else first_undefined([torch.from_numpy(peaks)])
+                undefined = None if np.isfinite(peaks).all() else first_undefined([torch.from_numpy(peaks)])
                 return self._draft(asked, ids, laws, undefined)
         with stage(chain((limits,), numbers_of(randomness)), self.device):
-            return self._draft(asked, *self._drawn(asked, context, randomness, next_logits))
+            return self._draft(asked, *self._drawn(asked, context, randomness, next_logits, confidence))
 
     def _drawn(
-        self, asked: _Asked, context: Context, randomness: Randomness, next_logits: NextLogits
+        self,
+        asked: _Asked,
+        context: Context,
+        randomness: Randomness,
+        next_logits: NextLogits,
+        own: Confidence | None,
     ) -> tuple[Tensor, Laws | None, Tensor | None, Tensor]:
         """Return ids, laws, ``Draft.undefined`` and lengths ``[B]`` of chains that are drawn token by token."""
         limits = asked.limits
@@ -154,14 +164,15 @@ class ChainSampler:
             laws.append(law[:, 0])
             drew.append(live)
             if asked.reads_confidence:
-                confidence[:, i : i + 1] = _zero_but(confidence_of(law, logits, drawn, context.warping.kernels), live)
+                belief = confidence_of(law, logits, drawn, context.warping.kernels) if own is None else own(i, tokens)
+                confidence[:, i : i + 1] = _zero_but(belief, live)
                 asked.after(i, confidence[:, : i + 1])
         made = None if all(law.all_points for law in laws) else Laws.stack(laws, dim=1)
         is_known = (drew and asked.limits is limits) or self.device.type == "cpu"
         num_nodes = on_device(asked.limits, self.device) if is_known else _lengths(drew, tokens)
         high = torch.cat(peaks, dim=1)
         # On another device nobody waits to know whether they are finite.
-        is_fine = not high.shape[1] or (high.is_cpu and all_finite(on_host(high.detach())))
+        is_fine = not high.shape[1] or (high.is_cpu and bool(np.isfinite(on_host(high.detach())).all()))
         return tokens[:, : len(laws)], made, None if is_fine else first_undefined([high]), num_nodes
 
     def _draft(

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from specdec.contracts import (
     Scores,
     check_source,
     check_tensors,
+    close_session,
 )
 from specdec.drafting.merging import merge
 
@@ -137,7 +139,9 @@ def member_stream(randomness: Randomness, member: int) -> Randomness:
 class CombinationSession(DraftSession):
     """The members of a combination at work on one run.
 
-    Every member is told what stands; one that asked for scores is handed those of its own nodes, in its own order.
+    Every member is told what stands; one that asked for scores is handed those of its own nodes, in its own order. One
+    that reads hidden layers is handed those of the nodes that stand too, whoever drafted them: ``Scores.path`` finds
+    them.
     """
 
     def __init__(self, source: Combination, sessions: Sequence[DraftSession], num_rows: int) -> None:
@@ -162,13 +166,17 @@ class CombinationSession(DraftSession):
         for member, session in enumerate(self.sessions):
             own = self._asked_for(member, scores)
             if own is not None:
-                own = own.gather(self._places[member][self._at[rows]])
+                own = _of_nodes(own, self._places[member][self._at[rows]])
             session.sync(rows, keep, new_ids, own)
         self._at[rows] = -1
 
     def end(self, rows: IntArray) -> None:
         for session in self.sessions:
             session.end(rows)
+
+    def close(self) -> None:
+        for session in self.sessions:
+            close_session(session)
 
     def _asked_for(self, member: int, scores: Scores | None) -> Scores | None:
         """Return the scores that a member needs, None if it needs none."""
@@ -177,4 +185,15 @@ class CombinationSession(DraftSession):
             return None
         hidden = tuple(scores.hidden[layers.index(layer)] for layer in needs.hidden)
         logits, likeliest = (scores.logits, scores.likeliest) if needs.logits else (None, None)
-        return Scores(logits, hidden, likeliest)
+        return Scores(logits, hidden, likeliest, scores.path if needs.hidden else None)
+
+
+def _of_nodes(scores: Scores, nodes: IntArray) -> Scores:
+    """Return the scores of a member's nodes ``[B, K]``, and after them those of the path, if it reads hidden layers.
+
+    Other members may have drafted what stands: their nodes are none of its own.
+    """
+    if scores.path is None:
+        return scores.gather(nodes)
+    path = np.tile(nodes.shape[1] + np.arange(scores.path.shape[1]), (len(nodes), 1))
+    return replace(scores.gather(np.concatenate([nodes, scores.path], axis=1)), path=path)

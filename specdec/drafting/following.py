@@ -7,7 +7,6 @@ import torch
 
 from specdec.contracts import Adjustments, ChainDraws, ChainingOracle, ChainWatch, Float32Array, IntArray
 from specdec.laws import Laws
-from specdec.transfers import to_list
 
 
 def follow_ids(
@@ -47,6 +46,6 @@ def follow_ids(
     drafted, peaks, table = model.sampled_chains(*call, draws, watch, *adjusted)
     limits, size = watch.limits, table.shape[1]
     laws = Laws.from_probs(torch.from_numpy(table))
-    if min(to_list(limits)) < size:
+    if min(limits.tolist()) < size:
         laws = laws.with_points(torch.from_numpy(np.arange(size) >= limits[:, None]))
     return drafted, peaks, laws.to(device)

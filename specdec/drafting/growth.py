@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from specdec.contracts import BoolArray, FloatArray, IntArray
 from specdec.drafting.shapes import TreeShape
-from specdec.transfers import to_list
 
 
 @dataclass(frozen=True)
@@ -161,7 +160,7 @@ class Children:
             above=scored.first + parent if nodes.depth else np.full_like(parent, -1),
             look=look,
         )
-        families = (Family.of(k, counts, nodes.number) for k in to_list(np.unique(counts[counts > 0])))
+        families = (Family.of(k, counts, nodes.number) for k in np.unique(counts[counts > 0]).tolist())
         rank = np.where(is_planned, order - (ends - counts)[rows, parent], 0)
         return Children(places, rows, parent, rank, is_planned, counts == 1, tuple(families))
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import NEVER, BoolArray, Draft, IntArray, sum_of_stages
-from specdec.transfers import HOST, on_device, on_host, stage, to_list, together_on_host
+from specdec.transfers import HOST, on_device, on_host, stage, together_on_host
 
 
 def merge(parts: Sequence[Draft], names: Sequence[str]) -> tuple[Draft, list[IntArray]]:
@@ -44,7 +44,7 @@ def _merge(
 ) -> tuple[Draft, list[IntArray]]:
     """Return what ``merge`` does of parts that lie on one device; ``live`` are those with nodes, if several grafted."""
     own_names = [part.source_names or (name,) for part, name in zip(parts, names, strict=True)]
-    starts = to_list(np.cumsum([0, *map(len, own_names)]))
+    starts = np.cumsum([0, *map(len, own_names)]).tolist()
     parts = [
         replace(part, source=torch.zeros_like(part.tokens) + start if part.source is None else part.source + start)
         for part, start in zip(parts, starts, strict=False)

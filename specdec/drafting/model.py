@@ -33,7 +33,7 @@ from specdec.drafting.following import follow_ids
 from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.tree_sampler import Frontier
 from specdec.laws import Laws, scatter_rows, take
-from specdec.transfers import HOST, PendingDownload, largest, on_device, to_list
+from specdec.transfers import HOST, PendingDownload, on_device, on_host
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class DraftModel:
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray) -> None:
         """Keep the keys of the ids that stand; arguments as of ``DraftSession.sync``. Cost: see ``read_back``."""
         self.read_back()
-        agrees = to_list(self.ids[self._places(rows, keep, new_ids.shape[1])] == new_ids)
+        agrees = (self.ids[self._places(rows, keep, new_ids.shape[1])] == new_ids).tolist()
         stands = keep + np.array([row.index(False) if False in row else len(row) for row in agrees], dtype=np.int64)
         self.cache.truncate(rows, np.minimum(stands, self.cache.lengths[rows]))
 
@@ -117,7 +117,7 @@ class DraftModel:
     def _scatter(self, scores: Scores, live: IntArray, batch: int) -> Tensor:
         """Return the logits ``[B, M, V]`` of all rows, zero for a row that took no part in the pass."""
         assert scores.logits is not None
-        return scatter_rows(on_device(scores.logits, self.device), live, batch)
+        return scatter_rows(on_device(scores.logits.detach(), self.device), live, batch)
 
     def catch_up(self, rows: IntArray, context: Context, live: IntArray) -> Tensor:
         """Score the ids that stand and have no keys yet; the last of them is the pending token.
@@ -135,9 +135,8 @@ class DraftModel:
 
         Cost: one pass; more, of up to ``CHUNK`` tokens each, for rows that are far behind.
         """
-        return self._scatter(
-            self._catch_up(rows[live], context.ids[live], context.num_committed[live]), live, len(rows)
-        )
+        scores = self._catch_up(rows[live], context.ids[live], context.num_committed[live])
+        return self._scatter(scores, live, len(rows))
 
     def follower(self, context: Context) -> Follow | None:
         """Return ``follow`` if the model follows its ids by itself in the rows of a context, else None."""
@@ -162,11 +161,11 @@ class DraftModel:
         """
         assert self._chaining is not None
         limits, ends, ids = watch.limits, context.num_committed, context.ids
-        if 0 not in to_list(limits):
-            self._come_near(rows, ids, ends)
+        if 0 not in limits.tolist():
+            self.come_near(rows, ids, ends)
         else:
             live = np.flatnonzero(limits)
-            self._come_near(rows[live], ids[live], ends[live])
+            self.come_near(rows[live], ids[live], ends[live])
             ends = np.where(limits > 0, ends, self.cache.lengths[rows])
         self._remember(rows, ids, ends)
         adjustments = context.warping.adjustments
@@ -195,17 +194,17 @@ class DraftModel:
         if live.size < len(rows):
             warping, rows, ids, ends = warping.select(live), rows[live], ids[live], ends[live]
         adjusted = () if warping.adjustments is None else (warping.adjustments,)
-        self._come_near(rows, ids, ends)
+        self.come_near(rows, ids, ends)
         self._remember(rows, ids, ends)
         return self._chaining.trees(ids, ends, self.cache, rows, plan, limits, draws, *adjusted)
 
     def _catch_up(self, rows: IntArray, ids: IntArray, ends: IntArray) -> Scores:
-        self._come_near(rows, ids, ends)
+        self.come_near(rows, ids, ends)
         return self._feed(rows, ids, ends, "last")
 
-    def _come_near(self, rows: IntArray, ids: IntArray, ends: IntArray) -> None:
+    def come_near(self, rows: IntArray, ids: IntArray, ends: IntArray) -> None:
         """Score ids that stand, until one pass is enough for the rest, the pending token included."""
-        unread = to_list(ends - self.cache.lengths[rows])
+        unread = (ends - self.cache.lengths[rows]).tolist()
         if not unread or 1 <= min(unread) <= max(unread) <= self._at_once:
             return
         # A row cut back to what was cached has keys for its pending token too: they are made again, with logits.
@@ -220,7 +219,7 @@ class DraftModel:
     def _remember(self, rows: IntArray, ids: IntArray, ends: IntArray) -> None:
         """Note that the ids ``ids[b, lengths[b] : ends[b]]`` of each row are about to be scored."""
         # What else these columns hold of a row is known already, or stale in any case.
-        columns = slice(min(to_list(self.cache.lengths[rows])), largest(ends))
+        columns = slice(min(self.cache.lengths[rows].tolist()), max(ends.tolist(), default=0))
         self.ids[rows, columns] = ids[:, columns]
 
     def _feed(self, rows: IntArray, ids: IntArray, stops: IntArray, want: Want) -> Scores:
@@ -232,7 +231,7 @@ class DraftModel:
         """Return ``ids[b, lengths[b] : stops[b]]`` of each row, padded with the last of them, and how many they are."""
         first = self.cache.lengths[rows]
         counts = stops - first
-        sizes = to_list(counts)
+        sizes = counts.tolist()
         columns = first[:, None] + np.arange(max(sizes, default=0))
         if len(set(sizes)) > 1:
             # Of a row that reads nothing this is its last id that has a key.
@@ -249,9 +248,8 @@ class DraftModel:
 
         Cost: one pass of one token a row.
         """
-        batch = len(rows)
-        rows, tokens = rows[live], take(tokens, live)
-        return self._scatter(self._score(tokens, np.ones_like(rows), rows, "last"), live, batch)
+        some, tokens = rows[live], take(tokens, live)
+        return self._scatter(self._score(tokens, np.ones_like(some), some, "last"), live, len(rows))
 
     def grow(self, rows: IntArray, frontier: Frontier) -> Tensor:
         """Score the nodes of a tree that come after those scored since ``catch_up``; nothing of them is committed.
@@ -265,9 +263,8 @@ class DraftModel:
         tokens, parents = take(on_device(frontier.tokens, device), live), self._placed(frontier.parents[live])
         rows = rows[live]
         nodes = torch.full((len(rows),), tokens.shape[1], device=device)
-        return self._scatter(
-            self.model.score(tokens, parents, nodes, self.cache, rows, "all", (), frontier.first), live, batch
-        )
+        scores = self.model.score(tokens, parents, nodes, self.cache, rows, "all", (), frontier.first)
+        return self._scatter(scores, live, batch)
 
     def _score(self, tokens: Tensor, counts: IntArray, rows: IntArray, want: Want) -> Scores:
         scores = self.model.score(self._placed(tokens), None, self._placed(counts), self.cache, rows, want)
@@ -312,10 +309,10 @@ class DraftModel:
         device, lead = self.model.device, start.standing.shape[1]
         place = self._place if draft.tokens.is_cpu else device
         tokens = torch.nn.functional.pad(on_device(start.standing, place), (0, draft.width))
-        first, drafted = on_device(start.behind, place), draft.to(place)
+        first, there = on_device(start.behind, place), draft.to(place)
         at = first.unsqueeze(1) + torch.arange(-1, draft.width, device=place)
-        tokens.scatter_(1, at[:, 1:], drafted.tokens)
-        logits = self.model.score(tokens, None, first + drafted.num_nodes, self.cache, start.rows, "all").logits
+        tokens.scatter_(1, at[:, 1:], there.tokens)
+        logits = self.model.score(tokens, None, first + there.num_nodes, self.cache, start.rows, "all").detach().logits
         assert logits is not None
         if lead == 1:
             return logits
@@ -339,7 +336,10 @@ class DraftModel:
 
     def note(self, rows: IntArray, starts: IntArray, draft: Draft) -> None:
         """Remember chains, which follow the first ``starts[b]`` ids of each row."""
-        self._unread = rows, starts, PendingDownload(draft.tokens)
+        if draft.tokens.is_cpu:
+            self._write(rows, starts, on_host(draft.tokens))
+        else:
+            self._unread = rows, starts, PendingDownload(draft.tokens)
 
     def read_back(self) -> None:
         """Write the drafted ids that were noted into ``ids``. Cost: a wait, if the host has brought nothing since."""

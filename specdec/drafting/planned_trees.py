@@ -20,7 +20,7 @@ from specdec.contracts import (
 )
 from specdec.drafting.assembly import compact
 from specdec.laws import Laws, scatter_rows
-from specdec.transfers import all_finite, on_device, to_list
+from specdec.transfers import on_device
 
 # Given the rows that take part (indices), the nodes, how many of them each of these rows wants, and how they are drawn
 # or chosen, it returns ids, peaks and laws, as ``DraftModel.grow_whole``.
@@ -68,18 +68,18 @@ def draft_trees(
         device: where the draft is put.
     """
     batch = len(limits)
-    if takes_all := 0 not in to_list(limits):
+    if takes_all := 0 not in limits.tolist():
         live = np.arange(batch)
     else:
         live = np.flatnonzero(limits)
         limits, draws = limits[live], draws.select(live)
     ids, peaks, table = grow_whole(live, plan, limits, draws)
-    is_whole = takes_all and -1 not in to_list(ids.reshape(-1))
+    is_whole = takes_all and -1 not in ids.reshape(-1).tolist()
     trees = _all_present(plan, batch) if is_whole else _present_nodes(plan, live, ids, batch)
     made = ids if is_whole else trees.tokens
     undefined = None
     # That all are finite is soon told. Some may be -inf; a NaN is the maximum.
-    if not all_finite(peaks) and not peaks.max() < np.inf:
+    if not np.isfinite(peaks).all() and not peaks.max() < np.inf:
         depths = np.where(peaks < np.inf, NEVER, plan.depths).min(1, keepdims=True)
         undefined = on_device(scatter_rows(torch.from_numpy(depths), live, batch, NEVER), device)
     without = None

@@ -7,7 +7,7 @@ import torch
 
 from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Randomness, Scores
 from specdec.drafting.lengths import LengthSession, depth_limits
-from specdec.transfers import HOST, to_list
+from specdec.transfers import HOST
 
 
 class MemorylessSession(DraftSession):
@@ -31,6 +31,6 @@ class MemorylessSession(DraftSession):
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         limits = depth_limits(self.length, rows, context.num_committed, budget)
-        if not any(to_list(limits)):
+        if not any(limits.tolist()):
             return Draft.empty(len(rows), self.device)
         return self.draft(rows, context, limits, randomness)

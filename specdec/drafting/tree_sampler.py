@@ -17,7 +17,7 @@ from specdec.drafting.levels import Candidates, Nodes, pending_level
 from specdec.drafting.planned_trees import GrowWhole, draft_trees, tree_draws
 from specdec.drafting.shapes import TreeShape
 from specdec.laws import Laws
-from specdec.transfers import on_device, on_host, stage, to_list, together_on_device
+from specdec.transfers import on_device, on_host, stage, together_on_device
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class TreeSampler:
         """
         depth, nodes = np.maximum(np.minimum(budget.max_depth, room), 0), np.maximum(budget.max_nodes, 0)
         planned = None if grow_whole is None else self.shape.plan(depth, nodes)
-        if grow_whole is not None and planned is not None and any(to_list(planned[1])):
+        if grow_whole is not None and planned is not None and any(planned[1].tolist()):
             draws = tree_draws(context.warping, self.temperature, randomness)
             if draws is not None:
                 return draft_trees(*planned, draws, grow_whole, self.shape.branches, self.device)

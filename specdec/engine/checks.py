@@ -18,15 +18,15 @@ from specdec.contracts import (
     VerificationRule,
     as_recorded,
     check_source,
-    check_tensors,
     check_vocabulary,
+    form_fault,
     with_root,
 )
 from specdec.engine.outcome import Decision
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, Evidence
 from specdec.kernels.compiled import Fault, FaultCode
-from specdec.transfers import on_host, to_list
+from specdec.transfers import on_host
 
 _OF_ORACLES = ("vocab_size", "eos_ids", "max_context", "tokenizer", "device", "dtype", "new_cache", "score")
 
@@ -69,8 +69,8 @@ def check_pair(oracle: Oracle, draft: DraftSource, rule: VerificationRule) -> No
         )
     if offers.trees and not rule.trees:
         raise ValueError(
-            f"draft {draft.name!r} branches and rule {rule.name!r} judges chains only; use rule='multi_draft' or "
-            "rule='sample_and_match'"
+            f"draft {draft.name!r} branches and rule {rule.name!r} judges chains only; use rule='multi_draft', "
+            "'traversal' or 'sample_and_match'"
         )
     if as_recorded(oracle) is not None and (draft.needs.logits or draft.needs.hidden):
         raise ValueError(
@@ -93,26 +93,20 @@ def check_logprobs(oracle: Oracle, return_logprobs: bool) -> None:
 
 
 def check_form(source: DraftSource, offers: Offers, draft: Draft, batch: int, oracle: Oracle) -> None:
-    """Raise ValueError if a draft cannot be scored, as far as its shapes and types tell."""
-    check_tensors(source, draft, batch)
-    fault = None
-    if draft.width > offers.max_nodes:
+    """Raise ValueError if a draft cannot be scored, as far as its shapes, its types and, on the host, its ids tell."""
+    fault = form_fault(draft, batch)
+    if fault is None and draft.tokens.shape[1] > offers.max_nodes:
         fault = f"{draft.width} nodes a row are over the {offers.max_nodes} of offers.max_nodes"
-    if draft.resume is not None and draft.resume.oracle is not oracle:
+    if fault is None and draft.resume is not None and draft.resume.oracle is not oracle:
         fault = "resume goes on with the pass of another oracle than the decoder's"
     if fault is not None:
         raise ValueError(f"draft {source.name!r} is malformed: {fault}")
-
-
-def check_ids(source: DraftSource, nodes: Tree, vocab_size: int) -> None:
-    """Raise ValueError if the vocabulary lacks an id of a draft; those on a device are not waited for."""
-    if not nodes.tokens.is_cpu:
-        return
-    ids = on_host(nodes.tokens)[:, 1:]
-    numbers = to_list(ids.reshape(-1))
-    if numbers and not 0 <= min(numbers) <= max(numbers) < vocab_size:
-        row, node = _first((ids < 0) | (ids >= vocab_size))
-        raise _foreign_id(source, int(ids[row, node]), node, vocab_size)
+    if draft.tokens.is_cpu:
+        ids, size = draft.tokens.numpy(), oracle.vocab_size
+        numbers = ids.reshape(-1).tolist()
+        if numbers and not 0 <= min(numbers) <= max(numbers) < size:
+            row, node = _first((ids < 0) | (ids >= size))
+            raise _foreign_id(source, int(ids[row, node]), node, size)
 
 
 def _foreign_id(source: DraftSource, token: int, node: int, vocab_size: int) -> ValueError:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -21,8 +20,8 @@ from specdec.contracts import (
     VerificationRule,
     constant,
 )
-from specdec.engine.checks import check_form, check_ids, check_logprobs, check_pair
-from specdec.engine.metering import Meter
+from specdec.engine.checks import check_form, check_logprobs, check_pair
+from specdec.engine.metering import meter_of
 from specdec.engine.no_draft import NoDraft
 from specdec.engine.outcome import StepOutcome
 from specdec.engine.result import Result, StreamEvent, exactness_claim, is_reproducible, logprobs_of, provenance_of
@@ -55,7 +54,7 @@ from specdec.sampling import (
     seed_keys,
 )
 from specdec.stats import Records, StatsRecorder
-from specdec.transfers import stage, to_list
+from specdec.transfers import stage
 from specdec.verify import resolve_rule
 
 
@@ -96,10 +95,10 @@ class SpeculativeDecoder:
         chosen = resolve_rule(rule)
         self.draft = share(self.draft, budget, chosen.coupled)
         check_pair(oracle, self.draft, chosen)
-        self._kernels = resolve_kernels(kernels, oracle.device)
-        self.randomness: RandomnessFactory = partial(Coupled if chosen.coupled else Keyed.at, kernels=self._kernels)
-        self.offers = self.draft.offers
-        self._verify = Verifier(oracle, self.draft, chosen, self._kernels)
+        self.kernels: Kernels = resolve_kernels(kernels, oracle.device)
+        self.randomness: RandomnessFactory = partial(Coupled if chosen.coupled else Keyed.at, kernels=self.kernels)
+        self.offers, self._is_here = self.draft.offers, oracle.device.type == "cpu"
+        self._verify = Verifier(oracle, self.draft, chosen, self.kernels)
         self._score = Scorer(oracle, self.draft, self._verify)
 
     def __repr__(self) -> str:
@@ -109,11 +108,6 @@ class SpeculativeDecoder:
     def rule(self) -> VerificationRule:
         """How drafts are judged."""
         return self._verify.rule
-
-    @property
-    def kernels(self) -> Kernels:
-        """What computes laws, draws and verdicts."""
-        return self._kernels
 
     def generate(
         self,
@@ -191,7 +185,7 @@ class SpeculativeDecoder:
             return_logprobs=return_logprobs,
             outputs=[[] for _ in requests],
             finish_reasons=["length" for _ in requests],
-            meter=Meter(self.oracle),
+            meter=meter_of(self.oracle),
         )
 
     def step(self, state: State) -> tuple[State, StepInfo]:
@@ -204,32 +198,34 @@ class SpeculativeDecoder:
         Guarantee: whatever ends a step before its end (an error, Ctrl-C), no further step goes on from this state.
         """
         state.begin_step()
-        frame = self._admit(state)
-        clock = state.meter.begin()
+        if state.slots.waiting:
+            self._admit(state)
+        frame = self._frame(state)
+        clock = state.clock()
 
         draft = state.session.propose(frame.rows, frame.context, frame.budget, frame.randomness.extend("draft"))
         check_form(self.draft, self.offers, draft, len(frame.rows), self.oracle)
         nodes = draft.after(frame.pending)
-        check_ids(self.draft, nodes, self.oracle.vocab_size)
+        packed = self._verify.pack(draft, nodes, frame)  # now: a pass drives all of it out of the CPU's caches
         clock.lap("propose")
 
         scores = self._score(draft, nodes, frame, state.cache, state.return_logprobs)
         clock.lap("score")
 
-        outcome = self._verify(draft, nodes, scores, frame, state.return_logprobs)
+        outcome = self._verify(draft, nodes, scores, frame, state.return_logprobs, packed)
         clock.lap("verify")
 
-        self._score.keep(frame.rows, outcome, state.cache)
-        outcome = self._cut_at_stops(state, frame, outcome)
+        state.cache.commit(frame.rows, outcome.path, outcome.num_accepted + 1)
+        if frame.seated.with_stops.size:
+            outcome = self._cut_at_stops(state, frame, outcome)
         self._emit(state, frame, outcome, scores)
-        state.judges.add(outcome.judge)
-        if draft.width:
-            state.drafters.add(f"native: {self.draft.name}" if draft.is_native else self.draft.name)
         clock.lap("commit")
-        state.meter.end()
 
         info = self._record(outcome, draft, frame, clock.seconds)
         state.recorder.add(info, time.perf_counter() - state.started)
+        state.judges.add(outcome.judge)
+        if info.num_nodes > 1:
+            state.drafters.add(f"native: {self.draft.name}" if draft.is_native else self.draft.name)
         state.end_step()
         return state, info
 
@@ -239,13 +235,11 @@ class SpeculativeDecoder:
         Raises:
             ValueError: a request is in flight or waits, or a step was interrupted.
         """
-        state.check_whole()
-        if state.has_work:
-            raise ValueError("state has work left: call step until state.has_work is False, then finish")
+        state.end_run()
         requests, tokenizer = state.slots.requests, self.oracle.tokenizer
         ended = zip(state.outputs, requests, state.finish_reasons, strict=True)
         texts = None if tokenizer is None else [cut_text(tokenizer, o, r.stop_strings, why) for o, r, why in ended]
-        device = state.meter.finish()
+        device = None if state.meter is None else state.meter.finish()
         stats = state.recorder.finish(
             total_seconds=time.perf_counter() - state.started,
             cache_bytes=state.cache.bytes,
@@ -269,8 +263,8 @@ class SpeculativeDecoder:
             calibration=self.offers.calibration,
         )
 
-    def _admit(self, state: State) -> Frame:
-        """Seat waiting requests (reset, prefill, begin) and return the step's frame."""
+    def _admit(self, state: State) -> None:
+        """Seat waiting requests: reset, prefill, begin."""
         seated = state.slots.admit()
         if seated.size:
             began = time.perf_counter()
@@ -279,23 +273,23 @@ class SpeculativeDecoder:
             scores, calls = prefill(self.oracle, state.cache, seated, prompts, self.draft.needs)
             state.session.begin(seated, prompts, scores)
             state.recorder.add_prefill(time.perf_counter() - began, state.slots.occupants[seated], calls)
-        return self._frame(state)
 
     def _frame(self, state: State) -> Frame:
+        """Return the step's view of the rows in flight."""
         seated, slots = state.seated, state.slots
-        num_committed = slots.num_committed[seated.rows]
-        ends = to_list(num_committed)
-        ids = slots.ids[:, : max(ends)].take(seated.rows, axis=0)
-        pending = np.array([ids[row, end - 1] for row, end in enumerate(ends)], dtype=np.int64)
+        rows, num_committed = seated.rows, slots.num_committed[seated.rows]
+        ids = slots.ids[:, : max(num_committed.tolist())].take(rows, axis=0)
+        pending = slots.ids[rows, num_committed - 1]
         warping = BatchWarping(
             seated.params, ids, num_committed, seated.prompt_lengths, self.oracle.eos_ids, self.kernels
         )
         depth = seated.max_lengths - num_committed - 1
         nodes = constant(len(depth), int(self.offers.max_nodes))
-        budget = Budget(depth, nodes.copy() if min(to_list(depth)) > 0 else np.where(depth > 0, nodes, 0))
+        budget = Budget(depth, nodes.copy() if min(depth.tolist()) > 0 else np.where(depth > 0, nodes, 0))
         randomness = self.randomness(seated.keys, num_committed)
         context = Context(ids, num_committed, warping, None if self.draft.needs.cache_of is None else state.cache)
-        return Frame(seated, context, warping, budget, randomness, pending, [stage((pending,), self.oracle.device)])
+        uploads = [] if self._is_here else [stage((pending,), self.oracle.device)]
+        return Frame(rows, seated.requests, seated, context, warping, budget, randomness, pending, uploads)
 
     def _record(self, outcome: StepOutcome, draft: Draft, frame: Frame, seconds: dict[str, float]) -> StepInfo:
         return record(
@@ -311,24 +305,20 @@ class SpeculativeDecoder:
     def _emit(self, state: State, frame: Frame, outcome: StepOutcome, scores: Scores) -> None:
         """Append the blocks up to their ends, tell the source, release finished rows."""
         rows, slots, endings = frame.rows, state.slots, outcome.endings
-        tokens = outcome.block.cut(outcome.counts, endings)  # a copy: what the source does with it is not the record's
+        tokens = outcome.emitted()  # a copy: what the source does with it is not the record's
         num_committed = slots.append(rows, tokens, outcome.counts)
-        if outcome.likeliest is not None:
-            scores = replace(scores, likeliest=outcome.likeliest)
-        state.session.sync(rows, frame.context.num_committed, tokens, scores)
+        state.session.sync(rows, frame.context.num_committed, tokens, self._score.told(scores, outcome))
         left = frame.seated.max_lengths - num_committed
-        if any(to_list(endings)) or 0 in to_list(left):
+        if any(endings.tolist()) or 0 in left.tolist():
             finished = (endings != int(Ending.NONE)) | (left == 0)
             self._retire(state, rows[finished], endings[finished])
 
     def _cut_at_stops(self, state: State, frame: Frame, outcome: StepOutcome) -> StepOutcome:
         """Return what a step made, cut where a request's own stop comes first."""
-        if not frame.seated.with_stops.size:
-            return outcome
         counts, endings = outcome.counts.copy(), outcome.endings.copy()
         for b in frame.seated.with_stops:
             request = state.slots.requests[frame.requests[b]]
-            output = state.slots.output(frame.rows[b]) + to_list(outcome.block.tokens[b, : counts[b]])
+            output = state.slots.output(frame.rows[b]) + outcome.block[b, : counts[b]].tolist()
             at = first_stop(request, self.oracle.tokenizer, output, int(counts[b]))
             if at + 1 < counts[b] or (at < counts[b] and endings[b] == Ending.NONE):
                 counts[b], endings[b] = at + 1, Ending.STOP
@@ -348,8 +338,9 @@ class SpeculativeDecoder:
         output: list[int] = []
         while state.has_work:
             state, info = self.step(state)
-            tokens = to_list(info.tokens[0, : info.num_emitted[0]])
+            tokens: list[int] = info.tokens[0, : info.num_emitted[0]].tolist()
             output += tokens
             reason = None if state.has_work else state.finish_reasons[0]
             text = holder.push(output[:-1] if reason == "eos" else output, final=reason is not None)
             yield StreamEvent(tokens, text, provenance_of(info), reason)
+        state.end_run()

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from specdec.contracts import Oracle
+from specdec.contracts import Oracle, declared
 from specdec.stats import Clock, DeviceClock, Mark
 from specdec.transfers import crossings
 
@@ -27,7 +27,7 @@ class Meter:
     """
 
     def __init__(self, oracle: Oracle) -> None:
-        passes: Any = getattr(oracle, "counts", None)
+        passes = declared(oracle, "counts")
         sources: list[tuple[Any, tuple[str, ...]]] = [] if passes is None else [(passes, _OF_PASSES)]
         if oracle.device.type != "cpu":
             copies = crossings(oracle.device)
@@ -62,6 +62,11 @@ class Meter:
 
     def _now(self) -> dict[str, float]:
         return {name: getattr(source, name) for source, names in self._sources for name in names}
+
+
+def meter_of(oracle: Oracle) -> Meter | None:
+    """Return what meters the steps of an oracle; None: there is nothing to count on the host."""
+    return None if oracle.device.type == "cpu" and declared(oracle, "counts") is None else Meter(oracle)
 
 
 def marking(device: torch.device) -> Callable[[], Mark] | None:

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from specdec.contracts import BoolArray, IntArray, Likeliest
-from specdec.transfers import to_list
 
 
 @dataclass(frozen=True)
@@ -63,68 +64,56 @@ class Decision(NamedTuple):
         real: BoolArray = np.arange(self.tokens.shape[1]) < self.num_nodes[:, None]
         return real if self.is_scout is None else real & ~self.is_scout[:, 1:]
 
-    @property
-    def num_verified(self) -> IntArray:
-        """``[B]`` how many nodes are."""
-        return self.num_nodes if self.is_scout is None else self.is_verified.sum(1)
 
+def block_of(decision: Decision) -> tuple[IntArray, IntArray]:
+    """Return the tokens that each walk emits if no ending comes first, and how many of them are accepted.
 
-class Block(NamedTuple):
-    """The tokens that each walk emits if no ending comes first.
+    Returns:
+        ``[B, N+1]`` the accepted tokens and the next one, -1 beyond; ``[B]``.
 
-    Attributes:
-        tokens: ``[B, N+1]`` the accepted tokens and the next one, -1 beyond.
-        num_accepted: ``[B]``.
+    Cost: O(B N).
     """
-
-    tokens: IntArray
-    num_accepted: IntArray
-
-    @staticmethod
-    def of(decision: Decision) -> "Block":
-        """Return the blocks of drawn decisions. Cost: O(B N)."""
-        accepted, ids, walk = decision.stop, decision.tokens, decision.walk
-        batch, width = ids.shape
-        if walk is not None and width:
-            accepted = np.take_along_axis(walk.depth, decision.stop[:, None], 1)[:, 0]
-            # Beyond the stop the path may hold the root, which is no node of the draft; that is not read.
-            ids = np.take_along_axis(ids, walk.path[:, 1:] - 1, 1)
-        tokens = np.full((batch, width + 1), -1, dtype=np.int64)
-        np.copyto(tokens[:, :-1], ids, where=np.arange(width) < accepted[:, None])
-        tokens[np.arange(batch), accepted] = decision.next_ids
-        return Block(tokens, accepted)
-
-    def cut(self, counts: IntArray, endings: IntArray) -> IntArray:
-        """Return the first ``counts`` ``[B]`` tokens of each block ``[B, N+1]``, -1 beyond; a copy.
-
-        Args:
-            counts: those of the whole block in a row that has met no ending.
-            endings: ``[B]`` codes of ``Ending``.
-        """
-        if not any(to_list(endings)):
-            return self.tokens.copy()
-        return np.where(np.arange(self.tokens.shape[1]) < counts[:, None], self.tokens, -1)
+    accepted, ids, walk = decision.stop, decision.tokens, decision.walk
+    batch, width = ids.shape
+    if walk is not None and width:
+        accepted = np.take_along_axis(walk.depth, decision.stop[:, None], 1)[:, 0]
+        # Beyond the stop the path may hold the root, which is no node of the draft; that is not read.
+        ids = np.take_along_axis(ids, walk.path[:, 1:] - 1, 1)
+    tokens = np.full((batch, width + 1), -1, dtype=np.int64)
+    np.copyto(tokens[:, :-1], ids, where=np.arange(width) < accepted[:, None])
+    tokens[np.arange(batch), accepted] = decision.next_ids
+    return tokens, accepted
 
 
 class StepOutcome(NamedTuple):
     """What a step made, from which the rest of its record follows; nobody writes it afterwards.
 
     Attributes:
-        block: of the rows ``[B]``.
+        decision: what the blocks follow from.
+        block: ``[B, N+1]`` the accepted tokens and the next one, -1 beyond.
+        num_accepted: ``[B]``.
         counts: ``[B]`` how many tokens of each block are emitted.
         endings: ``[B]`` codes of the ``Ending`` that each row has met.
-        decision: what the blocks follow from.
         judge: who judged: the rule's name, "native: " before it if a compiled judge did.
-        path: of the decision's walk; None for chains.
-        logprobs: of the decision.
         likeliest: of the step's scores, on the host, for a source that reads logits of a device; None: not asked for.
     """
 
-    block: Block
+    decision: Decision
+    block: IntArray
+    num_accepted: IntArray
     counts: IntArray
     endings: IntArray
-    decision: Decision
     judge: str = ""
-    path: IntArray | None = None
-    logprobs: NDArray[np.float64] | None = None
     likeliest: Likeliest | None = None
+
+    @property
+    def path(self) -> Tensor | None:
+        """``[B, N+1]`` nodes from the root to the stop, arbitrary beyond; None for chains."""
+        return None if self.decision.walk is None else torch.from_numpy(self.decision.walk.path)
+
+    def emitted(self) -> IntArray:
+        """Return the tokens that are emitted, ``[B, N+1]``, -1 beyond; a copy."""
+        # If no row met an ending, blocks stand whole.
+        if not any(self.endings.tolist()):
+            return self.block.copy()
+        return np.where(np.arange(self.block.shape[1]) < self.counts[:, None], self.block, -1)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from specdec.contracts import BITWISE_NODES, DraftSource, Offers, Oracle, StepInfo, VerificationRule
+from specdec.contracts import BITWISE_NODES, DraftSource, Offers, Oracle, StepInfo, VerificationRule, rule_label
 from specdec.engine.shared_budget import NodeBudget
 from specdec.requests import FinishReason, Request
 from specdec.sampling import Seed
@@ -26,12 +26,12 @@ _LEGEND = {
 def exactness_claim(
     oracle: Oracle, draft: DraftSource, rule: VerificationRule, budget: NodeBudget | None = None
 ) -> str:
-    """Return what may be claimed of a run: "exact", "exact up to numerics" or "lossy: " with the rule or the budget.
+    """Return a run's claim: "exact", "exact up to numerics", "lossy: " with the rule, or with the budget.
 
     "exact" needs an oracle that is ``bitwise``, and drafts that leave every pass within the nodes for which it is.
     """
     if not rule.lossless:
-        return f"lossy: {rule.name}"
+        return f"lossy: {rule_label(rule)}"
     if budget is not None and not budget.lossless and not rule.coupled:
         return f"lossy: {type(budget).__name__}"
     fits = 1 + draft.offers.max_nodes <= BITWISE_NODES
@@ -57,7 +57,7 @@ class Result:
             they were asked for.
         seeds: replaying a request alone with its seed gives its output again, if ``reproducible``.
         exactness: "exact", "exact up to numerics" (the oracle is not ``bitwise``, or drafts may make a pass wider than
-            ``BITWISE_NODES``), or "lossy: ..." with the rule.
+            ``BITWISE_NODES``), or "lossy: ..." with the rule and its parameters.
         backend: of the oracle's passes, "native" or "eager" for instance.
         judge: who judged the drafts: the rule's name if its ``__call__`` did, "native: " before it if the compiled
             judge did that it declares; both, after a semicolon, if both did.

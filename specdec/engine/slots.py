@@ -7,7 +7,6 @@ import numpy as np
 
 from specdec.contracts import IntArray
 from specdec.requests import Request
-from specdec.transfers import to_list
 
 IDLE = -1
 _NO_ROWS = np.zeros(0, dtype=np.int64)
@@ -27,6 +26,7 @@ class Slots:
         prompt_lengths: ``[num_rows]``.
         max_lengths: ``[num_rows]``, prompt and output never exceed them.
         occupants: ``[num_rows]`` request indices, or IDLE.
+        rows: ``[B]`` the occupied rows, ascending; another array whenever a row is seated or freed.
         ignore_eos, has_stops: ``[num_rows]`` bool, what may end the row.
     """
 
@@ -39,7 +39,7 @@ class Slots:
         self.ignore_eos = np.zeros(num_rows, dtype=np.bool_)
         self.has_stops = np.zeros(num_rows, dtype=np.bool_)
         self.occupants = np.full(num_rows, IDLE, dtype=np.int64)
-        self._rows: IntArray | None = None  # until somebody is seated or freed
+        self.rows = _NO_ROWS
         # A request without room for a token is finished before it starts: its output is empty.
         self.waiting = deque(i for i, r in enumerate(requests) if r.max_length > len(r.prompt))
 
@@ -48,16 +48,9 @@ class Slots:
         """Whether a request is in flight or waits."""
         return bool(self.waiting) or self.rows.size > 0
 
-    @property
-    def rows(self) -> IntArray:
-        """The occupied rows, ascending."""
-        if self._rows is None:
-            self._rows = np.flatnonzero(self.occupants != IDLE)
-        return self._rows
-
     def admit(self) -> IntArray:
         """Seat waiting requests in idle rows and return those rows, ascending."""
-        seated = np.flatnonzero(self.occupants == IDLE)[: len(self.waiting)] if self.waiting else _NO_ROWS
+        seated = np.flatnonzero(self.occupants == IDLE)[: len(self.waiting)]
         for row in seated:
             index = self.waiting.popleft()
             request = self.requests[index]
@@ -68,7 +61,8 @@ class Slots:
             self.ignore_eos[row] = request.sampling.ignore_eos
             self.has_stops[row] = bool(request.stop_strings or request.stop_ids)
             self.occupants[row] = index
-            self._rows = None
+        if seated.size:
+            self.rows = np.flatnonzero(self.occupants != IDLE)
         return seated
 
     def append(self, rows: IntArray, block: IntArray, counts: IntArray) -> IntArray:
@@ -78,16 +72,17 @@ class Slots:
         """
         ends, width = self.num_committed[rows], block.shape[1]
         # A slice for each row: after a pass, which empties the CPU's caches, that is cheaper for a few of them.
-        for row, end, ids in zip(to_list(rows), to_list(ends), np.maximum(block, 0), strict=True):
+        for row, end, ids in zip(rows.tolist(), ends.tolist(), np.maximum(block, 0), strict=True):
             self.ids[row, end : end + width] = ids
         self.num_committed[rows] = grown = ends + counts
         return grown
 
     def output(self, row: int) -> list[int]:
         """Return the new ids of a row."""
-        return to_list(self.ids[row, self.prompt_lengths[row] : self.num_committed[row]])
+        ids: list[int] = self.ids[row, self.prompt_lengths[row] : self.num_committed[row]].tolist()
+        return ids
 
     def release(self, rows: IntArray) -> None:
         """Free rows whose requests are finished."""
         self.occupants[rows] = IDLE
-        self._rows = None
+        self.rows = np.flatnonzero(self.occupants != IDLE)

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specdec.contracts import BoolArray, Budget, Cache, Context, DraftSession, IntArray, Randomness
+from specdec.contracts import BoolArray, Budget, Cache, Context, DraftSession, IntArray, Randomness, close_session
 from specdec.engine.metering import Meter
 from specdec.engine.slots import IDLE, Slots
 from specdec.requests import FinishReason
 from specdec.sampling import BatchWarping, ParameterTable
-from specdec.stats import StatsRecorder
+from specdec.stats import Clock, StatsRecorder
 from specdec.transfers import Upload
 
 
@@ -55,7 +55,7 @@ class State:
     return_logprobs: bool
     outputs: list[list[int]]
     finish_reasons: list[FinishReason]
-    meter: Meter
+    meter: Meter | None
     judges: set[str] = field(default_factory=set)
     drafters: set[str] = field(default_factory=set)
     started: float = field(default_factory=time.perf_counter)
@@ -73,14 +73,32 @@ class State:
         Raises:
             ValueError: nothing is in flight and nothing waits, or an earlier step was interrupted.
         """
-        self.check_whole()
-        if not self.has_work:
+        if self._in_step:
+            self.check_whole()
+        if not self.slots.has_work:
             raise ValueError("state has no work left; call finish(state) for the result")
         self._in_step = True
 
+    def clock(self) -> Clock:
+        """Return the clock of a step; what it makes a device do is counted from here."""
+        return Clock() if self.meter is None else self.meter.begin()
+
     def end_step(self) -> None:
         """Note that cache, books and session agree again."""
+        if self.meter is not None:
+            self.meter.end()
         self._in_step = False
+
+    def end_run(self) -> None:
+        """Let the draft source keep what a run leaves for later ones.
+
+        Raises:
+            ValueError: a request is in flight or waits, or a step was interrupted.
+        """
+        self.check_whole()
+        if self.has_work:
+            raise ValueError("state has work left: call step until state.has_work is False, then finish")
+        close_session(self.session)
 
     def check_whole(self) -> None:
         """Raise ValueError if a step was interrupted: to go on from there could write other tokens."""
@@ -125,12 +143,15 @@ class Frame(NamedTuple):
     """One step's rows, and what the source, the rule and the draws are told of them.
 
     Attributes:
-        seated: the rows.
+        rows, requests: ``[B]`` see ``Seated``.
+        seated: what else does not change while these rows are in flight.
         context, warping, budget, randomness: of them.
         pending: ``[B]`` the last committed id of each row.
         uploads: what goes to a device with the step's copies, and is found there until the step ends.
     """
 
+    rows: IntArray
+    requests: IntArray
     seated: Seated
     context: Context
     warping: BatchWarping
@@ -138,13 +159,3 @@ class Frame(NamedTuple):
     randomness: Randomness
     pending: IntArray
     uploads: list[Upload]
-
-    @property
-    def rows(self) -> IntArray:
-        """``[B]`` cache rows."""
-        return self.seated.rows
-
-    @property
-    def requests(self) -> IntArray:
-        """``[B]`` the run's index of each row's request."""
-        return self.seated.requests

@@ -28,23 +28,24 @@ def record(
 
     Cost: O(B N) for chains, O(B N^2) for trees.
     """
-    decision, (block, counts, endings) = outcome.decision, outcome[:3]
-    accepted, num_verified = block.num_accepted, decision.num_verified
+    decision, block, accepted, counts, endings, *_ = outcome
+    num_nodes, is_scout = decision.num_nodes, decision.is_scout
+    num_verified = num_nodes if is_scout is None else decision.is_verified.sum(1)
     walked = (_on_chains if decision.walk is None else _on_trees)(decision, accepted, num_verified)
     return StepInfo(
         requests=requests,
         num_committed=num_committed,
         num_drafted=num_verified,
-        num_scouts=decision.num_nodes - num_verified,
+        num_scouts=num_nodes - num_verified,
         num_accepted=accepted,
         num_emitted=counts,
         truncated_by=endings * (counts <= accepted),  # else 0, which is Ending.NONE
         shortened=shortened,
         source_names=source_names,
-        tokens=block.cut(counts, endings),
-        logprobs=outcome.logprobs,
+        tokens=outcome.emitted(),
+        logprobs=decision.logprobs,
         seconds=seconds,
-        num_nodes=block.tokens.shape[1],
+        num_nodes=block.shape[1],
         stages=stages,
         **walked,
     )
@@ -65,22 +66,20 @@ def _first_nodes(width: int) -> IntArray:
 
 def _on_chains(decision: Decision, accepted: IntArray, num_verified: IntArray) -> dict[str, NDArray[Any]]:
     """Return what walks along chains did; scouts end a chain, since no verified node hangs on one."""
-    first = _first_nodes(decision.tokens.shape[1])
-
-    def sources(counts: IntArray) -> IntArray:
-        """Return ``[B, N]`` the sources of the first nodes, -1 beyond."""
-        chosen = first.take(counts, axis=0)
-        return chosen if decision.source is None else np.where(chosen == 0, decision.source[:, 1:], -1)
-
-    at_leaf = accepted == num_verified
+    first, source = _first_nodes(decision.tokens.shape[1]), decision.source
+    ranks, at_leaf = first.take(accepted, axis=0), accepted == num_verified
+    # Of the accepted nodes, of the verified ones, and of those that a verdict was given on: 0, or -1 beyond.
+    sources = [ranks, first.take(num_verified, axis=0), first.take(np.minimum(accepted + 1, num_verified), axis=0)]
+    if source is not None:
+        sources = [np.where(chosen == 0, source[:, 1:], -1) for chosen in sources]
     return {
         "draft_depth": num_verified,
-        "ranks": first.take(accepted, axis=0),
+        "ranks": ranks,
         "num_children_at_stop": np.subtract(1, at_leaf),
         "stopped_at_leaf": at_leaf,
-        "path_sources": sources(accepted),
-        "node_sources": sources(num_verified),
-        "tried_sources": sources(np.minimum(accepted + 1, num_verified)),
+        "path_sources": sources[0],
+        "node_sources": sources[1],
+        "tried_sources": sources[2],
     }
 
 

@@ -19,7 +19,7 @@ from specdec.contracts import (
     VerificationRule,
     with_root,
 )
-from specdec.engine.outcome import Decision, StepOutcome, Walk
+from specdec.engine.outcome import Decision, Walk
 from specdec.laws import Laws
 from specdec.sampling import BatchWarping
 from specdec.transfers import all_on_host, on_host
@@ -135,12 +135,11 @@ def _bad_laws(draft: Draft) -> Tensor | None:
     return bad & draft.tree.is_real[:, 1:]
 
 
-def path_logprobs(draft: Draft, made: StepOutcome, scores: Scores, warping: BatchWarping) -> NDArray[np.float64]:
+def path_logprobs(draft: Draft, decision: Decision, scores: Scores, warping: BatchWarping) -> NDArray[np.float64]:
     """Return ``[B, N+1]`` the log-probability of each token of blocks that a compiled judge gave, on the host.
 
     Cost: the laws of all nodes, O(B N V).
     """
-    decision = made.decision
     stop, next_ids = torch.from_numpy(decision.stop.copy()), torch.from_numpy(decision.next_ids.copy())
     warped, _ = _target_laws(scores, draft, warping)
     return on_host(_logprobs(draft.tree, stop, next_ids, warped, scores))

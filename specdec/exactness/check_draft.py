@@ -21,6 +21,7 @@ from specdec.contracts import (
     Scores,
     WatchedSession,
     WatchedSource,
+    frozen,
 )
 from specdec.engine import SpeculativeDecoder
 from specdec.exactness.findings import Recorder, draws_of, form_findings, honesty_findings, name_findings, same_drafts
@@ -122,6 +123,7 @@ def check_draft(
     max_new_tokens: int = 24,
     sampling: SamplingParams | None = None,
     seed: int = 0,
+    kernels: str | None = None,
 ) -> None:
     """Check that a draft source conforms to its contract, by running it in the real engine.
 
@@ -139,6 +141,7 @@ def check_draft(
         max_new_tokens: per prompt.
         sampling: None: temperature 1, and then greedy decoding.
         seed: of the runs.
+        kernels: of the runs, see ``SpeculativeDecoder``.
 
     Raises:
         AssertionError: with a table of the faults and where each was seen first.
@@ -151,11 +154,12 @@ def check_draft(
     prompts = _default_prompts(oracle.vocab_size) if prompts is None else prompts
     faults: dict[str, str] = {}
     for params in chosen:
-        runs = [_run(source, oracle, prompts, max_new_tokens, params, seed, size) for size in (None, None)]
+        asked = (source, oracle, prompts, max_new_tokens, params, seed, kernels)
+        runs = [_run(*asked, size) for size in (None, None)]
         if source.offers.reproducible:
-            runs.append(_run(source, oracle, prompts, max_new_tokens, params, seed, 1))
+            runs.append(_run(*asked, 1))
             if not (source.needs.logits or source.needs.hidden or source.offers.adaptive):
-                runs.append(_run(source, oracle, prompts, max_new_tokens, params, seed, None, detours=True))
+                runs.append(_run(*asked, None, detours=True))
         for run, name in zip(runs[1:], _RUNS, strict=False):
             _compare(runs[0], run, name)
         for run in runs:
@@ -177,6 +181,7 @@ def _run(
     max_new_tokens: int,
     sampling: SamplingParams,
     seed: int,
+    kernels: str | None,
     batch_size: int | None,
     detours: bool = False,
 ) -> _Log:
@@ -187,7 +192,7 @@ def _run(
     def watch(session: DraftSession, oracle: Oracle, num_rows: int) -> DraftSession:
         return _Audited(session, source, oracle, log, np.zeros(num_rows, np.int64))
 
-    decoder = SpeculativeDecoder(oracle, WatchedSource(source, watch), "sample_and_match")
+    decoder = SpeculativeDecoder(oracle, WatchedSource(frozen(source), watch), "sample_and_match", kernels=kernels)
     decoder.generate(prompts, max_new_tokens, sampling, seed, batch_size=batch_size)
     if before != _global_states():
         log.note("the run", "a global random state was used: draw through randomness.choose only")

@@ -85,6 +85,11 @@ class Recorder:
         """Whether draws are keyed by absolute position alone."""
         return self.inner.coupled
 
+    @property
+    def numbers(self) -> tuple[IntArray, ...]:
+        """What draws on a device read of the host."""
+        return self.inner.numbers
+
     def select(self, rows: IntArray) -> "Recorder":
         """Return the streams of some rows (indices into this batch)."""
         return Recorder(self.inner.select(rows), self.calls, None if self.rows is None else self.rows[rows], self.path)

@@ -17,7 +17,7 @@ from typing import Any, overload
 import numpy as np
 from torch import Tensor
 
-from specdec.contracts import FloatArray, IntArray, OpenVerdict, Randomness
+from specdec.contracts import FloatArray, IntArray, OpenVerdict, Randomness, frozen
 from specdec.engine import SpeculativeDecoder
 from specdec.exactness.breakpoints import Breakpoints
 from specdec.laws import Laws
@@ -107,6 +107,11 @@ class _Scripted:
     def coupled(self) -> bool:
         """Whether draws are keyed by absolute position alone."""
         return self.ordinary.coupled
+
+    @property
+    def numbers(self) -> tuple[IntArray, ...]:
+        """What draws on a device read of the host."""
+        return self.ordinary.numbers
 
     def select(self, rows: IntArray) -> "_Scripted":
         """Return the streams of some rows (indices into this batch)."""
@@ -202,7 +207,7 @@ def _run_wave(
         return _Scripted(chosen, at % rows, num_committed, Keyed.at(keys, num_committed, decoder.kernels), breakpoints)
 
     scripted = copy.copy(decoder)
-    scripted.randomness = randomness
+    scripted.draft, scripted.randomness = frozen(decoder.draft), randomness
     tokens = [tuple(output) for output in scripted.generate(given, seed=seeds, **options).tokens[len(front) :]]
     return [tuple(tokens[i * rows : (i + 1) * rows]) for i in range(len(branches))]
 

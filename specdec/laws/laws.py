@@ -93,6 +93,8 @@ class Laws:
 
     def to(self, device: torch.device) -> "Laws":
         """Return the laws on a device."""
+        if self.index.device == device:
+            return self
         return Laws(*(on_device(part, device) for part in (self.table, self.index, self.point)))
 
     def scatter_rows(self, places: NDArray[np.int64], batch: int) -> "Laws":

@@ -9,9 +9,8 @@ from weakref import WeakSet
 import numpy as np
 import torch
 
-from specdec.contracts import ChatEncoder, IntArray, Oracle, as_recorded, chat_encoder_of
+from specdec.contracts import ChatEncoder, IntArray, Oracle, as_recorded, declared
 from specdec.sampling import SamplingParams, Seed
-from specdec.transfers import to_list
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | torch.Tensor | IntArray | Sequence[Message]
@@ -132,19 +131,19 @@ def encode_prompt(oracle: Oracle, prompt: Any, name: str) -> IntArray:
         raise ValueError(f"{name} is {type(prompt).__name__}; give text, or a list of ids: list(...)")
     wrong_kind = f"{name} must be a string, a list of ids or a 1-D integer tensor, or a list of messages"
     try:
-        ids = np.asarray(to_list(prompt) if isinstance(prompt, torch.Tensor) else prompt)
+        ids = np.asarray(prompt.tolist() if isinstance(prompt, torch.Tensor) else prompt)
     except ValueError:  # nested lists of different lengths
         raise ValueError(wrong_kind) from None
     if ids.size == 0:
         raise ValueError(f"{name} is empty; give at least one token (for example the EOS id)")
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise ValueError(wrong_kind)
-    check_ids(oracle, to_list(ids), name)
+    check_ids(oracle, ids.tolist(), name)
     return ids.astype(np.int64)
 
 
 def _encode_conversation(oracle: Oracle, messages: Any, name: str) -> list[int]:
-    encoder = chat_encoder_of(oracle)
+    encoder: ChatEncoder | None = declared(oracle, "chat_template")
     if encoder is None:
         fix = "pass text or ids, or set oracle.chat_template to a specdec.prompts.chat.ChatTemplate"
         raise ValueError(f"{name} is a conversation, but the oracle has no chat template; {fix}")
@@ -155,7 +154,7 @@ def _encode_conversation(oracle: Oracle, messages: Any, name: str) -> list[int]:
 
 
 def _warn_of_raw_text(oracle: Oracle) -> None:
-    encoder = chat_encoder_of(oracle)
+    encoder: ChatEncoder | None = declared(oracle, "chat_template")
     if encoder is None or encoder in _TOLD:
         return
     _TOLD.add(encoder)
@@ -165,7 +164,7 @@ def _warn_of_raw_text(oracle: Oracle) -> None:
 
 def _with_ends_of_turns(oracle: Oracle, own: StopLists) -> StopLists:
     """Return stops with those of an answer; what is an EOS id anyway ends it as such."""
-    encoder = chat_encoder_of(oracle)
+    encoder: ChatEncoder | None = declared(oracle, "chat_template")
     assert encoder is not None
     strings, sequences = own
     ends = [(token,) for token in encoder.end_ids if token not in oracle.eos_ids]

@@ -145,8 +145,9 @@ class Keyed:
         """Return seeds, parts and purposes; None if rows share a stream, or a derived class may draw otherwise."""
         if not self.draws_by_keys or self.seeds.size != num_rows:
             return None
-        codes = (_code(purpose).tobytes() for purpose in purposes)
-        numbers: IntArray = np.frombuffer(b"".join((self.path, *codes)), np.int64)
+        stop, following = purposes
+        path = b"".join((self.path, _code(stop).tobytes(), _code(following).tobytes()))
+        numbers: IntArray = np.frombuffer(path, np.int64)
         return numbers
 
     def uniforms(self, purpose: str) -> FloatArray:

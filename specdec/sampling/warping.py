@@ -208,11 +208,11 @@ class BatchWarping:
 
     def is_argmax(self, temperature: float | None = None) -> bool:
         """Tell whether every row's law is the point mass of its largest logit, whatever the draft."""
-        return self._at(temperature).is_argmax
+        return (self.params if temperature is None else self._at(temperature)).is_argmax
 
     def is_greedy(self, temperature: float | None = None) -> bool:
         """Tell whether every row's law is the point mass of its largest logit after ``adjustments``."""
-        return not self._at(temperature).sampling_rows.size
+        return not (self.params if temperature is None else self._at(temperature)).sampling_rows.size
 
     @property
     def adjustments(self) -> Adjustments | None:

@@ -4,7 +4,13 @@ Symbols: alpha, the probability that a draft token is accepted given that it is 
 time of drafting one token over T, the time of a target pass of one node.
 """
 
-from specdec.theory.acceptance import acceptance, coupled_acceptance, independent_draws_optimum, transport_optimum
+from specdec.theory.acceptance import (
+    acceptance,
+    coupled_acceptance,
+    distinct_pair_optimum,
+    independent_draws_optimum,
+    transport_optimum,
+)
 from specdec.theory.chain_formulas import (
     expected_tokens,
     lockstep_expected_tokens,
@@ -21,6 +27,7 @@ __all__ = [
     "acceptance",
     "acceptance_of_ranks",
     "coupled_acceptance",
+    "distinct_pair_optimum",
     "expected_tokens",
     "expected_tree_tokens",
     "independent_draws_optimum",

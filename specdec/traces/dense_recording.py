@@ -47,6 +47,7 @@ def record_chains(
     *,
     rule: str = "standard",
     entropies: bool = False,
+    kernels: str | None = None,
 ) -> DenseRecords:
     """Decode prompts plainly, and record the longest chain that a source drafts at every position of the outputs.
 
@@ -59,6 +60,7 @@ def record_chains(
         rule: by which a run judges. Coupled runs write the recorded outputs, as greedy ones do; of other sampled runs a
             replay tells what they did given these outputs: exactly if drafts are chosen, else in expectation.
         entropies: record those of the laws that tokens are drawn from too, for policies that read them.
+        kernels: see ``SpeculativeDecoder``.
 
     Raises:
         ValueError: as ``generate``; sampled requests under a rule that is not one of ours; a source whose drafts depend
@@ -75,7 +77,7 @@ def record_chains(
     source = make_source(policy)
     if source.offers.trees:
         raise ValueError(f"draft {source.name!r} branches: a length cuts chains; record_trees records trees of a shape")
-    records = _record(oracle, source, rule, asked, paths, policy.heard, entropies)
+    records = _record(oracle, source, rule, kernels, asked, paths, policy.heard, entropies)
     if len(policy.opened) != 1:
         raise ValueError(f"the source asked its length policy in {len(policy.opened)} sessions: a record is of one")
     return records
@@ -94,6 +96,7 @@ def record_trees(
     *,
     rule: str = "sample_and_match",
     confidences: bool = False,
+    kernels: str | None = None,
 ) -> DenseRecords:
     """Decode prompts plainly, and record the tree that a source drafts at every position of the outputs.
 
@@ -103,6 +106,7 @@ def record_trees(
         oracle, prompts, max_new_tokens, sampling, seed, stop, batch_size, rule: as in ``record_chains``.
         confidences: record those of the nodes too, for shapes that are decided by them as a tree grows. Trees are
             drafted level by level then.
+        kernels: see ``SpeculativeDecoder``.
 
     Raises:
         ValueError: as ``record_chains``; a shape that is decided as it grows; siblings that are drawn for requests at
@@ -118,13 +122,14 @@ def record_trees(
     source = make_source(Confiding.of(shape) if confidences else shape)
     if confidences and not source.offers.confidence:
         raise ValueError(f"draft {source.name!r} has no confidences: leave confidences=False, or give another source")
-    return _record(oracle, source, rule, asked, shape.paths, [], False)
+    return _record(oracle, source, rule, kernels, asked, shape.paths, [], False)
 
 
 def _record(
     oracle: Oracle,
     source: DraftSource,
     rule: str,
+    kernels: str | None,
     asked: tuple[Any, ...],
     paths: tuple[Path_, ...],
     heard: list[Tensor],
@@ -141,7 +146,7 @@ def _record(
         return Asking(session, blocks, heard, decoder.rule.coupled, laws)
 
     kind = _ScoredSource if laws is not None and laws.branches and source.offers.laws else WatchedSource
-    decoder = SpeculativeDecoder(oracle, kind(source, watch), rule)
+    decoder = SpeculativeDecoder(oracle, kind(source, watch), rule, kernels=kernels)
     _check(source, decoder.rule, repeats)
     whole: tuple[Any, ...] = (*asked, not repeats)  # and whether log-probabilities are returned
     result = decoder.generate(*whole)
@@ -155,8 +160,8 @@ def _record(
 def _check(source: DraftSource, rule: VerificationRule, repeats: bool) -> None:
     """Raise ValueError if drafts at each position of a plain output are not those of another run."""
     offers, needs = source.offers, source.needs
-    # A class that derives from one of ours has its name, and may judge as it likes.
-    is_ours = rule.name in ACCEPTED and type(rule) is type(RULES[rule.name])
+    # A class that derives from one of ours has its name; if it judges by a `__call__` of its own, it loses the judge.
+    is_ours = rule.name in ACCEPTED and rule.native_judge is RULES[rule.name].native_judge
     if not repeats and not is_ours:
         raise ValueError(
             f"rule={rule.name!r} ({type(rule).__name__}): a sampled run with drafts writes other outputs than the "

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specdec.contracts import Oracle, StepInfo, WatchedSource, check_has_laws
+from specdec.contracts import Oracle, StepInfo, WatchedSource, check_has_laws, rule_label
 from specdec.engine import SpeculativeDecoder, State
 from specdec.requests import Prompt, Request, Stop, Stops, make_requests
 from specdec.sampling import SamplingParams, Seed
@@ -157,7 +157,7 @@ def _identity(decoder: SpeculativeDecoder, requests: Sequence[Request], logprobs
         "draft": decoder.draft.name,
         "max_nodes": offers.max_nodes,
         "max_depth": offers.max_depth,
-        "rule": decoder.rule.name,
+        "rule": rule_label(decoder.rule),
         "logprobs": logprobs,
         "label": label,
     }

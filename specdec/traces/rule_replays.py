@@ -32,12 +32,25 @@ def _not_drawn_siblings(branches: BoolArray, is_drawn: BoolArray) -> str | None:
     return "siblings were drawn from laws, and what one leaves of the target's for the next takes whole laws"
 
 
+def _not_drawn(branches: BoolArray, is_drawn: BoolArray) -> str | None:
+    """What a token leaves of the target's law depends on all of its own, unless that is a point."""
+    return "what a drawn token leaves of the target's law takes whole laws" if is_drawn.any() else None
+
+
+def _never(branches: BoolArray, is_drawn: BoolArray) -> str:
+    """The verdict reads the target's entropy."""
+    return "its thresholds are of the entropies of whole laws"
+
+
 # By rule: why a record of p and q at the drafted tokens does not suffice, given which drafts branch ``[S]`` and which
 # nodes ``[S, N]`` were drawn from real laws; None: it does.
 _LACKS: dict[str, Callable[[BoolArray, BoolArray], str | None]] = {
     "standard": _on_chains,
     "sample_and_match": _anywhere,
     "multi_draft": _not_drawn_siblings,
+    "block": _not_drawn,
+    "traversal": _not_drawn,
+    "typical": _never,
 }
 
 

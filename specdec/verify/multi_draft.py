@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import Draft, NativeJudge, Rule, Verdict
-from specdec.laws import Laws, as_laws, excluding, residual_probs
+from specdec.laws import Laws, as_laws, residual_probs
+from specdec.verify.tree_verdicts import conditional_laws, match_ids
 
 
 @dataclass(frozen=True)
@@ -41,34 +42,21 @@ class MultiDraft(Rule):
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
         """Return the law of the decision on drafts ``[B, N]``, from target laws ``[B, N+1]``."""
         target = as_laws(target_laws)
-        above, offered = draft.tree.above, draft.is_verified
         if target.all_points:
-            return Verdict(Laws.points(_match_ids(draft, target, above, offered)), draft.width + 1, target.gather)
-        stop_probs, left = _offer_all(draft, target, above, offered)
+            return Verdict(Laws.points(match_ids(draft, target)), draft.width + 1, target.gather)
+        stop_probs, left = _offer_all(draft, target)
         return Verdict(Laws.from_probs(stop_probs), draft.width + 1, Laws.from_probs(left).gather)
 
 
-def _match_ids(draft: Draft, target: Laws, above: Tensor, offered: Tensor) -> Tensor:
-    """Return ``[B]`` where the walk stops if it goes into the first child that carries the target's id."""
-    hit = offered & (target.point.gather(1, above) == draft.tokens)
-    nodes = torch.arange(draft.width + 1, device=hit.device).expand(len(hit), -1)
-    # Each node leads to its first child that fits, or to itself.
-    first = torch.full_like(nodes, draft.width + 1)
-    first = first.scatter_reduce_(1, above, torch.where(hit, nodes[:, 1:], draft.width + 1), "amin")
-    onward = torch.where(first > draft.width, nodes, first)
-    for _ in range(draft.width.bit_length()):
-        onward = onward.gather(1, onward)
-    return onward[:, 0]
-
-
-def _offer_all(draft: Draft, target: Laws, above: Tensor, offered: Tensor) -> tuple[Tensor, Tensor]:
+def _offer_all(draft: Draft, target: Laws) -> tuple[Tensor, Tensor]:
     """Return the probability of stopping at each node ``[B, N+1]``, and the laws that children leave at each.
 
     Before a child is offered, ``waiting`` is the probability that the walk stands at each node and that the children
     already offered there were rejected; after the last child that is the probability of stopping.
     """
+    above, offered = draft.tree.above, draft.is_verified
     left = target.dense()
-    drawn_from = _conditional(draft, above, left.shape[-1])
+    drawn_from = conditional_laws(draft, left.shape[-1])
     q = drawn_from.gather(2, draft.tokens.unsqueeze(2)).squeeze(2).double()
     q = q.clamp(min=torch.finfo(q.dtype).tiny)
     waiting = torch.zeros(left.shape[:2], dtype=torch.float64, device=left.device)
@@ -87,17 +75,3 @@ def _offer_all(draft: Draft, target: Laws, above: Tensor, offered: Tensor) -> tu
         waiting[rows, parent] = here * (1 - accept)
         left[rows, parent] = torch.where(offered[:, node].unsqueeze(1), rest, law)
     return waiting, left
-
-
-def _conditional(draft: Draft, above: Tensor, vocab_size: int) -> Tensor:
-    """Return ``[B, N, V]`` the law of each node given its earlier siblings."""
-    declared = draft.node_laws.dense(vocab_size)
-    if draft.without_replacement is None:
-        return declared
-    # [B, N, N]: entry (i, j) tells whether node j is an earlier sibling that was removed from node i's law.
-    removed = ((above.unsqueeze(2) == above.unsqueeze(1)) & draft.without_replacement.unsqueeze(2)).tril(-1)
-    if draft.source is not None:
-        removed &= draft.source.unsqueeze(2) == draft.source.unsqueeze(1)
-    tokens = draft.tokens.unsqueeze(1).expand(removed.shape)
-    narrowed = excluding(draft.node_laws, tokens, removed).dense(vocab_size)
-    return torch.where(removed.any(-1, keepdim=True), narrowed, declared)

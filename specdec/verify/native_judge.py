@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from specdec.contracts import BoolArray, Draft, NativeJudge, VerificationRule
-from specdec.kernels.compiled import FILTERS, NEUTRAL, Fault, Limits, NativeWalks, VerifyInputs, Way
+from specdec.contracts import BoolArray, Budget, Draft, NativeJudge, VerificationRule
+from specdec.kernels.compiled import FILTERS, NEUTRAL, Fault, NativeWalks, PackedDrafts, VerifyInputs, Way
 from specdec.laws import Laws
 from specdec.transfers import on_host
-from specdec.verify.buffers import draft_buffers, law_buffers
 from specdec.verify.registry import RULES
 
 _BATCH, _WIDTH, _SIZE = 24, 6, 4
@@ -160,14 +159,12 @@ def _native_law(
 ) -> tuple[Any, Any]:
     """Return the law of the judge that a rule declares; see ``NativeWalks.law``. Raises Fault."""
     assert rule.native_judge is not None
-    nodes = draft.after(np.zeros(_BATCH, dtype=np.int64))
-    bounds = np.full(_BATCH, _WIDTH)
-    limits = Limits(bounds, bounds, np.zeros(_BATCH, np.bool_), bounds[:0], 0)
+    nodes, bounds = draft.after(np.zeros(_BATCH, dtype=np.int64)), np.full(_BATCH, _WIDTH)
     filters = np.repeat([[NEUTRAL[name]] for name in FILTERS], _BATCH, axis=1)
     filters[FILTERS.index("temperature"), is_greedy] = 0
-    drawn = law_buffers(draft.laws)
-    by = VerifyInputs(Way(rule.native_judge), logits, filters, drawn, draft.without_replacement, 1e-9)
+    by = VerifyInputs(Way(rule.native_judge), filters, 1e-9)
+    packed = PackedDrafts(draft, nodes, Budget(bounds, bounds), np.zeros(_BATCH, np.bool_), by=by)
     peaks, ids = logits.max(-1)
-    found = native.law(draft_buffers(draft, nodes), on_host(ids), on_host(peaks), limits, by)
+    found = native.law(packed, on_host(ids), on_host(peaks), logits)
     assert found is not None
     return found

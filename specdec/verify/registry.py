@@ -1,13 +1,23 @@
 """The registry of rules: a new one is a file beside this one and one entry in ``RULES``."""
 
 from specdec.contracts import VerificationRule
+from specdec.verify.block import BlockVerification
 from specdec.verify.multi_draft import MultiDraft
 from specdec.verify.sample_and_match import CoupledMatch, SampleAndMatch
 from specdec.verify.standard import Standard
+from specdec.verify.traversal import Traversal
+from specdec.verify.typical import Typical
 
-RULES: dict[str, VerificationRule] = {
-    rule.name: rule for rule in (Standard(), SampleAndMatch(), CoupledMatch(), MultiDraft())
-}
+_ALL: tuple[VerificationRule, ...] = (
+    Standard(),
+    SampleAndMatch(),
+    CoupledMatch(),
+    MultiDraft(),
+    BlockVerification(),
+    Traversal(),
+    Typical(),
+)
+RULES: dict[str, VerificationRule] = {rule.name: rule for rule in _ALL}
 
 
 def resolve_rule(rule: str | VerificationRule) -> VerificationRule:

@@ -7,14 +7,8 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import Draft, NativeJudge, Rule, Verdict
-from specdec.laws import Laws, as_laws, has_residual, residual, where
-
-
-def _refuse_tree(draft: Draft) -> None:
-    if not draft.is_chain:
-        raise ValueError(
-            "rule 'standard' judges chains only; for drafts that branch use rule='multi_draft' or 'sample_and_match'"
-        )
+from specdec.laws import Laws, as_laws, has_residual
+from specdec.verify.chain_verdicts import compare_ids, next_law_of, refuse_tree
 
 
 @dataclass(frozen=True)
@@ -38,27 +32,14 @@ class Standard(Rule):
 
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
         """Return the law of the decision on drafts ``[B, N]``, from target laws ``[B, N+1]``."""
-        _refuse_tree(draft)
+        refuse_tree(self.name, draft)
         target, width = as_laws(target_laws), draft.width
         if target.all_points and draft.laws is None:
-            agree = (draft.tokens == target.point[:, :width]).cumprod(1).sum(1)
-            # Padding that agrees follows on a draft that agrees wholly.
-            return Verdict(Laws.points(torch.minimum(agree, draft.num_nodes)), width + 1, target.gather)
-        drawn_from = draft.node_laws
+            return compare_ids(draft, target)
         accept = torch.where(draft.is_verified, _acceptance(draft, target[:, :width]), 0.0)
-
-        def next_law(stop: Tensor) -> Laws:
-            at_stop, at_leaf = target.gather(stop), stop == draft.num_nodes
-            # Only the host can tell without waiting that no row was rejected, or every one.
-            on_host = stop.device.type == "cpu"
-            if width == 0 or target.all_points or (on_host and bool(at_leaf.all())):
-                return at_stop
-            left = residual(at_stop, drawn_from.gather(stop.clamp(max=width - 1)))
-            return left if on_host and not bool(at_leaf.any()) else where(at_leaf, at_stop, left)
-
         reached = torch.constant_pad_nd(accept.cumprod(1), (1, 0), 1.0)
         stop_probs = reached * (1 - torch.constant_pad_nd(accept, (0, 1)))
-        return Verdict(Laws.from_probs(stop_probs), width + 1, next_law)
+        return Verdict(Laws.from_probs(stop_probs), width + 1, next_law_of(draft, target))
 
 
 def _acceptance(draft: Draft, target: Laws) -> Tensor:

@@ -1,19 +1,26 @@
 """From laws to drawn verdicts: by a rule, or by the compiled judge that it declares."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Draft, Randomness, Verdict, VerificationRule
+from specdec.contracts import Budget, Draft, Randomness, Verdict, VerificationRule
 from specdec.kernels import Kernels
-from specdec.kernels.compiled import Fault, Limits, NativeVerdict, OpenVerdict, VerifyInputs, Way
+from specdec.kernels.compiled import (
+    Fault,
+    NativeVerdict,
+    OpenVerdict,
+    OtherKind,
+    PackedDrafts,
+    VerifyInputs,
+    Way,
+)
 from specdec.laws import Laws
 from specdec.transfers import all_on_host, on_host
-from specdec.verify.buffers import draft_buffers, law_buffers
 from specdec.verify.native_judge import confirm_judge
 
 
@@ -130,21 +137,18 @@ class ChainVerifier:
             return None
         nodes = draft.after(np.zeros(len(draft.num_nodes), dtype=np.int64))
         batch, width = nodes.tokens.shape
-        most = np.full(batch, width)
-        limits = Limits(most, most, np.zeros(batch, dtype=np.bool_), most[:0], 0)
+        most, ends = np.full(batch, width), np.zeros(batch, dtype=np.bool_)
         ids, peaks = on_host(laws.point), np.zeros((batch, width), on_host(laws.table[:0]).dtype)
-        drafts = draft_buffers(draft, nodes)._replace(undefined=None)
-        by = None
+        by = numbers = None
+        if not laws.all_points:
+            by = VerifyInputs(Way.RACED if randomness.coupled else Way(self._judge), None, np.inf, laws)
         try:
-            if not laws.all_points:
-                way, given = Way.RACED if randomness.coupled else Way(self._judge), law_buffers(laws)
-                drawn, without = law_buffers(draft.laws), draft.without_replacement
-                by = VerifyInputs(way, None, None, drawn, without, np.inf, laws=given)
-                verdict = OpenVerdict(self._rule.name, self._walks, drafts, ids, peaks, limits, by)
+            packed = PackedDrafts(replace(draft, undefined=None), nodes, Budget(most, most), ends, by=by)
+            if by is not None:
+                verdict = OpenVerdict(self._rule.name, self._walks, packed, ids, peaks, None)
                 numbers = randomness.verdict_numbers(batch, verdict)
                 if numbers is None:
                     return None
-                by = by._replace(numbers=numbers)
-            return self._walks(drafts, ids, peaks, limits, by)
-        except Fault:
+            return self._walks(packed, ids, peaks, None, numbers)
+        except (Fault, OtherKind):
             return None

@@ -23,7 +23,7 @@ from experiments.harness.arms import PLAIN
 from experiments.harness.run_outcome import Outcome
 from experiments.harness.settings import Settings
 from oracles.huggingface.support import experts_of
-from specdec.contracts import num_experts
+from specdec.contracts import declared
 from specdec.stats import Stats, pool
 
 OURS = Settings("graphed", "bfloat16", "cuda:0", bitwise=False, batch_size=8, threads=2)
@@ -237,8 +237,8 @@ def test_units_that_kept_no_settings_differ_in_nothing() -> None:
 
 
 def test_oracles_say_how_many_experts_they_have() -> None:
-    assert num_experts(SimpleNamespace()) == 1  # type: ignore[arg-type]
-    assert num_experts(SimpleNamespace(num_experts=8)) == 8  # type: ignore[arg-type]
+    assert declared(SimpleNamespace(), "num_experts") == 1  # type: ignore[arg-type]
+    assert declared(SimpleNamespace(num_experts=8), "num_experts") == 8  # type: ignore[arg-type]
     for name in ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"):
         assert experts_of(SimpleNamespace(**{name: 16})) == 16
     assert experts_of(SimpleNamespace(num_experts=[1, 8, 16])) == 16

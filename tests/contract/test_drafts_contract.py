@@ -16,6 +16,7 @@ from specdec.exactness import check_draft
 from specdec.laws import Laws
 from specdec.sampling import SamplingParams
 from tests.support.draft_rows import Rows, chains
+from tests.support.eagle3_heads import host_of
 from tests.support.pairwise import first_of
 from tests.support.registry import OTHERS, SIX_IDS, SOURCES
 
@@ -202,7 +203,7 @@ def test_rows_leave_and_are_reused(make, sampling, is_told):
 @trees_too
 def test_check_draft_finds_no_fault(make):
     source = make(3)
-    check_draft(source, source.needs.cache_of or TabularLM.random(VOCAB, 2, 5, eos_id=5))
+    check_draft(source, host_of(source, TabularLM.random(VOCAB, 2, 5, eos_id=5)))
 
 
 @pytest.mark.parametrize("sampling", [None, SAMPLINGS["sampled"]], ids=["plain", "warped"])

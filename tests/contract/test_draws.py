@@ -46,6 +46,7 @@ SETTINGS = Settings("eager", "float32", "cpu", None, 1, 1)
         ("coupled", ("coupled",) * 3),
         ("sample_and_match", ("sample_and_match",) * 3),
         ("multi_draft", ("multi_draft",) * 3),
+        ("traversal", ("traversal",) * 3),
     ],
 )
 def test_a_rule_fits_its_source(asked: str, rules: tuple[str, ...]) -> None:

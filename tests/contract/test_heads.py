@@ -19,8 +19,9 @@ from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.loop import LOG_FILE, Options, Trainer, run
 from oracles.factory.training.recipes import RECIPES
 from oracles.factory.training.windows import WindowPlan, Windows, token_stream
+from oracles.heads import ExitHead, HeadShape, head_names, save_head
+from oracles.heads.exit_head import CONFIG, WEIGHTS
 from oracles.transformer.blocks import Adapter
-from oracles.transformer.heads import CONFIG, WEIGHTS, ExitHead, HeadShape, head_names, save_head
 from specdec import SpeculativeDecoder
 
 CODE = Tokenizer.from_file(str(TOKENIZER))

@@ -35,7 +35,7 @@ STANDS_ON = {
     "stats": {"contracts", "theory"},
     "kernels": {"contracts", "laws", "system", "transfers"},
     "sampling": {"contracts", "kernels", "laws", "transfers"},
-    "requests": {"contracts", "sampling", "transfers"},
+    "requests": {"contracts", "sampling"},
     "verify": {"contracts", "kernels", "laws", "transfers"},
     "engine": {
         *("contracts", "laws", "cache", "stats", "kernels", "sampling", "requests", "verify", "transfers"),
@@ -105,7 +105,10 @@ def test_packages_import_only_what_they_may(folder):
             assert inside or top in MAY_IMPORT[folder], f"{path.relative_to(ROOT)} imports {name}"
 
 
-@pytest.mark.parametrize(("folder", "shared"), [("drafts", ()), ("specdec/verify", ("registry", "native_judge"))])
+SHARED = ("registry", "native_judge", "chain_verdicts", "tree_verdicts")
+
+
+@pytest.mark.parametrize(("folder", "shared"), [("drafts", ()), ("specdec/verify", SHARED)])
 def test_siblings_do_not_import_each_other(folder, shared):
     package, apart = folder.replace("/", "."), ("__init__", *shared)
     siblings = {f"{package}.{path.stem}": path for path in (ROOT / folder).glob("*.py") if path.stem not in apart}

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,12 +11,13 @@ import torch
 from drafts import Cascade, Merged, PromptLookup, SmallTransformer, Staged
 from oracles import TabularLM
 from oracles.native import NativeTransformer
-from specdec import Calibration, Entropy, Kary, SamplingParams, SpeculativeDecoder, Threshold
-from specdec.contracts import DraftSource
-from specdec.exactness import oracle_law, output_law
+from specdec import Calibration, Entropy, Kary, SamplingParams, SpeculativeDecoder, Threshold, calibrate
+from specdec.contracts import DraftSource, Scores
+from specdec.exactness import check_draft, oracle_law, output_law
 from specdec.kernels import REFERENCE, NativeKernels, best_kernels, native, native_kernels, resolve_kernels
 from specdec.kernels.compiled import NativeLaws, NativePenalties, NativeUnavailable, NativeWalks
 from specdec.sampling.randomness import Coupled, Keyed
+from specdec.traces import record_chains, record_trees
 from specdec.transfers import HOST
 from specdec.verify import RULES
 from tests.support.backends import kernels_are, needed_kernels, needed_native
@@ -35,6 +37,11 @@ COMPILED = (NativeLaws.laws, NativeLaws.draw, NativeLaws.race, NativeLaws.entrop
 def run(source: str, rule: str, kernels: str | None) -> Any:
     decoder = SpeculativeDecoder(ORACLE, SOURCES[source], rule, kernels=kernels)
     return decoder.generate([[1, 2, 1, 2], [3]], 8, list(SAMPLING), seed=5)
+
+
+def judge_of(rule: str) -> str:
+    """Return who judges by a rule under native kernels."""
+    return rule if RULES[rule].native_judge is None else f"native: {rule}"
 
 
 def rules_for(source: str) -> list[str]:
@@ -77,7 +84,7 @@ def test_both_give_the_same_tokens_of_float64_tables(source):
     for rule in rules_for(source):
         ours, theirs = (run(source, rule, kernels) for kernels in ("native", "reference"))
         assert ours.tokens == theirs.tokens
-        assert (ours.kernels, ours.judge) == ("native", f"native: {rule}")
+        assert (ours.kernels, ours.judge) == ("native", judge_of(rule))
 
 
 @pytest.mark.parametrize("kernels", ["native", "reference"])
@@ -215,3 +222,40 @@ def test_what_compiled_code_does_not_read_is_computed_by_torch():
     needed_kernels()
     logits = torch.randn(2, 5).bfloat16()
     assert torch.equal(NativeKernels().entropies(logits.softmax(-1)), REFERENCE.entropies(logits.softmax(-1)))
+
+
+class Training(TabularLM):
+    """A table whose logits carry gradients, as those of a model do that is being trained."""
+
+    def score(self, *args: Any, **named: Any) -> Scores:
+        scores = super().score(*args, **named)
+        return scores if scores.logits is None else replace(scores, logits=scores.logits.requires_grad_())
+
+
+@pytest.mark.parametrize("return_logprobs", [False, True])
+@pytest.mark.parametrize("kernels", ["reference", None])
+@pytest.mark.parametrize("draft", [None, "chain", "tree", "staged"])
+def test_logits_that_carry_gradients_are_judged_as_others_are(draft, kernels, return_logprobs):
+    def run_of(make: type[TabularLM]) -> Any:
+        model = make(MODEL.table)
+        source = {
+            "chain": SmallTransformer(model, 3),
+            "tree": SmallTransformer(model, tree=Kary(2, 2)),
+            "staged": Staged(model, SmallTransformer(make(ORACLE.table), 2), 3),
+        }.get(draft)
+        decoder = SpeculativeDecoder(make(ORACLE.table), source, "multi_draft", kernels=kernels)
+        return decoder.generate([[1, 2, 1, 2], [3]], 8, list(SAMPLING), seed=5, return_logprobs=return_logprobs)
+
+    found, wanted = run_of(Training), run_of(TabularLM)
+    assert (found.tokens, found.logprobs, found.judge) == (wanted.tokens, wanted.logprobs, wanted.judge)
+
+
+@pytest.mark.usefixtures("_no_compiled_call")
+def test_what_makes_decoders_of_its_own_takes_kernels_too():
+    sampling, prompts = SamplingParams(temperature=0.8, top_p=0.9), [[1, 2, 1, 2], [3]]
+    how: Any = {"max_new_tokens": 4, "sampling": sampling, "kernels": "reference"}
+    check_draft(SmallTransformer(MODEL, 2), ORACLE, prompts, **how)
+    calibrate(ORACLE, lambda length: SmallTransformer(MODEL, length=length), prompts, num_draft_tokens=2, **how)
+    record_chains(ORACLE, lambda length: SmallTransformer(MODEL, length=length), prompts, 2, **how)
+    shape = Kary(2, 2)
+    record_trees(ORACLE, lambda tree: SmallTransformer(MODEL, tree=tree), prompts, shape, **how)

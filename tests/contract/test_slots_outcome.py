@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from specdec.contracts import Ending
 from specdec.contracts.tree import Tree
-from specdec.engine.outcome import Block, Decision, StepOutcome, Walk
+from specdec.engine.outcome import Decision, StepOutcome, Walk, block_of
 from specdec.engine.slots import IDLE, Slots
 from specdec.engine.step_record import record
 from specdec.requests import Request
@@ -105,10 +105,10 @@ def rooted(values):
 
 def meaning_of(decision, ends=False):
     """Return the record of a step that ends with these decisions; its blocks stand whole, or end after a token."""
-    rows, block = np.arange(len(decision.stop)), Block.of(decision)
-    counts = np.ones_like(rows) if ends else block.num_accepted + 1
-    endings, path = np.full_like(rows, Ending.EOS if ends else Ending.NONE), decision.walk and decision.walk.path
-    made = StepOutcome(block, counts, endings, decision, path)
+    rows, (block, accepted) = np.arange(len(decision.stop)), block_of(decision)
+    counts = np.ones_like(rows) if ends else accepted + 1
+    endings = np.full_like(rows, Ending.EOS if ends else Ending.NONE)
+    made = StepOutcome(decision, block, accepted, counts, endings)
     return record(made, requests=rows, num_committed=rows, shortened=rows > 0, seconds={})
 
 

@@ -58,6 +58,21 @@ def test_the_dual_serves_large_vocabularies():
     assert all(0.0 < a < b < 1.0 for a, b in itertools.pairwise(values))
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_two_distinct_draws_have_the_optimum_of_the_programme(seed):
+    generator = np.random.default_rng(seed)
+    p, q = generator.dirichlet(np.full(int(generator.integers(2, 7)), 0.5), size=2)
+    wanted = theory.transport_optimum(p, q, 2, replacement=False)
+    assert theory.distinct_pair_optimum(p, q) == pytest.approx(wanted, abs=1e-8)
+
+
+def test_two_distinct_draws_of_the_example_and_of_one_id():
+    assert theory.distinct_pair_optimum(P, Q) == pytest.approx(1.0, abs=1e-12)
+    assert theory.distinct_pair_optimum([0.3, 0.7], [1.0, 0.0]) == pytest.approx(0.3, abs=1e-12)
+    with pytest.raises(ValueError, match="target_probs"):
+        theory.distinct_pair_optimum([0.5, 0.6], [0.5, 0.5])
+
+
 @pytest.mark.parametrize("optimum", [theory.transport_optimum, theory.independent_draws_optimum])
 def test_bad_input_names_the_argument(optimum):
     with pytest.raises(ValueError, match="num_draws"):

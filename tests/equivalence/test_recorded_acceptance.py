@@ -9,11 +9,17 @@ import torch
 from drafts import PromptLookup, SmallTransformer
 from oracles import RecordedText, TabularLM
 from specdec import SpeculativeDecoder
+from specdec.contracts import Needs
 from specdec.stats import Stats
 from tests.reference.lookup import lookup
 from tests.reference.tables import law_after, random_table
 from tests.support.registry import OTHERS, SHAPES, SIX_IDS, SOURCES
 from tests.support.sources import Chains
+
+
+def reads_ids_alone(needs: Needs) -> bool:
+    return not (needs.logits or needs.hidden) and needs.cache_of is None
+
 
 ORACLE = TabularLM.random(6, 3, 11)
 PROMPTS = [[1, 2], [3], [0, 1, 2, 3, 4, 5], [5, 5], [2, 0, 2, 0]]
@@ -21,7 +27,7 @@ OUTPUTS = SpeculativeDecoder(ORACLE).generate(PROMPTS, max_new_tokens=18).tokens
 RECORDED = RecordedText(PROMPTS, OUTPUTS, vocab_size=6)
 WAYS = {f"{name}, {way}": make(SIX_IDS, 3) for name, ways in SOURCES.items() for way, make in ways.items()}
 WAYS |= {f"{name}, {way}": make(SIX_IDS) for name, ways in OTHERS.items() for way, make in ways.items()}
-READ_IDS = {name: way for name, way in WAYS.items() if not way.needs.logits and way.needs.cache_of is None}
+READ_IDS = {name: way for name, way in WAYS.items() if reads_ids_alone(way.needs)}
 READ_IDS |= {
     f"tree, {name}": SmallTransformer(SIX_IDS.model, tree=tree, temperature=0) for name, (tree, _) in SHAPES.items()
 }
@@ -34,7 +40,7 @@ def counts(stats: Stats) -> dict[str, object]:
 
 def test_all_kinds_of_sources_are_among_them():
     kinds = {name.partition(",")[0] for name in READ_IDS}
-    assert kinds == {*SOURCES, "tree"} - {"EarlyExit", "Quantized"}
+    assert kinds == {*SOURCES, "tree"} - {"BlockDrafter", "Eagle3", "EarlyExit", "Medusa", "Quantized"}
 
 
 @pytest.mark.parametrize("batch_size", [None, 2])

@@ -57,7 +57,7 @@ BRANCHING = ("lookahead", "tree", "grown tree", "merged", "staged tree")
 
 def fits(name, rule, *_):
     if name in BRANCHING:
-        return rule in ("multi_draft", "coupled")
+        return rule in ("multi_draft", "coupled", "traversal")
     return name != "plain" or rule in ("standard", "coupled")
 
 
@@ -66,7 +66,7 @@ def test_tokens_are_those_of_plain_decoding_at_batch_one(name, rule, batch_size,
     texts, wanted = _texts()[:count], _plain("coupled" if rule == "coupled" else "standard").tokens[:count]
     sampling = PARAMS if rule == "coupled" else SamplingParams()
     made = SpeculativeDecoder(_oracle(), SOURCES[name](), rule).generate(texts, 32, sampling, batch_size=batch_size)
-    assert made.exactness == "exact"
+    assert made.exactness == ("exact" if RULES[rule].lossless else "lossy: typical(epsilon=0.09, delta=0.3)")
     if rule != "coupled":
         comparison = compare_runs(_oracle(), texts, made, wanted)
         assert comparison.identical, comparison.table()

@@ -114,6 +114,7 @@ def test_rows_that_decide_about_each_other_have_right_marginals_and_a_wrong_join
 
 BUDGETED = {
     "drawn": (lambda: Chains(DRAFT, 2), "standard"),
+    "drawn, block": (lambda: Chains(DRAFT, 2), "block"),
     "drawn, matched": (lambda: Chains(DRAFT, 2), "sample_and_match"),
     "drawn by a model that stops": (
         lambda: SmallTransformer(TabularLM(DRAFT), length=Threshold(threshold=0.5, per_token=True, max_draft_tokens=2)),
@@ -125,7 +126,7 @@ BUDGETED = {
 
 
 # Two rows have thousands of branches: a few here, the others in ``make exactness``.
-FAST = ("drawn", "greedy by a model", "lookup")
+FAST = ("drawn", "drawn, block", "greedy by a model", "lookup")
 
 
 @pytest.mark.parametrize(

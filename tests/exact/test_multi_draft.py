@@ -13,11 +13,11 @@ from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder, theory
 from specdec.exactness import check_draft, check_lossless
 from specdec.laws import Laws
-from specdec.verify import MultiDraft, SampleAndMatch, Standard
+from specdec.verify import MultiDraft, SampleAndMatch, Standard, Traversal
 from tests.reference.tables import random_table, sequence_law
 from tests.support.backends import laws_by
 from tests.support.block_law import PROMPT, Shape, as_draft, block_law, drafts_of, target_probs, total_variation
-from tests.support.rule_cases import CHAINS, TABLES, TREES, tables_for
+from tests.support.rule_cases import CHAINS, RANDOM_TREES, TABLES, TREES, tables_for
 from tests.support.sources import Chains, RandomTrees, SiblingTrees
 
 P, Q = np.array([0.6, 0.2, 0.1, 0.1]), np.array([0.7, 0.2, 0.05, 0.05])
@@ -54,35 +54,16 @@ def test_the_rule_never_exceeds_the_optimum_of_its_own_draws(seed, size, k, repl
     assert made >= theory.acceptance(p, q) - 1e-12
 
 
-def random_shape(seed):
-    """Return a tree of up to five nodes with at most three children each, honest in either way of drawing."""
-    generator = np.random.default_rng(seed)
-    size, replacement = int(generator.integers(2, 6)), bool(generator.integers(2))
-    parents, fixed, scouts = [], [], []
-    for node in range(size):
-        parent = int(generator.choice([n for n in range(-1, node) if parents.count(n) < 3]))
-        # A fixed id behind drawn siblings would be one that was not removed from its law.
-        is_fixed = generator.random() < 0.3 and (replacement or parent not in parents)
-        if parent in scouts or generator.random() < 0.15:
-            scouts.append(node)
-        parents.append(parent)
-        fixed.append(int(generator.integers(3)) if is_fixed else None)
-    return Shape(tuple(parents), tuple(fixed), tuple(scouts), without_replacement=not replacement)
-
-
-SHAPES = {str(seed): random_shape(seed) for seed in range(40)}
-
-
 def test_the_random_trees_have_everything_that_trees_may_have():
-    assert any(shape.scouts for shape in SHAPES.values())
+    assert any(shape.scouts for shape in RANDOM_TREES.values())
     for without in (True, False):
-        chosen = [shape for shape in SHAPES.values() if shape.without_replacement == without]
+        chosen = [shape for shape in RANDOM_TREES.values() if shape.without_replacement == without]
         assert any(max(map(shape.parents.count, shape.parents)) == 3 for shape in chosen)
         assert any(shape.depth() >= 3 for shape in chosen)
         assert any({None} < set(shape.fixed) for shape in chosen)
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("shape", RANDOM_TREES.values(), ids=RANDOM_TREES)
 def test_the_joint_law_is_the_targets_on_random_trees(shape):
     target = random_table(3, 2, 43, zeros=0.3)
     made = block_law(MultiDraft(), shape, DRAFT, target)
@@ -144,7 +125,7 @@ def excess(rule, shape, tables):
 
 
 @pytest.mark.parametrize("shape", TREES.values(), ids=TREES)
-@pytest.mark.parametrize("rule", [MultiDraft(), SampleAndMatch()], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", [MultiDraft(), SampleAndMatch(), Traversal()], ids=lambda rule: rule.name)
 def test_no_path_is_accepted_more_often_than_the_target_or_the_draft_allow(rule, shape):
     found = {name: excess(rule, shape, tables) for name, tables in tables_for(shape).items()}
     assert max(found.values()) < 1e-12, found

@@ -16,7 +16,9 @@ import torch
 import drafts.early_exit
 import drafts.lookahead
 import drafts.merged
+import drafts.other_vocabulary
 import drafts.staged
+import drafts.suffix_automaton
 import oracles.tabular
 import oracles.transformer.attention
 import oracles.transformer.eager
@@ -26,6 +28,7 @@ import specdec.drafting.lengths.heuristic
 import specdec.drafting.lent_cache
 import specdec.drafting.levels
 import specdec.drafting.model
+import specdec.drafting.spelling
 import specdec.drafting.tree_sampler
 import specdec.engine.checks
 import specdec.engine.decoder
@@ -37,9 +40,12 @@ import specdec.kernels.filters
 import specdec.prompts.chat.hiding
 import specdec.sampling.randomness
 import specdec.sampling.warping
+import specdec.verify.block
+import specdec.verify.chain_verdicts
 import specdec.verify.multi_draft
 import specdec.verify.sample_and_match
-import specdec.verify.standard
+import specdec.verify.traversal
+import specdec.verify.tree_verdicts
 from specdec.drafting.shapes import ReRanked
 from specdec.laws import Laws
 from tests.support import sources, statistics
@@ -92,11 +98,31 @@ def believes_its_own_token(original):
 
 
 def removes_siblings_of_any_source(original):
-    return lambda draft, above, size: original(dataclasses.replace(draft, source=None), above, size)
+    return lambda draft, size: original(dataclasses.replace(draft, source=None), size)
 
 
 def never_becomes_the_residual(original):
     return lambda p, q: (p, original(p, q)[1])
+
+
+def stops_at_the_first_rejection(original):
+    def call(stands, last):
+        reached = torch.nn.functional.pad(stands[:, 1:].cumprod(1), (1, 0), value=1.0)
+        return reached * (1 - torch.nn.functional.pad(stands[:, 1:], (0, 1)))
+
+    return call
+
+
+def forgets_the_weight(original):
+    return lambda p, q, weight: original(p, q, torch.ones_like(weight))
+
+
+def carries_no_weight_on(original):
+    def call(draft, target):
+        p, q = target.probs_of(draft.tokens), draft.node_laws.probs_of(draft.tokens)
+        return torch.nn.functional.pad((p / q).clamp(max=1), (1, 0), value=1.0)
+
+    return call
 
 
 def removes_siblings_without_renormalising(original):
@@ -411,6 +437,32 @@ def hides_whole_tokens_alone(original):
     return lambda self, messages, private: list(original(self, messages, private))[-1:]
 
 
+def remembers_at_once(original):
+    def call(self, rows):
+        original(self, rows)
+        self.close()
+        self.store = specdec.drafting.Automaton(one for output in self.source._outputs for one in (*output, -1))
+
+    return call
+
+
+def drafts_pieces_that_the_model_lacks(original):
+    return lambda *arguments: original(*arguments).clamp(min=-3.0)
+
+
+def indexes_laws_by_the_models_ids(original):
+    return lambda logits, *_: logits
+
+
+def keeps_what_was_read(original):
+    def call(self, spelled):
+        stable = self.stable
+        original(self, spelled)
+        self.stable = min(stable, len(self.own))
+
+    return call
+
+
 @dataclass(frozen=True)
 class Mutant:
     """One function replaced, and the statistic that tells."""
@@ -429,9 +481,13 @@ BOOKS = specdec.cache.SlotCache
 WARPING, FILTERS = specdec.sampling.warping, specdec.kernels.filters
 MATCH, ORACLE = specdec.verify.sample_and_match, oracles.transformer.eager
 MULTI, LOWER = specdec.verify.multi_draft, drafts.early_exit._LowerLayers
+BLOCK, CHAINS = specdec.verify.block, specdec.verify.chain_verdicts
+UPWARDS, TREES = specdec.verify.traversal, specdec.verify.tree_verdicts
 LENT = specdec.drafting.lent_cache.LentCache
 GROWTH, LEVELS = specdec.drafting.tree_sampler, specdec.drafting.levels
 STAGED = drafts.staged._Session
+OTHER, SPELLING = drafts.other_vocabulary, specdec.drafting.spelling.Spelling
+SUFFIXES = drafts.suffix_automaton._Session
 HIDING = specdec.prompts.chat.hiding.Hiding
 MUTANTS = [
     Mutant("1", SAMPLER, "__call__", declares_other_laws, statistics.law_with_a_sampled_model),
@@ -449,6 +505,10 @@ MUTANTS = [
     Mutant("3", GROWTH, "_assemble", keeps_the_best_of_the_drawn, statistics.law_with_a_grown_tree),
     Mutant("3", STAGED, "propose", drops_an_unlikely_last_token, statistics.law_with_a_staged_model),
     Mutant("3", specdec.drafting.chain_sampler, "ended", drops_the_token_it_stops_at, statistics.law_with_a_threshold),
+    Mutant(
+        "4", OTHER, "_restrict", drafts_pieces_that_the_model_lacks, statistics.laws_unlike_those_of_the_common_pieces
+    ),
+    Mutant("4", OTHER, "_restrict", indexes_laws_by_the_models_ids, statistics.laws_unlike_those_of_the_common_pieces),
     Mutant("5b", sources.SiblingTrees, "_grow", reorders_siblings, statistics.law_with_siblings_without_replacement),
     Mutant(
         "5b",
@@ -468,21 +528,22 @@ MUTANTS = [
         by_torch(statistics.law_with_a_sampled_model),
     ),
     Mutant("10", DECODER, "_frame", replays_numbers_in_later_steps, statistics.law_with_a_sampled_model),
+    Mutant("10", DECODER, "_frame", replays_numbers_in_later_steps, statistics.law_with_a_block),
     Mutant("10a", drafts.merged, "member_stream", lambda _: lambda r, i: r, statistics.law_with_two_models_merged),
     Mutant("10a", STAGED, "propose", shares_its_owners_stream, statistics.law_with_a_staged_model),
     Mutant("10a", drafts.staged, "inner_stream", lambda _: lambda r, i: r, statistics.law_with_a_staged_model),
     Mutant(
         "11",
-        specdec.verify.standard,
+        CHAINS,
         "residual",
-        lambda _: lambda p, q: p,
+        lambda _: lambda p, q, weight: p,
         by_torch(statistics.law_with_a_sampled_model),
     ),
     Mutant(
         "11",
-        specdec.verify.standard,
+        CHAINS,
         "residual",
-        lambda _: lambda p, q: p,
+        lambda _: lambda p, q, weight: p,
         by_torch(statistics.law_with_a_greedy_model),
     ),
     Mutant("11", MATCH, "excluding", lambda _: lambda p, ids, mask: p, by_torch(statistics.law_with_trees)),
@@ -503,26 +564,32 @@ MUTANTS = [
     ),
     Mutant(
         "12",
-        MULTI,
+        TREES,
         "excluding",
         removes_siblings_without_renormalising,
         by_torch(statistics.law_with_siblings_without_replacement),
     ),
     Mutant(
-        "12", MULTI, "excluding", lambda _: lambda q, *a: q, by_torch(statistics.law_with_siblings_without_replacement)
+        "12", TREES, "excluding", lambda _: lambda q, *a: q, by_torch(statistics.law_with_siblings_without_replacement)
     ),
     Mutant("12", GROWTH, "_assemble", hides_that_siblings_were_removed, statistics.law_with_a_drawn_tree),
     Mutant(
         "12",
         MULTI,
-        "_conditional",
+        "conditional_laws",
         removes_siblings_of_any_source,
         by_torch(statistics.law_with_two_sources_of_distinct_siblings),
     ),
+    Mutant("13", BLOCK, "_stop_at_the_longest", stops_at_the_first_rejection, statistics.law_with_a_block),
+    Mutant("13", BLOCK, "_weights", carries_no_weight_on, statistics.law_with_a_block),
+    Mutant("13", CHAINS, "residual", lambda f: lambda p, q, weight: f(p, q), statistics.law_with_a_block),
+    Mutant("13", UPWARDS, "_leave", forgets_the_weight, statistics.law_with_a_tree_asked_upwards),
     Mutant("15", WARPING.ParameterTable, "of", almost_greedy, statistics.law_of_a_near_tie),
     Mutant("17", specdec.engine.decoder, "prefill", prefills_the_whole_prompt, statistics.law_with_a_sampled_model),
     Mutant("18", SESSION, "catch_up", forgets_the_last_drafted_token, statistics.wrong_drafts_of_a_greedy_model),
     Mutant("19", SESSION, "sync", never_takes_back, statistics.faults_of_the_draft),
+    Mutant("19", SESSION, "sync", never_takes_back, statistics.laws_unlike_those_of_the_common_pieces),
+    Mutant("19", SPELLING, "_read_again", keeps_what_was_read, statistics.laws_unlike_those_of_the_common_pieces),
     Mutant("19a", LENT, "hand_back", keeps_the_keys_of_rejected_tokens, statistics.law_with_the_oracles_first_layer),
     Mutant("19a", LENT, "hand_back", keeps_the_keys_of_rejected_tokens, statistics.law_with_a_view_of_the_oracle),
     Mutant("19a", LOWER, "feed", leaves_the_last_drafted_token_out, statistics.law_with_the_oracles_first_layer),
@@ -569,6 +636,7 @@ MUTANTS = [
         "45a", drafts.lookahead.NGramPool, "clear", lambda _: lambda self, rows: None, statistics.faults_of_lookahead
     ),
     Mutant("45a", HEURISTIC, "begin", remembers_the_last_request, statistics.lengths_that_depend_on_the_slot),
+    Mutant("45a", SUFFIXES, "end", remembers_at_once, statistics.drafts_from_a_store_that_depend_on_the_batch),
     Mutant("45b", FILTERS, "keep_top_p", keep_top_p_without_the_crossing_id, by_torch(statistics.law_with_top_p)),
     Mutant(
         "46a",

@@ -47,9 +47,10 @@ def is_shortened(source: str, rule: str, batch: int, sampling: str) -> bool:
 
     A rule that draws at every node makes many times the branches, and proves the least: it is exact for any proposal.
     Trees branch much too, and one row at a time takes longest; their laws at three tokens stand in wider batches. On
-    chains the numbers of "multi_draft" are those of "standard", for which three tokens are enumerated.
+    chains the numbers of "multi_draft" are those of "standard", and those of "traversal" of "block": for these
+    three tokens are enumerated.
     """
-    if not SOURCES[source].offers.trees and rule == "multi_draft":
+    if not SOURCES[source].offers.trees and rule in ("multi_draft", "traversal"):
         return sampling != "greedy"
     return sampling == "sampled" and (rule == "sample_and_match" or (batch == 1 and SOURCES[source].offers.trees))
 

@@ -199,6 +199,11 @@ TREES = {
         "small": CHAINS["small"](Fixed(4)),
         "greedy tree": drafts.SmallTransformer(m.model, tree=Kary(2, 3), temperature=0),
     },
+    "block": {"lookup": CHAINS["lookup"](Fixed(4))},
+    "traversal": {
+        "greedy tree": drafts.SmallTransformer(m.model, tree=Kary(2, 3), temperature=0),
+        "lookahead": drafts.Lookahead(),
+    },
     "sample_and_match": {
         "small": CHAINS["small"](Fixed(4)),
         "merged": drafts.Merged([drafts.PromptLookup(3), drafts.SmallTransformer(m.model, 3)]),
@@ -255,6 +260,8 @@ def test_records_that_do_not_suffice_are_refused(tmp_path):
         "needs node records": (dense, {"rule": "standard"}),
         "token by token": (nodes, {"rule": "coupled"}),
         "takes whole laws": (nodes, {"rule": "multi_draft"}),
+        "drawn token leaves of the target's law takes whole laws": (nodes, {"rule": "traversal"}),
+        "entropies of whole laws": (nodes, {"rule": "typical"}),
         "judges chains only": (nodes, {"rule": "standard"}),
         "give one of length, shape and rule, not none": (dense, {}),
         "not length and rule": (dense, {"length": Fixed(2), "rule": "standard"}),

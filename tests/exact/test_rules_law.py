@@ -130,7 +130,6 @@ def test_laws_of_points_and_of_one_hot_tables_are_judged_alike():
     draft, probs = as_draft(CHAINS["three"], drawn), target_probs(CHAINS["three"], drawn, target)
     points = Laws.points(probs.argmax(-1))
     for rule in RULES.values():
-        if rule.trees or rule.name == "standard":
-            by_table, by_point = rule(draft, probs), rule(draft, points)
-            assert torch.allclose(by_table.stop_probs, by_point.stop_probs, atol=1e-15)
+        by_table, by_point = rule(draft, probs), rule(draft, points)
+        assert torch.allclose(by_table.stop_probs, by_point.stop_probs, atol=1e-15)
     assert np.array_equal(as_laws(probs).dense(3).numpy(), probs.numpy())

@@ -55,6 +55,7 @@ RUNS = [
     (source, rule)
     for source in SOURCES
     for rule in RULES
+    if RULES[rule].native_judge is not None
     if not RULES[rule].coupled and (RULES[rule].trees or "tree" not in source)
 ]
 

@@ -12,7 +12,7 @@ from specdec import Kary, ReRanked, SamplingParams, SpeculativeDecoder
 from specdec.contracts import Budget, Draft, OpenVerdict
 from specdec.exactness import check_lossless
 from specdec.laws import Laws
-from specdec.verify import MultiDraft, SampleAndMatch
+from specdec.verify import MultiDraft, SampleAndMatch, Traversal
 from tests.reference.tables import law_after, random_table, sequence_law
 from tests.support.draft_rows import Rows
 from tests.support.models import tiny_transformer
@@ -82,7 +82,7 @@ def paths_of(draft: Draft) -> list[tuple[int, ...]]:
     return found
 
 
-@pytest.mark.parametrize("rule", [MultiDraft(), SampleAndMatch()], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", [MultiDraft(), SampleAndMatch(), Traversal()], ids=lambda rule: rule.name)
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_no_path_is_accepted_more_often_than_the_target_or_the_draft_allow(source, rule):
     accepted, drafted, total = {}, {}, 0.0
@@ -100,7 +100,7 @@ def test_no_path_is_accepted_more_often_than_the_target_or_the_draft_allow(sourc
         assert mass <= min(sequence_law(TARGET, PROMPT, len(path))[path], drafted[path]) + 1e-12
 
 
-@pytest.mark.parametrize("rule", ["multi_draft", "sample_and_match"])
+@pytest.mark.parametrize("rule", ["multi_draft", "sample_and_match", "traversal"])
 @pytest.mark.parametrize("name", ["Paths", "Grown"])
 def test_trees_through_two_real_caches_follow_the_oracles_law(name, rule):
     source = SmallTransformer(tiny_transformer(3, seed=5), tree=SMALL_SHAPES[name])
@@ -112,7 +112,7 @@ VOCAB = 9
 PROMPTS = [[(5 * i + 2 * j) % VOCAB for j in range(1 + 3 * (i % 3))] for i in range(9)]
 
 
-@diagonal({"shape": LARGE_SHAPES, "rule": ("multi_draft", "sample_and_match", "coupled")})
+@diagonal({"shape": LARGE_SHAPES, "rule": ("multi_draft", "sample_and_match", "traversal", "coupled")})
 def test_runs_on_a_float32_transformer_are_plain_decoding_bit_for_bit(shape, rule):
     oracle, model = tiny_transformer(VOCAB, torch.float32), tiny_transformer(VOCAB, torch.float32, seed=3)
     sampling = SamplingParams(temperature=0.8, top_p=0.9) if rule == "coupled" else SamplingParams()

@@ -20,6 +20,8 @@ from tests.golden.running import content, lines, run
 
 BACKENDS = ("native", "eager", "no-compiler")
 NO_SUCH_PROGRAM = "no-compiler"
+# Cases that are added to the file at once.
+_AT_ONCE = 50
 
 
 def main(arguments: Sequence[str] | None = None) -> str | None:
@@ -38,6 +40,15 @@ def main(arguments: Sequence[str] | None = None) -> str | None:
 def _write(cases: Sequence[Case], options: argparse.Namespace) -> str | None:
     NativeTransformer.check()
     hashes.write(lines(CASES, "native"))
+    return None
+
+
+def _add(cases: Sequence[Case], options: argparse.Namespace) -> str | None:
+    NativeTransformer.check()
+    kept = hashes.read()
+    missing = [case for case in CASES if str(case) not in kept]
+    for at in range(0, len(missing), _AT_ONCE):  # what is killed goes on from there
+        hashes.add(lines(missing[at : at + _AT_ONCE], "native"))
     return None
 
 
@@ -101,16 +112,20 @@ def _parser() -> argparse.ArgumentParser:
         for name, text in (
             ("check", "run the cases by the native pass, and compare them with the committed hashes"),
             ("write", "replace the committed hashes of all cases"),
+            ("add", "write the hashes of the cases that the file lacks, and leave the others as they are"),
             ("compare", "run the cases in this checkout and in another one, on this machine"),
             ("record", "write the hashes of the cases to a file"),
             ("show", "print what cases give, to be compared with what they give elsewhere"),
         )
     }
-    for name, do in (("check", _check), ("write", _write), ("compare", _compare), ("record", _record), ("show", _show)):
+    doing = {
+        "check": _check, "write": _write, "add": _add, "compare": _compare, "record": _record, "show": _show,
+    }  # fmt: skip
+    for name, do in doing.items():
         command = added[name]
         command.set_defaults(do=do, backend="native", only="*")
         command.add_argument("--threads", type=int, default=1, help="that torch and the native pass run on")
-        if name != "write":
+        if name not in ("write", "add"):
             command.add_argument("--only", metavar="PATTERN", help="cases whose name matches, such as 'tiny/Staged*'")
         if name in ("compare", "record", "show"):
             command.add_argument("--backend", choices=BACKENDS, help="what computes passes, laws and draws")

@@ -55,9 +55,11 @@ _LISTED = {name: make(world("table", "eager").models) for name, make in (COMMON 
 _BRANCHING = {name for name, source in _LISTED.items() if source.offers.trees}
 _FIRST = {f"{name}: {next(iter(ways))}" for name, ways in (OTHERS | SOURCES).items()}
 _CHOSEN = {"plain", *_FIRST, "policy: heuristic", "policy: moving", "policy: entropy", "n-gram shape: Kary"}
-# Per world: its sources. Those that draft on the target's cache need layers, which tables do not have.
+# What tables have no layers for: to draft on the target's cache, or to read its hidden states.
+_OF_LAYERS = {name for name, source in _LISTED.items() if source.needs.cache_of is not None or source.needs.hidden}
+# Per world: its sources.
 MAKES: dict[str, dict[str, Make]] = {
-    "table": {n: make for n, make in (COMMON | OF_TABLES).items() if _LISTED[n].needs.cache_of is None},
+    "table": {n: make for n, make in (COMMON | OF_TABLES).items() if n not in _OF_LAYERS},
     "tiny": COMMON,
     "code": {n: make for n, make in COMMON.items() if n in _CHOSEN or n.startswith("shape: ")}
     | {"EarlyExit: trained head": trained_head},

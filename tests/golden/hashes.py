@@ -24,7 +24,19 @@ def read() -> dict[str, str]:
 
 def write(found: Mapping[str, str]) -> None:
     """Replace the committed hashes, a line a case."""
-    text = json.dumps(portable({LEGEND: " ".join(PARTS), **found}), indent=0)
+    _save(portable(found))
+
+
+def add(found: Mapping[str, str]) -> None:
+    """Put hashes of cases that the file lacks beside those that it has, which stay as they are, in the cases' order."""
+    whole = portable(found) | read()
+    known = [str(case) for case in CASES if str(case) in whole]
+    _save({name: whole[name] for name in known})
+
+
+def _save(found: Mapping[str, str]) -> None:
+    """Write hashes, as they are, to the file."""
+    text = json.dumps({LEGEND: " ".join(PARTS[:-1]), **found}, indent=0)
     FILE.write_text(text + "\n", encoding="utf-8")
 
 

@@ -172,6 +172,19 @@ def test_the_committed_file_has_a_line_for_each_case(tmp_path, monkeypatch):
     assert hashes.read() == {"a": "1 2 3 4", "b": "5 6 7 -"}
 
 
+def test_cases_that_the_file_lacks_are_added_and_no_line_changes(tmp_path, monkeypatch):
+    needed_native()
+    kept, missing = hashes.read(), [str(case) for case in SAMPLE[:2]]
+    monkeypatch.setattr(hashes, "FILE", tmp_path / "hashes.json")
+    text = json.dumps({name: "0 0 0 0" for name in kept if name not in missing})
+    hashes.FILE.write_text(text, encoding="utf-8")
+    assert main(["add"]) is None
+    found = hashes.read()
+    assert list(found) == [str(case) for case in CASES]
+    assert {name for name, line in found.items() if line != "0 0 0 0"} == set(missing)
+    assert {name: found[name] for name in missing} == {name: kept[name] for name in missing}
+
+
 def test_check_fails_with_the_names_of_what_differs(monkeypatch, capsys):
     kept = hashes.read()
     name = str(SAMPLE[0])

@@ -14,17 +14,17 @@ from drafts import PromptLookup, SmallTransformer
 from oracles.native import NativeTransformer
 from oracles.tabular import TabularLM
 from specdec import Chain, Kary, SamplingParams, SpeculativeDecoder
-from specdec.contracts import NEVER, Draft, Scores, VerificationRule
+from specdec.contracts import NEVER, Budget, Draft, Offers, Scores, VerificationRule
 from specdec.engine import verdict as verdicts
-from specdec.engine.checks import check_ids
+from specdec.engine.checks import check_form
 from specdec.engine.outcome import StepOutcome
 from specdec.exactness.findings import Recorder
 from specdec.kernels import best_kernels
-from specdec.kernels.compiled import FILTERS, NATIVE_DTYPES, Fault, FaultCode, Limits, VerifyInputs, Way
+from specdec.kernels.compiled import FILTERS, NATIVE_DTYPES, Fault, FaultCode, PackedDrafts, VerifyInputs, Way
 from specdec.laws import Laws, argmax
 from specdec.sampling import BatchWarping, ParameterTable
 from specdec.sampling.randomness import Coupled, Keyed
-from specdec.verify import RULES, MultiDraft, SampleAndMatch, Standard, draft_buffers
+from specdec.verify import RULES, MultiDraft, SampleAndMatch, Standard
 from tests.native.test_walks import EOS, ORACLE, SOURCE, check, frame_of
 from tests.support.backends import judged_by_rules, laws_by, needed_kernels, needed_native
 from tests.support.models import tiny_transformer
@@ -131,7 +131,8 @@ def by_the_rule(name: str, step: Step) -> Step:
 def verdict_of(step: Step, return_logprobs: bool = False) -> StepOutcome:
     nodes = step.draft.after(np.zeros(len(step.draft.tokens), dtype=np.int64))
     verify = verdicts.Verifier(ORACLE, SOURCE, step.rule, best_kernels())
-    return verify(step.draft, nodes, step.scores, step.frame, return_logprobs)
+    packed = verify.pack(step.draft, nodes, step.frame)
+    return verify(step.draft, nodes, step.scores, step.frame, return_logprobs, packed)
 
 
 def in_one_call(step: Step) -> StepOutcome:
@@ -157,7 +158,7 @@ def test_a_call_says_what_the_general_way_does(rule, size, is_drawn, dtype):
         step = by_the_rule(rule, step)
         made = in_one_call(step)
         check(made, the_general_way(step))
-        accepted.update(made.block.num_accepted.tolist())
+        accepted.update(made.num_accepted.tolist())
         endings.update(made.endings.tolist())
     assert accepted >= {0, 1, 2, 3}
     assert endings == {0, 1}
@@ -175,8 +176,8 @@ def test_a_call_says_of_trees_what_the_general_way_does(rule, size, is_drawn, dt
         step = by_the_rule(rule, step)
         made = in_one_call(step)
         check(made, the_general_way(step))
-        accepted.update(made.block.num_accepted.tolist())
-        branched += int((made.decision.stop > made.block.num_accepted).sum())
+        accepted.update(made.num_accepted.tolist())
+        branched += int((made.decision.stop > made.num_accepted).sum())
     assert accepted >= {0, 1, 2}
     assert branched > 5, "walks that go on into another than the first child"
 
@@ -206,7 +207,7 @@ def test_a_row_has_the_verdict_that_it_has_alone(is_tree, rule, dtype):
         frame = SimpleNamespace(**vars(frame_of(1)))
         frame.warping, frame.randomness = step.frame.warping.select(at), step.frame.randomness.select(at)
         made = in_one_call(Step(own, Scores(logits[at], likeliest=argmax(logits[at])), frame, step.rule))
-        assert made.block.tokens.tolist() == whole.block.tokens[at].tolist()
+        assert made.block.tolist() == whole.block[at].tolist()
 
 
 Changed = Callable[[Step], Step]
@@ -331,9 +332,8 @@ def test_scouts_are_refused_by_a_rule_of_chains():
 
 def test_an_id_beyond_the_vocabulary_is_told_as_it_is_before_a_pass():
     step = with_node("tokens", 20, whole())
-    nodes = step.draft.after(np.zeros(3, dtype=np.int64))
     with pytest.raises(ValueError, match=r"'theirs' is malformed: id 20 of node 3, .* must lie in 0\.\.19") as before:
-        check_ids(SOURCE, nodes, ORACLE.vocab_size)
+        check_form(SOURCE, Offers(max_nodes=4), step.draft, 3, ORACLE)
     with pytest.raises(ValueError, match="malformed") as found:
         in_one_call(step)
     assert str(found.value) == str(before.value)
@@ -427,7 +427,7 @@ def test_sources_of_another_type_are_taken_by_torch_operations():
     step = grown(np.random.default_rng(5), whole())
     assert step.draft.source is not None
     other = replace(step, draft=replace(step.draft, source=step.draft.source.int()))
-    assert verdict_of(other).block.tokens.tolist() == in_one_call(step).block.tokens.tolist()
+    assert verdict_of(other).block.tolist() == in_one_call(step).block.tolist()
 
 
 def test_padding_may_hold_anything_but_ids_beyond_the_vocabulary():
@@ -437,7 +437,7 @@ def test_padding_may_hold_anything_but_ids_beyond_the_vocabulary():
     odd = with_law(lambda law: law.fill_(torch.nan), with_logits(float("nan"), step))
     found = in_one_call(odd)
     check(found, the_general_way(odd))
-    assert found.block.tokens.tolist() == wanted.block.tokens.tolist()
+    assert found.block.tolist() == wanted.block.tolist()
 
 
 def with_randomness(step: Step) -> Step:
@@ -550,8 +550,9 @@ def test_log_probabilities_are_those_of_the_general_way(is_tree, dtype):
     with judged_by_rules():
         wanted = verdict_of(step, return_logprobs=True)
     assert (found.judge, wanted.judge) == (f"native: {step.rule.name}", step.rule.name)
-    for row, accepted in enumerate(found.block.num_accepted.tolist()):
-        assert found.logprobs[row, : accepted + 1].tolist() == wanted.logprobs[row, : accepted + 1].tolist()
+    for row, accepted in enumerate(found.num_accepted.tolist()):
+        ours, theirs = (made.decision.logprobs[row, : accepted + 1] for made in (found, wanted))
+        assert ours.tolist() == theirs.tolist()
 
 
 def test_laws_of_torch_go_the_general_way():
@@ -611,20 +612,29 @@ def test_drafts_are_judged_by_adjusted_logits(rule):
 def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     walks, step = needed_kernels().walks, whole()
     assert walks is not None
-    assert step.scores.logits is not None
-    nodes = step.draft.after(np.zeros(3, dtype=np.int64))
-    drafts = draft_buffers(step.draft, nodes)
-    ids, peaks = (tensor.numpy() for tensor in step.scores.best)
-    without, numbers = torch.zeros(3, 4, dtype=torch.bool), step.frame.randomness.verdict_numbers(3, None)
-    by = VerifyInputs(Way.OFFERED, step.scores.logits, np.zeros((len(FILTERS), 3)), None, without, 1e-4, numbers)
-    nothing, limits = (Limits(*(np.full(3, n),) * 2, np.zeros(3, np.bool_), np.zeros(0, np.int64), 1) for n in (0, 9))
+    nodes, ids, peaks = step.draft.after(np.zeros(3, dtype=np.int64)), *(tensor.numpy() for tensor in step.scores.best)
+    draft = replace(step.draft, laws=None, without_replacement=torch.zeros(3, 4, dtype=torch.bool))
+    by = VerifyInputs(Way.OFFERED, np.zeros((len(FILTERS), 3)), 1e-4)
+    rest: dict[str, Any] = {
+        "logits": step.scores.logits, "numbers": step.frame.randomness.verdict_numbers(3, None)
+    }  # fmt: skip
+
+    def judged(depth: int = 9) -> Any:
+        budget, ends = Budget(np.full(3, depth), np.full(3, depth)), np.zeros(3, np.bool_)
+        return walks(PackedDrafts(draft, nodes, budget, ends, by=by), ids, peaks, **rest)
+
     with pytest.raises(Fault) as caught:
-        walks(drafts, ids, peaks, nothing, by)
+        judged(depth=0)
     assert (caught.value.code, caught.value.row, caught.value.node) == (FaultCode.BUDGET, 0, 4)
-    assert walks(drafts, ids, peaks, limits, by) is not None
+    assert judged() is not None
     if name == "numbers":
-        by = by._replace(way=Way.RACED, numbers=np.zeros(6, np.int64))
-        assert walks(drafts, ids, peaks, limits, by) is not None
-    by = by._replace(**{name: getattr(by, name)[:-1]})
+        by, rest["numbers"] = by._replace(way=Way.RACED), np.zeros(6, np.int64)
+        assert judged() is not None
+    if name in rest:
+        rest[name] = rest[name][:-1]
+    elif name == "filters":
+        by = by._replace(filters=by.filters[:-1])
+    else:
+        draft = replace(draft, without_replacement=draft.without_replacement[:-1])
     with pytest.raises(ValueError, match=r"Target\.\w+ has the shape|races of 3 rows take 6 keys"):
-        walks(drafts, ids, peaks, limits, by)
+        judged()

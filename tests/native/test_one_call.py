@@ -20,6 +20,7 @@ from experiments.harness.arguments import paired_parser, settings_of
 from experiments.harness.arms import EngineArm
 from experiments.harness.models import load_oracle
 from experiments.strategies import STRATEGIES
+from oracles.heads import DFlashHead, Eagle3Head, MedusaHead
 from oracles.native import NativeTransformer
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import (
@@ -50,6 +51,10 @@ needed_native()
 
 # By the name of a class, of a source or of its tree's shape: why a model drafts pass by pass.
 BY_PASSES = {
+    "Eagle3": "no compiled pass reads features beside ids: torch's own steps a head",
+    "BlockDrafter": "a block is one pass of torch operations: there is no chain to follow",
+    "Medusa": "heads are torch operations on one state: there is no chain to follow",
+    "OtherVocabulary": "what is drawn is a law of the target's ids, made of the model's logits between two passes",
     "EarlyExit": "the verify pass goes on from the streams that the passes through the lower layers leave",
     "Staged": "a pass scores what an inner source drafted, and its verdict says where the next one begins",
     "Grown": "the confidences of a level decide which of its nodes are scored",
@@ -126,6 +131,13 @@ class Tally:
 
         return noting
 
+    def opening(self, open_block: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(*args: Any) -> Any:
+            self.passes += self.is_drafting
+            return open_block(*args)
+
+        return noting
+
 
 @dataclass
 class Drafting(WatchedSession):
@@ -150,6 +162,9 @@ def tallied(tally: Tally) -> Iterator[None]:
         for name in ("greedy_chains", "sampled_chains", "trees"):
             patch.setattr(NativeTransformer, name, tally.calling(name, getattr(NativeTransformer, name)))
         patch.setattr(NativeTransformer, "score", tally.scoring(NativeTransformer.score))
+        patch.setattr(Eagle3Head, "score", tally.scoring(Eagle3Head.score))
+        for head in (DFlashHead, MedusaHead):
+            patch.setattr(head, "open_block", tally.opening(head.open_block))
         yield
 
 
@@ -248,6 +263,10 @@ GENERAL: dict[str, tuple[str, Callable[..., Tally]]] = {
         partial(run, SmallTransformer(SIX_IDS.model, 3), by("standard")),
     ),
     "laws of torch": ("without compiled laws there are none for compiled code to judge by", by_torch),
+    **{
+        rule: ("its law is defined by torch operations alone", partial(run, MODEL, by(rule)))
+        for rule in ("block", "traversal", "typical")
+    },
     "a rule of one's own": ("compiled code judges as our rules do", partial(run, MODEL, by(Own()))),
     "draws of one's own": ("compiled code draws by numbers, and these keep every call", partial(run, MODEL, recorded)),
 }
@@ -260,13 +279,13 @@ def test_what_is_judged_the_general_way_is_so_still(name):
 
 
 def judged_before_chains_had_shapes(verifier: Verifier, draft: Draft, *args: Any) -> Any:
-    return None if draft.parents is not None else _NATIVELY(verifier, draft, *args)
+    return None if draft.parents is not None else _PACK(verifier, draft, *args)
 
 
-_NATIVELY = Verifier._natively
+_PACK = Verifier.pack
 # Slow ways that nobody noticed, and others like them: what is replaced by what, then a source and a rule that it slows.
 SLOW: dict[str, tuple[Any, str, Callable[..., Any], DraftSource, str]] = {
-    "chains of a shape": (Verifier, "_natively", judged_before_chains_had_shapes, EVERY["shape: Chain"], "standard"),
+    "chains of a shape": (Verifier, "pack", judged_before_chains_had_shapes, EVERY["shape: Chain"], "standard"),
     "coupled verdicts": (Coupled, "verdict_numbers", lambda *_: None, PromptLookup(3), "coupled"),
     "chains of a model": (DraftModel, "follower", lambda *_: None, MODEL, "standard"),
     "trees of a model": (DraftModel, "grower", lambda *_: None, EVERY["shape: Kary"], "multi_draft"),

@@ -8,10 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from specdec.contracts import Draft, VerificationRule
-from specdec.kernels.compiled import NATIVE_DTYPES, Fault, FaultCode, Limits, NativeWalks, VerifyInputs, Way
+from specdec.contracts import Budget, Draft, VerificationRule
+from specdec.kernels.compiled import (
+    NATIVE_DTYPES,
+    Fault,
+    FaultCode,
+    NativeWalks,
+    PackedDrafts,
+    VerifyInputs,
+    Way,
+)
 from specdec.laws import Laws
-from specdec.verify import RULES, MultiDraft, Standard, draft_buffers
+from specdec.verify import RULES, BlockVerification, MultiDraft, Standard, Traversal
 from tests.native.build import SHARED, builds
 from tests.support.backends import laws_by, needed_kernels
 
@@ -88,19 +96,16 @@ class Case:
         draft, (batch, nodes, _) = self.draft, self.logits.shape
         scored = draft.after(np.zeros(batch, dtype=np.int64))
         most = np.full(batch, nodes)
-        limits = Limits(most, most, np.zeros(batch, np.bool_), most[:0], 0)
         columns = [np.where(self.is_greedy, 0.0, 1.0), np.zeros(batch), np.ones(batch), np.zeros(batch)]
-        laws = draft.laws
-        drawn = None if laws is None else (laws.table, laws.index, laws.point)
-        without = draft.without_replacement
-        by = VerifyInputs(way, self.logits, np.stack(columns), drawn, without, 1e-3)
+        by = VerifyInputs(way, np.stack(columns), 1e-3)
         peaks, ids = self.logits.max(-1)
         native = native or needed_kernels().walks
-        found = native.law(draft_buffers(draft, scored), ids.numpy(), peaks.numpy(), limits, by)
+        packed = PackedDrafts(draft, scored, Budget(most, most), np.zeros(batch, np.bool_), by=by)
+        found = native.law(packed, ids.numpy(), peaks.numpy(), self.logits)
         return None if found is None else (torch.from_numpy(found[0]), torch.from_numpy(found[1]))
 
 
-RULES_OF = [rule for rule in RULES.values() if not rule.coupled]
+RULES_OF = [rule for rule in RULES.values() if rule.native_judge is not None and not rule.coupled]
 
 
 @both_types
@@ -125,7 +130,10 @@ def test_laws_are_those_of_the_rules(size: int, is_drawn: bool, rule: Verificati
             assert torch.equal(own > 0, law > 0), "what is rejected or not allowed has probability exactly 0"
 
 
-@pytest.mark.parametrize("rule", [Standard(), MultiDraft()], ids=lambda rule: rule.name)
+TO_POINTS = [Standard(), MultiDraft(), BlockVerification(), Traversal()]
+
+
+@pytest.mark.parametrize("rule", TO_POINTS, ids=lambda rule: rule.name)
 def test_to_a_point_ids_are_compared_beside_rows_that_draw_too(rule):
     own = torch.tensor([[[1, 3e-8, 0, 0]], [[0.25, 0.25, 0.25, 0.25]]], dtype=torch.float32)
     target = Laws(torch.full((1, 4), 0.25), torch.tensor([[-1, -1], [0, 0]]), torch.zeros(2, 2, dtype=torch.int64))

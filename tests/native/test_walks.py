@@ -12,16 +12,16 @@ import torch
 from drafts import PromptLookup
 from oracles.tabular import TabularLM
 from specdec import SpeculativeDecoder
-from specdec.contracts import NEVER, Budget, Draft, Offers, Scores
+from specdec.contracts import NEVER, Budget, Draft, Needs, Offers, Scores, Tree
 from specdec.engine import verdict as verdicts
 from specdec.engine.outcome import StepOutcome
 from specdec.kernels import best_kernels
-from specdec.kernels.compiled import NATIVE_DTYPES, Fault, Limits
+from specdec.kernels.compiled import NATIVE_DTYPES, Fault, PackedDrafts
 from specdec.sampling.randomness import Keyed
-from specdec.verify import draft_buffers, resolve_rule
+from specdec.verify import resolve_rule
 from tests.support.backends import judged_by_rules, needed_kernels
 
-SOURCE = SimpleNamespace(name="theirs")
+SOURCE: Any = SimpleNamespace(name="theirs", needs=Needs())
 ORACLE: Any = SimpleNamespace(eos_ids=(3,), vocab_size=20)
 RULE = resolve_rule("multi_draft")
 FORMS = ("chains", "chains with scouts", "trees", "trees with scouts", "trees of two sources")
@@ -70,7 +70,8 @@ def frame_of(batch: int, depth: int = 99, nodes: int = 99) -> Any:
 
 def verdict_of(draft: Draft, scores: Scores, frame: Any) -> StepOutcome:
     nodes = draft.after(np.zeros(len(draft.tokens), dtype=np.int64))
-    return verdicts.Verifier(ORACLE, SOURCE, RULE, best_kernels())(draft, nodes, scores, frame, return_logprobs=False)
+    verify = verdicts.Verifier(ORACLE, SOURCE, RULE, best_kernels())
+    return verify(draft, nodes, scores, frame, False, verify.pack(draft, nodes, frame))
 
 
 def both_ways(
@@ -108,13 +109,13 @@ def check(native: StepOutcome, general: StepOutcome) -> None:
         assert same(getattr(ours, name), getattr(theirs, name)), name
     for name in ("counts", "endings"):
         assert same(getattr(native, name), getattr(general, name)), name
-    assert same(native.block.tokens, general.block.tokens)
-    assert same(native.block.num_accepted, general.block.num_accepted)
+    assert same(native.block, general.block)
+    assert same(native.num_accepted, general.num_accepted)
     assert (ours.walk is None) == (theirs.walk is None)
     if ours.walk is not None and theirs.walk is not None:
         assert same(ours.walk.parents, theirs.walk.parents)
         assert same(ours.walk.depth, theirs.walk.depth)
-        for row, accepted in enumerate(native.block.num_accepted):
+        for row, accepted in enumerate(native.num_accepted):
             path = slice(accepted + 1)
             assert ours.walk.path[row, path].tolist() == theirs.walk.path[row, path].tolist()
 
@@ -128,7 +129,7 @@ def test_walks_are_those_of_the_general_way(form, monkeypatch):
         draft, scores = drafted(form, generator, batch, width)
         native, general = both_ways(draft, scores, frame_of(batch), monkeypatch)
         check(native, general)
-        accepted.update(native.block.num_accepted.tolist())
+        accepted.update(native.num_accepted.tolist())
         endings.update(native.endings.tolist())
     assert accepted >= {0, 1, 2}
     assert endings == {0, 1}
@@ -219,24 +220,44 @@ def test_budgets_are_kept_to_the_node(form, monkeypatch):
             both_ways_fail(draft, scores, frame_of(3, **limits))
 
 
-@pytest.mark.parametrize("name", ["sizes", "parents", "sources", "scouts", "undefined", "max_depth", "ignores_eos"])
+# By the field of a structure: what of a call's arguments becomes shorter, and how.
+SHORTER: dict[str, Callable[[Draft, Tree, Budget, Any], tuple[Any, ...]]] = {
+    "sizes": lambda draft, nodes, budget, end: (draft, replace(nodes, num_nodes=nodes.num_nodes[:1]), budget, end),
+    "parents": lambda draft, nodes, budget, end: (draft, replace(nodes, parents=nodes.parents[:1]), budget, end),
+    "sources": lambda draft, nodes, budget, end: (replace(draft, source=draft.source[:1]), nodes, budget, end),
+    "scouts": lambda draft, nodes, budget, end: (replace(draft, is_scout=draft.is_scout[:1]), nodes, budget, end),
+    "undefined": lambda draft, nodes, budget, end: (
+        replace(draft, undefined=draft.undefined[:1]),
+        nodes,
+        budget,
+        end,
+    ),
+    "max_depth": lambda draft, nodes, budget, end: (
+        draft,
+        nodes,
+        Budget(budget.max_depth[:1], budget.max_nodes),
+        end,
+    ),
+    "ignores_eos": lambda draft, nodes, budget, end: (draft, nodes, budget, end[:1]),
+}
+
+
+@pytest.mark.parametrize("name", SHORTER)
 def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     walks, (draft, scores) = needed_kernels().walks, whole()
     assert walks is not None
-    nodes = draft.after(np.zeros(3, dtype=np.int64))
-    scouts, undefined = torch.zeros(3, 5, dtype=torch.bool), torch.full((3, 2), NEVER)
-    drafts = draft_buffers(replace(draft, is_scout=scouts, undefined=undefined), nodes)
+    nodes, ends = draft.after(np.zeros(3, dtype=np.int64)), np.zeros(3, dtype=np.bool_)
+    draft = replace(draft, is_scout=torch.zeros(3, 5, dtype=torch.bool), undefined=torch.full((3, 2), NEVER))
     ids, peaks = (tensor.numpy() for tensor in scores.best)
-    nothing, limits = (Limits(*(np.full(3, n),) * 2, np.zeros(3, np.bool_), np.zeros(0, np.int64), 1) for n in (0, 9))
+    nothing, budget = (Budget(np.full(3, n), np.full(3, n)) for n in (0, 9))
     with pytest.raises(Fault, match="BUDGET in row 0, node"):
-        walks(drafts, ids, peaks, nothing)
-    assert walks(drafts, ids, peaks, limits) is not None
-    if name in Limits._fields:
-        limits = limits._replace(**{name: getattr(limits, name)[:-1]})
-    else:
-        drafts = drafts._replace(**{name: getattr(drafts, name)[:1]})
+        walks(PackedDrafts(draft, nodes, nothing, ends), ids, peaks)
+    assert walks(PackedDrafts(draft, nodes, budget, ends), ids, peaks) is not None
+    shorter = SHORTER[name](draft, nodes, budget, ends)
     with pytest.raises(ValueError, match=rf"(Drafts|Bounds)\.{name} has the shape"):
-        walks(drafts, ids, peaks, limits)
+        PackedDrafts(*shorter)
+    with pytest.raises(ValueError, match=r"Drafts\.ids has the shape"):
+        walks(PackedDrafts(draft, nodes, budget, ends), ids[:1], peaks)
 
 
 def test_budgets_are_int64_whatever_a_source_declares():

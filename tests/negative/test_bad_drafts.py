@@ -54,7 +54,9 @@ def law(*probs):
 FAULTS = {
     "more than offered": ([1, 1, 1, 1], {}, "4 nodes a row are over the 3 of offers.max_nodes"),
     "half as wide": ([1, 1], {"parents": [-1]}, r"shapes for 2 rows: {'parents': \(2, 1\)}"),
-    "narrow ids": ([1], {"parents": torch.tensor([-1], dtype=torch.int32)}, "must be int64"),
+    "narrow ids": ([1], {"parents": torch.tensor([-1], dtype=torch.int32)}, r"must be {'parents': torch\.int64}"),
+    "narrow sources": ([1], {"source": torch.tensor([0], dtype=torch.int32)}, r"must be {'source': torch\.int64}"),
+    "counts for scouts": ([1], {"is_scout": torch.tensor([0])}, r"must be {'is_scout': torch\.bool}"),
     "an id too high": ([1, 5], {}, r"id 5 of node 1, padding included, must lie in 0\.\.4"),
     "a negative id": ([-1], {}, r"id -1 of node 0, padding included, must lie in 0\.\.4"),
     "fewer than none": ([1], {"num_nodes": [-1]}, r"request 0: num_nodes must lie in 0\.\.1"),

@@ -301,7 +301,7 @@ DRAFTS = {
     "ids": ([[1, 2]], r"propose returned \[\[1, 2\]\]; return a Draft"),
     "fractions": (
         Draft(ONE.double(), ONE[0]),
-        r"tokens, num_nodes and parents must be int64: {'tokens': torch\.float64}",
+        r"tensors of the types {'tokens': torch\.float64} must be {'tokens': torch\.int64}",
     ),
     "lists": (Draft([[1]], [1]), r"tokens must be a tensor, not list"),
     "no tokens": (Draft(None, ONE[0]), r"tokens must be a tensor, not NoneType"),

@@ -14,8 +14,9 @@ from oracles.factory.corpus import STDLIB, Entry, SourceFile
 from oracles.factory.train import TOKENIZER
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.recipes import RECIPES
+from oracles.heads import HeadShape, save_head
+from oracles.transformer.blocks import Adapter
 from oracles.transformer.eager import Transformer
-from oracles.transformer.heads import Adapter, HeadShape, save_head
 
 pytestmark = pytest.mark.usefixtures("documents")
 

@@ -392,9 +392,9 @@ def test_exactness_passes_and_notices(
     argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "--batch-sizes", "1", "3"]
     assert exactness.main(argv) == 0
     printed = capsys.readouterr().out
-    assert printed.count(" 4/4 ") == 11
+    assert printed.count(" 4/4 ") == 17
     assert len(re.findall("^law ", printed, re.MULTILINE)) == sum(
-        2 if draft.offers.trees else 3 for _, _, draft in tiny_strategies()
+        3 if draft.offers.trees else 5 for _, _, draft in tiny_strategies()
     )
     rows = json.loads((the_folder(tmp_path) / "summary.json").read_text(encoding="utf-8"))["tokens"]
     assert all(row["weight_bytes"] > 0 and row["cache_bytes"] > 0 for row in rows)

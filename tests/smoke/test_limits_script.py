@@ -129,9 +129,7 @@ def test_chunks_of_a_prompt_are_all_timed() -> None:
 
 def test_the_roofline_of_this_machine_is_measured() -> None:
     oracle = random_oracle(tiny_unpacked().config, "float32", "eager")
-    roofline = machine.roofline_of(oracle, pass_cost(shape_of(oracle)).bytes, rounds=1)
-    assert roofline.bytes_per_second > 0
-    assert roofline.flops_per_second > 0
+    assert machine.measure_bandwidth(pass_cost(shape_of(oracle)).bytes, 1) > 0
     assert all(machine.measure_flops(dtype, 1) > 0 for dtype in limits.DTYPES)
 
 

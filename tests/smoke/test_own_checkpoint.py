@@ -18,7 +18,10 @@ from experiments.strategies import STRATEGIES
 from oracles.factory.training.export import export_checkpoint
 
 WORDS = ["<unk>", "the", "fox", "and", "dog", "saw", "a", "hill", "over", "there", "again"]
-FOREIGN = r"vocabulary of 3072 ids, but the oracle's has 11: use a source made for the oracle's tokenizer"
+FOREIGN = (
+    r"vocabulary of 3072 ids, but the oracle's has 11: use a source made for the oracle's tokenizer, "
+    r"or give the model to drafts.OtherVocabulary"
+)
 KEPT = ("small_transformer", "early_exit", "prompt_lookup")
 
 

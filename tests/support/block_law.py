@@ -125,6 +125,15 @@ def block_law(rule: VerificationRule, shape: Shape, draft_table: Floats, target_
     return law
 
 
+def expected_accepted(rule: VerificationRule, shape: Shape, draft_table: Floats, target_table: Floats) -> float:
+    """Return the expected number of draft tokens that a step keeps."""
+    drawn, size = list(drafts_of(shape, draft_table)), target_table.shape[-1]
+    draft = as_draft(shape, drawn, size)
+    stop_probs = rule(draft, target_probs(shape, drawn, target_table)).stop_probs
+    chances = torch.tensor([item.probability for item in drawn], dtype=torch.float64)
+    return float(chances @ (stop_probs * draft.tree.depth).sum(1))
+
+
 def total_variation(first: Floats, second: Floats) -> float:
     """Return half the sum of absolute differences."""
     return float(np.abs(first - second).sum() / 2)

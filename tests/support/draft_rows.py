@@ -8,11 +8,13 @@ import torch
 
 from oracles.tabular import TabularLM
 from specdec.cache import prefill
-from specdec.contracts import Budget, Cache, Context, Draft, DraftSource, IntArray, Oracle
+from specdec.contracts import Budget, Cache, Context, Draft, DraftSource, IntArray, Oracle, Scores
 from specdec.drafting.lengths import LengthPolicy, LengthSession
 from specdec.exactness.findings import Recorder
 from specdec.sampling import BatchWarping, ParameterTable, SamplingParams
 from specdec.sampling.randomness import Keyed, seed_keys
+from tests.support.eagle3_heads import host_of
+from tests.support.hidden_watch import whole_features
 
 GARBAGE = -7
 
@@ -29,7 +31,8 @@ class Rows:
         oracle: Oracle | None = None,
     ) -> None:
         self.needs_cache = source.needs.cache_of is not None
-        self.oracle = source.needs.cache_of or oracle or TabularLM.random(6, 2, 0)
+        self.oracle = host_of(source, oracle or TabularLM.random(6, 2, 0))
+        self.layers = source.needs.hidden
         self.session = source.open(self.oracle, num_rows, capacity)
         one = SamplingParams() if sampling is None else sampling
         self.sampling = [one] * num_rows if isinstance(one, SamplingParams) else list(one)
@@ -41,7 +44,8 @@ class Rows:
     def seat(self, prompts: dict[int, list[int]], seeds: dict[int, int] | None = None) -> None:
         """Begin requests, by row."""
         rows = np.array(sorted(prompts), dtype=np.int64)
-        self.session.begin(rows, [np.array(prompts[row], dtype=np.int64) for row in rows], None)
+        scores = self.scores_of([prompts[row][:-1] for row in rows.tolist()], [0] * len(rows))
+        self.session.begin(rows, [np.array(prompts[row], dtype=np.int64) for row in rows], scores)
         for row in rows.tolist():
             self.ids[row], self.prompt_lengths[row] = list(prompts[row]), len(prompts[row])
             self.seeds[row] = row if seeds is None else seeds[row]
@@ -80,7 +84,22 @@ class Rows:
         for b, row in enumerate(rows.tolist()):
             block[b, : len(new_ids[row])] = new_ids[row]
             self.ids[row] = self.ids[row][: kept[row]] + new_ids[row]
-        self.session.sync(rows, np.array([kept[row] for row in rows.tolist()], dtype=np.int64), block, None)
+        starts = [kept[row] - 1 for row in rows.tolist()]
+        scores = self.scores_of(
+            [self.ids[row][: start + len(new_ids[row])] for row, start in zip(rows.tolist(), starts, strict=True)],
+            starts,
+        )
+        self.session.sync(rows, np.array(starts, dtype=np.int64) + 1, block, scores)
+
+    def scores_of(self, ids: Sequence[list[int]], starts: Sequence[int]) -> Scores | None:
+        """Return the hidden states of the ids from ``starts[b]`` on, as of a chain; None: nobody reads them."""
+        if not self.layers:
+            return None
+        found = [whole_features(self.oracle, row, self.layers)[start:] for row, start in zip(ids, starts, strict=True)]
+        width = max(map(len, found))
+        whole = torch.stack([torch.nn.functional.pad(row, (0, 0, 0, width - len(row))) for row in found])
+        path = np.tile(np.arange(width + 1), (len(found), 1))
+        return Scores(None, whole.chunk(len(self.layers), dim=-1), path=path)
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers import Tokenizer
 
 import oracles
 from experiments.harness import running as harness
 from oracles.checkpoints.loading import EMBEDDED
 from oracles.factory.training.export import export_checkpoint
+from tests.support.eagle3_heads import Layout, write_head
+from tests.support.head_folders import block_folder, medusa_folder
 
 TEXT = "def add(a, b):\n    return a + b\n\n\ndef add_all(a, b, c):\n    return a + b + c\n"
 
@@ -24,6 +27,9 @@ def write_checkpoints(folder: Path) -> Path:
             intermediate_size=width, max_context=256, tie_embeddings=True,
         )  # fmt: skip
         export_checkpoint(oracles.Transformer(config, seed=seed).state_dict(), config, tokenizer, folder / name)
+    write_head(folder / "head", oracles.load(folder / "target"), Layout("specforge", (0, 1, 1)), dtype=torch.float32)
+    block_folder(folder / "block", tokenizer.get_vocab_size(), layout="dflash", hidden_size=32)
+    medusa_folder(folder / "medusa", tokenizer.get_vocab_size(), layout="original", width=32)
     (folder / "text.py").write_text(TEXT * 3, encoding="utf-8")
     rows = [{"id": f"p{i}", "kind": "ab"[i % 2], "prompt": TEXT * (i + 1)} for i in range(4)]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -39,10 +45,15 @@ def own(checkpoints: Path, name: str, prefix: str = "") -> list[str]:
     options = {
         "small_transformer": [f"--{prefix}model", str(checkpoints / "draft")],
         "tree": [f"--{prefix}model", str(checkpoints / "draft")],
+        "other_vocabulary": [f"--{prefix}model", str(checkpoints / "draft")],
         "early_exit": [f"--{prefix}head", "none"],
+        "eagle3": [f"--{prefix}head", str(checkpoints / "head")],
+        "block_drafter": [f"--{prefix}head", str(checkpoints / "block")],
+        "medusa": [f"--{prefix}head", str(checkpoints / "medusa")],
         "quantized": [f"--{prefix}draft-weights", "int8"],
         "ngram": [f"--{prefix}train-on", str(checkpoints / "text.py")],
         "prompt_lookup": [f"--{prefix}max-ngram", "2"],
+        "suffix_automaton": [f"--{prefix}min-ngram", "2"],
         "lookahead": [f"--{prefix}ngram", "3"],
         "merged": [f"--{prefix}train-on", str(checkpoints / "text.py")],
         "cascade": [f"--{prefix}train-on", str(checkpoints / "text.py")],

@@ -1,11 +1,12 @@
 """Every source whose law is enumerated, with the oracle that it drafts for."""
 
-from drafts import EarlyExit, Lookahead, Merged, NGram, PromptLookup, Quantized, SmallTransformer, Staged
+from drafts import Eagle3, EarlyExit, Lookahead, Merged, NGram, PromptLookup, Quantized, SmallTransformer, Staged
 from oracles.tabular import TabularLM
 from specdec import Grown, Kary, Paths, SamplingParams, Threshold
 from specdec.contracts import DraftSource, Oracle
 from tests.reference.tables import random_table
 from tests.support.draft_rows import StopBelow
+from tests.support.eagle3_heads import host_of, tiny_eagle3
 from tests.support.registry import ENUMERATED, POLICIES, SMALL_SHAPES, THREE_IDS, temperature_of
 
 PROMPT, MATES = [1, 2], [[0], [1, 2, 0, 1], [2, 2, 1]]
@@ -26,6 +27,10 @@ SOURCES = {
     "hot early exit": EarlyExit(LAYERED, 1, num_draft_tokens=2, temperature=2.0),
     "greedy early exit": EarlyExit(LAYERED, 1, num_draft_tokens=2, temperature=0),
     "early exit, own length": EarlyExit(LAYERED, 1, length=StopBelow(0.4, max_depth=2)),
+    "hot head": Eagle3(tiny_eagle3(LAYERED), 2, temperature=2.0),
+    "greedy head, re-ranked": Eagle3(tiny_eagle3(LAYERED), tree=SMALL_SHAPES["ReRanked"], temperature=0),
+    "head, own length": Eagle3(tiny_eagle3(LAYERED), length=StopBelow(0.4, max_depth=2)),
+    "head after a lookup": Merged([PromptLookup(1), Eagle3(tiny_eagle3(LAYERED), 1)]),
     "hot view": Quantized(LAYERED, VIEW, 2, temperature=2.0),
     "greedy view": Quantized(LAYERED, VIEW, 2, temperature=0),
     **{f"view, {name}": Quantized(LAYERED, VIEW, length=length) for name, length in LENGTHS.items()},
@@ -53,5 +58,5 @@ PENALTIES = SamplingParams(temperature=0.8, top_p=0.9, repetition_penalty=1.3, f
 
 
 def target_of(source: DraftSource) -> Oracle:
-    """Return the oracle to decode with: a source's own, where it drafts on its cache."""
-    return source.needs.cache_of or TARGET
+    """Return the oracle to decode with: a source's own, if it drafts on its cache or reads its layers."""
+    return host_of(source, TARGET)

@@ -9,17 +9,21 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from tokenizers import Tokenizer
 
 import drafts
+from experiments.harness.tiny import letters
 from oracles import Transformer
 from oracles.tabular import TabularLM
 from specdec import Calibration, Chain, Entropy, Grown, Heuristic, Kary, Paths, ReRanked, Threshold, TreeShape
-from specdec.contracts import DraftSource
+from specdec.contracts import DraftSource, Oracle
 from specdec.drafting import NGramModel
 from specdec.drafting.lengths import LengthPolicy, Tracked
 from specdec.stats.calibration import Monotone
 from specdec.theory import WidthCurve
 from tests.reference.tables import random_table
+from tests.support.eagle3_heads import tiny_eagle3
+from tests.support.head_folders import tiny_block, tiny_medusa
 from tests.support.models import rough_view, tiny_transformer
 
 
@@ -30,7 +34,8 @@ class Models:
     Attributes:
         model: drafts.
         other: drafts inside of it, or beside it.
-        layered: an oracle whose pass can be cut between layers, and whose cache others can score on.
+        layered: an oracle whose pass can be cut between layers, whose cache others can score on, and whose hidden
+            states heads read.
         view: the same network with coarser weights.
         ngrams: a counted model.
     """
@@ -60,6 +65,19 @@ THREE_IDS = Models(
 )
 
 
+# By the size of a vocabulary: the tokenizers of a model and of its target. Of the target's pieces the model lacks the
+# last one, which it reads as two; after other ids these may become one piece of its own, "ab".
+LETTERS = {
+    6: (letters("b", "a", "d", "f", "ab", "c"), letters("a", "b", "c", "d", "ab", "cd")),
+    3: (letters("b", "a", "f"), letters("a", "b", "ab")),
+}
+
+
+def letters_of(model: Oracle) -> tuple[Tokenizer, Tokenizer] | None:
+    """Return the tokenizers of a model and its target; None if they have their own."""
+    return None if model.tokenizer is not None else LETTERS[model.vocab_size]
+
+
 def rotation(ids: Sequence[int], budget: int) -> list[int]:
     return [ids[-1 - i % len(ids)] for i in range(budget)]
 
@@ -69,6 +87,10 @@ SOURCES: dict[str, dict[str, Callable[[Models, int], DraftSource]]] = {
     "PromptLookup": {
         "last": lambda m, k: drafts.PromptLookup(k),
         "first": lambda m, k: drafts.PromptLookup(k, match="first", wrap=True),
+    },
+    "SuffixAutomaton": {
+        "chain": lambda m, k: drafts.SuffixAutomaton(k),
+        "likely": lambda m, k: drafts.SuffixAutomaton(k, tokens_per_match=5, min_confidence=0.3),
     },
     "NGram": {
         "greedy": lambda m, k: drafts.NGram(m.ngrams, k),
@@ -80,10 +102,31 @@ SOURCES: dict[str, dict[str, Callable[[Models, int], DraftSource]]] = {
         "greedy": lambda m, k: drafts.SmallTransformer(m.model, k, temperature=0),
         "warm": lambda m, k: drafts.SmallTransformer(m.model, k, temperature=1.5),
     },
+    "OtherVocabulary": {
+        "as asked": lambda m, k: drafts.OtherVocabulary(m.model, k, tokenizers=letters_of(m.model)),
+        "greedy": lambda m, k: drafts.OtherVocabulary(m.model, k, temperature=0, tokenizers=letters_of(m.model)),
+        "warm": lambda m, k: drafts.OtherVocabulary(m.model, k, temperature=1.5, tokenizers=letters_of(m.model)),
+        "text": lambda m, k: drafts.OtherVocabulary(m.model, k, mapping="text", tokenizers=letters_of(m.model)),
+    },
     "EarlyExit": {
         "one layer": lambda m, k: drafts.EarlyExit(m.layered, 1, num_draft_tokens=k),
         "greedy": lambda m, k: drafts.EarlyExit(m.layered, 2, num_draft_tokens=k, temperature=0),
         "hot": lambda m, k: drafts.EarlyExit(m.layered, 2, num_draft_tokens=k, temperature=1.5),
+    },
+    "Eagle3": {
+        "as asked": lambda m, k: drafts.Eagle3(tiny_eagle3(m.layered), k),
+        "greedy": lambda m, k: drafts.Eagle3(tiny_eagle3(m.layered), k, temperature=0),
+        "hot": lambda m, k: drafts.Eagle3(tiny_eagle3(m.layered), k, temperature=1.5),
+    },
+    "BlockDrafter": {
+        "markov": lambda m, k: drafts.BlockDrafter(tiny_block(m.layered, "dspark gated"), k),
+        "independent, greedy": lambda m, k: drafts.BlockDrafter(tiny_block(m.layered, "dflash"), k, temperature=0),
+        "recurrent, hot": lambda m, k: drafts.BlockDrafter(tiny_block(m.layered, "dspark rnn"), k, temperature=1.5),
+    },
+    "Medusa": {
+        "as asked": lambda m, k: drafts.Medusa(tiny_medusa(m.layered), k),
+        "greedy": lambda m, k: drafts.Medusa(tiny_medusa(m.layered), k, temperature=0),
+        "hot": lambda m, k: drafts.Medusa(tiny_medusa(m.layered), k, temperature=1.5),
     },
     "Quantized": {
         "as asked": lambda m, k: drafts.Quantized(m.layered, m.view, k),
@@ -116,6 +159,20 @@ SOURCES: dict[str, dict[str, Callable[[Models, int], DraftSource]]] = {
 }
 # The same for sources that are no chain of so many tokens, or that remember what scores told them.
 OTHERS: dict[str, dict[str, Callable[[Models], DraftSource]]] = {
+    "SuffixAutomaton": {
+        "tree": lambda m: drafts.SuffixAutomaton(3, tokens_per_match=3, max_nodes=6),
+        "merged": lambda m: drafts.Merged(
+            [drafts.SuffixAutomaton(2, max_nodes=4), drafts.SmallTransformer(m.model, 2)]
+        ),
+        "cascade": lambda m: drafts.Cascade(
+            [drafts.SuffixAutomaton(3, min_ngram=2), drafts.SmallTransformer(m.model, 2)]
+        ),
+    },
+    "OtherVocabulary": {
+        "staged": lambda m: drafts.Staged(
+            m.other, drafts.OtherVocabulary(m.model, 2, tokenizers=letters_of(m.model)), 3
+        ),
+    },
     "Lookahead": {
         "default": lambda m: drafts.Lookahead(),
         "no prompt": lambda m: drafts.Lookahead(window=4, ngram=3, guesses=2, pool_size=5, from_prompt=False),

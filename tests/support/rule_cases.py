@@ -40,6 +40,25 @@ TABLES = {
 }
 
 
+def random_shape(seed):
+    """Return a tree of up to five nodes with at most three children each, honest in either way of drawing."""
+    generator = np.random.default_rng(seed)
+    size, replacement = int(generator.integers(2, 6)), bool(generator.integers(2))
+    parents, fixed, scouts = [], [], []
+    for node in range(size):
+        parent = int(generator.choice([n for n in range(-1, node) if parents.count(n) < 3]))
+        # A fixed id behind drawn siblings would be one that was not removed from its law.
+        is_fixed = generator.random() < 0.3 and (replacement or parent not in parents)
+        if parent in scouts or generator.random() < 0.15:
+            scouts.append(node)
+        parents.append(parent)
+        fixed.append(int(generator.integers(3)) if is_fixed else None)
+    return Shape(tuple(parents), tuple(fixed), tuple(scouts), without_replacement=not replacement)
+
+
+RANDOM_TREES = {str(seed): random_shape(seed) for seed in range(40)}
+
+
 def tables_for(shape: Shape) -> dict[str, tuple[Floats, Floats]]:
     """Return all tables, but for siblings without replacement: two of these cannot be drawn from a law of one id."""
     fits = {name: (np.count_nonzero(draft, axis=-1) > 1).all() for name, (_, draft) in TABLES.items()}

@@ -18,6 +18,7 @@ from tests.support.chats import joining_template, small_tokenizer, template_name
 from tests.support.draft_rows import Rows
 from tests.support.lookahead_spy import SpiedLookahead, nodes_unlike_their_chains
 from tests.support.models import rough_view, tiny_transformer
+from tests.support.registry import LETTERS
 from tests.support.sources import Chains, RandomTrees, SiblingTrees
 
 RIGHT, WRONG = 1e-10, 1e-6  # of the right program at most, of a mutant at least
@@ -119,6 +120,17 @@ def scores_of_a_growing_tree_that_move():
     return float(
         (model.score(tokens, parents, torch.tensor([9]), cache, row, "all", (), 3).logits - whole[:, 3:]).abs().max()
     )
+
+
+def law_with_a_block():
+    """Chains of which the longest beginning that stands is kept; a model whose residuals keep two ids."""
+    model = drafts.SmallTransformer(TabularLM(random_table(3, 2, 39)), num_draft_tokens=2)
+    return _law_distance(model, "block")
+
+
+def law_with_a_tree_asked_upwards():
+    """Trees whose leaves are asked first."""
+    return _law_distance(drafts.SmallTransformer(TabularLM(DRAFT), tree=Paths([(0, 0), (1,)])), "traversal")
 
 
 def law_with_two_models_merged():
@@ -243,6 +255,18 @@ def lengths_that_depend_on_the_slot():
     return len(set(drafted[0]) ^ set(drafted[1]))
 
 
+def drafts_from_a_store_that_depend_on_the_batch():
+    """Draft lengths that change with the number of slots, of a source that remembers what its requests put out."""
+    drafted = []
+    for size in (1, 3, None):
+        source = drafts.SuffixAutomaton(4, store_size=200)
+        source.remember([[1, 2, 0, 0, 1]])
+        decoder = SpeculativeDecoder(TabularLM(TARGET), source)
+        run = decoder.generate([PROMPT, *MATES] * 2, 12, PLAIN, seed=3, batch_size=size).records.columns()
+        drafted.append(set(zip(run["request"], run["num_committed"], run["num_drafted"], strict=True)))
+    return sum(len(drafted[0] ^ other) for other in drafted[1:])
+
+
 def equal_neighbours():
     """Pairs of neighbours among 64 equal prompts whose 24 sampled ids are the same (probability below 1e-6 a pair)."""
     decoder = SpeculativeDecoder(TabularLM(TARGET), _model())
@@ -281,6 +305,26 @@ def wrong_drafts_of_a_greedy_model():
     SpeculativeDecoder(TabularLM(TARGET), source).generate([PROMPT, *MATES], 20, PLAIN)
     assert any(drafted for _, drafted in source.seen)
     return sum(drafted != _greedy(ids, len(drafted)) for ids, drafted in source.seen)
+
+
+def laws_unlike_those_of_the_common_pieces():
+    """Distance of what a model with another tokenizer declares from its law after what it ought to read, restricted.
+
+    The first row's "ab" is two of its ids at first, and one when "cd", which it lacks, is read again with it.
+    """
+    table = random_table(6, 2, 41)
+    rows = Rows(drafts.OtherVocabulary(TabularLM(table), 2, tokenizers=LETTERS[6]), sampling=PLAIN)
+    rows.seat({0: [0, 1], 1: [5], 2: [2, 3]})
+    distance = 0.0
+    for reads in ([(1, 0), (5, 2), (5, 2)], [(4, 5, 2), (5, 2, 1), (5, 2, 5, 2)]):
+        laws = rows.propose(dict.fromkeys(range(3), 2)).node_laws.dense(6).double().numpy()
+        for row, own in enumerate(reads):
+            wanted = np.zeros(6)
+            wanted[:5] = law_after(table, own)[[1, 0, 5, 2, 4]]
+            distance += float(np.abs(laws[row, 0] - wanted / wanted.sum()).sum())
+        if len(rows.ids[0]) == 2:
+            rows.settle({0: [5], 1: [0], 2: [5]})
+    return distance
 
 
 def verified_scouts():
@@ -355,6 +399,8 @@ STATISTICS = [
     law_with_a_grown_tree,
     laws_of_a_tree_that_are_not_its_paths,
     scores_of_a_growing_tree_that_move,
+    law_with_a_block,
+    law_with_a_tree_asked_upwards,
     law_with_two_models_merged,
     law_with_a_staged_model,
     law_with_a_staged_tree,
@@ -372,9 +418,11 @@ STATISTICS = [
     joint_law_under_a_shared_budget,
     outputs_that_depend_on_the_batch,
     lengths_that_depend_on_the_slot,
+    drafts_from_a_store_that_depend_on_the_batch,
     equal_neighbours,
     rejections_of_a_perfect_draft,
     wrong_drafts_of_a_greedy_model,
+    laws_unlike_those_of_the_common_pieces,
     verified_scouts,
     faults_of_the_draft,
     faults_of_lookahead,

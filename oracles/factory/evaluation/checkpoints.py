@@ -9,8 +9,8 @@ from torch import Tensor
 
 from oracles.checkpoints.loading import checkpoint_folder
 from oracles.factory.training.held_out import load_exported
+from oracles.heads import load_exit_head
 from oracles.transformer.eager import Transformer
-from oracles.transformer.heads import load_head
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def head_logits(name_or_path: str, oracle: Transformer) -> tuple[int, Callable[[
         name_or_path: an embedded head or a directory; ValueError if it does not fit the oracle.
         oracle: in training form.
     """
-    head = load_head(name_or_path, oracle)
+    head = load_exit_head(name_or_path, oracle)
 
     def logits(ids: Tensor) -> Tensor:
         stream = oracle.streams(ids)[head.num_layers - 1]

@@ -2,7 +2,7 @@
 
 from specdec.drafting.shapes.dynamic import Grown, ReRanked
 from specdec.drafting.shapes.optimal import optimal_tree
-from specdec.drafting.shapes.shape import Best, Level, TreeShape, check_count
+from specdec.drafting.shapes.shape import Best, Level, TreeShape, check_count, check_size
 from specdec.drafting.shapes.static import Chain, Kary, Paths
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "ReRanked",
     "TreeShape",
     "check_count",
+    "check_size",
     "optimal_tree",
 ]

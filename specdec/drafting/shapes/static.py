@@ -9,7 +9,6 @@ import numpy as np
 
 from specdec.contracts import BoolArray, IntArray, TreePlan
 from specdec.drafting.shapes.shape import Best, Level, Path, check_count, check_size
-from specdec.transfers import largest, to_list
 
 
 class StaticShape(ABC):
@@ -97,12 +96,12 @@ class StaticShape(ABC):
     def plan(self, max_depth: IntArray, max_nodes: IntArray) -> tuple[TreePlan, IntArray]:
         """Return the nodes of the largest tree within the limits, and how many of them each row has."""
         if (
-            min(to_list(max_depth), default=0) >= self.max_depth
-            and min(to_list(max_nodes), default=0) >= self.num_nodes
+            min(max_depth.tolist(), default=0) >= self.max_depth
+            and min(max_nodes.tolist(), default=0) >= self.num_nodes
         ):
             return self._whole, np.full(len(max_depth), self.num_nodes)
         sizes = self._sizes(max_depth, max_nodes)
-        size = largest(sizes)
+        size = max(sizes.tolist(), default=0)
         if size not in self._plans:
             self._plans[size] = self._whole.first(size)
         return self._plans[size], sizes

@@ -7,25 +7,31 @@ from specdec.kernels.compiled.laws import FILTERS, NATIVE_DTYPES, NEUTRAL, Nativ
 from specdec.kernels.compiled.memory import integers, place
 from specdec.kernels.compiled.open_verdict import OpenVerdict
 from specdec.kernels.compiled.penalties import NativePenalties
-from specdec.kernels.compiled.schema import enumeration, fields_of
+from specdec.kernels.compiled.schema import OtherKind, enumeration, fields_of
 from specdec.kernels.compiled.unavailable import NativeUnavailable
-from specdec.kernels.compiled.walks import DraftBuffers, Limits, NativeVerdict, NativeWalks, VerifyInputs, Way
+from specdec.kernels.compiled.walks import (
+    NativeVerdict,
+    NativeWalks,
+    PackedDrafts,
+    VerifyInputs,
+    Way,
+)
 
 __all__ = [
     "FILTERS",
     "HEADERS",
     "NATIVE_DTYPES",
     "NEUTRAL",
-    "DraftBuffers",
     "Fault",
     "FaultCode",
-    "Limits",
     "NativeLaws",
     "NativePenalties",
     "NativeUnavailable",
     "NativeVerdict",
     "NativeWalks",
     "OpenVerdict",
+    "OtherKind",
+    "PackedDrafts",
     "Unit",
     "VerifyInputs",
     "Way",

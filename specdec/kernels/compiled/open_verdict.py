@@ -1,12 +1,14 @@
 """A verdict of compiled code before its numbers are drawn: its law, and what any numbers would make of it."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from specdec.kernels.compiled.memory import Integers
-from specdec.kernels.compiled.walks import DraftBuffers, Limits, NativeWalks, VerifyInputs
+from specdec.contracts import Budget, FloatArray, IntArray, Tree
+from specdec.kernels.compiled.walks import NativeWalks, PackedDrafts
 
 Rows = NDArray[np.integer[Any]]
 
@@ -17,22 +19,21 @@ class OpenVerdict(NamedTuple):
     Attributes:
         rule: the name of the rule whose law it is.
         walks: calls compiled code.
-        drafts, ids, peaks, limits, by: of the call.
+        drafts, ids, peaks, logits: of the call.
     """
 
     rule: str
     walks: NativeWalks
-    drafts: DraftBuffers
-    ids: Integers
+    drafts: PackedDrafts
+    ids: IntArray
     peaks: NDArray[Any]
-    limits: Limits
-    by: VerifyInputs
+    logits: Tensor | None
 
-    def law(self) -> tuple[NDArray[np.float64], NDArray[Any]] | None:
+    def law(self) -> tuple[FloatArray, NDArray[Any]] | None:
         """Return the law that the verdict is drawn from; see ``NativeWalks.law``."""
-        return self.walks.law(self.drafts, self.ids, self.peaks, self.limits, self.by)
+        return self.walks.law(self.drafts, self.ids, self.peaks, self.logits)
 
-    def verify(self, rows: Rows, uniforms: NDArray[np.float64]) -> tuple[Integers, Integers] | None:
+    def verify(self, rows: Rows, uniforms: FloatArray) -> tuple[IntArray, IntArray] | None:
         """Return what given numbers make of some rows.
 
         Args:
@@ -48,28 +49,25 @@ class OpenVerdict(NamedTuple):
 
         Cost: one call, and a copy of the logits of these rows.
         """
-        some = _select(self, rows)
-        verdict = self.walks(some.drafts, some.ids, some.peaks, some.limits, some.by._replace(numbers=uniforms))
+        some = _select(self.drafts, rows)
+        verdict = self.walks(some, self.ids[rows], self.peaks[rows], _part(self.logits, rows), uniforms)
         return None if verdict is None else (verdict.stops, verdict.next_ids)
 
 
-def _select(verdict: OpenVerdict, rows: Rows) -> OpenVerdict:
-    """Return the verdict on some rows (indices into this batch)."""
-    drafts, by, limits = verdict.drafts, verdict.by, verdict.limits
-    drawn, laws = (None if of is None else (of[0], of[1][rows], of[2][rows]) for of in (by.drawn, by.laws))
-    without = None if by.without_replacement is None else by.without_replacement[rows]
-    return verdict._replace(
-        drafts=DraftBuffers._make(part[rows] if isinstance(part, np.ndarray) else part for part in drafts),
-        ids=verdict.ids[rows],
-        peaks=verdict.peaks[rows],
-        limits=limits._replace(
-            max_depth=limits.max_depth[rows], max_nodes=limits.max_nodes[rows], ignores_eos=limits.ignores_eos[rows]
-        ),
-        by=by._replace(
-            logits=None if by.logits is None else by.logits[rows],
-            filters=None if by.filters is None else by.filters[:, rows],
-            drawn=drawn,
-            laws=laws,
-            without_replacement=without,
-        ),
+def _part(values: Any, rows: Rows) -> Any:
+    return None if values is None else values[rows]
+
+
+def _select(packed: PackedDrafts, rows: Rows) -> PackedDrafts:
+    """Return some rows (indices into this batch), packed anew."""
+    draft, nodes, budget, by = packed.draft, packed.nodes, packed.budget, packed.by
+    assert by is not None
+    names = ("is_scout", "source", "undefined", "laws", "without_replacement")
+    return PackedDrafts(
+        replace(draft, **{name: _part(getattr(draft, name), rows) for name in names}),
+        Tree(nodes.tokens[rows], _part(nodes.parents, rows), nodes.num_nodes[rows]),
+        Budget(budget.max_depth[rows], budget.max_nodes[rows]),
+        packed.ignores_eos[rows],
+        packed.eos_ids,
+        by._replace(filters=None if by.filters is None else by.filters[:, rows], laws=_part(by.laws, rows)),
     )

@@ -57,78 +57,94 @@ class Array(NamedTuple):
 
     Attributes:
         kind: of its numbers; None: that of the call's floats.
-        shape_of: returns its shape, given the sizes of the call by name.
+        shape_of: returns its shape, given the sizes of the call by name; a number for one dimension.
         is_optional: it may be absent.
         is_written: it is written to, so that a copy will not do.
     """
 
     kind: Kind | None
-    shape_of: Callable[[Mapping[str, int]], tuple[int, ...]]
+    shape_of: Callable[[Mapping[str, int]], Any]
     is_optional: bool
     is_written: bool
 
 
 _SMALL = 4096  # bytes; to copy so many costs less than to ask numpy for an address
+LATER: Any = object()  # in place of an array that ``Crossing.fill`` brings
 
 
 class Crossing(ctypes.Structure):
     """A structure of a header; see ``structure``.
 
     Attributes:
-        members: its fields by name: what an array must be; None for numbers and structures.
+        members: its fields by name, but for ``is_double``: what an array must be; None for numbers and structures.
         neutral: the numbers that fields have unless they are given, where the header says so.
+        tells_kind: whether it has a field ``is_double``.
         kept: what it points to, which must not go before it does.
     """
 
     members: ClassVar[dict[str, Array | None]] = {}
     neutral: ClassVar[dict[str, float]] = {}
+    tells_kind: ClassVar[bool] = False
     kept: list[Any]
 
     @classmethod
-    def of(cls, sizes: Mapping[str, int], floats: Kind, /, **values: Any) -> "Crossing":
+    def of(cls, sizes: Mapping[str, int], floats: Kind | None, /, **values: Any) -> Any:
         """Return the structure of some values: arrays, nested structures and numbers; sizes fill fields of their names.
+
+        Args:
+            sizes: of the call, by name.
+            floats: the kind of its floats; None: it is not known yet, and none of them is given.
+            values: of the fields, LATER for an array that is not known yet.
 
         Raises:
             ValueError: an array has another shape, or is absent where there must be one, or cannot be written to.
             OtherKind: an array's numbers are of another kind.
+            TypeError: nothing is said of a field.
 
         Cost: half a microsecond an array.
         """
-        given: dict[str, Any] = {}
-        kept = list(values.values())
-        for name, array in cls.members.items():
+        for name in cls.members.keys() - values.keys():
+            if cls.members[name] is not None or name not in sizes:
+                raise TypeError(f"{cls.__name__} lacks its {name}")
+            values[name] = sizes[name]
+        made = cls()
+        made.kept = []
+        made.fill(sizes, floats, **values)
+        return made
+
+    def fill(self, sizes: Mapping[str, int], floats: Kind | None, /, **values: Any) -> None:
+        """Set some fields; arguments and errors as of ``of``."""
+        if self.tells_kind:
+            self.is_double = floats is _KINDS["double"]
+        self.kept += values.values()
+        for name, value in values.items():
+            array = self.members[name]
             if array is None:
-                given[name] = values[name] if name in values else _size(cls, name, sizes, floats)
+                setattr(self, name, value)
                 continue
-            value, (kind, shape_of, is_optional, is_written) = values[name], array
+            kind, shape_of, is_optional, is_written = array
+            if value is LATER:
+                continue
             if value is None and is_optional:
+                setattr(self, name, None)
                 continue
             kind, wanted = kind or floats, shape_of(sizes)
+            assert kind is not None
+            if not isinstance(wanted, tuple):
+                wanted = (wanted,)
             # The two usual cases; whatever else is looked at closely.
             if isinstance(value, Tensor):
                 if value.dtype is kind[1] and value.shape == wanted and value.is_cpu and value.is_contiguous():
-                    given[name] = value.data_ptr()
+                    setattr(self, name, value.data_ptr())
                     continue
             elif value is None or is_written or value.nbytes > _SMALL:
                 pass
             elif value.dtype == kind[0] and value.shape == wanted:
-                given[name] = value.tobytes()
+                setattr(self, name, value.tobytes())
                 continue
-            value = _whole(f"{cls.__name__}.{name}", value, kind, wanted, is_written)
-            kept.append(value)
-            given[name] = value.data_ptr() if isinstance(value, Tensor) else place(value)
-        made = cls(**given)
-        made.kept = kept
-        return made
-
-
-def _size(cls: type[Crossing], name: str, sizes: Mapping[str, int], floats: Kind) -> int:
-    """Return the number of a field that was not given: a size of its name, or whether floats are double."""
-    if name == "is_double":
-        return floats is _KINDS["double"]
-    if name not in sizes:
-        raise TypeError(f"{cls.__name__} lacks its {name}")
-    return sizes[name]
+            value = _whole(f"{type(self).__name__}.{name}", value, kind, wanted, is_written)
+            self.kept.append(value)
+            setattr(self, name, value.data_ptr() if isinstance(value, Tensor) else place(value))
 
 
 def _whole(where: str, value: Numbers | None, kind: Kind, wanted: tuple[int, ...], is_written: bool) -> Numbers:
@@ -244,7 +260,9 @@ def structure(header: Path, name: str) -> Any:
         one.name: _array_of(one, shape) for one in declarations if (shape := shapes.get(one.name)) is not None
     }
     neutral = {one.name: float(one.value) for one in declarations if one.value}
-    return type(name, (Crossing,), {"_fields_": fields, "members": members, "neutral": neutral})
+    tells_kind = members.pop("is_double", LATER) is None
+    named = {"_fields_": fields, "members": members, "neutral": neutral, "tells_kind": tells_kind}
+    return type(name, (Crossing,), named)
 
 
 def _array_of(field: _Declared, shape: re.Match[str]) -> Array:
@@ -279,10 +297,10 @@ def _body(header: Path, pattern: str) -> str | None:
     return next((body for file in included if file.exists() and (body := _body(file, pattern)) is not None), None)
 
 
-def _shape_of(text: str) -> Callable[[Mapping[str, int]], tuple[int, ...]]:
-    """Return what makes a shape of ``[batch][width - 1][2]``, given the sizes by name."""
+def _shape_of(text: str) -> Callable[[Mapping[str, int]], Any]:
+    """Return what makes a shape of ``[batch][width - 1][2]``, given the sizes by name; a number if it has one part."""
     parts = text[1:-1].split("][")
-    if len(parts) > 1 and all(part.isidentifier() for part in parts):
+    if all(part.isidentifier() for part in parts):
         return itemgetter(*parts)
     split = [(name, int(less or 0)) for name, _, less in (part.partition(" - ") for part in parts)]
     return lambda sizes: tuple([int(name) if name.isdigit() else sizes[name] - less for name, less in split])

@@ -1,4 +1,4 @@
-"""Head modules: what reads the law of the next id out of a transformer's residual stream before its last layer."""
+"""Exit heads: what reads the law of the next id out of a transformer's residual stream before its last layer."""
 
 import json
 from dataclasses import asdict, dataclass, fields
@@ -73,7 +73,7 @@ def save_head(adapter: Adapter, shape: HeadShape, folder: Path) -> None:
     (folder / CONFIG).write_text(json.dumps(asdict(shape), indent=2) + "\n", encoding="utf-8")
 
 
-def load_head(name_or_path: str | Path, oracle: LoadedOracle) -> ExitHead:
+def load_exit_head(name_or_path: str | Path, oracle: LoadedOracle) -> ExitHead:
     """Return a trained exit head, bound to the oracle that it was trained on.
 
     Args:
@@ -113,7 +113,10 @@ def _folder(name_or_path: str | Path) -> Path:
     folder = Path(name_or_path)
     if not (folder / CONFIG).is_file():
         known = ", ".join(head_names()) or "there are none"
-        raise ValueError(f"{str(name_or_path)!r} is neither an embedded head ({known}) nor a folder with {CONFIG}")
+        raise ValueError(
+            f"{str(name_or_path)!r} is neither an embedded head ({known}) nor a folder with {CONFIG}, or with the "
+            "config.json of a published head"
+        )
     return folder
 
 

@@ -1,0 +1,309 @@
+"""Draft with a model that has another tokenizer: what both vocabularies can spell, read again where they differ."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.contracts import (
+    Budget,
+    Context,
+    Draft,
+    DraftSession,
+    IntArray,
+    Needs,
+    Offers,
+    Oracle,
+    Randomness,
+    Scores,
+)
+from specdec.drafting import (
+    ChainSampler,
+    DraftModel,
+    SharedPieces,
+    Spelling,
+    check_temperature,
+    first_undefined,
+    point_chains,
+)
+from specdec.drafting.lengths import LengthPolicy, LengthSession, chain_offers, depth_limits, resolve
+from specdec.laws import argmax
+from specdec.transfers import HOST, on_device
+
+Mapping = Literal["intersection", "text"]
+# Ids of the model for one of the target that its cache has room for.
+_MOST_IDS = 4
+
+
+class OtherVocabulary:
+    """Draft tokens sampled from a model whose ids mean something else than the oracle's.
+
+    Pieces of the two vocabularies are the same if their bytes are. The model's law is restricted to the common pieces,
+    renormalised, and indexed by the oracle's ids, so that it is a law like any other; of the other pieces of the oracle
+    none is drafted. The model reads what stands as its own ids: a common piece as it is, any other one as text, back to
+    the last stable boundary (``specdec.drafting.Spelling``), to where its cache is rolled back too.
+
+    Args:
+        model: any object with the oracle contract, whose tokenizer spells text byte for byte.
+        num_draft_tokens: tokens to draft; shorthand for ``length=Fixed(num_draft_tokens)``. Default 3.
+        length: a length policy.
+        temperature: of the drafts; None follows each request, 0 drafts greedily. The request's other warping applies
+            to the restricted law.
+        mapping: "intersection": as above. "text": the model goes on greedily in its own ids, and the oracle's tokenizer
+            reads what it wrote; drafts are point masses, and any piece of the oracle may be drafted.
+        tokenizers: of the model and of the oracle, if they are not what these bring (``tokenizers.Tokenizer``).
+
+    Raises:
+        ValueError: an argument out of range; mapping="text" with a temperature above 0, or with a length that reads
+            confidences or entropies. In ``open``: a tokenizer that is missing, or the model's changes the text that it
+            reads (it puts a space before it, say); for an intersection, vocabularies without a common piece.
+
+    Guarantee: the declared law of a node is the one its token was drawn from; greedy tokens and texts are point masses.
+        Lossless under every lossless rule for chains. What the model reads follows from a row's ids alone, so it is
+        reproducible. A row whose text ends within a character that the model cannot read yet drafts nothing until it
+        can; so does one whose text takes over four times as many of the model's ids, or more than its context.
+    Cost: a pass of the model for each token, and O(V) to move its logits; to catch up, one pass if the model is at most
+        two ids behind, else one more. Nothing is drafted in one native call. An emitted id that the model lacks costs a
+        look-up, or its tokenizer some ten microseconds, in Python. Ids that are taken back cost reading all others
+        again. The vocabularies are read once a source, about 0.1 s for 50,000 ids. A text takes as many passes a token
+        as the row's text so far took ids of the model for one of the oracle, and one more.
+    Source: Timor et al. 2025 (arXiv 2502.05202), token-level intersection (TLI). Texts: the assisted generation of
+        transformers with an ``assistant_tokenizer``.
+    Deviations: pieces are compared by their bytes, not as they are written, so that tokenizers of different kinds agree
+        on them. Ids that both have are never read again by themselves, which keeps the model's keys of what it drafted.
+    """
+
+    name = "other_vocabulary"
+    needs = Needs()
+    vocab_size = None
+
+    def __init__(
+        self,
+        model: Oracle,
+        num_draft_tokens: int | None = None,
+        length: LengthPolicy | None = None,
+        temperature: float | None = None,
+        mapping: Mapping = "intersection",
+        tokenizers: tuple[Any, Any] | None = None,
+    ) -> None:
+        check_temperature(temperature)
+        if mapping not in get_args(Mapping):
+            raise ValueError(f"mapping must be one of {get_args(Mapping)}, not {mapping!r}")
+        self.model, self.temperature, self.mapping, self.tokenizers = model, temperature, mapping, tokenizers
+        self.length = resolve(num_draft_tokens, length, default=3)
+        if mapping == "text":
+            _check_greedy(temperature, self.length)
+        self._shared: tuple[Any, int, SharedPieces] | None = None  # with the oracle's tokenizer and vocabulary
+
+    @property
+    def offers(self) -> Offers:
+        """What it declares."""
+        return chain_offers(self.length, laws=self.mapping == "intersection" and self.temperature != 0)
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
+        """Return a session for a run."""
+        shared, length = self.shared_with(oracle), self.length.open(num_rows)
+        reader = _Reader(DraftModel(self.model, num_rows, _MOST_IDS * capacity, oracle.device), shared, num_rows)
+        if self.mapping == "text":
+            return _TextSession(reader, length, (self.tokenizers or (None, oracle.tokenizer))[1])
+        sampler = ChainSampler(length, self.temperature, oracle.device)
+        return _LawSession(reader, sampler, oracle)
+
+    def shared_with(self, oracle: Oracle) -> SharedPieces:
+        """Return what the model's vocabulary has in common with an oracle's; the last one's is kept.
+
+        Raises:
+            ValueError: see the class.
+        """
+        own, target = self.tokenizers or (self.model.tokenizer, oracle.tokenizer)
+        for whose, tokenizer in (("model", own), ("oracle", target)):
+            if tokenizer is None:
+                raise ValueError(
+                    f"draft {self.name!r}: the {whose} has no tokenizer, so nobody knows what its ids stand for: give "
+                    "tokenizers=(the model's, the oracle's), or a SmallTransformer if their ids are the same"
+                )
+        if self._shared is None or self._shared[0] is not target or self._shared[1] != oracle.vocab_size:
+            shared = SharedPieces(own, self.model.vocab_size, target, oracle.vocab_size)
+            _check_shared(self.name, shared, self.mapping)
+            self._shared = target, oracle.vocab_size, shared
+        return self._shared[2]
+
+
+def _check_shared(name: str, shared: SharedPieces, mapping: Mapping) -> None:
+    """Raise ValueError if a model cannot draft by the pieces that it shares with a target, or cannot read its text."""
+    if mapping == "intersection" and not shared.target_ids.size:
+        raise ValueError(
+            f"draft {name!r}: the vocabularies of model and oracle have no piece in common, so that every draft would "
+            "be empty: give mapping='text', or another model (python -m experiments.overlap tells what two share)"
+        )
+    if not shared.reads_text:
+        raise ValueError(
+            f"draft {name!r}: the model's tokenizer changes the text that it reads (it puts a space before it, or "
+            "leaves something out), so that its ids do not spell the oracle's text: give a model with a byte-level one"
+        )
+
+
+def _restrict(logits: Tensor, model_ids: Tensor, target_ids: Tensor, vocab_size: int) -> Tensor:
+    """Return logits ``[..., V]`` of the target's ids from the model's, -inf for pieces that the model lacks."""
+    moved = logits.new_full((*logits.shape[:-1], vocab_size), -torch.inf)
+    moved[..., target_ids] = logits[..., model_ids]
+    return moved
+
+
+def _check_greedy(temperature: float | None, length: LengthPolicy) -> None:
+    """Raise ValueError if something is asked of texts that only laws have."""
+    if temperature:
+        raise ValueError(f"temperature={temperature}: mapping='text' drafts greedily; leave it out, or give 0")
+    if length.reads_confidence or length.reads_entropy:
+        raise ValueError("length reads confidences or entropies, and mapping='text' has none: use Fixed or Heuristic")
+
+
+class _Reader:
+    """A model at work on rows of the target's ids, which it reads as its own.
+
+    Args:
+        model: with a cache.
+        shared: what the vocabularies have in common.
+        num_rows: of the run.
+
+    Attributes:
+        sizes: ``[num_rows]`` the model's ids of each row.
+    """
+
+    def __init__(self, model: DraftModel, shared: SharedPieces, num_rows: int) -> None:
+        self.model, self.shared = model, shared
+        self.spellings = [Spelling(shared) for _ in range(num_rows)]
+        self.ids = np.zeros((num_rows, model.capacity), dtype=np.int64)  # as far as the model's context reaches
+        self.sizes = np.zeros(num_rows, dtype=np.int64)
+
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray]) -> None:
+        """Take in new requests."""
+        texts = []
+        for row, prompt in zip(rows.tolist(), prompts, strict=True):
+            self.spellings[row] = Spelling(self.shared)
+            _, text = self._read(row, 0, prompt.tolist())
+            texts.append(np.array(text or [0], dtype=np.int64))  # of an id alone no key is made
+        self.model.begin(rows, texts)
+
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray) -> None:
+        """Learn what stands; arguments as of ``DraftSession.sync``."""
+        read = [
+            self._read(row, size, [one for one in ids if one >= 0])
+            for row, size, ids in zip(rows.tolist(), keep.tolist(), new_ids.tolist(), strict=True)
+        ]
+        stable, blocks = zip(*read, strict=True)
+        width = max(map(len, blocks))
+        padded = np.array([[*block, *[-1] * (width - len(block))] for block in blocks], dtype=np.int64)
+        self.model.sync(rows, np.array(stable, dtype=np.int64), padded.reshape(len(rows), width))
+
+    def _read(self, row: int, keep: int, new_ids: list[int]) -> tuple[int, list[int]]:
+        """Let ids follow the first ``keep`` of a row; return how many of the model's ids stand, and the next."""
+        spelling = self.spellings[row]
+        spelling.cut(keep)
+        for one in new_ids:
+            spelling.append(one)
+        stable = spelling.stable
+        new = spelling.settle()
+        room = self.ids[row, stable : stable + len(new)]
+        room[:] = new[: len(room)]
+        self.sizes[row] = len(spelling.own)
+        return stable, new
+
+    def context(self, rows: IntArray, context: Context) -> Context:
+        """Return the context of rows as the model reads it; its warping is the target's still."""
+        self.model.read_back()
+        sizes = self.sizes[rows]
+        return replace(context, ids=self.ids[rows, : int(sizes.max())], num_committed=sizes)
+
+    def room(self, rows: IntArray) -> IntArray:
+        """Return ``[B]`` how many ids of its own the model may draft; none after text that it cannot read."""
+        is_read = np.array([self.spellings[row].is_whole for row in rows.tolist()]) & (self.sizes[rows] > 0)
+        return np.where(is_read, self.model.room(self.sizes[rows]), 0)
+
+
+class _Session(DraftSession):
+    def __init__(self, reader: _Reader, length: LengthSession) -> None:
+        self.reader, self.length = reader, length
+
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        self.length.begin(rows)
+        self.reader.begin(rows, prompts)
+
+    def end(self, rows: IntArray) -> None:
+        self.reader.model.end(rows)
+
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+        self.reader.sync(rows, keep, new_ids)
+
+
+class _LawSession(_Session):
+    def __init__(self, reader: _Reader, sampler: ChainSampler, oracle: Oracle) -> None:
+        super().__init__(reader, sampler.length)
+        self.sampler, self.vocab_size, shared = sampler, oracle.vocab_size, reader.shared
+        ids = shared.model_ids, shared.target_ids, np.maximum(np.array(shared.to_model), 0)
+        self.model_ids, self.target_ids, self.to_model = (on_device(one, oracle.device) for one in ids)
+
+    def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        model, own = self.reader.model, self.reader.context(rows, context)
+
+        def next_logits(depth: int, tokens: Tensor, live: IntArray) -> Tensor:
+            if depth == 0:
+                logits = model.catch_up(rows, own, live)
+            else:
+                logits = model.advance(rows, self.to_model[tokens[:, depth - 1 : depth]], live)
+            return _restrict(logits, self.model_ids, self.target_ids, self.vocab_size)
+
+        limits = depth_limits(self.length, rows, context.num_committed, budget)
+        limits = np.minimum(limits, self.reader.room(rows))
+        draft = self.sampler(rows, context, limits, randomness, next_logits)
+        model.note(rows, own.num_committed, replace(draft, tokens=self.to_model[draft.tokens]))
+        return draft
+
+
+class _TextSession(_Session):
+    def __init__(self, reader: _Reader, length: LengthSession, tokenizer: Any) -> None:
+        super().__init__(reader, length)
+        self.tokenizer = tokenizer
+
+    def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        limits = depth_limits(self.length, rows, context.num_committed, budget)
+        # As many ids of the model for each of the target as there were so far, and one, so that the last word is whole.
+        wanted = -(-limits * self.reader.sizes[rows] // context.num_committed) + 1
+        counts = np.where(limits > 0, np.minimum(wanted, self.reader.room(rows)), 0)
+        written, undefined = self._write(rows, context, counts)
+        texts = [
+            self._tokens(ids[:count], limit)
+            for ids, count, limit in zip(written.tolist(), counts.tolist(), limits.tolist(), strict=True)
+        ]
+        sizes = np.array([len(text) for text in texts], dtype=np.int64)
+        tokens = np.zeros((len(rows), int(sizes.max(initial=0))), dtype=np.int64)
+        for row, text in zip(tokens, texts, strict=True):
+            row[: len(text)] = text
+        self.length.drafted(rows, sizes)
+        return replace(point_chains(tokens, sizes), undefined=undefined)
+
+    def _write(self, rows: IntArray, context: Context, counts: IntArray) -> tuple[Tensor, Tensor | None]:
+        """Return ``counts`` of the model's likeliest ids for each row, ``[B, N]``, and ``Draft.undefined``."""
+        model, own = self.reader.model, self.reader.context(rows, context)
+        written = torch.zeros(len(rows), int(counts.max(initial=0)), dtype=torch.int64, device=model.device)
+        peaks: list[Tensor] = []
+        while (live := np.flatnonzero(counts > len(peaks))).size:
+            depth = len(peaks)
+            if depth == 0:
+                logits = model.catch_up(rows, own, live)
+            else:
+                logits = model.advance(rows, written[:, depth - 1 : depth], live)
+            ids, peak = argmax(logits)
+            written[:, depth : depth + 1] = ids
+            peaks.append(peak)
+        model.note(rows, own.num_committed, Draft(written, on_device(counts, model.device)))
+        return written, on_device(first_undefined(peaks), HOST) if peaks else None
+
+    def _tokens(self, ids: Sequence[int], limit: int) -> list[int]:
+        """Return up to ``limit`` ids of the target that spell what the model wrote, without a part of a character."""
+        text = self.reader.shared.text_of(ids).decode(errors="ignore")
+        tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids[:limit]
+        return tokens

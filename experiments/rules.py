@@ -1,0 +1,190 @@
+"""Every verification rule on the same drafts: what each keeps of them, beside what any rule could keep at one position.
+
+A run is decoded once with a leading rule, and every other rule judges the same drafts by the same laws on the way. So
+rules are told apart without the luck of their draws: what stands here are expectations over the verdict alone. Beside
+them stand runs by each rule, which write texts of their own. Chains and trees are drawn by a small transformer.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import drafts
+import oracles
+from exactspec.parser import Parser
+from experiments.harness.arguments import PROMPTS, positive, refusing
+from experiments.harness.arms import those_that_fit
+from experiments.harness.conversations import add_template_options, as_conversations
+from experiments.strategies.tree_shapes import shape_of
+from specdec import RULES, Draft, DraftSource, Laws, Oracle, Rule, SamplingParams, SpeculativeDecoder, Verdict
+from specdec.contracts import VerificationRule, check_vocabulary, rule_label
+from specdec.laws import as_laws
+from specdec.prompts import load_prompts
+from specdec.requests import Prompt
+from specdec.stats import Table
+from specdec.stats.report import paired_ratio, show
+from specdec.theory import acceptance, distinct_pair_optimum, independent_draws_optimum
+
+CHAINS, TREES = "standard", "multi_draft"
+LEGEND = {
+    "rule": "lossy ones say so",
+    "tokens a step": "expected on these drafts, with the token that the target adds",
+    "over": "the same over that of the leading rule, with the interval over prompts",
+    "first": "share of steps that keep a first token, expected",
+    "of the optimum": "this share over the most that any lossless rule reaches at one position with candidates drawn "
+    "so; of drawn candidates the ratio has their luck, and may exceed 1",
+    "tau run": "tokens a step of a run by the rule alone, on texts of its own",
+}
+OF_CHAINS = "Of whole chains, no lossless rule that knows the same laws keeps more than block verification."
+OF_TREES = "Of whole trees no optimum is known: one position is all that can be told."
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the rules keep of one step's draft, in expectation.
+
+    Attributes:
+        tokens: by rule, draft tokens.
+        first: by rule, the probability that a first token stands.
+        bound: the optimum of ``first``; None: it is not known for such candidates.
+    """
+
+    tokens: Mapping[str, float]
+    first: Mapping[str, float]
+    bound: float | None
+
+
+@dataclass(frozen=True)
+class Panel(Rule):
+    """Judge as the leading rule does, and keep what others would do; for runs of one request at a time.
+
+    Attributes:
+        leading: whose verdicts count.
+        others: by name.
+        kept: a step each.
+    """
+
+    leading: VerificationRule
+    others: Mapping[str, VerificationRule]
+    kept: list[Kept] = field(default_factory=list)
+
+    name: ClassVar[str] = "panel"
+    lossless: ClassVar[bool] = True
+    trees: ClassVar[bool] = True
+
+    def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
+        """Return the leading rule's verdict on drafts ``[1, N]``."""
+        target = as_laws(target_laws)
+        stops = {name: rule(draft, target).stop_probs[0] for name, rule in self.others.items()}
+        tokens = {name: float(probs @ draft.tree.depth[0].double()) for name, probs in stops.items()}
+        first = {name: float(1 - probs[0]) for name, probs in stops.items()}
+        self.kept.append(Kept(tokens, first, bound_of(draft, target)))
+        return self.leading(draft, target)
+
+
+def bound_of(draft: Draft, target: Laws) -> float | None:
+    """Return the largest probability with which a lossless rule keeps a first token of candidates drawn so.
+
+    None if it is not known: tokens were chosen, or more than two were drawn without replacement.
+    """
+    children = torch.nonzero((draft.tree.above[0] == 0) & draft.is_verified[0]).flatten()
+    if draft.laws is None or target.all_points or not len(children):
+        return None
+    laws = [law.dense()[0].double().numpy() for law in (target[:, 0], draft.laws[:, int(children[0])])]
+    p, q = (law / law.sum() for law in laws)
+    if len(children) == 1:
+        return acceptance(p, q)
+    if draft.without_replacement is None:
+        return independent_draws_optimum(p, q, len(children))
+    return distinct_pair_optimum(p, q) if len(children) == 2 else None
+
+
+def measure(
+    oracle: Oracle, source: DraftSource, leading: str, prompts: Sequence[Prompt], asked: Mapping[str, Any]
+) -> list[list[Kept]]:
+    """Return, for each prompt, what the rules that judge a source's drafts keep of each step."""
+    branches = source.offers.trees
+    fitting = {name: rule for name, rule in RULES.items() if not rule.coupled and (rule.trees or not branches)}
+    found = []
+    for number, prompt in enumerate(prompts):
+        panel = Panel(RULES[leading], fitting)
+        SpeculativeDecoder(oracle, source, panel).generate([prompt], seed=[(0, number)], **asked)
+        found.append(panel.kept)
+    return found
+
+
+def rows_of(
+    oracle: Oracle, source: DraftSource, leading: str, prompts: Sequence[Prompt], asked: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return a row for each rule."""
+    steps = measure(oracle, source, leading, prompts, asked)
+    counts = np.array([len(kept) for kept in steps])
+    totals = {
+        name: counts + np.array([sum(one.tokens[name] for one in kept) for kept in steps]) for name in names(steps)
+    }
+    rows = []
+    for name, total in totals.items():
+        known = [[(one.first[name], one.bound) for one in kept if one.bound is not None] for kept in steps]
+        first, bound = (np.array([sum(pair[part] for pair in kept) for kept in known]) for part in (0, 1))
+        run = SpeculativeDecoder(oracle, source, name).generate(prompts, **asked)
+        all_first = sum(one.first[name] for kept in steps for one in kept)
+        rows.append({
+            "rule": name if RULES[name].lossless else f"{rule_label(RULES[name])}, lossy",
+            "tokens a step": float(total.sum() / counts.sum()),
+            "over": str(paired_ratio(total, totals[leading])),
+            "first": float(all_first / counts.sum()),
+            "of the optimum": str(paired_ratio(first, bound)) if bound.sum() > 0 else None,
+            "tau run": run.stats.block_efficiency,
+        })  # fmt: skip
+    return rows
+
+
+def names(steps: Sequence[Sequence[Kept]]) -> list[str]:
+    """Return the rules that judged."""
+    return list(next(one.tokens for kept in steps for one in kept))
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Return the arguments."""
+    parser = Parser(__doc__)
+    add = parser.add_argument
+    add("--oracle", default="code", help="embedded checkpoint or Hugging Face checkpoint directory (%(default)s)")
+    add("--model", default="code-draft", help="the small transformer (%(default)s)")
+    add("--num-prompts", type=positive, default=12, help="spread over their kinds (%(default)s)")
+    add("--max-new-tokens", type=positive, default=64, help="per prompt (%(default)s)")
+    add("--num-draft-tokens", type=positive, default=5, help="of the chains (%(default)s)")
+    add("--tree", default="kary:2x3", metavar="SHAPE", help="of the trees (%(default)s)")
+    add("--temperature", type=float, default=1.0, help="of the requests, above 0 (%(default)s)")
+    add_template_options(parser)
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Decode with a panel of rules, run each rule, and print the tables."""
+    args = parse(argv)
+    with refusing("rules"):
+        if args.temperature <= 0:
+            raise ValueError("--temperature must be above 0: at 0 every rule compares ids, and all are one")
+        tree = shape_of(args.tree)
+        oracle, model = oracles.load(args.oracle), oracles.load(args.model)
+        check_vocabulary("--model", model.vocab_size, model.tokenizer, oracle)
+        put = as_conversations(load_prompts(str(PROMPTS), None, args.num_prompts), oracle, vars(args))
+        prompts = [prompt.start for prompt in those_that_fit(oracle, put, args.max_new_tokens)]
+    asked = {"max_new_tokens": args.max_new_tokens, "sampling": SamplingParams(temperature=args.temperature)}
+    chains = rows_of(oracle, drafts.SmallTransformer(model, args.num_draft_tokens), CHAINS, prompts, asked)
+    trees = rows_of(oracle, drafts.SmallTransformer(model, tree=tree), TREES, prompts, asked)
+    show([
+        Table(f"Chains of {args.num_draft_tokens}", chains, OF_CHAINS, legend=LEGEND),
+        Table(f"Trees {args.tree}", trees, OF_TREES, legend=LEGEND),
+    ])  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+"""Heads: small models that read a transformer's hidden states, ours and published ones."""
+
+from oracles.heads.aux_layers import AuxLayers
+from oracles.heads.block_head import BlockNetwork, BlockShape, DFlashHead
+from oracles.heads.eagle3 import Eagle3Head
+from oracles.heads.eagle3_config import Eagle3Shape
+from oracles.heads.eagle3_network import Eagle3Network
+from oracles.heads.exit_head import ExitHead, HeadShape, head_names, load_exit_head, save_head
+from oracles.heads.head_loading import load_head
+from oracles.heads.medusa_head import MedusaHead, MedusaNetwork, MedusaShape
+
+__all__ = [
+    "AuxLayers",
+    "BlockNetwork",
+    "BlockShape",
+    "DFlashHead",
+    "Eagle3Head",
+    "Eagle3Network",
+    "Eagle3Shape",
+    "ExitHead",
+    "HeadShape",
+    "MedusaHead",
+    "MedusaNetwork",
+    "MedusaShape",
+    "head_names",
+    "load_exit_head",
+    "load_head",
+    "save_head",
+]

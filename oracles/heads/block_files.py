@@ -1,0 +1,218 @@
+"""DFlash and DSpark as they lie on disk: the layouts of their authors, and that of ``speculators``."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oracles.checkpoints.config_keys import ConfigKeys
+from oracles.checkpoints.hf_config import FIXED, INERT, read_layers
+from oracles.checkpoints.tensor_names import PLAIN, Place, first_rows
+from oracles.checkpoints.weights import StoredTensors
+from oracles.heads.aux_layers import AuxLayers, Convention
+from oracles.heads.block_head import BlockNetwork, BlockShape, DFlashHead
+from oracles.heads.head_tensors import check_places, load_network
+from oracles.heads.markov_head import MARKOV_KINDS
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.draft_vocabulary import take_written_ids
+from specdec.contracts import BITWISE_NODES, HostOracle
+
+# Keys that say how a head was trained, or where; and tensors that say nothing of its pass.
+_NAMES_OF_TRAINING = """
+auf auto_map ce_loss_alpha confidence_head_alpha emb_dim gru_hidden_dim has_no_defaults_at_init l1_loss_alpha
+lambda_base_decay_ratio lambda_base_start loss_decay_gamma num_anchors pure_draft_prefix_len speculators_config
+speculators_version tie_word_embeddings model_type architectures
+"""
+_OF_TRAINING = frozenset(_NAMES_OF_TRAINING.split())
+# What ``transformers`` leaves out of a config of Qwen3 layers, because it is the default.
+_QWEN3 = {
+    "head_dim": 128,
+    "hidden_size": 4096,
+    "intermediate_size": 22016,
+    "max_position_embeddings": 32768,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "vocab_size": 151936,
+}
+_FIXED = {**FIXED, "projector_type": "dflash", "shift_label": False}
+_OF_TARGET = frozenset(("t2d", "d2t", "verifier_norm.weight", "verifier_lm_head.weight"))
+DFLASH, DSPARK = ("DFlashDraftModel",), ("Qwen3DSparkModel",)
+
+
+def is_block_head(values: Mapping[str, Any]) -> bool:
+    """Tell whether a ``config.json`` describes a block drafter of one of the known layouts."""
+    if values.get("speculators_model_type") in ("dflash", "dspark"):
+        return True
+    return tuple(values.get("architectures") or ()) in (DFLASH, DSPARK) or "dflash_config" in values
+
+
+def load_block_head(
+    folder: Path, values: Mapping[str, Any], oracle: HostOracle, aux_layers: Convention | None
+) -> DFlashHead:
+    """Return the block drafter that a folder holds, bound to the oracle that it was trained for.
+
+    Args:
+        folder: holds ``config.json`` and safetensors.
+        values: of its ``config.json``.
+        oracle: lends its embeddings and its read-out.
+        aux_layers: what numbers of layers mean; None: DFlash and DSpark number outputs, ``speculators`` inputs.
+
+    Raises:
+        ValueError: a config that is unknown, contradictory, or of another oracle; a tensor that is missing, unexpected
+            or misshapen; a mask that the oracle has no embedding of. The message names the file.
+    """
+    keys, stored = ConfigKeys(values, str(folder / "config.json")), StoredTensors(folder)
+    shape, draft_vocab = _read(keys, oracle, aux_layers)
+    shape = replace(
+        shape, own_embeddings="embed_tokens.weight" in stored.shapes, own_head="lm_head.weight" in stored.shapes
+    )
+    _check(shape, keys.source, oracle, stored)
+    target_ids = None
+    if draft_vocab < shape.config.vocab_size:
+        target_ids = _target_ids(shape, draft_vocab, oracle, stored).to(oracle.device)
+    shape = replace(shape, columns=oracle.vocab_size if target_ids is None else draft_vocab)
+    with torch.device("meta"):
+        network = BlockNetwork(shape, oracle.hidden_size)
+    rows = {"lm_head.weight": draft_vocab, "markov_head.markov_w2.weight": draft_vocab}
+    names = [name for name, _ in network.named_parameters()]
+    places = {name: Place(name, first_rows(shape.columns, rows[name]) if name in rows else PLAIN) for name in names}
+    check_places(network, places, stored, _OF_TARGET)
+    load_network(network, places, stored, oracle)
+    return DFlashHead(shape, network, oracle, target_ids)
+
+
+def _read(keys: ConfigKeys, oracle: HostOracle, aux_layers: Convention | None) -> tuple[BlockShape, int]:
+    """Return a shape, without what only tensors tell, and how many ids the head has columns for."""
+    by_format: Convention = "outputs"
+    if "speculators_model_type" in keys.values:
+        shape, by_format = _speculators(keys), "inputs"
+    elif tuple(keys.values.get("architectures") or ()) == DSPARK:
+        shape = _dspark(keys)
+    else:
+        shape = _dflash(keys)
+    draft_vocab = keys.read("draft_vocab_size", int, shape.config.vocab_size)
+    keys.close(INERT | _OF_TRAINING, _FIXED)
+    said_by = "format" if aux_layers is None else "aux_layers"
+    try:
+        layers = AuxLayers(shape.layers, aux_layers or by_format, said_by, oracle.hidden_layers)
+    except ValueError as error:
+        raise ValueError(f"{keys.source}: {error}") from error
+    return replace(shape, layers=layers.outputs, layers_said=str(layers)), draft_vocab
+
+
+def _dflash(keys: ConfigKeys) -> BlockShape:
+    own = ConfigKeys(keys.read("dflash_config", dict), f"{keys.source}: dflash_config")
+    config = read_layers(keys, "qwen3")
+    shape = BlockShape(
+        config=config,
+        layers=_layer_ids(own, "target_layer_ids"),
+        block_size=keys.read("block_size", int),
+        mask_id=own.read("mask_token_id", int),
+        from_anchor=False,
+    )
+    keys.read("num_target_layers", int, None)
+    own.close()
+    return shape
+
+
+def _dspark(keys: ConfigKeys) -> BlockShape:
+    config = read_layers(keys, "qwen3")
+    keys.read("num_target_layers", int, None)
+    return BlockShape(
+        config=config,
+        layers=_layer_ids(keys, "target_layer_ids"),
+        block_size=keys.read("block_size", int),
+        mask_id=keys.read("mask_token_id", int),
+        from_anchor=True,
+        **_markov(keys),
+    )
+
+
+def _speculators(keys: ConfigKeys) -> BlockShape:
+    kind = keys.read("speculators_model_type", str)
+    given = _QWEN3 | keys.read("transformer_layer_config", dict)
+    inner = ConfigKeys(given, f"{keys.source}: transformer_layer_config")
+    config = read_layers(inner, "qwen3")
+    inner.close(INERT | _OF_TRAINING, FIXED)
+    if keys.read("target_hidden_size", int, config.hidden_size) != config.hidden_size:
+        raise ValueError(f"{keys.source}: target_hidden_size differs from hidden_size; a block reads one width")
+    keys.read("sliding_window_non_causal", bool, False)  # of windows, which are refused
+    return BlockShape(
+        config=config,
+        layers=_layer_ids(keys, "aux_hidden_state_layer_ids"),
+        block_size=keys.read("block_size", int),
+        mask_id=keys.read("mask_token_id", int),
+        from_anchor=keys.read("sample_from_anchor", bool, kind == "dspark"),
+        **(_markov(keys) if kind == "dspark" else {}),
+    )
+
+
+def _markov(keys: ConfigKeys) -> dict[str, Any]:
+    """Return what a config says of the Markov head and the confidence head."""
+    rank, kind = keys.read("markov_rank", int), keys.read("markov_head_type", str, "vanilla")
+    if kind not in MARKOV_KINDS:
+        raise ValueError(f"{keys.source}: 'markov_head_type' is {kind!r}; known: {', '.join(MARKOV_KINDS)}")
+    confidence = keys.read("enable_confidence_head", bool)
+    with_markov = keys.read("confidence_head_with_markov", bool, False) and confidence
+    if rank < 0 or (with_markov and not rank):
+        raise ValueError(f"{keys.source}: 'markov_rank' is {rank}; a confidence head with Markov needs 1 or more")
+    return {
+        "markov": kind if rank else None,
+        "markov_rank": rank,
+        "confidence": confidence,
+        "confidence_with_markov": with_markov,
+    }
+
+
+def _layer_ids(keys: ConfigKeys, name: str) -> tuple[int, ...]:
+    ids = keys.read_numbers(name)
+    if not ids:
+        raise ValueError(f"{keys.source} lacks {name!r}: the layers that the head reads")
+    return ids
+
+
+def _check(shape: BlockShape, source: str, oracle: HostOracle, stored: StoredTensors) -> None:
+    """Refuse a head that is none of this oracle, or that no drafter can run."""
+    config = shape.config
+    if config.hidden_size != oracle.hidden_size or config.vocab_size not in (oracle.vocab_size, oracle.embedding_rows):
+        raise ValueError(
+            f"{source} describes a head of hidden_size {config.hidden_size} and vocab_size {config.vocab_size}; the "
+            f"oracle's are {oracle.hidden_size} and {oracle.vocab_size}: load the head with the oracle that it was "
+            "trained on"
+        )
+    if config.sliding_window is not None:
+        raise ValueError(f"{source}: sliding windows in a block are not supported; all layers must attend in full")
+    if not 2 - shape.from_anchor <= shape.block_size <= BITWISE_NODES:
+        raise ValueError(f"{source}: 'block_size' is {shape.block_size}; blocks hold 2..{BITWISE_NODES} tokens")
+    if not 0 <= shape.mask_id < config.vocab_size:
+        raise ValueError(f"{source}: 'mask_token_id' {shape.mask_id} is none of {config.vocab_size} ids")
+    if config.num_layers > len(stored.shapes):
+        raise ValueError(f"{source}: {config.num_layers} layers are more than the {len(stored.shapes)} stored tensors")
+    if not shape.own_embeddings:
+        _check_mask(shape.mask_id, source, oracle)
+
+
+def _check_mask(mask_id: int, source: str, oracle: HostOracle) -> None:
+    """Refuse a mask that the oracle has no embedding of: some stand among the rows that pad its table."""
+    try:
+        oracle.embed(torch.tensor([mask_id], device=oracle.device))
+    except (ValueError, IndexError) as error:
+        raise ValueError(
+            f"{source}: the oracle has no embedding of 'mask_token_id' {mask_id}, a row that pads its table: load "
+            "it with backend='eager', which keeps such rows"
+        ) from error
+
+
+def _target_ids(shape: BlockShape, draft_vocab: int, oracle: HostOracle, stored: StoredTensors) -> Tensor:
+    """Return the ids that columns are for; a head of its own must make them."""
+    if not shape.own_head:
+        raise ValueError(f"{stored.folder}: tensor 'lm_head.weight' is missing; {draft_vocab} columns need one")
+    small: TransformerConfig = replace(
+        shape.config, vocab_size=oracle.vocab_size, draft_vocab_size=draft_vocab, tie_embeddings=False
+    )
+    ids = take_written_ids(stored, small)
+    assert ids is not None
+    return ids

@@ -1,0 +1,209 @@
+"""Block drafters as a source uses them: one pass makes the laws of a whole block (DFlash, DSpark)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from oracles.heads.block_trunk import BlockTrunk
+from oracles.heads.markov_head import ConfidenceHead, MarkovHead, MarkovKind
+from oracles.heads.spread import Spread
+from oracles.transformer.blocks import embedding
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.linear import Linear
+from specdec.cache import KVCache
+from specdec.contracts import Features, HostOracle, IntArray
+
+
+@dataclass(frozen=True)
+class BlockShape:
+    """What a file says of a block drafter.
+
+    Attributes:
+        config: of the trunk's layers; ``vocab_size`` is what the file counts, padding included.
+        layers: of the target, numbered from 0, whose outputs are read.
+        layers_said: the same in words, with what the file says.
+        block_size: tokens of a block, the pending one among them.
+        mask_id: the id that stands at the other places.
+        from_anchor: place i of a block is for the token after it, so that the pending token's place has a law too, and
+            a block gives ``block_size`` tokens. Otherwise a place is for the token that stands at it, and a block gives
+            one fewer.
+        columns: ids that logits are made for; known once tensors are.
+        markov: kind of the Markov head; None: there is none.
+        markov_rank: its rank.
+        confidence: whether there is a confidence head.
+        confidence_with_markov: whether it reads the Markov head's embedding too.
+        own_embeddings, own_head: whether the file brings tables of its own, in place of the oracle's.
+    """
+
+    config: TransformerConfig
+    layers: tuple[int, ...]
+    block_size: int
+    mask_id: int
+    from_anchor: bool
+    columns: int = 0
+    layers_said: str = ""
+    markov: MarkovKind | None = None
+    markov_rank: int = 0
+    confidence: bool = False
+    confidence_with_markov: bool = False
+    own_embeddings: bool = False
+    own_head: bool = False
+
+
+class BlockNetwork(BlockTrunk):
+    """The trunk and what follows it; parameters bear the names of published checkpoints.
+
+    Args:
+        shape: what there is.
+        state_size: width of the target's hidden states.
+    """
+
+    def __init__(self, shape: BlockShape, state_size: int) -> None:
+        config, rank = shape.config, shape.markov_rank
+        super().__init__(config, len(shape.layers), state_size)
+        self.markov_head: MarkovHead | None = None
+        self.confidence_head: ConfidenceHead | None = None
+        self.embed_tokens: nn.Embedding | None = None
+        self.lm_head: Linear | None = None
+        if shape.markov is not None:
+            self.markov_head = MarkovHead(shape.markov, config.vocab_size, shape.columns, rank, config.hidden_size)
+        if shape.confidence:
+            self.confidence_head = ConfidenceHead(config.hidden_size + rank * shape.confidence_with_markov)
+        if shape.own_embeddings:
+            self.embed_tokens = embedding(config.vocab_size, config.hidden_size)
+        if shape.own_head:
+            self.lm_head = Linear(config.hidden_size, shape.columns)
+
+    def own_read_out(self, stream: Tensor) -> Tensor:
+        """Return logits ``[R, columns]`` of a stream ``[R, H]`` by the head that the file brought."""
+        assert self.lm_head is not None
+        logits: Tensor = self.lm_head(self.normed(stream))
+        return logits
+
+
+class DFlashHead:
+    """Draft blocks from a target's hidden states: a ``specdec.contracts.BlockHead``.
+
+    Args:
+        shape: of the network.
+        network: on the oracle's device and in its dtype; it is packed here.
+        oracle: lends its embeddings and its read-out where the network has none.
+        target_ids: ``[columns]`` the id that each column is for; None: column i is for id i.
+
+    Attributes:
+        oracle: the same.
+        layers: see ``BlockShape``.
+        num_laws: the most tokens that a block gives.
+        max_context: positions that it can serve.
+        has_confidence: whether its blocks tell confidences.
+
+    Guarantee: keys and values of a position are made once, of the target's states alone, so that rollback is a length.
+        A row's laws do not depend on how many of them are wanted.
+    Cost: one pass of ``block_size`` tokens a row, whatever is drafted of the block.
+    Source: Chen et al. 2026 (DFlash, arXiv 2602.06036); DeepSpec 2026 (DSpark, arXiv 2607.05147).
+    """
+
+    drafter = "block_drafter"
+
+    def __init__(self, shape: BlockShape, network: BlockNetwork, oracle: HostOracle, target_ids: Tensor | None) -> None:
+        self.shape, self.network, self.oracle, self.vocab_size = shape, network, oracle, oracle.vocab_size
+        self._embed = oracle.embed if network.embed_tokens is None else network.embed_tokens
+        # Before the norm is packed.
+        self._read_out = oracle.read_out_after(network.norm) if network.lm_head is None else network.own_read_out
+        network.pack()
+        self._spread = Spread(target_ids, oracle.vocab_size)
+        self._mask = self._embed(torch.tensor([shape.mask_id], device=oracle.device))
+        self.layers, self.max_context = shape.layers, shape.config.max_context
+        self.num_laws = shape.block_size - (not shape.from_anchor)
+        self.has_confidence = shape.confidence
+
+    def __repr__(self) -> str:
+        markov = (
+            "" if self.shape.markov is None else f", {self.shape.markov} Markov head of rank {self.shape.markov_rank}"
+        )
+        return f"<block head: {self.num_laws} tokens a block{markov}, reads {self.shape.layers_said}>"
+
+    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> KVCache:
+        """Return an empty cache for ``capacity`` positions a row, with room for a block after them.
+
+        Raises:
+            ValueError: it would exceed ``max_cache_bytes`` (None: half of the free memory).
+        """
+        return self.network.new_cache(num_rows, capacity + self.shape.block_size, max_cache_bytes)
+
+    def put(self, features: Features, cache: KVCache) -> None:
+        """Take in features; see ``specdec.contracts.Head``. Cost: see ``BlockTrunk.remember``."""
+        self.network.remember(cache, features.rows, features.counts, features.layers)
+
+    @torch.no_grad()
+    def open_block(self, cache: KVCache, rows: IntArray, pending: Tensor, depth: int) -> "DFlashBlock":
+        """Return the blocks of some rows; see ``specdec.contracts.BlockHead``.
+
+        Cost: one pass of the trunk over ``block_size`` tokens a row, and one read of the head for ``depth`` of them.
+        """
+        masks = self._mask.expand(len(rows), self.shape.block_size - 1, -1)
+        stream = self.network(cache, rows, torch.cat([self._embed(pending).unsqueeze(1), masks], dim=1))
+        first = self.shape.block_size - self.num_laws
+        read = stream[:, first : first + depth]
+        columns = self._read_out(read.flatten(0, 1)).view(*read.shape[:2], -1)
+        return DFlashBlock(self, pending, self.network.normed(stream), columns)
+
+    def spread(self, columns: Tensor) -> Tensor:
+        """Return logits ``[R, V]`` of all ids from those of the columns."""
+        return self._spread(columns)
+
+
+class DFlashBlock:
+    """The laws of blocks: a ``specdec.contracts.Block``.
+
+    Without a Markov head the laws of a depth do not depend on what was drafted: they are independent given the context.
+
+    Args:
+        head: whose blocks they are.
+        pending: ``[R]``.
+        normed: ``[R, W, H]`` the trunk's normed stream.
+        columns: ``[R, depth, columns]`` logits before the Markov head.
+    """
+
+    def __init__(self, head: DFlashHead, pending: Tensor, normed: Tensor, columns: Tensor) -> None:
+        self._head, self._normed, self._columns = head, normed, columns
+        self._first = normed.shape[1] - head.num_laws
+        self._states: Tensor | None = None
+        markov = head.network.markov_head
+        if markov is not None:
+            state = markov.first_state(len(pending))
+            if self._first:
+                # The pending token's place has no law, but the state passes it.
+                state = markov(pending, normed[:, 0], state)[1]
+            self._states = state.unsqueeze(1)
+
+    @torch.no_grad()
+    def logits(self, depth: int, previous: Tensor, above: Tensor | None = None) -> Tensor:
+        """Return logits ``[R, S, V]`` of the tokens at a depth; see ``specdec.contracts.Block``."""
+        rows, size = previous.shape
+        columns = self._columns[:, depth].unsqueeze(1).expand(-1, size, -1).flatten(0, 1)
+        markov = self._head.network.markov_head
+        if markov is not None:
+            assert self._states is not None
+            above = torch.zeros_like(previous) if above is None else above
+            state = self._states.gather(1, above.unsqueeze(-1).expand(-1, -1, self._states.shape[-1]))
+            bias, state = markov(previous.flatten(), self._at(depth, size), state.flatten(0, 1))
+            columns, self._states = columns + bias, state.view(rows, size, -1)
+        return self._head.spread(columns).view(rows, size, -1)
+
+    @torch.no_grad()
+    def confidence(self, depth: int, previous: Tensor) -> Tensor:
+        """Return ``[R, S]`` float64 chances of the tokens at a depth; see ``specdec.contracts.Block``."""
+        network = self._head.network
+        assert network.confidence_head is not None
+        read = self._at(depth, previous.shape[1])
+        if self._head.shape.confidence_with_markov:
+            assert network.markov_head is not None
+            read = torch.cat([read, network.markov_head.markov_w1(previous.flatten())], dim=-1)
+        chance: Tensor = network.confidence_head(read)
+        return chance.view(previous.shape)
+
+    def _at(self, depth: int, size: int) -> Tensor:
+        """Return ``[R * size, H]`` the normed stream of the place that the law at a depth is read from."""
+        return self._normed[:, self._first + depth].unsqueeze(1).expand(-1, size, -1).flatten(0, 1)

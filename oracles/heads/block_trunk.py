@@ -1,0 +1,118 @@
+"""The trunk of a block drafter: a target's hidden states as context, and a block that sees itself both ways."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oracles.heads.real_positions import real_positions
+from oracles.transformer.attention import CACHE_ROW_DIM, CACHE_SLOT_DIM, CachedAttention, cache_shape
+from oracles.transformer.blocks import Block, Norm, SelfAttention, at_once, pack_parts
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.linear import Linear
+from oracles.transformer.rotary import Rope, RotaryTable, rotate
+from specdec.cache import KVCache
+from specdec.contracts import IntArray, Tree
+
+
+class BlockAttention(CachedAttention):
+    """Attend from the nodes of a block to the cached context and to the whole block, those after a node included."""
+
+    def _visible(self) -> Tensor:
+        ends = (self.start + self.tree.size).unsqueeze(2)
+        return (torch.arange(self.span, device=ends.device) < ends).expand(-1, self.width, -1)
+
+
+class BlockTrunk(nn.Module):
+    """Run a block of tokens after a context whose keys and values are made of the target's hidden states alone.
+
+    Parameters bear the names of published checkpoints.
+
+    Args:
+        config: of the layers, of the Llama or Qwen3 family, without windows.
+        num_states: hidden states of a position.
+        state_size: width of each.
+
+    Source: Chen et al. 2026 (DFlash, arXiv 2602.06036).
+    """
+
+    def __init__(self, config: TransformerConfig, num_states: int, state_size: int) -> None:
+        super().__init__()
+        self.config = config
+        self.fc = Linear(num_states * state_size, config.hidden_size)
+        self.hidden_norm = Norm(config.hidden_size, config.norm, config.norm_eps)
+        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
+        self.norm = Norm(config.hidden_size, config.norm, config.norm_eps)
+        self.rotary = RotaryTable(config)
+
+    def pack(self) -> "BlockTrunk":
+        """Prepare for inference, once, in place: weights are laid out for small batches. Return the trunk itself."""
+        self.requires_grad_(False)
+        pack_parts(self)
+        return self
+
+    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> KVCache:
+        """Return an empty cache; a block takes as many slots as it has tokens, after those of the context."""
+        like = self.norm.weight
+        shape = cache_shape(self.config, num_rows, capacity)
+        return KVCache(shape, CACHE_ROW_DIM, CACHE_SLOT_DIM, like.dtype, like.device, max_cache_bytes)
+
+    @torch.no_grad()
+    def remember(self, cache: KVCache, rows: IntArray, counts: IntArray, states: Sequence[Tensor]) -> None:
+        """Put positions into the cache, after those that stand in it.
+
+        Args:
+            cache: of ``new_cache``.
+            rows: ``[B]`` its rows.
+            counts: ``[B]`` new positions of each.
+            states: per layer of the target that is read ``[B, M, S]``, M at least the largest count.
+
+        Cost: one read of ``fc`` and of the layers' key and value projections, for real positions only.
+        """
+        first = cache.reserve(rows, counts)
+        places = real_positions(rows, first, counts, cache.payload.device)
+        if places is not None:
+            row, slot, at, column = places
+            side_by_side = torch.cat([state[at, column] for state in states], dim=-1)
+            context = self.hidden_norm(self.fc(side_by_side.to(cache.payload.dtype)))
+            rope = self.rotary.rows(slot, int((first + counts).max()), context.dtype)
+            for layer, block in enumerate(self.layers):
+                part: Any = block.self_attn
+                made = _keys_and_values(part, context, rope)
+                for payload, value in zip(cache.payload[layer], made, strict=True):
+                    payload[row, :, slot, : self.config.head_size] = value
+        cache.commit(rows, None, counts)
+
+    @torch.no_grad()
+    def forward(self, cache: KVCache, rows: IntArray, embedded: Tensor) -> Tensor:
+        """Return the stream ``[R, W, H]`` after the last layer of blocks ``[R, W, H]``, which the cache does not keep.
+
+        Token i of a row's block stands at position ``cache.lengths[row] + i``.
+
+        Cost: one read of the layers' weights, and of the rows' keys and values.
+        """
+        batch, width = embedded.shape[:2]
+        ids = torch.zeros(batch, width, dtype=torch.int64, device=embedded.device)
+        attend = BlockAttention(self.config, Tree(ids, None, torch.full_like(ids[:, 0], width)), cache, rows)
+        rope = self.rotary.rows(attend.positions.flatten(), attend.span, embedded.dtype)
+        stream = embedded.flatten(0, 1)
+        for block in self.layers:
+            stream = block(stream, rope, attend)
+        return stream.view(batch, width, -1)
+
+    @torch.no_grad()
+    def normed(self, stream: Tensor) -> Tensor:
+        """Return a stream ``[..., H]`` after the last norm."""
+        out: Tensor = self.norm(stream)
+        return out
+
+
+def _keys_and_values(part: SelfAttention, normed: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
+    """Return keys, rotated, and values ``[P, K, D]`` of a normed stream ``[P, H]``."""
+    assert part.k_proj is not None
+    assert part.v_proj is not None
+    shape = (len(normed), -1, part.config.head_size)
+    key, value = part.k_proj(normed).view(shape), part.v_proj(normed).view(shape)
+    key = key if part.k_norm is None else at_once(part.k_norm, key)
+    return rotate(key, rope, part.config.rope_interleaved), value

@@ -1,0 +1,72 @@
+"""Write the pickled weights of a head, ``*.bin`` or ``*.pt``, as safetensors beside them.
+
+``python -m oracles.heads.convert FOLDER`` reads tensors alone: ``torch.load(weights_only=True)`` runs no code of the
+file. Nothing else is changed, and nothing is overwritten.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from exactspec.parser import Parser
+from oracles.checkpoints.weights import PICKLES, SINGLE
+from specdec.system import write_whole
+
+
+def convert(folder: Path) -> Path:
+    """Return the file of safetensors that holds what a folder's pickles hold.
+
+    Args:
+        folder: with one or several files ``*.bin``, ``*.pt``, ``*.pth``, ``*.ckpt`` or ``*.pkl`` of tensors by name.
+
+    Raises:
+        ValueError: there are none, there is a ``model.safetensors`` already, a file holds something else than tensors
+            by name, or two files hold the same name. Nothing is written then.
+
+    Cost: memory of all tensors, twice.
+    """
+    target = folder / SINGLE
+    if target.exists():
+        raise ValueError(f"{target} is there already")
+    files = sorted(path for pattern in PICKLES for path in folder.glob(pattern))
+    if not files:
+        raise ValueError(f"{folder} holds no {', '.join(PICKLES)}")
+    tensors: dict[str, Tensor] = {}
+    for path in files:
+        found = _read(path)
+        if twice := sorted(tensors.keys() & found.keys()):
+            raise ValueError(f"{path}: tensor {twice[0]!r} stands in another file of {folder} too")
+        tensors |= found
+    # Tensors that share memory, which safetensors refuses, get memory of their own.
+    write_whole(target, save({name: value.contiguous().clone() for name, value in tensors.items()}, {"format": "pt"}))
+    return target
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a pickle by name."""
+    try:
+        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # pickles fail in many ways
+        raise ValueError(f"{path} cannot be read as tensors alone: {error}") from error
+    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise ValueError(f"{path} holds a {type(found).__name__}, not tensors by name")
+    return {str(name): value for name, value in found.items()}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Convert a folder's pickles, and say where the safetensors lie."""
+    parser = Parser(__doc__)
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="of the head, with its config.json")
+    args = parser.parse_args(argv)
+    try:
+        print(convert(args.folder))
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"oracles.heads.convert: {error}") from error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""An EAGLE-3 head, which drafts token by token: a node is a token and the feature of the position before it."""
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oracles.heads.aux_layers import AuxLayers
+from oracles.heads.eagle3_config import Eagle3Shape
+from oracles.heads.eagle3_network import Eagle3Network
+from oracles.transformer.attention import CACHE_ROW_DIM, CACHE_SLOT_DIM, CachedAttention, cache_shape
+from oracles.transformer.draft_vocabulary import DraftHead
+from oracles.transformer.linear import Linear
+from oracles.transformer.pass_parts import check_call
+from specdec.cache import FeatureCache
+from specdec.contracts import Features, HostOracle, IntArray, Scores, Tree, Want, is_chain
+from specdec.transfers import on_host
+
+
+class Eagle3Head:
+    """Score trees of tokens beside features: of the oracle's hidden states where they are known, else its own.
+
+    It fulfils ``specdec.contracts.SteppingHead``. Positions are not bounded by the context that its config declares:
+    rotary angles go on, and a head that was trained on shorter texts drafts worse beyond them.
+
+    Args:
+        network: with its weights; it is packed.
+        shape: of the network.
+        oracle: lends embedding and head where the network has none.
+        name: of the format, for its description.
+
+    Attributes:
+        oracle: the same.
+        aux_layers: the layers of the oracle that it reads, and by whose word.
+
+    Guarantee: a node's logits follow from the ids of its path and the features that they were read beside, in however
+        many passes.
+    Cost: of a pass one read of its weights and of the rows' keys; it reads embeddings and head of the oracle where it
+        has none of its own.
+    Source: Li et al. 2025 (EAGLE-3, arXiv 2503.01840).
+    """
+
+    eos_ids: tuple[int, ...] = ()
+    chat_template = None
+    backend, bitwise, num_layers, chains, is_recorded, cache_format = "eager", False, 0, False, False, None
+
+    def __init__(self, network: Eagle3Network, shape: Eagle3Shape, oracle: HostOracle, name: str) -> None:
+        # The context is the oracle's, for what is checked of a call too.
+        self.config = replace(shape.config, max_context=oracle.max_context)
+        self.name, self.oracle, self.aux_layers = name, oracle, shape.layers
+        # What another backend reads of the norm are the plain weights.
+        borrowed = None if network.lm_head is not None else oracle.read_out_after(network.norm)
+        self._network = network.pack()
+        self._read: Callable[[Tensor], Tensor] = self._own_logits if borrowed is None else borrowed
+
+    def __repr__(self) -> str:
+        head = self._network.lm_head
+        written = len(head.target_ids) if isinstance(head, DraftHead) else self.vocab_size
+        return (
+            f"Eagle3Head({self.name}, reads {self.aux_layers}, writes {written:,} of {self.vocab_size:,} ids, "
+            f"weights of {self.weight_bytes / 1e6:,.1f} MB)"
+        )
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers whose outputs it reads."""
+        return self.aux_layers.outputs
+
+    def reading(self, aux_layers: AuxLayers) -> "Eagle3Head":
+        """Return the same head, its weights shared, as it reads other layers, as many."""
+        other = copy(self)
+        other.aux_layers = aux_layers
+        return other
+
+    @property
+    def vocab_size(self) -> int:
+        """True number of ids, the oracle's; logits have this width."""
+        return self.oracle.vocab_size
+
+    @property
+    def tokenizer(self) -> object:
+        """The oracle's."""
+        return self.oracle.tokenizer
+
+    @property
+    def max_context(self) -> int:
+        """Positions, as many as the oracle has."""
+        return self.oracle.max_context
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        return self._network.norm.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights, activations and cache."""
+        return self._network.norm.weight.dtype
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of its own weights."""
+        packed = sum(part.extra_bytes for part in self._network.modules() if isinstance(part, Linear))
+        return packed + sum(parameter.nbytes for parameter in self._network.parameters())
+
+    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> FeatureCache:
+        """Return an empty cache of keys, values and features; see ``specdec.contracts.Head``.
+
+        Raises:
+            ValueError: it would exceed ``max_cache_bytes`` (None: half of the free memory).
+
+        Cost: 2 * KV heads * head size + hidden size numbers a slot.
+        """
+        shape, size = cache_shape(self.config, num_rows, capacity), self.config.hidden_size
+        return FeatureCache(shape, CACHE_ROW_DIM, CACHE_SLOT_DIM, self.dtype, self.device, size, max_cache_bytes)
+
+    @torch.no_grad()
+    def put(self, features: Features, cache: FeatureCache) -> None:
+        """Take in what the oracle's layers gave at positions, projected to one feature each."""
+        batch, width = features.layers[0].shape[:2]
+        layers = tuple(layer.to(self.device, self.dtype).flatten(0, 1) for layer in features.layers)
+        combined = self._network.combine(layers) if batch * width else layers[0].new_zeros(0, self.config.hidden_size)
+        cache.put(features.rows, features.starts, features.counts, combined.view(batch, width, self.config.hidden_size))
+
+    @torch.no_grad()
+    def score(
+        self,
+        tokens: Tensor,
+        parents: Tensor | None,
+        num_nodes: Tensor,
+        cache: FeatureCache,
+        rows: IntArray,
+        want: Want = "all",
+        hidden: Sequence[int] = (),
+        first: int = 0,
+    ) -> Scores:
+        """Score trees of nodes in one pass, as ``specdec.contracts.Oracle.score`` spells out.
+
+        A node reads the feature of the position after its parent's slot, a root that of the first slot without keys. It
+        leaves its own after its slot for its children, which a later pass scores, unless the oracle's is known there.
+        ``hidden`` (0,) gives the streams after the layer.
+
+        Raises:
+            ValueError: an unknown ``want`` or layer, a row without room, a pending token beyond ``max_context``;
+                on the CPU, a node whose parent is of the same pass and has no known feature after it.
+        """
+        check_call(self.config, int(cache.lengths[rows].max()), want, hidden)
+        tree = Tree(tokens, None if is_chain(parents) else parents, num_nodes)
+        _check_order(tree, cache, rows, first)
+        attend = CachedAttention(self.config, tree, cache, rows, first)
+        fed, at = tokens[:, first:], torch.from_numpy(rows).to(self.device)
+        after = torch.arange(first, tree.size, device=self.device)
+        above = after if tree.parents is None else tree.parents[:, first:] + 1
+        feature = cache.read(at, attend.start + above).flatten(0, 1)
+        # Padding nodes may stand beyond the context: their scores mean nothing, but must not fail.
+        positions = attend.positions.clamp(max=self.max_context - 1).flatten()
+        rope = self._network.rotary.rows(positions, min(attend.span, self.max_context), self.dtype)
+        stream = self._network.layer(self._embed(fed.flatten()), feature, rope, attend)
+        guess = self._network.norm(stream) if self._network.norm_output else stream
+        cache.guess(rows, at, attend.start + after + 1, guess.view(*fed.shape, -1))
+        return Scores(self._logits(stream, num_nodes - first, want), (stream.view(*fed.shape, -1),) * len(hidden))
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        """Return ``[R, H]``."""
+        if self._network.embed_tokens is not None:
+            rows: Tensor = self._network.embed_tokens(ids)
+            return rows
+        return self.oracle.embed(ids).to(self.device, self.dtype)
+
+    def _logits(self, stream: Tensor, num_nodes: Tensor, want: Want) -> Tensor | None:
+        batch, width = len(num_nodes), len(stream) // len(num_nodes)
+        if want == "none":
+            return None
+        if want == "last":
+            at = torch.arange(batch, device=stream.device) * width + num_nodes.to(stream.device) - 1
+            stream, width = stream[at], 1
+        return self._read(stream).view(batch, width, -1)
+
+    def _own_logits(self, stream: Tensor) -> Tensor:
+        """Return logits ``[R, V]`` from streams ``[R, H]``, padding cut off."""
+        assert self._network.lm_head is not None
+        logits: Tensor = self._network.lm_head(self._network.norm(stream))[..., : self.vocab_size]
+        return logits.float() if logits.itemsize < 4 else logits
+
+
+def _check_order(tree: Tree, cache: FeatureCache, rows: IntArray, first: int) -> None:
+    """Raise ValueError if a node needs what its parent leaves in this very pass; tensors of a device are not read."""
+    if tree.size == first + 1 or not tree.tokens.is_cpu:
+        return
+    above = on_host(tree.above)
+    is_real = np.arange(1, tree.size) < on_host(tree.num_nodes)[:, None]
+    is_guess = cache.lengths[rows][:, None] + above + 1 >= cache.known[rows][:, None]
+    if (is_real & is_guess & (above >= first)).any():
+        raise ValueError(
+            "a node hangs on one of the same pass, whose feature is not there yet: score a chain token by token, and a "
+            "tree level by level"
+        )

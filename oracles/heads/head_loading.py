@@ -1,0 +1,118 @@
+"""The door for heads: what lies on disk, told apart by its description, and loaded for an oracle."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from oracles.checkpoints.loading import LoadedOracle, read_json
+from oracles.checkpoints.weights import PICKLES
+from oracles.heads.aux_layers import Convention
+from oracles.heads.block_files import is_block_head, load_block_head
+from oracles.heads.block_head import DFlashHead
+from oracles.heads.convention_check import check_convention
+from oracles.heads.eagle3 import Eagle3Head
+from oracles.heads.eagle3_config import ARCHITECTURES
+from oracles.heads.eagle3_loading import load_eagle3
+from oracles.heads.exit_head import CONFIG, ExitHead, head_names, load_exit_head
+from oracles.heads.medusa_files import is_medusa, load_medusa
+from oracles.heads.medusa_head import MedusaHead
+from oracles.huggingface import HuggingFaceLM
+
+LoadedHead = ExitHead | Eagle3Head | DFlashHead | MedusaHead
+# By kind: what loads a published head from a folder whose config.json was read.
+KINDS: dict[str, Callable[[Path, Mapping[str, Any], Any, Convention | None], Eagle3Head | DFlashHead | MedusaHead]] = {
+    "eagle3": load_eagle3,
+    "block drafter": load_block_head,
+    "medusa": load_medusa,
+}
+_MTP = (
+    "{}: {!r} is a multi-token prediction module, a part of its model's own checkpoint, which is not supported; known "
+    "kinds: {}"
+)
+
+
+def load_head(
+    name_or_path: str | Path,
+    oracle: LoadedOracle | HuggingFaceLM,
+    *,
+    aux_layers: Convention | None = None,
+    check: bool = False,
+) -> LoadedHead:
+    """Return a head as it lies on disk, bound to the oracle that it was trained on.
+
+    Args:
+        name_or_path: the name of an embedded exit head ("code-exit"), which wins over a folder of that name; a folder
+            that ``save_head`` wrote; or a folder with ``config.json`` and ``*.safetensors`` of a published head:
+            EAGLE-3 and 3.1 as its authors and SpecForge write them, DFlash, DSpark, "eagle3", "dflash" and "dspark" of
+            ``speculators``, and Medusa as its authors and vLLM write it.
+        oracle: what ``oracles.load`` or ``oracles.load_huggingface`` returned (for exit heads a transformer of ours).
+            The head computes in its dtype and on its device. Another one of the same shape is not noticed: it makes for
+            bad drafts, never for wrong text.
+        aux_layers: what the numbers of layers in a published config mean, "inputs" or "outputs" of layers. None: what
+            the numbers themselves tell, or the format's own convention; the head's ``repr`` says which.
+        check: also draft one token after every id of eight texts of 32 tokens that the oracle writes, reading the
+            neighbouring layers too.
+
+    Returns:
+        For ``drafts.EarlyExit``, ``drafts.Eagle3``, ``drafts.BlockDrafter`` or ``drafts.Medusa``.
+
+    Raises:
+        ValueError: an unknown name, kind or config key; a missing, unexpected or misshapen tensor; a head of another
+            width, vocabulary or depth; pickled weights only. The message names the file, and the tensor or key.
+
+    Warns:
+        UserWarning: ``check`` found that the head reads other layers than it was trained on.
+
+    Cost: the weights are resident once. Of ``check`` 34 passes of the oracle over eight rows, and three of the head.
+    """
+    folder = Path(name_or_path)
+    if name_or_path in head_names() or (folder / CONFIG).is_file() or not (folder / "config.json").is_file():
+        if aux_layers is not None or check:
+            raise ValueError("aux_layers and check are for published heads: an exit head says which layer it reads")
+        if isinstance(oracle, HuggingFaceLM):
+            raise ValueError("exit heads read the stream of a transformer of ours: give what oracles.load returns")
+        return load_exit_head(name_or_path, oracle)
+    _check_weights(folder)
+    path = folder / "config.json"
+    values = read_json(path)
+    head = KINDS[_kind(values, path)](folder, values, oracle, aux_layers)
+    if check:
+        if not isinstance(head, Eagle3Head):
+            raise ValueError(
+                f"{path}: check drafts with EAGLE-3's heads alone; say aux_layers if the numbers are in doubt"
+            )
+        check_convention(head, oracle)
+    return head
+
+
+def _kind(values: Mapping[str, Any], path: Path) -> str:
+    """Return the kind of a published head, by its config."""
+    if is_block_head(values):
+        return "block drafter"
+    if is_medusa(values):
+        return "medusa"
+    named = values.get("speculators_model_type")
+    classes = values.get("architectures") or []
+    known = ", ".join(KINDS)
+    if isinstance(named, str) and named in KINDS:
+        return named
+    told = [named] if named is not None else [*classes, values.get("model_type")]
+    for name in told:
+        if isinstance(name, str) and "mtp" in name.lower():
+            raise ValueError(_MTP.format(path, name, known))
+    if named is None and classes and set(classes) <= set(ARCHITECTURES) and "draft_vocab_size" in values:
+        return "eagle3"
+    raise ValueError(
+        f"{path}: no known kind of head (speculators_model_type {named!r}, architectures {classes}); known: {known}. "
+        f"EAGLE-3's own files have the architecture {ARCHITECTURES[0]!r} and a 'draft_vocab_size'"
+    )
+
+
+def _check_weights(folder: Path) -> None:
+    """Refuse pickled weights with the command that converts them."""
+    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
+    if pickles and not any(folder.glob("*.safetensors")):
+        raise ValueError(
+            f"{folder} holds pickled weights only ({', '.join(pickles)}), which can run code when they are read; "
+            f"python -m oracles.heads.convert {folder} reads tensors alone and writes safetensors"
+        )

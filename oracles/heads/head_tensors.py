@@ -1,0 +1,43 @@
+"""The tensors of a head: checked by name and shape before memory is spent, then read."""
+
+from collections.abc import Collection, Mapping
+
+from torch import nn
+
+from oracles.checkpoints.tensor_names import Place
+from oracles.checkpoints.weights import StoredTensors, fill
+from specdec.contracts import Oracle
+
+
+def check_places(
+    network: nn.Module, places: Mapping[str, Place], stored: StoredTensors, ignored: Collection[str] = ()
+) -> None:
+    """Refuse files whose tensors are not those of a network.
+
+    Args:
+        network: on the meta device.
+        places: of each parameter, by its name.
+        stored: the files' tensors.
+        ignored: names of tensors that are no parameters.
+
+    Raises:
+        ValueError: a tensor is missing, unexpected, or of a wrong shape or dtype; it names the file and the key.
+    """
+    for name, value in network.named_parameters():
+        place = places[name]
+        if place.key not in stored.shapes:
+            raise ValueError(f"{stored.folder}: tensor {place.key!r} is missing in its safetensors")
+        expected = place.layout.stored_shape(tuple(value.shape))
+        if stored.shapes[place.key] != expected:
+            raise ValueError(
+                f"{stored.path(place.key)}: tensor {place.key!r} has shape {stored.shapes[place.key]}, config.json "
+                f"implies {expected}"
+            )
+        stored.dtype(place.key)
+    for key in sorted(stored.shapes.keys() - {place.key for place in places.values()} - set(ignored)):
+        raise ValueError(f"{stored.path(key)}: tensor {key!r} is unexpected")
+
+
+def load_network(network: nn.Module, places: Mapping[str, Place], stored: StoredTensors, oracle: Oracle) -> None:
+    """Give a network on the meta device its weights, in an oracle's dtype and on its device."""
+    fill(network, dict(places), stored, oracle.dtype, oracle.device)

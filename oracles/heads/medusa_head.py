@@ -1,0 +1,157 @@
+"""Medusa's heads: each tells the law of a token further ahead from the last hidden state alone."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from oracles.heads.real_positions import real_positions
+from oracles.heads.spread import Spread
+from oracles.transformer.blocks import pack_parts
+from oracles.transformer.linear import Linear
+from specdec.cache import KVCache
+from specdec.contracts import Features, IntArray, LayeredOracle
+from specdec.transfers import on_device
+
+
+@dataclass(frozen=True)
+class MedusaShape:
+    """What a file says of Medusa's heads.
+
+    Attributes:
+        num_heads: tokens that they draft.
+        num_layers: residual blocks of each.
+        hidden_size: of the oracle.
+        columns: ids that logits are made for.
+        bias: whether residual blocks have one.
+        shared_head: one read-out serves all heads.
+    """
+
+    num_heads: int
+    num_layers: int
+    hidden_size: int
+    columns: int
+    bias: bool = True
+    shared_head: bool = False
+
+
+class MedusaNetwork(nn.Module):
+    """Residual blocks ``x + SiLU(W x)`` and a read-out for each head.
+
+    Args:
+        shape: how many there are.
+
+    Source: Cai et al. 2024 (Medusa, arXiv 2401.10774), section 2.1.
+    """
+
+    def __init__(self, shape: MedusaShape) -> None:
+        super().__init__()
+        size = shape.hidden_size
+        self.blocks = nn.ModuleList(
+            nn.ModuleList(Linear(size, size, shape.bias, "silu") for _ in range(shape.num_layers))
+            for _ in range(shape.num_heads)
+        )
+        heads = 1 if shape.shared_head else shape.num_heads
+        self.lm_heads = nn.ModuleList(Linear(size, shape.columns) for _ in range(heads))
+
+    def pack(self) -> "MedusaNetwork":
+        """Prepare for inference, once, in place: weights are laid out for small batches. Return the network itself."""
+        self.requires_grad_(False)
+        pack_parts(self)
+        return self
+
+    def forward(self, head: int, normed: Tensor) -> Tensor:
+        """Return logits ``[R, columns]`` of a head, numbered from 0, from normed streams ``[R, H]``."""
+        layers: Any = self.blocks[head]
+        for layer in layers:
+            normed = layer(normed, normed)
+        out: Tensor = self.lm_heads[head if len(self.lm_heads) > 1 else 0](normed)
+        return out
+
+
+class MedusaHead:
+    """Draft from the hidden state of the last position that the oracle has scored: a ``specdec.contracts.BlockHead``.
+
+    That is the position before the pending token. The oracle's own head made the pending token of it; head j, numbered
+    from 0, is for the token j + 1 places after that. All laws are known at once, and none depends on another token.
+
+    Args:
+        shape: of the network.
+        network: on the oracle's device and in its dtype.
+        oracle: its last norm is what the state passes first.
+        target_ids: ``[columns]`` the id that each column is for; None: column i is for id i.
+
+    Attributes:
+        oracle: the same.
+        layers: the one layer.
+        num_laws: tokens that the heads draft.
+
+    Cost: a step reads the weights of as many heads as tokens are wanted.
+    Source: Cai et al. 2024 (Medusa, arXiv 2401.10774).
+    """
+
+    drafter, has_confidence = "medusa", False
+
+    def __init__(
+        self, shape: MedusaShape, network: MedusaNetwork, oracle: LayeredOracle, target_ids: Tensor | None
+    ) -> None:
+        self.shape, self.network, self.num_laws = shape, network, shape.num_heads
+        self.layers = (oracle.num_layers - 1,)
+        self.vocab_size, self.max_context = oracle.vocab_size, oracle.max_context
+        self.oracle, self._spread = oracle, Spread(target_ids, oracle.vocab_size)
+
+    def __repr__(self) -> str:
+        return f"<Medusa: {self.num_laws} heads, read the output of layer {self.layers[0]}, normed>"
+
+    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> KVCache:
+        """Return an empty cache: it holds the hidden states of all positions, so that a rollback finds an older one.
+
+        Raises:
+            ValueError: it would exceed ``max_cache_bytes`` (None: half of the free memory).
+        """
+        shape = (num_rows, capacity, self.shape.hidden_size)
+        return KVCache(shape, 0, 1, self.oracle.dtype, self.oracle.device, max_cache_bytes)
+
+    @torch.no_grad()
+    def put(self, features: Features, cache: KVCache) -> None:
+        """Take in features; see ``specdec.contracts.Head``. Cost: a copy of real positions."""
+        rows, counts = features.rows, features.counts
+        first = cache.reserve(rows, counts)
+        places = real_positions(rows, first, counts, cache.payload.device)
+        if places is not None:
+            row, slot, at, column = places
+            cache.payload[row, slot] = features.layers[0][at, column].to(cache.payload.dtype)
+        cache.commit(rows, None, counts)
+
+    @torch.no_grad()
+    def open_block(self, cache: KVCache, rows: IntArray, pending: Tensor, depth: int) -> "MedusaLaws":
+        """Return the laws of some rows; see ``specdec.contracts.BlockHead``."""
+        places = on_device(np.stack([rows, cache.lengths[rows] - 1]), cache.payload.device)
+        return MedusaLaws(self, self.oracle.last_norm(cache.payload[places[0], places[1]]))
+
+    @torch.no_grad()
+    def logits(self, head: int, normed: Tensor) -> Tensor:
+        """Return logits ``[R, V]`` of a head from normed states ``[R, H]``; minus infinity for ids without a column."""
+        return self._spread(self.network(head, normed))
+
+
+class MedusaLaws:
+    """The laws of one step: a ``specdec.contracts.Block``. All nodes of a depth share theirs.
+
+    Args:
+        head: whose.
+        normed: ``[R, H]`` the states that they are made of.
+    """
+
+    def __init__(self, head: MedusaHead, normed: Tensor) -> None:
+        self._head, self._normed = head, normed
+
+    def logits(self, depth: int, previous: Tensor, above: Tensor | None = None) -> Tensor:
+        """Return logits ``[R, S, V]`` of the tokens at a depth, for every node the same."""
+        return self._head.logits(depth, self._normed).unsqueeze(1).expand(-1, previous.shape[1], -1)
+
+    def confidence(self, depth: int, previous: Tensor) -> Tensor:
+        """Raise TypeError: there is no confidence head."""
+        raise TypeError("Medusa's heads tell no confidences: read them only if has_confidence")

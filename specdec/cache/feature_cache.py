@@ -1,0 +1,103 @@
+"""The cache of a head that drafts token by token: keys and values, and the feature of every position."""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.cache.slot_cache import KVCache, check_fits, free_memory, move_kept
+from specdec.contracts import IntArray
+from specdec.transfers import on_device, together_on_device
+
+
+class FeatureCache(KVCache):
+    """Keep, beside a payload per slot, a feature per position: the one that the node in the slot of that number reads.
+
+    A node in slot s reads the feature of position s, and what it leaves for its children is a guess at the feature of
+    position s + 1. Features that were ``put`` are known: no guess is written over them.
+
+    Args:
+        shape, row_dim, slot_dim, dtype, device, max_bytes: see ``KVCache``.
+        feature_size: width of a feature.
+
+    Raises:
+        ValueError: payload and features would exceed ``max_bytes``.
+
+    Attributes:
+        known: ``[num_rows]`` positions whose features were put: 0 .. known - 1.
+
+    Cost: ``feature_size`` numbers a slot beside the payload.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        row_dim: int,
+        slot_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        feature_size: int,
+        max_bytes: int | None = None,
+    ) -> None:
+        limit = free_memory(device) // 2 if max_bytes is None else max_bytes
+        num_rows, slots = shape[row_dim], shape[slot_dim]
+        size = num_rows * (slots + 1) * feature_size
+        check_fits((math.prod(shape) + size) * dtype.itemsize, num_rows, slots, limit)
+        super().__init__(shape, row_dim, slot_dim, dtype, device, limit)
+        self.features = torch.zeros(num_rows, slots + 1, feature_size, dtype=dtype, device=device)
+        self.known: IntArray = np.zeros(num_rows, dtype=np.int64)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The payload, and the features ``[num_rows, capacity + 1, feature_size]``."""
+        return self.payload, self.features
+
+    def put(self, rows: IntArray, starts: IntArray, counts: IntArray, features: Tensor) -> None:
+        """Let the features of positions ``starts[b] .. starts[b] + counts[b] - 1`` be known; later ones are not.
+
+        Args:
+            rows, starts, counts: ``[B]``.
+            features: ``[B, M, feature_size]``, on the cache's device; columns from ``counts[b]`` on are not read.
+
+        Raises:
+            ValueError: a row would have a gap, keys of positions that are put stand, or there is no room.
+        """
+        self._check(rows, starts, counts)
+        line, column = np.nonzero(np.arange(features.shape[1]) < counts[:, None])
+        places = (line, column, rows[line], starts[line] + column)
+        of_line, of_column, row, position = together_on_device(*places, device=features.device)
+        self.features[row, position] = features[of_line, of_column].to(self.features.dtype)
+        self.known[rows] = starts + counts
+
+    def _check(self, rows: IntArray, starts: IntArray, counts: IntArray) -> None:
+        if (starts > self.known[rows]).any() or (self.lengths[rows] > starts).any():
+            raise ValueError(f"features from {starts} on leave a gap, or change what keys were made of, in rows {rows}")
+        if int((starts + counts).max()) > self.features.shape[1]:
+            raise ValueError(f"features {starts} + {counts} are more than the {self.features.shape[1]} of a row")
+
+    def read(self, rows: Tensor, positions: Tensor) -> Tensor:
+        """Return the features ``[B, W, feature_size]`` of positions ``[B, W]`` of rows ``[B]``."""
+        return self.features[rows.unsqueeze(1), positions]
+
+    def guess(self, rows: IntArray, at: Tensor, positions: Tensor, features: Tensor) -> None:
+        """Keep features ``[B, W, feature_size]`` of positions ``[B, W]`` that are not known.
+
+        Args:
+            rows: ``[B]``.
+            at: the same, on the cache's device.
+            positions, features: there too.
+        """
+        is_known = positions < on_device(self.known[rows], positions.device).unsqueeze(1)
+        where = at.unsqueeze(1), positions
+        self.features[where] = torch.where(is_known.unsqueeze(-1), self.features[where], features)
+
+    def reset(self, rows: IntArray) -> None:
+        used = max(int(self.known[rows].max()), int(self._written[rows].max())) + 1
+        super().reset(rows)
+        self.features[:, :used].index_fill_(0, on_device(rows, self.features.device), 0)
+        self.known[rows] = 0
+
+    def _move(self, which: IntArray, path: Tensor) -> None:
+        super()._move(which, path)
+        move_kept(self.features[:, 1:], 0, 1, which, path)  # a slot's own guess is of the position after it

@@ -1,0 +1,82 @@
+"""A head at work that drafts token by token: its cache, the features that it reads, catch-up and rollback."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.contracts import Context, IntArray, Scores, SteppingHead
+from specdec.drafting.hidden_states import HiddenStates
+from specdec.drafting.model import DraftModel
+from specdec.drafting.tree_sampler import Frontier
+
+
+def own_ids(ids: IntArray) -> IntArray:
+    """Return the ids ``[..., L - 1]`` that a head reads of a row's ``[..., L]``: id t + 1 beside hidden states t."""
+    return ids[..., 1:]
+
+
+class HeadModel:
+    """Keep a stepping head's cache in step with the ids that stand in each row, and with their hidden states.
+
+    To the head a row has one id less, without the first, and so has its context: id j of the head is read beside the
+    hidden states of position j. A row of a single id has none yet, and drafts nothing.
+
+    Args:
+        head: drafts.
+        num_rows: slots of the run.
+        capacity: ids a row may hold; the head's own context may be shorter.
+        device: where logits are handed back.
+        slack: nodes that a draft may score, so that one pass catches up with all that can have been accepted.
+
+    Guarantee: keys that stand were made of the oracle's hidden states. Those of drafted tokens, whose features were
+        the head's own, are taken back at every ``sync``, and made again in the next catch-up.
+    Cost: the head's cache, and a pass a depth or level; the first reads every token accepted since.
+    """
+
+    def __init__(self, head: SteppingHead, num_rows: int, capacity: int, device: torch.device, slack: int) -> None:
+        self._model = DraftModel(head, num_rows, capacity, device, slack)
+        self._states = HiddenStates(head, self._model.cache, num_rows, self._model.capacity)
+
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        """Take in new requests. Cost: the prompts' passes, in chunks."""
+        self._states.begin(rows, prompts, scores)
+        rests = [own_ids(prompt)[: self._model.capacity] for prompt in prompts]
+        ends = np.array([len(rest) for rest in rests], dtype=np.int64)
+        ids = np.zeros((len(rows), int(ends.max(initial=0))), dtype=np.int64)
+        for row, rest in zip(ids, rests, strict=True):
+            row[: len(rest)] = rest
+        some = np.flatnonzero(ends)
+        self._model.come_near(rows[some], ids[some], ends[some])
+
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+        """Learn what stands; arguments as of ``DraftSession.sync``."""
+        self._states.sync(rows, keep, new_ids, scores)
+
+    def end(self, rows: IntArray) -> None:
+        """Forget finished requests."""
+        self._states.end(rows)
+
+    def room(self, rows: IntArray, num_committed: IntArray) -> IntArray:
+        """Return ``[B]`` how many tokens a row may draft: none after a single id, or beyond the head's own context.
+
+        Raises:
+            ValueError: hidden states of a row never came.
+        """
+        self._states.check(rows, num_committed)
+        return np.where(num_committed > 1, self._model.room(num_committed - 1), 0)
+
+    def catch_up(self, rows: IntArray, context: Context, live: IntArray) -> Tensor:
+        """Score the ids that stand and have no keys yet, beside their hidden states; see ``DraftModel.catch_up``."""
+        own = replace(context, ids=own_ids(context.ids), num_committed=context.num_committed - 1)
+        return self._model.catch_up(rows, own, live)
+
+    def advance(self, rows: IntArray, tokens: Tensor, live: IntArray) -> Tensor:
+        """Score the token drafted last, beside the head's own feature; see ``DraftModel.advance``."""
+        return self._model.advance(rows, tokens, live)
+
+    def grow(self, rows: IntArray, frontier: Frontier) -> Tensor:
+        """Score the nodes of a tree, each beside the feature of its parent; see ``DraftModel.grow``."""
+        return self._model.grow(rows, frontier)

@@ -1,0 +1,103 @@
+"""Hidden states on their way from the oracle's passes to a head: what came of each row, and what no longer stands."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from specdec.contracts import Cache, Features, Head, IntArray, Oracle, Scores
+
+
+class HiddenStates:
+    """Hand a head the hidden states of every position that stands, and take back its memory of all others.
+
+    A session calls ``begin``, ``sync`` and ``end`` with what it is called with, if its source's needs are
+    ``Needs(hidden=head.layers)``. Between steps the head knows the positions of all ids of a row but the pending one.
+
+    Args:
+        head: takes the features.
+        cache: of the head. What it holds of a position is made of the features of that position and of earlier ones.
+        num_rows: slots of the run.
+        capacity: positions that the head can serve; it is given no others.
+
+    Attributes:
+        known: ``[num_rows]`` how many positions the head was given, from 0 on.
+
+    Cost: of a step one gather a layer, of the root and the accepted nodes.
+    """
+
+    def __init__(self, head: Head, cache: Cache, num_rows: int, capacity: int) -> None:
+        self.head, self.cache, self.capacity = head, cache, capacity
+        self.known: IntArray = np.zeros(num_rows, dtype=np.int64)
+
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        """Take in new requests: the positions of their prompts but for the last id, if that is not all.
+
+        Raises:
+            ValueError: the scores lack the layers.
+        """
+        self.cache.reset(rows)
+        self.known[rows] = 0
+        counts = np.array([len(prompt) - 1 for prompt in prompts], dtype=np.int64)
+        if counts.any():
+            self._put(rows, np.zeros_like(counts), counts, scores)
+
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+        """Take back what followed the first ``keep[b] - 1`` positions, and take in those up to the new pending id.
+
+        Raises:
+            ValueError: the scores lack the layers or the path, or positions would be left out.
+        """
+        starts = keep - 1
+        if (missing := self.known[rows] < np.minimum(starts, self.capacity)).any():
+            row, known = int(rows[missing.argmax()]), int(self.known[rows][missing.argmax()])
+            raise ValueError(f"the hidden states of row {row} after position {known} never came: sync with scores")
+        self.forget(rows, starts)
+        if scores is not None and scores.path is not None:
+            path = scores.path[:, : new_ids.shape[1]]
+            scores = replace(scores, logits=None, likeliest=None).gather(path)
+        elif scores is not None:
+            raise ValueError("scores say nothing of the path: a source that reads hidden layers needs Scores.path")
+        self._put(rows, starts, (new_ids >= 0).sum(1), scores)
+
+    def forget(self, rows: IntArray, ends: IntArray) -> None:
+        """Take back the head's memory of positions from ``ends[b]`` on."""
+        self.cache.truncate(rows, np.minimum(self.cache.lengths[rows], ends))
+        self.known[rows] = np.minimum(self.known[rows], ends)
+
+    def end(self, rows: IntArray) -> None:
+        """Forget finished requests."""
+        self.forget(rows, np.zeros_like(rows))
+
+    def check(self, rows: IntArray, num_committed: IntArray) -> None:
+        """Raise ValueError unless all positions of rows but the pending id's are known, as far as the head goes."""
+        wanted = np.minimum(num_committed - 1, self.capacity)
+        if (self.known[rows] != wanted).any():
+            raise ValueError(
+                f"a head knows positions {self.known[rows].tolist()} of rows {rows.tolist()}, and needs those of "
+                f"{wanted.tolist()}: sync with scores after every step"
+            )
+
+    def _put(self, rows: IntArray, starts: IntArray, counts: IntArray, scores: Scores | None) -> None:
+        """Give the head ``counts[b]`` positions from ``starts[b]`` on, but for those beyond its capacity."""
+        if scores is None or len(scores.hidden) != len(self.head.layers):
+            raise ValueError(
+                f"a head reads the outputs of layers {self.head.layers} and was given none of them: its source must "
+                "declare Needs(hidden=head.layers), and be told the scores of every step"
+            )
+        starts = np.minimum(starts, self.capacity)
+        counts = np.minimum(counts, self.capacity - starts)
+        width = int(counts.max())
+        self.head.put(Features(rows, starts, counts, tuple(layer[:, :width] for layer in scores.hidden)), self.cache)
+        self.known[rows] = starts + counts
+
+
+def check_host(name: str, head: Head, oracle: Oracle) -> None:
+    """Raise ValueError if an oracle does not give the layers that a head reads; ``name`` is the source's."""
+    there = getattr(oracle, "hidden_layers", 0)
+    if max(head.layers) >= there:
+        gives = f"gives outputs of layers 0..{there - 1}" if there else "gives none"
+        raise ValueError(
+            f"draft {name!r} reads the outputs of layers {head.layers}, and the oracle ({oracle.backend}) {gives}: "
+            "decode with the oracle that the head was loaded with"
+        )

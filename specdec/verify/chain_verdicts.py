@@ -1,0 +1,50 @@
+"""What the rules for chains share: they refuse trees, compare ids at temperature 0, and draw on from a residual."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from specdec.contracts import Draft, Verdict
+from specdec.laws import Laws, residual, where
+
+
+def refuse_tree(name: str, draft: Draft) -> None:
+    """Raise ValueError if a draft is no chain for the rule of that name, and name the rules that judge it."""
+    if not draft.is_chain:
+        raise ValueError(
+            f"rule {name!r} judges chains only; for drafts that branch use rule='multi_draft', 'traversal' or "
+            "'sample_and_match'"
+        )
+
+
+def compare_ids(draft: Draft, target: Laws) -> Verdict:
+    """Return the verdict on chains ``[B, N]`` of which the target's laws ``[B, N+1]`` are all points."""
+    agree = (draft.tokens == target.point[:, : draft.width]).cumprod(1).sum(1)
+    # Padding that agrees follows on a draft that agrees wholly.
+    return Verdict(Laws.points(torch.minimum(agree, draft.num_nodes)), draft.width + 1, target.gather)
+
+
+def next_law_of(draft: Draft, target: Laws, weights: Tensor | None = None) -> Callable[[Tensor], Laws]:
+    """Return what gives the law of the token after the stop: max(w p - q, 0) / sum, and p after the whole chain.
+
+    Args:
+        draft: chains ``[B, N]``; q is the law that the token after the stop was drawn from.
+        target: ``[B, N+1]``; p is the one at the stop.
+        weights: ``[B, N+1]`` float64, w at each node; None: 1.
+
+    Cost: O(B V) when it is called.
+    """
+    drawn_from, width = draft.node_laws, draft.width
+
+    def next_law(stop: Tensor) -> Laws:
+        at_stop, at_leaf = target.gather(stop), stop == draft.num_nodes
+        # Only the host can tell without waiting that no row was rejected, or every one.
+        on_host = stop.device.type == "cpu"
+        if width == 0 or target.all_points or (on_host and bool(at_leaf.all())):
+            return at_stop
+        weight = None if weights is None else weights.gather(1, stop.unsqueeze(1)).squeeze(1)
+        left = residual(at_stop, drawn_from.gather(stop.clamp(max=width - 1)), weight)
+        return left if on_host and not bool(at_leaf.any()) else where(at_leaf, at_stop, left)
+
+    return next_law

@@ -1,0 +1,46 @@
+"""The page on heads works as it is written."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+import drafts
+import oracles
+from specdec import Paths
+from specdec.exactness import check_draft
+from tests.support.eagle3_heads import Layout, write_head
+from tests.support.models import tiny_transformer
+from tests.support.pages import DOCS
+
+PAGE = DOCS / "guides" / "heads.md"
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Run the code of the page from top to bottom, beside a folder with a head, and return its names."""
+    folder, found = tmp_path_factory.mktemp("page"), {"__name__": "page"}
+    layout = Layout(written=(3, 5, 8, 13), own_embedding=False, layer={"hidden_size": 384, "head_dim": 96})
+    write_head(folder / "a-head", oracles.load("code"), layout, dtype=torch.float32)
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) == 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        torch.manual_seed(0)
+        for block in blocks:
+            exec(compile(block, str(PAGE), "exec"), found)
+    return found
+
+
+def test_the_pages_code_runs(names):
+    assert len(names["result"].tokens[0]) == 16
+    assert names["result"].stats.num_drafted > 0
+
+
+@pytest.mark.parametrize("shape", [None, Paths([(0, 0), (1,)])], ids=["chains", "trees"])
+def test_its_own_head_conforms(names, shape):
+    oracle = tiny_transformer()
+    head = names["OneLayer"](oracle, 1)
+    source = drafts.Eagle3(head, 2) if shape is None else drafts.Eagle3(head, tree=shape)
+    check_draft(source, oracle, max_new_tokens=12)

@@ -1,0 +1,287 @@
+"""Block drafters and Medusa: laws are the slow references', whatever was drafted and rejected before, and the output's
+law is the oracle's.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from drafts import BlockDrafter, Medusa
+from oracles import load_head
+from oracles.heads.block_head import DFlashHead
+from oracles.heads.block_trunk import BlockAttention
+from oracles.heads.markov_head import MarkovHead
+from oracles.heads.medusa_head import MedusaHead
+from oracles.transformer.attention import CachedAttention
+from specdec import Kary, Paths, SamplingParams, SpeculativeDecoder
+from specdec.drafting import HiddenStates
+from specdec.drafting.block_source import _Step
+from specdec.drafting.lengths import Threshold
+from specdec.exactness import check_lossless
+from specdec.laws import scatter_rows
+from tests.support.head_folders import LAYOUTS, MEDUSAS, BlockReference, MedusaReference, block_folder, medusa_folder
+from tests.support.head_watch import WatchedHead
+from tests.support.law_transformers import MATES, PARAMS, PROMPT
+from tests.support.models import tiny_transformer, tiny_unpacked
+from tests.support.pairwise import pairwise
+
+PROMPTS = [[1, 2, 3, 1, 2], [0], [3, 3], [2], [1, 2, 1, 2, 1, 2], [0, 1], [3], [2, 0, 1]]
+TREE = Paths([(0, 0, 0), (0, 1), (1, 0)])
+WARM = SamplingParams(temperature=1.0)
+
+
+def block_drafter(folder, oracle, **options):
+    return BlockDrafter(load_head(folder.path, oracle), **options)
+
+
+def medusa(folder, oracle, **options):
+    return Medusa(load_head(folder.path, oracle), **options)
+
+
+def watched_block(tmp_path, seed=0, tree=None, layout=LAYOUTS["dflash"], **changes):
+    """Return a block drafter for a tiny oracle, compared with its reference at every step."""
+    plain, oracle = tiny_unpacked(seed=seed), tiny_transformer(seed=seed)
+    folder = block_folder(tmp_path, **{**layout, **changes})
+    tables = plain.model.embed_tokens.weight.detach(), plain.lm_head.weight.detach()
+    source = block_drafter(folder, oracle, tree=tree)
+    return oracle, WatchedHead(source, BlockReference(folder, oracle, tables))
+
+
+def watched_medusa(tmp_path, tree=None, layout=MEDUSAS["original"]):
+    oracle, folder = tiny_transformer(), medusa_folder(tmp_path, **layout)
+    source = medusa(folder, oracle, tree=tree)
+    return oracle, WatchedHead(source, MedusaReference(folder, oracle, tiny_unpacked().model.norm))
+
+
+def run(oracle, source, batch_size=3, rule="standard", num_new=16):
+    return SpeculativeDecoder(oracle, source, rule).generate(PROMPTS, num_new, WARM, batch_size=batch_size)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_laws_of_blocks_are_the_references_after_any_history(layout, batch_size, tmp_path):
+    oracle, source = watched_block(tmp_path, layout=layout)
+    result = run(oracle, source, batch_size)
+    assert source.worst < 1e-10
+    assert set(source.depths) == set(range(source.head.num_laws))
+    assert min(source.lengths) == 2  # after one id nothing is known, and nothing drafted
+    assert 0 < result.stats.num_accepted < result.stats.num_drafted
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_laws_in_trees_are_the_references_along_each_path(layout, tmp_path):
+    oracle, source = watched_block(tmp_path, tree=TREE, layout=layout)
+    run(oracle, source, rule="multi_draft")
+    # A sibling that was drawn before is taken out of the declared law by a flag: the law itself is the head's.
+    assert source.worst < 1e-10
+    assert set(source.depths) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+@pytest.mark.parametrize("layout", MEDUSAS.values(), ids=MEDUSAS)
+def test_laws_of_medusas_heads_are_the_references_after_any_history(layout, batch_size, tmp_path):
+    oracle, source = watched_medusa(tmp_path, layout=layout)
+    result = run(oracle, source, batch_size)
+    assert source.worst < 1e-10
+    assert set(source.depths) == {0, 1, 2}
+    assert 0 < result.stats.num_accepted < result.stats.num_drafted
+
+
+def test_laws_of_medusas_trees_are_the_references(tmp_path):
+    oracle, source = watched_medusa(tmp_path, tree=TREE)
+    run(oracle, source, rule="multi_draft")
+    assert source.worst < 1e-10
+
+
+@pytest.mark.parametrize("temperature", [None, 0.0, 2.0], ids=("as asked", "greedy", "hot"))
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_the_output_law_is_the_oracles(layout, temperature, tmp_path):
+    oracle = tiny_transformer()
+    draft = block_drafter(block_folder(tmp_path, **layout), oracle, num_draft_tokens=2, temperature=temperature)
+    check_lossless(SpeculativeDecoder(oracle, draft), PROMPT, 3, PARAMS, mates=MATES)
+
+
+@pytest.mark.parametrize("temperature", [None, 0.0])
+@pytest.mark.parametrize("layout", ["original", "vllm with fewer ids"])
+def test_the_output_law_of_medusas_chains_is_the_oracles(layout, temperature, tmp_path):
+    oracle = tiny_transformer()
+    draft = medusa(medusa_folder(tmp_path, **MEDUSAS[layout]), oracle, num_draft_tokens=2, temperature=temperature)
+    check_lossless(SpeculativeDecoder(oracle, draft), PROMPT, 3, PARAMS, mates=MATES)
+
+
+@pytest.mark.parametrize("temperature", [None, 0.0])
+@pytest.mark.parametrize("tree", [Paths([(0, 0), (1,)]), Kary(2, 1)], ids=str)
+def test_the_output_law_of_medusas_trees_is_the_oracles(tree, temperature, tmp_path):
+    oracle = tiny_transformer()
+    draft = medusa(medusa_folder(tmp_path, layout="original"), oracle, tree=tree, temperature=temperature)
+    decoder = SpeculativeDecoder(oracle, draft, "multi_draft")
+    check_lossless(decoder, PROMPT, 3, WARM, depth=tree.max_depth, mates=MATES)
+
+
+@pytest.mark.parametrize("layout", ["dflash", "dspark rnn"])
+def test_the_output_law_of_a_blocks_tree_is_the_oracles(layout, tmp_path):
+    oracle = tiny_transformer()
+    draft = block_drafter(block_folder(tmp_path, **LAYOUTS[layout]), oracle, tree=Paths([(0, 0), (1,)]))
+    check_lossless(SpeculativeDecoder(oracle, draft, "multi_draft"), PROMPT, 3, WARM, depth=2, mates=MATES)
+
+
+def test_the_output_law_through_reused_rows_is_the_oracles(tmp_path):
+    oracle = tiny_transformer()
+    draft = block_drafter(block_folder(tmp_path, **LAYOUTS["dspark"]), oracle, num_draft_tokens=2)
+    check_lossless(SpeculativeDecoder(oracle, draft), PROMPT, 3, PARAMS, mates=MATES, batch_size=25)
+
+
+def block_source(oracle, tmp_path, **options):
+    return block_drafter(block_folder(tmp_path, oracle.vocab_size, **LAYOUTS["dspark gated"]), oracle, **options)
+
+
+def medusa_source(oracle, tmp_path, **options):
+    return medusa(medusa_folder(tmp_path, oracle.vocab_size, layout="original"), oracle, **options)
+
+
+MADE = {
+    "block": (block_source, {}, "standard"),
+    "greedy block": (block_source, {"temperature": 0.0}, "standard"),
+    "tree of a block": (block_source, {"tree": TREE}, "multi_draft"),
+    "medusa": (medusa_source, {}, "standard"),
+    "tree of medusa": (medusa_source, {"tree": TREE}, "multi_draft"),
+}
+
+
+@pairwise({"made": MADE, "batch_size": (1, 3, 8), "sampling": {"greedy": SamplingParams(), "coupled": PARAMS}})
+def test_greedy_and_coupled_output_is_that_of_plain_decoding(made, batch_size, sampling, tmp_path, any_pack):
+    oracle = tiny_transformer(23, torch.float32, pack=any_pack)
+    make, options, rule = made
+    rule = "coupled" if sampling.temperature > 0 else rule
+    prompts = [[7 * t % 23 for t in prompt] for prompt in PROMPTS]
+    plain = SpeculativeDecoder(oracle, None, "coupled" if sampling.temperature > 0 else "standard")
+    decoder = SpeculativeDecoder(oracle, make(oracle, tmp_path, **options), rule)
+    result = decoder.generate(prompts, 12, sampling, batch_size=batch_size)
+    assert result.tokens == plain.generate(prompts, 12, sampling).tokens
+    assert result.stats.num_drafted > 0
+
+
+def test_a_draft_ends_with_the_heads_own_context_and_with_the_budget(tmp_path):
+    oracle = tiny_transformer()
+    folder = block_folder(tmp_path, **LAYOUTS["dflash"], max_position_embeddings=12)
+    tables = tiny_unpacked().model.embed_tokens.weight.detach(), tiny_unpacked().lm_head.weight.detach()
+    source = WatchedHead(block_drafter(folder, oracle), BlockReference(folder, oracle, tables))
+    result = SpeculativeDecoder(oracle, source).generate([[1, 2, 3], [2]], 30, WARM)
+    assert source.worst < 1e-10
+    assert max(source.lengths) == 11  # its last token stands at position 11
+    assert [len(tokens) for tokens in result.tokens] == [30, 30]
+    plain = SpeculativeDecoder(oracle).generate([[1, 2, 3], [2]], 30)
+    assert SpeculativeDecoder(oracle, source.inner).generate([[1, 2, 3], [2]], 30).tokens == plain.tokens
+
+
+def test_what_is_drafted_of_a_block_does_not_change_it(tmp_path):
+    oracle, source = watched_block(tmp_path, layout=LAYOUTS["dspark rnn"])
+    for count in (1, 2):
+        short = WatchedHead(replace_length(source.inner, count), source.reference)
+        run(oracle, short)
+        assert short.worst < 1e-10
+        assert max(short.depths) == count - 1
+
+
+def replace_length(source, count):
+    return type(source)(source.head, num_draft_tokens=count)
+
+
+@pytest.mark.parametrize("layout", ["dspark", "dspark gated", "speculators dspark not from the anchor"])
+def test_confidences_are_the_references_and_know_the_ids_before_alone(layout, tmp_path):
+    oracle, source = watched_block(tmp_path, layout=LAYOUTS[layout])
+    head, ids, row = source.head, [1, 2, 3, 1], np.zeros(1, dtype=np.int64)
+    assert head.has_confidence
+    cache, read = head.new_cache(1, 16), torch.tensor([ids[:-1]])
+    scores = oracle.score(read, None, torch.tensor([3]), oracle.new_cache(1, 8), row, "none", head.layers)
+    HiddenStates(head, cache, 1, 16).begin(row, [np.array(ids)], scores)
+    block = head.open_block(cache, row, torch.tensor([ids[-1]]), 2)
+    for depth, path in enumerate(([], [2])):
+        found = block.confidence(depth, torch.tensor([[[ids[-1], *path][-1]]]))
+        assert found.shape == (1, 1)
+        assert abs(float(found) - source.reference.confidence(ids, path)) < 1e-12
+
+
+def reads_the_pending_token_at_every_depth(original):
+    def call(self, depth, tokens, live):
+        block = self._opened(live, tokens)
+        return scatter_rows(block.logits(depth, self._pending), self._live, len(self._rows))
+
+    return call
+
+
+MUTANTS = {
+    "features of the position after": (
+        HiddenStates,
+        "_put",
+        lambda original: (
+            lambda self, rows, starts, counts, scores: original(
+                self,
+                rows,
+                starts,
+                counts,
+                scores and replace(scores, hidden=tuple(h.roll(1, 1) for h in scores.hidden)),
+            )
+        ),
+        "dflash",
+    ),
+    "a causal block": (BlockAttention, "_visible", lambda original: CachedAttention._visible, "dflash"),
+    "the pending token before every one": (_Step, "chain_logits", reads_the_pending_token_at_every_depth, "dspark"),
+    "a state that begins anew": (
+        MarkovHead,
+        "forward",
+        lambda original: lambda self, previous, stream, state: original(self, previous, stream, state * 0),
+        "dspark rnn",
+    ),
+    "layers in another order": (
+        DFlashHead,
+        "put",
+        lambda original: (
+            lambda self, features, cache: original(self, replace(features, layers=features.layers[::-1]), cache)
+        ),
+        "dflash",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_runs_and_its_laws_are_not_the_references(name, tmp_path, monkeypatch):
+    owner, function, make, layout = MUTANTS[name]
+    monkeypatch.setattr(owner, function, make(getattr(owner, function)))
+    oracle, source = watched_block(tmp_path, layout=LAYOUTS[layout])
+    run(oracle, source)
+    assert source.worst > 1e-3
+
+
+def test_a_head_that_tells_the_token_after_its_own_is_found_out(tmp_path, monkeypatch):
+    original = MedusaHead.logits
+    monkeypatch.setattr(
+        MedusaHead,
+        "logits",
+        lambda self, head, normed: original(self, max(head - 1, 0), normed),
+    )
+    oracle, source = watched_medusa(tmp_path)
+    run(oracle, source)
+    assert source.worst > 1e-3
+
+
+def test_a_state_before_the_last_norm_is_found_out(tmp_path, monkeypatch):
+    oracle, source = watched_medusa(tmp_path)
+    monkeypatch.setattr(oracle, "last_norm", lambda stream: stream)
+    run(oracle, source)
+    assert source.worst > 1e-3
+
+
+@pytest.mark.parametrize("layout", ["dspark", "dspark gated"])
+def test_a_policy_reads_the_heads_own_confidences(layout, tmp_path):
+    oracle, watched = watched_block(tmp_path, layout=LAYOUTS[layout])
+    policy = Threshold(threshold=0.5, per_token=True, max_draft_tokens=3)
+    source = WatchedHead(BlockDrafter(watched.head, length=policy), watched.reference)
+    result = run(oracle, source)
+    assert source.worst < 1e-10
+    assert 0 < source.worst_confidence < 1e-10
+    assert {1, 2, 3} <= {record["num_drafted"] for record in result.records}
+    short = BlockDrafter(watched.head, length=Threshold(threshold=0.5, per_token=True, max_draft_tokens=2))
+    check_lossless(SpeculativeDecoder(oracle, short), PROMPT, 3, PARAMS, mates=MATES)

@@ -1,0 +1,197 @@
+"""Block drafters and Medusa's heads that cannot be: every refusal names the file, and the tensor or key."""
+
+import pytest
+import torch
+
+import drafts
+from oracles import HuggingFaceLM, load_head
+from specdec import Paths, SpeculativeDecoder
+from specdec.drafting.lengths import Fixed, Threshold
+from tests.support.head_folders import LAYOUTS, MEDUSAS, block_folder, medusa_folder
+from tests.support.hf_models import random_model
+from tests.support.models import tiny_transformer
+
+
+def changes(folder, path, value):
+    """Put a value into a config, at a path of keys; None takes the key away."""
+    *above, last = path.split("/")
+    place = folder.config
+    for key in above:
+        place = place[key]
+    if value is None:
+        place.pop(last, None)
+    else:
+        place[last] = value
+
+
+CONFIGS = [
+    ("dflash", "hidden_size", 8, "hidden_size 8 .* oracle's are 16 and 4"),
+    ("dflash", "vocab_size", 9, "vocab_size 9; the oracle's are 16 and 4"),
+    ("dflash", "dflash_config/target_layer_ids", [0, 2], r"outputs of layers \(0, 2\) .*outputs of layers 0..1"),
+    ("dspark", "target_layer_ids", [-1, 0], r"outputs of layers \(-1, 0\)"),
+    ("dflash", "dflash_config/target_layer_ids", "1,2", "list of whole numbers"),
+    ("dflash", "dflash_config/target_layer_ids", None, "lacks 'target_layer_ids'"),
+    ("dflash", "dflash_config/mask_token_id", 4, "'mask_token_id' 4 is none of 4 ids"),
+    ("dflash", "dflash_config/conv_kernel_size", 3, "'conv_kernel_size' .* is unknown"),
+    ("dflash", "block_size", 1, "'block_size' is 1"),
+    ("dflash", "block_size", 10**9, "'block_size' is 1000000000"),
+    ("dflash", "num_hidden_layers", 10**6, "1000000 layers"),
+    ("dflash", "num_hidden_layers", 3, r"tensor 'layers.2\..*' is missing"),
+    ("dflash", "intermediate_size", 25, r"mlp\..* has shape .*, config.json implies"),
+    ("dflash", "swish_limit", 1.0, "'swish_limit' .* is unknown"),
+    ("dspark", "markov_head_type", "cubic", "'markov_head_type' is 'cubic'; known: vanilla, gated, rnn"),
+    ("dspark", "markov_rank", 4, r"markov_w1.weight' has shape \(4, 3\), config.json implies \(4, 4\)"),
+    ("dspark gated", "markov_rank", 0, "'markov_rank' is 0; a confidence head"),
+    ("speculators dflash", "aux_hidden_state_layer_ids", [0], r"inputs of layers \(0,\)"),
+    ("speculators dflash", "draft_vocab_size", 3, "'lm_head.weight' is missing; 3 columns need one"),
+    ("speculators dflash", "projector_type", "domino", "'projector_type' is 'domino'; only 'dflash'"),
+    ("speculators dspark", "target_hidden_size", 32, "target_hidden_size differs"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("layout", "key", "value", "message"), CONFIGS, ids=lambda one: str(one)[:40])
+def test_configs_of_block_drafters_that_cannot_be_are_refused(layout, key, value, message, tmp_path):
+    folder = block_folder(tmp_path, **LAYOUTS[layout])
+    changes(folder, key, value)
+    with pytest.raises(ValueError, match=message) as caught:
+        load_head(folder.save(), tiny_transformer())
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_windows_inside_a_block_are_refused(tmp_path):
+    changed = {"sliding_window": 3, "use_sliding_window": True, "max_window_layers": 0}
+    sliding = {"layer_types": ["sliding_attention"] * 2}
+    folder = block_folder(tmp_path, **LAYOUTS["dflash"], **changed, **sliding)
+    with pytest.raises(ValueError, match="sliding windows in a block are not supported"):
+        load_head(folder.path, tiny_transformer())
+
+
+WRONG = torch.zeros(3, 3)
+
+
+@pytest.mark.parametrize(
+    ("layout", "name", "value", "message"),
+    [
+        ("dflash", "fc.weight", None, "'fc.weight' is missing"),
+        ("dflash", "layers.1.self_attn.k_norm.weight", WRONG, r"has shape \(3, 3\), config.json implies \(6,\)"),
+        ("dflash", "layers.0.self_attn.rotary.weight", WRONG, "is unexpected"),
+        ("dflash", "norm.weight", torch.zeros(16, dtype=torch.int64), "is I64"),
+        ("speculators dspark", "d2t", None, "'d2t' is missing"),
+        ("speculators dspark", "d2t", torch.tensor([1, 2, 3]), "column r writes id"),
+        ("speculators dspark", "lm_head.weight", WRONG, r"has shape \(3, 3\), config.json implies \(3, 16\)"),
+    ],
+)
+def test_tensors_of_block_drafters_that_do_not_fit_are_refused(layout, name, value, message, tmp_path):
+    folder = block_folder(tmp_path, **LAYOUTS[layout])
+    folder.weights.pop(name, None)
+    if value is not None:
+        folder.weights[name] = value
+    with pytest.raises(ValueError, match=message) as caught:
+        load_head(folder.save(), tiny_transformer())
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_a_mask_among_the_padding_is_embedded_where_the_oracle_keeps_those_rows(tmp_path):
+    oracle = tiny_transformer(padded_vocab_size=7)
+    folder = block_folder(tmp_path, 7, **LAYOUTS["dflash"], mask_id=5)
+    head = load_head(folder.path, oracle)
+    assert head.vocab_size == 4
+    result = SpeculativeDecoder(oracle, drafts.BlockDrafter(head)).generate([[1, 2, 3]], 8)
+    assert result.stats.num_drafted > 0
+
+
+def test_layers_are_counted_as_the_layout_has_it_or_as_is_asked_for(tmp_path):
+    oracle = tiny_transformer(num_layers=3)
+    own = block_folder(tmp_path / "own", **LAYOUTS["dflash"])
+    theirs = block_folder(tmp_path / "theirs", **LAYOUTS["speculators dflash"])
+    assert load_head(own.path, oracle).layers == (0, 1)
+    assert theirs.config["aux_hidden_state_layer_ids"] == [1, 2]
+    assert load_head(theirs.path, oracle).layers == (0, 1)
+    assert "outputs of layers 0, 1 (format: inputs of 1, 2)" in repr(load_head(theirs.path, oracle))
+    assert load_head(theirs.path, oracle, aux_layers="outputs").layers == (1, 2)
+
+
+MEDUSA_CONFIGS = [
+    ("vllm", "hidden_size", 8, "hidden_size 8 and vocab_size 4; the oracle's are 16 and 4"),
+    ("vllm", "vocab_size", 9, "vocab_size 9"),
+    ("vllm", "logit_scale", 2.0, "'logit_scale' is 2.0; only 1.0"),
+    ("vllm", "num_heads", 4, "'blocks.3.layers.0.weight' is missing"),
+    ("vllm", "num_heads", 10**6, "1000000 heads"),
+    ("vllm", "truncated_vocab_size", 3, "'token_map' is missing"),
+    ("vllm with fewer ids", "truncated_vocab_size", 2, "must hold 2 different ids of 0..3"),
+    ("original", "medusa_num_layers", 2, r"'0.1.linear.weight' is missing"),
+    ("original", "medusa_num_heads", 0, "0 heads"),
+    ("original", "medusa_choices", "x", "'medusa_choices' .* is unknown"),
+]
+
+
+@pytest.mark.parametrize(("layout", "key", "value", "message"), MEDUSA_CONFIGS, ids=lambda one: str(one)[:40])
+def test_configs_of_medusa_that_cannot_be_are_refused(layout, key, value, message, tmp_path):
+    folder = medusa_folder(tmp_path, **MEDUSAS[layout])
+    folder.config[key] = value
+    with pytest.raises(ValueError, match=message) as caught:
+        load_head(folder.save(), tiny_transformer())
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("layout", "name", "value", "message"),
+    [
+        ("original", "1.0.linear.bias", None, "'1.0.linear.bias' is missing"),
+        ("original", "3.0.linear.bias", torch.zeros(16), "'3.0.linear.bias' is unexpected"),
+        ("original", "2.1.weight", WRONG, r"has shape \(3, 3\), config.json implies \(4, 16\)"),
+        ("vllm with fewer ids", "token_map", torch.tensor([0, 0, 1]), "must hold 3 different ids"),
+        ("vllm with fewer ids", "token_map", torch.tensor([0, 1, 4]), "must hold 3 different ids"),
+    ],
+)
+def test_tensors_of_medusa_that_do_not_fit_are_refused(layout, name, value, message, tmp_path):
+    folder = medusa_folder(tmp_path, **MEDUSAS[layout])
+    folder.weights.pop(name, None)
+    if value is not None:
+        folder.weights[name] = value
+    with pytest.raises(ValueError, match=message) as caught:
+        load_head(folder.save(), tiny_transformer())
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_medusa_numbers_no_layers(tmp_path):
+    folder = medusa_folder(tmp_path, layout="original")
+    with pytest.raises(ValueError, match="read the last layer alone"):
+        load_head(folder.path, tiny_transformer(), aux_layers="inputs")
+
+
+def test_sources_refuse_what_a_block_cannot_give(tmp_path):
+    oracle = tiny_transformer()
+    block = load_head(block_folder(tmp_path / "b", **LAYOUTS["dflash"]).path, oracle)
+    heads = load_head(medusa_folder(tmp_path / "m", layout="original").path, oracle)
+    with pytest.raises(ValueError, match="drafts of 4 tokens are asked for, and a block of this head has laws for 3"):
+        drafts.BlockDrafter(block, num_draft_tokens=4)
+    with pytest.raises(ValueError, match="has laws for 3"):
+        drafts.BlockDrafter(block, length=Threshold(threshold=0.5, max_draft_tokens=4))
+    with pytest.raises(ValueError, match="has laws for 3"):
+        drafts.Medusa(heads, tree=Paths([(0, 0, 0, 0)]))
+    with pytest.raises(ValueError, match="made for the source 'medusa'"):
+        drafts.BlockDrafter(heads)
+    with pytest.raises(ValueError, match="made for the source 'block_drafter'"):
+        drafts.Medusa(block)
+    with pytest.raises(ValueError, match="made for another source: Transformer"):
+        drafts.Medusa(oracle)
+    with pytest.raises(ValueError, match="not both"):
+        drafts.Medusa(heads, num_draft_tokens=2, length=Fixed(2))
+    with pytest.raises(ValueError, match="temperature"):
+        drafts.BlockDrafter(block, temperature=-1.0)
+    assert drafts.BlockDrafter(block).offers.max_depth == 3
+    with pytest.raises(ValueError, match="vocabulary of 4 ids"):
+        SpeculativeDecoder(tiny_transformer(5), drafts.Medusa(heads)).generate([[1, 2]], 2)
+
+
+def test_a_block_drafts_for_a_model_of_transformers_and_medusa_says_what_it_lacks(tmp_path):
+    oracle = HuggingFaceLM(random_model("llama"))
+    width, rows = oracle.hidden_size, oracle.embedding_rows
+    head = load_head(block_folder(tmp_path / "b", rows, **LAYOUTS["dspark gated"], hidden_size=width).path, oracle)
+    prompts = [[1, 2, 3, 1, 2], [4]]
+    made = SpeculativeDecoder(oracle, drafts.BlockDrafter(head)).generate(prompts, 8)
+    assert made.tokens == SpeculativeDecoder(oracle).generate(prompts, 8).tokens
+    assert made.stats.num_drafted > 0
+    with pytest.raises(ValueError, match=r"read an oracle's last norm, and .* lends none"):
+        load_head(medusa_folder(tmp_path / "m", rows, layout="original", width=width).path, oracle)

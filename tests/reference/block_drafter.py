@@ -1,0 +1,102 @@
+"""A slow block drafter (DFlash, DSpark) in plain float64, one token and one head at a time, from weights by name."""
+
+import math
+
+import torch
+
+from tests.reference import transformer as plain
+
+
+def block_streams(weights, config, embeddings, features, pending, mask, size):
+    """Return the normed stream at each place of a block, a list of ``[H]``.
+
+    ``features`` are, for each position before the pending token, the target's layer outputs side by side; the block is
+    the pending token and ``size - 1`` masks, at the positions after these. Each of its places sees all features and all
+    places.
+    """
+    weights = {name: tensor.double() for name, tensor in weights.items()}
+    context = [plain._norm(weights, config, "hidden_norm", plain._linear(weights, "fc", x.double())) for x in features]
+    table = embeddings.double()
+    streams = [table[pending]] + [table[mask]] * (size - 1)
+    for layer in range(config.num_layers):
+        streams = _layer(weights, config, f"layers.{layer}.", context, streams)
+    return [plain._norm(weights, config, "norm", x) for x in streams]
+
+
+def _layer(weights, config, name, context, streams):
+    normed = [plain._norm(weights, config, name + "input_layernorm", x) for x in streams]
+    out = []
+    for x, seen in zip(streams, _attention(weights, config, name + "self_attn.", context, normed), strict=True):
+        y = x + seen
+        after = plain._norm(weights, config, name + "post_attention_layernorm", y)
+        out.append(y + plain._mlp(weights, config, name + "mlp.", after))
+    return out
+
+
+def _attention(weights, config, name, context, normed):
+    def heads(part, x, place):
+        cut = plain._linear(weights, name + part + "_proj", x).split(config.head_size)
+        if part == "v":
+            return cut
+        if config.qk_norm:
+            cut = [plain._rms(h, config.norm_eps) * weights[name + part + "_norm.weight"] for h in cut]
+        return [plain._turned(h, config, place) for h in cut]
+
+    seen = [*context, *normed]
+    keys = [heads("k", x, place) for place, x in enumerate(seen)]
+    values = [heads("v", x, place) for place, x in enumerate(seen)]
+    groups = config.num_heads // config.kv_heads
+    out = []
+    for place, x in enumerate(normed):
+        parts = []
+        for head, query in enumerate(heads("q", x, len(context) + place)):
+            scores = torch.stack([query @ key[head // groups] for key in keys]) / math.sqrt(config.head_size)
+            weight = torch.softmax(scores, 0)
+            parts.append(sum(w * value[head // groups] for w, value in zip(weight, values, strict=True)))
+        out.append(plain._linear(weights, name + "o_proj", torch.cat(parts)))
+    return out
+
+
+def drafted_logits(weights, streams, head, pending, drafted, kind=None, from_anchor=False):
+    """Return the logits of the token after the pending one and those drafted.
+
+    Args:
+        streams: what ``block_streams`` gave.
+        head: ``[R, H]`` the read-out.
+        drafted: the ids drafted so far; the token before the next one is the last of them, or the pending one.
+        kind: of the Markov head ("vanilla", "gated", "rnn"); None: there is none.
+        from_anchor: place i of the block is for the token after it; else for the token that stands at it.
+    """
+    weights = {name: tensor.double() for name, tensor in weights.items()}
+    before = [pending, *drafted]
+    places = list(range(len(before))) if from_anchor else [0, *range(1, len(before) + 1)]
+    base = head.double() @ streams[places[-1]]
+    if kind is None:
+        return base
+    previous = before if from_anchor else [pending, *before]
+    state, bias = None, None
+    for place, token in zip(places, previous, strict=True):
+        bias, state = _markov(weights, kind, streams[place], token, state)
+    return base + bias
+
+
+def _markov(weights, kind, stream, token, state):
+    known = weights["markov_head.markov_w1.weight"][token]
+    output = weights["markov_head.markov_w2.weight"]
+    if kind == "vanilla":
+        return output @ known, None
+    if kind == "gated":
+        gate = torch.sigmoid(plain._linear(weights, "markov_head.gate_proj", torch.cat([stream, known])))
+        return output @ (gate * known), None
+    state = torch.zeros_like(known) if state is None else state
+    joint = plain._linear(weights, "markov_head.joint_proj", torch.cat([state, known, stream]))
+    gate, candidate, out = joint.split(len(known))
+    gate = torch.sigmoid(gate)
+    return output @ torch.tanh(out), gate * state + (1 - gate) * torch.tanh(candidate)
+
+
+def confidence(weights, stream, token, with_markov):
+    """Return the chance, by the confidence head, that the token after ``token`` stands."""
+    weights = {name: tensor.double() for name, tensor in weights.items()}
+    known = [weights["markov_head.markov_w1.weight"][token]] if with_markov else []
+    return float(torch.sigmoid(plain._linear(weights, "confidence_head.proj", torch.cat([stream, *known])))[0])

@@ -1,0 +1,63 @@
+"""The script on rules: every rule judges the same drafts, and each is told beside the optimum of one position."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from experiments import rules
+from specdec.contracts import Draft
+from specdec.laws import Laws
+from specdec.verify import RULES
+
+pytestmark = pytest.mark.usefixtures("documents")
+MODELS = ["--oracle", "code-draft", "--model", "code-draft-tiny"]
+
+
+def test_every_rule_stands_beside_the_optimum(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--num-prompts", "2", "--max-new-tokens", "8", "--num-draft-tokens", "3", "--tree", "kary:2x2"]
+    assert rules.main([*sizes, *MODELS]) == 0
+    printed = capsys.readouterr().out
+    chains, trees = printed.split("### Trees")
+    shown = [re.findall(r"^\| (\w+)", part, re.MULTILINE) for part in (chains, trees)]
+    judging = [name for name, rule in RULES.items() if not rule.coupled]
+    assert shown[0][1:] == judging
+    assert shown[1][1:] == [name for name in judging if RULES[name].trees]
+    assert "typical(epsilon=0.09, delta=0.3), lossy" in chains
+    assert "no lossless rule that knows the same laws keeps more than block verification" in " ".join(chains.split())
+    assert "Of whole trees no optimum is known" in trees
+
+
+def test_greedy_requests_are_refused() -> None:
+    with pytest.raises(SystemExit, match="rules: --temperature must be above 0"):
+        rules.main(["--temperature", "0"])
+
+
+def panel(draft: Draft, probs: torch.Tensor) -> rules.Kept:
+    judging = {name: rule for name, rule in RULES.items() if not rule.coupled and (rule.trees or draft.is_chain)}
+    made = rules.Panel(RULES["multi_draft"], judging)
+    made(draft, probs)
+    return made.kept[0]
+
+
+def test_what_is_kept_is_the_figures_of_an_example() -> None:
+    p, q = (torch.tensor(law, dtype=torch.float64) for law in ([0.6, 0.2, 0.1, 0.1], [0.7, 0.2, 0.05, 0.05]))
+    probs, laws = p.expand(1, 3, 4), Laws.from_probs(q.expand(1, 2, 4).contiguous())
+    chain = Draft(torch.tensor([[0, 0]]), torch.tensor([2]), laws=laws)
+    found = panel(chain, probs)
+    assert found.bound == pytest.approx(0.9)
+    assert found.first["standard"] == pytest.approx(6 / 7)
+    assert found.tokens["standard"] == pytest.approx(6 / 7 + 36 / 49)
+    assert found.tokens["sample_and_match"] == pytest.approx(0.6 + 0.36)
+    assert found.tokens["typical"] == 2
+    pair = Draft(torch.tensor([[0, 1]]), torch.tensor([2]), torch.tensor([[-1, -1]]), laws=laws)
+    assert panel(pair, probs).bound == pytest.approx(0.99)
+    distinct = Draft(
+        torch.tensor([[0, 1]]), torch.tensor([2]), torch.tensor([[-1, -1]]), laws=laws,
+        without_replacement=torch.ones(1, 2, dtype=torch.bool),
+    )  # fmt: skip
+    assert panel(distinct, probs).bound == pytest.approx(1.0)
+    chosen = Draft(torch.tensor([[0, 0]]), torch.tensor([2]))
+    assert panel(chosen, probs).bound is None
+    assert np.isclose(panel(chosen, probs).tokens["block"], panel(chosen, probs).tokens["standard"])

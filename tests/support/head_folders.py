@@ -1,0 +1,342 @@
+"""Tiny block drafters and Medusa heads, written under the names in which published ones lie on disk."""
+
+import json
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from oracles import load_head
+from oracles.checkpoints.config_keys import ConfigKeys
+from oracles.checkpoints.hf_config import read_layers
+from oracles.heads import DFlashHead, MedusaHead
+from tests.reference import block_drafter, medusa
+from tests.support.hidden_watch import whole_features
+
+WIDTH, BLOCK = 16, 4  # the width of ``tiny_transformer``
+LAYOUTS = {
+    "dflash": {"layout": "dflash"},
+    "dspark": {"layout": "dspark", "markov": "vanilla", "confidence": "plain"},
+    "dspark gated": {"layout": "dspark", "markov": "gated", "confidence": "with markov"},
+    "dspark rnn": {"layout": "dspark", "markov": "rnn"},
+    "dspark without markov": {"layout": "dspark"},
+    "speculators dflash": {"layout": "speculators"},
+    "speculators dflash from the anchor": {"layout": "speculators", "from_anchor": True, "draft_vocab": 3},
+    "speculators dspark": {"layout": "speculators", "kind": "dspark", "markov": "gated", "draft_vocab": 3},
+    "speculators dspark not from the anchor": {
+        "layout": "speculators",
+        "kind": "dspark",
+        "markov": "rnn",
+        "from_anchor": False,
+        "confidence": "with markov",
+    },
+}
+MEDUSAS = {
+    "original": {"layout": "original"},
+    "two residual blocks": {"layout": "original", "num_layers": 2},
+    "vllm": {"layout": "vllm"},
+    "vllm with biases": {"layout": "vllm", "bias": True, "prefix": "medusa_heads."},
+    "vllm with fewer ids": {"layout": "vllm", "token_map": [3, 0, 1]},
+    "vllm with one head": {"layout": "vllm", "shared": True, "num_layers": 2},
+}
+
+
+@dataclass
+class HeadFolder:
+    """A head on disk, and what its reference is computed from."""
+
+    path: Path
+    config: dict[str, Any]
+    weights: dict[str, Tensor]
+    facts: dict[str, Any]
+
+    def save(self) -> Path:
+        """Write what ``config`` and ``weights`` hold now."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        (self.path / "config.json").write_text(json.dumps(self.config), encoding="utf-8")
+        save_file({name: value.contiguous() for name, value in self.weights.items()}, self.path / "model.safetensors")
+        return self.path
+
+
+def drawn(shape: tuple[int, ...], generator: np.random.PCG64, scale: float = 0.5) -> Tensor:
+    """Return numbers up to twice a scale, the same on every machine."""
+    raw = generator.random_raw(int(np.prod(shape)))
+    return torch.from_numpy(((raw >> 11) % 2048).astype(np.float64).reshape(shape) - 1024) / 512 * scale
+
+
+def layers_config(vocab_size: int) -> dict[str, Any]:
+    return {
+        "model_type": "qwen3",
+        "hidden_size": WIDTH,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 6,
+        "intermediate_size": 24,
+        "max_position_embeddings": 64,
+        "vocab_size": vocab_size,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 100.0,
+        "attention_bias": False,
+        "layer_types": ["full_attention", "full_attention"],
+        "sliding_window": None,
+    }
+
+
+def trunk_weights(config: dict[str, Any], num_states: int, generator: np.random.PCG64) -> dict[str, Tensor]:
+    size, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    queries, keys = head * config["num_attention_heads"], head * config["num_key_value_heads"]
+    shapes = {"fc.weight": (size, num_states * size), "hidden_norm.weight": (size,), "norm.weight": (size,)}
+    for layer in range(config["num_hidden_layers"]):
+        name = f"layers.{layer}."
+        shapes |= {name + f"{norm}.weight": (size,) for norm in ("input_layernorm", "post_attention_layernorm")}
+        shapes |= {name + f"self_attn.{part}_norm.weight": (head,) for part in "qk"}
+        shapes |= {
+            name + f"self_attn.{part}_proj.weight": (rows, size)
+            for part, rows in zip("qkv", (queries, keys, keys), strict=True)
+        }
+        shapes |= {name + "self_attn.o_proj.weight": (size, queries), name + "mlp.down_proj.weight": (size, inner)}
+        shapes |= {name + f"mlp.{part}_proj.weight": (inner, size) for part in ("gate", "up")}
+    return {
+        name: 1 + drawn(shape, generator, 0.3) if "norm" in name else drawn(shape, generator)
+        for name, shape in shapes.items()
+    }
+
+
+def block_folder(
+    path: Path,
+    vocab_size: int = 4,
+    *,
+    layout: str,
+    kind: str = "dflash",
+    markov: str | None = None,
+    confidence: str | None = None,
+    from_anchor: bool | None = None,
+    draft_vocab: int | None = None,
+    layers: tuple[int, ...] = (0, 1),
+    mask_id: int = 0,
+    rank: int = 3,
+    block_size: int = BLOCK,
+    seed: int = 0,
+    **changes: Any,
+) -> HeadFolder:
+    """Write a block drafter for ``tiny_transformer(vocab_size)``; ``layers`` are those whose outputs it reads."""
+    generator = np.random.PCG64(seed)
+    inner = layers_config(vocab_size) | changes
+    weights = trunk_weights(inner, len(layers), generator)
+    columns, is_dspark, width = draft_vocab or vocab_size, "dspark" in (layout, kind), inner["hidden_size"]
+    if markov:
+        weights["markov_head.markov_w1.weight"] = drawn((vocab_size, rank), generator, 1.0)
+        weights["markov_head.markov_w2.weight"] = drawn((columns, rank), generator, 1.0)
+        if markov != "vanilla":
+            part, rows, read = (
+                ("gate", rank, width + rank) if markov == "gated" else ("joint", 3 * rank, width + 2 * rank)
+            )
+            weights[f"markov_head.{part}_proj.weight"] = drawn((rows, read), generator)
+            weights[f"markov_head.{part}_proj.bias"] = drawn((rows,), generator)
+    if confidence:
+        weights["confidence_head.proj.weight"] = drawn((1, width + rank * (confidence == "with markov")), generator)
+        weights["confidence_head.proj.bias"] = drawn((1,), generator)
+    if layout == "dspark" or draft_vocab:
+        weights["lm_head.weight"] = drawn((columns, width), generator)
+    if layout == "dspark":
+        weights["embed_tokens.weight"] = drawn((vocab_size, width), generator, 1.0)
+    target_ids = list(range(vocab_size))[-columns:]
+    if draft_vocab:
+        weights["d2t"] = torch.tensor([target - i for i, target in enumerate(target_ids)])
+        weights["t2d"] = torch.tensor([i in target_ids for i in range(vocab_size)])
+    added = {
+        "markov_rank": rank if markov else 0,
+        "markov_head_type": markov or "vanilla",
+        "enable_confidence_head": confidence is not None,
+        "confidence_head_with_markov": confidence == "with markov",
+    }
+    if layout == "dflash":
+        config = inner | {
+            "architectures": ["DFlashDraftModel"],
+            "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
+            "block_size": block_size,
+            "num_target_layers": 2,
+            "dflash_config": {"mask_token_id": mask_id, "target_layer_ids": list(layers)},
+        }
+    elif layout == "dspark":
+        config = (
+            inner
+            | added
+            | {
+                "architectures": ["Qwen3DSparkModel"],
+                "block_size": block_size,
+                "num_target_layers": 2,
+                "num_anchors": 512,
+                "mask_token_id": mask_id,
+                "target_layer_ids": list(layers),
+            }
+        )
+    else:
+        config = {
+            "architectures": ["DFlashDraftModel" if kind == "dflash" else "DSparkDraftModel"],
+            "speculators_model_type": kind,
+            "speculators_version": "0.6.0",
+            "speculators_config": {"algorithm": kind, "proposal_methods": [], "verifier": {}},
+            "transformer_layer_config": inner,
+            "draft_vocab_size": columns,
+            "block_size": block_size,
+            "aux_hidden_state_layer_ids": [layer + 1 for layer in layers],
+            "mask_token_id": mask_id,
+            "sliding_window_non_causal": False,
+        } | (added if is_dspark else {})
+        config |= {} if from_anchor is None else {"sample_from_anchor": from_anchor}
+    anchored = is_dspark if from_anchor is None else from_anchor
+    facts = {
+        "layers": layers,
+        "mask": mask_id,
+        "markov": markov,
+        "from_anchor": anchored,
+        "with_markov": confidence == "with markov",
+        "target_ids": target_ids,
+        "shape": read_layers(ConfigKeys(inner, "test"), "qwen3"),
+    }
+    folder = HeadFolder(path, config, weights, facts)
+    folder.save()
+    return folder
+
+
+def medusa_folder(
+    path: Path,
+    vocab_size: int = 4,
+    *,
+    layout: str,
+    num_heads: int = 3,
+    num_layers: int = 1,
+    bias: bool = False,
+    prefix: str = "",
+    token_map: list[int] | None = None,
+    shared: bool = False,
+    width: int = WIDTH,
+    seed: int = 0,
+) -> HeadFolder:
+    """Write Medusa's heads for ``tiny_transformer(vocab_size)``."""
+    generator = np.random.PCG64(seed)
+    weights: dict[str, Tensor] = {}
+    for head in range(num_heads):
+        for layer in range(num_layers):
+            name = f"{head}.{layer}.linear" if layout == "original" else f"blocks.{head}.layers.{layer}"
+            weights[f"{name}.weight"] = drawn((width, width), generator)
+            if bias or layout == "original":
+                weights[f"{name}.bias"] = drawn((width,), generator)
+        if layout == "original":
+            weights[f"{head}.{num_layers}.weight"] = drawn((vocab_size, width), generator)
+        elif not shared or head == 0:
+            rows = len(token_map) if token_map else vocab_size
+            weights[f"lm_heads.{head}.weight"] = drawn((rows, width), generator)
+    if token_map:
+        weights["token_map"] = torch.tensor(token_map)
+    facts = {"layout": layout, "num_layers": num_layers, "num_heads": num_heads, "weights": dict(weights)}
+    if layout == "original":
+        config = {"medusa_num_heads": num_heads, "medusa_num_layers": num_layers, "base_model_name_or_path": "tiny"}
+    else:
+        config = {
+            "model_type": "medusa",
+            "architectures": ["MedusaModel"],
+            "hidden_size": width,
+            "vocab_size": vocab_size,
+            "truncated_vocab_size": len(token_map) if token_map else vocab_size,
+            "num_heads": num_heads,
+            "num_hidden_layers": num_layers,
+            "medusa_fc_bias": bias,
+            "original_lm_head": shared,
+            "logit_scale": 1.0,
+        }
+        weights = {prefix + name: value for name, value in weights.items()}
+    folder = HeadFolder(path, config, weights, facts)
+    folder.save()
+    return folder
+
+
+@cache
+def tiny_block(oracle: Any, layout: str) -> DFlashHead:
+    """Return a random block drafter, of one of ``LAYOUTS``, on an oracle's first two layers."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = block_folder(
+            Path(folder), oracle.embedding_rows, hidden_size=oracle.hidden_size, block_size=7, **LAYOUTS[layout]
+        )
+        head = load_head(made.path, oracle)
+    assert isinstance(head, DFlashHead)
+    return head
+
+
+@cache
+def tiny_medusa(oracle: Any) -> MedusaHead:
+    """Return random heads of Medusa on an oracle."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = medusa_folder(
+            Path(folder), oracle.embedding_rows, layout="original", num_heads=6, width=oracle.hidden_size
+        )
+        head = load_head(made.path, oracle)
+    assert isinstance(head, MedusaHead)
+    return head
+
+
+class BlockReference:
+    """The laws that a block drafter has for an oracle's rows, slowly.
+
+    Args:
+        folder: of the head.
+        oracle: a float64 ``tiny_transformer``, unpacked for its tables: ``tables`` (embeddings, read-out).
+    """
+
+    def __init__(self, folder: HeadFolder, oracle: Any, tables: tuple[Tensor, Tensor]) -> None:
+        self.folder, self.oracle, self.facts = folder, oracle, folder.facts
+        self.embeddings = folder.weights.get("embed_tokens.weight", tables[0])
+        self.head = folder.weights.get("lm_head.weight", tables[1])
+        self._streams: dict[tuple[int, ...], list[Tensor]] = {}
+
+    def streams(self, ids: list[int]) -> list[Tensor]:
+        if tuple(ids) not in self._streams:
+            features = list(whole_features(self.oracle, ids[:-1], self.facts["layers"]))
+            self._streams[tuple(ids)] = block_drafter.block_streams(
+                self.folder.weights, self.facts["shape"], self.embeddings, features, ids[-1], self.facts["mask"], BLOCK
+            )
+        return self._streams[tuple(ids)]
+
+    def logits(self, ids: list[int], path: list[int]) -> Tensor:
+        """Return ``[V]`` the logits of the token after ``ids`` and the drafted ``path``."""
+        columns = block_drafter.drafted_logits(
+            self.folder.weights,
+            self.streams(ids),
+            self.head,
+            ids[-1],
+            path,
+            self.facts["markov"],
+            self.facts["from_anchor"],
+        )
+        out = torch.full((self.oracle.vocab_size,), -torch.inf, dtype=torch.float64)
+        out[self.facts["target_ids"]] = columns
+        return out
+
+    def confidence(self, ids: list[int], path: list[int]) -> float:
+        place = len(path) + (not self.facts["from_anchor"])
+        token = [ids[-1], *path][-1]
+        return block_drafter.confidence(self.folder.weights, self.streams(ids)[place], token, self.facts["with_markov"])
+
+
+class MedusaReference:
+    """The laws that Medusa's heads have for an oracle's rows, slowly."""
+
+    def __init__(self, folder: HeadFolder, oracle: Any, norm: Any) -> None:
+        self.oracle, self.facts, self.norm = oracle, folder.facts, norm
+
+    def logits(self, ids: list[int], path: list[int]) -> Tensor:
+        """Return ``[V]`` the logits of the token after ``ids`` and the drafted ``path``."""
+        facts, last = self.facts, self.oracle.hidden_layers - 1
+        state = self.norm(whole_features(self.oracle, ids[:-1], (last,))[-1]).detach()
+        if facts["layout"] == "original":
+            return medusa.head_logits(facts["weights"], len(path), facts["num_layers"], state)
+        size = self.oracle.vocab_size
+        return medusa.vllm_head_logits(facts["weights"], len(path), facts["num_layers"], state, size)

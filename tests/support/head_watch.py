@@ -1,0 +1,75 @@
+"""A source whose every draft is compared with a slow reference of its head, through whatever came before."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Oracle, Randomness, Scores
+
+
+@dataclass
+class WatchedHead:
+    """Draft as a source does, and note how far its laws are from the reference's.
+
+    Drafts must be sampled at temperature 1 without further warping, so that laws are those of the head.
+
+    Attributes:
+        worst: the largest difference of a probability.
+        worst_confidence: that of a confidence, if the head tells some and a policy reads them.
+        depths: of every node that was compared.
+        lengths: ids of every row that was asked for a draft of 1 or more.
+    """
+
+    inner: Any
+    reference: Any
+    worst: float = 0.0
+    worst_confidence: float = 0.0
+    depths: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
+        return _Session(self, self.inner.open(oracle, num_rows, capacity))
+
+
+@dataclass
+class _Session(DraftSession):
+    source: WatchedHead
+    inner: DraftSession
+
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        self.inner.begin(rows, prompts, scores)
+
+    def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        draft = self.inner.propose(rows, context, budget, randomness)
+        for b, count in enumerate(draft.num_nodes.tolist()):
+            if count:
+                self._compare(draft, b, context.ids[b, : context.num_committed[b]].tolist(), count)
+        return draft
+
+    def _compare(self, draft: Draft, row: int, ids: list[int], count: int) -> None:
+        tokens, laws = draft.tokens[row].tolist(), draft.node_laws[row]
+        above = list(range(-1, count - 1)) if draft.parents is None else draft.parents[row].tolist()
+        self.source.lengths.append(len(ids))
+        for node in range(count):
+            path, parent = [], above[node]
+            while parent >= 0:
+                path.insert(0, tokens[parent])
+                parent = above[parent]
+            wanted = torch.softmax(self.source.reference.logits(ids, path), 0)
+            found = laws[node].dense(len(wanted)).double()
+            self.source.worst = max(self.source.worst, float((found - wanted).abs().max()))
+            self.source.depths.append(len(path))
+            if draft.confidence is not None and self.source.head.has_confidence:
+                gap = abs(float(draft.confidence[row, node]) - self.source.reference.confidence(ids, path))
+                self.source.worst_confidence = max(self.source.worst_confidence, gap)
+
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+        self.inner.sync(rows, keep, new_ids, scores)
+
+    def end(self, rows: IntArray) -> None:
+        self.inner.end(rows)
