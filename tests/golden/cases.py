@@ -104,6 +104,8 @@ CASES = tuple(
     for source in makes
     for rule in RULES
     if RULES[rule].trees or source not in _BRANCHING
+    # A rule without a compiled judge meets numbers of every kind in tables.
+    if world == "table" or RULES[rule].native_judge is not None
     for batch in BATCHES
     for sampling in SAMPLINGS
 )
