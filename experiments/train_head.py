@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -18,11 +19,13 @@ from tqdm import tqdm
 from exactspec.parser import Parser
 from experiments.harness.arguments import positive, refusing
 from experiments.harness.claims import claim_folder
-from oracles.checkpoints.loading import load_tokenizer, load_trainable
+from oracles.checkpoints.loading import load, load_tokenizer, load_trainable
+from oracles.checkpoints.placement import Arithmetic
 from oracles.checkpoints.tokenization import end_of_text_id
 from oracles.factory.dialogues.draft import begin_of
 from oracles.factory.dialogues.shards import Shards
 from oracles.factory.training import workers
+from oracles.factory.training.features import Reader, served_reader
 from oracles.factory.training.head_distillation import LOSSES, Eagle3Distillation
 from oracles.factory.training.head_export import describe_eagle3, new_eagle3, save_eagle3, usual_outputs
 from oracles.factory.training.head_text import HeadText, dialogues, own_text
@@ -51,6 +54,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--vocab-size", type=positive, metavar="N", help="it writes the N most frequent ids of the text (all)")
     add("--lm-head", choices=("oracle", "own"), default="oracle", help="rows of its head, stored if own (%(default)s)")
     add("--intermediate-size", type=positive, help="width of its MLP (the oracle's)")
+    add(
+        "--served",
+        choices=get_args(Arithmetic),
+        help="features and laws of the pass that serves, on a CPU, in this arithmetic (of the pass that trains)",
+    )
     add("--rate", type=float, default=4e-3, help="peak learning rate (%(default)s)")
     add("--window", type=positive, default=512, help="tokens of a window (%(default)s)")
     add("--step-tokens", type=positive, default=4096, help="tokens of a step (%(default)s)")
@@ -83,6 +91,13 @@ def _target_ids(args: argparse.Namespace, oracle: Transformer, text: HeadText) -
     return text.frequent(args.vocab_size, oracle.vocab_size)
 
 
+def _reader(args: argparse.Namespace, layers: tuple[int, ...]) -> Reader | None:
+    """Return the pass that features come of, if not the one that trains."""
+    if args.served is None:
+        return None
+    return served_reader(load(args.oracle, device="cpu", arithmetic=args.served), layers)
+
+
 def watch(task: Eagle3Distillation, text: HeadText, places: Tensor, every: int) -> Callable[[int], dict[str, float]]:
     """Return what measures the acceptance on held-out text, prints it, and adds it to the loss curve."""
 
@@ -110,8 +125,9 @@ def train(args: argparse.Namespace) -> None:
     values = describe_eagle3(oracle, args.verifier or args.oracle, layers, inner, count)
     network = new_eagle3(values, oracle, target_ids, args.lm_head == "own", args.seed)
     task = Eagle3Distillation(
-        oracle, network, layers, target_ids, text, args.unroll, args.loss, args.discount, precision(args)
-    )
+        oracle, network, layers, target_ids, text, args.unroll, args.loss, args.discount, precision(args),
+        _reader(args, layers),
+    )  # fmt: skip
     windows = Windows(
         WindowPlan(args.step_tokens, args.window, args.window, long_share=0.0), torch.arange(len(text.ids)), args.seed
     )

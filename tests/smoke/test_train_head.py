@@ -19,6 +19,7 @@ from oracles.factory.dialogues.dialogue_parts import Conversation
 from oracles.factory.dialogues.shards import Shards
 from oracles.factory.train import TOKENIZER
 from oracles.factory.training.export import export_checkpoint
+from oracles.factory.training.features import eager_reader, served_reader
 from oracles.factory.training.head_distillation import LOSSES, Eagle3Distillation, Said, ce, kl, tv
 from oracles.factory.training.head_export import describe_eagle3, new_eagle3, usual_outputs
 from oracles.factory.training.head_text import HeadText, dialogues, own_text
@@ -219,3 +220,15 @@ def test_the_standard_library_alone_needs_no_wheel() -> None:
     assert not manifest.packages
     assert {entry.package for entry in manifest.files} == {STDLIB}
     assert callable(read_split)
+
+
+def test_the_pass_that_serves_gives_the_features_of_the_one_that_trains() -> None:
+    oracle = tiny_unpacked(VOCAB, torch.float32, num_layers=6)
+    served = served_reader(tiny_unpacked(VOCAB, torch.float32, num_layers=6).pack(), (0, 2, 4))
+    windows = tiny_text().ids[:36].view(2, 18).long()
+    with torch.no_grad():
+        for (layers, logits), (others, other) in zip(
+            eager_reader(oracle, (0, 2, 4))(windows), served(windows), strict=True
+        ):
+            for mine, theirs in zip([logits, *layers], [other, *others], strict=True):
+                assert (mine - theirs).abs().max() < 1e-4 * mine.abs().max()

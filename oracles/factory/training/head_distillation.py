@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from oracles.factory.training.features import Reader, eager_reader
 from oracles.factory.training.head_export import head_rows
 from oracles.factory.training.head_text import HeadText
 from oracles.factory.training.precision import autocast
@@ -74,6 +75,7 @@ class Eagle3Distillation:
         loss: a key of ``LOSSES``.
         discount: by which a further node counts less.
         precision: of the matrix products.
+        read: the pass that features and laws come of; None: the oracle's own, in that precision.
 
     Raises:
         ValueError: an unknown loss.
@@ -92,12 +94,14 @@ class Eagle3Distillation:
         loss: str,
         discount: float,
         precision: str,
+        read: Reader | None = None,
     ) -> None:
         if loss not in LOSSES:
             raise ValueError(f"loss is {loss!r}; choose one of {', '.join(LOSSES)}")
         ids = torch.arange(oracle.vocab_size) if target_ids is None else target_ids
         self.oracle, self.model, self.text = oracle.requires_grad_(False), network, text
-        self.layers, self.num_steps, self.precision = layers, num_steps, precision
+        self.num_steps, self.precision = num_steps, precision
+        self._read = eager_reader(oracle, layers) if read is None else read
         self._loss, self.weights = LOSSES[loss], [discount**step for step in range(num_steps)]
         self.target_ids = ids.to(oracle.device)
         self.column_of = column_of_id(self.target_ids, oracle.vocab_size)
@@ -105,6 +109,7 @@ class Eagle3Distillation:
         self.identity = (
             f"eagle3 head by {loss}, {num_steps} steps, discount {discount}, layers {layers}, {len(ids)} ids, "
             f"{'own' if self._borrowed is None else 'borrowed'} head, {len(text.ids)} tokens of text"
+            f"{'' if read is None else ', served'}"
         )
 
     def loss(self, rows: Tensor) -> Tensor:
@@ -147,12 +152,10 @@ class Eagle3Distillation:
         inputs, reach = ids[:, :-1], ids.shape[1] - 1 - self.num_steps
         with autocast(rows.device.type, self.precision):
             with torch.no_grad():
-                streams = self.oracle.streams(inputs)
-                laws = [self._taught(one) for one in streams[-1]]
-                taught, likeliest = (torch.stack(part) for part in zip(*laws, strict=True))
-            read = [streams[layer] for layer in self.layers]
+                found = [(*self._taught(logits), *layers) for layers, logits in self._read(inputs)]
+                taught, likeliest, *layers = (torch.stack(part) for part in zip(*found, strict=True))
             known = torch.ones_like(counts[:, :reach])
-            for step, stream in enumerate(unroll(self.model, self.oracle.embed, read, inputs, self.num_steps)):
+            for step, stream in enumerate(unroll(self.model, self.oracle.embed, layers, inputs, self.num_steps)):
                 # Root r says token r + 2 + step, of which the oracle says its law one place before.
                 known = known & counts[:, 2 + step : 2 + step + reach]
                 law = slice(1 + step, 1 + step + reach)
@@ -160,9 +163,8 @@ class Eagle3Distillation:
                 after = self.column_of[ids[:, 2 + step : 2 + step + reach][known]]
                 yield Said(learnt, taught[:, law][known], after, self.column_of[likeliest[:, law][known]])
 
-    def _taught(self, stream: Tensor) -> tuple[Tensor, Tensor]:
+    def _taught(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return the oracle's log-probabilities ``[T, R]`` of the written ids and its likeliest ids ``[T]``."""
-        logits = self.oracle.read_out(stream)
         return logits[:, self.target_ids] - logits.logsumexp(-1, keepdim=True), logits.argmax(-1)
 
     def _written(self, normed: Tensor) -> Tensor:
