@@ -46,6 +46,7 @@ GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
         "exactness": "prove that no strategy moves the output",
         "device": "device beside CPU, graphs beside eager passes",
         "bench_oracle": ("experiments.bench.oracle", "the native pass beside other programs"),
+        "bench_stored": ("experiments.bench.stored", "a GGUF file beside llama.cpp"),
         "bench_engine": ("experiments.bench.engine", "what a run costs outside the oracle"),
         "bench_records": ("experiments.bench.records", "what records cost"),
     },
@@ -57,7 +58,7 @@ GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
         "dialogues": ("oracles.factory.dialogues", "let a chat model write text for its drafts"),
         "train_early_exit": "train exit heads for drafts.EarlyExit",
         "train_head": "train an EAGLE-3 head on what its oracle wrote",
-        "convert_head": ("oracles.heads.convert", "write a published head's pickled weights as safetensors"),
+        "convert_head": ("oracles.heads.convert", "write a head's pickled weights as safetensors"),
     },
     "This repository": {
         "bench": "measure, and write benchmarks/",
