@@ -88,6 +88,11 @@ def _target_ids(args: argparse.Namespace, oracle: Transformer, text: HeadText) -
     """Return the ids that the head writes; None: all."""
     if args.vocab_size is None or args.vocab_size >= oracle.vocab_size:
         return None
+    if args.lm_head == "oracle" and not oracle.config.tie_embeddings:
+        raise ValueError(
+            "--vocab-size: the rows of this oracle's head are not its embeddings, so that whoever loads a head cannot "
+            "borrow some of them: give --lm-head own"
+        )
     return text.frequent(args.vocab_size, oracle.vocab_size)
 
 

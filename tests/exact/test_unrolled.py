@@ -96,6 +96,12 @@ def test_unrolled_steps_are_those_of_a_session(name: str, tmp_path: Path) -> Non
     assert isinstance(network.lm_head, DraftHead) == (CASES[name][1] and target_ids is not None)
 
 
+def test_some_rows_are_borrowed_of_a_head_that_is_the_embeddings_only(tmp_path: Path) -> None:
+    written("few ids, borrowed", tmp_path)
+    with pytest.raises(ValueError, match="only where its head is its embeddings"):
+        load_head(tmp_path, tiny_unpacked(VOCAB, torch.float32, num_layers=6).pack())
+
+
 def test_chunks_of_queries_change_nothing() -> None:
     generator = torch.Generator().manual_seed(0)
     query, *rest = (torch.randn(2, 13, heads, 8, generator=generator) for heads in (4, 2, 2, 2, 2, 2, 2))

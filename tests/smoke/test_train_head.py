@@ -2,6 +2,7 @@
 
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +169,10 @@ def test_the_script_goes_on_where_it_stopped_and_writes_a_head_that_drafts(tmp_p
     assert drafted.tokens == SpeculativeDecoder(oracle).generate(prompt, 12).tokens
     with pytest.raises(SystemExit, match="another run"):
         train_head.main([*argv, "--out", str(tmp_path / "parts"), "--resume", "--loss", "tv"])
+    untied = replace(RECIPES["tiny"].recipe.config, tie_embeddings=False)
+    export_checkpoint(Transformer(untied, seed=0).state_dict(), untied, CODE, tmp_path / "untied")
+    with pytest.raises(SystemExit, match="give --lm-head own"):
+        train_head.main([*argv, "--out", str(tmp_path / "other"), "--oracle", str(tmp_path / "untied")])
     with pytest.raises(SystemExit, match="less than a window"):
         train_head.main([*argv, "--out", str(tmp_path / "other"), "--unroll", "32"])
     assert not (tmp_path / "other" / STATE_FILE).exists()
@@ -175,12 +180,12 @@ def test_the_script_goes_on_where_it_stopped_and_writes_a_head_that_drafts(tmp_p
 
 def test_texts_are_split_by_hash_and_joined() -> None:
     conversation = Conversation(np.arange(9, dtype=np.uint16), ((2, 4), (6, 9)), "open", 0.0, "train")
-    ids, counts = train_head_row(conversation)
+    ids, counts = text_of(conversation)
     assert ids.tolist() == [7, 8, *range(9)]
     assert counts.nonzero()[:, 0].tolist() == [4, 5, 8, 9, 10]
 
 
-def train_head_row(conversation: Conversation) -> tuple[torch.Tensor, torch.Tensor]:
+def text_of(conversation: Conversation) -> tuple[torch.Tensor, torch.Tensor]:
     class One(Shards):
         def __init__(self) -> None:
             pass
