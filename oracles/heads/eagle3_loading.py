@@ -14,6 +14,7 @@ from oracles.heads.eagle3 import Eagle3Head
 from oracles.heads.eagle3_config import Eagle3Shape, read_eagle3
 from oracles.heads.eagle3_network import Eagle3Network
 from oracles.transformer.draft_vocabulary import OFFSETS, DraftHead, take_written_ids
+from oracles.transformer.pass_parts import Shaped
 from specdec.contracts import HostOracle
 
 EMBEDDINGS, HEAD, WRITTEN = "embed_tokens.weight", "lm_head.weight", "t2d"
@@ -39,6 +40,9 @@ def load_eagle3(
     target_ids = _take_target_ids(stored, shape)
     own = {name: name in stored.shapes for name in (EMBEDDINGS, HEAD)}
     _check_borrowed(own, shape, oracle, stored)
+    if not own[HEAD] and target_ids is not None:
+        stored.give(HEAD, oracle.embed(target_ids.to(oracle.device)).cpu(), folder)
+        own[HEAD] = True
     with torch.device("meta"):
         network = Eagle3Network(shape, own[EMBEDDINGS], own[HEAD], target_ids)
     fill(network, _places(network, stored), stored, oracle.dtype, oracle.device)
@@ -75,10 +79,12 @@ def _check_borrowed(own: Mapping[str, bool], shape: Eagle3Shape, oracle: HostOra
             f"{stored.folder}: tensor {absent!r} is missing in its safetensors, and the oracle's is "
             f"{oracle.hidden_size} wide where the head is {config.hidden_size}"
         )
-    if not own[HEAD] and config.draft_vocab_size not in (None, config.vocab_size):
+    is_tied = isinstance(oracle, Shaped) and oracle.config.tie_embeddings
+    if not own[HEAD] and config.draft_vocab_size not in (None, config.vocab_size) and not is_tied:
         raise ValueError(
             f"{stored.folder}: tensor {HEAD!r} is missing in its safetensors; config.json gives it "
-            f"{config.draft_vocab_size} rows, so the oracle's does not stand for it"
+            f"{config.draft_vocab_size} rows, and the oracle's own rows can be taken only where its head is its "
+            "embeddings"
         )
 
 
