@@ -146,7 +146,8 @@ class _TreeSession(_Session):
                 return self.model.catch_up(rows, context, frontier.live)
             return self.model.grow(rows, frontier)
 
-        return self.sampler(context, budget, self.model.room(rows, context.num_committed), randomness, next_logits)
+        room = self.model.room(rows, context.num_committed)
+        return self.sampler(context, budget, room, randomness, next_logits, self.model.grower(rows, context))
 
 
 class _ChainSession(_Session):
@@ -167,4 +168,4 @@ class _ChainSession(_Session):
 
         limits = depth_limits(self.sampler.length, rows, context.num_committed, budget)
         limits = np.minimum(limits, self.model.room(rows, context.num_committed))
-        return self.sampler(rows, context, limits, randomness, next_logits)
+        return self.sampler(rows, context, limits, randomness, next_logits, self.model.follower(context))

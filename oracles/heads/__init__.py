@@ -6,6 +6,7 @@ from oracles.heads.eagle3_config import Eagle3Shape
 from oracles.heads.eagle3_network import Eagle3Network
 from oracles.heads.exit_head import ExitHead, HeadShape, head_names, load_exit_head, save_head
 from oracles.heads.head_loading import load_head
+from oracles.heads.native_eagle3 import NativeEagle3Head
 
 __all__ = [
     "AuxLayers",
@@ -14,6 +15,7 @@ __all__ = [
     "Eagle3Shape",
     "ExitHead",
     "HeadShape",
+    "NativeEagle3Head",
     "head_names",
     "load_exit_head",
     "load_head",

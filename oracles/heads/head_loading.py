@@ -2,24 +2,26 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from oracles.checkpoints.loading import LoadedOracle, read_json
+from oracles.checkpoints.placement import WeightType, check_weights
 from oracles.checkpoints.weights import PICKLES
 from oracles.heads.aux_layers import Convention
 from oracles.heads.convention_check import check_convention
-from oracles.heads.eagle3 import Eagle3Head
 from oracles.heads.eagle3_config import ARCHITECTURES
-from oracles.heads.eagle3_loading import load_eagle3
+from oracles.heads.eagle3_loading import HeadBackend, LoadedEagle3, load_eagle3
 from oracles.heads.exit_head import CONFIG, ExitHead, head_names, load_exit_head
 from oracles.huggingface import HuggingFaceLM
+from oracles.native import NativeTransformer
 from specdec.contracts import HostOracle
 
-LoadedHead = ExitHead | Eagle3Head
+LoadedHead = ExitHead | LoadedEagle3
 # By kind: what loads a published head from a folder whose config.json was read.
-KINDS: dict[str, Callable[[Path, Mapping[str, Any], HostOracle, Convention | None], Eagle3Head]] = {
-    "eagle3": load_eagle3,
-}
+Loader = Callable[
+    [Path, Mapping[str, Any], HostOracle, Convention | None, HeadBackend, WeightType | None], LoadedEagle3
+]
+KINDS: dict[str, Loader] = {"eagle3": load_eagle3}
 _MTP = (
     "{}: {!r} is a multi-token prediction module, a part of its model's own checkpoint, which is not supported; known "
     "kinds: {}"
@@ -32,6 +34,8 @@ def load_head(
     *,
     aux_layers: Convention | None = None,
     check: bool = False,
+    backend: HeadBackend | None = None,
+    weights: WeightType | None = None,
 ) -> LoadedHead:
     """Return a head as it lies on disk, bound to the oracle that it was trained on.
 
@@ -46,6 +50,10 @@ def load_head(
             the numbers themselves tell, or the format's own convention; the head's ``repr`` says which.
         check: also draft one token after every id of eight texts of 32 tokens that the oracle writes, reading the
             neighbouring layers too.
+        backend: of a published head: "native" drafts whole chains and trees in one call of compiled code, beside a
+            native oracle; weights stay as they are stored. "eager": torch operations in the oracle's dtype. None: as
+            the oracle's.
+        weights: what linear layers of a published head are rounded to, as of ``oracles.load``; None: nothing.
 
     Returns:
         For ``drafts.EarlyExit`` or ``drafts.Eagle3``.
@@ -61,18 +69,31 @@ def load_head(
     """
     folder = Path(name_or_path)
     if name_or_path in head_names() or (folder / CONFIG).is_file() or not (folder / "config.json").is_file():
-        if aux_layers is not None or check:
-            raise ValueError("aux_layers and check are for published heads: an exit head says which layer it reads")
+        if aux_layers is not None or check or backend is not None or weights is not None:
+            raise ValueError(
+                "aux_layers, check, backend and weights are for published heads: an exit head says which layer it "
+                "reads, and computes as its oracle does"
+            )
         if isinstance(oracle, HuggingFaceLM):
             raise ValueError("exit heads read the stream of a transformer of ours: give what oracles.load returns")
         return load_exit_head(name_or_path, oracle)
     _check_weights(folder)
+    check_weights(weights, oracle.dtype, oracle.device)
     path = folder / "config.json"
     values = read_json(path)
-    head = KINDS[_kind(values, path)](folder, values, oracle, aux_layers)
+    head = KINDS[_kind(values, path)](folder, values, oracle, aux_layers, _backend(backend, oracle), weights)
     if check:
         check_convention(head, oracle)
     return head
+
+
+def _backend(asked: HeadBackend | None, oracle: HostOracle) -> HeadBackend:
+    """Decide between the backends."""
+    if asked not in (None, *get_args(HeadBackend)):
+        raise ValueError(f"backend is {asked!r}; choose one of {', '.join(map(repr, get_args(HeadBackend)))}, or None")
+    if asked == "native" and not isinstance(oracle, NativeTransformer):
+        raise ValueError(f"backend 'native' reads a native oracle's weights, and this one is {oracle.backend!r}")
+    return asked or ("native" if isinstance(oracle, NativeTransformer) else "eager")
 
 
 def _kind(values: Mapping[str, Any], path: Path) -> str:

@@ -66,8 +66,8 @@ class SteppingHead(Head, Oracle, Protocol):
     children, in place of the oracle's. Keys that were made of such features are taken back when the oracle's come:
     see ``specdec.drafting.HeadModel``.
 
-    A node whose parent is of the same pass must find the oracle's feature there: drafted chains are scored token by token,
-    drafted trees level by level.
+    A node whose parent is of the same pass must find the oracle's feature there: drafted chains are scored token by
+    token, drafted trees level by level. A head that is a ``ChainingOracle`` too drafts whole ones in a call.
     """
 
 

@@ -20,8 +20,8 @@ from experiments.harness.arguments import paired_parser, settings_of
 from experiments.harness.arms import EngineArm
 from experiments.harness.models import load_oracle
 from experiments.strategies import STRATEGIES
-from oracles.heads import Eagle3Head
 from oracles.native import NativeTransformer
+from oracles.native.native_scoring import NativeScoring
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import (
     Budget,
@@ -51,7 +51,6 @@ needed_native()
 
 # By the name of a class, of a source or of its tree's shape: why a model drafts pass by pass.
 BY_PASSES = {
-    "Eagle3": "no compiled pass reads features beside ids: torch's own steps a head",
     "EarlyExit": "the verify pass goes on from the streams that the passes through the lower layers leave",
     "Staged": "a pass scores what an inner source drafted, and its verdict says where the next one begins",
     "Grown": "the confidences of a level decide which of its nodes are scored",
@@ -150,9 +149,8 @@ def tallied(tally: Tally) -> Iterator[None]:
         for streams in (Keyed, Coupled):
             patch.setattr(streams, "choose", tally.choosing(streams.choose))
         for name in ("greedy_chains", "sampled_chains", "trees"):
-            patch.setattr(NativeTransformer, name, tally.calling(name, getattr(NativeTransformer, name)))
-        patch.setattr(NativeTransformer, "score", tally.scoring(NativeTransformer.score))
-        patch.setattr(Eagle3Head, "score", tally.scoring(Eagle3Head.score))
+            patch.setattr(NativeScoring, name, tally.calling(name, getattr(NativeScoring, name)))
+        patch.setattr(NativeScoring, "score", tally.scoring(NativeScoring.score))
         yield
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from oracles import load_head
-from oracles.heads import Eagle3Head
+from oracles.heads.eagle3_loading import LoadedEagle3
 from specdec.contracts import DraftSource, Oracle
 from tests.reference.eagle3 import Eagle3
 
@@ -160,13 +160,13 @@ def reference_of(layout: Layout, tensors: dict[str, Tensor], oracle: Any) -> Eag
 
 
 @cache
-def tiny_eagle3(oracle: Any, seed: int = 0) -> Eagle3Head:
+def tiny_eagle3(oracle: Any, seed: int = 0) -> LoadedEagle3:
     """Return a head whose laws are far from uniform, which reads the first two layers of an oracle."""
     with tempfile.TemporaryDirectory() as folder:
         layout = Layout("specforge", ids=(0, 1, 1))
         write_head(Path(folder), oracle, layout, 100 * seed)
         head = load_head(folder, oracle, aux_layers="outputs")
-    assert isinstance(head, Eagle3Head)
+    assert isinstance(head, LoadedEagle3)
     return head
 
 
