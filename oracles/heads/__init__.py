@@ -2,6 +2,7 @@
 
 from oracles.heads.aux_layers import AuxLayers
 from oracles.heads.eagle3 import Eagle3Head
+from oracles.heads.eagle3_base import Eagle3Base
 from oracles.heads.eagle3_config import Eagle3Shape
 from oracles.heads.eagle3_network import Eagle3Network
 from oracles.heads.exit_head import ExitHead, HeadShape, head_names, load_exit_head, save_head
@@ -10,6 +11,7 @@ from oracles.heads.native_eagle3 import NativeEagle3Head
 
 __all__ = [
     "AuxLayers",
+    "Eagle3Base",
     "Eagle3Head",
     "Eagle3Network",
     "Eagle3Shape",
