@@ -46,6 +46,7 @@ GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
         "exactness": "prove that no strategy moves the output",
         "device": "device beside CPU, graphs beside eager passes",
         "bench_oracle": ("experiments.bench.oracle", "the native pass beside other programs"),
+        "bench_stored": ("experiments.bench.stored", "a GGUF file beside llama.cpp"),
         "bench_engine": ("experiments.bench.engine", "what a run costs outside the oracle"),
         "bench_records": ("experiments.bench.records", "what records cost"),
     },
@@ -56,7 +57,7 @@ GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
         "own_text": ("oracles.factory.own_text", "let an oracle write text for its drafts"),
         "dialogues": ("oracles.factory.dialogues", "let a chat model write text for its drafts"),
         "train_early_exit": "train exit heads for drafts.EarlyExit",
-        "convert_head": ("oracles.heads.convert", "write a published head's pickled weights as safetensors"),
+        "convert_head": ("oracles.heads.convert", "write a head's pickled weights as safetensors"),
     },
     "This repository": {
         "bench": "measure, and write benchmarks/",

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 
 from exactspec.parser import Parser
-from experiments.bench.benchmark_figures import write_pages
-from experiments.bench.sections import COMMANDS, machine, read_sections, run, write_section
+from experiments.bench.benchmark_figures import ROOT, write_pages
+from experiments.bench.sections import COMMANDS, QUESTIONS, lacks, machine, read_sections, run, write_section
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -21,8 +21,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     what.add_argument("--only", choices=COMMANDS, nargs="+", metavar="TITLE", help=help_text)
     what.add_argument("--pages", action="store_true", help="measure nothing; write the figures of the documents")
     args = parser.parse_args(argv)
-    for title in () if args.pages else args.only or COMMANDS:
+    asked = () if args.pages else args.only or COMMANDS
+    if absent := [title for title in asked if lacks(COMMANDS[title])]:
+        words = f"{', '.join(absent)}: {QUESTIONS} of Spec-Bench is not in {ROOT}, see docs/guides/spec-bench.md"
+        if args.only:
+            parser.error(words)
+        print("left out:", words, file=sys.stderr)
+    for title in asked:
         command = COMMANDS[title]
+        if title in absent:
+            continue
         print(command, file=sys.stderr)
         write_section(title, f"`{command}` ({machine()})\n\n{run(command)}")
     sections = read_sections()

@@ -19,19 +19,40 @@ BESIDE = (
     "--strategies small_transformer prompt_lookup --peer transformers transformers:assisted "
     "transformers:assisted-heuristic transformers:lookup llama.cpp llama.cpp:lookup llama.cpp:bfloat16"
 )
-# What ``make real`` measures SmolLM2 with.
-REAL = (
-    "python -m experiments.spec_bench --oracle smollm2 --arithmetic int8 --turns all "
-    "--file experiments/prompts/conversations.jsonl --max-new-tokens 128 "
-    "--strategies prompt_lookup small_transformer cascade lookahead --prompt-lookup-num-draft-tokens 3 "
+_SMOLLM2 = "python -m experiments.spec_bench --oracle smollm2 --arithmetic int8 --turns all "
+_SMOL_DRAFTS = (
+    "--prompt-lookup-num-draft-tokens 3 "
     "--small-transformer-model smol-draft --small-transformer-model-weights int8-dynamic "
     "--small-transformer-num-draft-tokens 2 --cascade-second model --cascade-model smol-draft "
     "--cascade-model-weights int8-dynamic --cascade-num-draft-tokens 2"
+)
+# What ``make real`` measures SmolLM2 with.
+REAL = (
+    f"{_SMOLLM2}--file experiments/prompts/conversations.jsonl --max-new-tokens 128 "
+    f"--strategies prompt_lookup small_transformer cascade lookahead {_SMOL_DRAFTS}"
+)
+# Its questions do not ship: docs/guides/spec-bench.md says where they are.
+QUESTIONS = "question.jsonl"
+_SPEC_BENCH = f"{_SMOLLM2}--file {QUESTIONS} --max-new-tokens 512 "
+_THREE = f"--strategies prompt_lookup small_transformer cascade {_SMOL_DRAFTS}"
+_OTHERS = (
+    "--strategies tree merged staged threshold lookahead early_exit ngram quantized --tree-model smol-draft "
+    "--tree-model-weights int8-dynamic --tree-shape paths:0.0,1 --merged-second model --merged-model smol-draft "
+    "--merged-model-weights int8-dynamic --merged-num-draft-tokens 2 --staged-model smol-draft "
+    "--staged-model-weights int8-dynamic --staged-inner prompt_lookup --staged-num-draft-tokens 3 "
+    "--threshold-model smol-draft --threshold-model-weights int8-dynamic --threshold-num-draft-tokens 6 "
+    "--early-exit-head none --early-exit-num-draft-tokens 1 --ngram-num-draft-tokens 2 --quantized-num-draft-tokens 2"
 )
 # File -> title of a section -> the command that prints it.
 FILES: Mapping[str, Mapping[str, str]] = {
     "smollm2.md": {
         "SmolLM2 on conversations": REAL,
+        "Beside llama.cpp on the same file": "python -m experiments.bench.stored",
+    },
+    "spec-bench.md": {
+        "Spec-Bench, greedy": f"{_SPEC_BENCH}{_THREE}",
+        "Spec-Bench, T = 1": f"{_SPEC_BENCH}--per-category 4 --temperature 1 --rule rejection --seeds 0 1 2 {_THREE}",
+        "Spec-Bench, the other arms": f"{_SPEC_BENCH}--per-category 1 {_OTHERS}",
     },
     "passes.md": {
         "Passes": "python -m experiments.bench.oracle --shapes 10m",
@@ -124,6 +145,11 @@ def run(command: str) -> str:
     environment = {**os.environ, FORM: MARKDOWN}
     printed = subprocess.run(argv, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
     return printed.strip()
+
+
+def lacks(command: str) -> bool:
+    """Tell whether a command reads questions that are not here."""
+    return QUESTIONS in command.split() and not (ROOT / QUESTIONS).is_file()
 
 
 def machine() -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 from experiments.peers.refusing import PeerRefusal
 from oracles.transformer.config import TransformerConfig
 
-STORAGES = {"float32": "F32", "bfloat16": "BF16"}
+STORAGES = {"float32": "F32", "bfloat16": "BF16", "q8_0": "Q8_0", "q4_1": "Q4_1", "q4_0": "Q4_0"}
 _NAMES = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
@@ -51,7 +51,7 @@ def write_gguf(path: Path, config: TransformerConfig, state: Mapping[str, Tensor
         path: of the file.
         config: plain Llama: root-mean-square norms, SwiGLU, full rotation, no biases.
         state: weights under the names of Hugging Face's Llama; without ``lm_head`` embeddings are tied.
-        storage: "float32" or "bfloat16".
+        storage: a key of ``STORAGES``; values of few bits are rounded as ``gguf.quantize`` does.
 
     Raises:
         ImportError: ``gguf`` is not installed.
@@ -63,7 +63,8 @@ def write_gguf(path: Path, config: TransformerConfig, state: Mapping[str, Tensor
     kind = gguf.GGMLQuantizationType[STORAGES[storage]]
     writer = gguf.GGUFWriter(path, "llama")
     _add_shape(writer, config)
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32 if storage == "float32" else gguf.LlamaFileType.MOSTLY_BF16)
+    how = "ALL" if storage == "float32" else "MOSTLY"
+    writer.add_file_type(gguf.LlamaFileType[f"{how}_{STORAGES[storage]}"])
     for name, tensor in state.items():
         heads = {"q_proj": config.num_heads, "k_proj": config.kv_heads}.get(name.split(".")[-2])
         whole = tensor.float() if heads is None else interleave(tensor.float(), heads)

@@ -12,7 +12,7 @@ import oracles
 from experiments.harness.arms import Measurement
 from experiments.harness.models import path_of
 from experiments.harness.settings import Settings
-from experiments.peers.gguf_file import STORAGES, temporary_gguf
+from experiments.peers.gguf_file import temporary_gguf
 from experiments.peers.refusing import PeerRefusal, refusal_of, words_of
 from specdec import Oracle
 from specdec.prompts import NamedPrompt
@@ -52,7 +52,7 @@ class LlamaCppArm:
     ) -> None:
         if names := missing():
             raise ImportError(f"{' and '.join(names)} not installed: pip install 'exactspec[llamacpp]'")
-        if storage not in STORAGES or oracle.device.type != "cpu":
+        if storage not in ATTENTION or oracle.device.type != "cpu":
             raise PeerRefusal(
                 f"{storage} on {oracle.device}: only float32 and bfloat16 on a CPU, see --dtype, --device"
             )

@@ -1,9 +1,9 @@
 """The oracle's own first layers draft."""
 
 import drafts
-import oracles
 from experiments.strategies.strategy import Option, Settings, Strategy, depth
 from oracles.checkpoints.loading import LoadedOracle
+from oracles.heads import load_exit_head
 from specdec import DraftSource, Oracle
 
 
@@ -13,7 +13,7 @@ def build(settings: Settings, oracle: Oracle) -> DraftSource:
         raise ValueError("early_exit: it needs a transformer of ours, whose pass can be cut: leave it out")
     name, k = settings["head"], settings["num_layers"]
     try:
-        head = None if name == "none" else oracles.load_head(name, oracle)
+        head = None if name == "none" else load_exit_head(name, oracle)
     except ValueError as error:
         raise ValueError(
             f"early_exit: give --head none, the oracle's own, as {name} cannot be used: {error}"

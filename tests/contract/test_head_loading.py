@@ -16,7 +16,7 @@ from oracles.heads.aux_layers import aux_layers_of
 from oracles.heads.convert import convert, main
 from specdec import SpeculativeDecoder
 from tests.support.eagle3_heads import Layout, write_head
-from tests.support.eagle3_training import train_head
+from tests.support.eagle3_training import stepping_oracle, train_head
 from tests.support.hf_models import random_model
 from tests.support.models import tiny_transformer
 
@@ -217,7 +217,8 @@ def test_pickles_of_anything_but_tensors_are_refused(tmp_path, capsys):
 
 def test_a_head_drafts_for_a_model_of_transformers(tmp_path):
     oracle = HuggingFaceLM(random_model("llama", num_hidden_layers=6))
-    layout = Layout("specforge", ids=(0, 2, 5), own_embedding=False, own_head=False, layer={"hidden_size": 32})
+    wide = {"hidden_size": 32, "head_dim": 8}
+    layout = Layout("specforge", ids=(0, 2, 5), own_embedding=False, own_head=False, layer=wide)
     write_head(tmp_path, oracle, layout, dtype=torch.float32)
     head = load_head(tmp_path, oracle)
     prompts = [[1, 2, 3], [4]]
@@ -230,7 +231,7 @@ def test_a_head_drafts_for_a_model_of_transformers(tmp_path):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> tuple[Path, object]:
     """Return a head that was trained on the outputs of layers 1, 3 and 4, and its oracle."""
-    folder, oracle = tmp_path_factory.mktemp("trained"), tiny_transformer(23, num_layers=8, max_context=128)
+    folder, oracle = tmp_path_factory.mktemp("trained"), stepping_oracle()
     train_head(folder, oracle, Layout("specforge", ids=(1, 3, 4)))
     return folder, oracle
 
@@ -240,7 +241,7 @@ def test_a_trained_head_shifted_by_one_layer_is_found(trained):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         rates = convention_check.check_convention(load_head(folder, oracle), oracle)
-    assert rates["as loaded"] > 0.3
+    assert rates["as loaded"] > 0.9
     assert rates["as loaded"] > 1.5 * max(rates["one layer lower"], rates["one layer higher"])
     with pytest.warns(
         UserWarning, match=r"accepts \d+\.\d% of its drafts reading outputs of layers 0, 2, 3.*and \d+\.\d%"
@@ -254,4 +255,6 @@ def test_the_check_leaves_out_layers_that_are_not_there(trained):
     folder, oracle = trained
     head = load_head(folder, oracle)
     edge = head.reading(replace(head.aux_layers, ids=(0, 2, 3)))
-    assert set(convention_check.check_convention(edge, oracle)) == {"as loaded", "one layer higher"}
+    with pytest.warns(UserWarning, match="one layer higher"):
+        rates = convention_check.check_convention(edge, oracle)
+    assert set(rates) == {"as loaded", "one layer higher"}

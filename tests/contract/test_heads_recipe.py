@@ -21,7 +21,7 @@ PAGE = DOCS / "guides" / "heads.md"
 def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Run the code of the page from top to bottom, beside a folder with a head, and return its names."""
     folder, found = tmp_path_factory.mktemp("page"), {"__name__": "page"}
-    layout = Layout(written=(3, 5, 8, 13), own_embedding=False, layer={"hidden_size": 256})
+    layout = Layout(written=(3, 5, 8, 13), own_embedding=False, layer={"hidden_size": 384, "head_dim": 96})
     write_head(folder / "a-head", oracles.load("code"), layout, dtype=torch.float32)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert len(blocks) == 2

@@ -50,7 +50,7 @@ def test_logits_and_what_is_fed_back_are_the_references_after_any_history(name, 
     same = Layout(layout.style) if layout.layer.get("rope_theta", 0) is None else layout
     tensors = write_head(tmp_path, oracle, layout, seed)
     head = load_head(tmp_path, oracle)
-    history = led(head, oracle, reference_of(same, tensors, plain), seed)
+    history = led(head, oracle, reference_of(same, tensors, plain), seed, slack=4 * seed)
     assert history.compared > 20
     assert history.worst < 1e-9
 

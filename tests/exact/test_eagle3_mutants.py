@@ -28,7 +28,7 @@ def difference(folder: Any, layout: Layout, aux_layers: Any = None) -> float:
     tensors = write_head(folder, oracle, layout)
     head = load_head(folder, oracle, aux_layers=aux_layers)
     trained_on = load_head(folder, oracle).layers
-    return led(head, oracle, reference_of(layout, tensors, plain), steps=16, trained_on=trained_on).worst
+    return led(head, oracle, reference_of(layout, tensors, plain), steps=16, trained_on=trained_on, slack=0).worst
 
 
 def reads_offsets_as_ids(monkeypatch):

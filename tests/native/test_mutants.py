@@ -85,6 +85,7 @@ unread, booked = (
 few_ids, all_norms = (
     partial(test_native_heads.check_reference, layout) for layout in (test_native_heads.FEW, test_native_heads.NORMED)
 )
+in_chunks = test_native_heads.test_a_text_in_chunks_has_the_bits_of_the_whole
 refused = test_native_heads.test_a_node_that_hangs_on_one_of_the_same_pass_is_refused
 cleared, felled = (
     partial(test_texts.test_what_was_drafted_in_a_row_does_not_outlive_it, draft)
@@ -523,9 +524,9 @@ TWINS = [
     Twin(
         "46",
         "the feature of the node before, in a tree of a head",
-        "nodes.h",
-        "return !path ? index - 1 : depth ?",
-        "return !path || true ? index - 1 : depth ?",
+        "reading.h",
+        "feature_of(plan, node.row, node.after_parent());",
+        "feature_of(plan, node.row, node.length + node.index);",
         few_ids,
     ),
     Twin(
@@ -542,7 +543,7 @@ TWINS = [
         "reading.h",
         "if (position < plan.cache.known[node.row]) return;",
         "",
-        few_ids,
+        in_chunks,
     ),
     Twin(
         "46d",

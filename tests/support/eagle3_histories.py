@@ -31,11 +31,12 @@ class History:
     reference: Eagle3
     seed: int
     trained_on: tuple[int, ...]  # the layers that the reference is told of
+    slack: int = 8
     num_rows: int = 3
 
     def __post_init__(self) -> None:
         self.generator = np.random.default_rng(self.seed)
-        self.model = HeadModel(self.head, self.num_rows, CAPACITY, torch.device("cpu"), slack=8)
+        self.model = HeadModel(self.head, self.num_rows, CAPACITY, torch.device("cpu"), slack=self.slack)
         self.ids = [self._random(length) for length in self.generator.integers(1, 9, self.num_rows)]
         self.worst, self.compared = 0.0, 0
         rows = np.arange(self.num_rows)
@@ -164,9 +165,10 @@ def led(
     seed: int = 0,
     steps: int = 14,
     trained_on: tuple[int, ...] | None = None,
+    slack: int = 8,
 ) -> History:
     """Return a history after some steps."""
-    history = History(head, oracle, reference, seed, trained_on or head.layers)
+    history = History(head, oracle, reference, seed, trained_on or head.layers, slack)
     for _ in range(steps):
         history.step()
     return history

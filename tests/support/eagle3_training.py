@@ -9,14 +9,31 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
 
+from oracles import Transformer
 from oracles.heads.eagle3_config import read_eagle3
 from oracles.heads.eagle3_network import Eagle3Network
 from oracles.transformer.attention import CausalAttention
 from specdec.cache import prefill
 from specdec.contracts import Needs
 from tests.support.eagle3_heads import Layout, config_of, write_head
+from tests.support.models import tiny_unpacked
 
-TEXTS, LENGTH, STEPS = 64, 40, 300
+TEXTS, LENGTH, STEPS, VOCAB = 8, 40, 120, 23
+
+
+def stepping_oracle() -> Transformer:
+    """Return an oracle that writes one long cycle of all ids; every layer says in a code of its own where it is."""
+    model = tiny_unpacked(VOCAB, num_layers=8, max_context=128)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "o_proj" in name:
+                parameter.zero_()  # a layer reads its own token alone
+            elif "down_proj" in name:
+                parameter.mul_(5.0 ** int(name.split(".")[2]))  # and writes over what stood there
+        codes = model.model.norm(model.streams(torch.arange(VOCAB).unsqueeze(1))[-1])[:, 0]
+        assert model.lm_head is not None
+        model.lm_head.weight.copy_(codes.roll(1, 0))
+    return model.pack()
 
 
 def train_head(folder: Path, oracle: Any, layout: Layout) -> None:
@@ -27,7 +44,7 @@ def train_head(folder: Path, oracle: Any, layout: Layout) -> None:
     write_head(folder, oracle, layout)
     shape = read_eagle3(config_of(layout, oracle), "here", oracle, "outputs")
     generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(oracle.vocab_size, (TEXTS, LENGTH), generator=generator)
+    ids = (torch.randint(VOCAB, (TEXTS, 1), generator=generator) + torch.arange(LENGTH)) % VOCAB  # what it writes
     texts = [row.numpy() for row in ids]
     cache = oracle.new_cache(TEXTS, LENGTH)
     scores, _ = prefill(oracle, cache, np.arange(TEXTS), texts, Needs(logits=True, hidden=shape.layers.outputs))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from experiments.bench.oracle.llama_cpp_arm import MAX_BATCH, LlamaCpp
 from experiments.findings.model_shapes import model_shape
+from experiments.peers.gguf_file import temporary_gguf
 from experiments.peers.with_llama_cpp import missing
 from oracles.native import NativeTransformer
 from oracles.transformer.config import TransformerConfig
@@ -85,11 +86,13 @@ class Models:
 
     def llama_cpp(self, storage: str) -> LlamaCpp:
         """Return llama.cpp's model, with torch's present number of threads."""
-        model = self._once(
-            "llama.cpp", storage, lambda: LlamaCpp(self.config, self.state, storage, self._capacity + MAX_BATCH)
-        )
+        model = self._once("llama.cpp", storage, lambda: self._load(storage))
         model.set_threads(torch.get_num_threads())
         return model
+
+    def _load(self, storage: str) -> LlamaCpp:
+        with temporary_gguf(self.config, self.state, storage) as path:
+            return LlamaCpp(path, self.config.vocab_size, storage, self._capacity + MAX_BATCH)
 
     @property
     def llama_storages(self) -> tuple[str, ...]:

@@ -52,10 +52,12 @@ class Passes:
         return median_seconds(score, repeats), None
 
 
-def _llama_pass(model: LlamaCpp, ids: IntArray, context: int, width: int, repeats: int) -> tuple[float, None]:
-    """Return the seconds of llama.cpp's pass; its nodes are forgotten again, untimed."""
+def llama_pass(
+    model: LlamaCpp, ids: IntArray, context: int, width: int, repeats: int, every: bool = True
+) -> tuple[float, None]:
+    """Return the seconds of llama.cpp's pass, with logits of all nodes or of the last; it forgets them, untimed."""
     model.fill(ids[:context])
-    score = partial(model.score, ids[context : context + width])
+    score = partial(model.score, ids[context : context + width], every)
     return median_seconds(score, repeats, partial(model.truncate, context)), None
 
 
@@ -77,7 +79,7 @@ def beside_arms(models: Models, options: BenchOptions) -> list[TimedArm]:
     for storage in models.llama_storages:
         other = models.llama_cpp(storage)
         for width in widths:
-            run = partial(_llama_pass, other, ids, CONTEXT, width, repeats)
+            run = partial(llama_pass, other, ids, CONTEXT, width, repeats)
             found.append(TimedArm(name_of(f"llama.cpp {storage}", width, CONTEXT), run))
     return found
 

@@ -4,16 +4,14 @@ As ``llama-bench`` does, an arm decodes batches of given ids and ends with the l
 """
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from experiments.peers.gguf_file import temporary_gguf
 from experiments.peers.with_llama_cpp import ATTENTION
-from oracles.transformer.config import TransformerConfig
 from specdec.contracts import IntArray
 
 # The widest pass that is asked for; longer prompts go in so many tokens at a time.
@@ -24,24 +22,25 @@ class LlamaCpp:
     """A model and one sequence of its cache.
 
     Args:
-        config, state, storage: as in ``write_gguf``.
+        path: of a GGUF file, which may go once this has returned.
+        vocab_size: of its model.
+        storage: of its matrices; float32 arithmetic for "float32", llama.cpp's own way for all others.
         capacity: tokens of the sequence.
 
     Raises:
         RuntimeError: llama.cpp refuses the file, or has no memory.
     """
 
-    def __init__(self, config: TransformerConfig, state: Mapping[str, Tensor], storage: str, capacity: int) -> None:
+    def __init__(self, path: Path, vocab_size: int, storage: str, capacity: int) -> None:
         import llama_cpp
 
         self._lib: Any = llama_cpp
         self._silence = _silence_log(llama_cpp)
         llama_cpp.llama_backend_init()
-        self.vocab_size = config.vocab_size
-        with temporary_gguf(config, state, storage) as path:
-            parameters = llama_cpp.llama_model_default_params()
-            parameters.n_gpu_layers = 0
-            self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), parameters)
+        self.vocab_size = vocab_size
+        parameters = llama_cpp.llama_model_default_params()
+        parameters.n_gpu_layers = 0
+        self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), parameters)
         if not self._model:
             raise RuntimeError(f"llama.cpp cannot load the GGUF file that holds the {storage} weights")
         self._context = llama_cpp.llama_init_from_model(self._model, _context_parameters(llama_cpp, storage, capacity))
@@ -116,7 +115,7 @@ class LlamaCpp:
 def _context_parameters(lib: Any, storage: str, capacity: int) -> Any:
     parameters = lib.llama_context_default_params()
     parameters.n_ctx, parameters.n_batch, parameters.n_ubatch = capacity, MAX_BATCH, MAX_BATCH
-    kind, parameters.flash_attn_type = ATTENTION[storage]
+    kind, parameters.flash_attn_type = ATTENTION["float32" if storage == "float32" else "bfloat16"]
     parameters.type_k = parameters.type_v = kind
     parameters.no_perf = True
     return parameters
