@@ -19,9 +19,8 @@ from oracles.native import NativeTransformer
 from specdec import Kary, Paths, SamplingParams, SpeculativeDecoder
 from specdec.contracts import Features
 from specdec.drafting import HeadModel
-from tests.exact.test_eagle3 import LAYOUTS
 from tests.support.backends import needed_native
-from tests.support.eagle3_heads import SIZE, Layout, reference_of, write_head
+from tests.support.eagle3_heads import LAYOUTS, SIZE, Layout, reference_of, write_head
 from tests.support.eagle3_histories import led
 from tests.support.models import tiny_transformer, tiny_unpacked
 from tests.support.pairwise import first_of

@@ -50,6 +50,27 @@ class Layout:
         return "layers.0" if self.style == "speculators" else "midlayer"
 
 
+# One of each kind that is published, and of what their configs may say.
+LAYOUTS = {
+    "official": Layout(),
+    "official, few ids": Layout(written=(0, 2, 3, 7, 10)),
+    "official, borrowed": Layout(own_embedding=False, own_head=False),
+    "specforge": Layout("specforge", ids=(0, 3, 4), own_embedding=False, written=(1, 4, 5, 9)),
+    "3.1": Layout("specforge", fc_norm="fc_norm", flags={"norm_output": True}),
+    "3.1, other names": Layout("specforge", fc_norm="fcs", flags={"norm_output": True}, own_head=False),
+    "speculators": Layout("speculators", written=(0, 1, 6, 8), flags={"norm_before_residual": True}),
+    "speculators, normed before": Layout(
+        "speculators", ids=(1, 5), flags={"norm_before_fc": True, "norm_output": True}
+    ),
+    "speculators, qwen3": Layout("speculators", model_type="qwen3", layer={"head_dim": 6}),
+    "biases, wide heads": Layout(layer={"attention_bias": True, "head_dim": 8}),
+    "a narrower head": Layout(layer={"hidden_size": 12, "head_dim": 4}),
+    "rope parameters": Layout(
+        "speculators", layer={"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}}
+    ),
+}
+
+
 def tensors_of(layout: Layout, oracle: Any, seed: int = 0, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint, from whole numbers that are the same on every machine."""
     size, dim = layout.layer.get("hidden_size", SIZE), layout.layer.get("head_dim", SIZE // HEADS)
