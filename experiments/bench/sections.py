@@ -35,24 +35,15 @@ REAL = (
 QUESTIONS = "question.jsonl"
 _SPEC_BENCH = f"{_SMOLLM2}--file {QUESTIONS} --max-new-tokens 512 "
 _THREE = f"--strategies prompt_lookup small_transformer cascade {_SMOL_DRAFTS}"
-_OTHERS = (
-    "--strategies tree merged staged threshold lookahead early_exit ngram quantized --tree-model smol-draft "
-    "--tree-model-weights int8-dynamic --tree-shape paths:0.0,1 --merged-second model --merged-model smol-draft "
-    "--merged-model-weights int8-dynamic --merged-num-draft-tokens 2 --staged-model smol-draft "
-    "--staged-model-weights int8-dynamic --staged-inner prompt_lookup --staged-num-draft-tokens 3 "
-    "--threshold-model smol-draft --threshold-model-weights int8-dynamic --threshold-num-draft-tokens 6 "
-    "--early-exit-head none --early-exit-num-draft-tokens 1 --ngram-num-draft-tokens 2 --quantized-num-draft-tokens 2"
-)
 # File -> title of a section -> the command that prints it.
 FILES: Mapping[str, Mapping[str, str]] = {
     "smollm2.md": {
         "SmolLM2 on conversations": REAL,
-        "Beside llama.cpp on the same file": "python -m experiments.bench.stored",
+        "Beside llama.cpp on the same file": "python -m experiments.bench.stored --rounds 5",
     },
     "spec-bench.md": {
         "Spec-Bench, greedy": f"{_SPEC_BENCH}{_THREE}",
         "Spec-Bench, T = 1": f"{_SPEC_BENCH}--per-category 4 --temperature 1 --rule rejection --seeds 0 1 2 {_THREE}",
-        "Spec-Bench, the other arms": f"{_SPEC_BENCH}--per-category 1 {_OTHERS}",
     },
     "passes.md": {
         "Passes": "python -m experiments.bench.oracle --shapes 10m",
