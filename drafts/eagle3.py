@@ -57,9 +57,11 @@ class Eagle3:
         under every lossless rule. Keys that were made of the head's own features are taken back after every step. A row
         of a single id has no hidden states yet, and drafts nothing in its first step. Reproducible. Inside ``Merged``
         and ``Cascade`` it reads the hidden states of what other members drafted too.
-    Cost: one pass of the head over the tokens that stand since the last one, then one a further token (trees: a level),
-        and a cache of one layer and a feature a slot. The oracle hands over the outputs of the head's layers at all
-        scored nodes, and of the prompt: B * N * D numbers a layer, and one gather.
+    Cost: one pass of the head over the tokens that stand since the last one, then one a further token (trees: a
+        level), and a cache of one layer and a feature a slot. If the head offers it, all passes of a chain, or of a
+        tree whose shape is known beforehand, are one call (see ``ChainSampler``, ``TreeSampler``). The oracle hands
+        over the outputs of the head's layers at all scored nodes, and of the prompt: B * N * D numbers a layer, and
+        one gather.
     Source: Li et al. 2025 (EAGLE-3, arXiv 2503.01840); trees: Li et al. 2024 (EAGLE-2, arXiv 2406.16858).
     Deviations: EAGLE's own trees re-rank at every temperature, and another rule verifies them; here drawn nodes stay.
     """
@@ -146,7 +148,8 @@ class _TreeSession(_Session):
                 return self.model.catch_up(rows, context, frontier.live)
             return self.model.grow(rows, frontier)
 
-        return self.sampler(context, budget, self.model.room(rows, context.num_committed), randomness, next_logits)
+        room = self.model.room(rows, context.num_committed)
+        return self.sampler(context, budget, room, randomness, next_logits, self.model.grower(rows, context))
 
 
 class _ChainSession(_Session):
@@ -167,4 +170,4 @@ class _ChainSession(_Session):
 
         limits = depth_limits(self.sampler.length, rows, context.num_committed, budget)
         limits = np.minimum(limits, self.model.room(rows, context.num_committed))
-        return self.sampler(rows, context, limits, randomness, next_logits)
+        return self.sampler(rows, context, limits, randomness, next_logits, self.model.follower(context))

@@ -63,6 +63,7 @@ GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
         "own_text": ("oracles.factory.own_text", "let an oracle write text for its drafts"),
         "dialogues": ("oracles.factory.dialogues", "let a chat model write text for its drafts"),
         "train_early_exit": "train exit heads for drafts.EarlyExit",
+        "train_head": "train an EAGLE-3 head on what its oracle wrote",
         "convert_head": ("oracles.heads.convert", "write a head's pickled weights as safetensors"),
     },
     "This repository": {

@@ -7,7 +7,7 @@ import oracles
 from experiments.strategies.strategy import Option, Settings, Strategy, depth, one_of, yes_or_no
 from experiments.strategies.tree_shapes import FORMS, shape_of
 from oracles.checkpoints.loading import LoadedOracle
-from oracles.heads import Eagle3Head
+from oracles.heads import Eagle3Base
 from oracles.huggingface import HuggingFaceLM
 from specdec import DraftSource, Oracle
 
@@ -24,7 +24,7 @@ def build(settings: Settings, oracle: Oracle) -> DraftSource:
         )
     except ValueError as error:
         raise ValueError(f"eagle3: --head {settings['head']} cannot be used: {error}") from error
-    if not isinstance(head, Eagle3Head):
+    if not isinstance(head, Eagle3Base):
         fits = getattr(head, "drafter", "early_exit")
         raise ValueError(f"eagle3: --head {settings['head']} is of another kind: it is for {fits}")
     given: dict[str, Any] = {"num_draft_tokens": settings["num_draft_tokens"]}

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from exactspec.parser import Parser
 from oracles.checkpoints.loading import load
 from oracles.checkpoints.tokenization import end_of_text_id
-from oracles.factory.corpus import read_split
+from oracles.factory.corpus import modules_only, read_split
 from oracles.factory.training.windows import token_stream, window_start
 from specdec.contracts import Oracle
 from specdec.engine import SpeculativeDecoder
@@ -59,13 +59,15 @@ def main() -> None:
     add("--length", type=int, default=512, help="tokens of a text, its beginning included (default %(default)s)")
     add("--beginning", type=int, default=64, help="tokens taken from the corpus (default %(default)s)")
     add("--batch-size", type=int, default=128, help="texts written side by side (default %(default)s)")
+    add("--modules-only", action="store_true", help="begin from the standard library, which needs no download")
     add("--seed", type=int, default=1, help="of the choice of beginnings and of the draws (default %(default)s)")
     add("--threads", type=int, help="CPU threads, if not torch's own number")
     args = parser.parse_args()
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     oracle = load(args.oracle)
-    stream = token_stream((source.text for source in read_split("train")), oracle.tokenizer)  # type: ignore[arg-type]
+    sources = read_split("train", manifest=modules_only() if args.modules_only else None)
+    stream = token_stream((source.text for source in sources), oracle.tokenizer)  # type: ignore[arg-type]
     beginnings = prompts(stream, args.texts, args.beginning, args.seed)
     end = end_of_text_id(oracle.tokenizer)  # type: ignore[arg-type]
     ids = [end]

@@ -3,17 +3,20 @@
 from oracles.heads.aux_layers import AuxLayers
 from oracles.heads.block_head import BlockNetwork, BlockShape, DFlashHead
 from oracles.heads.eagle3 import Eagle3Head
+from oracles.heads.eagle3_base import Eagle3Base
 from oracles.heads.eagle3_config import Eagle3Shape
 from oracles.heads.eagle3_network import Eagle3Network
 from oracles.heads.exit_head import ExitHead, HeadShape, head_names, load_exit_head, save_head
 from oracles.heads.head_loading import load_head
 from oracles.heads.medusa_head import MedusaHead, MedusaNetwork, MedusaShape
+from oracles.heads.native_eagle3 import NativeEagle3Head
 
 __all__ = [
     "AuxLayers",
     "BlockNetwork",
     "BlockShape",
     "DFlashHead",
+    "Eagle3Base",
     "Eagle3Head",
     "Eagle3Network",
     "Eagle3Shape",
@@ -22,6 +25,7 @@ __all__ = [
     "MedusaHead",
     "MedusaNetwork",
     "MedusaShape",
+    "NativeEagle3Head",
     "head_names",
     "load_exit_head",
     "load_head",

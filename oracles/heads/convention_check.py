@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from oracles.heads.aux_layers import AuxLayers
-from oracles.heads.eagle3 import Eagle3Head
+from oracles.heads.eagle3_loading import LoadedEagle3
 from specdec.cache import prefill
 from specdec.contracts import Features, HostOracle, IntArray, Needs, Scores
 
@@ -28,7 +28,7 @@ _QUESTIONS = (
 )
 
 
-def check_convention(head: Eagle3Head, oracle: HostOracle) -> dict[str, float]:
+def check_convention(head: LoadedEagle3, oracle: HostOracle) -> dict[str, float]:
     """Warn if a head drafts much better when it reads the layers beside those that it reads.
 
     Eight texts of 32 tokens, which the oracle writes greedily, are read with the head: a draft of one token after every
@@ -69,7 +69,7 @@ def check_convention(head: Eagle3Head, oracle: HostOracle) -> dict[str, float]:
 
 
 def acceptance(
-    head: Eagle3Head, texts: Sequence[IntArray], starts: IntArray, states: tuple[torch.Tensor, ...]
+    head: LoadedEagle3, texts: Sequence[IntArray], starts: IntArray, states: tuple[torch.Tensor, ...]
 ) -> float:
     """Return how often the head's likeliest id is the next id of a text, from position ``starts[b]`` on.
 
@@ -81,7 +81,7 @@ def acceptance(
     """
     rows, counts = np.arange(len(texts)), np.array([len(text) - 1 for text in texts], dtype=np.int64)
     width = int(counts.max())
-    cache = head.new_cache(len(texts), width)
+    cache: Any = head.new_cache(len(texts), width)
     head.put(Features(rows, np.zeros_like(counts), counts, states), cache)
     ids = torch.zeros(len(texts), width, dtype=torch.int64)
     for row, text in zip(ids, texts, strict=True):

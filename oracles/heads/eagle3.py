@@ -1,26 +1,23 @@
 """An EAGLE-3 head, which drafts token by token: a node is a token and the feature of the position before it."""
 
 from collections.abc import Callable, Sequence
-from copy import copy
-from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from oracles.heads.aux_layers import AuxLayers
+from oracles.heads.eagle3_base import Eagle3Base
 from oracles.heads.eagle3_config import Eagle3Shape
 from oracles.heads.eagle3_network import Eagle3Network
 from oracles.transformer.attention import CACHE_ROW_DIM, CACHE_SLOT_DIM, CachedAttention, cache_shape
-from oracles.transformer.draft_vocabulary import DraftHead
 from oracles.transformer.linear import Linear
 from oracles.transformer.pass_parts import check_call
 from specdec.cache import FeatureCache
-from specdec.contracts import Features, HostOracle, IntArray, Scores, Tree, Want, is_chain
+from specdec.contracts import HostOracle, IntArray, Scores, Tree, Want, is_chain
 from specdec.transfers import on_host
 
 
-class Eagle3Head:
+class Eagle3Head(Eagle3Base):
     """Score trees of tokens beside features: of the oracle's hidden states where they are known, else its own.
 
     It fulfils ``specdec.contracts.SteppingHead``. Positions are not bounded by the context that its config declares:
@@ -28,13 +25,7 @@ class Eagle3Head:
 
     Args:
         network: with its weights; it is packed.
-        shape: of the network.
-        oracle: lends embedding and head where the network has none.
-        name: of the format, for its description.
-
-    Attributes:
-        oracle: the same.
-        aux_layers: the layers of the oracle that it reads, and by whose word.
+        shape, oracle, name: see ``Eagle3Base``.
 
     Guarantee: a node's logits follow from the ids of its path and the features that they were read beside, in however
         many passes.
@@ -43,52 +34,14 @@ class Eagle3Head:
     Source: Li et al. 2025 (EAGLE-3, arXiv 2503.01840).
     """
 
-    eos_ids: tuple[int, ...] = ()
-    chat_template = None
-    backend, bitwise, num_layers, chains, is_recorded, cache_format = "eager", False, 0, False, False, None
+    backend, bitwise, chains = "eager", False, False
 
     def __init__(self, network: Eagle3Network, shape: Eagle3Shape, oracle: HostOracle, name: str) -> None:
-        # The context is the oracle's, for what is checked of a call too.
-        self.config = replace(shape.config, max_context=oracle.max_context)
-        self.name, self.oracle, self.aux_layers = name, oracle, shape.layers
+        super().__init__(shape, oracle, name, network.num_written(oracle.vocab_size))
         # What another backend reads of the norm are the plain weights.
         borrowed = None if network.lm_head is not None else oracle.read_out_after(network.norm)
         self._network = network.pack()
         self._read: Callable[[Tensor], Tensor] = self._own_logits if borrowed is None else borrowed
-
-    def __repr__(self) -> str:
-        head = self._network.lm_head
-        written = len(head.target_ids) if isinstance(head, DraftHead) else self.vocab_size
-        return (
-            f"Eagle3Head({self.name}, reads {self.aux_layers}, writes {written:,} of {self.vocab_size:,} ids, "
-            f"weights of {self.weight_bytes / 1e6:,.1f} MB)"
-        )
-
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """The layers whose outputs it reads."""
-        return self.aux_layers.outputs
-
-    def reading(self, aux_layers: AuxLayers) -> "Eagle3Head":
-        """Return the same head, its weights shared, as it reads other layers, as many."""
-        other = copy(self)
-        other.aux_layers = aux_layers
-        return other
-
-    @property
-    def vocab_size(self) -> int:
-        """True number of ids, the oracle's; logits have this width."""
-        return self.oracle.vocab_size
-
-    @property
-    def tokenizer(self) -> object:
-        """The oracle's."""
-        return self.oracle.tokenizer
-
-    @property
-    def max_context(self) -> int:
-        """Positions, as many as the oracle has."""
-        return self.oracle.max_context
 
     @property
     def device(self) -> torch.device:
@@ -99,6 +52,11 @@ class Eagle3Head:
     def dtype(self) -> torch.dtype:
         """Of weights, activations and cache."""
         return self._network.norm.weight.dtype
+
+    @property
+    def weight_type(self) -> str:
+        """The dtype of its weights."""
+        return str(self.dtype).removeprefix("torch.")
 
     @property
     def weight_bytes(self) -> int:
@@ -118,12 +76,10 @@ class Eagle3Head:
         return FeatureCache(shape, CACHE_ROW_DIM, CACHE_SLOT_DIM, self.dtype, self.device, size, max_cache_bytes)
 
     @torch.no_grad()
-    def put(self, features: Features, cache: FeatureCache) -> None:
-        """Take in what the oracle's layers gave at positions, projected to one feature each."""
-        batch, width = features.layers[0].shape[:2]
-        layers = tuple(layer.to(self.device, self.dtype).flatten(0, 1) for layer in features.layers)
-        combined = self._network.combine(layers) if batch * width else layers[0].new_zeros(0, self.config.hidden_size)
-        cache.put(features.rows, features.starts, features.counts, combined.view(batch, width, self.config.hidden_size))
+    def combine(self, layers: Sequence[Tensor]) -> Tensor:
+        """Return features ``[R, H]`` from the oracle's hidden states, one ``[R, D]`` for each layer."""
+        here = tuple(layer.to(self.device, self.dtype) for layer in layers)
+        return self._network.combine(here) if len(here[0]) else here[0].new_zeros(0, self.config.hidden_size)
 
     @torch.no_grad()
     def score(

@@ -2,34 +2,46 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from oracles.checkpoints.placement import WeightType
 from oracles.checkpoints.tensor_names import PLAIN, Place
 from oracles.checkpoints.weights import StoredTensors, fill
 from oracles.heads.aux_layers import Convention
 from oracles.heads.eagle3 import Eagle3Head
 from oracles.heads.eagle3_config import Eagle3Shape, read_eagle3
 from oracles.heads.eagle3_network import Eagle3Network
+from oracles.heads.native_eagle3 import NativeEagle3Head
+from oracles.native import NativeTransformer
 from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN, DraftHead, check_mask, take_written_ids
+from oracles.transformer.pass_parts import Shaped
 from specdec.contracts import HostOracle
 
+HeadBackend = Literal["native", "eager"]
+LoadedEagle3 = Eagle3Head | NativeEagle3Head
 EMBEDDINGS, HEAD = "embed_tokens.weight", "lm_head.weight"
 # What the one layer is called: by EAGLE's authors, and by others.
 _LAYER_NAMES = ("midlayer", "layers.0")
 
 
 def load_eagle3(
-    folder: Path, values: Mapping[str, Any], oracle: HostOracle, aux_layers: Convention | None
-) -> Eagle3Head:
+    folder: Path,
+    values: Mapping[str, Any],
+    oracle: HostOracle,
+    aux_layers: Convention | None,
+    backend: HeadBackend,
+    weights: WeightType | None,
+) -> LoadedEagle3:
     """Return the head in a folder.
 
     Args:
         folder: with ``*.safetensors``.
         values: its parsed ``config.json``.
-        oracle, aux_layers: see ``load_head``.
+        oracle, aux_layers, weights: see ``load_head``.
+        backend: which can run.
 
     Raises:
         ValueError: see ``load_head``.
@@ -39,13 +51,21 @@ def load_eagle3(
     target_ids = _take_target_ids(stored, shape)
     own = {name: name in stored.shapes for name in (EMBEDDINGS, HEAD)}
     _check_borrowed(own, shape, oracle, stored)
+    if not own[HEAD] and target_ids is not None:
+        stored.give(HEAD, oracle.embed(target_ids.to(oracle.device)).cpu(), folder)
+        own[HEAD] = True
     with torch.device("meta"):
         network = Eagle3Network(shape, own[EMBEDDINGS], own[HEAD], target_ids)
-    fill(network, _places(network, stored), stored, oracle.dtype, oracle.device)
+    as_stored = backend == "native" or weights is not None
+    fill(network, _places(network, stored), stored, None if as_stored else oracle.dtype, oracle.device)
     if isinstance(network.lm_head, DraftHead) and target_ids is not None:
         network.lm_head.target_ids = target_ids.to(oracle.device)
     name = "speculators eagle3" if "speculators_model_type" in values else "EAGLE-3"
-    return Eagle3Head(network, shape, oracle, name)
+    if weights is not None:
+        network.store(weights)
+    if backend == "native" and isinstance(oracle, NativeTransformer):
+        return NativeEagle3Head(network, shape, oracle, name)
+    return Eagle3Head(network.dequantise().to(oracle.dtype), shape, oracle, name)
 
 
 def _take_target_ids(stored: StoredTensors, shape: Eagle3Shape) -> Tensor | None:
@@ -73,10 +93,12 @@ def _check_borrowed(own: Mapping[str, bool], shape: Eagle3Shape, oracle: HostOra
             f"{stored.folder}: tensor {absent!r} is missing in its safetensors, and the oracle's is "
             f"{oracle.hidden_size} wide where the head is {config.hidden_size}"
         )
-    if not own[HEAD] and config.draft_vocab_size not in (None, config.vocab_size):
+    is_tied = isinstance(oracle, Shaped) and oracle.config.tie_embeddings
+    if not own[HEAD] and config.draft_vocab_size not in (None, config.vocab_size) and not is_tied:
         raise ValueError(
             f"{stored.folder}: tensor {HEAD!r} is missing in its safetensors; config.json gives it "
-            f"{config.draft_vocab_size} rows, so the oracle's does not stand for it"
+            f"{config.draft_vocab_size} rows, and the oracle's own rows can be taken only where its head is its "
+            "embeddings"
         )
 
 

@@ -4,11 +4,12 @@ import torch
 from torch import Tensor, nn
 
 from oracles.heads.eagle3_config import Eagle3Shape
+from oracles.quantisation import FORMATS
 from oracles.transformer.attention import Attend
 from oracles.transformer.blocks import MLP, Norm, SelfAttention, at_once, embedding, pack_parts
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import DraftHead
-from oracles.transformer.linear import Linear
+from oracles.transformer.linear import Linear, round_weight
 from oracles.transformer.rotary import Rope, RotaryTable
 
 
@@ -72,6 +73,30 @@ class Eagle3Network(nn.Module):
         whole = torch.cat(list(normed), dim=-1)
         out: Tensor = self.fc(whole if self.input_norm is None else self.input_norm(whole))
         return out
+
+    def num_written(self, vocab_size: int) -> int:
+        """Return how many of an oracle's ids it writes; those that pad its vocabulary are none."""
+        if isinstance(self.lm_head, DraftHead):
+            return int((self.lm_head.target_ids < vocab_size).sum())
+        return vocab_size
+
+    @torch.no_grad()
+    def store(self, weight_type: str) -> "Eagle3Network":
+        """Round the weights of all linear layers to a type, in place; see ``Transformer.store``."""
+        for name, part in self.named_modules():
+            if isinstance(part, Linear) and weight_type in FORMATS:
+                part.quantise(name, FORMATS[weight_type])
+            elif isinstance(part, Linear):
+                round_weight(part, name, weight_type)
+        return self
+
+    @torch.no_grad()
+    def dequantise(self) -> "Eagle3Network":
+        """Make quantised weights plain ones again, in place; see ``Transformer.dequantise``."""
+        for part in self.modules():
+            if isinstance(part, Linear):
+                part.dequantise()
+        return self
 
     @torch.no_grad()
     def pack(self) -> "Eagle3Network":

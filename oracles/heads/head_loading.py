@@ -2,28 +2,68 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from oracles.checkpoints.loading import LoadedOracle, read_json
+from oracles.checkpoints.placement import WeightType, check_weights
 from oracles.checkpoints.weights import PICKLES
 from oracles.heads.aux_layers import Convention
 from oracles.heads.block_files import is_block_head, load_block_head
 from oracles.heads.block_head import DFlashHead
 from oracles.heads.convention_check import check_convention
-from oracles.heads.eagle3 import Eagle3Head
 from oracles.heads.eagle3_config import ARCHITECTURES
-from oracles.heads.eagle3_loading import load_eagle3
+from oracles.heads.eagle3_loading import HeadBackend, LoadedEagle3, load_eagle3
 from oracles.heads.exit_head import CONFIG, ExitHead, head_names, load_exit_head
 from oracles.heads.medusa_files import is_medusa, load_medusa
 from oracles.heads.medusa_head import MedusaHead
 from oracles.huggingface import HuggingFaceLM
+from oracles.native import NativeTransformer
+from specdec.contracts import HostOracle
 
-LoadedHead = ExitHead | Eagle3Head | DFlashHead | MedusaHead
+LoadedHead = ExitHead | LoadedEagle3 | DFlashHead | MedusaHead
+Loader = Callable[
+    [Path, Mapping[str, Any], Any, Convention | None, HeadBackend | None, WeightType | None],
+    LoadedEagle3 | DFlashHead | MedusaHead,
+]
+
+
+def _stepping(
+    folder: Path,
+    values: Mapping[str, Any],
+    oracle: HostOracle,
+    aux_layers: Convention | None,
+    backend: HeadBackend | None,
+    weights: WeightType | None,
+) -> LoadedEagle3:
+    return load_eagle3(folder, values, oracle, aux_layers, _backend(backend, oracle), weights)
+
+
+def _by_torch(load: Callable[..., DFlashHead | MedusaHead]) -> Loader:
+    """Return what loads a kind of head that has no compiled pass."""
+
+    def loader(
+        folder: Path,
+        values: Mapping[str, Any],
+        oracle: HostOracle,
+        aux_layers: Convention | None,
+        backend: HeadBackend | None,
+        weights: WeightType | None,
+    ) -> DFlashHead | MedusaHead:
+        if backend not in (None, "eager") or weights is not None:
+            raise ValueError(
+                f"{folder / 'config.json'}: this kind of head computes as torch operations, in the oracle's dtype: "
+                "leave out backend and weights"
+            )
+        return load(folder, values, oracle, aux_layers)
+
+    return loader
+
+
 # By kind: what loads a published head from a folder whose config.json was read.
-KINDS: dict[str, Callable[[Path, Mapping[str, Any], Any, Convention | None], Eagle3Head | DFlashHead | MedusaHead]] = {
-    "eagle3": load_eagle3,
-    "block drafter": load_block_head,
-    "medusa": load_medusa,
+KINDS: dict[str, Loader] = {
+    "eagle3": _stepping,
+    "block drafter": _by_torch(load_block_head),
+    "medusa": _by_torch(load_medusa),
 }
 _MTP = (
     "{}: {!r} is a multi-token prediction module, a part of its model's own checkpoint, which is not supported; known "
@@ -37,6 +77,8 @@ def load_head(
     *,
     aux_layers: Convention | None = None,
     check: bool = False,
+    backend: HeadBackend | None = None,
+    weights: WeightType | None = None,
 ) -> LoadedHead:
     """Return a head as it lies on disk, bound to the oracle that it was trained on.
 
@@ -53,6 +95,10 @@ def load_head(
             which.
         check: for EAGLE-3, also draft one token after every id of eight texts of 32 tokens that the oracle writes,
             reading the neighbouring layers too.
+        backend: of an EAGLE-3 head: "native" drafts whole chains and trees in one call of compiled code, beside a
+            native oracle; weights stay as they are stored. "eager": torch operations in the oracle's dtype. None: as
+            the oracle's.
+        weights: what linear layers of an EAGLE-3 head are rounded to, as of ``oracles.load``; None: nothing.
 
     Returns:
         For ``drafts.EarlyExit``, ``drafts.Eagle3``, ``drafts.BlockDrafter`` or ``drafts.Medusa``.
@@ -68,22 +114,35 @@ def load_head(
     """
     folder = Path(name_or_path)
     if name_or_path in head_names() or (folder / CONFIG).is_file() or not (folder / "config.json").is_file():
-        if aux_layers is not None or check:
-            raise ValueError("aux_layers and check are for published heads: an exit head says which layer it reads")
+        if aux_layers is not None or check or backend is not None or weights is not None:
+            raise ValueError(
+                "aux_layers, check, backend and weights are for published heads: an exit head says which layer it "
+                "reads, and computes as its oracle does"
+            )
         if isinstance(oracle, HuggingFaceLM):
             raise ValueError("exit heads read the stream of a transformer of ours: give what oracles.load returns")
         return load_exit_head(name_or_path, oracle)
     _check_weights(folder)
+    check_weights(weights, oracle.dtype, oracle.device)
     path = folder / "config.json"
     values = read_json(path)
-    head = KINDS[_kind(values, path)](folder, values, oracle, aux_layers)
+    head = KINDS[_kind(values, path)](folder, values, oracle, aux_layers, backend, weights)
     if check:
-        if not isinstance(head, Eagle3Head):
+        if not isinstance(head, LoadedEagle3):
             raise ValueError(
                 f"{path}: check drafts with EAGLE-3's heads alone; say aux_layers if the numbers are in doubt"
             )
         check_convention(head, oracle)
     return head
+
+
+def _backend(asked: HeadBackend | None, oracle: HostOracle) -> HeadBackend:
+    """Decide between the backends."""
+    if asked not in (None, *get_args(HeadBackend)):
+        raise ValueError(f"backend is {asked!r}; choose one of {', '.join(map(repr, get_args(HeadBackend)))}, or None")
+    if asked == "native" and not isinstance(oracle, NativeTransformer):
+        raise ValueError(f"backend 'native' reads a native oracle's weights, and this one is {oracle.backend!r}")
+    return asked or ("native" if isinstance(oracle, NativeTransformer) else "eager")
 
 
 def _kind(values: Mapping[str, Any], path: Path) -> str:

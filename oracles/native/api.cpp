@@ -155,6 +155,6 @@ EXPORT void specdec_rotations(const double* frequencies, int32_t pairs, int32_t 
 // Sizes of the structures, for the binding to compare with its own.
 EXPORT void specdec_sizes(int64_t* sizes) {
     const int64_t all[] = {sizeof(Linear), sizeof(Norm), sizeof(Layer), sizeof(Model), sizeof(Cache), sizeof(Call),
-                           sizeof(Text), sizeof(Draws), sizeof(Following), sizeof(Growth), sizeof(Adjustments)};
+                           sizeof(Text), sizeof(Draws), sizeof(Following), sizeof(Growth), sizeof(Adjustments), sizeof(Reading)};
     std::copy(std::begin(all), std::end(all), sizes);
 }

@@ -32,6 +32,8 @@ FAULTS = {
     -6: "ends must be above a row's length in the cache (or equal, where limits are 0) and within the width of ids",
     -7: "a row cannot take its ids and what is drafted after them: give new_cache a larger capacity",
     -8: "max_context has no position left for a row's ids and what is drafted after them: lower limits",
+    -9: "a node hangs on one of the same pass, whose feature is not there yet: score a chain token by token, and a "
+    "tree level by level",
 }
 
 
@@ -51,6 +53,12 @@ class Layer(ctypes.Structure):
     """A layer; without ``qkv`` an MLP alone."""
 
     _fields_ = fields_of(MODEL, "Layer", {"Linear": Linear, "Norm": Norm})
+
+
+class Reading(ctypes.Structure):
+    """What a head reads beside ids."""
+
+    _fields_ = fields_of(MODEL, "Reading", {"Norm": Norm})
 
 
 class Model(ctypes.Structure):
@@ -126,7 +134,7 @@ def functions(*extra: str) -> Any:
         NativeUnavailable: it cannot be built here, or it is not of these sources.
     """
     built = library(PASS, *extra)
-    kinds = (Linear, Norm, Layer, Model, Cache, Call, Text, Draws, Following, Growth, Adjustments)
+    kinds = (Linear, Norm, Layer, Model, Cache, Call, Text, Draws, Following, Growth, Adjustments, Reading)
     mirrored = [ctypes.sizeof(kind) for kind in kinds]
     sizes = (_I64 * len(kinds))()
     built.specdec_sizes(sizes)

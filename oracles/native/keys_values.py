@@ -16,6 +16,13 @@ from specdec.contracts import IntArray
 from specdec.transfers import on_host
 
 
+def cache_bytes(config: TransformerConfig, num_rows: int, capacity: int) -> tuple[int, int]:
+    """Return the slots of a row, and the bytes of all keys and values."""
+    slots, size = round_up(capacity, WIDTH), config.head_size
+    heads = config.num_layers * num_rows * config.kv_heads
+    return slots, 4 * heads * slots * (size + round_up(size, WIDTH))
+
+
 class NativeCache(SlotCache):
     """Hold the keys of 16 slots side by side, and values slot by slot, in float32 on the host.
 
@@ -43,10 +50,9 @@ class NativeCache(SlotCache):
         capacity: int,
         max_bytes: int | None = None,
     ) -> None:
-        slots, size = round_up(capacity, WIDTH), config.head_size
-        heads = config.num_layers * num_rows * config.kv_heads
+        size, (slots, needed) = config.head_size, cache_bytes(config, num_rows, capacity)
         limit = free_memory(torch.device("cpu")) // 2 if max_bytes is None else max_bytes
-        check_fits(4 * heads * slots * (size + round_up(size, WIDTH)), num_rows, slots, limit)
+        check_fits(needed, num_rows, slots, limit)
         super().__init__(num_rows, slots)
         leading = (config.num_layers, num_rows, config.kv_heads)
         self.keys = floats(*leading, slots // WIDTH, size, WIDTH).zero_()

@@ -34,7 +34,7 @@ struct Linear {
 };
 
 // Scale by the root mean square where `bias` is null; else shift and scale by mean and variance. Both padded with zeros
-// to a multiple of 16.
+// to a multiple of 16. Without a weight nothing is changed.
 struct Norm {
     const float *weight, *bias;
     float eps;
@@ -46,6 +46,16 @@ struct Layer {
     Norm before_attention, before_mlp;
     Linear qkv, out, up, down;
     const float *query_norm, *key_norm;  // null, or one weight per dimension of a head, padded to a multiple of 16
+};
+
+struct Model;
+
+// What a head reads beside ids. Queries, keys and values of its first layer read, side by side, the normed embedding of a
+// node and the normed feature that the cache holds for it; the stream before that layer is the feature.
+struct Reading {
+    Norm norm;          // of features; that of embeddings is the layer's own
+    const Model* host;  // whose embeddings are read; null: the head's own
+    int32_t norms_stream, norms_output;  // the stream begins with the normed feature; it is left for children after the last norm
 };
 
 struct Model {
@@ -63,15 +73,20 @@ struct Model {
     int32_t inner_size, window;  // window: 0 where every position is seen
     int32_t activation, gated, parallel_residual;
     float qk_eps;
-    int32_t written, unused;
+    int32_t written, num_parts;
+    const Norm* parts;       // [num_parts] of a stream that is given: it consists of parts, each normed by itself; or null
+    const Reading* reading;  // null: a model of ids alone
 };
 
 // keys [layers][rows][kv_heads][slots / 16][head_size][16], values [layers][rows][kv_heads][slots][padded head_size].
-// Its books say how many slots of each row stand, and how many were ever written.
+// Its books say how many slots of each row stand, and how many were ever written. That of a head has features too: a
+// node in slot s reads those of position s, and leaves its own for its children as those of s + 1, if these are not known.
 struct Cache {
     float *keys, *values;
     int64_t *lengths, *written;  // [num_rows]
     int32_t num_rows, slots;
+    float* features;       // [num_rows][slots + 1][hidden], or null
+    const int64_t* known;  // [num_rows] positions whose features were given, or null
 };
 
 struct Call {

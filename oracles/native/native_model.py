@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,10 +21,11 @@ from oracles.native.packing import (
     round_up,
 )
 from oracles.native.rotations import Rotations, Tables
-from oracles.transformer.blocks import MLP, Adapter, Block, Norm
+from oracles.transformer.blocks import MLP, Adapter, Block, Norm, SelfAttention
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import DraftHead
 from oracles.transformer.eager import Transformer
+from oracles.transformer.linear import Linear
 from specdec.contracts import IntArray, Want
 
 _ALIGNMENT = 128
@@ -129,19 +130,28 @@ class NativeModel:
         blocks = [block for block in decoder.layers if isinstance(block, Block)][::-1]
         decoder.layers = nn.ModuleList()
         while blocks:
-            layers.append(_layer(config, weights, blocks.pop()))
+            layers.append(layer_of(config, weights, blocks.pop()))
         cut = model.cut_head()
         head = weights.linear([cut])
         native = cls(config, weights, layers, weights.norm(decoder.norm), head, config.intermediate_size)
         if not config.tie_embeddings:
             native.struct.embeddings, native.struct.embedding_storage = weights.table(decoder.embed_tokens.weight)
-        if isinstance(cut, DraftHead):
-            ids = cut.target_ids.to("cpu", torch.int32).contiguous()
-            native.struct.written_ids, native.struct.written = weights.address(ids), len(ids)
+        native.write_ids(cut)
         if decoder.embed_positions is not None:
             positions = decoder.embed_positions.weight
             native.struct.positions, native.struct.position_storage = weights.table(positions)
         return native
+
+    def write_ids(self, head: Linear) -> None:
+        """Let the head's columns write the ids that they are for, if these are not all; those that pad, none."""
+        if isinstance(head, DraftHead):
+            ids = head.target_ids[head.target_ids < self.config.vocab_size].to("cpu", torch.int32).contiguous()
+            self.struct.written_ids, self.struct.written = self.weights.address(ids), len(ids)
+
+    def borrow_head(self, other: "NativeModel") -> None:
+        """Read another model's head, and write the ids that it writes."""
+        self.struct.head, self.base = other.struct.head, other
+        self.struct.written_ids, self.struct.written = other.struct.written_ids, other.struct.written
 
     def behind(self, adapter: Adapter) -> "NativeModel":
         """Return a model whose only layer is an adapter; norm and head are shared with this one."""
@@ -150,8 +160,7 @@ class NativeModel:
         layer.before_mlp = weights.norm(adapter.norm)
         inner_size = adapter.mlp.up_proj.out_features
         short = NativeModel(self.config, weights, [layer], self.struct.last, self.struct.head, inner_size)
-        short.struct.written_ids, short.struct.written = self.struct.written_ids, self.struct.written
-        short.base = self
+        short.borrow_head(self)
         return short
 
     def through(self, norm: Norm) -> "NativeModel":
@@ -160,8 +169,7 @@ class NativeModel:
         last = weights.norm(norm)
         inner_size = self.struct.inner_size
         other = NativeModel(self.config, weights, list(self._layers), last, self.struct.head, inner_size)
-        other.struct.written_ids, other.struct.written = self.struct.written_ids, self.struct.written
-        other.base = self
+        other.borrow_head(self)
         return other
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -276,7 +284,20 @@ class NativeModel:
         return work
 
 
-def _layer(config: TransformerConfig, weights: Weights, block: Block) -> bindings.Layer:
+def _address(numbers: Tensor | None) -> int | None:
+    return None if numbers is None else numbers.data_ptr()
+
+
+class _BlockParts(Protocol):
+    """What a layer of attention and MLP has."""
+
+    self_attn: SelfAttention
+    mlp: MLP
+    input_layernorm: Norm
+    post_attention_layernorm: Norm
+
+
+def layer_of(config: TransformerConfig, weights: Weights, block: _BlockParts) -> bindings.Layer:
     """Return a layer of attention and MLP."""
     attention = block.self_attn
     parts = [part for part in (attention.q_proj, attention.k_proj, attention.v_proj) if part is not None]

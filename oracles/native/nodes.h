@@ -12,6 +12,11 @@ struct Node {
     int32_t index, depth;   // in its tree, cached nodes included
     const int32_t* path;    // [depth + 1] indices of its ancestors, itself last; null in a chain, where path[i] = i
     int64_t token;
+
+    // Where its parent is in its tree; -1: it has none.
+    int parent() const { return !path ? index - 1 : depth ? path[depth - 1] : -1; }
+    // The slot after its parent's, that of the first node if it has none: whose features a head reads.
+    int64_t after_parent() const { return int64_t(length) + parent() + 1; }
 };
 
 // Memory handed out piece by piece, in whole cache lines; without memory it only counts.
@@ -34,7 +39,7 @@ private:
 // What is wrong with a call; names in `bindings.py`.
 enum Fault : int64_t {
     FINE = 0, BAD_TOKEN = -1, BAD_PARENT = -2, BAD_COUNT = -3, BAD_ROW = -4, BAD_ADJUSTMENT = -5, BAD_END = -6, NO_ROOM = -7,
-    NO_POSITION = -8
+    NO_POSITION = -8, NO_FEATURE = -9
 };
 
 class Nodes {
@@ -66,7 +71,8 @@ public:
                 if (i < call.first) continue;
                 const int32_t depth = call.parents ? depths_[at] : int32_t(i);
                 const int32_t* path = call.parents ? paths_ + offsets_[at] : nullptr;
-                all[count++] = {b, int32_t(row), int32_t(call.lengths[row]), int32_t(i), depth, path, call.tokens[at]};
+                const Node& node = all[count++] = {b, int32_t(row), int32_t(call.lengths[row]), int32_t(i), depth, path, call.tokens[at]};
+                if (model.reading && node.parent() >= call.first && node.after_parent() >= cache.known[row]) return NO_FEATURE;
             }
         }
         begins[call.batch] = count;

@@ -41,6 +41,7 @@ INL void scale_by_rms(const float* x, const float* weight, float eps, int size, 
 }
 
 static void normalise(const Norm& norm, const float* x, float* out) {
+    if (!norm.weight) return void(std::copy(x, x + rounded(norm.size, WIDTH), out));
     if (!norm.bias) return scale_by_rms(x, norm.weight, norm.eps, norm.size, out);
     const float middle = mean(x, norm.size);
     const V scale = vset(1.0f / std::sqrt(squares(x, norm.size, middle) / float(norm.size) + norm.eps));

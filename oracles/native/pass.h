@@ -29,11 +29,12 @@ struct Plan {
     void reserve() {
         const int64_t rows = int64_t(call.batch) * (call.width - call.first), threads = call.threads;
         const int heads = model.query_heads * padded_head(model);
-        x_stride = stride(model.hidden), qkv_stride = stride(int64_t(model.kv_heads) * head_columns(model));
+        x_stride = stride(model.hidden), both_stride = stride(2 * int64_t(model.hidden)), qkv_stride = stride(int64_t(model.kv_heads) * head_columns(model));
         out_stride = stride(heads), inner_stride = stride(model.inner_size);
-        const int widest = std::max({model.hidden, heads, model.inner_size});
+        const int widest = std::max({model.reading ? 2 * model.hidden : model.hidden, heads, model.inner_size});
         rounded_stride = rounds_inputs() ? stride(std::max(rounded_row(widest), rounded_groups(widest))) : 0;
         x = arena.take<float>(rows * x_stride);
+        both = arena.take<float>(model.reading ? rows * both_stride : 0);
         normed = arena.take<float>(rows > OWN_NORMS ? rows * x_stride : 0);
         whole = arena.take<float>(rows > OWN_NORMS ? rows * rounded_stride : 0);
         qkv = arena.take<float>(rows * qkv_stride);
@@ -127,8 +128,8 @@ struct Plan {
     Arena arena;
     Nodes nodes;
     Barrier barrier;
-    int64_t x_stride, qkv_stride, out_stride, inner_stride, rounded_stride, written_stride, own_floats, most_tiles;
-    float *x, *normed, *whole, *qkv, *attended, *inner, *own, *parts, *written;
+    int64_t x_stride, both_stride, qkv_stride, out_stride, inner_stride, rounded_stride, written_stride, own_floats, most_tiles;
+    float *x, *both, *normed, *whole, *qkv, *attended, *inner, *own, *parts, *written;
     int32_t *read_rows, *read_places, num_read = 0, num_tiles = 0, num_units = 0;
     Tile* tiles;
     Unit* units;

@@ -1,6 +1,6 @@
 // What one thread does in a pass.
 #pragma once
-#include "pass.h"
+#include "reading.h"
 
 namespace specdec {
 
@@ -22,6 +22,7 @@ public:
             layer(i);
             keep(i);
         }
+        if (m_.reading) leave();
         if (p_.num_read) read_out();
     }
 
@@ -59,6 +60,9 @@ private:
             if (call_.stream) {
                 const float* given = call_.stream + p_.place(node) * m_.hidden;
                 std::copy(given, given + m_.hidden, x);
+                if (m_.num_parts) normalise_parts(p_, x, own_norms_);
+            } else if (m_.reading) {
+                read_both(p_, node, x, p_.both + r * p_.both_stride, own_norms_);
             } else {
                 embed(node, x);
             }
@@ -89,8 +93,9 @@ private:
         const Layer& layer = m_.layers[i];
         const Epilogue add{Epilogue::ADD, p_.x, p_.x_stride, int32_t(p_.x_stride), nullptr, SILU};
         if (layer.qkv.weights) {
-            const float* x = normal(layer.before_attention, rows_);
-            multiply(layer.qkv, x, p_.x_stride, rows_, store(p_.qkv, p_.qkv_stride, layer.qkv.columns));
+            const bool reads = m_.reading && !i;
+            const float* x = reads ? p_.both : normal(layer.before_attention, rows_);
+            multiply(layer.qkv, x, reads ? p_.both_stride : p_.x_stride, rows_, store(p_.qkv, p_.qkv_stride, layer.qkv.columns));
             if (m_.parallel_residual) {
                 if (rows_ > Plan::OWN_NORMS) meet();  // all have read what the next norm overwrites
                 widen(layer);
@@ -280,6 +285,11 @@ private:
                 std::copy(x, x + m_.hidden, call_.hidden[k] + p_.place(p_.nodes.all[r]) * m_.hidden);
             }
         }
+    }
+
+    void leave() {
+        const Range part = mine(rows_);
+        for (int r = part.from; r < part.to; ++r) leave_features(p_, p_.nodes.all[r], p_.x + r * p_.x_stride, own_norms_);
     }
 
     void read_out() {

@@ -1,6 +1,7 @@
 """Attention: one causal form over whole sequences (training), one over a cache (inference)."""
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -56,8 +57,16 @@ class CausalAttention:
         return out.transpose(1, 2).flatten(-2)
 
 
-def chunked_attention(query: Tensor, key: Tensor, value: Tensor, chunk: int | None = None) -> Tensor:
+def chunked_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    chunk: int | None = None,
+    own: Sequence[tuple[Tensor, Tensor]] = (),
+) -> Tensor:
     """Return causal attention ``[B, T, H * D]`` from ``[B, T, H, D]`` and ``[B, T, K, D]``, chunks of queries in turn.
+
+    ``own`` are further keys and values ``[B, T, K, D]``, of which a query sees those at its own place alone.
 
     For training in mixed precision on a CPU: there the library's own kernel multiplies several times slower than
     plain matrix products do. A chunk multiplies no key after its last query; a group of heads shares one product.
@@ -70,6 +79,9 @@ def chunked_attention(query: Tensor, key: Tensor, value: Tensor, chunk: int | No
     # [B, T, H, D] -> [B * K, G, T, D]; keys [B * K, D, T]; values [B * K, T, D]
     query = query.reshape(batch, length, kv_heads, groups, size).permute(0, 2, 3, 1, 4).flatten(0, 1)
     key, value = key.permute(0, 2, 3, 1).flatten(0, 1), value.transpose(1, 2).flatten(0, 1)
+    # [B, T, K, D] -> [B * K, 1, T, D]; scores [B * K, G, T, len(own)]
+    beside = [[x.transpose(1, 2).flatten(0, 1).unsqueeze(1) for x in pair] for pair in own]
+    alone = [(query * pair[0]).float().sum(-1, keepdim=True) / math.sqrt(size) for pair in beside]
     later = torch.ones(chunk, chunk, dtype=torch.bool, device=query.device).triu(1)
     outs = []
     for first in range(0, length, chunk):
@@ -77,8 +89,13 @@ def chunked_attention(query: Tensor, key: Tensor, value: Tensor, chunk: int | No
         shape = (-1, groups, last - first, last)
         scores = torch.bmm(query[:, :, first:last].flatten(1, 2), key[:, :, :last]).float() / math.sqrt(size)
         hidden = functional.pad(later[: last - first, : last - first], (first, 0))
-        weights = scores.view(shape).masked_fill(hidden, -math.inf).softmax(-1)
-        outs.append(torch.bmm(weights.flatten(1, 2), value[:, :last]).view(*shape[:-1], size))
+        seen = scores.view(shape).masked_fill(hidden, -math.inf)
+        seen = torch.cat([seen, *(part[:, :, first:last] for part in alone)], -1) if alone else seen
+        weights = seen.softmax(-1)
+        out = torch.bmm(weights[..., :last].flatten(1, 2), value[:, :last]).view(*shape[:-1], size)
+        for i, pair in enumerate(beside):
+            out = out + weights[..., last + i, None] * pair[1][:, :, first:last]
+        outs.append(out)
     # [B * K, G, T, D] -> [B, T, H * D]
     out = torch.cat(outs, dim=2).view(batch, kv_heads, groups, length, size)
     return out.permute(0, 3, 1, 2, 4).flatten(2)

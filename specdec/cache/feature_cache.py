@@ -1,4 +1,4 @@
-"""The cache of a head that drafts token by token: keys and values, and the feature of every position."""
+"""The cache of a head that drafts token by token: beside what slots hold, the feature of every position."""
 
 import math
 
@@ -6,52 +6,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.cache.slot_cache import KVCache, check_fits, free_memory, move_kept
+from specdec.cache.slot_cache import KVCache, SlotCache, check_fits, free_memory, move_kept
 from specdec.contracts import IntArray
 from specdec.transfers import on_device, together_on_device
 
 
-class FeatureCache(KVCache):
-    """Keep, beside a payload per slot, a feature per position: the one that the node in the slot of that number reads.
+class FeatureSlots(SlotCache):
+    """Keep, beside what the slots of a cache hold, a feature per position: the one that the node in that slot reads.
 
     A node in slot s reads the feature of position s, and what it leaves for its children is a guess at the feature of
     position s + 1. Features that were ``put`` are known: no guess is written over them.
 
-    Args:
-        shape, row_dim, slot_dim, dtype, device, max_bytes: see ``KVCache``.
-        feature_size: width of a feature.
-
-    Raises:
-        ValueError: payload and features would exceed ``max_bytes``.
-
     Attributes:
-        known: ``[num_rows]`` positions whose features were put: 0 .. known - 1.
-
-    Cost: ``feature_size`` numbers a slot beside the payload.
+        features: ``[num_rows, capacity + 1, feature_size]``.
+        known: ``[num_rows]`` positions whose features were put: 0 .. known - 1. Compiled code may be told where it
+            lies: it stays the same array.
     """
 
-    def __init__(
-        self,
-        shape: tuple[int, ...],
-        row_dim: int,
-        slot_dim: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        feature_size: int,
-        max_bytes: int | None = None,
-    ) -> None:
-        limit = free_memory(device) // 2 if max_bytes is None else max_bytes
-        num_rows, slots = shape[row_dim], shape[slot_dim]
-        size = num_rows * (slots + 1) * feature_size
-        check_fits((math.prod(shape) + size) * dtype.itemsize, num_rows, slots, limit)
-        super().__init__(shape, row_dim, slot_dim, dtype, device, limit)
-        self.features = torch.zeros(num_rows, slots + 1, feature_size, dtype=dtype, device=device)
-        self.known: IntArray = np.zeros(num_rows, dtype=np.int64)
+    features: Tensor
+    known: IntArray
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """The payload, and the features ``[num_rows, capacity + 1, feature_size]``."""
-        return self.payload, self.features
+    def _make_features(self, size: int, dtype: torch.dtype, device: torch.device) -> None:
+        """Give every position a feature of zeros. Cost: ``size`` numbers a slot."""
+        self.features = torch.zeros(self.num_rows, self.capacity + 1, size, dtype=dtype, device=device)
+        self.known = np.zeros(self.num_rows, dtype=np.int64)
 
     def put(self, rows: IntArray, starts: IntArray, counts: IntArray, features: Tensor) -> None:
         """Let the features of positions ``starts[b] .. starts[b] + counts[b] - 1`` be known; later ones are not.
@@ -98,6 +76,46 @@ class FeatureCache(KVCache):
         self.features[:, :used].index_fill_(0, on_device(rows, self.features.device), 0)
         self.known[rows] = 0
 
-    def _move(self, which: IntArray, path: Tensor) -> None:
-        super()._move(which, path)
-        move_kept(self.features[:, 1:], 0, 1, which, path)  # a slot's own guess is of the position after it
+    def commit(self, rows: IntArray, path: Tensor | None, num_kept: IntArray) -> None:
+        """Keep nodes, as of ``SlotCache.commit``, and what they left for their children."""
+        which = np.stack([rows, self._lengths[rows], num_kept])
+        super().commit(rows, path, num_kept)
+        if path is not None:
+            kept = path[:, : int(num_kept.max(initial=0))]
+            move_kept(self.features[:, 1:], 0, 1, which, kept)  # a slot's own guess is of the position after it
+
+
+class FeatureCache(FeatureSlots, KVCache):
+    """Hold keys and values in one tensor, and features.
+
+    Args:
+        shape, row_dim, slot_dim, dtype, device, max_bytes: see ``KVCache``.
+        feature_size: width of a feature.
+
+    Raises:
+        ValueError: payload and features would exceed ``max_bytes``.
+
+    Cost: ``feature_size`` numbers a slot beside the payload.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        row_dim: int,
+        slot_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        feature_size: int,
+        max_bytes: int | None = None,
+    ) -> None:
+        limit = free_memory(device) // 2 if max_bytes is None else max_bytes
+        num_rows, slots = shape[row_dim], shape[slot_dim]
+        size = num_rows * (slots + 1) * feature_size
+        check_fits((math.prod(shape) + size) * dtype.itemsize, num_rows, slots, limit)
+        super().__init__(shape, row_dim, slot_dim, dtype, device, limit)
+        self._make_features(feature_size, dtype, device)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The payload, and the features."""
+        return self.payload, self.features

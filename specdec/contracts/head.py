@@ -67,7 +67,7 @@ class SteppingHead(Head, Oracle, Protocol):
     see ``specdec.drafting.HeadModel``.
 
     A node whose parent is of the same pass must find the oracle's feature there: drafted chains are scored token by
-    token, drafted trees level by level.
+    token, drafted trees level by level. A head that is a ``ChainingOracle`` too drafts whole ones in a call.
     """
 
 

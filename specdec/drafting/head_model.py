@@ -8,14 +8,21 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import Context, IntArray, Scores, SteppingHead
+from specdec.drafting.chain_sampler import Follow
 from specdec.drafting.hidden_states import HiddenStates
 from specdec.drafting.model import DraftModel
+from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.tree_sampler import Frontier
 
 
 def own_ids(ids: IntArray) -> IntArray:
     """Return the ids ``[..., L - 1]`` that a head reads of a row's ``[..., L]``: id t + 1 beside hidden states t."""
     return ids[..., 1:]
+
+
+def _own(context: Context) -> Context:
+    """Return a context as a head has it."""
+    return replace(context, ids=own_ids(context.ids), num_committed=context.num_committed - 1)
 
 
 class HeadModel:
@@ -70,8 +77,7 @@ class HeadModel:
 
     def catch_up(self, rows: IntArray, context: Context, live: IntArray) -> Tensor:
         """Score the ids that stand and have no keys yet, beside their hidden states; see ``DraftModel.catch_up``."""
-        own = replace(context, ids=own_ids(context.ids), num_committed=context.num_committed - 1)
-        return self._model.catch_up(rows, own, live)
+        return self._model.catch_up(rows, _own(context), live)
 
     def advance(self, rows: IntArray, tokens: Tensor, live: IntArray) -> Tensor:
         """Score the token drafted last, beside the head's own feature; see ``DraftModel.advance``."""
@@ -80,3 +86,14 @@ class HeadModel:
     def grow(self, rows: IntArray, frontier: Frontier) -> Tensor:
         """Score the nodes of a tree, each beside the feature of its parent; see ``DraftModel.grow``."""
         return self._model.grow(rows, frontier)
+
+    def follower(self, context: Context) -> Follow | None:
+        """Return what drafts whole chains if the head does that by itself, else None; see ``DraftModel.follower``."""
+        follow = self._model.follower(context)
+        if follow is None:
+            return None
+        return lambda rows, context, watch, draws: follow(rows, _own(context), watch, draws)
+
+    def grower(self, rows: IntArray, context: Context) -> GrowWhole | None:
+        """Return what drafts whole trees if the head does that by itself, else None; see ``DraftModel.grower``."""
+        return self._model.grower(rows, _own(context))

@@ -2,10 +2,13 @@
 
 from specdec.engine.decoder import SpeculativeDecoder
 from specdec.engine.result import Result, StreamEvent
+from specdec.engine.shared_budget import NodeBudget, SharedBudget
 from specdec.engine.state import State
 
 __all__ = [
+    "NodeBudget",
     "Result",
+    "SharedBudget",
     "SpeculativeDecoder",
     "State",
     "StreamEvent",

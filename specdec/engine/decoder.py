@@ -24,8 +24,9 @@ from specdec.engine.checks import check_form, check_logprobs, check_pair
 from specdec.engine.metering import meter_of
 from specdec.engine.no_draft import NoDraft
 from specdec.engine.outcome import StepOutcome
-from specdec.engine.result import Result, StreamEvent, exactness_claim, logprobs_of, provenance_of
+from specdec.engine.result import Result, StreamEvent, exactness_claim, is_reproducible, logprobs_of, provenance_of
 from specdec.engine.scoring import Scorer
+from specdec.engine.shared_budget import NodeBudget, share
 from specdec.engine.slots import Slots
 from specdec.engine.state import Frame, State
 from specdec.engine.step_record import record
@@ -64,6 +65,7 @@ class SpeculativeDecoder:
         oracle: the target model (see ``specdec.contracts.Oracle``).
         draft: proposes tokens; None: autoregressive decoding through the same step.
         rule: how drafts are judged, by name or as an object; "coupled" makes sampled output equal plain decoding's.
+        budget: chooses which drafted tokens of all rows are verified, as ``SharedBudget`` does; None: all of them.
         max_cache_bytes: bound of the cache's memory; None: half of what is free.
         kernels: what computes laws, draws and verdicts: "native" (compiled code on the CPU), "reference" (the torch
             operations and rules that define it), None: native where it can be had.
@@ -73,7 +75,7 @@ class SpeculativeDecoder:
 
     Guarantee: for rules with ``lossless``, the joint law of the output is that of plain decoding, whatever the source,
         the batch and the order of requests; greedy and coupled output is equal token for token if
-        ``result.exactness`` says "exact". A request's output does not depend on its batch-mates.
+        ``result.exactness`` says "exact". If ``result.reproducible``, output does not depend on batch-mates.
     Cost: one oracle pass a step for all rows, one host synchronisation, and per row O(N) bookkeeping.
     """
 
@@ -83,13 +85,15 @@ class SpeculativeDecoder:
         draft: DraftSource | None = None,
         rule: str | VerificationRule = "standard",
         *,
+        budget: NodeBudget | None = None,
         max_cache_bytes: int | None = None,
         kernels: str | None = None,
     ) -> None:
         self.oracle = oracle
         self.draft: DraftSource = NoDraft() if draft is None else draft
-        self.max_cache_bytes = max_cache_bytes
+        self.budget, self.max_cache_bytes = budget, max_cache_bytes
         chosen = resolve_rule(rule)
+        self.draft = share(self.draft, budget, chosen.coupled)
         check_pair(oracle, self.draft, chosen)
         self.kernels: Kernels = resolve_kernels(kernels, oracle.device)
         self.randomness: RandomnessFactory = partial(Coupled if chosen.coupled else Keyed.at, kernels=self.kernels)
@@ -250,7 +254,8 @@ class SpeculativeDecoder:
             records=Records(state.recorder.infos),
             logprobs=logprobs_of(state.recorder.infos, len(requests)) if state.return_logprobs else None,
             seeds=[request.seed for request in requests],
-            exactness=exactness_claim(self.oracle, self.draft, self.rule),
+            exactness=exactness_claim(self.oracle, self.draft, self.rule, self.budget),
+            reproducible=is_reproducible(self.offers, self.rule, requests),
             backend=self.oracle.backend,
             judge="; ".join(sorted(state.judges)),
             drafter="; ".join(sorted(state.drafters)),

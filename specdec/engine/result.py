@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from specdec.contracts import BITWISE_NODES, DraftSource, Oracle, StepInfo, VerificationRule, rule_label
-from specdec.requests import FinishReason
+from specdec.contracts import BITWISE_NODES, DraftSource, Offers, Oracle, StepInfo, VerificationRule, rule_label
+from specdec.engine.shared_budget import NodeBudget
+from specdec.requests import FinishReason, Request
 from specdec.sampling import Seed
 from specdec.stats import Calibration, Records, Stats, Table, cell
 
@@ -22,15 +23,24 @@ _LEGEND = {
 }
 
 
-def exactness_claim(oracle: Oracle, draft: DraftSource, rule: VerificationRule) -> str:
-    """Return what may be claimed of a run: "exact", "exact up to numerics" or "lossy: rule(parameters)".
+def exactness_claim(
+    oracle: Oracle, draft: DraftSource, rule: VerificationRule, budget: NodeBudget | None = None
+) -> str:
+    """Return a run's claim: "exact", "exact up to numerics", "lossy: " with the rule, or with the budget.
 
     "exact" needs an oracle that is ``bitwise``, and drafts that leave every pass within the nodes for which it is.
     """
     if not rule.lossless:
         return f"lossy: {rule_label(rule)}"
+    if budget is not None and not budget.lossless and not rule.coupled:
+        return f"lossy: {type(budget).__name__}"
     fits = 1 + draft.offers.max_nodes <= BITWISE_NODES
     return "exact" if oracle.bitwise and fits else "exact up to numerics"
+
+
+def is_reproducible(offers: Offers, rule: VerificationRule, requests: Sequence[Request]) -> bool:
+    """Tell whether a request's output depends on nothing but its prompt, its parameters and its seed."""
+    return offers.reproducible or rule.coupled or all(request.sampling.temperature == 0 for request in requests)
 
 
 @dataclass(frozen=True)
@@ -45,7 +55,7 @@ class Result:
         records: one row per request and step.
         logprobs: log-probability of each new id under the warped target law (the unwarped one at temperature 0), if
             they were asked for.
-        seeds: replaying a request alone with its seed gives its output again.
+        seeds: replaying a request alone with its seed gives its output again, if ``reproducible``.
         exactness: "exact", "exact up to numerics" (the oracle is not ``bitwise``, or drafts may make a pass wider than
             ``BITWISE_NODES``), or "lossy: ..." with the rule and its parameters.
         backend: of the oracle's passes, "native" or "eager" for instance.
@@ -55,6 +65,8 @@ class Result:
             code; empty if nothing was drafted.
         kernels: by which laws and draws were computed, "native" or "reference".
         calibration: the measured figures that draft lengths depended on; None: on none.
+        reproducible: a request's output does not depend on its batch-mates, its slot or scheduling. False: sampled
+            rows shared a budget, or the source says so; a request replayed alone may then draw other ids.
     """
 
     tokens: list[list[int]]
@@ -70,6 +82,7 @@ class Result:
     drafter: str
     kernels: str
     calibration: Calibration | None = None
+    reproducible: bool = True
 
     def __repr__(self) -> str:
         stats, count = self.stats, len(self.tokens)

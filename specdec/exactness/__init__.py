@@ -3,18 +3,22 @@
 from specdec.exactness.check_draft import check_draft
 from specdec.exactness.check_lossless import check_lossless, total_variation
 from specdec.exactness.compare_runs import Comparison, Divergence, compare_runs
+from specdec.exactness.joint_law import marginal_law, product_law
 from specdec.exactness.oracle_law import oracle_law, plain_law
-from specdec.exactness.output_law import Law, output_law
+from specdec.exactness.output_law import JointLaw, Law, output_law
 
 __all__ = [
     "Comparison",
     "Divergence",
+    "JointLaw",
     "Law",
     "check_draft",
     "check_lossless",
     "compare_runs",
+    "marginal_law",
     "oracle_law",
     "output_law",
     "plain_law",
+    "product_law",
     "total_variation",
 ]

@@ -1,11 +1,12 @@
 """A decoder's promise as one line of a test: its output law is the oracle's."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 from specdec.engine import SpeculativeDecoder
 from specdec.exactness.oracle_law import oracle_law
-from specdec.exactness.output_law import Law, output_law
+from specdec.exactness.output_law import JointLaw, Law, output_law
 from specdec.exactness.sampled_law import check_by_samples
 from specdec.requests import Prompt, Stop, encode_prompt
 from specdec.sampling import SamplingParams
@@ -13,9 +14,10 @@ from specdec.sampling import SamplingParams
 _WORST = 8
 
 
-def total_variation(first: Law, second: Law) -> float:
-    """Return half the sum of absolute differences of two laws over sequences."""
-    return sum(abs(first.get(ids, 0.0) - second.get(ids, 0.0)) for ids in {*first, *second}) / 2
+def total_variation(first: Law | JointLaw, second: Law | JointLaw) -> float:
+    """Return half the sum of absolute differences of two laws over sequences, or over sequences of several rows."""
+    one, other = (defaultdict(float, law.items()) for law in (first, second))
+    return sum(abs(one[ids] - other[ids]) for ids in {*one, *other}) / 2
 
 
 def _law_table(made: Law, wanted: Law) -> str:

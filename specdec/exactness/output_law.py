@@ -6,12 +6,13 @@ function of the named numbers. A branch confines some of them to intervals; if a
 the branch goes on with the first id that can come, and the other ids are queued as branches of their own for the next
 wave. A compiled judge draws its verdict as in any run, by numbers that it is given: the middles of the branch's cells.
 A wave runs many branches as rows of one ragged batch; the probability of a sequence is the sum over its branches.
+If a branch holds the draws of several rows, or if rows may depend on each other, every branch has a batch of its own.
 """
 
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from torch import Tensor
@@ -24,6 +25,7 @@ from specdec.requests import Prompt, Stop
 from specdec.sampling import Keyed, SamplingParams, seed_keys
 
 Law = dict[tuple[int, ...], float]
+JointLaw = dict[tuple[tuple[int, ...], ...], float]
 Name = tuple[Any, ...]
 _MAX_WAVE = 4096
 _SLIVER = 1e-12
@@ -85,9 +87,17 @@ def _cells(weights: list[float], low: float, high: float) -> list[_Cell]:
 
 @dataclass(frozen=True)
 class _Scripted:
-    """Draw as the rows' branches say; rows without a branch draw from their ordinary streams."""
+    """Draw as the rows' branches say; rows without a branch draw from their ordinary streams.
+
+    Args:
+        branches: one a row; rows that are enumerated together share theirs.
+        places: ``[B]`` which of the rows of its branch each row is: a part of the names of its draws.
+        num_committed, ordinary, breakpoints: of the rows.
+        path: what extended the streams.
+    """
 
     branches: tuple[_Branch | None, ...]
+    places: IntArray
     num_committed: IntArray
     ordinary: Keyed
     breakpoints: Breakpoints
@@ -107,9 +117,8 @@ class _Scripted:
         """Return the streams of some rows (indices into this batch)."""
         chosen = np.arange(len(self.branches))[rows]
         branches = tuple(self.branches[row] for row in chosen)
-        return replace(
-            self, branches=branches, num_committed=self.num_committed[rows], ordinary=self.ordinary.select(rows)
-        )
+        ordinary, num_committed = self.ordinary.select(rows), self.num_committed[rows]
+        return _Scripted(branches, self.places[rows], num_committed, ordinary, self.breakpoints, self.path)
 
     def extend(self, part: str | int) -> "_Scripted":
         """Return streams of their own for a stage, a member or an inner step."""
@@ -162,7 +171,7 @@ class _Scripted:
         return numbers
 
     def _name(self, row: int, purpose: str, node: int) -> Name:
-        return int(self.num_committed[row]), self.path, purpose, node
+        return int(self.places[row]), int(self.num_committed[row]), self.path, purpose, node
 
 
 def _draw_distinct(branch: _Branch, name: Name, weights: list[float], k: int) -> list[int]:
@@ -177,29 +186,69 @@ def _draw_distinct(branch: _Branch, name: Name, weights: list[float], k: int) ->
 
 def _run_wave(
     decoder: SpeculativeDecoder,
-    prompt: Prompt,
+    prompts: Sequence[Prompt],
     branches: Sequence[_Branch],
     mates: Sequence[Prompt],
     breakpoints: Breakpoints,
     options: dict[str, Any],
-) -> list[tuple[int, ...]]:
-    """Run the branches as requests of one batch, mates before and after them; return each branch's tokens."""
-    front = list(mates[::2])
-    prompts = [*front, *([prompt] * len(branches)), *mates[1::2]]
-    seeds = list(range(len(prompts)))
-    places = {int(key): row - len(front) for row, key in enumerate(seed_keys(seeds))}
+) -> list[tuple[tuple[int, ...], ...]]:
+    """Run the branches, a request for each of the prompts, in one batch with mates before and after them.
+
+    Return the tokens of each branch's requests.
+    """
+    front, rows = list(mates[::2]), len(prompts)
+    given = [*front, *list(prompts) * len(branches), *mates[1::2]]
+    seeds = list(range(len(given)))
+    requests = {int(key): request - len(front) for request, key in enumerate(seed_keys(seeds))}
 
     def randomness(keys: IntArray, num_committed: IntArray) -> Randomness:
-        at = [places[int(key)] for key in keys]
-        chosen = tuple(branches[i] if 0 <= i < len(branches) else None for i in at)
-        return _Scripted(chosen, num_committed, Keyed.at(keys, num_committed, decoder.kernels), breakpoints)
+        at = np.array([requests[int(key)] for key in keys])
+        chosen = tuple(branches[i // rows] if 0 <= i < len(branches) * rows else None for i in at.tolist())
+        return _Scripted(chosen, at % rows, num_committed, Keyed.at(keys, num_committed, decoder.kernels), breakpoints)
 
     scripted = copy.copy(decoder)
     scripted.draft, scripted.randomness = frozen(decoder.draft), randomness
-    tokens = scripted.generate(prompts, seed=seeds, **options).tokens
-    return [tuple(row) for row in tokens[len(front) : len(front) + len(branches)]]
+    tokens = [tuple(output) for output in scripted.generate(given, seed=seeds, **options).tokens[len(front) :]]
+    return [tuple(tokens[i * rows : (i + 1) * rows]) for i in range(len(branches))]
 
 
+def _joint_law(
+    decoder: SpeculativeDecoder,
+    prompts: Sequence[Prompt],
+    mates: Sequence[Prompt],
+    max_leaves: int,
+    options: dict[str, Any],
+) -> JointLaw:
+    """Return the joint law of the ids of requests, one for each of the prompts; see ``output_law``."""
+    if decoder.rule.coupled:
+        raise ValueError("decoder draws in coupled mode, which is proved by token equality: use check_lossless")
+    # Branches are no batch-mates of each other if it could make a difference.
+    size = _MAX_WAVE if len(prompts) == 1 and decoder.offers.reproducible else 1
+    law: JointLaw = {}
+    queue, breakpoints = [_Branch()], Breakpoints()
+    num_leaves = 0
+    while queue:
+        wave = queue[-size:]
+        del queue[-size:]
+        num_leaves += len(wave)
+        if num_leaves + len(queue) > max_leaves:
+            raise ValueError(f"more than max_leaves={max_leaves} branches: shorten the sequences or the draft")
+        for branch, tokens in zip(wave, _run_wave(decoder, prompts, wave, mates, breakpoints, options), strict=True):
+            law[tokens] = law.get(tokens, 0.0) + branch.probability
+            queue += branch.siblings
+    return law
+
+
+def _prompts_of(prompt: Any, rows: int) -> list[Prompt]:
+    """Return a prompt for each of the rows: those of a tuple, or one and the same."""
+    if isinstance(prompt, tuple) and not all(isinstance(part, (int, np.integer)) for part in prompt):
+        if len(prompt) != rows:
+            raise ValueError(f"prompt is a tuple of {len(prompt)} prompts for rows={rows}: give one for each row")
+        return list(prompt)
+    return [prompt] * rows
+
+
+@overload
 def output_law(
     decoder: SpeculativeDecoder,
     prompt: Prompt,
@@ -210,41 +259,67 @@ def output_law(
     mates: Sequence[Prompt] = (),
     batch_size: int | None = None,
     max_leaves: int = 20_000,
-) -> Law:
-    """Return the exact law of the ids that a decoder emits: ``{ids: probability}``.
+    rows: None = None,
+) -> Law: ...
+
+
+@overload
+def output_law(
+    decoder: SpeculativeDecoder,
+    prompt: Prompt | tuple[Prompt, ...],
+    max_new_tokens: int,
+    sampling: SamplingParams | None = None,
+    *,
+    rows: int,
+    stop: Stop | Sequence[Stop] | None = None,
+    mates: Sequence[Prompt] = (),
+    batch_size: int | None = None,
+    max_leaves: int = 20_000,
+) -> JointLaw: ...
+
+
+def output_law(
+    decoder: SpeculativeDecoder,
+    prompt: Any,
+    max_new_tokens: int,
+    sampling: SamplingParams | None = None,
+    *,
+    stop: Stop | Sequence[Stop] | None = None,
+    mates: Sequence[Prompt] = (),
+    batch_size: int | None = None,
+    max_leaves: int = 20_000,
+    rows: int | None = None,
+) -> Law | JointLaw:
+    """Return the exact law of the ids that a decoder emits: ``{ids: probability}``, or that of several rows jointly.
 
     Args:
         decoder: a ``SpeculativeDecoder``, any source and any rule but a coupled one; it is not changed.
-        prompt: as for ``generate``.
+        prompt: as for ``generate``; with ``rows``, that of every row, or a tuple of one prompt for each.
         max_new_tokens: as for ``generate``; the number of branches grows exponentially with it.
         sampling: the ``SamplingParams`` of every request; None is greedy.
         stop: as for ``generate``.
         mates: prompts of requests that run in the same batch with ordinary random draws of their own.
         batch_size: rows in flight; None: all branches of a wave at once. Small numbers exercise slot reuse.
         max_leaves: the largest number of branches.
+        rows: requests of one batch whose draws are all enumerated; their law is joint, ``{(ids of row 0, ids of row 1,
+            ...): probability}``. Of a lossless decoder it is ``product_law`` of the oracle's laws. It tells what
+            marginals do not: rows that decide about each other. None: one request, and its own law.
 
     Raises:
-        ValueError: the decoder draws in coupled mode (compare tokens instead), or there are more than ``max_leaves``.
+        ValueError: the decoder draws in coupled mode (compare tokens instead), there are more than ``max_leaves``, or
+            a tuple has not one prompt for each row.
         AssertionError: the compiled judge draws otherwise than its own law says; see ``Breakpoints``.
 
     Guarantee: exact up to float64 rounding of the laws. Draws that share a name share their number, as in a real run.
         Verdicts are those of a real run. The compiled judge that the rule declares gives them, from its own law, with
         given numbers in place of hashed ones. If a rule declares no judge, its ``__call__`` gives them.
-    Cost: every branch is decoded once, in about as many ``generate`` calls as one branch has undecided draws.
+    Cost: every branch is decoded once, in about as many ``generate`` calls as one branch has undecided draws. With
+        several rows, and if the source is not ``reproducible``, in a call for each branch; the branches of rows
+        multiply: two or three ids, one or two drafted, two or three tokens.
     """
-    if decoder.rule.coupled:
-        raise ValueError("decoder draws in coupled mode, which is proved by token equality: use check_lossless")
+    if rows is not None and rows < 1:
+        raise ValueError(f"rows is {rows}; give 1 or more")
     options = {"max_new_tokens": max_new_tokens, "sampling": sampling, "stop": stop, "batch_size": batch_size}
-    law: Law = {}
-    queue, breakpoints = [_Branch()], Breakpoints()
-    num_leaves = 0
-    while queue:
-        wave = queue[-_MAX_WAVE:]
-        del queue[-_MAX_WAVE:]
-        num_leaves += len(wave)
-        if num_leaves + len(queue) > max_leaves:
-            raise ValueError(f"more than max_leaves={max_leaves} branches: shorten the sequences or the draft")
-        for branch, tokens in zip(wave, _run_wave(decoder, prompt, wave, mates, breakpoints, options), strict=True):
-            law[tokens] = law.get(tokens, 0.0) + branch.probability
-            queue += branch.siblings
-    return law
+    if rows is None:
+        return {ids: p for (ids,), p in _joint_law(decoder, [prompt], mates, max_leaves, options).items()}
+    return _joint_law(decoder, _prompts_of(prompt, rows), mates, max_leaves, options)

@@ -165,7 +165,7 @@ def test_what_is_no_head_is_refused(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(ValueError, match=r"config.json holds no JSON object"):
         load_head(tmp_path, ORACLE)
-    with pytest.raises(ValueError, match="aux_layers and check are for published heads"):
+    with pytest.raises(ValueError, match="aux_layers, check, backend and weights are for published heads"):
         load_head("code-exit", ORACLE, check=True)
 
 

@@ -9,31 +9,13 @@ from oracles import TabularLM, load_head
 from specdec import Grown, Kary, Paths, ReRanked, SamplingParams, SpeculativeDecoder, Threshold
 from specdec.exactness import check_draft, check_lossless
 from tests.reference.tables import random_table
-from tests.support.eagle3_heads import Layout, host_of, reference_of, tiny_eagle3, write_head
+from tests.support.eagle3_heads import LAYOUTS, Layout, host_of, reference_of, tiny_eagle3, write_head
 from tests.support.eagle3_histories import led
 from tests.support.law_transformers import MATES, PARAMS, PROMPT
 from tests.support.models import tiny_transformer, tiny_unpacked
 from tests.support.pairwise import first_of, pairwise
 
 VOCAB, DEPTH = 11, 6
-LAYOUTS = {
-    "official": Layout(),
-    "official, few ids": Layout(written=(0, 2, 3, 7, 10)),
-    "official, borrowed": Layout(own_embedding=False, own_head=False),
-    "specforge": Layout("specforge", ids=(0, 3, 4), own_embedding=False, written=(1, 4, 5, 9)),
-    "3.1": Layout("specforge", fc_norm="fc_norm", flags={"norm_output": True}),
-    "3.1, other names": Layout("specforge", fc_norm="fcs", flags={"norm_output": True}, own_head=False),
-    "speculators": Layout("speculators", written=(0, 1, 6, 8), flags={"norm_before_residual": True}),
-    "speculators, normed before": Layout(
-        "speculators", ids=(1, 5), flags={"norm_before_fc": True, "norm_output": True}
-    ),
-    "speculators, qwen3": Layout("speculators", model_type="qwen3", layer={"head_dim": 6}),
-    "biases, wide heads": Layout(layer={"attention_bias": True, "head_dim": 8}),
-    "a narrower head": Layout(layer={"hidden_size": 12, "head_dim": 4}),
-    "rope parameters": Layout(
-        "speculators", layer={"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}}
-    ),
-}
 
 
 def oracles_of(**options):

@@ -32,6 +32,7 @@ import specdec.drafting.spelling
 import specdec.drafting.tree_sampler
 import specdec.engine.checks
 import specdec.engine.decoder
+import specdec.engine.shared_budget
 import specdec.engine.slots
 import specdec.engine.verdict
 import specdec.engine.verification
@@ -90,6 +91,10 @@ class Ascending(Renamed):
 
 def reorders_siblings(original):
     return lambda self, ids, depth, nodes, randomness: original(self, ids, depth, nodes, Ascending(randomness))
+
+
+def believes_its_own_token(original):
+    return lambda draft, belief: (original(draft, belief)[0],) * 2
 
 
 def removes_siblings_of_any_source(original):
@@ -633,6 +638,13 @@ MUTANTS = [
     Mutant("45a", HEURISTIC, "begin", remembers_the_last_request, statistics.lengths_that_depend_on_the_slot),
     Mutant("45a", SUFFIXES, "end", remembers_at_once, statistics.drafts_from_a_store_that_depend_on_the_batch),
     Mutant("45b", FILTERS, "keep_top_p", keep_top_p_without_the_crossing_id, by_torch(statistics.law_with_top_p)),
+    Mutant(
+        "46a",
+        specdec.engine.shared_budget,
+        "_beliefs",
+        believes_its_own_token,
+        statistics.joint_law_under_a_shared_budget,
+    ),
     Mutant("46g", HIDING, "ways", hides_nothing, statistics.control_tokens_that_messages_wrote),
     Mutant("46g", HIDING, "ways", hides_whole_tokens_alone, statistics.control_tokens_that_messages_wrote),
 ]

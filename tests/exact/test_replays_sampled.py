@@ -201,8 +201,10 @@ def test_what_has_no_expectations_is_refused():
     dense = record_chains(m.layered, SOURCES["drawn"], [[1, 2]], 4, 8, sampling)
     with pytest.raises(ValueError, match="drafts up to 5 tokens, but the record holds drafts of 4"):
         replay(dense, length=Fixed(5))
-    for named in ({"name": "lossy"}, {}):  # one that keeps the name of ours may judge as it likes too
-        other = type("Other", (type(RULES["standard"]),), named)()
+    standard = RULES["standard"]
+    own = {"__call__": lambda self, draft, target: standard(draft, target)}
+    for named in ({"name": "lossy"}, own):  # one that keeps the name of ours may judge as it likes too
+        other = type("Other", (type(standard),), named)()
         with pytest.raises(ValueError, match=r"\(Other\): .* known of standard, multi_draft, sample_and_match alone"):
             record_chains(m.layered, SOURCES["lookup"], [[1, 2]], 4, 8, sampling, rule=other)
 

@@ -109,7 +109,7 @@ struct Built {
                  shape.tied ? nullptr : table(VOCABULARY * shape.hidden),
                  shape.positions ? table(CONTEXT * shape.hidden) : nullptr, shape.written ? written_ids.data() : nullptr, of_tables(storage), of_tables(storage),
                  VOCABULARY, shape.hidden, LAYERS, CONTEXT, shape.query_heads, shape.kv_heads, shape.head_size, shape.rotary_size, shape.inner,
-                 shape.window, shape.activation, shape.gated, shape.parallel, 1e-5f, shape.written, 0};
+                 shape.window, shape.activation, shape.gated, shape.parallel, 1e-5f, shape.written, 0, nullptr, nullptr};
         const int pairs = shape.rotary_size / 2;
         std::vector<double> frequencies;
         for (int i = 0; i < pairs; ++i) frequencies.push_back(1.0 / (1 + i * i * i));
@@ -239,7 +239,7 @@ struct Player {
           values(size(padded_head(built.model))), lengths(ROWS), written(ROWS) {
         std::memset(keys.data(), unwritten, keys.size() * 4);
         std::memset(values.data(), unwritten, values.size() * 4);
-        cache = {keys.data(), values.data(), lengths.data(), written.data(), ROWS, SLOTS};
+        cache = {keys.data(), values.data(), lengths.data(), written.data(), ROWS, SLOTS, nullptr, nullptr};
     }
     int64_t size(int of_head) const { return int64_t(LAYERS) * ROWS * built.model.kv_heads * SLOTS * of_head; }
 

@@ -145,7 +145,7 @@ def test_what_the_native_pass_does_not_know_is_read_as_the_numbers_that_it_stand
             layer.quantised = Quantised(old.values, old.scales * (1 + 2.0**-12), INT4)
         assert not is_readable(layer.quantised)
     native = NativeTransformer(mixed)
-    storage = native._model._layers[0].down.storage
+    storage = native.native._layers[0].down.storage
     assert storage == bindings.STORAGES["float32"]
     assert_bits_agree(native, NativeTransformer(plain.dequantise()))
 

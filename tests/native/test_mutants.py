@@ -18,6 +18,7 @@ from tests.native import (
     test_adjusting,
     test_chains,
     test_few_bits,
+    test_native_heads,
     test_pass,
     test_stored_formats,
     test_texts,
@@ -81,6 +82,11 @@ unread, booked = (
     partial(test_texts.test_what_is_drafted_depends_on_what_stands_and_not_on_what_was_cached, test_texts.chains, *case)
     for case in (([3, 1, 0], [1, 2, 17]), ([3, 1, 0], [8, 30, 16]))
 )
+few_ids, all_norms = (
+    partial(test_native_heads.check_reference, layout) for layout in (test_native_heads.FEW, test_native_heads.NORMED)
+)
+in_chunks = test_native_heads.test_a_text_in_chunks_has_the_bits_of_the_whole
+refused = test_native_heads.test_a_node_that_hangs_on_one_of_the_same_pass_is_refused
 cleared, felled = (
     partial(test_texts.test_what_was_drafted_in_a_row_does_not_outlive_it, draft)
     for draft in (test_texts.chains, test_texts.trees)
@@ -514,6 +520,62 @@ TWINS = [
         "if (logits != given) *peak =",
         "if (logits == given) *peak =",
         drawn_trees,
+    ),
+    Twin(
+        "46",
+        "the feature of the node before, in a tree of a head",
+        "reading.h",
+        "feature_of(plan, node.row, node.after_parent());",
+        "feature_of(plan, node.row, node.length + node.index);",
+        few_ids,
+    ),
+    Twin(
+        "46e",
+        "a head's node leaves no feature",
+        "reading.h",
+        "std::copy(x, x + plan.model.hidden, feature_of(plan, node.row, position));",
+        "",
+        few_ids,
+    ),
+    Twin(
+        "46e",
+        "a head's own feature written over one that is known",
+        "reading.h",
+        "if (position < plan.cache.known[node.row]) return;",
+        "",
+        in_chunks,
+    ),
+    Twin(
+        "46d",
+        "the norm of a head's features left out",
+        "reading.h",
+        "normalise(reading.norm, x, both + size);",
+        "std::copy(x, x + size, both + size);",
+        few_ids,
+    ),
+    Twin(
+        "46d",
+        "a head leaves its feature before the last norm",
+        "reading.h",
+        "if (plan.model.reading->norms_output)",
+        "if (false)",
+        all_norms,
+    ),
+    Twin(
+        "46d",
+        "a head's stream begins without its norm",
+        "reading.h",
+        "if (reading.norms_stream)",
+        "if (false)",
+        all_norms,
+    ),
+    Twin(
+        "46",
+        "a head's node may need what its parent leaves in the same pass",
+        "nodes.h",
+        "node.after_parent() >= cache.known[row]) return NO_FEATURE;",
+        "node.after_parent() < 0) return NO_FEATURE;",
+        refused,
     ),
     Twin(
         "46",

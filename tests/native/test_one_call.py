@@ -20,8 +20,9 @@ from experiments.harness.arguments import paired_parser, settings_of
 from experiments.harness.arms import EngineArm
 from experiments.harness.models import load_oracle
 from experiments.strategies import STRATEGIES
-from oracles.heads import DFlashHead, Eagle3Head, MedusaHead
+from oracles.heads import DFlashHead, MedusaHead
 from oracles.native import NativeTransformer
+from oracles.native.native_scoring import NativeScoring
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import (
     Budget,
@@ -51,7 +52,6 @@ needed_native()
 
 # By the name of a class, of a source or of its tree's shape: why a model drafts pass by pass.
 BY_PASSES = {
-    "Eagle3": "no compiled pass reads features beside ids: torch's own steps a head",
     "BlockDrafter": "a block is one pass of torch operations: there is no chain to follow",
     "Medusa": "heads are torch operations on one state: there is no chain to follow",
     "OtherVocabulary": "what is drawn is a law of the target's ids, made of the model's logits between two passes",
@@ -160,9 +160,8 @@ def tallied(tally: Tally) -> Iterator[None]:
         for streams in (Keyed, Coupled):
             patch.setattr(streams, "choose", tally.choosing(streams.choose))
         for name in ("greedy_chains", "sampled_chains", "trees"):
-            patch.setattr(NativeTransformer, name, tally.calling(name, getattr(NativeTransformer, name)))
-        patch.setattr(NativeTransformer, "score", tally.scoring(NativeTransformer.score))
-        patch.setattr(Eagle3Head, "score", tally.scoring(Eagle3Head.score))
+            patch.setattr(NativeScoring, name, tally.calling(name, getattr(NativeScoring, name)))
+        patch.setattr(NativeScoring, "score", tally.scoring(NativeScoring.score))
         for head in (DFlashHead, MedusaHead):
             patch.setattr(head, "open_block", tally.opening(head.open_block))
         yield

@@ -348,7 +348,7 @@ def test_a_chain_whose_later_passes_need_more_memory_than_its_first_gets_it():
     watch.after = lambda depth, confidence: depths.append(depth)
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        model._model._idle.clear()
+        model.native._idle.clear()
         try:
             cache = model.new_cache(1, 2048)
             call = torch.tensor([[1, 2, 3]]), torch.tensor([3]), cache, rows, limits

@@ -168,7 +168,7 @@ def test_a_cache_keeps_nothing_of_a_call_that_is_interrupted_at_its_end(draft, m
 @pytest.mark.parametrize("call", ["score", "chains"])
 def test_the_tables_of_a_call_outlive_those_of_the_model(call, monkeypatch):
     model, cache = cached(ENDS - 1, max_context=4096)
-    rotations, run, alive = model._model._rotations, Workspace.run, []
+    rotations, run, alive = model.native._rotations, Workspace.run, []
 
     def meanwhile(*args):
         table = weakref.ref(rotations.tables.cosines)

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from oracles import load_head
-from oracles.heads import Eagle3Head
+from oracles.heads.eagle3_loading import LoadedEagle3
 from specdec.contracts import DraftSource, Oracle
 from tests.reference.eagle3 import Eagle3
 
@@ -48,6 +48,27 @@ class Layout:
     @property
     def prefix(self) -> str:
         return "layers.0" if self.style == "speculators" else "midlayer"
+
+
+# One of each kind that is published, and of what their configs may say.
+LAYOUTS = {
+    "official": Layout(),
+    "official, few ids": Layout(written=(0, 2, 3, 7, 10)),
+    "official, borrowed": Layout(own_embedding=False, own_head=False),
+    "specforge": Layout("specforge", ids=(0, 3, 4), own_embedding=False, written=(1, 4, 5, 9)),
+    "3.1": Layout("specforge", fc_norm="fc_norm", flags={"norm_output": True}),
+    "3.1, other names": Layout("specforge", fc_norm="fcs", flags={"norm_output": True}, own_head=False),
+    "speculators": Layout("speculators", written=(0, 1, 6, 8), flags={"norm_before_residual": True}),
+    "speculators, normed before": Layout(
+        "speculators", ids=(1, 5), flags={"norm_before_fc": True, "norm_output": True}
+    ),
+    "speculators, qwen3": Layout("speculators", model_type="qwen3", layer={"head_dim": 6}),
+    "biases, wide heads": Layout(layer={"attention_bias": True, "head_dim": 8}),
+    "a narrower head": Layout(layer={"hidden_size": 12, "head_dim": 4}),
+    "rope parameters": Layout(
+        "speculators", layer={"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}}
+    ),
+}
 
 
 def tensors_of(layout: Layout, oracle: Any, seed: int = 0, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
@@ -160,13 +181,13 @@ def reference_of(layout: Layout, tensors: dict[str, Tensor], oracle: Any) -> Eag
 
 
 @cache
-def tiny_eagle3(oracle: Any, seed: int = 0) -> Eagle3Head:
+def tiny_eagle3(oracle: Any, seed: int = 0) -> LoadedEagle3:
     """Return a head whose laws are far from uniform, which reads the first two layers of an oracle."""
     with tempfile.TemporaryDirectory() as folder:
         layout = Layout("specforge", ids=(0, 1, 1))
         write_head(Path(folder), oracle, layout, 100 * seed)
         head = load_head(folder, oracle, aux_layers="outputs")
-    assert isinstance(head, Eagle3Head)
+    assert isinstance(head, LoadedEagle3)
     return head
 
 

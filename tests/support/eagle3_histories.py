@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oracles.heads import Eagle3Head
+from oracles.heads.eagle3_loading import LoadedEagle3
 from specdec.contracts import Context, IntArray, Scores
 from specdec.drafting import Frontier, HeadModel
 from tests.reference.eagle3 import Eagle3
@@ -26,7 +26,7 @@ class History:
         compared: how many nodes were.
     """
 
-    head: Eagle3Head
+    head: LoadedEagle3
     oracle: Any
     reference: Eagle3
     seed: int
@@ -159,7 +159,7 @@ class History:
 
 
 def led(
-    head: Eagle3Head,
+    head: LoadedEagle3,
     oracle: Any,
     reference: Eagle3,
     seed: int = 0,

@@ -8,8 +8,8 @@ import torch
 
 import drafts
 from oracles import TabularLM
-from specdec import Grown, Heuristic, Kary, Paths, SamplingParams, SpeculativeDecoder, Threshold
-from specdec.exactness import Law, check_draft, oracle_law, output_law, total_variation
+from specdec import Grown, Heuristic, Kary, Paths, SamplingParams, SharedBudget, SpeculativeDecoder, Threshold
+from specdec.exactness import Law, check_draft, oracle_law, output_law, product_law, total_variation
 from specdec.kernels import draws
 from specdec.verify import SampleAndMatch
 from tests.reference.tables import law_after, random_table
@@ -19,7 +19,7 @@ from tests.support.draft_rows import Rows
 from tests.support.lookahead_spy import SpiedLookahead, nodes_unlike_their_chains
 from tests.support.models import rough_view, tiny_transformer
 from tests.support.registry import LETTERS
-from tests.support.sources import RandomTrees, SiblingTrees
+from tests.support.sources import Chains, RandomTrees, SiblingTrees
 
 RIGHT, WRONG = 1e-10, 1e-6  # of the right program at most, of a mutant at least
 PROMPT, MATES = [1, 2], [[0], [1, 2, 0, 1], [2, 2, 1, 0, 0, 1]]
@@ -359,6 +359,14 @@ def nodes_of_lookahead_unlike_their_chains():
     return sum(nodes_unlike_their_chains(model, source, [[1, 2, 3, 1, 2, 3, 1, 2], [0]]))
 
 
+def joint_law_under_a_shared_budget():
+    """Two rows of which one is verified, over both of their ids."""
+    oracle, draft = TabularLM(random_table(2, 2, 41)), Chains(random_table(2, 2, 42), 1)
+    decoder, prompts = SpeculativeDecoder(oracle, draft, budget=SharedBudget(1)), ([1, 0], [0, 1, 1])
+    wanted = product_law([oracle_law(oracle, prompt, 2, PLAIN) for prompt in prompts])
+    return total_variation(output_law(decoder, prompts, 2, PLAIN, rows=2), wanted)
+
+
 def draws_of_impossible_ids():
     """Ids of probability 0 among draws at the smallest and the largest uniform number."""
     weights = torch.tensor([[0.0, 0.3, 0.7, 0.0], [0.0, 0.1, 0.2, 0.0]], dtype=torch.float64)
@@ -407,6 +415,7 @@ STATISTICS = [
     law_of_four_tokens,
     law_of_a_near_tie,
     wrong_greedy_tokens,
+    joint_law_under_a_shared_budget,
     outputs_that_depend_on_the_batch,
     lengths_that_depend_on_the_slot,
     drafts_from_a_store_that_depend_on_the_batch,

@@ -5,7 +5,7 @@ It holds the standard library and the sources of packages from the package index
 verifies every file, and ``--write`` makes a new manifest (which also means a new tokenizer, checkpoints and prompts).
 """
 
-from oracles.factory.corpus.corpus_reading import SourceFile, read_split, stdlib_folder
+from oracles.factory.corpus.corpus_reading import SourceFile, modules_only, read_split, stdlib_folder
 from oracles.factory.corpus.manifest import SPLITS, STDLIB, Entry, Manifest, Package, load_manifest
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Package",
     "SourceFile",
     "load_manifest",
+    "modules_only",
     "read_split",
     "stdlib_folder",
 ]

@@ -62,6 +62,13 @@ def read_split(
     return found
 
 
+def modules_only(manifest: Manifest | None = None) -> Manifest:
+    """Return a manifest, by default the committed one, without its wheels: what needs no download."""
+    manifest = load_manifest() if manifest is None else manifest
+    files = tuple(entry for entry in manifest.files if entry.package == STDLIB)
+    return Manifest(manifest.python_version, (), files)
+
+
 def _from_stdlib(entries: Iterable[Entry], folder: Path, version: str) -> Iterator[SourceFile]:
     advice = (
         f"the manifest describes the standard library of Python {version}, this one is {platform.python_version()}: "

@@ -17,7 +17,8 @@ from oracles.transformer.eager import Transformer
 MAX_SHARD_BYTES = 14 * 2**20
 
 
-def _llama_config(config: TransformerConfig) -> dict[str, Any]:
+def llama_config(config: TransformerConfig) -> dict[str, Any]:
+    """Return the ``config.json`` of a model of Llama's kind."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -129,10 +130,10 @@ def export_checkpoint(state: dict[str, Tensor], config: TransformerConfig, token
         folder: made if absent; old weights in it are removed.
     """
     is_gpt2 = config.positions == "learned"
-    tensors, values = (_gpt2_tensors(state), _gpt2_config(config)) if is_gpt2 else (state, _llama_config(config))
+    tensors, values = (_gpt2_tensors(state), _gpt2_config(config)) if is_gpt2 else (state, llama_config(config))
     end = tokenizer.token_to_id(END_OF_TEXT)
     ends = {"bos_token_id": end, "eos_token_id": end}
-    _save(tensors, {**values, **ends}, folder)
+    save_folder(tensors, {**values, **ends}, folder)
     _save_json(ends, folder / "generation_config.json")
     tokenizer.save(str(folder / "tokenizer.json"))
 
@@ -148,11 +149,12 @@ def export_draft(model: Transformer, vocabulary_of: str, folder: Path) -> None:
     head = model.lm_head
     assert isinstance(head, ProjectedHead)
     tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    values = _llama_config(model.config) | {"draft_vocab_size": len(head.target_ids), "vocabulary_of": vocabulary_of}
-    _save(tensors | {OFFSETS: head.offsets}, values, folder)
+    values = llama_config(model.config) | {"draft_vocab_size": len(head.target_ids), "vocabulary_of": vocabulary_of}
+    save_folder(tensors | {OFFSETS: head.offsets}, values, folder)
 
 
-def _save(tensors: dict[str, Tensor], values: dict[str, Any], folder: Path) -> None:
+def save_folder(tensors: dict[str, Tensor], values: dict[str, Any], folder: Path) -> None:
+    """Write tensors, floats as bfloat16, and a ``config.json``; old weights in the folder are removed."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in (*folder.glob("*.safetensors"), *folder.glob("*.index.json")):
         old.unlink()

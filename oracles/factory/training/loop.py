@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from oracles.factory.training import workers
+from oracles.factory.training.held_signals import held_signals
 from oracles.factory.training.optimisers import build_optimisers
 from oracles.factory.training.recipes import Recipe
 from oracles.factory.training.tasks import Task
@@ -166,13 +167,13 @@ def _read_log(path: Path, num_done: int) -> list[str]:
     return [line for line in lines if json.loads(line)["step"] <= num_done]
 
 
-def _steps(trainer: Trainer) -> Iterator[dict[str, float]]:
-    """Take steps to the end, saving on the way, and yield one row of the loss curve after each."""
+def _steps(trainer: Trainer, must_stop: Callable[[], bool]) -> Iterator[dict[str, float]]:
+    """Take steps to the end, or until they must stop, saving on the way; yield a row of the loss curve after each."""
     options, num_steps = trainer.options, trainer.recipe.num_steps
     last = num_steps if options.stop_after is None else min(num_steps, options.stop_after)
     silent = not workers.is_first()
     with tqdm(total=num_steps, initial=trainer.num_done, unit="step", mininterval=5.0, disable=silent) as bar:
-        while trainer.num_done < last:
+        while trainer.num_done < last and not must_stop():
             start, before = time.perf_counter(), trainer.num_tokens
             loss = trainer.step()
             seconds = time.perf_counter() - start
@@ -187,18 +188,30 @@ def _steps(trainer: Trainer) -> Iterator[dict[str, float]]:
                 "loss": round(loss, 5),
                 "tokens_per_second": rate,
             }
+        if must_stop():
+            trainer.save()
 
 
-def run(trainer: Trainer) -> None:
-    """Train to the end of the recipe (or ``stop_after``), with a progress bar and one line of ``loss.jsonl`` a step."""
-    if not workers.is_first():
-        for _ in _steps(trainer):
-            pass
-        return
-    path = trainer.options.out / LOG_FILE
-    kept = _read_log(path, trainer.num_done)
-    path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-    with path.open("a", encoding="utf-8") as log:
-        for row in _steps(trainer):
-            log.write(json.dumps(row) + "\n")
-            log.flush()
+def run(trainer: Trainer, watch: Callable[[int], Mapping[str, float]] | None = None) -> None:
+    """Train to the end of the recipe (or ``stop_after``), with a progress bar and one line of ``loss.jsonl`` a step.
+
+    Ctrl-C and TERM let the step end, save its state, and then do what they always do.
+
+    Args:
+        trainer: what is trained.
+        watch: what else a line says, by the number of steps done; it may not change the model.
+    """
+    with held_signals() as must_stop:
+        steps = _steps(trainer, must_stop)
+        if not workers.is_first():
+            for _ in steps:
+                pass
+            return
+        path = trainer.options.out / LOG_FILE
+        kept = _read_log(path, trainer.num_done)
+        path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        with path.open("a", encoding="utf-8") as log:
+            for row in steps:
+                seen = {} if watch is None else watch(trainer.num_done)
+                log.write(json.dumps({**row, **seen}) + "\n")
+                log.flush()

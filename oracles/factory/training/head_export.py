@@ -1,0 +1,137 @@
+"""EAGLE-3 heads before training and after it: their config, their first weights, and the folder that servers read."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oracles.factory.training.export import llama_config, save_folder
+from oracles.heads import Eagle3Network
+from oracles.heads.aux_layers import aux_layers_of, usual_inputs
+from oracles.heads.eagle3_config import read_eagle3
+from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN
+from oracles.transformer.eager import Transformer
+
+
+def describe_eagle3(
+    oracle: Transformer, name: str, outputs: Sequence[int], intermediate_size: int, draft_vocab_size: int | None
+) -> dict[str, Any]:
+    """Return the ``config.json`` of a head in the format of ``speculators``.
+
+    Args:
+        oracle: that it drafts for; its attention has the same heads.
+        name: of the oracle, as servers know it.
+        outputs: the layers whose outputs it reads; the format counts their successors' inputs.
+        intermediate_size: width of its MLP.
+        draft_vocab_size: ids that it writes; None: all.
+
+    Raises:
+        ValueError: the oracle lacks a layer; whoever loads these numbers would take them for others.
+    """
+    rows, inputs = oracle.embedding_rows, [layer + 1 for layer in outputs]
+    read = aux_layers_of(inputs, oracle.num_layers, "inputs", None, "the head's config")
+    if read.outputs != tuple(outputs):
+        raise ValueError(f"inputs of layers {inputs} are taken for outputs by those who load a head: read other layers")
+    layer = replace(
+        oracle.config, num_layers=1, intermediate_size=intermediate_size, norm="rms", activation="silu", gated=True,
+        vocab_size=rows, padded_vocab_size=None, draft_vocab_size=None, tie_embeddings=False,
+    )  # fmt: skip
+    return {
+        "architectures": ["Eagle3Speculator"],
+        "model_type": "speculators",
+        "speculators_model_type": "eagle3",
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 4}],
+            "verifier": {"name_or_path": name, "architectures": ["LlamaForCausalLM"]},
+        },
+        "transformer_layer_config": llama_config(layer),
+        "draft_vocab_size": rows if draft_vocab_size is None else draft_vocab_size,
+        "target_hidden_size": oracle.hidden_size,
+        "norm_before_residual": False,
+        "eagle_aux_hidden_state_layer_ids": inputs,
+    }
+
+
+def usual_outputs(num_layers: int) -> tuple[int, ...]:
+    """Return the layers whose outputs a head reads, unless told otherwise: EAGLE-3's usual ones if they are three.
+
+    An oracle of fewer than seven layers gives the outputs of its first, its middle and its last layer but one.
+    """
+    usual = tuple(layer - 1 for layer in usual_inputs(num_layers))
+    return usual if num_layers >= 7 else tuple(sorted({0, max(0, num_layers // 2 - 1), max(0, num_layers - 2)}))
+
+
+def new_eagle3(
+    values: dict[str, Any], oracle: Transformer, target_ids: Tensor | None, own_head: bool, seed: int
+) -> Eagle3Network:
+    """Return a head in training form that says at first what the oracle's highest layer that it reads leads to.
+
+    Args:
+        values: its config, of ``describe_eagle3``.
+        oracle: lends embeddings and, unless ``own_head``, the rows of its head.
+        target_ids: ``[R]`` rising, what it writes; None: all ids.
+        own_head: it has rows of its own, which begin as the oracle's.
+        seed: of the weights that nothing else gives.
+
+    Raises:
+        ValueError: the oracle lacks a layer.
+    """
+    shape = read_eagle3(values, "the head's config", oracle, None)
+    network = Eagle3Network(shape, False, own_head, target_ids)
+    generator, size = torch.Generator().manual_seed(seed), oracle.hidden_size
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if "norm" not in name:
+                into_stream = name.endswith(("o_proj.weight", "down_proj.weight"))
+                parameter.normal_(0.0, 0.02 / math.sqrt(2) if into_stream else 0.02, generator=generator)
+        assert network.fc.weight is not None
+        network.fc.weight[:, -size:] += torch.eye(size)
+        network.norm.weight.copy_(oracle.model.norm.weight)
+        if network.lm_head is not None and network.lm_head.weight is not None:
+            network.lm_head.weight.copy_(head_rows(oracle, target_ids))
+    return network.to(oracle.device)
+
+
+def head_rows(oracle: Transformer, target_ids: Tensor | None) -> Tensor:
+    """Return the rows ``[R, D]`` of the oracle's head, those of some ids or all, padding included.
+
+    Raises:
+        ValueError: they are not plain numbers, or have a bias.
+    """
+    head = oracle.lm_head
+    rows = oracle.model.embed_tokens.weight if head is None else head.weight
+    if rows is None or (head is not None and head.bias is not None):
+        raise ValueError("the oracle's head has a bias, or no plain weights: heads are trained on plain checkpoints")
+    rows = rows.detach()
+    return rows if target_ids is None else rows[target_ids.to(rows.device)]
+
+
+def save_eagle3(network: Eagle3Network, values: dict[str, Any], folder: Path, target_ids: Tensor | None) -> None:
+    """Write a head: ``config.json``, and bfloat16 tensors in the names of ``speculators``.
+
+    Args:
+        network: its tables that it has none of are not written: they are the oracle's.
+        values: of ``describe_eagle3``.
+        folder: made if absent; old weights in it are removed.
+        target_ids: ``[R]`` what it writes, whoever's the rows are; None: all ids.
+    """
+    tensors = {
+        f"layers.0.{name.removeprefix('layer.')}" if name.startswith("layer.") else name: parameter.detach()
+        for name, parameter in network.named_parameters()
+    }
+    if target_ids is not None:
+        tensors |= written_ids(target_ids, values["transformer_layer_config"]["vocab_size"])
+    save_folder(tensors, values, folder)
+
+
+def written_ids(target_ids: Tensor, vocab_size: int) -> dict[str, Tensor]:
+    """Return the tensors that say which ids ``[R]`` a head writes: their offsets, and a mask of all ids."""
+    ids = target_ids.cpu()
+    mask = torch.zeros(vocab_size, dtype=torch.bool).index_fill(0, ids, True)
+    return {OFFSETS: ids - torch.arange(len(ids)), WRITTEN: mask}

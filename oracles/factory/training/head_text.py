@@ -1,0 +1,105 @@
+"""What a head learns on: ids in one row, which of them count, and a part held out by hash."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from oracles.factory.dialogues.dialogue_parts import HELD_OUT, Conversation
+from oracles.factory.dialogues.shards import Shards
+
+# Ids of a text whose hash decides whether it is held out.
+_HASHED = 64
+
+
+@dataclass(frozen=True, eq=False)
+class HeadText:
+    """Texts in one row.
+
+    Attributes:
+        ids: ``[S]`` int32.
+        counts: ``[S]`` bool, which ids are ever drafted, and so are learned to say; the others are only read.
+    """
+
+    ids: Tensor
+    counts: Tensor
+
+    @classmethod
+    def of(cls, parts: Iterable[tuple[Tensor, Tensor]]) -> "HeadText":
+        """Return texts one after the other.
+
+        Raises:
+            ValueError: there is none.
+        """
+        pairs = list(parts)
+        if not pairs:
+            raise ValueError("there is no text for this part: give more of it")
+        return cls(torch.cat([ids for ids, _ in pairs]), torch.cat([counts for _, counts in pairs]))
+
+    def frequent(self, count: int, vocab_size: int) -> Tensor:
+        """Return the ``count`` most frequent of the ids that count, rising, int64; among equals the lowest."""
+        numbers = torch.bincount(self.ids[self.counts].long(), minlength=vocab_size)
+        return numbers.argsort(descending=True, stable=True)[:count].sort().values
+
+    def spread(self, count: int, length: int) -> Tensor:
+        """Return the places ``[count, length + 1]`` of windows that lie evenly over the row.
+
+        Raises:
+            ValueError: the row is shorter than a window.
+        """
+        last = len(self.ids) - length - 1
+        if last < 0:
+            raise ValueError(f"{len(self.ids)} held-out tokens are less than a window of {length + 1}: give more text")
+        starts = torch.linspace(0, last, min(count, last + 1)).long()
+        return starts.unsqueeze(1) + torch.arange(length + 1)
+
+
+def own_text(path: Path, end: int, *, held_out: bool) -> HeadText:
+    """Return what an oracle wrote (``oracles.factory.own_text``): the texts that are held out, or all others.
+
+    Args:
+        path: safetensors with ``tokens``, texts between two ``end`` ids.
+        end: the id that ends a text.
+        held_out: 8 of 256 texts are, by a hash of their beginning.
+
+    Raises:
+        ValueError: there is no such text.
+    """
+    tokens = load_file(path)["tokens"]
+    bounds = (tokens == end).nonzero()[:, 0].tolist()
+    texts = [tokens[begin:after] for begin, after in pairwise(bounds) if after > begin + 1]
+    kept = [text for text in texts if _is_held_out(text) == held_out]
+    return HeadText.of((text, torch.ones(len(text), dtype=torch.bool)) for text in kept)
+
+
+def _is_held_out(text: Tensor) -> bool:
+    begin = text[:_HASHED].numpy().astype("<i4").tobytes()
+    return hashlib.sha256(begin).digest()[0] < HELD_OUT
+
+
+def dialogues(shards: Shards, begin: Sequence[int], split: str) -> HeadText:
+    """Return the conversations of a split, of which the answers count.
+
+    Args:
+        shards: of ``oracles.factory.dialogues``.
+        begin: ids before the first user's words.
+        split: "train", "dev" or "test"; a hash decided.
+
+    Raises:
+        ValueError: there is no such conversation.
+    """
+    return HeadText.of(_row(one, begin) for one in shards.split(split))
+
+
+def _row(one: Conversation, begin: Sequence[int]) -> tuple[Tensor, Tensor]:
+    ids = torch.tensor([*begin, *one.ids.astype(np.int64).tolist()], dtype=torch.int32)
+    counts = torch.zeros(len(ids), dtype=torch.bool)
+    for start, stop in one.answers:
+        counts[len(begin) + start : len(begin) + stop] = True
+    return ids, counts

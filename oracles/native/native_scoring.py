@@ -1,0 +1,194 @@
+"""Passes, chains and trees in one call of compiled code, of whatever has weights in native layout."""
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from oracles.native import bindings
+from oracles.native.adjusting import adjusting
+from oracles.native.chains import follow
+from oracles.native.host_memory import FLOAT64, floats, integers, to_bytes, to_host
+from oracles.native.keys_values import NativeCache
+from oracles.native.native_model import NativeModel
+from oracles.native.texts import text_of
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.pass_parts import check_call, first_layer
+from specdec.contracts import (
+    Adjustments,
+    ChainDraws,
+    ChainKeys,
+    ChainWatch,
+    Float32Array,
+    FloatArray,
+    IntArray,
+    Scores,
+    TreeDraws,
+    TreePlan,
+    Want,
+)
+from specdec.kernels.compiled import FILTERS, place
+
+
+class NativeScoring:
+    """Score and draft as ``specdec.contracts.ChainingOracle``, on the CPU, in float32 arithmetic.
+
+    Attributes:
+        config: the shape.
+        native: the weights.
+    """
+
+    backend, chains, adjusts = "native", True, True
+    device, dtype = torch.device("cpu"), torch.float32
+    config: TransformerConfig
+    native: NativeModel
+
+    @property
+    def weight_type(self) -> str:
+        """What the weights of the head are stored in, as a rule all weights: the name of a dtype or format."""
+        return self.native.weight_type
+
+    def score(
+        self,
+        tokens: Tensor,
+        parents: Tensor | None,
+        num_nodes: Tensor,
+        cache: NativeCache,
+        rows: IntArray,
+        want: Want = "all",
+        hidden: Sequence[int] = (),
+        first: int = 0,
+        *,
+        layers: tuple[int, int] | None = None,
+        stream: Tensor | None = None,
+    ) -> Scores:
+        """Score trees of nodes in one pass, or in a part of one, as ``specdec.contracts.LayeredOracle`` spells out.
+
+        ``hidden`` numbers layers from 0; the residual stream after a layer is returned. What pads a batch is not
+        scored: its logits are those of the row's last node, its hidden layers zeros.
+
+        Raises:
+            ValueError: an unknown ``want`` or layer, a row without room, a pending token beyond ``max_context``, a part
+                that does not begin or end as ``stream`` and ``want`` say, or ids, parents or counts that cannot be.
+
+        Cost: one read of the weights, and of the rows' keys and values.
+        """
+        longest = max(cache.lengths[rows].tolist(), default=0)
+        check_call(self.config, longest, want, hidden)
+        batch, width = tokens.shape
+        shape = (batch, width - first, self.config.hidden_size)
+        lowest = first_layer(layers, stream, shape, want, hidden, self.config.num_layers)
+        cache.reserve(rows, width, first)
+        kept = floats(len(hidden), *shape).unbind() if hidden else ()
+        found = None
+        if want != "none":
+            read = (batch, shape[1] if want == "all" else 1)
+            found = floats(*read, self.native.struct.vocabulary), integers(*read), floats(*read)
+        self.native.run(
+            cache,
+            batch=batch,
+            width=width,
+            tokens=to_host(tokens, torch.int64),
+            parents=None if parents is None else to_host(parents, torch.int64, (batch, width)),
+            num_nodes=to_host(num_nodes, torch.int64, (batch,)),
+            rows=rows,
+            first=first,
+            layers=(lowest, self.config.num_layers if layers is None else layers[1]),
+            stream=None if stream is None else to_host(stream, torch.float32),
+            want=want,
+            found=found or (),
+            hidden=hidden,
+            kept=kept,
+            end=longest + width,
+        )
+        return Scores(None, kept) if found is None else Scores(found[0], kept, found[1:])
+
+    def greedy_chains(
+        self,
+        ids: IntArray,
+        ends: IntArray,
+        cache: NativeCache,
+        rows: IntArray,
+        limits: IntArray,
+        watch: ChainWatch | None = None,
+        adjustments: Adjustments | None = None,
+    ) -> tuple[IntArray, Float32Array]:
+        """Follow the likeliest ids in one call, as ``specdec.contracts.ChainingOracle`` spells out.
+
+        Raises:
+            ValueError: a row without room or position for its ids and the drafted ones, or ids, ends or adjustments
+                that cannot be.
+
+        Cost: one pass, and one more for each further id; a law of O(V) for each id that a watch is told of.
+        """
+        return follow(self.native, cache, ids, ends, rows, limits, watch, None, adjustments)
+
+    def sampled_chains(
+        self,
+        ids: IntArray,
+        ends: IntArray,
+        cache: NativeCache,
+        rows: IntArray,
+        limits: IntArray,
+        draws: ChainDraws,
+        watch: ChainWatch | None = None,
+        adjustments: Adjustments | None = None,
+    ) -> tuple[IntArray, Float32Array, Float32Array]:
+        """Draw ids in one call, as ``specdec.contracts.ChainingOracle`` spells out.
+
+        Raises:
+            ValueError: see ``greedy_chains``, or what draws are made by is not of these rows.
+
+        Cost: that of ``greedy_chains``; a law and a draw of O(V) for each id.
+        """
+        laws = np.empty((len(rows), max(limits.tolist(), default=0), self.native.struct.vocabulary), dtype=np.float32)
+        struct = _draws("chains", len(rows), draws.filters, draws.keys, laws)
+        drafted, peaks = follow(self.native, cache, ids, ends, rows, limits, watch, struct, adjustments)
+        return drafted, peaks, laws[:, : drafted.shape[1]]
+
+    def trees(
+        self,
+        ids: IntArray,
+        ends: IntArray,
+        cache: NativeCache,
+        rows: IntArray,
+        plan: TreePlan,
+        limits: IntArray,
+        draws: TreeDraws,
+        adjustments: Adjustments | None = None,
+    ) -> tuple[IntArray, Float32Array, Float32Array | None]:
+        """Draft trees in one call, as ``specdec.contracts.ChainingOracle`` spells out.
+
+        Raises:
+            ValueError: see ``greedy_chains``, or what draws are made by is not of these rows.
+
+        Cost: a pass for the tokens, and one a level; a law of O(V), ranked or drawn from, for each node with children.
+        """
+        batch, inner, width = len(rows), len(plan.depths), self.native.struct.vocabulary
+        laws = None if draws.keys is None else np.empty((batch * inner, width), dtype=np.float32)
+        struct = _draws("trees", batch, draws.filters, draws.keys, laws)
+        text, size = text_of(ids, ends, batch), len(plan.parents)
+        drafted, peaks = np.empty((batch, size), np.int64), np.empty((batch, inner), np.float32)
+        growth = bindings.Growth(to_bytes(plan.parents), to_bytes(limits), place(drafted), place(peaks), size)
+        if (adjusted := adjusting(adjustments, batch)) is not None:
+            growth.adjustments = ctypes.addressof(adjusted)
+        asked = ctypes.addressof(text), ctypes.addressof(growth), ctypes.addressof(struct)
+        self.native.draft("specdec_trees", cache, rows, ends, size, asked)
+        return drafted, peaks, laws
+
+
+def _draws(
+    what: str, batch: int, filters: FloatArray, keys: ChainKeys | None, laws: NDArray[np.float32] | None
+) -> bindings.Draws:
+    """Return how ids are drawn."""
+    fits = filters.shape == (len(FILTERS), batch)
+    if not fits or not (keys is None or keys.bases.shape == keys.firsts.shape == (batch,)):
+        shapes = [array.shape for array in (filters, *(() if keys is None else (keys.bases, keys.firsts)))]
+        raise ValueError(f"{what} of {batch} rows cannot be drawn by filters, bases and firsts of shapes {shapes}")
+    if keys is None or laws is None:
+        return bindings.Draws(to_bytes(filters, FLOAT64))
+    numbers = to_bytes(keys.bases), to_bytes(keys.firsts)
+    return bindings.Draws(to_bytes(filters, FLOAT64), *numbers, place(laws), keys.is_race)

@@ -1,0 +1,191 @@
+"""What a budget across rows takes, what it may read, what it refuses, and what a result says of it."""
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from drafts import EarlyExit, Lookahead, PromptLookup, SmallTransformer
+from oracles import TabularLM
+from specdec import Draft, Kary, Laws, Needs, SamplingParams, SharedBudget, SpeculativeDecoder
+from specdec.engine.shared_budget import cut
+from tests.reference.tables import random_table
+from tests.support.models import tiny_transformer
+from tests.support.sources import Chains, RandomTrees
+
+TARGET, DRAFT = random_table(3, 2, 51), random_table(3, 2, 52)
+PLAIN = SamplingParams(temperature=1.0)
+PROMPTS = [[1, 2], [0], [1, 2, 0, 1], [2, 2, 1]]
+
+
+def chains(beliefs, counts=None):
+    """Return deterministic chains with these confidences."""
+    confidence = torch.tensor(beliefs, dtype=torch.float64)
+    batch, width = confidence.shape
+    counts = torch.full((batch,), width) if counts is None else torch.tensor(counts)
+    return Draft(torch.zeros(batch, width, dtype=torch.int64), counts, confidence=confidence)
+
+
+def test_nodes_are_taken_best_first_by_the_product_along_their_path():
+    draft = chains([[0.9, 0.9, 0.9], [0.5, 0.9, 0.9], [0.95, 0.1, 1.0]])
+    taken = [SharedBudget(n).take(draft).sum(1).tolist() for n in range(8)]
+    # Scores: .9 .81 .729, .5 .45 .405, .95 .095 .095
+    assert taken == [[0, 0, 0], [0, 0, 1], [1, 0, 1], [2, 0, 1], [3, 0, 1], [3, 1, 1], [3, 2, 1], [3, 3, 1]]
+
+
+def test_of_equal_scores_the_lower_row_goes_first_then_the_smaller_depth():
+    draft = chains([[1.0, 1.0], [1.0, 1.0]])
+    assert [SharedBudget(n).take(draft).sum(1).tolist() for n in (1, 2, 3)] == [[1, 0], [2, 0], [2, 1]]
+    without = replace(draft, confidence=None)
+    assert [SharedBudget(n).take(without).sum(1).tolist() for n in (1, 2, 3)] == [[1, 0], [1, 1], [2, 1]]
+
+
+def test_padding_is_never_taken():
+    draft = chains([[0.1, 0.1], [0.9, 0.9], [0.9, 0.9]], counts=[2, 0, 1])
+    assert SharedBudget(9).take(draft).tolist() == [[True, True], [False, False], [True, False]]
+
+
+def drawn_chains(generator, batch=3, width=3, size=3, confident=False):
+    """Return chains with random laws and tokens, some of them point masses; laws do not depend on the tokens."""
+    probs = generator.dirichlet(np.full(size, 0.5), size=(batch, width))
+    points = generator.random((batch, width)) < 0.2
+    tokens = generator.integers(size, size=(batch, width))
+    probs[points] = np.eye(size)[tokens[points]]
+    laws = Laws.from_probs(torch.from_numpy(probs)).with_points(torch.zeros(batch, width, dtype=torch.bool))
+    laws = Laws(laws.table, laws.index.masked_fill(torch.from_numpy(points), -1), torch.from_numpy(tokens))
+    draft = Draft(torch.from_numpy(tokens), torch.from_numpy(generator.integers(width + 1, size=batch)), laws=laws)
+    return replace(draft, confidence=laws.probs_of(draft.tokens)) if confident else draft
+
+
+@pytest.mark.parametrize("confident", [False, True])
+@pytest.mark.parametrize("seed", range(40))
+def test_whether_a_position_is_taken_reads_no_drawn_token_that_is_not_taken_before_it(seed, confident):
+    generator = np.random.default_rng(seed)
+    draft = drawn_chains(generator, confident=confident)
+    for n in range(9):
+        before, taken = SharedBudget(n).take(draft), SharedBudget(n + 1).take(draft)
+        assert (before <= taken).all()
+        hidden = ~before & (draft.node_laws.index.numpy() >= 0)
+        other = generator.integers(3, size=hidden.shape)
+        tokens = torch.from_numpy(np.where(hidden, other, draft.tokens.numpy()))
+        changed = replace(draft, tokens=tokens)
+        if confident:
+            changed = replace(changed, confidence=draft.node_laws.probs_of(tokens))
+        assert (SharedBudget(n + 1).take(changed) == taken).all()
+
+
+def test_a_tree_is_cut_to_the_nodes_that_were_taken():
+    tokens = torch.tensor([[5, 6, 7, 8], [1, 2, 0, 0]])
+    parents = torch.tensor([[-1, -1, 1, 0], [-1, 0, -1, -1]])
+    draft = Draft(tokens, torch.tensor([4, 2]), parents, source_names=("one",), undefined=torch.full((2, 1), 1 << 32))
+    made = cut(draft, np.array([[False, True, True, False], [True, False, False, False]]))
+    assert made.tokens.tolist() == [[6, 7], [1, 0]]
+    assert made.parents is not None
+    assert made.parents.tolist() == [[-1, 0], [-1, -1]]
+    assert made.num_nodes.tolist() == [2, 1]
+    assert made.source_names == ("one",)
+    assert made.undefined is not None
+    assert cut(draft, np.array([[True] * 4, [True, True, False, False]])) is draft
+
+
+@pytest.mark.parametrize("rule", ["multi_draft", "sample_and_match", "coupled"])
+def test_deterministic_trees_are_cut_and_greedy_and_coupled_tokens_stay(rule):
+    oracle = TabularLM(TARGET, eos_id=0)
+    source = SmallTransformer(TabularLM(DRAFT), tree=Kary(2, 2))
+    sampling = PLAIN if rule == "coupled" else SamplingParams()
+    wanted = SpeculativeDecoder(oracle, None, rule).generate(PROMPTS, 20, sampling).tokens
+    for max_nodes in (1, 5, 30):
+        decoder = SpeculativeDecoder(oracle, source, rule, budget=SharedBudget(max_nodes))
+        assert decoder.generate(PROMPTS, 20, sampling).tokens == wanted
+
+
+@pytest.mark.parametrize("max_nodes", [0, 1, 5])
+def test_no_step_verifies_more_nodes_than_the_budget_has(max_nodes):
+    decoder = SpeculativeDecoder(TabularLM(TARGET), Chains(DRAFT, 4), budget=SharedBudget(max_nodes))
+    state = decoder.start(PROMPTS, 20, PLAIN)
+    drafted = []
+    while state.has_work:
+        state, info = decoder.step(state)
+        drafted.append(int(info.num_drafted.sum()))
+    assert max(drafted) == max_nodes
+
+
+def test_a_result_says_whether_its_tokens_depend_on_the_batch():
+    oracle, source = TabularLM(TARGET), Chains(DRAFT, 3)
+    shared = SpeculativeDecoder(oracle, source, budget=SharedBudget(3))
+    assert not shared.offers.reproducible
+    assert not shared.generate(PROMPTS, 12, PLAIN).reproducible
+    assert shared.generate(PROMPTS, 12).reproducible
+    assert shared.generate(PROMPTS, 12, PLAIN).exactness == "exact"
+    assert SpeculativeDecoder(oracle, source).generate(PROMPTS, 12, PLAIN).reproducible
+    alone = [shared.generate([p], 12, PLAIN, seed=[(0, i)]).tokens[0] for i, p in enumerate(PROMPTS)]
+    assert alone != shared.generate(PROMPTS, 12, PLAIN).tokens
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Take what it is told to; its law is not known."""
+
+    taken: object
+    lossless: ClassVar[bool] = False
+
+    def take(self, draft):
+        return np.broadcast_to(np.array(self.taken), tuple(draft.tokens.shape))
+
+
+def test_a_budget_that_does_not_call_itself_lossless_is_named_in_the_claim():
+    result = SpeculativeDecoder(TabularLM(TARGET), Chains(DRAFT, 2), budget=Fixed(False)).generate(PROMPTS, 3, PLAIN)
+    assert result.exactness == "lossy: Fixed"
+
+
+@pytest.mark.parametrize(
+    ("taken", "said"),
+    [([[False, True], [False] * 2], "without the node above it"), ([1, 0], "not bool"), ([True, True], "took padding")],
+)
+def test_what_is_no_part_of_the_trees_is_refused(taken, said):
+    prompts = [[0, 1, 0, 1], [0, 1, 2]]  # lookup finds nothing for the second
+    decoder = SpeculativeDecoder(TabularLM(TARGET), PromptLookup(2, max_ngram=2), budget=Fixed(taken))
+    with pytest.raises(ValueError, match=said):
+        decoder.generate(prompts, 4, PLAIN)
+
+
+@dataclass(frozen=True)
+class ReadsLogits(RandomTrees):
+    needs: Needs = field(default_factory=lambda: Needs(logits=True))
+
+
+@pytest.mark.parametrize("budget", [8, SharedBudget], ids=str)
+def test_what_is_no_budget_is_refused(budget):
+    with pytest.raises(ValueError, match=r"give specdec\.SharedBudget"):
+        SpeculativeDecoder(TabularLM(TARGET), Chains(DRAFT, 2), budget=budget)
+
+
+def test_what_is_no_source_is_refused_with_a_budget_too():
+    with pytest.raises(ValueError, match="not a draft source"):
+        SpeculativeDecoder(TabularLM(TARGET), "lookup", budget=SharedBudget(1))
+
+
+@pytest.mark.parametrize("options", [{"max_nodes": -1}, {"max_nodes": True}, {"max_nodes": 2.0}], ids=str)
+def test_a_number_of_nodes_is_an_integer_from_0_on(options):
+    with pytest.raises(ValueError, match="max_nodes"):
+        SharedBudget(**options)
+    with pytest.raises(ValueError, match="belief"):
+        SharedBudget(1, belief=1.5)
+
+
+def test_sources_whose_drafts_cannot_be_cut_are_refused_with_the_reason():
+    oracle = tiny_transformer()
+    with pytest.raises(ValueError, match="cache of its own"):
+        SpeculativeDecoder(oracle, EarlyExit(oracle, 1), budget=SharedBudget(2))
+    for source in (ReadsLogits(DRAFT), Lookahead()):
+        with pytest.raises(ValueError, match="use chains"):
+            SpeculativeDecoder(TabularLM(TARGET), source, "sample_and_match", budget=SharedBudget(2))
+    drawn = SmallTransformer(TabularLM(DRAFT), tree=Kary(2, 1))
+    decoder = SpeculativeDecoder(TabularLM(TARGET), drawn, "multi_draft", budget=SharedBudget(2))
+    with pytest.raises(ValueError, match="its tokens are drawn"):
+        decoder.generate(PROMPTS, 4, PLAIN)
+    decoder = SpeculativeDecoder(TabularLM(TARGET), RandomTrees(DRAFT), "sample_and_match", budget=SharedBudget(2))
+    with pytest.raises(ValueError, match=r"scouts|drawn"):
+        decoder.generate(PROMPTS, 4, PLAIN)

@@ -1,0 +1,314 @@
+"""EAGLE-3 heads in compiled code: beside the reference and the eager head, and the same bits however they are asked."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import drafts
+from oracles import load_head
+from oracles.heads import Eagle3Head, NativeEagle3Head
+from oracles.native import NativeTransformer
+from specdec import Kary, Paths, SamplingParams, SpeculativeDecoder
+from specdec.contracts import Features
+from specdec.drafting import HeadModel
+from tests.support.backends import needed_native
+from tests.support.eagle3_heads import LAYOUTS, SIZE, Layout, reference_of, write_head
+from tests.support.eagle3_histories import led
+from tests.support.models import tiny_transformer, tiny_unpacked
+from tests.support.pairwise import first_of
+
+needed_native()
+
+VOCAB, CAPACITY = 11, 48
+SHAPE = {"num_layers": 6, "max_context": 64}
+FEW = Layout("specforge", ids=(0, 2, 4), own_embedding=False, written=(0, 2, 3, 7, 10))
+NORMED = Layout(
+    "specforge",
+    ids=(0, 2, 4),
+    own_head=False,
+    own_embedding=False,
+    fc_norm="fc_norm",
+    flags={"norm_output": True, "norm_before_residual": True},
+)
+
+
+@cache
+def oracle_of(hidden_size: int = SIZE) -> NativeTransformer:
+    return NativeTransformer(tiny_unpacked(VOCAB, torch.float32, hidden_size=hidden_size, **SHAPE))
+
+
+def head_of(layout: Layout, dtype: torch.dtype = torch.float32, seed: int = 0, **options: Any) -> Any:
+    """Return a head of an oracle that is the same for all."""
+    with TemporaryDirectory() as folder:
+        write_head(Path(folder), oracle_of(), layout, seed, dtype)
+        return load_head(folder, oracle_of(), aux_layers="outputs", **options)
+
+
+def as_the_reference(layout: Layout, folder: Path, seed: int = 0) -> float:
+    """Return how far logits and features are from the reference's after a history of drafts and rollbacks."""
+    plain, oracle = tiny_unpacked(VOCAB, torch.float32, **SHAPE), oracle_of()
+    same = Layout(layout.style) if layout.layer.get("rope_theta", 0) is None else layout
+    tensors = write_head(folder, oracle, layout, seed, torch.float32)
+    head = load_head(folder, oracle)
+    assert isinstance(head, NativeEagle3Head)
+    history = led(head, oracle, reference_of(same, tensors, plain), seed)
+    assert history.compared > 20
+    return history.worst
+
+
+@pytest.mark.parametrize("seed", first_of(0, 1))
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_logits_and_what_is_left_for_children_are_the_references(name, seed, tmp_path):
+    assert as_the_reference(LAYOUTS[name], tmp_path, seed) < 1e-3  # logits are of the order of 100
+
+
+def test_the_norms_that_a_head_may_have_are_the_references(tmp_path):
+    assert as_the_reference(NORMED, tmp_path) < 2e-3
+
+
+def check_reference(layout: Layout) -> None:
+    """Fail unless a head's logits and features are those of the reference."""
+    with TemporaryDirectory() as folder:
+        assert as_the_reference(layout, Path(folder)) < 2e-3
+
+
+def states_of(lengths: list[int], seed: int = 0) -> tuple[Tensor, ...]:
+    """Return hidden states ``[B, L, D]`` of three layers; a row's are the same whatever its batch."""
+    whole = torch.full((3, len(lengths), max(lengths), SIZE), torch.nan)
+    for row, length in enumerate(lengths):
+        whole[:, row, :length] = torch.randn(3, length, SIZE, generator=torch.Generator().manual_seed(seed + row))
+    return whole.unbind(0)
+
+
+@dataclass
+class Played:
+    """What came of some rows: logits after every id ``[B, L, V]``, and the cache."""
+
+    logits: list[Tensor]
+    cache: Any
+
+
+def texts_of(lengths: list[int]) -> list[Tensor]:
+    return [
+        torch.randint(VOCAB, (length,), generator=torch.Generator().manual_seed(7 + row))
+        for row, length in enumerate(lengths)
+    ]
+
+
+def played(head: Any, lengths: list[int], chunk: int, rows: list[int] | None = None) -> Played:
+    """Put all features of texts, and score their ids a chunk at a time."""
+    batch = np.arange(len(lengths)) if rows is None else np.array(rows)
+    cached = head.new_cache(max(batch) + 2, CAPACITY)
+    counts = np.array(lengths)
+    head.put(Features(batch, np.zeros_like(counts), counts, states_of(lengths)), cached)
+    ids = torch.zeros(len(lengths), max(lengths), dtype=torch.int64)
+    for row, text in zip(ids, texts_of(lengths), strict=True):
+        row[: len(text)] = text
+    found: list[list[Tensor]] = [[] for _ in lengths]
+    for start in range(0, max(lengths), chunk):
+        some = np.flatnonzero(counts > start)
+        now = np.minimum(counts[some] - start, chunk)
+        scores = head.score(ids[some, start : start + chunk], None, torch.from_numpy(now), cached, batch[some])
+        cached.commit(batch[some], None, now)
+        for b, row, n in zip(some, scores.logits, now, strict=True):
+            found[b].append(row[:n])
+    return Played([torch.cat(parts) for parts in found], cached)
+
+
+TYPES = {
+    "float32": (torch.float32, None, 1e-5),
+    "bfloat16": (torch.bfloat16, None, 1e-5),
+    "rounded to bfloat16": (torch.float32, "bfloat16", 1e-5),
+    "int8": (torch.bfloat16, "int8", 1e-5),
+    "int4": (torch.float32, "int4", 1e-5),
+    "int8-dynamic": (torch.float32, "int8-dynamic", 3e-2),  # what is rounded lies on an edge now and then
+}
+
+
+@pytest.mark.parametrize("layout", [FEW, NORMED], ids=("few ids", "norms"))
+@pytest.mark.parametrize("name", TYPES)
+def test_it_scores_as_the_eager_head_does(name, layout):
+    dtype, weights, error = TYPES[name]
+    native, eager = (head_of(layout, dtype, weights=weights, backend=backend) for backend in ("native", "eager"))
+    assert (type(native), type(eager)) == (NativeEagle3Head, Eagle3Head)
+    if weights is not None and layout is FEW:
+        assert native.weight_type == weights
+    ours, theirs = (played(head, [9, 4, 13], 13) for head in (native, eager))
+    for found, wanted in zip(ours.logits, theirs.logits, strict=True):
+        written = wanted.isfinite()
+        assert torch.equal(found.isfinite(), written)
+        assert (found - wanted)[written].abs().max() <= error * wanted[written].abs().max()
+
+
+def test_a_text_in_chunks_has_the_bits_of_the_whole():
+    head = head_of(FEW)
+    whole, chunks = (played(head, [9, 14], chunk) for chunk in (20, 3))
+    assert all(torch.equal(a, b) for a, b in zip(whole.logits, chunks.logits, strict=True))
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("layout", [FEW, NORMED], ids=("few ids", "norms"))
+@pytest.mark.parametrize("weights", [None, "int8", "int8-dynamic"], ids=str)
+def test_bits_depend_on_the_path_alone(weights, layout, threads):
+    head = head_of(layout, torch.bfloat16, weights=weights)
+    lengths = [23, 5, 31]
+    wanted = played(head, lengths, 40)
+    for count, chunk, rows in ((1, 1, None), (2, 7, [2, 0, 3]), (3, 31, [1, 2, 0])):
+        torch.set_num_threads(count)
+        found = played(head, lengths, chunk, rows)
+        for b, row in enumerate(rows or range(3)):
+            assert torch.equal(found.logits[b], wanted.logits[b])
+            assert torch.equal(found.cache.features[row, : lengths[b] + 1], wanted.cache.features[b, : lengths[b] + 1])
+    alone = played(head, lengths[:1], 3)
+    assert torch.equal(alone.logits[0], wanted.logits[0])
+
+
+def stand(head: Any, lengths: list[int]) -> tuple[Any, Any]:
+    """Return a cache that has keys of all ids but the last of each text, and the texts."""
+    made = played(head, lengths, 40)
+    made.cache.truncate(np.arange(len(lengths)), np.array(lengths) - 1)
+    ids = np.full((len(lengths), CAPACITY), -1)
+    for row, text in zip(ids, texts_of(lengths), strict=True):
+        row[: len(text)] = text.numpy()
+    return made.cache, ids
+
+
+@pytest.mark.parametrize("layout", [FEW, NORMED], ids=("few ids", "norms"))
+def test_a_greedy_chain_in_one_call_is_that_of_single_passes(layout):
+    head, lengths, limits = head_of(layout), [5, 9, 4], np.array([4, 1, 3])
+    whole, ids = stand(head, lengths)
+    rows, ends = np.arange(3), np.array(lengths)
+    found, peaks = head.greedy_chains(ids, ends, whole, rows, limits)
+    assert whole.lengths[:3].tolist() == [5 + 3, 9, 4 + 2]
+    single, _ = stand(head, lengths)
+    latest = torch.from_numpy(ids[rows, ends - 1])[:, None]
+    for step in range(4):
+        live = np.flatnonzero(limits > step)
+        ones = torch.ones(len(live), dtype=torch.int64)
+        logits = head.score(latest[live], None, ones, single, rows[live], "last").logits[:, 0]
+        single.commit(rows[live], None, ones.numpy())
+        assert torch.equal(torch.from_numpy(found[live, step]), logits.argmax(-1))
+        assert torch.equal(torch.from_numpy(peaks[live, step]), logits.amax(-1))
+        latest[live, 0] = logits.argmax(-1)
+    for row, length in enumerate(whole.lengths[:3]):
+        assert torch.equal(whole.features[row, : length + 1], single.features[row, : length + 1])
+
+
+ORACLE = tiny_transformer(4, torch.float32, 1, NativeTransformer)
+ASKED = [[1, 2, 3, 1, 2], [0], [3, 3], [2], [1, 2, 1, 2, 1, 2], [0, 1], [3], [2, 0, 1]]
+SAMPLINGS = {"greedy": SamplingParams(), "sampled": SamplingParams(temperature=0.9, top_p=0.95, presence_penalty=0.2)}
+
+
+@cache
+def four_ids() -> Any:
+    with TemporaryDirectory() as folder:
+        layout = Layout("specforge", ids=(0, 1, 1), own_embedding=False, written=(0, 1, 3))
+        write_head(Path(folder), ORACLE, layout, dtype=torch.float32)
+        return load_head(folder, ORACLE, aux_layers="outputs", weights="int8-dynamic")
+
+
+SOURCES = {
+    "chain": lambda: drafts.Eagle3(four_ids(), 4),
+    "greedy chain": lambda: drafts.Eagle3(four_ids(), 3, temperature=0),
+    "tree": lambda: drafts.Eagle3(four_ids(), tree=Kary(2, 2)),
+    "paths": lambda: drafts.Eagle3(four_ids(), tree=Paths([(0, 0), (1,)])),
+}
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("name", SOURCES)
+def test_whole_drafts_are_those_made_pass_by_pass(name, sampling, monkeypatch):
+    rule = "multi_draft" if name in ("tree", "paths") else "standard"
+    run = partial(
+        SpeculativeDecoder(ORACLE, SOURCES[name](), rule).generate, ASKED, 20, SAMPLINGS[sampling], seed=3, batch_size=3
+    )
+    whole = run()
+    monkeypatch.setattr(HeadModel, "follower", lambda *_: None)
+    monkeypatch.setattr(HeadModel, "grower", lambda *_: None)
+    single = run()
+    assert whole.tokens == single.tokens
+    assert whole.stats.num_accepted == single.stats.num_accepted
+    assert whole.stats.num_drafted == single.stats.num_drafted > 50
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+@pytest.mark.parametrize("rule", ["greedy", "coupled"])
+@pytest.mark.parametrize("name", SOURCES)
+def test_tokens_equal_plain_decodings_and_drafts_do_not_depend_on_the_batch(name, rule, batch_size):
+    sampling = SAMPLINGS["greedy"] if rule == "greedy" else SAMPLINGS["sampled"]
+    used = "sample_and_match" if rule == "greedy" else rule
+    wanted = SpeculativeDecoder(ORACLE, None, used).generate(ASKED, 20, sampling, seed=3).tokens
+    made = SpeculativeDecoder(ORACLE, SOURCES[name](), used).generate(
+        ASKED, 20, sampling, seed=3, batch_size=batch_size
+    )
+    alone = SpeculativeDecoder(ORACLE, SOURCES[name](), used).generate(ASKED, 20, sampling, seed=3, batch_size=1)
+    assert made.tokens == wanted
+    assert made.stats.num_accepted == alone.stats.num_accepted
+
+
+def is_refused(head: Any, tokens: Tensor, parents: Tensor | None, cached: Any, row: Any) -> bool:
+    try:
+        head.score(tokens, parents, torch.tensor([tokens.shape[1]]), cached, row)
+    except ValueError as error:
+        return "hangs on one of the same pass" in str(error)
+    return False
+
+
+def test_a_node_that_hangs_on_one_of_the_same_pass_is_refused():
+    head = head_of(FEW)
+    cached, row, tree = head.new_cache(1, 16), np.array([0]), torch.tensor([[-1, 0, 0]])
+    head.put(Features(row, np.array([0]), np.array([1]), states_of([1])), cached)
+    tokens = torch.tensor([[1, 2, 3]])
+    assert is_refused(head, tokens, tree, cached, row)
+    assert is_refused(head, tokens, None, cached, row)
+    head.score(tokens[:, :1], None, torch.tensor([1]), cached, row)
+    head.score(tokens, tree, torch.tensor([3]), cached, row, first=1)
+
+
+def test_nothing_of_the_oracle_is_copied_and_memory_is_counted():
+    lean = head_of(NORMED)
+    assert lean.native.struct.head.weights == oracle_of().native.struct.head.weights
+    assert lean.native.struct.written == 0
+    few = head_of(FEW)
+    assert few.weight_bytes < head_of(Layout("specforge", ids=(0, 2, 4), written=(0, 2, 3, 7, 10))).weight_bytes
+    cached = few.new_cache(2, 10)
+    assert cached.features.shape == (2, cached.capacity + 1, SIZE)
+    assert cached.bytes == cached.keys.nbytes + cached.values.nbytes + cached.features.nbytes
+    with pytest.raises(ValueError, match="max_cache_bytes"):
+        few.new_cache(2, 10, max_cache_bytes=cached.bytes - 1)
+
+
+def test_ids_that_pad_the_vocabulary_are_written_by_nobody(tmp_path):
+    oracle = NativeTransformer(tiny_unpacked(VOCAB, torch.float32, padded_vocab_size=13, **SHAPE))
+    write_head(tmp_path, oracle, Layout("specforge", ids=(0, 2, 4), written=(0, 3, 12)), dtype=torch.float32)
+    native, eager = (load_head(tmp_path, oracle, backend=backend) for backend in ("native", "eager"))
+    assert native.num_written == eager.num_written == 2
+    ours, theirs = (played(head, [6], 6).logits[0] for head in (native, eager))
+    assert ours.shape == theirs.shape == (6, VOCAB)
+    assert torch.allclose(ours, theirs, 1e-4, 1e-4)
+
+
+def test_what_cannot_be_is_refused(tmp_path):
+    oracle = tiny_transformer(VOCAB, torch.float32, **SHAPE)
+    write_head(tmp_path, oracle, FEW, dtype=torch.float32)
+    with pytest.raises(ValueError, match="'native' reads a native oracle's weights"):
+        load_head(tmp_path, oracle, backend="native")
+    with pytest.raises(ValueError, match="backend is 'graphed'"):
+        load_head(tmp_path, oracle, backend="graphed")
+    with pytest.raises(ValueError, match="weights is 'int3'"):
+        load_head(tmp_path, oracle, weights="int3")
+    assert isinstance(load_head(tmp_path, oracle), Eagle3Head)
