@@ -25,7 +25,8 @@ def build(settings: Settings, oracle: Oracle) -> DraftSource:
     except ValueError as error:
         raise ValueError(f"eagle3: --head {settings['head']} cannot be used: {error}") from error
     if not isinstance(head, Eagle3Base):
-        raise ValueError(f"eagle3: --head {settings['head']} is an exit head: it is for early_exit")
+        fits = getattr(head, "drafter", "early_exit")
+        raise ValueError(f"eagle3: --head {settings['head']} is of another kind: it is for {fits}")
     given: dict[str, Any] = {"num_draft_tokens": settings["num_draft_tokens"]}
     if settings["shape"] is not None:
         shape = shape_of(settings["shape"])

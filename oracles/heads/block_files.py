@@ -17,7 +17,7 @@ from oracles.heads.block_head import BlockNetwork, BlockShape, DFlashHead
 from oracles.heads.head_tensors import check_places, load_network
 from oracles.heads.markov_head import MARKOV_KINDS
 from oracles.transformer.config import TransformerConfig
-from oracles.transformer.draft_vocabulary import take_written_ids
+from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN, check_mask, take_written_ids
 from specdec.contracts import BITWISE_NODES, HostOracle
 
 # Keys that say how a head was trained, or where; and tensors that say nothing of its pass.
@@ -38,7 +38,7 @@ _QWEN3 = {
     "vocab_size": 151936,
 }
 _FIXED = {**FIXED, "projector_type": "dflash", "shift_label": False}
-_OF_TARGET = frozenset(("t2d", "d2t", "verifier_norm.weight", "verifier_lm_head.weight"))
+_OF_TARGET = frozenset((WRITTEN, OFFSETS, "verifier_norm.weight", "verifier_lm_head.weight"))
 DFLASH, DSPARK = ("DFlashDraftModel",), ("Qwen3DSparkModel",)
 
 
@@ -215,4 +215,6 @@ def _target_ids(shape: BlockShape, draft_vocab: int, oracle: HostOracle, stored:
     )
     ids = take_written_ids(stored, small)
     assert ids is not None
+    if WRITTEN in stored.shapes:
+        check_mask(stored.read(WRITTEN), ids, shape.config.vocab_size, stored.path(WRITTEN))
     return ids

@@ -42,6 +42,9 @@ def check_convention(head: LoadedEagle3, oracle: HostOracle) -> dict[str, float]
     Returns:
         The rate of accepted drafts, by what was read.
 
+    Raises:
+        ValueError: the oracle's context is too short for such texts.
+
     Warns:
         UserWarning: a neighbour's is 1.5 times as high, or more; with both rates.
     """
@@ -108,9 +111,11 @@ def _warn(candidates: dict[str, AuxLayers], rates: dict[str, float]) -> None:
 def _prompts(oracle: HostOracle) -> list[IntArray]:
     """Return eight prompts of two ids or more, short enough for the oracle's context."""
     most = oracle.max_context - NUM_NEW - 1
+    if most < 2:
+        raise ValueError(f"check=True writes {NUM_NEW} tokens a text: max_context {oracle.max_context} is short")
     if oracle.tokenizer is None:
         random = np.random.default_rng(0)
-        return [random.integers(oracle.vocab_size, size=max(min(8, most), 2)) for _ in range(NUM_TEXTS)]
+        return [random.integers(oracle.vocab_size, size=min(8, most)) for _ in range(NUM_TEXTS)]
     encoder = oracle.chat_template
     if encoder is not None:
         ids = [encoder.encode([{"role": "user", "content": question}]) for question in _QUESTIONS]

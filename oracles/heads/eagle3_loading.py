@@ -16,13 +16,13 @@ from oracles.heads.eagle3_config import Eagle3Shape, read_eagle3
 from oracles.heads.eagle3_network import Eagle3Network
 from oracles.heads.native_eagle3 import NativeEagle3Head
 from oracles.native import NativeTransformer
-from oracles.transformer.draft_vocabulary import OFFSETS, DraftHead, take_written_ids
+from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN, DraftHead, check_mask, take_written_ids
 from oracles.transformer.pass_parts import Shaped
 from specdec.contracts import HostOracle
 
 HeadBackend = Literal["native", "eager"]
 LoadedEagle3 = Eagle3Head | NativeEagle3Head
-EMBEDDINGS, HEAD, WRITTEN = "embed_tokens.weight", "lm_head.weight", "t2d"
+EMBEDDINGS, HEAD = "embed_tokens.weight", "lm_head.weight"
 # What the one layer is called: by EAGLE's authors, and by others.
 _LAYER_NAMES = ("midlayer", "layers.0")
 
@@ -79,10 +79,8 @@ def _take_target_ids(stored: StoredTensors, shape: Eagle3Shape) -> Tensor | None
     ids = take_written_ids(stored, config)
     if ids is None:
         raise ValueError(f"{stored.path(OFFSETS)}: tensor {OFFSETS!r} needs a 'draft_vocab_size' in config.json")
-    if of_ids is not None and not (
-        of_ids.dtype == torch.bool and of_ids.shape == (config.vocab_size,) and torch.equal(of_ids.nonzero()[:, 0], ids)
-    ):
-        raise ValueError(f"{path}: tensor {WRITTEN!r} names other ids than {OFFSETS!r} gives, or is no mask of all ids")
+    if of_ids is not None:
+        check_mask(of_ids, ids, config.vocab_size, path)
     return ids
 
 

@@ -90,10 +90,11 @@ def load_head(
         oracle: what ``oracles.load`` or ``oracles.load_huggingface`` returned (for exit heads a transformer of ours).
             The head computes in its dtype and on its device. Another one of the same shape is not noticed: it makes for
             bad drafts, never for wrong text.
-        aux_layers: what the numbers of layers in a published config mean, "inputs" or "outputs" of layers. None: what
-            the numbers themselves tell, or the format's own convention; the head's ``repr`` says which.
-        check: also draft one token after every id of eight texts of 32 tokens that the oracle writes, reading the
-            neighbouring layers too.
+        aux_layers: what the numbers of layers in a published config mean, "inputs" or "outputs" of layers. None: the
+            format's own convention, unless EAGLE-3's numbers are the usual ones of another; the head's ``repr`` says
+            which.
+        check: for EAGLE-3, also draft one token after every id of eight texts of 32 tokens that the oracle writes,
+            reading the neighbouring layers too.
         backend: of an EAGLE-3 head: "native" drafts whole chains and trees in one call of compiled code, beside a
             native oracle; weights stay as they are stored. "eager": torch operations in the oracle's dtype. None: as
             the oracle's.

@@ -1,5 +1,7 @@
 """A small model's share of a large vocabulary: it reads every id through the target's table, and writes some ids."""
 
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -8,7 +10,7 @@ from oracles.checkpoints.weights import StoredTensors
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.linear import Linear
 
-OFFSETS = "d2t"
+OFFSETS, WRITTEN = "d2t", "t2d"
 EMBEDDINGS, HEAD = "model.embed_tokens", "lm_head"
 _ROWS_AT_ONCE = 4096
 
@@ -116,6 +118,12 @@ def take_written_ids(stored: StoredTensors, config: TransformerConfig) -> Tensor
             f"{config.vocab_size - 1} at most"
         )
     return ids
+
+
+def check_mask(mask: Tensor, ids: Tensor, rows: int, path: Path) -> None:
+    """Raise ValueError unless a stored mask ``[rows]`` bool marks exactly the ids ``[R]`` that offsets give."""
+    if not (mask.dtype == torch.bool and mask.shape == (rows,) and torch.equal(mask.nonzero()[:, 0], ids)):
+        raise ValueError(f"{path}: tensor {WRITTEN!r} names other ids than {OFFSETS!r} gives, or is no mask of all ids")
 
 
 class ProjectedEmbedding(nn.Module):

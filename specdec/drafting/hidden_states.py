@@ -93,7 +93,7 @@ class HiddenStates:
 
 
 def check_host(name: str, head: Head, oracle: Oracle) -> None:
-    """Raise ValueError if an oracle does not give the layers that a head reads; ``name`` is the source's."""
+    """Raise ValueError if an oracle cannot be the one that a head was loaded with; ``name`` is the source's."""
     there = getattr(oracle, "hidden_layers", 0)
     if max(head.layers) >= there:
         gives = f"gives outputs of layers 0..{there - 1}" if there else "gives none"
@@ -101,3 +101,14 @@ def check_host(name: str, head: Head, oracle: Oracle) -> None:
             f"draft {name!r} reads the outputs of layers {head.layers}, and the oracle ({oracle.backend}) {gives}: "
             "decode with the oracle that the head was loaded with"
         )
+    own, given = (_sizes(one) for one in (getattr(head, "oracle", oracle), oracle))
+    if own != given:
+        raise ValueError(
+            f"draft {name!r} has a head that was loaded with an oracle of {own[0]} layers, {own[1]} wide, and the "
+            f"decoder's has {given[0]} layers, {given[1]} wide: give the same oracle to both"
+        )
+
+
+def _sizes(oracle: Oracle) -> tuple[int | None, int | None]:
+    """Return how many layers an oracle has and how wide they are, as far as it tells."""
+    return getattr(oracle, "hidden_layers", None), getattr(oracle, "hidden_size", None)

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import drafts
+from experiments.strategies import eagle3_strategy
 from oracles import HuggingFaceLM, load_head
 from oracles.heads import Eagle3Head, convention_check
 from oracles.heads.aux_layers import aux_layers_of
@@ -17,6 +18,7 @@ from oracles.heads.convert import convert, main
 from specdec import SpeculativeDecoder
 from tests.support.eagle3_heads import Layout, write_head
 from tests.support.eagle3_training import stepping_oracle, train_head
+from tests.support.head_folders import medusa_folder
 from tests.support.hf_models import random_model
 from tests.support.models import tiny_transformer
 
@@ -258,3 +260,17 @@ def test_the_check_leaves_out_layers_that_are_not_there(trained):
     with pytest.warns(UserWarning, match="one layer higher"):
         rates = convention_check.check_convention(edge, oracle)
     assert set(rates) == {"as loaded", "one layer higher"}
+
+
+def test_the_check_names_a_context_that_is_too_short_for_its_texts(tmp_path):
+    oracle = tiny_transformer(11, num_layers=6, max_context=34)
+    write_head(tmp_path, oracle, Layout())
+    with pytest.raises(ValueError, match="max_context 34 is short"):
+        load_head(tmp_path, oracle, check=True)
+
+
+def test_the_command_says_what_a_head_of_another_kind_is_for(tmp_path):
+    folder = medusa_folder(tmp_path, layout="original").path
+    settings = {"head": folder, "aux_layers": None, "check_layers": False}
+    with pytest.raises(ValueError, match=r"of another kind: it is for medusa"):
+        eagle3_strategy.build(settings, tiny_transformer())

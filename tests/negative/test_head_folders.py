@@ -7,6 +7,7 @@ import drafts
 from oracles import HuggingFaceLM, load_head
 from specdec import Paths, SpeculativeDecoder
 from specdec.drafting.lengths import Fixed, Threshold
+from tests.support.eagle3_heads import tiny_eagle3
 from tests.support.head_folders import LAYOUTS, MEDUSAS, block_folder, medusa_folder
 from tests.support.hf_models import random_model
 from tests.support.models import tiny_transformer
@@ -78,6 +79,9 @@ WRONG = torch.zeros(3, 3)
         ("dflash", "norm.weight", torch.zeros(16, dtype=torch.int64), "is I64"),
         ("speculators dspark", "d2t", None, "'d2t' is missing"),
         ("speculators dspark", "d2t", torch.tensor([1, 2, 3]), "column r writes id"),
+        ("speculators dspark", "d2t", torch.tensor([0, 0, 1]), "'t2d' names other ids than 'd2t'"),
+        ("speculators dspark", "t2d", torch.ones(4, dtype=torch.bool), "'t2d' names other ids than 'd2t'"),
+        ("speculators dspark", "t2d", torch.ones(3), "'t2d' names other ids than 'd2t'"),
         ("speculators dspark", "lm_head.weight", WRONG, r"has shape \(3, 3\), config.json implies \(3, 16\)"),
     ],
 )
@@ -195,3 +199,13 @@ def test_a_block_drafts_for_a_model_of_transformers_and_medusa_says_what_it_lack
     assert made.stats.num_drafted > 0
     with pytest.raises(ValueError, match=r"read an oracle's last norm, and .* lends none"):
         load_head(medusa_folder(tmp_path / "m", rows, layout="original", width=width).path, oracle)
+
+
+@pytest.mark.parametrize("options", [{"hidden_size": 32}, {"num_layers": 3}], ids=["wider", "deeper"])
+def test_a_head_is_not_used_with_another_oracle_than_its_own(options, tmp_path):
+    oracle, other = tiny_transformer(), tiny_transformer(**options)
+    block = load_head(block_folder(tmp_path / "block", **LAYOUTS["dflash"]).path, oracle)
+    medusa = load_head(medusa_folder(tmp_path / "medusa", **MEDUSAS["original"]).path, oracle)
+    for source in (drafts.BlockDrafter(block), drafts.Medusa(medusa), drafts.Eagle3(tiny_eagle3(oracle))):
+        with pytest.raises(ValueError, match=f"{source.name}.*2 layers, 16 wide, and the decoder's has .*same oracle"):
+            SpeculativeDecoder(other, source).generate([[1, 2]], 3)

@@ -13,8 +13,7 @@ from oracles.factory.training.export import llama_config, save_folder
 from oracles.heads import Eagle3Network
 from oracles.heads.aux_layers import aux_layers_of, usual_inputs
 from oracles.heads.eagle3_config import read_eagle3
-from oracles.heads.eagle3_loading import WRITTEN
-from oracles.transformer.draft_vocabulary import OFFSETS
+from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN
 from oracles.transformer.eager import Transformer
 
 
