@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -108,7 +109,7 @@ class OtherVocabulary:
         shared, length = self.shared_with(oracle), self.length.open(num_rows)
         reader = _Reader(DraftModel(self.model, num_rows, _MOST_IDS * capacity, oracle.device), shared, num_rows)
         if self.mapping == "text":
-            return _TextSession(reader, length, (self.tokenizers or (None, oracle.tokenizer))[1])
+            return _TextSession(reader, length, (self.tokenizers or (None, oracle.tokenizer))[1], oracle.vocab_size)
         sampler = ChainSampler(length, self.temperature, oracle.device)
         return _LawSession(reader, sampler, oracle)
 
@@ -264,9 +265,9 @@ class _LawSession(_Session):
 
 
 class _TextSession(_Session):
-    def __init__(self, reader: _Reader, length: LengthSession, tokenizer: Any) -> None:
+    def __init__(self, reader: _Reader, length: LengthSession, tokenizer: Any, vocab_size: int) -> None:
         super().__init__(reader, length)
-        self.tokenizer = tokenizer
+        self.tokenizer, self.vocab_size = tokenizer, vocab_size
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         limits = depth_limits(self.length, rows, context.num_committed, budget)
@@ -303,7 +304,10 @@ class _TextSession(_Session):
         return written, on_device(first_undefined(peaks), HOST) if peaks else None
 
     def _tokens(self, ids: Sequence[int], limit: int) -> list[int]:
-        """Return up to ``limit`` ids of the target that spell what the model wrote, without a part of a character."""
+        """Return up to ``limit`` ids of the target that spell what the model wrote, without a part of a character.
+
+        Some tokenizers have ids that their model lacks: there the text ends.
+        """
         text = self.reader.shared.text_of(ids).decode(errors="ignore")
         tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids[:limit]
-        return tokens
+        return list(takewhile(lambda one: one < self.vocab_size, tokens))

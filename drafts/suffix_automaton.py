@@ -114,13 +114,14 @@ class SuffixAutomaton:
                 its last ids.
 
         Raises:
-            ValueError: there is no store, or an id is negative.
+            ValueError: there is no store, or an output is no list of ids.
         """
         if not self.store_size:
             raise ValueError("store_size is 0, so that nothing can be remembered: give the ids that may be kept")
-        kept = [np.asarray(output, dtype=np.int64)[-self.store_size :].tolist() for output in outputs if len(output)]
-        if any(min(output) < 0 for output in kept):
-            raise ValueError("outputs hold a negative id; give lists of ids, such as result.tokens")
+        arrays = [np.asarray(output) for output in outputs]
+        if any(ids.ndim != 1 or (ids.size and (ids.dtype.kind not in "iu" or ids.min() < 0)) for ids in arrays):
+            raise ValueError("outputs must be lists of ids, 0 or more, one list an output: such as result.tokens")
+        kept = [ids[-self.store_size :].tolist() for ids in arrays if ids.size]
         room = self.store_size - np.cumsum([len(output) for output in reversed(self._outputs + kept)])
         count = int((room >= 0).sum())
         self._outputs = (self._outputs + kept)[-count:] if count else []

@@ -55,7 +55,7 @@ def form_fault(draft: Draft, batch: int) -> str | None:
         if not isinstance(x, Tensor):
             return f"{name} must be a tensor, not {type(x).__name__}"
         if name == "tokens":
-            of_nodes = (batch, *x.shape[1:2])
+            of_nodes = (batch, x.shape[1] if x.dim() > 1 else 0)
         if x.shape != ((batch,) if name == "num_nodes" else of_nodes):
             shapes[name] = tuple(x.shape)
         if dtype is not None and x.dtype != dtype:

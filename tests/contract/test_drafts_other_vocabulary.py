@@ -327,3 +327,14 @@ def test_texts_are_what_the_model_writes_as_the_target_reads_it(prompt, own, sam
     text = written(own, -(-4 * len(own) // len(prompt)) + 1)
     assert draft.laws is None
     assert chains(draft) == [SIX[1].encode(text).ids[:4]]
+
+
+def test_a_text_ends_before_an_id_that_the_oracle_lacks():
+    """Its tokenizer reads "ab" as id 2, and the oracle has two ids."""
+    tokenizers = letters("b", "a", "f"), letters("a", "b", "ab")
+    model, oracle = TabularLM([[0.0, 1, 0], [1, 0, 0], [1, 0, 0]]), TabularLM.random(2, 1, 0)
+    source = OtherVocabulary(model, 4, mapping="text", tokenizers=tokenizers)
+    assert tokenizers[1].encode("bab").ids == [1, 2]
+    made, plain = (SpeculativeDecoder(oracle, draft).generate([[0], [1]], 9) for draft in (source, None))
+    assert made.tokens == plain.tokens
+    assert {record["num_drafted"] for record in made.records} == {0, 1}

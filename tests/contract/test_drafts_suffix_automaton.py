@@ -104,8 +104,9 @@ def test_the_store_is_bounded_and_the_newest_outputs_win():
 def test_what_cannot_be_remembered_is_refused():
     with pytest.raises(ValueError, match="store_size is 0"):
         SuffixAutomaton().remember([[1]])
-    with pytest.raises(ValueError, match="negative id"):
-        SuffixAutomaton(store_size=5).remember([[1, -1]])
+    for outputs in ([[1, -1]], [1, 2], [[[1, 2]]], [[0.5, 1.0]]):
+        with pytest.raises(ValueError, match="outputs must be lists of ids"):
+            SuffixAutomaton(store_size=5).remember(outputs)
 
 
 def drafted(decoder, **options):

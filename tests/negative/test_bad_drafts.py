@@ -118,3 +118,12 @@ def test_what_padding_holds_is_no_fault(rule, temperature):
 def test_a_source_that_offers_paths_without_nodes_is_refused(offers):
     with pytest.raises(ValueError, match=r"'broken' offers paths of . tokens in at most . nodes"):
         SpeculativeDecoder(TabularLM.random(SIZE, 1, 0), Broken([1], {}, offers), "sample_and_match")
+
+
+def test_ids_without_a_dimension_for_nodes_are_named():
+    class Flat(Broken):
+        def propose(self, rows, context, budget, randomness):
+            return Draft(torch.ones(len(rows), dtype=torch.int64), torch.ones(len(rows), dtype=torch.int64))
+
+    with pytest.raises(ValueError, match=r"draft 'broken' is malformed: shapes for 1 rows: {'tokens': \(1,\)}"):
+        SpeculativeDecoder(TabularLM.random(SIZE, 1, 0), Flat([1], {}), "traversal").generate([[1]], 6)
