@@ -171,6 +171,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with refusing("rules"):
         if args.temperature <= 0:
             raise ValueError("--temperature must be above 0: at 0 every rule compares ids, and all are one")
+        if args.max_new_tokens < 2:
+            raise ValueError("--max-new-tokens must be 2 or more: a request's last token has no draft")
         tree = shape_of(args.tree)
         oracle, model = oracles.load(args.oracle), oracles.load(args.model)
         check_vocabulary("--model", model.vocab_size, model.tokenizer, oracle)

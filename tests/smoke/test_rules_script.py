@@ -34,6 +34,11 @@ def test_greedy_requests_are_refused() -> None:
         rules.main(["--temperature", "0"])
 
 
+def test_requests_too_short_for_a_draft_are_refused() -> None:
+    with pytest.raises(SystemExit, match="rules: --max-new-tokens must be 2 or more"):
+        rules.main(["--max-new-tokens", "1"])
+
+
 def panel(draft: Draft, probs: torch.Tensor) -> rules.Kept:
     judging = {name: rule for name, rule in RULES.items() if not rule.coupled and (rule.trees or draft.is_chain)}
     made = rules.Panel(RULES["multi_draft"], judging)
