@@ -80,7 +80,9 @@ class NativeScoring:
         check_call(self.config, longest, want, hidden)
         batch, width = tokens.shape
         shape = (batch, width - first, self.config.hidden_size)
-        lowest = first_layer(layers, stream, shape, want, hidden, self.config.num_layers)
+        lowest = 0
+        if layers is not None or stream is not None:
+            lowest = first_layer(layers, stream, shape, want, hidden, self.config.num_layers)
         cache.reserve(rows, width, first)
         kept = floats(len(hidden), *shape).unbind() if hidden else ()
         found = None

@@ -90,7 +90,7 @@ CALLS = {"greedy lookup": 85, "sampled draft model": 172}
 FILES: dict[str, str] = {
     "greedy lookup": """
         drafts/prompt_lookup.py oracles/native/host_memory.py oracles/native/native_model.py
-        oracles/native/native_transformer.py oracles/native/rotations.py oracles/native/threads.py
+        oracles/native/native_scoring.py oracles/native/rotations.py oracles/native/threads.py
         oracles/transformer/pass_parts.py specdec/cache/slot_cache.py specdec/contracts/draft.py
         specdec/contracts/form.py specdec/contracts/oracle.py specdec/contracts/source.py specdec/contracts/tree.py
         specdec/drafting/chain_sampler.py specdec/drafting/lengths/fixed.py specdec/drafting/lengths/policy.py
@@ -101,7 +101,7 @@ FILES: dict[str, str] = {
     """,
     "sampled draft model": """
         drafts/small_transformer.py oracles/native/adjusting.py oracles/native/chains.py oracles/native/host_memory.py
-        oracles/native/native_model.py oracles/native/native_transformer.py oracles/native/rotations.py
+        oracles/native/native_model.py oracles/native/native_scoring.py oracles/native/rotations.py
         oracles/native/texts.py oracles/native/threads.py oracles/transformer/pass_parts.py specdec/cache/slot_cache.py
         specdec/contracts/chaining.py specdec/contracts/draft.py specdec/contracts/form.py specdec/contracts/oracle.py
         specdec/contracts/tree.py specdec/drafting/chain_sampler.py specdec/drafting/following.py

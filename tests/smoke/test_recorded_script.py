@@ -20,7 +20,10 @@ from specdec.theory import WidthCurve
 pytestmark = pytest.mark.usefixtures("documents")
 
 TEXT = "def add(a, b):\n    return a + b\n\n\ndef add_all(a, b, c):\n    return a + b + c\n"
-RAN = ["plain", "small_transformer", "tree", "ngram", "prompt_lookup", "merged", "cascade", "staged"]
+RAN = [
+    "plain", "small_transformer", "other_vocabulary", "tree", "ngram", "prompt_lookup", "suffix_automaton", "merged",
+    "cascade", "staged",
+]  # fmt: skip
 
 
 @pytest.fixture

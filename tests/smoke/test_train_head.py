@@ -27,7 +27,7 @@ from oracles.factory.training.head_text import HeadText, dialogues, own_text
 from oracles.factory.training.loop import LOG_FILE, STATE_FILE, Options, Trainer, run
 from oracles.factory.training.recipes import RECIPES, Recipe
 from oracles.factory.training.windows import WindowPlan, Windows, token_stream
-from oracles.heads import Eagle3Head
+from oracles.heads import NativeEagle3Head
 from oracles.transformer.eager import Transformer
 from specdec import SpeculativeDecoder
 from tests.support.models import tiny_unpacked
@@ -162,7 +162,7 @@ def test_the_script_goes_on_where_it_stopped_and_writes_a_head_that_drafts(tmp_p
     assert "step 4: greedy_1" in capsys.readouterr().out
     oracle = oracles.load(where)
     head = oracles.load_head(tmp_path / "parts" / "head", oracle)
-    assert isinstance(head, Eagle3Head)
+    assert isinstance(head, NativeEagle3Head)
     assert "writes 64 of" in repr(head)
     prompt = [STREAM[:9].tolist()]
     drafted = SpeculativeDecoder(oracle, drafts.Eagle3(head, 3)).generate(prompt, 12)
