@@ -239,10 +239,23 @@ class OracleDefaults:
     ids_device: torch.device | None = None
     counts: Any = None
 
+    @property
+    def hidden_layers(self) -> int:
+        """How many layers there are whose outputs ``score(hidden=...)`` returns."""
+        return 0
+
+    @property
+    def hidden_size(self) -> int:
+        """The width of these outputs; 0: it does not say."""
+        return 0
+
+
+_DEFAULTS = OracleDefaults()
+
 
 def declared(oracle: Oracle, part: str) -> Any:
     """Return what an oracle says of one of the attributes of ``OracleDefaults``, or the default if it does not say."""
-    return getattr(oracle, part, getattr(OracleDefaults, part))
+    return getattr(oracle, part, getattr(_DEFAULTS, part))
 
 
 def ids_device(oracle: Oracle) -> torch.device:

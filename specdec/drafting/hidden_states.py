@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from specdec.contracts import Cache, Features, Head, IntArray, Oracle, Scores
+from specdec.contracts import Cache, Features, Head, IntArray, Oracle, Scores, declared
 
 
 class HiddenStates:
@@ -94,7 +94,7 @@ class HiddenStates:
 
 def check_host(name: str, head: Head, oracle: Oracle) -> None:
     """Raise ValueError if an oracle cannot be the one that a head was loaded with; ``name`` is the source's."""
-    there = getattr(oracle, "hidden_layers", 0)
+    there = declared(oracle, "hidden_layers")
     if max(head.layers) >= there:
         gives = f"gives outputs of layers 0..{there - 1}" if there else "gives none"
         raise ValueError(
@@ -109,6 +109,6 @@ def check_host(name: str, head: Head, oracle: Oracle) -> None:
         )
 
 
-def _sizes(oracle: Oracle) -> tuple[int | None, int | None]:
+def _sizes(oracle: Oracle) -> tuple[int, int]:
     """Return how many layers an oracle has and how wide they are, as far as it tells."""
-    return getattr(oracle, "hidden_layers", None), getattr(oracle, "hidden_size", None)
+    return declared(oracle, "hidden_layers"), declared(oracle, "hidden_size")
