@@ -150,21 +150,22 @@ def test_an_id_that_was_drawn_meets_a_law_that_is_nan():
     assert not verdict.stop_probs[1].isnan().any()
 
 
-def test_a_batch_gives_each_row_the_bits_that_it_has_alone():
+@pytest.mark.parametrize("way", [Way.OFFERED, Way.STANDING])
+def test_a_batch_gives_each_row_the_bits_that_it_has_alone(way):
     whole = Case(np.random.default_rng(5), 6, 4, 100, torch.float32, True, False)
-    stops, following = whole.law(Way.OFFERED)
+    stops, following = whole.law(way)
     for row in range(6):
         own = slice(row, row + 1)
         part: Any = Case.__new__(Case)
         draft = whole.draft
         part.draft = Draft(draft.tokens[own], draft.num_nodes[own], laws=draft.laws[own])
         part.logits, part.is_greedy = whole.logits[own].contiguous(), whole.is_greedy[own]
-        alone = part.law(Way.OFFERED)
+        alone = part.law(way)
         assert torch.equal(alone[0], stops[own])
         assert torch.equal(alone[1], following[own])
 
 
-@pytest.mark.parametrize("way", [Way.OFFERED, Way.MATCHED])
+@pytest.mark.parametrize("way", [Way.OFFERED, Way.MATCHED, Way.STANDING])
 def test_every_build_gives_the_same_bits(way):
     cases = [Case(np.random.default_rng(6), 4, 5, 47, torch.float32, True, is_tree) for is_tree in (False, True)]
     for build in BUILDS:
