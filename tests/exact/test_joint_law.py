@@ -7,16 +7,25 @@ import pytest
 
 from drafts import NGram, PromptLookup, SmallTransformer
 from oracles import TabularLM
-from specdec import SamplingParams, SharedBudget, SpeculativeDecoder, Threshold
+from specdec import Calibration, CostBudget, SamplingParams, SharedBudget, SpeculativeDecoder, Threshold
 from specdec.exactness import marginal_law, oracle_law, output_law, product_law, total_variation
 from tests.reference.tables import random_table
-from tests.support.budgets import A, Crossed, FastestLength, OwnToken
+from tests.support.budgets import (
+    A,
+    Crossed,
+    FastestLength,
+    LengthOfBatch,
+    MostAccepted,
+    OwnToken,
+    TableOfTotals,
+)
 from tests.support.models import tiny_transformer
 from tests.support.sources import Chains, RandomTrees
 
 PLAIN = SamplingParams(temperature=1.0)
 PROMPTS = ([1, 0], [0, 1, 1])
 TARGET, DRAFT = random_table(2, 2, 41), random_table(2, 2, 42)
+CALIBRATION = Calibration.independent(0.7, 0.05, 0.3)
 P, Q = np.array([0.7, 0.3]), np.array([0.5, 0.5])
 
 
@@ -110,6 +119,44 @@ def test_rows_that_decide_about_each_other_have_right_marginals_and_a_wrong_join
     assert law.sum(1) == pytest.approx(P, abs=1e-12)
     assert law.sum(0) == pytest.approx(P, abs=1e-12)
     assert law[A, A] == pytest.approx(0.5125, abs=1e-12)
+
+
+@dataclass(frozen=True)
+class Forgetting(Chains):
+    """Chains of a run at whose beginning a budget forgets the one before."""
+
+    budget: MostAccepted | None = None
+
+    def open(self, oracle, num_rows, capacity):
+        if self.budget is not None:
+            self.budget.forget()
+        return super().open(oracle, num_rows, capacity)
+
+
+COSTS = (1.0, 1.15, 1.2, 1.6, 2.0)
+# Schedulers of servers, and how far the joint law of two rows is from the product.
+SERVERS = {
+    "lengths by the batch": (lambda: LengthOfBatch([(1, 1, 2), (2, 8, 1)]), 0.0),
+    "totals by the batch": (lambda: TableOfTotals(1, reads_token=False), 0.0),
+    "totals by the batch, own token read": (lambda: TableOfTotals(1, reads_token=True), None),
+    "totals by earlier confidences": (lambda: MostAccepted(COSTS), 0.0),
+    "totals by earlier confidences, own token read": (lambda: MostAccepted(COSTS, reads_token=True), None),
+    "totals by these confidences": (lambda: MostAccepted(COSTS, is_late=False), None),
+    "measured costs": (lambda: CostBudget(CALIBRATION, 2), 0.0),
+}
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_the_schedulers_of_servers_are_exact_or_not(name):
+    make, wanted = SERVERS[name]
+    budget = make()
+    source = Forgetting(DRAFT, 2, budget=budget if isinstance(budget, MostAccepted) else None)
+    found = distance(SpeculativeDecoder(TabularLM(TARGET), source, budget=budget), 3)[0]
+    print(name, found)
+    if wanted is None:
+        assert found > 1e-3
+    else:
+        assert found < 1e-12
 
 
 BUDGETED = {

@@ -22,6 +22,7 @@ from specdec.laws import Laws
 from specdec.verify import RULES, BlockVerification, MultiDraft, Standard, Traversal
 from tests.native.build import SHARED, builds
 from tests.support.backends import laws_by, needed_kernels
+from tests.support.block_law import Shape, as_draft, drafts_of, target_probs
 
 BUILDS = builds()
 NEAR = {torch.float64: 1e-14, torch.float32: 2e-6}
@@ -128,6 +129,20 @@ def test_laws_are_those_of_the_rules(size: int, is_drawn: bool, rule: Verificati
             own = following[is_reached, node].double()
             torch.testing.assert_close(own / own.sum(-1, keepdim=True), law, rtol=0, atol=NEAR[dtype])
             assert torch.equal(own > 0, law > 0), "what is rejected or not allowed has probability exactly 0"
+
+
+@pytest.mark.parametrize(("length", "accepted"), [(1, 2 / 3), (2, 11 / 9), (3, 5 / 3), (4, 166 / 81)])
+def test_of_whole_chains_the_papers_numbers_are_accepted(length: int, accepted: float):
+    p, q, shape = np.array([1 / 3, 2 / 3]), np.array([2 / 3, 1 / 3]), Shape(tuple(range(-1, length - 1)))
+    drawn = list(drafts_of(shape, q))
+    case: Any = Case.__new__(Case)
+    case.draft, case.logits = as_draft(shape, drawn, size=2), target_probs(shape, drawn, p).log()
+    case.is_greedy = np.zeros(len(drawn), dtype=np.bool_)
+    stops, _ = case.law(Way.STANDING)
+    depths = stops @ torch.arange(length + 2, dtype=torch.float64)
+    assert sum(item.probability * float(depth) for item, depth in zip(drawn, depths, strict=True)) == pytest.approx(
+        accepted, abs=1e-14
+    )
 
 
 TO_POINTS = [Standard(), MultiDraft(), BlockVerification(), Traversal()]
