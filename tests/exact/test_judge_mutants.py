@@ -120,14 +120,6 @@ OF_LAWS = [
         law_with_a_block,
     ),
     Twin(
-        "13",
-        "longer beginnings are not asked first",
-        "standing.h",
-        "            above *= none_[size_t(child + 1)];\n",
-        "            above = 1;\n",
-        law_with_a_block,
-    ),
-    Twin(
         "11",
         "children leave the weight as it was",
         "standing.h",
@@ -146,6 +138,14 @@ OF_LAWS = [
 ]
 # A mutant draws from another law than it tells, or otherwise, or the law that it tells is none.
 OF_DRAWS = [
+    Twin(
+        "13",
+        "longer beginnings are not asked first",
+        "standing.h",
+        "            above *= none_[size_t(child + 1)];\n",
+        "            above = 1;\n",
+        law_with_a_block,
+    ),
     Twin(
         "13",
         "what is below counts for nothing",
