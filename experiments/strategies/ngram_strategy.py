@@ -33,10 +33,12 @@ def training_sequences(paths: Iterable[Path], tokenizer: Any) -> list[Path | lis
     """Return what lies at some paths: a text file as it is, of a folder of shards the ids of conversations to train on.
 
     Raises:
-        ValueError: a folder without shards.
+        ValueError: a path is absent, or a folder without shards.
     """
     sequences: list[Path | list[int]] = []
     for path in paths:
+        if not path.exists():
+            raise ValueError(f"{path} is absent; give a text file or a folder of shards with --train-on")
         if path.is_dir():
             begin = begin_of(tokenizer)
             sequences += ([*begin, *one.ids.tolist()] for one in Shards(path).split("train"))

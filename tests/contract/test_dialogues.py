@@ -450,7 +450,10 @@ def test_ngrams_are_counted_in_conversations_to_train_on(tmp_path, tokenizer):
     talks = [Conversation(ids + i, ((2, 4),), "chat", 0.0, split) for i, split in enumerate(("train", "dev", "train"))]
     Shards(tmp_path).append([(0, talks)], {"seed": "1"})
     text = tmp_path / "text.txt"
+    text.write_text("A text.", encoding="utf-8")
     begin = list(begin_of(tokenizer))
     assert training_sequences((text, tmp_path), tokenizer) == [text, [*begin, 5, 6, 7, 8], [*begin, 7, 8, 9, 10]]
     with pytest.raises(ValueError, match="holds no shards"):
         training_sequences((text.parent.parent,), tokenizer)
+    with pytest.raises(ValueError, match="other is absent; give"):
+        training_sequences((tmp_path / "other",), tokenizer)
