@@ -17,9 +17,8 @@ from experiments.harness.rule_choice import add_rule
 from experiments.strategies import STRATEGIES, Strategy
 from experiments.strategies.published_settings import PUBLISHED_SETTINGS
 from experiments.strategies.strategy import yes_or_no
-from oracles.checkpoints.loading import EMBEDDED, embedded_names
+from oracles.checkpoints.embedded_folders import head_folder, head_names, heads_of
 from oracles.checkpoints.placement import Arithmetic, Backend, WeightType
-from oracles.heads import head_names
 from specdec.prompts import TEXT_COLUMNS
 from specdec.stats.report import version_of
 
@@ -199,10 +198,14 @@ def settings_of(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _files_of(value: Any) -> list[tuple[str, int, int]]:
-    """Return name, size and time of change of the files that an option names: checkpoints, models, texts."""
-    names = (*embedded_names(), *head_names())
+    """Return name, size and time of change of the files that an option names: checkpoints, texts, an oracle's heads."""
     value = value.removeprefix(RECORDED) if isinstance(value, str) else value
-    paths = [EMBEDDED / value if value in names else path_of(value)] if isinstance(value, str) else []
+    paths = []
+    if isinstance(value, str):
+        paths = [
+            head_folder(value) if value in head_names() else path_of(value),
+            *map(head_folder, heads_of(value).values()),
+        ]
     if len(paths) == 1 and not paths[0].exists():
         paths = [path_of(part) for part in value.split(",")]
     files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
