@@ -134,29 +134,50 @@ class Forgetting(Chains):
 
 
 COSTS = (1.0, 1.15, 1.2, 1.6, 2.0)
-# Schedulers of servers, and how far the joint law of two rows is from the product.
-SERVERS = {
-    "lengths by the batch": (lambda: LengthOfBatch([(1, 1, 2), (2, 8, 1)]), 0.0),
-    "totals by the batch": (lambda: TableOfTotals(1, reads_token=False), 0.0),
-    "totals by the batch, own token read": (lambda: TableOfTotals(1, reads_token=True), None),
-    "totals by earlier confidences": (lambda: MostAccepted(COSTS), 0.0),
-    "totals by earlier confidences, own token read": (lambda: MostAccepted(COSTS, reads_token=True), None),
-    "totals by these confidences": (lambda: MostAccepted(COSTS, is_late=False), None),
-    "measured costs": (lambda: CostBudget(CALIBRATION, 2), 0.0),
+STAIR = (1.0, 2.3, 2.3, 2.3, 2.3)  # all or nothing: by the first row's first token, if this step's confidences decide
+EXACT = {
+    "lengths by the batch": lambda: LengthOfBatch([(1, 1, 2), (2, 8, 1)]),
+    "totals by the batch": lambda: TableOfTotals(1, reads_token=False),
+    "totals by earlier confidences": lambda: MostAccepted(COSTS),
+    "totals by earlier confidences, all or nothing": lambda: MostAccepted(STAIR),
+    "measured costs": lambda: CostBudget(CALIBRATION, 2),
+}
+# How far the joint law of the first ids of two rows is from the product.
+BIASED = {
+    "totals by the batch, own token read": (lambda: TableOfTotals(1, reads_token=True), 0.1008),
+    "totals by earlier confidences, own token read": (lambda: MostAccepted(COSTS, reads_token=True), 0.1008),
+    "totals by these confidences": (lambda: MostAccepted(STAIR, is_late=False), 0.1301),
 }
 
 
-@pytest.mark.parametrize("name", SERVERS)
-def test_the_schedulers_of_servers_are_exact_or_not(name):
-    make, wanted = SERVERS[name]
-    budget = make()
+def chains_under(budget):
+    """Return a decoder with chains of two under a budget, which forgets at the beginning of each run."""
     source = Forgetting(DRAFT, 2, budget=budget if isinstance(budget, MostAccepted) else None)
-    found = distance(SpeculativeDecoder(TabularLM(TARGET), source, budget=budget), 3)[0]
-    print(name, found)
-    if wanted is None:
-        assert found > 1e-3
-    else:
-        assert found < 1e-12
+    return SpeculativeDecoder(TabularLM(TARGET), source, budget=budget)
+
+
+def distance_of_first_ids(budget):
+    """Return how far the joint law of the first ids of two rows is from the product: there is one step."""
+    law = output_law(chains_under(budget), PROMPTS, 3, PLAIN, stop=[[0], [1]], rows=2)
+    wanted = product_law([oracle_law(TabularLM(TARGET), prompt, 1, PLAIN) for prompt in PROMPTS])
+    return total_variation(law, wanted)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_schedulers_of_servers_that_are_exact(name):
+    assert distance_of_first_ids(EXACT[name]()) < 1e-12
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", EXACT)
+def test_schedulers_of_servers_that_are_exact_over_several_steps(name):
+    assert distance(chains_under(EXACT[name]()), 3)[0] < 1e-12
+
+
+@pytest.mark.parametrize("name", BIASED)
+def test_schedulers_of_servers_that_are_biased(name):
+    make, far = BIASED[name]
+    assert distance_of_first_ids(make()) == pytest.approx(far, abs=1e-4)
 
 
 BUDGETED = {
