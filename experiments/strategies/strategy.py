@@ -111,7 +111,12 @@ MODEL_OPTIONS = (
         "type of its linear layers (that of --weights)",
     ),
 )
-TRAIN_ON = Option("train-on", None, str, "text files, separated by commas (the corpus's training modules)")
+TRAIN_ON = Option(
+    "train-on",
+    None,
+    str,
+    "text files or folders of shards of conversations, separated by commas (the corpus's training modules)",
+)
 ORDER = Option("order", 4, int, "longest n-gram")
 
 
