@@ -166,6 +166,17 @@ def test_only_what_counts_is_learned() -> None:
     assert task.loss(row).item() == 0.0
 
 
+def test_blocks_learn_in_mixed_precision() -> None:
+    task = tiny_block_task()
+    places = task.text.spread(2, 32)
+    whole = task.loss(places)
+    task.lesson = replace(task.lesson, precision="bfloat16")
+    narrow = task.loss(places)
+    narrow.backward()
+    assert narrow.item() == pytest.approx(whole.item(), rel=0.02)
+    assert all(parameter.grad is not None for parameter in task.model.parameters())
+
+
 def test_anchors_are_spread_over_what_counts() -> None:
     counts = torch.zeros(2, 33, dtype=torch.bool)
     counts[0, 10:31], counts[1, 2] = True, True

@@ -57,8 +57,8 @@ def anchored_streams(trunk: BlockTrunk, layers: Sequence[Tensor], embedded: Tens
     Source: Chen et al. 2026 (DFlash, arXiv 2602.06036), training with many anchors a sequence.
     """
     length, width = len(layers[0]), embedded.shape[1]
-    # Under autocast the products are narrower than the streams.
-    context = trunk.hidden_norm(trunk.fc(torch.cat(list(layers), dim=-1))).to(embedded.dtype)
+    # Under autocast the products are narrower than the streams, and the norms' weights.
+    context = trunk.hidden_norm(trunk.fc(torch.cat(list(layers), dim=-1)).to(embedded.dtype))
     rope = trunk.rotary.rows(torch.arange(length, device=anchors.device), length + width, context.dtype)
     pairs = [keys_and_values(part, context, rope) for part in trunk.attentions]
     places = anchors.unsqueeze(1) + torch.arange(width, device=anchors.device)
