@@ -101,7 +101,7 @@ def check_host(name: str, head: Head, oracle: Oracle) -> None:
             f"draft {name!r} reads the outputs of layers {head.layers}, and the oracle ({oracle.backend}) {gives}: "
             "decode with the oracle that the head was loaded with"
         )
-    own, given = (_sizes(one) for one in (getattr(head, "oracle", oracle), oracle))
+    own, given = (_sizes(one) for one in (head.oracle, oracle))
     if own != given:
         raise ValueError(
             f"draft {name!r} has a head that was loaded with an oracle of {own[0]} layers, {own[1]} wide, and the "
