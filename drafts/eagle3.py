@@ -1,12 +1,12 @@
 """Draft with a head that reads the oracle's hidden states and steps token by token: a chain, or a tree of any shape."""
 
-from specdec.contracts import Needs, Oracle, SteppingHead, check_vocabulary
-from specdec.drafting import HeadModel, ModelSource, check_host
+from specdec.contracts import Oracle, SteppingHead
+from specdec.drafting import HeadModel, HeadSource
 from specdec.drafting.lengths import LengthPolicy
 from specdec.drafting.shapes import TreeShape
 
 
-class Eagle3(ModelSource):
+class Eagle3(HeadSource):
     """Draft tokens sampled from a small head that goes on from what the oracle's layers made of the text so far.
 
     After a step the head reads every token that stands beside the oracle's hidden states of the position before; from
@@ -40,6 +40,7 @@ class Eagle3(ModelSource):
     """
 
     name = "eagle3"
+    head: SteppingHead
 
     def __init__(
         self,
@@ -53,20 +54,8 @@ class Eagle3(ModelSource):
         super().__init__(num_draft_tokens, length, temperature, tree, default=5)
         self.head = head
 
-    @property
-    def needs(self) -> Needs:
-        """What it asks of the engine."""
-        return Needs(hidden=self.head.layers)
-
-    @property
-    def vocab_size(self) -> int:
-        """The vocabulary drafted from, the oracle's."""
-        return self.head.vocab_size
-
     def open_model(self, oracle: Oracle, num_rows: int, capacity: int) -> HeadModel:
         """Return the head at work."""
-        check_vocabulary(f"draft {self.name!r}", self.head.vocab_size, self.head.tokenizer, oracle)
-        check_host(self.name, self.head, oracle)
         slack = self.length.max_depth if self.tree is None else self.tree.max_scored
         return HeadModel(self.head, num_rows, capacity, oracle.device, slack)
 

@@ -5,7 +5,8 @@ from specdec.drafting.block_source import BlockSource
 from specdec.drafting.chain_sampler import ChainSampler, defined, first_undefined
 from specdec.drafting.combination import Combination, check_servable, member_stream, proposal
 from specdec.drafting.head_model import HeadModel
-from specdec.drafting.hidden_states import HiddenStates, check_host
+from specdec.drafting.head_source import HeadSource
+from specdec.drafting.hidden_states import HiddenStates
 from specdec.drafting.lent_cache import LentCache
 from specdec.drafting.model import DraftModel
 from specdec.drafting.model_source import ChainSession, ModelSource, RunModel, TreeSession
@@ -26,6 +27,7 @@ __all__ = [
     "DraftModel",
     "Frontier",
     "HeadModel",
+    "HeadSource",
     "HiddenStates",
     "LentCache",
     "MemorylessSession",
@@ -41,7 +43,6 @@ __all__ = [
     "Trunk",
     "check_contents",
     "check_header",
-    "check_host",
     "check_servable",
     "check_tree",
     "control_ids",

@@ -4,17 +4,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Block, BlockHead, Context, IntArray, Needs, Oracle, check_vocabulary
-from specdec.drafting.hidden_states import HiddenStates, check_host
+from specdec.contracts import Block, BlockHead, Context, IntArray, Oracle
+from specdec.drafting.head_source import HeadSource
+from specdec.drafting.hidden_states import HiddenStates
 from specdec.drafting.lengths import LengthPolicy
-from specdec.drafting.model_source import ModelSource, RunModel
+from specdec.drafting.model_source import RunModel
 from specdec.drafting.shapes import TreeShape
 from specdec.drafting.tree_sampler import Frontier
 from specdec.laws import scatter_rows, take
 from specdec.transfers import on_device
 
 
-class BlockSource(ModelSource):
+class BlockSource(HeadSource):
     """What the sources with a ``specdec.contracts.BlockHead`` share; each says its name and what its head is.
 
     Args:
@@ -30,7 +31,7 @@ class BlockSource(ModelSource):
             beside a length, a tree that is re-ranked and not greedy; in ``open``, another vocabulary than the oracle's.
     """
 
-    name: str
+    head: BlockHead
 
     def __init__(
         self,
@@ -51,20 +52,8 @@ class BlockSource(ModelSource):
                 f"{head.num_laws}: ask for no more"
             )
 
-    @property
-    def needs(self) -> Needs:
-        """What it asks of the engine."""
-        return Needs(hidden=self.head.layers)
-
-    @property
-    def vocab_size(self) -> int:
-        """The vocabulary drafted from, the oracle's."""
-        return self.head.vocab_size
-
     def open_model(self, oracle: Oracle, num_rows: int, capacity: int) -> RunModel:
         """Return the head at work."""
-        check_vocabulary(f"draft {self.name!r}", self.head.vocab_size, None, oracle)
-        check_host(self.name, self.head, oracle)
         return _BlockModel(self.head, num_rows, capacity, oracle.device)
 
 
