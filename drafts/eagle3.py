@@ -62,7 +62,8 @@ class Eagle3(HeadSource):
 
 def _check_head(head: SteppingHead) -> None:
     """Raise ValueError if a head does not step token by token."""
-    lacks = [name for name in ("layers", "put", "new_cache", "score", "vocab_size") if not hasattr(head, name)]
+    parts = ("layers", "put", "new_cache", "score", "vocab_size", "oracle")
+    lacks = [part for part in parts if not hasattr(head, part)]
     if lacks:
         raise ValueError(
             f"head is a {type(head).__name__} and lacks {', '.join(lacks)}: give a stepping head, such as "
