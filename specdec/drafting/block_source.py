@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Block, BlockHead, Context, IntArray, Oracle
+from specdec.contracts import Block, BlockHead, Context, Draft, IntArray, Oracle
 from specdec.drafting.head_source import HeadSource
 from specdec.drafting.hidden_states import HiddenStates
 from specdec.drafting.lengths import LengthPolicy
@@ -70,7 +70,7 @@ class _BlockModel(HiddenStates, RunModel):
     """
 
     head: BlockHead
-    _block: Block
+    _block: Block | None = None
     _live: IntArray  # indices of the rows that have one
     _previous: Tensor  # [R, S] the ids before those that the latest logits are of
 
@@ -93,6 +93,10 @@ class _BlockModel(HiddenStates, RunModel):
         self._block = self.head.open_block(self.cache, rows[live], pending, min(depth, self.head.num_laws))
         return self._scatter(self._block.logits(0, self._previous))
 
+    def note(self, rows: IntArray, starts: IntArray, draft: Draft) -> None:
+        """Let go of the blocks, which are as wide as the vocabulary."""
+        self._block = None
+
     def advance(self, rows: IntArray, tokens: Tensor, live: IntArray) -> Tensor:
         """Return the laws of the next depth; rows that draft no more are among those read."""
         return self._next(take(tokens, self._live))
@@ -106,9 +110,11 @@ class _BlockModel(HiddenStates, RunModel):
 
     def confidence(self) -> Tensor:
         """Return ``[B, 1]`` the head's belief in the token that is drawn next."""
+        assert self._block is not None
         return self._scatter(self._block.confidence(self._depth, self._previous))
 
     def _next(self, previous: Tensor, above: Tensor | None = None) -> Tensor:
+        assert self._block is not None
         self._previous, self._depth = previous, self._depth + 1
         return self._scatter(self._block.logits(self._depth, previous, above))
 

@@ -331,7 +331,9 @@ class DraftModel(RunModel):
         self.ids[self._places(rows, starts, tokens.shape[1])] = tokens
 
     def note(self, rows: IntArray, starts: IntArray, draft: Draft) -> None:
-        """Remember chains, which follow the first ``starts[b]`` ids of each row."""
+        """Remember chains, which follow the first ``starts[b]`` ids of each row; of trees nothing was kept."""
+        if draft.parents is not None:
+            return
         if draft.tokens.is_cpu:
             self._write(rows, starts, on_host(draft.tokens))
         else:

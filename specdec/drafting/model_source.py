@@ -76,7 +76,7 @@ class RunModel(Protocol):
         return None
 
     def note(self, rows: IntArray, starts: IntArray, draft: Draft) -> None:
-        """Remember chains, which follow the first ``starts[b]`` ids of each row."""
+        """Learn that a draft is made, which follows the first ``starts[b]`` ids of each row: nothing more is asked."""
         return
 
 
@@ -159,5 +159,8 @@ class TreeSession(_Session):
                 return model.catch_up(rows, context, frontier.live, self.sampler.shape.max_depth)
             return model.grow(rows, frontier)
 
-        room = model.room(rows, context.num_committed)
-        return self.sampler(context, budget, room, randomness, next_logits, model.grower(rows, context))
+        starts = context.num_committed
+        room = model.room(rows, starts)
+        draft = self.sampler(context, budget, room, randomness, next_logits, model.grower(rows, context))
+        model.note(rows, starts, draft)
+        return draft
