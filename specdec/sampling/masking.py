@@ -16,20 +16,18 @@ Allowed = Callable[[int, IntArray], BoolArray | None]
 
 @dataclass(frozen=True)
 class NodeMasks:
-    """What grammars allow at K nodes of a batch, beside its logits.
+    """What grammars allow at K nodes of a batch, on the host.
 
     Args:
-        places: ``[K]`` of the nodes, row after row.
-        allowed: ``[K, V]`` bool.
-        forbidden: ``[K]`` the first id that is not allowed; V if all are.
+        places: ``[K]`` the nodes' places in logits ``[B M, V]``.
+        masks: ``[V]`` bool for each.
     """
 
-    places: Tensor
-    allowed: Tensor
-    forbidden: Tensor
+    places: IntArray
+    masks: tuple[BoolArray, ...]
 
     @staticmethod
-    def of(rows: IntArray, allowed: Allowed, tokens: Tensor, paths: Tensor, device: torch.device) -> "NodeMasks | None":
+    def of(rows: IntArray, allowed: Allowed, tokens: Tensor, paths: Tensor) -> "NodeMasks | None":
         """Return the masks of some rows; None: no node of them has one.
 
         Args:
@@ -37,9 +35,8 @@ class NodeMasks:
             allowed: tells what a node's mask is.
             tokens: ``[B, N]`` drafted ids.
             paths: ``[B, M, N]`` bool, which of them lie on the path to each of M nodes.
-            device: of the logits.
 
-        Cost: a mask of ``Grammar`` a node, on the host; drafts on a device come there.
+        Cost: a mask of ``Grammar`` a node; drafts on a device come to the host.
         """
         ids, on_path = on_host(tokens), on_host(paths)
         found = [
@@ -51,26 +48,43 @@ class NodeMasks:
         if not found:
             return None
         places, masks = zip(*found, strict=True)
-        forbidden = [len(mask) if mask.all() else int(mask.argmin()) for mask in masks]
-        return NodeMasks(*together_on_device(np.array(places), np.stack(masks), np.array(forbidden), device=device))
+        return NodeMasks(np.array(places), masks)
 
     def apply(self, logits: Tensor) -> None:
-        """Add -inf to the logits ``[B, M, V]`` of ids that are not allowed, in place; NaN and +inf stay to be found.
+        """Subtract infinity from the logits ``[B, M, V]`` of ids that are not allowed, in place.
 
-        Cost: O(K V).
+        NaN and +inf stay NaN, to be found.
+
+        Cost: O(K V); on the host by numpy, whose loops need no threads that others may hold.
         """
-        bias = torch.full(self.allowed.shape, -torch.inf, dtype=logits.dtype, device=logits.device)
-        logits.view(-1, logits.shape[-1]).index_add_(0, self.places, bias.masked_fill_(self.allowed, 0.0))
+        flat = logits.detach().view(-1, logits.shape[-1])
+        if flat.is_cpu:
+            with np.errstate(invalid="ignore"):
+                values = on_host(flat)
+                for place, mask in zip(self.places, self.masks, strict=True):
+                    np.subtract(values[place], np.inf, out=values[place], where=~mask)
+            return
+        places, allowed = together_on_device(self.places, np.stack(self.masks), device=flat.device)
+        bias = torch.full(allowed.shape, -torch.inf, dtype=flat.dtype, device=flat.device)
+        flat.index_add_(0, places, bias.masked_fill_(allowed, 0.0))
 
     def end_dead_nodes(self, logits: Tensor) -> None:
-        """Let nodes that have no id left give one that is not allowed, in place.
+        """Let nodes that have no id left give the first one that is not allowed, in place.
 
         Their laws are read, although nobody may get there. Who does is refused as the block is read: see
         ``Grammar.first_end``. A node whose mask forbids nothing stays as it is: the oracle itself allows no id there.
 
-        Cost: O(B M V).
+        Cost: O(K V), on a device O(B M V).
         """
-        flat = logits.view(-1, logits.shape[-1])
-        dead = (flat.amax(-1)[self.places] == -torch.inf) & (self.forbidden < flat.shape[1])
-        at = self.places, self.forbidden.clamp(max=flat.shape[1] - 1)
-        flat[at] = torch.where(dead, 0.0, flat[at])
+        flat = logits.detach().view(-1, logits.shape[-1])
+        some = np.array([not mask.all() for mask in self.masks])
+        first = np.array([int(mask.argmin()) for mask in self.masks])
+        if flat.is_cpu:
+            values = on_host(flat)
+            for place, token in zip(self.places[some], first[some], strict=True):
+                if values[place].max() == -np.inf:
+                    values[place, token] = 0.0
+            return
+        places, ids = together_on_device(self.places[some], first[some], device=flat.device)
+        dead = flat.amax(-1)[places] == -torch.inf
+        flat[places, ids] = torch.where(dead, 0.0, flat[places, ids])

@@ -282,7 +282,7 @@ class BatchWarping:
         logits = logits.clone(memory_format=torch.contiguous_format)
         mask = path_mask(draft.tree, nodes)
         rows = self.params.with_grammars
-        masks = NodeMasks.of(rows, self.allowed, draft.tokens, mask, logits.device) if rows.size else None
+        masks = NodeMasks.of(rows, self.allowed, draft.tokens, mask) if rows.size else None
         if masks is not None:
             masks.apply(logits)
         with stage((*past.arrays, *(part for bias in self.params.bias if bias for part in bias)), logits.device):
