@@ -151,8 +151,8 @@ def oracle_law(
         stop: as for ``generate``.
 
     Guarantee: written apart from the engine and its warping, so that agreement means something.
-    Cost: one full pass over every prefix of positive probability: O(V ** max_new_tokens) rows. A grammar is read from its
-        start for each.
+    Cost: one full pass over every prefix of positive probability: O(V ** max_new_tokens) rows. A grammar is read
+        from its start for each.
     """
     sampling = SamplingParams() if sampling is None else sampling
     stops: list[Any] = [stop] if isinstance(stop, str) else list(stop or ())

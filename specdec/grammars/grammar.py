@@ -78,8 +78,8 @@ class Grammar:
         self._places: dict[bytes, _Place | None] = {}
         if not (self._make_place(_NOTHING).mask & ~self._is_end).any():
             raise ValueError(
-                f"{self.owner}: its {self.kind} allows no id of this vocabulary at the start: give one with a text that "
-                "is not empty, and that these ids can write"
+                f"{self.owner}: its {self.kind} allows no id of this vocabulary at the start: give one with a text "
+                "that is not empty, and that these ids can write"
             )
 
     def allowed(self, output: IntArray, path: IntArray = _NOTHING) -> BoolArray | None:

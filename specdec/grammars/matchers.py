@@ -1,4 +1,4 @@
-"""From what sampling parameters ask for to matchers of ``llguidance``, which is imported when a grammar is asked for."""
+"""From what parameters ask for to matchers of ``llguidance``, which is imported when a grammar is asked for."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -89,4 +89,3 @@ def _vocabulary(tokenizer: Any, vocab_size: int, end_ids: tuple[int, ...]) -> An
     size = max(vocab_size, *(one + 1 for one in end_ids))
     own.add_special_tokens([f"<|no piece {one}|>" for one in range(own.get_vocab_size(), size)])
     return LLTokenizer(own.to_str(), eos_token=list(end_ids))
-

@@ -79,8 +79,8 @@ def _grammar_end(request: Request, output: Sequence[int], first: int) -> int:
     at = grammar.first_end(np.array(output, dtype=np.int64), num_new)
     if at < num_new and first + at + 1 < least:
         raise ValueError(
-            f"{grammar.owner}: its {grammar.kind} ends after {first + at + 1} tokens, and min_new_tokens={least}: ask for "
-            "fewer, or for a longer text"
+            f"{grammar.owner}: its {grammar.kind} ends after {first + at + 1} tokens, and min_new_tokens={least}: ask "
+            "for fewer, or for a longer text"
         )
     return at
 
