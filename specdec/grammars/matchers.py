@@ -1,6 +1,6 @@
 """From what parameters ask for to matchers of ``llguidance``, which is imported when a grammar is asked for."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -63,13 +63,13 @@ def _matcher(oracle: Oracle, constraint: Constraint, name: str) -> Matcher:
         raise ImportError(f"{name}: {EXTRA}") from error
     if oracle.tokenizer is None:
         raise ValueError(f"{name} is about text, and the oracle has no tokenizer: give an oracle with one")
-    make = {
+    makers: dict[str, Callable[[str], str]] = {
         "json_schema": LLMatcher.grammar_from_json_schema,
         "regex": LLMatcher.grammar_from_regex,
         "grammar": LLMatcher.grammar_from_lark,
-    }[constraint.kind]
+    }
     try:
-        text = make(constraint.value)
+        text = makers[constraint.kind](constraint.value)
     except ValueError as error:
         raise ValueError(f"{name} is not usable: {error}") from error
     matcher = LLMatcher(_vocabulary(oracle.tokenizer, oracle.vocab_size, _end_ids(oracle)), text, log_level=0)

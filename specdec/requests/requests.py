@@ -79,9 +79,9 @@ def make_requests(
     ]
     lengths = [_max_length(oracle, p, max_new_tokens, f"prompts[{i}]") for i, p in enumerate(ids)]
     grammars = make_grammars(oracle, [one.constraint for one in params], [len(p) for p in ids])
+    columns = zip(ids, lengths, params, stops, seeds, grammars, strict=True)
     return [
-        Request(p, length, s, *stop_lists, one, grammar)
-        for p, length, s, stop_lists, one, grammar in zip(ids, lengths, params, stops, seeds, grammars, strict=True)
+        Request(p, length, s, strings, ends, one, grammar) for p, length, s, (strings, ends), one, grammar in columns
     ]
 
 
