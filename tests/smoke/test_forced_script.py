@@ -26,5 +26,5 @@ def test_a_table_of_schemas_and_arms(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_model_that_is_not_there_is_named() -> None:
-    with pytest.raises(SystemExit, match="^forced: "):
+    with pytest.raises(SystemExit, match=r"^forced: "):
         forced.main(["--oracle", "no such model"])
