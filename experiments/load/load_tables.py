@@ -158,7 +158,7 @@ def capacity_rows(loads: Sequence[Load], foretold: Mapping[str, Prediction]) -> 
 
 
 def _holds_to(loads: Sequence[Load]) -> float | None:
-    """Return the rate before the first that is not known to hold, of loads with ascending rates; None: it is the first."""
+    """Return the last rate before one that is not known to hold, of loads by rate; None: the first one is not."""
     held = None
     for load in loads:
         if load.is_saturated is not False:

@@ -31,11 +31,11 @@ def pairs_of_gaps(times: list[float], rate: float) -> Any:
 
 def test_gaps_are_exponential_and_independent() -> None:
     even = np.full(16, 1 / 16)
-    counts = pairs_of_gaps(poisson_arrivals(4.0, 2500.0, seed=1), 4.0)
+    counts = pairs_of_gaps(poisson_arrivals(4.0, 5000.0, seed=1), 4.0)
     assert p_value("gaps of arrivals", counts, even) > LEVEL
     # What the test can see: arrivals at a rate that is a tenth off, and those of which each gap is drawn twice.
-    assert p_value("gaps of arrivals", pairs_of_gaps(poisson_arrivals(4.0, 2500.0, seed=1), 4.4), even) < LEVEL
-    twice = np.cumsum(np.repeat(np.diff(poisson_arrivals(4.0, 2500.0, seed=1)), 2))
+    assert p_value("gaps of arrivals", pairs_of_gaps(poisson_arrivals(4.0, 5000.0, seed=1), 4.4), even) < LEVEL
+    twice = np.cumsum(np.repeat(np.diff(poisson_arrivals(4.0, 5000.0, seed=1)), 2))
     assert p_value("gaps of arrivals", pairs_of_gaps(twice.tolist(), 4.0), even) < LEVEL
 
 
