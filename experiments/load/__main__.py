@@ -117,17 +117,26 @@ def _write(folder: Path, loads: Sequence[Load], arguments: Mapping[str, Any], fa
     draw(folder / "load.png", loads, dict(arguments["goodput"]))
 
 
+def check(arguments: Mapping[str, Any]) -> None:
+    """Refuse what can be told to be unusable before a model is loaded.
+
+    Raises:
+        ValueError: an arm, a file of arrivals, or a rate at which nobody arrives.
+    """
+    for text in arguments["arms"]:
+        ArmSpec.parse(text)
+    if arguments["rates"] is not None or arguments["arrivals"] is not None:
+        for rate in rates_of(arguments, capacity=0.0):
+            arrivals_of(arguments, rate)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and print the tables; 1 if a load failed, or if an arm did other work than plain decoding."""
     arguments = parse(argv)
-    names = tuple(dict.fromkeys(text.partition(":")[0].partition("/")[0] for text in arguments["arms"]))
-    plan = Plan("load", names, (), arguments)
+    plan = Plan("load", tuple(arguments["arms"]), (), arguments)
     with ExitStack() as stack:
         with refusing("load"):
-            [*map(ArmSpec.parse, arguments["arms"])]
-            if arguments["rates"] is not None or arguments["arrivals"] is not None:
-                for rate in rates_of(arguments, 0.0):
-                    arrivals_of(arguments, rate)
+            check(arguments)
             prompts = prepare(arguments)
             folder = folder_of(plan, prompts)
             journal = stack.enter_context(hold_journal(folder, arguments["fresh"]))
@@ -143,7 +152,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         facts = provenance(arguments, oracle.device, oracle.backend) | {"chat": prompt_facts(oracle, usable)}
         _write(folder, loads, arguments, facts)
         print(f"{facts['processor']}, {facts['backend']} passes, {facts['threads']} threads.\n")
-        show(report(loads, arguments, entries[0]), arguments["wide"])
+        with refusing("load"):
+            show(report(loads, arguments, entries[0]), arguments["wide"])
         print(f"\nWritten: {folder}")
         if problems := problems_of_work(loads, repeats_plain(arguments)):
             print("\n".join(["FAILED:", *problems]), file=sys.stderr)
