@@ -27,7 +27,7 @@ REAL = f"{_CONVERSATIONS} --strategies prompt_lookup small_transformer cascade l
 _LOAD = (
     "python -m experiments.load --oracle smollm2 --arithmetic int8 --prompts experiments/prompts/conversations.jsonl "
     "--arms prompt_lookup:3 small_transformer:2 small_transformer:4 small_transformer:4/8 --batch-size 8 "
-    "--loads 0.3 0.6 0.9 1.2 --seconds 12 --goodput ttft:500 tpot:20"
+    "--loads 0.3 0.6 0.9 1.2 --seconds 12 --goodput ttft:500 tpot:10"
 )
 # Its questions do not ship: docs/guides/spec-bench.md says where they are.
 QUESTIONS = "question.jsonl"

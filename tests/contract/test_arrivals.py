@@ -39,12 +39,13 @@ def test_gaps_are_exponential_and_independent() -> None:
     assert p_value("gaps of arrivals", pairs_of_gaps(twice.tolist(), 4.0), even) < LEVEL
 
 
-def test_a_seed_gives_the_same_gaps_at_every_rate() -> None:
+def test_a_seed_gives_the_same_gaps_on_the_scale_of_the_rate() -> None:
     slow, fast = poisson_arrivals(1.0, 100.0, 3), poisson_arrivals(4.0, 25.0, 3)
     assert fast == pytest.approx([time / 4 for time in slow])
     assert poisson_arrivals(1.0, 100.0, 3) == slow
     assert poisson_arrivals(1.0, 100.0, 4) != slow
     assert all(0 < time < 100 for time in slow)
+    assert (len(slow), len(poisson_arrivals(0.7, 5.0, 0))) == (100, 4)
     assert poisson_arrivals(1e-9, 1.0, 0) == []
 
 
