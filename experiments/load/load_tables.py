@@ -119,9 +119,9 @@ def throughput_row(load: Load, limits: Mapping[str, float]) -> dict[str, Any]:
         "requests": arrived,
         "tokens/s": throughput(load.served, load.window),
         "goodput": good,
-        "good": f"{good / rate:.0%}" if rate else None,
+        "good": f"{good / rate:.0%}",
         "rows": rows_in_use(load.served, load.window),
-        "queue": f"{queue_growth(load.served, load.window) / rate:+.0%}" if rate else None,
+        "queue": f"{queue_growth(load.served, load.window) / rate:+.0%}",
         "saturated": {True: "yes", False: "no", None: None}[load.is_saturated],
     }
 

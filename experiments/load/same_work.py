@@ -1,6 +1,6 @@
 """Whether the arms of a load did the same work: the same outputs, or outputs of the same lengths."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from experiments.harness.arms import PLAIN
 from experiments.load.load_tables import Load
@@ -38,13 +38,7 @@ def problems_of_work(loads: Sequence[Load], repeats_plain: bool) -> list[str]:
     Arms that are exact up to numerics may write other ids; those that are lossy may write others, and as many.
     """
     claims = {load.arm: load.served.claim for load in loads}
-    ids = differing(loads, only_lengths=False) if repeats_plain else {}
-    found = [f"{arm}: {count} outputs are not plain decoding's" for arm, count in _of(ids, claims, "exact").items()]
-    if not repeats_plain:
-        lengths = {arm: count for arm, count in differing(loads, only_lengths=True).items() if count}
-        found += [f"{arm}: {count} outputs are not as long as plain decoding's" for arm, count in lengths.items()]
-    return found
-
-
-def _of(counts: Mapping[str, int], claims: Mapping[str, str], claim: str) -> dict[str, int]:
-    return {arm: count for arm, count in counts.items() if count and claims[arm] == claim}
+    what = "plain decoding's" if repeats_plain else "as long as plain decoding's"
+    unlike = differing(loads, only_lengths=not repeats_plain)
+    counts = {arm: count for arm, count in unlike.items() if count and (claims[arm] == "exact" or not repeats_plain)}
+    return [f"{arm}: outputs that are not {what}: {count}" for arm, count in counts.items()]
