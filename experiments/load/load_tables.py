@@ -175,14 +175,27 @@ def conclusions(loads: Sequence[Load], limits: Mapping[str, float], foretold: Ma
         words = [f"{rate:.3g} requests/s:"]
         if timed := {load.arm: load.mean_tpot for load in own if load.mean_tpot is not None and not load.is_saturated}:
             words.append(f"least time per token {_least(timed)}" + _as_predicted(rate, timed, foretold))
-        goods = {load.arm: load.goodput(limits) for load in own}
-        most = max(goods.values())
-        best = ", ".join(arm for arm, good in goods.items() if good == most)
-        words.append(f"most goodput {best} ({most:.3g});" if most else "no request of any arm keeps the limit;")
-        grown = [load.arm for load in own if load.is_saturated]
-        words.append(f"saturated: {', '.join(grown)}." if grown else "no queue is seen to grow.")
+        words += [_most_goodput({load.arm: load.goodput(limits) for load in own}), _queues(own)]
         told.append(" ".join(words))
     return told
+
+
+def _most_goodput(goods: Mapping[str, float]) -> str:
+    """Return which arms have the most goodput."""
+    most = max(goods.values())
+    if not most:
+        return "no request of any arm keeps the limit;"
+    best = [arm for arm, good in goods.items() if good == most]
+    arms = "of all arms alike" if len(best) == len(goods) > 1 else ", ".join(best)
+    return f"most goodput {arms} ({most:.3g});"
+
+
+def _queues(loads: Sequence[Load]) -> str:
+    """Return whose queues grow at a rate."""
+    if grown := [load.arm for load in loads if load.is_saturated]:
+        return f"saturated: {', '.join(grown)}."
+    known = any(load.is_saturated is not None for load in loads)
+    return "no queue grows." if known else "too few requests tell whether queues grow."
 
 
 def _least(values: Mapping[str, float | None]) -> str:

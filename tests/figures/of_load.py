@@ -254,6 +254,7 @@ def compared() -> Differences:
         "drafted, holds to": 0.1, "drafted, tokens/s": most["drafted"],
     }  # fmt: skip
     words = load_tables.conclusions(loads, {"tpot": 1.2}, made)
+    words += load_tables.conclusions([_load("plain", 0.05)], {"ttft": 3.0}, made)
     return together(
         row=differences(row, expected),
         second=differences(told, {"TPOT": 2e3 / 3, "over plain": 0.5 / (2 / 3)}),
@@ -263,14 +264,16 @@ def compared() -> Differences:
             {arm: made[arm].capacity for arm in capacities},
         ),
         words=differences(
-            dict(zip("012", words, strict=True)),
+            dict(zip("0123", words, strict=True)),
             {
                 "0": "0.05 requests/s: least time per token drafted (predicted: drafted); most goodput drafted (1); no "
-                "queue is seen to grow.",
-                "1": "0.1 requests/s: least time per token drafted (predicted: drafted); most goodput plain, drafted "
-                "(1); saturated: plain.",
+                "queue grows.",
+                "1": "0.1 requests/s: least time per token drafted (predicted: drafted); most goodput of all arms "
+                "alike (1); saturated: plain.",
                 "2": "0.2 requests/s: least time per token plain (predicted: all saturated); no request of any arm "
-                "keeps the limit; no queue is seen to grow.",
+                "keeps the limit; no queue grows.",
+                "3": "0.05 requests/s: least time per token plain (predicted: plain); most goodput plain (0.3); too few "
+                "requests tell whether queues grow.",
             },
         ),
     )
@@ -339,6 +342,8 @@ MUTANTS = [
     LineMutant(load_tables.prediction_row, "foretold[PLAIN].tpot", "own.tpot", compared, "row: predicted ratio"),
     LineMutant(load_tables._holds_to, "break", "continue", compared, "held: plain, holds to"),
     LineMutant(load_tables.conclusions, " and not load.is_saturated", "", compared, "words: 1"),
+    LineMutant(load_tables._most_goodput, "max(goods", "min(goods", compared, "words: 0"),
+    LineMutant(load_tables._queues, "is not None", "is None", compared, "words: 3"),
     LineMutant(measuring_loads.Loads._capacity, "/ tokens_of([served])", "", timed, "capacity"),
     LineMutant(measuring_loads.Loads._capacity, "request.seated", "request.times[-1]", timed, "capacity"),
 ]
