@@ -54,7 +54,7 @@ from specdec.sampling import (
     seed_keys,
 )
 from specdec.stats import Records, StatsRecorder
-from specdec.transfers import stage
+from specdec.transfers import on_host, stage
 from specdec.verify import resolve_rule
 
 
@@ -292,11 +292,14 @@ class SpeculativeDecoder:
         return Frame(rows, seated.requests, seated, context, warping, budget, randomness, pending, uploads)
 
     def _record(self, outcome: StepOutcome, draft: Draft, frame: Frame, seconds: dict[str, float]) -> StepInfo:
+        shortened = frame.budget.max_depth < self.offers.max_depth
+        if draft.shortened is not None:
+            shortened = shortened | on_host(draft.shortened)
         return record(
             outcome,
             requests=frame.requests,
             num_committed=frame.context.num_committed,
-            shortened=frame.budget.max_depth < self.offers.max_depth,
+            shortened=shortened,
             seconds=seconds,
             source_names=draft.source_names or (self.draft.name,),
             stages=draft.stages,

@@ -149,7 +149,7 @@ def the_general_way(step: Step) -> StepOutcome:
 @both_types
 @pytest.mark.parametrize("is_drawn", [False, True], ids=["chosen", "drawn"])
 @pytest.mark.parametrize("size", [4, 16, 37, 300])
-@pytest.mark.parametrize("rule", ["standard", "sample_and_match", "coupled"])
+@pytest.mark.parametrize("rule", ["standard", "block", "sample_and_match", "coupled"])
 def test_a_call_says_what_the_general_way_does(rule, size, is_drawn, dtype):
     generator = np.random.default_rng(size)
     accepted, endings = set(), set()
@@ -167,7 +167,7 @@ def test_a_call_says_what_the_general_way_does(rule, size, is_drawn, dtype):
 @both_types
 @pytest.mark.parametrize("is_drawn", [False, True], ids=["chosen", "drawn"])
 @pytest.mark.parametrize("size", [4, 16, 37, 300])
-@pytest.mark.parametrize("rule", ["multi_draft", "sample_and_match", "coupled"])
+@pytest.mark.parametrize("rule", ["multi_draft", "traversal", "sample_and_match", "coupled"])
 def test_a_call_says_of_trees_what_the_general_way_does(rule, size, is_drawn, dtype):
     generator = np.random.default_rng(size)
     accepted, branched = set(), 0
@@ -182,15 +182,16 @@ def test_a_call_says_of_trees_what_the_general_way_does(rule, size, is_drawn, dt
     assert branched > 5, "walks that go on into another than the first child"
 
 
-def test_chains_are_judged_alike_by_both_rules():
+@pytest.mark.parametrize(("of_trees", "of_chains"), [("multi_draft", "standard"), ("traversal", "block")])
+def test_chains_are_judged_alike_by_both_rules(of_trees, of_chains):
     generator = np.random.default_rng(3)
     for _ in range(20):
         step = step_of(generator, 5, 6, 60, torch.float64, True)
-        check(in_one_call(replace(step, rule=RULES["multi_draft"])), in_one_call(step))
+        check(in_one_call(by_the_rule(of_trees, step)), in_one_call(by_the_rule(of_chains, step)))
 
 
 @both_types
-@pytest.mark.parametrize("rule", ["multi_draft", "sample_and_match", "coupled"])
+@pytest.mark.parametrize("rule", ["multi_draft", "traversal", "sample_and_match", "coupled"])
 @pytest.mark.parametrize("is_tree", [False, True], ids=["chains", "trees"])
 def test_a_row_has_the_verdict_that_it_has_alone(is_tree, rule, dtype):
     generator = np.random.default_rng(1)
