@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from experiments.harness.conversations import LaterTurn
 from experiments.harness.rule_choice import REJECTION, rule_for
 from experiments.harness.settings import Settings
-from specdec import DraftSource, Oracle, SamplingParams, SharedBudget, SpeculativeDecoder
+from specdec import DraftSource, NodeBudget, Oracle, SamplingParams, SpeculativeDecoder
 from specdec.prompts import NamedPrompt
 from specdec.requests import make_requests
 
@@ -188,7 +188,7 @@ class EngineArm:
         sampling: SamplingParams,
         rule: str = REJECTION,
         kernels: str | None = None,
-        budget: SharedBudget | None = None,
+        budget: NodeBudget | None = None,
     ) -> None:
         self.name, self.sampling = name, sampling
         rule = rule_for(rule, draft)

@@ -272,8 +272,8 @@ def compared() -> Differences:
                 "alike (1); saturated: plain.",
                 "2": "0.2 requests/s: least time per token plain (predicted: all saturated); no request of any arm "
                 "keeps the limit; no queue grows.",
-                "3": "0.05 requests/s: least time per token plain (predicted: plain); most goodput plain (0.3); too few "
-                "requests tell whether queues grow.",
+                "3": "0.05 requests/s: least time per token plain (predicted: plain); most goodput plain (0.3); too "
+                "few requests tell whether queues grow.",
             },
         ),
     )
