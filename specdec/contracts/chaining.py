@@ -219,8 +219,13 @@ class ChainingOracle(Oracle, Protocol):
 
 
 def can_draft_natively(model: Oracle, warping: Warping) -> bool:
-    """Tell whether a model drafts chains and trees by itself with the adjustments that a warping makes."""
-    return model.chains and (warping.adjustments is None or getattr(model, "adjusts", False))
+    """Tell whether a model drafts chains and trees by itself with the adjustments that a warping makes.
+
+    Grammars are asked for a mask between any two tokens, and compiled code asks nobody.
+    """
+    if not model.chains or warping.adjustments is None:
+        return model.chains
+    return getattr(model, "adjusts", False) and not warping.has_grammars
 
 
 def follow_ids(

@@ -134,7 +134,9 @@ class SpeculativeDecoder:
 
         Raises:
             ValueError: an argument is unusable (named, with the fix), before anything is computed; or, in a step, a
-                draft or a verdict breaks its contract (names source or rule, and the request).
+                draft or a verdict breaks its contract (names source or rule, and the request), or a grammar leaves no
+                id, or ends before ``min_new_tokens`` (names request and position).
+            ImportError: a grammar is asked for, and its library is missing.
             FloatingPointError: the logits of the oracle, or of a model drafted with, hold NaN or +inf, or the oracle's
                 allow no token; names request and position.
         """
@@ -179,7 +181,7 @@ class SpeculativeDecoder:
             slots=Slots(requests, num_rows, capacity),
             cache=self.oracle.new_cache(num_rows, capacity, self.max_cache_bytes),
             session=self.draft.open(self.oracle, num_rows, capacity),
-            params=ParameterTable.of([r.sampling for r in requests]),
+            params=ParameterTable.of([r.sampling for r in requests], [r.grammar for r in requests]),
             keys=seed_keys([r.seed for r in requests]),
             recorder=StatsRecorder(len(requests)),
             return_logprobs=return_logprobs,

@@ -108,7 +108,7 @@ CASES = tuple(
     for source in makes
     for rule in RULES
     if RULES[rule].trees or source not in _BRANCHING
-    # A rule without a compiled judge meets numbers of every kind in tables, and one that looks ahead in small models too.
+    # A rule without a compiled judge meets numbers of every kind in tables, one that looks ahead in small models too.
     if world == "table" or RULES[rule].native_judge in _JUDGES_OF[world]
     for batch in BATCHES
     for sampling in SAMPLINGS
