@@ -14,9 +14,10 @@ from specdec import SamplingParams, SpeculativeDecoder
 from specdec.cache import prefill
 from specdec.drafting.lengths import Entropy, Fixed
 from specdec.exactness import check_lossless
-from tests.support.backends import agree
+from tests.support.backends import PACKS, agree
 from tests.support.law_transformers import MATES, PARAMS, PROMPT, SHAPES, SIZES, TEXTS, WIDER
 from tests.support.models import tiny_transformer
+from tests.support.pairwise import pairwise
 
 LENGTHS, WIDTH = (9, 3, 14), 5
 
@@ -38,8 +39,7 @@ def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
     return first.dtype == second.dtype and torch.equal(first, second)
 
 
-@pytest.mark.parametrize("cut", [1, 3])
-@pytest.mark.parametrize("shape", WIDER.values(), ids=WIDER)
+@pairwise({"shape": WIDER, "cut": (1, 3), "any_pack": PACKS})
 def test_lower_layers_node_by_node_and_upper_ones_at_once_have_the_bits_of_a_whole_pass(shape, cut, any_pack):
     """Rows of other lengths stand beside; the lower passes take rows in two groups."""
     model = tiny_transformer(50, torch.float32, pack=any_pack, **{**SIZES, **shape})

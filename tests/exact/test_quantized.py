@@ -15,6 +15,7 @@ from oracles.transformer.attention import CACHE_ROW_DIM, CACHE_SLOT_DIM
 from specdec import Entropy, Fixed, SamplingParams, SpeculativeDecoder
 from specdec.cache import KVCache, prefill
 from specdec.exactness import check_lossless
+from tests.support.backends import BITWISE_PACKS
 from tests.support.draft_rows import Rows
 from tests.support.law_transformers import MATES, PARAMS, PROMPT, SHAPES, SIZES, TEXTS, WIDER
 from tests.support.models import rough_view, tiny_transformer, tiny_unpacked
@@ -96,6 +97,7 @@ def test_the_oracles_own_weights_are_always_accepted(sampling, any_pack):
         "sampling": {"greedy": None, "mixed": MIXED},
         "make": {"own weights": tiny_transformer, "rough view": rough_view},
         "length": {"fixed": Fixed(4), "entropy": Entropy(0.25, max_draft_tokens=5)},
+        "pack": BITWISE_PACKS,
     }
 )
 def test_keys_that_stand_are_those_of_plain_decoding(sampling, make, length, pack):

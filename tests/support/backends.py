@@ -1,11 +1,14 @@
 """What a machine must have for tests of native code, and how a test does without."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
 
+from oracles import Transformer
+from oracles.graphed import GraphedTransformer
 from oracles.native import NativeTransformer, NativeUnavailable
 from specdec.contracts import Oracle
 from specdec.kernels import NativeKernels, native, native_kernels
@@ -17,6 +20,16 @@ def needed_native() -> None:
         NativeTransformer.check()
     except NativeUnavailable as reason:
         pytest.skip(f"no native pass here: {reason}", allow_module_level=True)
+
+
+def _pack_natively(model: Transformer) -> NativeTransformer:
+    needed_native()
+    return NativeTransformer(model)
+
+
+# How a transformer is prepared for inference on a backend; those whose scores are bitwise.
+BITWISE_PACKS: dict[str, Callable[[Transformer], Any]] = {"eager": Transformer.pack, "native": _pack_natively}
+PACKS = BITWISE_PACKS | {"graphed": lambda model: GraphedTransformer(model.pack())}
 
 
 def needed_kernels() -> NativeKernels:
