@@ -8,17 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer
+from safetensors.torch import load_file
 
 import drafts
 import oracles
 from experiments import train_head
-from oracles.checkpoints.tokenization import end_of_text_id
 from oracles.factory.corpus import STDLIB, modules_only, read_split
 from oracles.factory.dialogues.dialogue_parts import Conversation
 from oracles.factory.dialogues.shards import Shards
-from oracles.factory.train import TOKENIZER
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.features import eager_reader, served_reader
 from oracles.factory.training.head_distillation import LOSSES, Eagle3Distillation, Said, ce, kl, tv
@@ -26,15 +23,13 @@ from oracles.factory.training.head_export import describe_eagle3, new_eagle3, us
 from oracles.factory.training.head_text import HeadText, dialogues, own_text
 from oracles.factory.training.loop import LOG_FILE, STATE_FILE, Options, Trainer, run
 from oracles.factory.training.recipes import RECIPES, Recipe
-from oracles.factory.training.windows import WindowPlan, Windows, token_stream
+from oracles.factory.training.windows import WindowPlan, Windows
 from oracles.heads import NativeEagle3Head
 from oracles.transformer.eager import Transformer
 from specdec import SpeculativeDecoder
 from tests.support.models import tiny_unpacked
+from tests.support.own_texts import CODE, END, STREAM, write_own_text
 
-CODE = Tokenizer.from_file(str(TOKENIZER))
-END = end_of_text_id(CODE)
-STREAM = token_stream([f"def f{i}(x):\n    return x + {i}\n" * 6 for i in range(300)], CODE)
 VOCAB = 11
 # By which factor the loss falls at least in 60 steps.
 FALLS = {"kl": 0.75, "tv": 0.9, "ce": 0.9}
@@ -141,7 +136,7 @@ def test_an_interrupted_run_is_saved_and_goes_on_with_the_same_bits(tmp_path: Pa
 def code_oracle(folder: Path) -> Path:
     config = RECIPES["tiny"].recipe.config
     export_checkpoint(Transformer(config, seed=0).state_dict(), config, CODE, folder / "oracle")
-    save_file({"tokens": STREAM}, folder / "own.safetensors")
+    write_own_text(folder / "own.safetensors")
     return folder / "oracle"
 
 
@@ -200,7 +195,7 @@ def text_of(conversation: Conversation) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_own_text_is_held_out_by_its_beginnings(tmp_path: Path) -> None:
-    save_file({"tokens": STREAM}, tmp_path / "own.safetensors")
+    write_own_text(tmp_path / "own.safetensors")
     learned, held = (own_text(tmp_path / "own.safetensors", END, held_out=out) for out in (False, True))
     count = sum(int((text.ids == END).sum()) for text in (learned, held))
     assert count == 300
