@@ -1,7 +1,5 @@
 """The recipe for a rule works as it is written: its body runs, is lossless, and says what it cannot judge."""
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -15,10 +13,11 @@ def test_the_recipes_own_proof_holds():
     run_recipe("rules.md", 2)["test_match_chain"]()
 
 
-@pytest.mark.parametrize("tables", TABLES.values(), ids=TABLES)
 @pytest.mark.parametrize("shape", CHAINS.values(), ids=CHAINS)
-def test_the_recipes_rule_gives_the_targets_joint_law(shape: Shape, tables: Any):
-    assert deviation(run_recipe("rules.md", 2)["MatchChain"](), shape, tables) < TOLERANCE
+def test_the_recipes_rule_gives_the_targets_joint_law(shape: Shape):
+    rule = run_recipe("rules.md", 2)["MatchChain"]()
+    found = {name: deviation(rule, shape, tables) for name, tables in TABLES.items()}
+    assert max(found.values()) < TOLERANCE, found
 
 
 def test_its_numbers_are_those_that_the_text_names():

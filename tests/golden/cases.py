@@ -95,7 +95,8 @@ class Case:
     @property
     def pairs(self) -> set[object]:
         """What occurs together: a source in its world, and its row, its way and the other values two and two."""
-        values = [self.world, *self.source.split(": "), self.rule, self.batch, self.sampling]
+        row, *way = self.source.split(": ")
+        values = [self.world, row, *(f"way: {name}" for name in way), self.rule, self.batch, self.sampling]
         return {(self.world, self.source), *combinations([*values, f"log-probabilities: {self.return_logprobs}"], 2)}
 
 
