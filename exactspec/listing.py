@@ -36,6 +36,7 @@ GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
         "trees": "trees by shape and size, beside theory",
         "replay": "tokens a step by draft length, from one record",
         "rules": "what each verification rule keeps of the same drafts",
+        "forced": "JSON answers: what forced tokens are worth",
         "precision": "what fewer bits cost and save",
         "overlap": "how much of a text another tokenizer can draft",
         "limits": "what a pass costs at least, and what it takes here",

@@ -54,7 +54,7 @@ from specdec.sampling import (
     seed_keys,
 )
 from specdec.stats import Records, StatsRecorder
-from specdec.transfers import stage
+from specdec.transfers import on_host, stage
 from specdec.verify import resolve_rule
 
 
@@ -134,7 +134,9 @@ class SpeculativeDecoder:
 
         Raises:
             ValueError: an argument is unusable (named, with the fix), before anything is computed; or, in a step, a
-                draft or a verdict breaks its contract (names source or rule, and the request).
+                draft or a verdict breaks its contract (names source or rule, and the request), or a grammar leaves no
+                id, or ends before ``min_new_tokens`` (names request and position).
+            ImportError: a grammar is asked for, and its library is missing.
             FloatingPointError: the logits of the oracle, or of a model drafted with, hold NaN or +inf, or the oracle's
                 allow no token; names request and position.
         """
@@ -179,7 +181,7 @@ class SpeculativeDecoder:
             slots=Slots(requests, num_rows, capacity),
             cache=self.oracle.new_cache(num_rows, capacity, self.max_cache_bytes),
             session=self.draft.open(self.oracle, num_rows, capacity),
-            params=ParameterTable.of([r.sampling for r in requests]),
+            params=ParameterTable.of([r.sampling for r in requests], [r.grammar for r in requests]),
             keys=seed_keys([r.seed for r in requests]),
             recorder=StatsRecorder(len(requests)),
             return_logprobs=return_logprobs,
@@ -292,11 +294,14 @@ class SpeculativeDecoder:
         return Frame(rows, seated.requests, seated, context, warping, budget, randomness, pending, uploads)
 
     def _record(self, outcome: StepOutcome, draft: Draft, frame: Frame, seconds: dict[str, float]) -> StepInfo:
+        shortened = frame.budget.max_depth < self.offers.max_depth
+        if draft.shortened is not None:
+            shortened = shortened | on_host(draft.shortened)
         return record(
             outcome,
             requests=frame.requests,
             num_committed=frame.context.num_committed,
-            shortened=frame.budget.max_depth < self.offers.max_depth,
+            shortened=shortened,
             seconds=seconds,
             source_names=draft.source_names or (self.draft.name,),
             stages=draft.stages,

@@ -27,7 +27,7 @@ class Slots:
         max_lengths: ``[num_rows]``, prompt and output never exceed them.
         occupants: ``[num_rows]`` request indices, or IDLE.
         rows: ``[B]`` the occupied rows, ascending; another array whenever a row is seated or freed.
-        ignore_eos, has_stops: ``[num_rows]`` bool, what may end the row.
+        ignore_eos, has_stops: ``[num_rows]`` bool, what may end the row; a grammar is a stop.
     """
 
     def __init__(self, requests: Sequence[Request], num_rows: int, capacity: int) -> None:
@@ -59,7 +59,7 @@ class Slots:
             self.num_committed[row] = self.prompt_lengths[row] = length
             self.max_lengths[row] = request.max_length
             self.ignore_eos[row] = request.sampling.ignore_eos
-            self.has_stops[row] = bool(request.stop_strings or request.stop_ids)
+            self.has_stops[row] = bool(request.stop_strings or request.stop_ids or request.grammar)
             self.occupants[row] = index
         if seated.size:
             self.rows = np.flatnonzero(self.occupants != IDLE)

@@ -17,10 +17,9 @@ from oracles.heads.medusa_head import MedusaHead
 from oracles.transformer.attention import CachedAttention
 from specdec import Kary, Paths, SamplingParams, SpeculativeDecoder
 from specdec.drafting import HiddenStates
-from specdec.drafting.block_source import _Step
+from specdec.drafting.block_source import _BlockModel
 from specdec.drafting.lengths import Threshold
 from specdec.exactness import check_lossless
-from specdec.laws import scatter_rows
 from tests.support.backends import PACKS
 from tests.support.head_folders import LAYOUTS, MEDUSAS, BlockReference, MedusaReference, block_folder, medusa_folder
 from tests.support.head_watch import WatchedHead
@@ -210,9 +209,11 @@ def test_confidences_are_the_references_and_know_the_ids_before_alone(layout, tm
 
 
 def reads_the_pending_token_at_every_depth(original):
-    def call(self, depth, tokens, live):
-        block = self._opened(live, tokens)
-        return scatter_rows(block.logits(depth, self._pending), self._live, len(self._rows))
+    def call(self, previous, above=None):
+        pending = self._previous
+        logits = original(self, pending, above)
+        self._previous = pending
+        return logits
 
     return call
 
@@ -233,7 +234,7 @@ MUTANTS = {
         "dflash",
     ),
     "a causal block": (BlockAttention, "_visible", lambda original: CachedAttention._visible, "dflash"),
-    "the pending token before every one": (_Step, "chain_logits", reads_the_pending_token_at_every_depth, "dspark"),
+    "the pending token before every one": (_BlockModel, "_next", reads_the_pending_token_at_every_depth, "dspark"),
     "a state that begins anew": (
         MarkovHead,
         "forward",

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import oracles
 from drafts import EarlyExit
-from specdec import SamplingParams
+from specdec import NativeJudge, SamplingParams
 from specdec.contracts import DraftSource
 from specdec.engine.no_draft import NoDraft
 from specdec.verify import RULES
@@ -66,6 +66,10 @@ MAKES: dict[str, dict[str, Make]] = {
 }
 
 
+_WALKING = (NativeJudge.OFFERED, NativeJudge.MATCHED)
+_JUDGES_OF = {"tiny": (*_WALKING, NativeJudge.STANDING), "code": _WALKING}
+
+
 @dataclass(frozen=True)
 class Case:
     """One run: all prompts of a world, by one source under one rule.
@@ -106,8 +110,8 @@ CASES = tuple(
     for source in makes
     for rule in RULES
     if RULES[rule].trees or source not in _BRANCHING
-    # A rule without a compiled judge meets numbers of every kind in tables.
-    if world == "table" or RULES[rule].native_judge is not None
+    # A rule without a compiled judge meets numbers of every kind in tables, one that looks ahead in small models too.
+    if world == "table" or RULES[rule].native_judge in _JUDGES_OF[world]
     for batch in BATCHES
     for sampling in SAMPLINGS
 )

@@ -148,7 +148,7 @@ def the_general_way(step: Step) -> StepOutcome:
 
 @pairwise(
     {
-        "rule": ("standard", "sample_and_match", "coupled"),
+        "rule": ("standard", "block", "sample_and_match", "coupled"),
         "size": (4, 16, 37, 300),
         "is_drawn": {"chosen": False, "drawn": True},
         "dtype": NATIVE_DTYPES,
@@ -170,7 +170,7 @@ def test_a_call_says_what_the_general_way_does(rule, size, is_drawn, dtype):
 
 @pairwise(
     {
-        "rule": ("multi_draft", "sample_and_match", "coupled"),
+        "rule": ("multi_draft", "traversal", "sample_and_match", "coupled"),
         "size": (4, 16, 37, 300),
         "is_drawn": {"chosen": False, "drawn": True},
         "dtype": NATIVE_DTYPES,
@@ -190,16 +190,17 @@ def test_a_call_says_of_trees_what_the_general_way_does(rule, size, is_drawn, dt
     assert branched > 5, "walks that go on into another than the first child"
 
 
-def test_chains_are_judged_alike_by_both_rules():
+@pytest.mark.parametrize(("of_trees", "of_chains"), [("multi_draft", "standard"), ("traversal", "block")])
+def test_chains_are_judged_alike_by_both_rules(of_trees, of_chains):
     generator = np.random.default_rng(3)
     for _ in range(20):
         step = step_of(generator, 5, 6, 60, torch.float64, True)
-        check(in_one_call(replace(step, rule=RULES["multi_draft"])), in_one_call(step))
+        check(in_one_call(by_the_rule(of_trees, step)), in_one_call(by_the_rule(of_chains, step)))
 
 
 @pairwise(
     {
-        "rule": ("multi_draft", "sample_and_match", "coupled"),
+        "rule": ("multi_draft", "traversal", "sample_and_match", "coupled"),
         "is_tree": {"chains": False, "trees": True},
         "dtype": NATIVE_DTYPES,
     }

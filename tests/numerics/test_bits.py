@@ -105,3 +105,17 @@ def test_weights_are_resident_once():
     before = model.weight_bytes
     assert before == 4 * sum(parameter.numel() for parameter in model.parameters())
     assert model.pack().weight_bytes == before
+
+
+@pytest.mark.parametrize("times", [False, True])
+def test_a_packed_layer_adds_after_its_activation(times: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    layer = Linear(24, 24, True, "silu")
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+        x, other = torch.randn(2, 9, 24, generator=generator)
+        plain = layer(x, None, other) if times else layer(x, other)
+        layer.pack()
+        packed = layer(x, None, other) if times else layer(x, other)
+    torch.testing.assert_close(packed, plain)
