@@ -45,8 +45,8 @@ FILES: Mapping[str, Mapping[str, str]] = {
         "Spec-Bench, T = 1": f"{_SPEC_BENCH} --per-category 4 {_REJECTION} --seeds 0 1 2 {_THREE}",
     },
     "every-strategy.md": {
-        "Every strategy, greedy": f"{_SPEC_BENCH} --per-category 2",
-        "Every strategy, T = 1": f"{_SPEC_BENCH} --per-category 2 {_REJECTION}",
+        "Every strategy, greedy": f"{_SPEC_BENCH} --per-category 1",
+        "Every strategy, T = 1": f"{_SPEC_BENCH} --per-category 1 {_REJECTION}",
         "Every strategy, batch 8, greedy": f"{_CONVERSATIONS} --batch-size 8",
         "Every strategy, batch 8, T = 1": f"{_CONVERSATIONS} --batch-size 8 {_REJECTION}",
     },
