@@ -1,6 +1,7 @@
 """Grammars in runs: every source, batches of rows with and without one, ends, forced drafts, and what is native."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -131,6 +132,17 @@ def test_a_node_without_an_id_matters_to_nobody_who_does_not_get_there():
     for source in (None, drafts.PromptLookup(2), drafts.SmallTransformer(WORDS.oracle(1), 2)):
         with pytest.raises(ValueError, match="request 1: its regex leaves no id at position 3 "):
             SpeculativeDecoder(oracle, source).generate([[0], [0, 1]], 4, [SamplingParams(), asked])
+
+
+def test_the_ends_of_a_chat_templates_turns_end_a_text_too():
+    oracle = TabularLM.random(4, 1, 0, eos_id=2)
+    oracle.tokenizer = pieces_of(("a", "b", END))
+    oracle.tokenizer.add_special_tokens(["<turn>"])
+    oracle.chat_template = SimpleNamespace(end_ids=(3,), stop_strings=())
+    (grammar,) = make_grammars(oracle, [SamplingParams(regex="a+").constraint], [1])
+    assert grammar.allowed(np.array([], dtype=np.int64)).tolist() == [True, False, False, False]
+    assert grammar.allowed(np.array([0])).tolist() == [True, False, True, True]
+    assert grammar.first_end(np.array([0, 0, 3]), 3) == 2
 
 
 def test_an_oracle_that_allows_none_of_the_grammars_ids_is_named():

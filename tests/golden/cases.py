@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from itertools import combinations
 
 import oracles
@@ -97,9 +97,11 @@ class Case:
         return zlib.crc32(str(self).encode()) % 2 == 1
 
     @property
-    def pairs(self) -> Iterable[tuple[object, object]]:
-        """What occurs together in the case."""
-        return combinations([*astuple(self), f"log-probabilities: {self.return_logprobs}"], 2)
+    def pairs(self) -> set[object]:
+        """What occurs together: a source in its world, and its row, its way and the other values two and two."""
+        row, *way = self.source.split(": ")
+        values = [self.world, row, *(f"way: {name}" for name in way), self.rule, self.batch, self.sampling]
+        return {(self.world, self.source), *combinations([*values, f"log-probabilities: {self.return_logprobs}"], 2)}
 
 
 CASES = tuple(
@@ -116,9 +118,9 @@ CASES = tuple(
 
 
 def covering(cases: Iterable[Case]) -> tuple[Case, ...]:
-    """Return some of the cases in which all occurs together, two and two, that does so in any of them.
+    """Return some of the cases in which all occurs together that does so in any of them: see ``Case.pairs``.
 
     Cases stand in an order of their own, dear ones last.
     """
     order = sorted(cases, key=lambda case: (case.world == "code", case.batch == 1, zlib.crc32(str(case).encode())))
-    return tuple(cover(order, lambda case: set(case.pairs)))
+    return tuple(cover(order, lambda case: case.pairs))

@@ -23,10 +23,10 @@ from specdec.verify import RULES, BlockVerification, MultiDraft, Standard, Trave
 from tests.native.build import SHARED, builds
 from tests.support.backends import laws_by, needed_kernels
 from tests.support.block_law import Shape, as_draft, drafts_of, target_probs
+from tests.support.pairwise import pairwise
 
 BUILDS = builds()
 NEAR = {torch.float64: 1e-14, torch.float32: 2e-6}
-both_types = pytest.mark.parametrize("dtype", NATIVE_DTYPES, ids=str)
 
 
 @pytest.fixture(autouse=True)
@@ -109,10 +109,14 @@ class Case:
 RULES_OF = [rule for rule in RULES.values() if rule.native_judge is not None and not rule.coupled]
 
 
-@both_types
-@pytest.mark.parametrize("rule", RULES_OF, ids=lambda rule: rule.name)
-@pytest.mark.parametrize("is_drawn", [False, True], ids=["chosen", "drawn"])
-@pytest.mark.parametrize("size", [1, 2, 33, 300])
+@pairwise(
+    {
+        "rule": {rule.name: rule for rule in RULES_OF},
+        "size": (1, 2, 33, 300),
+        "is_drawn": {"chosen": False, "drawn": True},
+        "dtype": NATIVE_DTYPES,
+    }
+)
 def test_laws_are_those_of_the_rules(size: int, is_drawn: bool, rule: VerificationRule, dtype: torch.dtype):
     generator = np.random.default_rng(size)
     for at in range(24):

@@ -7,7 +7,9 @@ import torch
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.eager import Transformer
 from oracles.transformer.linear import Linear
+from tests.support.backends import BITWISE_PACKS
 from tests.support.models import small_model
+from tests.support.pairwise import pairwise
 from tests.support.scoring import append
 
 SHAPES = [
@@ -28,8 +30,7 @@ def test_chunking_of_the_prompt_changes_no_bit(changes, pack):
         assert torch.equal(append(model, model.new_cache(1, 200), 0, ids, width=width), whole), width
 
 
-@pytest.mark.parametrize("changes", SHAPES)
-@pytest.mark.parametrize("batch", [2, 9, 64])
+@pairwise({"changes": SHAPES, "batch": (2, 9, 64), "pack": BITWISE_PACKS})
 def test_batch_mates_lengths_and_holes_change_no_bit(changes, batch, pack):
     model = pack(small_model(**changes))
     generator = torch.Generator().manual_seed(batch)

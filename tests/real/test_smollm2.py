@@ -1,5 +1,6 @@
 """SmolLM2-135M-Instruct as it was published (``make real-test``); not run where it was not fetched."""
 
+import json
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -189,3 +190,23 @@ def test_every_chain_of_the_registry_writes_plain_decodings_tokens(name: str, wa
 def test_every_other_source_does(name: str, way: str) -> None:
     source = OTHERS[name][way](models())
     assert decoded(source, rule_of(source), 0.0, batch_size=2) == plain()
+
+
+def test_answers_follow_a_schema_with_and_without_drafts() -> None:
+    oracle = oracles.load("smollm2", arithmetic="int8")
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 16}, "size": {"enum": ["small", "large"]}},
+        "required": ["city", "size"],
+        "additionalProperties": False,
+    }
+    prompts = [[{"role": "user", "content": f"Describe {name} as JSON."}] for name in ("Paris", "Bergen")]
+    asked = [SamplingParams(json_schema=schema), SamplingParams(json_schema=schema, temperature=1.0)]
+    plain = SpeculativeDecoder(oracle, rule="coupled").generate(prompts, 60, asked)
+    source = drafts.Cascade([drafts.Forced(max_ids=4), drafts.PromptLookup(3)])
+    drafted = SpeculativeDecoder(oracle, source, rule="coupled").generate(prompts, 60, asked)
+    assert drafted.tokens == plain.tokens
+    assert plain.texts is not None
+    assert plain.finish_reasons == ["stop", "stop"]
+    assert all(json.loads(text)["size"] in ("small", "large") for text in plain.texts)
+    assert drafted.stats.block_efficiency > 1.1
