@@ -1,13 +1,13 @@
 """Oracles whose every law is written down in a table: the ground truth of exactness tests."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.cache import PagedKVCache
+from specdec.cache import PAGE, PagedKVCache, TensorMemory
 from specdec.contracts import IntArray, OracleDefaults, Scores, Want, describe_oracle
 
 ROW_SUM_TOLERANCE = 1e-9
@@ -115,7 +115,25 @@ class TabularLM(OracleDefaults):
         Raises:
             ValueError: it would exceed ``max_cache_bytes``.
         """
-        return PagedKVCache((), (), num_rows, capacity, torch.int64, self.device, max_cache_bytes)
+        return PagedKVCache.alone((), (), num_rows, capacity, torch.int64, self.device, max_cache_bytes)
+
+    @property
+    def prefix_key(self) -> Hashable:
+        """See ``specdec.contracts.PrefixOracle``: what a page holds are ids alone."""
+        return self.backend, self.device
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page."""
+        return 8 * PAGE
+
+    def new_memory(self, num_pages: int) -> TensorMemory:
+        """Return an empty memory of pages."""
+        return TensorMemory((), (), num_pages, torch.int64, self.device)
+
+    def cache_on(self, memory: TensorMemory, num_rows: int, capacity: int) -> PagedKVCache:
+        """Return a cache of rows without pages, on a memory."""
+        return PagedKVCache(memory, num_rows, capacity, is_seated=False)
 
     def score(
         self,

@@ -56,7 +56,7 @@ class BlockTrunk(nn.Module):
         """Return an empty cache; a block takes as many slots as it has tokens, after those of the context."""
         like = self.norm.weight
         leading, trailing, slots = cache_shape(self.config, capacity)
-        return PagedKVCache(leading, trailing, num_rows, slots, like.dtype, like.device, max_cache_bytes)
+        return PagedKVCache.alone(leading, trailing, num_rows, slots, like.dtype, like.device, max_cache_bytes)
 
     @torch.no_grad()
     def remember(self, cache: PagedKVCache, rows: IntArray, counts: IntArray, states: Sequence[Tensor]) -> None:

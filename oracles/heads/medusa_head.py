@@ -111,7 +111,7 @@ class MedusaHead:
             ValueError: it would exceed ``max_cache_bytes`` (None: half of the free memory).
         """
         size = (self.shape.hidden_size,)
-        return PagedKVCache((), size, num_rows, capacity, self.oracle.dtype, self.oracle.device, max_cache_bytes)
+        return PagedKVCache.alone((), size, num_rows, capacity, self.oracle.dtype, self.oracle.device, max_cache_bytes)
 
     @torch.no_grad()
     def put(self, features: Features, cache: PagedKVCache) -> None:

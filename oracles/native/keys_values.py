@@ -35,6 +35,7 @@ class NativeMemory(PageMemory):
 
     def __init__(self, config: TransformerConfig, num_pages: int) -> None:
         super().__init__(num_pages)
+        self._config = config
         size, leading = config.head_size, (config.num_layers, config.kv_heads, num_pages)
         self.keys = floats(*leading, size, PAGE).zero_()
         self.values = floats(*leading, PAGE, round_up(size, WIDTH)).zero_()
@@ -49,6 +50,32 @@ class NativeMemory(PageMemory):
         self.keys.index_fill_(2, at, 0)
         self.values.index_fill_(2, at, 0)
 
+    def copy(self, num_pages: int) -> "NativeMemory":
+        other, count = NativeMemory(self._config, num_pages), self.pool.num_pages
+        for mine, theirs in zip(self.tensors, other.tensors, strict=True):
+            theirs[:, :, :count] = mine
+        other.pool.inherit(self.pool)
+        return other
+
+    @classmethod
+    def for_rows(cls, config: TransformerConfig, num_rows: int, capacity: int, max_bytes: int | None) -> "NativeMemory":
+        """Return a memory with pages for all slots of some rows.
+
+        Args:
+            config: the model's shape.
+            num_rows, capacity: rows, and slots of each.
+            max_bytes: refuse to be larger (None: half of the memory that is free).
+
+        Raises:
+            ValueError: it would exceed ``max_bytes``.
+
+        Cost: 4 * layers * KV heads * (head size + head size rounded up to 16) * rows * capacity bytes.
+        """
+        per_row = count_pages(capacity)
+        limit = free_memory(torch.device("cpu")) // 2 if max_bytes is None else max_bytes
+        check_fits(num_rows * per_row * page_bytes(config), num_rows, per_row * PAGE, limit)
+        return cls(config, num_rows * per_row)
+
 
 class NativeCache(PagedCache):
     """Hold keys and values of rows in pages.
@@ -56,33 +83,19 @@ class NativeCache(PagedCache):
     Compiled code that drafts keeps its books by itself.
 
     Args:
-        config: the model's shape.
-        model: its structure; only sizes are read.
-        num_rows: sequences.
+        memory, num_rows, is_seated: see ``PagedCache``.
+        model: structure of the model; only sizes are read.
         capacity: slots per row, rounded up to whole pages.
-        max_bytes: refuse to be larger (None: half of the memory that is free).
 
-    Raises:
-        ValueError: it would exceed ``max_bytes``.
-
-    Cost: 4 * layers * KV heads * (head size + head size rounded up to 16) * rows * capacity bytes, allocated once.
-        ``commit`` of a chain, ``truncate``: a length; of a tree: one copy of the path's keys and values.
+    Cost: ``commit`` of a chain, ``truncate``: a length; of a tree: one copy of the path's keys and values.
     """
 
     memory: NativeMemory
 
     def __init__(
-        self,
-        config: TransformerConfig,
-        model: bindings.Model,
-        num_rows: int,
-        capacity: int,
-        max_bytes: int | None = None,
+        self, memory: NativeMemory, model: bindings.Model, num_rows: int, capacity: int, is_seated: bool = True
     ) -> None:
-        per_row = count_pages(capacity)
-        limit = free_memory(torch.device("cpu")) // 2 if max_bytes is None else max_bytes
-        check_fits(num_rows * per_row * page_bytes(config), num_rows, per_row * PAGE, limit)
-        super().__init__(NativeMemory(config, num_rows * per_row), num_rows, per_row * PAGE)
+        super().__init__(memory, num_rows, count_pages(capacity) * PAGE, is_seated)
         self.struct = bindings.Cache(
             keys=self.memory.keys.data_ptr(),
             values=self.memory.values.data_ptr(),

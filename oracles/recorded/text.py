@@ -137,7 +137,7 @@ class RecordedText(OracleDefaults):
         Raises:
             ValueError: it would exceed ``max_cache_bytes``.
         """
-        return PagedKVCache((), (), num_rows, capacity, torch.int64, self.device, max_cache_bytes)
+        return PagedKVCache.alone((), (), num_rows, capacity, torch.int64, self.device, max_cache_bytes)
 
     def score(
         self,

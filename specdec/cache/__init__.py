@@ -2,7 +2,7 @@
 
 from specdec.cache.feature_cache import FeatureCache, FeatureSlots
 from specdec.cache.page_pool import PAGE, PagePool, count_pages
-from specdec.cache.paged_cache import PagedCache, PagedKVCache, PageMemory
+from specdec.cache.paged_cache import PagedCache, PagedKVCache, PageMemory, TensorMemory
 from specdec.cache.prefill import CHUNK, prefill
 from specdec.cache.slot_cache import KVCache, SlotCache, check_fits, free_memory, move_kept
 
@@ -17,6 +17,7 @@ __all__ = [
     "PagedCache",
     "PagedKVCache",
     "SlotCache",
+    "TensorMemory",
     "check_fits",
     "count_pages",
     "free_memory",

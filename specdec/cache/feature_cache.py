@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from specdec.cache.page_pool import PAGE, count_pages
-from specdec.cache.paged_cache import PagedKVCache
+from specdec.cache.paged_cache import PagedKVCache, TensorMemory
 from specdec.cache.slot_cache import SlotCache, check_fits, free_memory, move_kept
 from specdec.contracts import IntArray
 from specdec.transfers import on_device, together_on_device
@@ -91,7 +91,7 @@ class FeatureCache(FeatureSlots, PagedKVCache):
     """Hold keys and values in pages of one tensor, and features.
 
     Args:
-        leading, trailing, num_rows, capacity, dtype, device, max_bytes: see ``PagedKVCache``.
+        leading, trailing, num_rows, capacity, dtype, device, max_bytes: see ``PagedKVCache.alone``.
         feature_size: width of a feature.
 
     Raises:
@@ -115,7 +115,7 @@ class FeatureCache(FeatureSlots, PagedKVCache):
         slots, slot = count_pages(capacity) * PAGE, math.prod(leading) * math.prod(trailing)
         size = (num_rows * slots + PAGE) * slot + num_rows * (capacity + 1) * feature_size
         check_fits(size * dtype.itemsize, num_rows, capacity, limit)
-        super().__init__(leading, trailing, num_rows, capacity, dtype, device, limit)
+        super().__init__(TensorMemory(leading, trailing, slots // PAGE * num_rows, dtype, device), num_rows, capacity)
         self._make_features(feature_size, dtype, device)
 
     @property

@@ -62,6 +62,7 @@ class SlotCache(ABC):
         # Compiled code may be told where these lie: they stay the same arrays.
         self._lengths: IntArray = np.zeros(num_rows, dtype=np.int64)
         self._written: IntArray = np.zeros(num_rows, dtype=np.int64)
+        self._shared: IntArray = np.zeros(num_rows, dtype=np.int64)  # slots of each row that others may read
         self.lengths: IntArray = self._lengths.view()
         self.lengths.flags.writeable = False
 
@@ -129,11 +130,13 @@ class SlotCache(ABC):
         """Roll ``rows`` back to ``lengths`` ``[B]``.
 
         Raises:
-            ValueError: a length is negative or longer than what stands.
+            ValueError: a length is negative or longer than what stands, or others may read what follows it.
         """
-        if min(lengths.tolist(), default=0) < 0 or max((lengths - self._lengths[rows]).tolist(), default=0) > 0:
+        cut, added = lengths - self._shared[rows], lengths - self._lengths[rows]
+        if min(cut.tolist(), default=0) < 0 or max(added.tolist(), default=0) > 0:
             raise ValueError(
-                f"cannot truncate rows {rows.tolist()} of lengths {self._lengths[rows].tolist()} to {lengths.tolist()}"
+                f"cannot truncate rows {rows.tolist()} of lengths {self._lengths[rows].tolist()} to {lengths.tolist()}: "
+                f"give lengths up to these, and not below the {self._shared[rows].tolist()} slots that others may read"
             )
         self._lengths[rows] = lengths
 

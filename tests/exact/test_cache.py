@@ -17,7 +17,7 @@ def contiguous_cache(rows: int = 3, capacity: int = 32, max_bytes: int | None = 
 
 
 def paged_cache(rows: int = 3, capacity: int = 32, max_bytes: int | None = None) -> PagedKVCache:
-    return PagedKVCache((), (), rows, capacity, torch.int64, torch.device("cpu"), max_bytes)
+    return PagedKVCache.alone((), (), rows, capacity, torch.int64, torch.device("cpu"), max_bytes)
 
 
 every_layout = pytest.mark.parametrize("id_cache", [contiguous_cache, paged_cache])
