@@ -135,7 +135,7 @@ class SlotCache(ABC):
         cut, added = lengths - self._shared[rows], lengths - self._lengths[rows]
         if min(cut.tolist(), default=0) < 0 or max(added.tolist(), default=0) > 0:
             raise ValueError(
-                f"cannot truncate rows {rows.tolist()} of lengths {self._lengths[rows].tolist()} to {lengths.tolist()}: "
+                f"cannot cut rows {rows.tolist()} of lengths {self._lengths[rows].tolist()} to {lengths.tolist()}: "
                 f"give lengths up to these, and not below the {self._shared[rows].tolist()} slots that others may read"
             )
         self._lengths[rows] = lengths
