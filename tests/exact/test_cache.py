@@ -85,8 +85,8 @@ def test_a_tree_near_the_end_of_the_capacity_commits(id_cache):
     ("act", "message"),
     [
         (lambda cache: cache.reserve(np.array([1]), 33), "row 1 .* capacity is 32"),
-        (lambda cache: cache.truncate(np.array([0]), np.array([1])), "cannot truncate"),
-        (lambda cache: cache.truncate(np.array([0]), np.array([-1])), "cannot truncate"),
+        (lambda cache: cache.truncate(np.array([0]), np.array([1])), "cannot cut"),
+        (lambda cache: cache.truncate(np.array([0]), np.array([-1])), "cannot cut"),
         (lambda cache: cache.commit(np.array([0]), None, np.array([1])), "never scored"),
         (lambda cache: contiguous_cache(max_bytes=3 * 32 * 8 - 1), "max_cache_bytes"),
         (lambda cache: paged_cache(max_bytes=(3 * 32 + 16) * 8 - 1), "max_cache_bytes"),
