@@ -55,7 +55,7 @@ from specdec.sampling import (
     seed_keys,
 )
 from specdec.stats import Records, StatsRecorder
-from specdec.transfers import on_host, stage
+from specdec.transfers import stage
 from specdec.verify import resolve_rule
 
 
@@ -297,17 +297,14 @@ class SpeculativeDecoder:
         return Frame(rows, seated.requests, seated, context, warping, budget, randomness, pending, uploads)
 
     def _record(self, outcome: StepOutcome, draft: Draft, frame: Frame, seconds: dict[str, float]) -> StepInfo:
-        shortened = frame.budget.max_depth < self.offers.max_depth
-        if draft.shortened is not None:
-            shortened = shortened | on_host(draft.shortened)
         return record(
             outcome,
+            draft,
             requests=frame.requests,
             num_committed=frame.context.num_committed,
-            shortened=shortened,
+            shortened=frame.budget.max_depth < self.offers.max_depth,
             seconds=seconds,
-            source_names=draft.source_names or (self.draft.name,),
-            stages=draft.stages,
+            name=self.draft.name,
         )
 
     def _emit(self, state: State, frame: Frame, outcome: StepOutcome, scores: Scores) -> None:
