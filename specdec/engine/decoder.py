@@ -138,10 +138,10 @@ class SpeculativeDecoder:
         Raises:
             ValueError: an argument is unusable (named, with the fix), before anything is computed; or, in a step, a
                 draft or a verdict breaks its contract (names source or rule, and the request), or a grammar leaves no
-                id, or ends before ``min_new_tokens`` (names request and position).
+                id or ends too early (names request and position).
             ImportError: a grammar is asked for, and its library is missing.
-            FloatingPointError: the logits of the oracle, or of a model drafted with, hold NaN or +inf, or the oracle's
-                allow no token; names request and position.
+            FloatingPointError: logits of the oracle or of a draft model hold NaN or +inf, or the oracle's allow no
+                token; names request and position.
         """
         state = self.start(prompts, max_new_tokens, sampling, seed, stop, batch_size, return_logprobs)
         while state.has_work:
@@ -205,8 +205,7 @@ class SpeculativeDecoder:
         state.begin_step()
         if state.slots.waiting:
             self._admit(state)
-        frame = self._frame(state)
-        clock = state.clock()
+        frame, clock = self._frame(state), state.clock()
 
         draft = state.session.propose(frame.rows, frame.context, frame.budget, frame.randomness.extend("draft"))
         check_form(self.draft, self.offers, draft, len(frame.rows), self.oracle)
