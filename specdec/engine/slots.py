@@ -1,7 +1,7 @@
 """Which request sits in which cache row, and the ids that stand there: plain bookkeeping, testable without a model."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -73,12 +73,20 @@ class Slots:
         self.to_come.remove(request)
         self.waiting.append(request)
 
-    def admit(self) -> IntArray:
-        """Seat waiting requests in idle rows and return those rows, ascending."""
-        seated = np.flatnonzero(self.occupants == IDLE)[: len(self.waiting)]
-        for row in seated:
+    def admit(self, seat: Callable[[int, Request], bool]) -> IntArray:
+        """Seat waiting requests, in their order, in idle rows and return those rows, ascending.
+
+        Args:
+            seat: gives a request a row of the cache, or returns that it has to wait, and all after it.
+        """
+        idle = np.flatnonzero(self.occupants == IDLE)[: len(self.waiting)]
+        seated = idle
+        for place, row in enumerate(idle.tolist()):
+            request = self.requests[self.waiting[0]]
+            if not seat(row, request):
+                seated = idle[:place]
+                break
             index = self.waiting.popleft()
-            request = self.requests[index]
             length = len(request.prompt)
             self.ids[row, :length] = request.prompt
             self.num_committed[row] = self.prompt_lengths[row] = length

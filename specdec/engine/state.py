@@ -8,6 +8,7 @@ import numpy as np
 
 from specdec.contracts import BoolArray, Budget, Cache, Context, DraftSession, IntArray, Randomness, close_session
 from specdec.engine.metering import Meter
+from specdec.engine.seating import Seating
 from specdec.engine.slots import IDLE, Slots
 from specdec.requests import FinishReason
 from specdec.sampling import BatchWarping, ParameterTable
@@ -47,7 +48,8 @@ class State:
     """
 
     slots: Slots
-    cache: Cache
+    seating: Seating
+    cache: Cache = field(init=False)
     session: DraftSession
     params: ParameterTable
     keys: IntArray
@@ -61,6 +63,9 @@ class State:
     started: float = field(default_factory=time.perf_counter)
     _seated: Seated | None = None
     _in_step: bool = False
+
+    def __post_init__(self) -> None:
+        self.cache = self.seating.cache
 
     @property
     def has_work(self) -> bool:
@@ -127,6 +132,14 @@ class State:
             raise ValueError(
                 "a step of this state was interrupted, by an error or by Ctrl-C, so that its cache and its texts may "
                 "disagree, and it cannot go on: call start again; state.emitted() has what was emitted so far"
+            )
+
+    def check_progress(self) -> None:
+        """Raise ValueError if requests wait and none is in flight: others have the pages that they wait for."""
+        if not self.slots.rows.size:
+            raise ValueError(
+                "no request of this run finds the pages that it needs, for another run of this decoder has them: "
+                "finish that one first, or raise max_cache_bytes"
             )
 
     def emitted(self) -> list[list[int]]:
