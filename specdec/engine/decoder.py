@@ -282,8 +282,7 @@ class SpeculativeDecoder:
         """Return the step's view of the rows in flight."""
         seated, slots = state.seated, state.slots
         rows, num_committed = seated.rows, slots.num_committed[seated.rows]
-        ids = slots.ids[:, : max(num_committed.tolist())].take(rows, axis=0)
-        pending = slots.ids[rows, num_committed - 1]
+        ids, pending = slots.ids[:, : num_committed.max()].take(rows, axis=0), slots.ids[rows, num_committed - 1]
         warping = BatchWarping(
             seated.params, ids, num_committed, seated.prompt_lengths, self.oracle.eos_ids, self.kernels
         )
