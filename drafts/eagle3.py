@@ -66,6 +66,6 @@ def _check_head(head: SteppingHead) -> None:
     lacks = [part for part in parts if not hasattr(head, part)]
     if lacks:
         raise ValueError(
-            f"head is a {type(head).__name__} and lacks {', '.join(lacks)}: give a stepping head, such as "
+            f"head is of type {type(head).__name__} and lacks {', '.join(lacks)}: give a stepping head, such as "
             "oracles.load_head returns for EAGLE-3 (exit heads are for drafts.EarlyExit)"
         )

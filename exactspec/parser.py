@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
     """Parse options that are written out; an error stands first, and the usage, if it is short, last.
 
     Args:
-        description: whose lines are kept.
+        description: whose lines are kept, without the marks of code.
         options: of ``argparse.ArgumentParser``.
     """
 
@@ -47,7 +47,8 @@ class Parser(argparse.ArgumentParser):
             "formatter_class": argparse.RawDescriptionHelpFormatter,
             "allow_abbrev": False,
         }
-        super().__init__(description=description, **ours | options)
+        plain = None if description is None else description.replace("``", "")
+        super().__init__(description=plain, **ours | options)
 
     def error(self, message: str) -> NoReturn:
         """End the program with status 2: what is wrong, then the usage, or how the options are listed."""

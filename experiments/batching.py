@@ -216,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows = [row for size, made in decoders.items() for row in rows_of(arguments, usable, size, made)]
         facts = provenance(arguments, oracle.device, oracle.backend) | {"chat": prompt_facts(oracle, usable)}
         write_whole(folder / "batching.json", json.dumps({"provenance": facts, "rows": rows}, indent=1) + "\n")
-        head = f"{facts['processor']}, {facts['backend']} passes, {facts['threads']} threads; {len(usable)} requests."
+        head = f"{facts['processor']}, {facts['backend']} passes, threads {facts['threads']}; {len(usable)} requests."
         show([Table("Static and continuous batches", rows, head, legend=COLUMNS)])
         print(f"\nWritten: {folder}")
     return 0

@@ -148,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             folder / "advice.json",
             json.dumps({"provenance": facts, "left out": left_out, "cells": done}, indent=1) + "\n",
         )
-        show([*report(done, left_out), f"{facts['processor']}, {facts['backend']} passes, {facts['threads']} threads."])
+        show([*report(done, left_out), f"{facts['processor']}, {facts['backend']} passes, threads {facts['threads']}."])
         print(f"\nWritten: {folder}")
         return journal.finish(cell.index for cell in cells)
 

@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         done = [entry for entry in entries if entry["error"] is None]
         facts = provenance(arguments, oracle.device, oracle.backend) | {"chat": prompt_facts(oracle, usable)}
         write_whole(folder / "crossover.json", json.dumps({"provenance": facts, "sizes": done}, indent=1) + "\n")
-        print(f"{facts['processor']}, {facts['backend']} passes, {facts['threads']} threads.\n")
+        print(f"{facts['processor']}, {facts['backend']} passes, threads {facts['threads']}.\n")
         if done:
             draw(folder / "crossover.png", done)
             show(report(done))

@@ -313,7 +313,7 @@ def heading_of(outcome: Outcome, facts: Mapping[str, Any]) -> str:
         f"Speed-up over plain decoding on the same prompts, {way_of(chosen)}, batch {chosen['batch_size']}, "
         f"{chosen['max_new_tokens']} new tokens; 95 % intervals clustered by {unit} (delta method). "
         f"{_few(outcome, unit)}"
-        f"{facts['device']}, {facts['backend']} passes, {facts['threads']} threads; {sizes}."
+        f"{facts['device']}, {facts['backend']} passes, threads {facts['threads']}; {sizes}."
     )
 
 

@@ -73,7 +73,7 @@ def report(study: Study) -> list[Shown]:
         "Arms": stack_tables.idea_rows(subject, names),
     }
     told: list[Shown] = [
-        f"{machine()}; {options.threads} threads; {options.subject}: prompts of {subject.prompt_length} ids, "
+        f"{machine()}; threads {options.threads}; {options.subject}: prompts of {subject.prompt_length} ids, "
         f"{subject.num_new} new ones; {options.rounds} rounds."
     ]
     if len(results.commits) > 1:

@@ -151,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         loads.sort(key=lambda load: (load.rate, [*measuring.arms].index(load.arm)))
         facts = provenance(arguments, oracle.device, oracle.backend) | {"chat": prompt_facts(oracle, usable)}
         _write(folder, loads, arguments, facts)
-        print(f"{facts['processor']}, {facts['backend']} passes, {facts['threads']} threads.\n")
+        print(f"{facts['processor']}, {facts['backend']} passes, threads {facts['threads']}.\n")
         with refusing("load"):
             show(report(loads, arguments, entries[0]), arguments["wide"])
         print(f"\nWritten: {folder}")

@@ -45,7 +45,7 @@ def report(study: Study) -> list[Shown]:
         },
     }
     told: list[Shown] = [
-        f"{machine()}; {options.threads} threads; {options.subject}: prompts of {study.subject.prompt_length} ids, "
+        f"{machine()}; threads {options.threads}; {options.subject}: prompts of {study.subject.prompt_length} ids, "
         f"{num_new} new ones; {options.rounds} rounds."
     ]
     if len(results.commits) > 1:

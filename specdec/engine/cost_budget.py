@@ -22,7 +22,7 @@ class CostBudget:
         belief: see ``SharedBudget``.
 
     Raises:
-        ValueError: a number out of its range.
+        ValueError: no calibration, or a number out of its range.
 
     Guarantee: as of ``SharedBudget``.
     Cost: as of ``SharedBudget``, and O(num_draft_tokens) a step. Drafting costs what it costs without a budget.
@@ -39,6 +39,11 @@ class CostBudget:
 
     def __post_init__(self) -> None:
         number = self.num_draft_tokens
+        if not isinstance(self.calibration, Calibration):
+            raise ValueError(
+                f"calibration={self.calibration!r} is no Calibration: give what specdec.calibrate returns, or "
+                "Calibration.independent(...)"
+            )
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
             raise ValueError(f"num_draft_tokens must be 0 or a larger integer, not {number!r}")
         check_belief(self.belief)

@@ -26,7 +26,7 @@ from specdec.engine.no_draft import NoDraft
 from specdec.engine.outcome import StepOutcome
 from specdec.engine.result import Result, StreamEvent, exactness_claim, is_reproducible, logprobs_of, provenance_of
 from specdec.engine.scoring import Scorer
-from specdec.engine.seating import NewRows, Prefixes
+from specdec.engine.seating import rows_of
 from specdec.engine.shared_budget import NodeBudget, share
 from specdec.engine.slots import Slots
 from specdec.engine.state import Frame, State
@@ -95,9 +95,9 @@ class SpeculativeDecoder:
         self.oracle = oracle
         self.draft: DraftSource = NoDraft() if draft is None else draft
         self.budget, chosen = budget, resolve_rule(rule)
-        self.draft = share(self.draft, budget, chosen.coupled)
         check_pair(oracle, self.draft, chosen)
-        self._rows = (Prefixes if prefix_sharing else NewRows)(oracle, max_cache_bytes)
+        self.draft = share(self.draft, budget, chosen.coupled)
+        self._rows = rows_of(oracle, max_cache_bytes, prefix_sharing)
         self.kernels: Kernels = resolve_kernels(kernels, oracle.device)
         self.randomness: RandomnessFactory = partial(Coupled if chosen.coupled else Keyed.at, kernels=self.kernels)
         self.offers, self._is_here = self.draft.offers, oracle.device.type == "cpu"

@@ -178,7 +178,8 @@ class Prefixes:
         if key != self._key:
             self._memory, self._key = None, key
         if self._max_bytes is not None:
-            wanted = self._max_bytes // oracle.page_bytes - 1  # and one that padding may be written to
+            # One more is that which padding may be written to.
+            wanted = max(self._max_bytes // oracle.page_bytes - 1, 0)
         elif self._memory is not None and self._memory.pool.num_pages >= num_pages:
             return
         else:
@@ -188,3 +189,21 @@ class Prefixes:
             self._memory = oracle.new_memory(wanted)
         elif wanted > self._memory.pool.num_pages:
             self._memory = self._memory.copy(wanted)
+
+
+def rows_of(oracle: Oracle, max_bytes: int | None, prefix_sharing: bool) -> NewRows | Prefixes:
+    """Return where the rows of a decoder's runs come from.
+
+    Args:
+        oracle: whose.
+        max_bytes: bound of the cache's memory; None: half of what is free.
+        prefix_sharing: keep what was read from one run to the next.
+
+    Raises:
+        ValueError: a value of another type, or the oracle's rows are no tables of pages.
+    """
+    if not isinstance(prefix_sharing, bool):
+        raise ValueError(f"prefix_sharing={prefix_sharing!r} must be True or False")
+    if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1):
+        raise ValueError(f"max_cache_bytes={max_bytes!r} must be a positive integer, or None")
+    return (Prefixes if prefix_sharing else NewRows)(oracle, max_bytes)

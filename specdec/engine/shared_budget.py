@@ -19,7 +19,6 @@ from specdec.contracts import (
     Randomness,
     WatchedSession,
     WatchedSource,
-    check_source,
     check_tensors,
 )
 from specdec.transfers import on_device, on_host
@@ -151,7 +150,6 @@ def share(source: DraftSource, budget: NodeBudget | None, coupled: bool) -> Draf
     is_one = callable(getattr(budget, "take", None)) and isinstance(getattr(budget, "lossless", None), bool)
     if isinstance(budget, type) or not is_one:
         raise ValueError(f"budget={budget!r} is no object with take and lossless: give specdec.SharedBudget(max_nodes)")
-    check_source(source, "draft")
     if source.needs.cache_of is not None:
         raise ValueError(
             f"draft {source.name!r} runs a part of the pass itself, on the oracle's cache, before a budget can choose: "

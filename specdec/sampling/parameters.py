@@ -124,7 +124,10 @@ class SamplingParams:
         for name in _GRAMMARS:
             if (value := getattr(self, name)) is not None:
                 try:
-                    return Constraint(name, value if isinstance(value, str) else json.dumps(dict(value)))
+                    text = value if isinstance(value, str) else json.dumps(dict(value))
+                    if name == "json_schema":
+                        json.loads(text)
+                    return Constraint(name, text)
                 except (TypeError, ValueError) as error:
                     raise ValueError(f"SamplingParams: json_schema={value!r} is no JSON: {error}") from error
         return None

@@ -109,6 +109,7 @@ def test_helps_load_no_library(helps):
     assert loaded == []
     for name, text in texts.items():
         assert text.startswith(f"usage: exactspec {name} [-h]"), name
+        assert "``" not in text, name
 
 
 def test_helps_are_the_same_with_libraries(helps):

@@ -185,6 +185,8 @@ def test_a_budget_by_cost_takes_the_best_of_a_number_that_no_draft_decides():
             assert (CostBudget(calibration, 4).take(draft) == SharedBudget(number).take(draft)).all()
     with pytest.raises(ValueError, match="num_draft_tokens"):
         CostBudget(calibration, -1)
+    with pytest.raises(ValueError, match=r"calibration=3 is no Calibration: give what specdec\.calibrate returns"):
+        CostBudget(3, 1)
     with pytest.raises(ValueError, match="belief"):
         CostBudget(calibration, 1, belief=2)
 

@@ -143,6 +143,8 @@ def test_what_can_never_fit_is_refused_before_compute():
     decoder = SpeculativeDecoder(oracle, prefix_sharing=True, max_cache_bytes=4 * oracle.page_bytes)
     with pytest.raises(ValueError, match=r"request 1 may fill 4 pages of 16 slots, and max_cache_bytes = 512 holds 3"):
         decoder.start([[1, 2, 3], TEXT[:40]], 20)
+    with pytest.raises(ValueError, match="request 0 may fill 1 pages of 16 slots, and max_cache_bytes = 1 holds 0"):
+        SpeculativeDecoder(oracle, prefix_sharing=True, max_cache_bytes=1).start([[1]], 2)
 
 
 def test_rows_that_lie_in_one_piece_are_refused(monkeypatch):

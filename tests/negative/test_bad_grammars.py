@@ -16,6 +16,7 @@ from tests.support.registry import SIX_IDS
         ({"regex": 3}, "regex=3 must be text"),
         ({"json_schema": ["a"]}, "json_schema=.* must be a mapping, or JSON text"),
         ({"json_schema": {"a": object()}}, "is no JSON"),
+        ({"json_schema": "schema.json"}, "json_schema='schema.json' is no JSON: Expecting value: line 1 column 1"),
         ({"regex": "a", "grammar": 'start: "a"'}, "give one of regex and grammar"),
     ],
 )
@@ -28,7 +29,7 @@ def test_parameters_name_what_is_wrong(given, message):
     ("given", "message"),
     [
         ({"regex": "[ab"}, r"sampling\[1\].regex is not usable: (?s:.*)unclosed"),
-        ({"json_schema": "{"}, r"sampling\[1\].json_schema is not usable"),
+        ({"json_schema": "false"}, r"sampling\[1\].json_schema is not usable"),
         ({"json_schema": {"type": "no such type"}}, r"sampling\[1\].json_schema is not usable"),
         ({"grammar": 'begin: "a"'}, r"sampling\[1\].grammar is not usable"),
         ({"regex": ""}, "request 1: its regex allows no id of this vocabulary at the start"),

@@ -336,6 +336,24 @@ def test_a_source_that_exceeds_its_budget_is_named():
         SpeculativeDecoder(Counting(), Greedy()).generate([[1]], 2)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"prefix_sharing": "no"}, "prefix_sharing='no' must be True or False"),
+        ({"max_cache_bytes": "2 GB"}, "max_cache_bytes='2 GB' must be a positive integer, or None"),
+        ({"max_cache_bytes": 0}, "max_cache_bytes=0 must be a positive integer, or None"),
+    ],
+)
+def test_options_of_the_cache_are_checked_when_the_decoder_is_made(given, said):
+    with pytest.raises(ValueError, match=said):
+        SpeculativeDecoder(Counting(), **given)
+
+
+def test_a_rule_that_declares_nothing_is_refused_with_what_it_lacks():
+    with pytest.raises(ValueError, match="rule function lacks name, lossless, trees, coupled, native_judge: derive it"):
+        SpeculativeDecoder(Counting(), rule=lambda draft, laws: None)
+
+
 def test_a_cache_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="max_cache_bytes"):
         SpeculativeDecoder(Counting(), max_cache_bytes=100).generate([[1]] * 8, 50)
