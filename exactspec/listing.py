@@ -31,6 +31,7 @@ GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
     "Questions": {
         "batching": "static against continuous batches",
         "crossover": "up to which batch drafts pay",
+        "load": "requests that arrive over time: latency, goodput",
         "lengths": "prompts of many lengths",
         "threshold": "draft lengths that follow confidence",
         "trees": "trees by shape and size, beside theory",

@@ -23,6 +23,12 @@ _SMOLLM2 = "python -m experiments.spec_bench --oracle smollm2 --arithmetic int8 
 # What ``make real`` measures SmolLM2 with.
 _CONVERSATIONS = f"{_SMOLLM2} --file experiments/prompts/conversations.jsonl --max-new-tokens 128"
 REAL = f"{_CONVERSATIONS} --strategies prompt_lookup small_transformer cascade lookahead"
+# Five arms at four rates: six minutes on two cores.
+_LOAD = (
+    "python -m experiments.load --oracle smollm2 --arithmetic int8 --prompts experiments/prompts/conversations.jsonl "
+    "--arms prompt_lookup:3 small_transformer:2 small_transformer:4 small_transformer:4/8 --batch-size 8 "
+    "--loads 0.3 0.6 0.9 1.2 --seconds 12 --goodput ttft:500 tpot:10"
+)
 # Its questions do not ship: docs/guides/spec-bench.md says where they are.
 QUESTIONS = "question.jsonl"
 _SPEC_BENCH = f"{_SMOLLM2} --file {QUESTIONS} --max-new-tokens 512"
@@ -71,6 +77,7 @@ FILES: Mapping[str, Mapping[str, str]] = {
     "precision.md": {"Precision": "python -m experiments.precision"},
     "advice.md": {"Advice": "python -m experiments.advise"},
     "batches.md": {"Static and continuous batches": "python -m experiments.batching"},
+    "load.md": {"SmolLM2 under load": _LOAD},
     "prompt-lengths.md": {"Prompts of many lengths": "python -m experiments.lengths"},
     "strategies.md": {
         "All strategies": "python -m experiments.compare",

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oracles.transformer.attention import BLOCK, CACHE_ROW_DIM, CACHE_SLOT_DIM
+from oracles.transformer.attention import BLOCK
 from oracles.transformer.config import TransformerConfig
 from specdec.cache import KVCache, check_fits, free_memory, move_kept
 from specdec.contracts import IntArray
 from specdec.transfers import Upload, stage
+
+CACHE_ROW_DIM, CACHE_SLOT_DIM = 2, 4
 
 
 def round_capacity(capacity: int) -> int:

@@ -11,7 +11,7 @@ from oracles.heads.spread import Spread
 from oracles.transformer.blocks import embedding
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.linear import Linear
-from specdec.cache import KVCache
+from specdec.cache import PagedKVCache
 from specdec.contracts import Features, HostOracle, IntArray
 
 
@@ -124,7 +124,7 @@ class DFlashHead:
         )
         return f"<block head: {self.num_laws} tokens a block{markov}, reads {self.shape.layers_said}>"
 
-    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> KVCache:
+    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> PagedKVCache:
         """Return an empty cache for ``capacity`` positions a row, with room for a block after them.
 
         Raises:
@@ -132,12 +132,12 @@ class DFlashHead:
         """
         return self.network.new_cache(num_rows, capacity + self.shape.block_size, max_cache_bytes)
 
-    def put(self, features: Features, cache: KVCache) -> None:
+    def put(self, features: Features, cache: PagedKVCache) -> None:
         """Take in features; see ``specdec.contracts.Head``. Cost: see ``BlockTrunk.remember``."""
         self.network.remember(cache, features.rows, features.counts, features.layers)
 
     @torch.no_grad()
-    def open_block(self, cache: KVCache, rows: IntArray, pending: Tensor, depth: int) -> "DFlashBlock":
+    def open_block(self, cache: PagedKVCache, rows: IntArray, pending: Tensor, depth: int) -> "DFlashBlock":
         """Return the blocks of some rows; see ``specdec.contracts.BlockHead``.
 
         Cost: one pass of the trunk over ``block_size`` tokens a row, and one read of the head for ``depth`` of them.

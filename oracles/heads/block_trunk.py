@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from oracles.heads.real_positions import real_positions
-from oracles.transformer.attention import CACHE_ROW_DIM, CACHE_SLOT_DIM, CachedAttention, cache_shape
+from oracles.transformer.attention import CachedAttention, cache_shape
 from oracles.transformer.blocks import Block, Norm, SelfAttention, at_once, pack_parts
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.linear import Linear
 from oracles.transformer.rotary import Rope, RotaryTable, rotate
-from specdec.cache import KVCache
+from specdec.cache import PagedKVCache
 from specdec.contracts import IntArray, Tree
 
 
@@ -58,14 +58,14 @@ class BlockTrunk(nn.Module):
         pack_parts(self)
         return self
 
-    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> KVCache:
+    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> PagedKVCache:
         """Return an empty cache; a block takes as many slots as it has tokens, after those of the context."""
         like = self.norm.weight
-        shape = cache_shape(self.config, num_rows, capacity)
-        return KVCache(shape, CACHE_ROW_DIM, CACHE_SLOT_DIM, like.dtype, like.device, max_cache_bytes)
+        leading, trailing, slots = cache_shape(self.config, capacity)
+        return PagedKVCache.alone(leading, trailing, num_rows, slots, like.dtype, like.device, max_cache_bytes)
 
     @torch.no_grad()
-    def remember(self, cache: KVCache, rows: IntArray, counts: IntArray, states: Sequence[Tensor]) -> None:
+    def remember(self, cache: PagedKVCache, rows: IntArray, counts: IntArray, states: Sequence[Tensor]) -> None:
         """Put positions into the cache, after those that stand in it.
 
         Args:
@@ -77,20 +77,20 @@ class BlockTrunk(nn.Module):
         Cost: one read of ``fc`` and of the layers' key and value projections, for real positions only.
         """
         first = cache.reserve(rows, counts)
-        places = real_positions(rows, first, counts, cache.payload.device)
+        places = real_positions(cache, rows, first, counts, cache.payload.device)
         if places is not None:
-            row, slot, at, column = places
+            line, slot, at, column = places
             side_by_side = torch.cat([state[at, column] for state in states], dim=-1)
             context = self.hidden_norm(self.fc(side_by_side.to(cache.payload.dtype)))
             rope = self.rotary.rows(slot, int((first + counts).max()), context.dtype)
             for layer, part in enumerate(self.attentions):
                 made = keys_and_values(part, context, rope)
                 for payload, value in zip(cache.payload[layer], made, strict=True):
-                    payload[row, :, slot, : self.config.head_size] = value
+                    payload[:, line, : self.config.head_size] = value.transpose(0, 1)
         cache.commit(rows, None, counts)
 
     @torch.no_grad()
-    def forward(self, cache: KVCache, rows: IntArray, embedded: Tensor) -> Tensor:
+    def forward(self, cache: PagedKVCache, rows: IntArray, embedded: Tensor) -> Tensor:
         """Return the stream ``[R, W, H]`` after the last layer of blocks ``[R, W, H]``, which the cache does not keep.
 
         Token i of a row's block stands at position ``cache.lengths[row] + i``.

@@ -9,7 +9,7 @@ from torch import Tensor
 from oracles.heads.eagle3_base import Eagle3Base
 from oracles.heads.eagle3_config import Eagle3Shape
 from oracles.heads.eagle3_network import Eagle3Network
-from oracles.transformer.attention import CACHE_ROW_DIM, CACHE_SLOT_DIM, CachedAttention, cache_shape
+from oracles.transformer.attention import CachedAttention, cache_shape
 from oracles.transformer.linear import Linear
 from oracles.transformer.pass_parts import check_call, wanted_logits
 from specdec.cache import FeatureCache
@@ -72,8 +72,9 @@ class Eagle3Head(Eagle3Base):
 
         Cost: 2 * KV heads * head size + hidden size numbers a slot.
         """
-        shape, size = cache_shape(self.config, num_rows, capacity), self.config.hidden_size
-        return FeatureCache(shape, CACHE_ROW_DIM, CACHE_SLOT_DIM, self.dtype, self.device, size, max_cache_bytes)
+        leading, trailing, slots = cache_shape(self.config, capacity)
+        sizes = self.config.hidden_size, max_cache_bytes
+        return FeatureCache(leading, trailing, num_rows, slots, self.dtype, self.device, *sizes)
 
     @torch.no_grad()
     def combine(self, layers: Sequence[Tensor]) -> Tensor:

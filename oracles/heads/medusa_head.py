@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -11,7 +10,7 @@ from oracles.heads.real_positions import real_positions
 from oracles.heads.spread import Spread
 from oracles.transformer.blocks import pack_parts
 from oracles.transformer.linear import Linear
-from specdec.cache import KVCache
+from specdec.cache import PagedKVCache
 from specdec.contracts import Features, IntArray, LayeredOracle
 from specdec.transfers import on_device
 
@@ -105,31 +104,31 @@ class MedusaHead:
     def __repr__(self) -> str:
         return f"<Medusa: {self.num_laws} heads, read the output of layer {self.layers[0]}, normed>"
 
-    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> KVCache:
+    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> PagedKVCache:
         """Return an empty cache: it holds the hidden states of all positions, so that a rollback finds an older one.
 
         Raises:
             ValueError: it would exceed ``max_cache_bytes`` (None: half of the free memory).
         """
-        shape = (num_rows, capacity, self.shape.hidden_size)
-        return KVCache(shape, 0, 1, self.oracle.dtype, self.oracle.device, max_cache_bytes)
+        size = (self.shape.hidden_size,)
+        return PagedKVCache.alone((), size, num_rows, capacity, self.oracle.dtype, self.oracle.device, max_cache_bytes)
 
     @torch.no_grad()
-    def put(self, features: Features, cache: KVCache) -> None:
+    def put(self, features: Features, cache: PagedKVCache) -> None:
         """Take in features; see ``specdec.contracts.Head``. Cost: a copy of real positions."""
         rows, counts = features.rows, features.counts
         first = cache.reserve(rows, counts)
-        places = real_positions(rows, first, counts, cache.payload.device)
+        places = real_positions(cache, rows, first, counts, cache.payload.device)
         if places is not None:
-            row, slot, at, column = places
-            cache.payload[row, slot] = features.layers[0][at, column].to(cache.payload.dtype)
+            line, _, at, column = places
+            cache.payload[line] = features.layers[0][at, column].to(cache.payload.dtype)
         cache.commit(rows, None, counts)
 
     @torch.no_grad()
-    def open_block(self, cache: KVCache, rows: IntArray, pending: Tensor, depth: int) -> "MedusaLaws":
+    def open_block(self, cache: PagedKVCache, rows: IntArray, pending: Tensor, depth: int) -> "MedusaLaws":
         """Return the laws of some rows; see ``specdec.contracts.BlockHead``."""
-        places = on_device(np.stack([rows, cache.lengths[rows] - 1]), cache.payload.device)
-        return MedusaLaws(self, self.oracle.last_norm(cache.payload[places[0], places[1]]))
+        last = on_device(cache.lines(rows, cache.lengths[rows] - 1), cache.payload.device)
+        return MedusaLaws(self, self.oracle.last_norm(cache.payload[last]))
 
     @torch.no_grad()
     def logits(self, head: int, normed: Tensor) -> Tensor:

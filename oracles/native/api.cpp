@@ -128,19 +128,14 @@ EXPORT int64_t specdec_embed(const Model* model, const int64_t* ids, int64_t cou
 
 // Move the nodes path[0], path[1], ... (increasing) of a row to the slots behind its prefix, in that order.
 EXPORT void specdec_keep(const Model* model, const Cache* cache, int64_t row, int64_t length, const int64_t* path, int64_t count) {
-    const int64_t size = model->head_size, padded = padded_head(*model), heads = model->kv_heads;
     for (int64_t layer = 0; layer < model->num_layers; ++layer) {
-        for (int64_t head = 0; head < heads; ++head) {
-            const int64_t at = (layer * cache->num_rows + row) * heads + head;
-            float* keys = cache->keys + at * cache->slots * size;
-            float* values = cache->values + at * cache->slots * padded;
+        for (int64_t head = 0; head < model->kv_heads; ++head) {
+            const auto place = [&](int64_t slot) { return place_of(*cache, *model, layer, head, row, slot); };
             for (int64_t i = 0; i < count; ++i) {
-                const int64_t from = length + path[i], to = length + i;
-                if (from == to) continue;
-                std::copy(values + from * padded, values + (from + 1) * padded, values + to * padded);
-                const float* old = keys + from / WIDTH * size * WIDTH + from % WIDTH;
-                float* kept = keys + to / WIDTH * size * WIDTH + to % WIDTH;
-                for (int64_t d = 0; d < size; ++d) kept[d * WIDTH] = old[d * WIDTH];
+                if (path[i] == i) continue;
+                const Place from = place(length + path[i]), to = place(length + i);
+                std::copy(from.value, from.value + padded_head(*model), to.value);
+                for (int64_t d = 0; d < model->head_size; ++d) to.key[d * WIDTH] = from.key[d * WIDTH];
             }
         }
     }

@@ -20,10 +20,21 @@ constexpr int MOST_QUERIES = 32;
 
 // What one key-value head of a row holds.
 struct Memory {
-    const float *keys, *values;
-    int size, padded;  // of a head
-    int length;        // slots of the prefix; nodes lie behind
-    int end;           // slots written
+    const float *keys, *values;  // of all pages
+    const int32_t* pages;        // those of the row
+    int size, padded;            // of a head
+    int length;                  // slots of the prefix; nodes lie behind
+    int end;                     // slots written
+
+    const float* keys_of(int page) const { return keys + int64_t(pages[page]) * size * WIDTH; }
+    const float* value(int slot) const {
+        return values + (int64_t(pages[slot / WIDTH]) * WIDTH + slot % WIDTH) * padded;
+    }
+    // The end of the pages, up to `to`, that lie side by side from one on: nearly always all of them do.
+    int run(int page, int to) const {
+        while (++page < to && pages[page] == pages[page - 1] + 1) {}
+        return page;
+    }
 };
 
 struct Query {
@@ -46,11 +57,10 @@ struct Part {
     static int floats(int padded) { return padded + WIDTH; }
 };
 
-// Scores of M queries against N consecutive groups of 16 slots, from scores[m][first] on. The groups lie a page or more
-// apart, so a processor that looks ahead by itself does not find the next ones in time; one query alone asks for so
-// much at once that it does.
+// Scores of M queries against N pages side by side, from scores[m][first] on. Pages are long, so a processor that looks
+// ahead by itself does not find the next ones in time; one query alone asks for so much at once that it does.
 template <int M, int N>
-INL void score_groups(const Query* queries, const float* keys, int size, float* const* scores, int first) {
+INL void score_pages(const Query* queries, const float* keys, int size, float* const* scores, int first) {
     V sums[M][N];
     UNROLL for (int m = 0; m < M; ++m) UNROLL for (int n = 0; n < N; ++n) sums[m][n] = vzero();
     const int64_t floats = int64_t(size) * WIDTH;
@@ -69,15 +79,19 @@ INL void score_groups(const Query* queries, const float* keys, int size, float* 
         UNROLL for (int n = 0; n < N; ++n) vstore(scores[m] + first + n * WIDTH, sums[m][n]);
 }
 
-// Scores against the slots of a range of groups, from scores[m][0] on.
+// Scores against the slots of a range of a row's pages, from scores[m][0] on.
 template <int M>
-static void score(const Query* queries, const Memory& memory, Range groups, float* const* scores) {
+static void score(const Query* queries, const Memory& memory, Range pages, float* const* scores) {
     constexpr int N = SPECDEC_LANES == 16 ? (M == 1 ? 8 : M <= 4 ? 4 : 2) : (M == 1 ? 4 : 2);
-    auto keys = [&](int group) { return memory.keys + int64_t(group) * memory.size * WIDTH; };
-    auto at = [&](int group) { return (group - groups.from) * WIDTH; };
-    int g = groups.from;
-    for (; g + N <= groups.to; g += N) score_groups<M, N>(queries, keys(g), memory.size, scores, at(g));
-    for (; g < groups.to; ++g) score_groups<M, 1>(queries, keys(g), memory.size, scores, at(g));
+    const int64_t floats = int64_t(memory.size) * WIDTH;
+    for (int p = pages.from; p < pages.to;) {
+        const float* keys = memory.keys_of(p);
+        int first = (p - pages.from) * WIDTH;
+        const int to = memory.run(p, pages.to);
+        for (; p + N <= to; p += N, keys += N * floats, first += N * WIDTH)
+            score_pages<M, N>(queries, keys, memory.size, scores, first);
+        for (; p < to; ++p, keys += floats, first += WIDTH) score_pages<M, 1>(queries, keys, memory.size, scores, first);
+    }
 }
 
 // Bring the scores of a query's own branch from the order of slots into that of positions.
@@ -114,11 +128,12 @@ static void weigh(const Query& query, int from, int to, float* scores, const Par
     part.weight() = hsum(weight);
 }
 
-// sums[m][first .. first + 16 N) of weights[m][i] * values[i] over `count` slots in order.
+// sums[m][first .. first + 16 N) of weights[m][from + i] * values[i] over `count` slots in order, after those before `from`.
 template <int M, int N>
-INL void sum_values(float* const* weights, const float* values, int padded, int count, const Part* parts, int first) {
+INL void sum_values(float* const* weights, int from, const float* values, int padded, int count, const Part* parts, int first) {
     V sums[M][N];
-    UNROLL for (int m = 0; m < M; ++m) UNROLL for (int n = 0; n < N; ++n) sums[m][n] = vzero();
+    UNROLL for (int m = 0; m < M; ++m)
+        UNROLL for (int n = 0; n < N; ++n) sums[m][n] = from ? vload(parts[m].sums + first + n * WIDTH) : vzero();
     for (int i = 0; i < count; ++i) {
         const float* slot = values + int64_t(i) * padded;
         V value[N];
@@ -127,7 +142,7 @@ INL void sum_values(float* const* weights, const float* values, int padded, int 
             value[n] = vload(slot + first + n * WIDTH);
         }
         UNROLL for (int m = 0; m < M; ++m) {
-            const V a = vset(weights[m][i]);
+            const V a = vset(weights[m][from + i]);
             UNROLL for (int n = 0; n < N; ++n) sums[m][n] = vfma(a, value[n], sums[m][n]);
         }
     }
@@ -135,19 +150,33 @@ INL void sum_values(float* const* weights, const float* values, int padded, int 
         UNROLL for (int n = 0; n < N; ++n) vstore(parts[m].sums + first + n * WIDTH, sums[m][n]);
 }
 
+// The same of all columns, over slots side by side.
 template <int M>
-static void sum_shared(float* const* weights, const float* values, int padded, int count, const Part* parts) {
+static void sum_run(float* const* weights, int from, const float* values, int padded, int count, const Part* parts) {
     constexpr int N = SPECDEC_LANES == 16 || M == 1 ? 4 : 2;
     int first = 0;
-    for (; first + N * WIDTH <= padded; first += N * WIDTH) sum_values<M, N>(weights, values, padded, count, parts, first);
-    for (; first + 2 * WIDTH <= padded; first += 2 * WIDTH) sum_values<M, 2>(weights, values, padded, count, parts, first);
-    for (; first < padded; first += WIDTH) sum_values<M, 1>(weights, values, padded, count, parts, first);
+    for (; first + N * WIDTH <= padded; first += N * WIDTH)
+        sum_values<M, N>(weights, from, values, padded, count, parts, first);
+    for (; first + 2 * WIDTH <= padded; first += 2 * WIDTH)
+        sum_values<M, 2>(weights, from, values, padded, count, parts, first);
+    for (; first < padded; first += WIDTH) sum_values<M, 1>(weights, from, values, padded, count, parts, first);
+}
+
+// And over a range of a row's slots; weights[m][0] is that of the first.
+template <int M>
+static void sum_shared(float* const* weights, const Memory& memory, Range slots, const Part* parts) {
+    if (slots.from >= slots.to) return sum_run<M>(weights, 0, memory.values, memory.padded, 0, parts);
+    const int pages = (slots.to + WIDTH - 1) / WIDTH;
+    for (int s = slots.from, end; s < slots.to; s = end) {
+        end = std::min(slots.to, memory.run(s / WIDTH, pages) * WIDTH);
+        sum_run<M>(weights, s - slots.from, memory.value(s), memory.padded, end - s, parts);
+    }
 }
 
 // Add the values of the positions that a query does not share with its tile; weights[0] is that of the first.
 static void sum_own(const Query& query, const Memory& memory, Range own, const float* weights, const Part& part) {
     for (int p = own.from; p < own.to; ++p) {
-        const float* value = memory.values + int64_t(query.slot(p, memory.length)) * memory.padded;
+        const float* value = memory.value(query.slot(p, memory.length));
         const V a = vset(weights[p - own.from]);
         for (int d = 0; d < memory.padded; d += WIDTH) vstore(part.sums + d, vfma(a, vload(value + d), vload(part.sums + d)));
     }
@@ -183,7 +212,7 @@ static void attend_abreast(const Query* queries, const Memory& memory, int chunk
         if (queries[m].sees(from, to)) weigh(queries[m], from, to, scores[m], parts[m]);
     const int begin = std::min(low, std::max(common, from)), shared = std::max(common, begin);
     for (int m = 0; m < M; ++m) scores[m] += begin - from;
-    sum_shared<M>(scores, memory.values + int64_t(begin) * memory.padded, memory.padded, shared - begin, parts);
+    sum_shared<M>(scores, memory, {begin, shared}, parts);
     for (int m = 0; m < M; ++m)
         sum_own(queries[m], memory, {shared, std::min(to, queries[m].end)}, scores[m] + (shared - begin), parts[m]);
 }

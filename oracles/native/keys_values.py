@@ -2,7 +2,6 @@
 
 import ctypes
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,70 +10,109 @@ from oracles.native.host_memory import floats, to_bytes
 from oracles.native.packed_blocks import WIDTH
 from oracles.native.packing import round_up
 from oracles.transformer.config import TransformerConfig
-from specdec.cache import SlotCache, check_fits, free_memory
+from specdec.cache import PAGE, PagedCache, PageMemory, check_fits, count_pages, free_memory
 from specdec.contracts import IntArray
 from specdec.transfers import on_host
 
 
-def cache_bytes(config: TransformerConfig, num_rows: int, capacity: int) -> tuple[int, int]:
-    """Return the slots of a row, and the bytes of all keys and values."""
-    slots, size = round_up(capacity, WIDTH), config.head_size
-    heads = config.num_layers * num_rows * config.kv_heads
-    return slots, 4 * heads * slots * (size + round_up(size, WIDTH))
+def page_bytes(config: TransformerConfig) -> int:
+    """Return the bytes of the keys and values of a page."""
+    size = config.head_size
+    return 4 * config.num_layers * config.kv_heads * PAGE * (size + round_up(size, WIDTH))
 
 
-class NativeCache(SlotCache):
-    """Hold the keys of 16 slots side by side, and values slot by slot, in float32 on the host.
-
-    Compiled code that drafts keeps its books by itself.
+class NativeMemory(PageMemory):
+    """Hold keys, those of a page's 16 slots side by side, and values, slot by slot, in float32 on the host.
 
     Args:
         config: the model's shape.
-        model: its structure; only sizes are read.
-        num_rows: sequences.
-        capacity: slots per row, rounded up to whole groups of 16.
-        max_bytes: refuse to be larger (None: half of the memory that is free).
+        num_pages: pages.
 
-    Raises:
-        ValueError: it would exceed ``max_bytes``.
-
-    Cost: 4 * layers * KV heads * (head size + head size rounded up to 16) * rows * capacity bytes, allocated once.
-        ``commit`` of a chain, ``truncate``: a length; of a tree: one copy of the path's keys and values.
+    Attributes:
+        keys: ``[layers, KV heads, num_pages, head size, 16]``.
+        values: ``[layers, KV heads, num_pages, 16, head size rounded up to 16]``.
     """
 
-    def __init__(
-        self,
-        config: TransformerConfig,
-        model: bindings.Model,
-        num_rows: int,
-        capacity: int,
-        max_bytes: int | None = None,
-    ) -> None:
-        size, (slots, needed) = config.head_size, cache_bytes(config, num_rows, capacity)
-        limit = free_memory(torch.device("cpu")) // 2 if max_bytes is None else max_bytes
-        check_fits(needed, num_rows, slots, limit)
-        super().__init__(num_rows, slots)
-        leading = (config.num_layers, num_rows, config.kv_heads)
-        self.keys = floats(*leading, slots // WIDTH, size, WIDTH).zero_()
-        self.values = floats(*leading, slots, round_up(size, WIDTH)).zero_()
-        books = self._lengths.ctypes.data, self._written.ctypes.data
-        self.struct = bindings.Cache(self.keys.data_ptr(), self.values.data_ptr(), *books, num_rows, slots)
-        self.address = ctypes.addressof(self.struct)
-        self.lengths_address = books[0]
-        self._model = model
+    def __init__(self, config: TransformerConfig, num_pages: int) -> None:
+        super().__init__(num_pages)
+        self._config = config
+        size, leading = config.head_size, (config.num_layers, config.kv_heads, num_pages)
+        self.keys = floats(*leading, size, PAGE).zero_()
+        self.values = floats(*leading, PAGE, round_up(size, WIDTH)).zero_()
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """Keys and values."""
         return self.keys, self.values
 
+    def clear(self, pages: IntArray) -> None:
+        at = torch.from_numpy(pages)
+        self.keys.index_fill_(2, at, 0)
+        self.values.index_fill_(2, at, 0)
+
+    def copy(self, num_pages: int) -> "NativeMemory":
+        other, count = NativeMemory(self._config, num_pages), self.pool.num_pages
+        for mine, theirs in zip(self.tensors, other.tensors, strict=True):
+            theirs[:, :, :count] = mine
+        other.pool.inherit(self.pool)
+        return other
+
+    @classmethod
+    def for_rows(cls, config: TransformerConfig, num_rows: int, capacity: int, max_bytes: int | None) -> "NativeMemory":
+        """Return a memory with pages for all slots of some rows.
+
+        Args:
+            config: the model's shape.
+            num_rows, capacity: rows, and slots of each.
+            max_bytes: refuse to be larger (None: half of the memory that is free).
+
+        Raises:
+            ValueError: it would exceed ``max_bytes``.
+
+        Cost: 4 * layers * KV heads * (head size + head size rounded up to 16) * rows * capacity bytes.
+        """
+        per_row = count_pages(capacity)
+        limit = free_memory(torch.device("cpu")) // 2 if max_bytes is None else max_bytes
+        check_fits(num_rows * per_row * page_bytes(config), num_rows, per_row * PAGE, limit)
+        return cls(config, num_rows * per_row)
+
+
+class NativeCache(PagedCache):
+    """Hold keys and values of rows in pages.
+
+    Compiled code that drafts keeps its books by itself.
+
+    Args:
+        memory, num_rows, is_seated: see ``PagedCache``.
+        model: structure of the model; only sizes are read.
+        capacity: slots per row, rounded up to whole pages.
+
+    Cost: ``commit`` of a chain, ``truncate``: a length; of a tree: one copy of the path's keys and values.
+    """
+
+    memory: NativeMemory
+
+    def __init__(
+        self, memory: NativeMemory, model: bindings.Model, num_rows: int, capacity: int, is_seated: bool = True
+    ) -> None:
+        super().__init__(memory, num_rows, count_pages(capacity) * PAGE, is_seated)
+        self.struct = bindings.Cache(
+            keys=self.memory.keys.data_ptr(),
+            values=self.memory.values.data_ptr(),
+            pages=self.pages.ctypes.data,
+            rooms=self.rooms.ctypes.data,
+            lengths=self._lengths.ctypes.data,
+            written=self._written.ctypes.data,
+            num_rows=num_rows,
+            slots=self.capacity,
+            num_pages=self.memory.pool.num_pages,
+        )
+        self.address = ctypes.addressof(self.struct)
+        self.lengths_address = self._lengths.ctypes.data
+        self._model = model
+
     def _gather(self, rows: IntArray, path: Tensor, num_kept: IntArray) -> None:
         keep, model = bindings.functions().specdec_keep, ctypes.addressof(self._model)
         starts, kept = self._lengths[rows], zip(on_host(path), num_kept.tolist(), strict=True)
         for row, start, (ids, count) in zip(rows.tolist(), starts.tolist(), kept, strict=True):
             keep(model, self.address, row, start, to_bytes(ids[:count]), count)
-
-    def _clear(self, rows: IntArray, used: int) -> None:
-        at = torch.from_numpy(np.ascontiguousarray(rows))
-        self.keys[:, :, :, : round_up(used, WIDTH) // WIDTH].index_fill_(1, at, 0)
-        self.values[:, :, :, :used].index_fill_(1, at, 0)

@@ -78,13 +78,17 @@ struct Model {
     const Reading* reading;  // null: a model of ids alone
 };
 
-// keys [layers][rows][kv_heads][slots / 16][head_size][16], values [layers][rows][kv_heads][slots][padded head_size].
+// keys [layers][kv_heads][num_pages][head_size][16], values [layers][kv_heads][num_pages][16][padded head_size]: a page
+// holds 16 slots of a row, those of its number 16 p .. 16 p + 15 where `pages` lists it p-th.
 // Its books say how many slots of each row stand, and how many were ever written. That of a head has features too: a
 // node in slot s reads those of position s, and leaves its own for its children as those of s + 1, if these are not known.
 struct Cache {
     float *keys, *values;
+    const int32_t* pages;        // [num_rows][slots / 16]
+    const int64_t* rooms;        // [num_rows] slots that the pages of each row hold
     int64_t *lengths, *written;  // [num_rows]
-    int32_t num_rows, slots;
+    int32_t num_rows, slots;     // slots: the most that a row can have
+    int64_t num_pages;
     float* features;       // [num_rows][slots + 1][hidden], or null
     const int64_t* known;  // [num_rows] positions whose features were given, or null
 };
@@ -175,6 +179,25 @@ INL bool rounds_inputs(const Linear& layer) {
 INL bool rounds_inputs(const Layer& layer) {
     return rounds_inputs(layer.qkv) || rounds_inputs(layer.out) || rounds_inputs(layer.up) || rounds_inputs(layer.down);
 }
+// Where all pages of one layer and key-value head begin, and which of them are a row's.
+INL float* keys_of(const Cache& cache, const Model& model, int64_t layer, int64_t head) {
+    return cache.keys + (layer * model.kv_heads + head) * cache.num_pages * model.head_size * WIDTH;
+}
+INL float* values_of(const Cache& cache, const Model& model, int64_t layer, int64_t head) {
+    return cache.values + (layer * model.kv_heads + head) * cache.num_pages * padded_head(model) * WIDTH;
+}
+INL const int32_t* pages_of(const Cache& cache, int64_t row) { return cache.pages + row * (cache.slots / WIDTH); }
+
+// Where a slot of a row lies: its key, of which every WIDTH-th float is one, and its value.
+struct Place {
+    float *key, *value;
+};
+INL Place place_of(const Cache& cache, const Model& model, int64_t layer, int64_t head, int64_t row, int64_t slot) {
+    const int64_t page = pages_of(cache, row)[slot / WIDTH], at = slot % WIDTH;
+    return {keys_of(cache, model, layer, head) + page * model.head_size * WIDTH + at,
+            values_of(cache, model, layer, head) + (page * WIDTH + at) * padded_head(model)};
+}
+
 // Columns of queries, key and value of one key-value head.
 INL int head_columns(const Model& model) { return (groups(model) + 2) * padded_head(model); }
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from oracles.native import bindings
 from oracles.native.host_memory import floats, to_host
-from oracles.native.keys_values import NativeCache
+from oracles.native.keys_values import NativeCache, NativeMemory, page_bytes
 from oracles.native.native_model import NativeModel
 from oracles.native.native_scoring import NativeScoring
 from oracles.transformer.bits import scores_are_bitwise
@@ -71,7 +71,26 @@ class NativeTransformer(NativeScoring, Shaped):
         Raises:
             ValueError: it would exceed ``max_cache_bytes`` (None: half of the free memory).
         """
-        return NativeCache(self.config, self.native.struct, num_rows, capacity, max_cache_bytes)
+        memory = NativeMemory.for_rows(self.config, num_rows, capacity, max_cache_bytes)
+        return NativeCache(memory, self.native.struct, num_rows, capacity)
+
+    @property
+    def prefix_key(self) -> Hashable:
+        """See ``specdec.contracts.PrefixOracle``; nobody writes to packed weights."""
+        return self.backend, self.config, self.weight_type, self.dtype, self.native.address
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page."""
+        return page_bytes(self.config)
+
+    def new_memory(self, num_pages: int) -> NativeMemory:
+        """Return an empty memory of pages."""
+        return NativeMemory(self.config, num_pages)
+
+    def cache_on(self, memory: NativeMemory, num_rows: int, capacity: int) -> NativeCache:
+        """Return a cache of rows without pages, on a memory."""
+        return NativeCache(memory, self.native.struct, num_rows, capacity, is_seated=False)
 
     def read_out(self, stream: Tensor) -> Tensor:
         """Return logits ``[R, V]`` from a residual stream ``[R, D]``, as after the last layer."""

@@ -61,7 +61,7 @@ private:
         const int64_t row = call_.rows[b], end = text_.ends[b];
         if (row < 0 || row >= cache_.num_rows) return BAD_ROW;
         if (end < cache_.lengths[row] + more.drafts || end > text_.stride) return BAD_END;
-        if (end + more.slots > cache_.slots) return NO_ROOM;
+        if (end + more.slots > cache_.rooms[row]) return NO_ROOM;
         return end + more.positions > model_.context ? NO_POSITION : FINE;
     }
 

@@ -167,19 +167,10 @@ private:
         }
         for (int d = 0; d < count * padded; d += WIDTH) vstore(queries + d, vmul(vload(queries + d), vset(scale)));
         const int slot = node.length + node.index;
-        float* keys = keys_of(index, node.row, head) + int64_t(slot / WIDTH) * m_.head_size * WIDTH + slot % WIDTH;
+        const Place place = place_of(p_.cache, m_, index, head, node.row, slot);
         const float *key = queries + count * padded, *value = key + padded;
-        for (int d = 0; d < m_.head_size; ++d) keys[d * WIDTH] = key[d];
-        std::copy(value, value + padded, values_of(index, node.row, head) + int64_t(slot) * padded);
-    }
-
-    float* keys_of(int layer, int row, int head) const {
-        const int64_t heads = (int64_t(layer) * p_.cache.num_rows + row) * m_.kv_heads + head;
-        return p_.cache.keys + heads * p_.cache.slots * m_.head_size;
-    }
-    float* values_of(int layer, int row, int head) const {
-        const int64_t heads = (int64_t(layer) * p_.cache.num_rows + row) * m_.kv_heads + head;
-        return p_.cache.values + heads * p_.cache.slots * padded_head(m_);
+        for (int d = 0; d < m_.head_size; ++d) place.key[d * WIDTH] = key[d];
+        std::copy(value, value + padded, place.value);
     }
 
     // A thread takes its own tiles, then those that others have not begun: rows differ in length. Few long tiles are
@@ -221,8 +212,9 @@ private:
     Memory memory_of(int layer, const Tile& tile) const {
         const Node& node = p_.nodes.all[p_.nodes.begins[tile.batch]];
         const int end = node.length + int(call_.num_nodes[tile.batch]);
-        return {keys_of(layer, node.row, tile.head), values_of(layer, node.row, tile.head),
-                m_.head_size, padded_head(m_), node.length, end};
+        const Cache& cache = p_.cache;
+        return {keys_of(cache, m_, layer, tile.head), values_of(cache, m_, layer, tile.head),
+                pages_of(cache, node.row), m_.head_size, padded_head(m_), node.length, end};
     }
     Part part_at(float* from, int64_t index) const {
         const int padded = padded_head(m_);

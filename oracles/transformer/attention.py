@@ -5,13 +5,15 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from oracles.transformer.config import TransformerConfig
-from specdec.cache import KVCache
+from specdec.cache import PAGE, PagedKVCache
 from specdec.contracts import IntArray, Tree
+from specdec.transfers import together_on_device
 
 # Keys per block of a weighted sum. A product of up to 192 keys adds them in order, whatever its other sizes; a tree of
 # 128 nodes spreads the keys of a block of 64 positions over at most 64 + 127 slots.
@@ -101,13 +103,10 @@ def chunked_attention(
     return out.permute(0, 3, 1, 2, 4).flatten(2)
 
 
-def cache_shape(config: TransformerConfig, num_rows: int, capacity: int) -> tuple[int, ...]:
-    """Return the cache's payload shape ``[layers, 2, rows, K, slots, D]``: whole blocks of slots, no narrow heads."""
+def cache_shape(config: TransformerConfig, capacity: int) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Return what lies around the slots of ``[layers, 2, K, slots, D]``, no narrow heads, and a row's whole blocks."""
     slots = -(-capacity // BLOCK) * BLOCK
-    return (config.num_layers, 2, num_rows, config.kv_heads, slots, max(config.head_size, MIN_HEAD))
-
-
-CACHE_ROW_DIM, CACHE_SLOT_DIM = 2, 4
+    return (config.num_layers, 2, config.kv_heads), (max(config.head_size, MIN_HEAD),), slots
 
 
 def visible_slots(
@@ -148,6 +147,9 @@ class CachedAttention:
     positions. For a tree the slots after the shortest prefix are permuted, per node, to put its ancestors first; the
     weights go back to the slots, so that no value is ever copied.
 
+    The pages of a single row are read where they are if they lie side by side, as most do. Those of several rows, and
+    others, are copied layer by layer.
+
     Args:
         config: the model's shape.
         tree: the nodes, ``[B, N]``.
@@ -163,11 +165,12 @@ class CachedAttention:
         path, for up to 128 nodes and heads of at most 192: every dot product and every block is a chain of fused
         multiply-adds in the order of the positions, to which weights of 0 add nothing.
 
-    Cost: O(B N T) per head, with T the longest row; the rows' whole span in the cache is read, those between the
-        batch's own included.
+    Cost: O(B N T) per head, with T the longest row; of several rows a copy of keys and values.
     """
 
-    def __init__(self, config: TransformerConfig, tree: Tree, cache: KVCache, rows: IntArray, first: int = 0) -> None:
+    def __init__(
+        self, config: TransformerConfig, tree: Tree, cache: PagedKVCache, rows: IntArray, first: int = 0
+    ) -> None:
         self.config, self.tree, self.cache, self.num_cached = config, tree, cache, first
         self.batch, self.width = tree.tokens.shape[0], tree.size - first
         self.groups = config.num_heads // config.kv_heads
@@ -177,10 +180,12 @@ class CachedAttention:
         exact = cache.payload.device.type == "cpu" and cache.payload.itemsize >= 4
         self.block = BLOCK if exact else self.span
         self.shared = int(lengths.min()) // self.block * self.block
-        self.first, self.num_rows = int(rows.min()), int(rows.max()) - int(rows.min()) + 1
-        self.dense = self.num_rows == self.batch and bool((rows[1:] > rows[:-1]).all())
-        self.at = torch.from_numpy(rows - self.first).to(tree.tokens.device)
-        self.start = torch.from_numpy(lengths).to(tree.tokens.device).view(-1, 1)
+        pages, slots = cache.span(rows, self.span // PAGE).ravel(), lengths[:, None] + np.arange(tree.size)
+        # None: they are copied.
+        self._run = slice(pages[0], pages[0] + pages.size) if self.batch == 1 and (np.diff(pages) == 1).all() else None
+        numbers = (lengths, pages, cache.lines(rows[:, None], slots[:, first:]).ravel())
+        start, self._pages, self._lines = together_on_device(*numbers, device=tree.tokens.device)
+        self.start = start.view(-1, 1)
         self.positions = self.start + (tree.depth[:, first:] if first else tree.depth)
         self._slots = self.start + torch.arange(tree.size, device=self.start.device)
         self._bias = self._make_bias()
@@ -193,30 +198,36 @@ class CachedAttention:
         A layer's own arithmetic takes few microseconds, so what is the same in all of them is done once.
         """
         heads, payload = self.config.kv_heads, self.cache.payload
-        query = payload.new_zeros(self.num_rows * heads, self.queries, payload.shape[-1])
+        query = payload.new_zeros(heads * self.batch, self.queries, payload.shape[-1])
         self._query, self._sum = query, torch.empty_like(query)
-        # [rows, K, N, G, D] -> [rows, N, K, G, D]
+        # [K, B, N, G, D] -> [B, N, K, G, D]
         self._query_nodes, self._sum_nodes = (
-            self._nodes(buffer)[..., : self.config.head_size].transpose(1, 2) for buffer in (query, self._sum)
+            self._nodes(buffer)[..., : self.config.head_size].permute(1, 2, 0, 3, 4) for buffer in (query, self._sum)
         )
-        self._scores = payload.new_empty(self.num_rows * heads, self.queries, self.span)
+        self._scores = payload.new_empty(heads * self.batch, self.queries, self.span)
 
     def _make_views(self) -> None:
-        """Look at the cache as the layers do: as what the rows' heads cover, and as slots to write."""
+        """Look at the cache as the layers do: as pages to read, and as slots to write."""
         payload, size = self.cache.payload, self.config.head_size
-        _, _, rows, heads, slots, _ = payload.shape
-        # [layers, 2, rows, K, slots, D] -> [layers, 2, rows * K, T, D]
-        covered = payload[:, :, self.first : self.first + self.num_rows, :, : self.span].flatten(2, 3)
-        self._keys = covered[:, 0].transpose(-1, -2).unbind(0)
-        self._values = covered[:, 1].unbind(0)
-        # [layers, rows * K, T, D] -> per layer, per block [rows * K, block, D]
-        blocks = torch.split(covered[:, 1], self.block, dim=2)
-        self._value_blocks = list(zip(*(block.unbind(0) for block in blocks), strict=True))
-        flat = payload.view(len(payload), 2, rows * heads * slots, -1)[..., :size]
+        layers, _, heads, lines, _ = payload.shape
+        self._pages_of = self.cache.memory.by_page().unbind(0)
+        self._room = None
+        if self._run is None:
+            self._room = payload.new_empty(2, heads, len(self._pages), PAGE, payload.shape[-1])
+        flat = payload.view(layers, 2, heads * lines, -1)[..., :size]
         self._written = list(zip(flat[:, 0].unbind(0), flat[:, 1].unbind(0), strict=True))
-        # [B * N, K]: where a node's heads lie among the slots of all rows and heads
-        first = ((self.at + self.first) * heads).view(-1, 1, 1) + torch.arange(heads, device=self.at.device)
-        self._write_at = (first * slots + self._slots[:, self.num_cached :].unsqueeze(2)).view(-1, heads)
+        # [B * N, K]: where a node's heads lie among the slots of all heads
+        self._write_at = self._lines.unsqueeze(1) + torch.arange(heads, device=self._lines.device) * lines
+
+    def _read(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Return the keys and values ``[K * B, T, D]`` of a layer."""
+        if self._run is not None:
+            met = self._pages_of[layer][:, :, self._run]
+        else:
+            met = torch.index_select(self._pages_of[layer], 2, self._pages, out=self._room)
+        # [2, K, B * T / 16, 16, D] -> [2, K * B, T, D]
+        whole = met.view(2, self.config.kv_heads * self.batch, self.span, met.shape[-1])
+        return whole[0], whole[1]
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Return ``[B * N, H * D]`` from ``[B * N, H, D]`` and ``[B * N, K, D]``, and cache keys and values."""
@@ -224,24 +235,24 @@ class CachedAttention:
         keys.index_put_((self._write_at,), key)
         values.index_put_((self._write_at,), value)
         self._place(query)
-        scores = torch.baddbmm(self._bias, self._query, self._keys[layer], out=self._scores)
+        keys, values = self._read(layer)
+        scores = torch.baddbmm(self._bias, self._query, keys.transpose(1, 2), out=self._scores)
         weights = self._softmax(scores if self.tree.parents is None else self._by_position(scores))
-        self._sum_values(weights, layer)
-        nodes = self._sum_nodes if self.dense else self._sum_nodes[self.at]
-        return nodes.reshape(self.batch * self.width, -1)
+        self._sum_values(weights, values)
+        return self._sum_nodes.reshape(self.batch * self.width, -1)
 
     def _softmax(self, scores: Tensor) -> Tensor:
         if scores.itemsize >= 4:
             return scores.softmax(-1)
         return scores.softmax(-1, dtype=torch.float32).to(scores.dtype)
 
-    def _sum_values(self, weights: Tensor, layer: int) -> None:
-        """Sum the values, block after block."""
+    def _sum_values(self, weights: Tensor, values: Tensor) -> None:
+        """Sum the values ``[K * B, T, D]``, block after block."""
         for i, part in enumerate(torch.split(weights, self.block, dim=-1)):
-            begin, met = i * self.block, self._value_blocks[layer][i]
+            begin = i * self.block
             if self.tree.parents is not None and begin + self.block > self.shared:
                 part = self._by_slot(part, begin)
-                met = self._values[layer][:, begin : begin + part.shape[-1]]
+            met = values[:, begin : begin + part.shape[-1]]
             if i == 0:
                 torch.bmm(part, met, out=self._sum)
             else:
@@ -251,30 +262,23 @@ class CachedAttention:
         """Scale ``[B * N, H, D]`` into the query buffer, the query heads of a key head side by side."""
         # [B * N, H, D] -> [B, N, K, G, D]
         split = query.view(self.batch, self.width, -1, self.groups, query.shape[-1])
-        scale = self.config.head_size**-0.5
-        if self.dense:
-            torch.mul(split, scale, out=self._query_nodes)
-        else:
-            self._query_nodes[self.at] = split * scale
+        torch.mul(split, self.config.head_size**-0.5, out=self._query_nodes)
 
     def _nodes(self, padded: Tensor) -> Tensor:
-        """View ``[rows(, *) K, queries, X]`` as ``[rows, K, N, G, X]``, without the padding."""
-        whole = padded.view(self.num_rows, self.config.kv_heads, self.queries, padded.shape[-1])
-        shape = (self.num_rows, self.config.kv_heads, self.width, self.groups, padded.shape[-1])
+        """View ``[K * B, queries, X]`` as ``[K, B, N, G, X]``, without the padding."""
+        whole = padded.view(self.config.kv_heads, self.batch, self.queries, padded.shape[-1])
+        shape = (self.config.kv_heads, self.batch, self.width, self.groups, padded.shape[-1])
         return whole[:, :, : self.width * self.groups].view(shape)
 
     def _make_bias(self) -> Tensor:
-        """Return ``[rows * K or 1, queries, T]``: 0 if a node sees a slot, else -inf."""
+        """Return ``[K * B or 1, queries, T]``: 0 if a node sees a slot, else -inf."""
         hidden = (~self._visible()).unsqueeze(2)
-        bias = self.cache.payload.new_zeros(self.num_rows, self.queries, self.span)
-        nodes = bias[:, : self.width * self.groups].view(self.num_rows, self.width, self.groups, self.span)
-        if self.dense:
-            nodes.masked_fill_(hidden, float("-inf"))
-        else:
-            nodes[self.at] = nodes[self.at].masked_fill(hidden, float("-inf"))
-        if self.num_rows == 1:
+        bias = self.cache.payload.new_zeros(self.batch, self.queries, self.span)
+        nodes = bias[:, : self.width * self.groups].view(self.batch, self.width, self.groups, self.span)
+        nodes.masked_fill_(hidden, float("-inf"))
+        if self.batch == 1:
             return bias
-        return bias.unsqueeze(1).expand(-1, self.config.kv_heads, -1, -1).flatten(0, 1)
+        return bias.repeat(self.config.kv_heads, 1, 1)
 
     def _visible(self) -> Tensor:
         """Return ``[B, N, T]`` bool: which slots a node sees."""
@@ -288,13 +292,13 @@ class CachedAttention:
 
     @cached_property
     def _order(self) -> Tensor:
-        """``[rows, 1, N, 1, T - shared]``: the slot at each position after the shared blocks, as a permutation."""
+        """``[1, B, N, 1, T - shared]``: the slot at each position after the shared blocks, as a permutation."""
         identity = torch.arange(self.span - self.shared, device=self.start.device)
-        order = identity.expand(self.num_rows, self.width, -1).clone()
         ancestors_first = (~self._ancestors).long().argsort(dim=2, stable=True)
         slots = (self._slots - self.shared).unsqueeze(1).expand(-1, self.width, -1)
-        order[self.at] = order[self.at].scatter(2, slots, (self.start - self.shared).unsqueeze(2) + ancestors_first)
-        return order.view(self.num_rows, 1, self.width, 1, -1)
+        order = identity.expand(self.batch, self.width, -1)
+        order = order.scatter(2, slots, (self.start - self.shared).unsqueeze(2) + ancestors_first)
+        return order.view(1, self.batch, self.width, 1, -1)
 
     def _by_position(self, scores: Tensor) -> Tensor:
         """Permute the scores after the shared blocks from slots to positions, in place."""

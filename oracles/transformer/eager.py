@@ -10,24 +10,22 @@ from torch.nn import functional
 
 from oracles.quantisation import FLOATS, FORMATS, INT8, WHOLE, Format
 from oracles.transformer.attention import (
-    CACHE_ROW_DIM,
-    CACHE_SLOT_DIM,
     CachedAttention,
     CausalAttention,
-    cache_shape,
 )
 from oracles.transformer.bits import scores_are_bitwise
 from oracles.transformer.blocks import Adapter, Decoder, Norm, SelfAttention, pack_parts
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import head_of
 from oracles.transformer.linear import Linear, plain_tensors, round_weight, weight_type_of
+from oracles.transformer.paged import PagedCaches
 from oracles.transformer.pass_parts import Shaped, check_call, first_layer, wanted_logits
 from oracles.transformer.rotary import RotaryTable
-from specdec.cache import KVCache
+from specdec.cache import PagedKVCache
 from specdec.contracts import IntArray, Scores, Tree, Want, is_chain
 
 
-class Transformer(Shaped, nn.Module):
+class Transformer(PagedCaches, Shaped, nn.Module):
     """A decoder-only transformer: trains as it is, and serves as an oracle (``specdec.contracts.Oracle``).
 
     Parameters bear the names of Hugging Face's Llama. Weights are float32 until ``.to`` says otherwise.
@@ -269,24 +267,13 @@ class Transformer(Shaped, nn.Module):
             return Linear.of(self.model.embed_tokens.weight[: self.vocab_size])
         return self.lm_head.cut(self.vocab_size)
 
-    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> KVCache:
-        """Return an empty cache of ``num_rows`` sequences of up to ``capacity`` slots (rounded up to whole blocks).
-
-        Raises:
-            ValueError: it would exceed ``max_cache_bytes`` (None: half of the free memory).
-
-        Cost: 2 * layers * KV heads * head size * bytes * rows * capacity.
-        """
-        shape = cache_shape(self.config, num_rows, capacity)
-        return KVCache(shape, CACHE_ROW_DIM, CACHE_SLOT_DIM, self.dtype, self.device, max_cache_bytes)
-
     @torch.no_grad()
     def score(
         self,
         tokens: Tensor,
         parents: Tensor | None,
         num_nodes: Tensor,
-        cache: KVCache,
+        cache: PagedKVCache,
         rows: IntArray,
         want: Want = "all",
         hidden: Sequence[int] = (),

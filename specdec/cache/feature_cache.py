@@ -6,7 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.cache.slot_cache import KVCache, SlotCache, check_fits, free_memory, move_kept
+from specdec.cache.page_pool import PAGE, count_pages
+from specdec.cache.paged_cache import PagedKVCache, TensorMemory
+from specdec.cache.slot_cache import SlotCache, check_fits, free_memory, move_kept
 from specdec.contracts import IntArray
 from specdec.transfers import on_device, together_on_device
 
@@ -85,11 +87,11 @@ class FeatureSlots(SlotCache):
             move_kept(self.features[:, 1:], 0, 1, which, kept)  # a slot's own guess is of the position after it
 
 
-class FeatureCache(FeatureSlots, KVCache):
-    """Hold keys and values in one tensor, and features.
+class FeatureCache(FeatureSlots, PagedKVCache):
+    """Hold keys and values in pages of one tensor, and features.
 
     Args:
-        shape, row_dim, slot_dim, dtype, device, max_bytes: see ``KVCache``.
+        leading, trailing, num_rows, capacity, dtype, device, max_bytes: see ``PagedKVCache.alone``.
         feature_size: width of a feature.
 
     Raises:
@@ -100,19 +102,20 @@ class FeatureCache(FeatureSlots, KVCache):
 
     def __init__(
         self,
-        shape: tuple[int, ...],
-        row_dim: int,
-        slot_dim: int,
+        leading: tuple[int, ...],
+        trailing: tuple[int, ...],
+        num_rows: int,
+        capacity: int,
         dtype: torch.dtype,
         device: torch.device,
         feature_size: int,
         max_bytes: int | None = None,
     ) -> None:
         limit = free_memory(device) // 2 if max_bytes is None else max_bytes
-        num_rows, slots = shape[row_dim], shape[slot_dim]
-        size = num_rows * (slots + 1) * feature_size
-        check_fits((math.prod(shape) + size) * dtype.itemsize, num_rows, slots, limit)
-        super().__init__(shape, row_dim, slot_dim, dtype, device, limit)
+        slots, slot = count_pages(capacity) * PAGE, math.prod(leading) * math.prod(trailing)
+        size = (num_rows * slots + PAGE) * slot + num_rows * (capacity + 1) * feature_size
+        check_fits(size * dtype.itemsize, num_rows, capacity, limit)
+        super().__init__(TensorMemory(leading, trailing, slots // PAGE * num_rows, dtype, device), num_rows, capacity)
         self._make_features(feature_size, dtype, device)
 
     @property

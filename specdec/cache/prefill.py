@@ -22,12 +22,12 @@ def pad_ids(sequences: Sequence[IntArray], width: int) -> IntArray:
 def prefill(
     oracle: Oracle, cache: Cache, rows: IntArray, prompts: Sequence[IntArray], needs: Needs | None = None
 ) -> tuple[Scores | None, int]:
-    """Put all but the last token of each prompt into the cache.
+    """Put all but the last token of each prompt into the cache, as far as they do not stand there already.
 
     Args:
         oracle: scores the chunks.
         cache: of that oracle.
-        rows: ``[B]`` cache rows, empty.
+        rows: ``[B]`` cache rows. What stands in them are first tokens of their prompts, and none if scores are needed.
         prompts: ids of each row, ragged.
         needs: which scores are returned, ``[B, L, ...]`` over the L scored tokens of the longest prompt (beyond a row's
             own tokens they are arbitrary); None: none.
@@ -37,8 +37,9 @@ def prefill(
 
     Cost: ceil(L / 128) passes of at most 128 tokens a row.
     """
-    lengths = np.array([len(p) - 1 for p in prompts], dtype=np.int64)
-    ids = pad_ids([p[:-1] for p in prompts], int(lengths.max(initial=0)))
+    rests = [prompt[start:-1] for prompt, start in zip(prompts, cache.lengths[rows].tolist(), strict=True)]
+    lengths = np.array([len(rest) for rest in rests], dtype=np.int64)
+    ids = pad_ids(rests, int(lengths.max(initial=0)))
     needs = Needs() if needs is None or not needs.prompt else needs
     wanted = needs.logits or bool(needs.hidden)
     want, hidden = "all" if needs.logits else "none", needs.hidden

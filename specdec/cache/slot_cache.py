@@ -53,8 +53,8 @@ class SlotCache(ABC):
     Attributes:
         lengths: ``[num_rows]`` slots that stand, on the host; read-only.
 
-    Guarantee: what a predecessor left in a row, NaN included, cannot reach the next occupant: ``reset`` clears every
-        slot that was written.
+    Guarantee: what a predecessor left in a row, NaN included, cannot reach the next occupant: ``reset`` leaves no slot
+        that was written as it was.
     """
 
     def __init__(self, num_rows: int, capacity: int) -> None:
@@ -62,6 +62,7 @@ class SlotCache(ABC):
         # Compiled code may be told where these lie: they stay the same arrays.
         self._lengths: IntArray = np.zeros(num_rows, dtype=np.int64)
         self._written: IntArray = np.zeros(num_rows, dtype=np.int64)
+        self._shared: IntArray = np.zeros(num_rows, dtype=np.int64)  # slots of each row that others may read
         self.lengths: IntArray = self._lengths.view()
         self.lengths.flags.writeable = False
 
@@ -78,10 +79,6 @@ class SlotCache(ABC):
     @abstractmethod
     def _gather(self, rows: IntArray, path: Tensor, num_kept: IntArray) -> None:
         """Move the nodes ``path[b, : num_kept[b]]`` after the prefix of each row, in that order."""
-
-    @abstractmethod
-    def _clear(self, rows: IntArray, used: int) -> None:
-        """Fill the first ``used`` slots of these rows with zeros."""
 
     def reserve(self, rows: IntArray, num_slots: int | IntArray, first: int = 0) -> IntArray:
         """Announce that a scoring call writes slots ``first .. num_slots - 1`` after the prefix of each of ``rows``.
@@ -133,29 +130,29 @@ class SlotCache(ABC):
         """Roll ``rows`` back to ``lengths`` ``[B]``.
 
         Raises:
-            ValueError: a length is negative or longer than what stands.
+            ValueError: a length is negative or longer than what stands, or others may read what follows it.
         """
-        if min(lengths.tolist(), default=0) < 0 or max((lengths - self._lengths[rows]).tolist(), default=0) > 0:
+        cut, added = lengths - self._shared[rows], lengths - self._lengths[rows]
+        if min(cut.tolist(), default=0) < 0 or max(added.tolist(), default=0) > 0:
             raise ValueError(
-                f"cannot truncate rows {rows.tolist()} of lengths {self._lengths[rows].tolist()} to {lengths.tolist()}"
+                f"cannot cut rows {rows.tolist()} of lengths {self._lengths[rows].tolist()} to {lengths.tolist()}: "
+                f"give lengths up to these, and not below the {self._shared[rows].tolist()} slots that others may read"
             )
         self._lengths[rows] = lengths
 
-    def reset(self, rows: IntArray) -> None:
-        """Empty ``rows`` for new occupants.
+    @abstractmethod
+    def _empty(self, rows: IntArray) -> None:
+        """Empty ``rows`` of what was written to them."""
 
-        Cost: clears as many slots of these rows as the most used of them had.
-        """
-        used = int(self._written[rows].max(initial=0))
-        if used:
-            # A masked slot has weight 0, but 0 * NaN is NaN: the number itself must go, not only its weight.
-            self._clear(rows, used)
+    def reset(self, rows: IntArray) -> None:
+        """Empty ``rows`` for new occupants. Cost: clears what was written to them."""
+        self._empty(rows)
         self._lengths[rows] = 0
         self._written[rows] = 0
 
 
 class KVCache(SlotCache):
-    """Hold a payload per row and slot in one tensor.
+    """Hold a payload per row and slot in one tensor, the slots of a row side by side.
 
     Args:
         shape: of the payload, a rows dimension and a slots dimension among others.
@@ -205,7 +202,14 @@ class KVCache(SlotCache):
         """Move nodes as ``move_kept`` does."""
         move_kept(self.payload, self._row_dim, self._slot_dim, which, path)
 
+    def _empty(self, rows: IntArray) -> None:
+        used = int(self._written[rows].max(initial=0))
+        if used:
+            # A masked slot has weight 0, but 0 * NaN is NaN: the number itself must go, not only its weight.
+            self._clear(rows, used)
+
     def _clear(self, rows: IntArray, used: int) -> None:
+        """Fill the first ``used`` slots of these rows with zeros."""
         self.payload.narrow(self._slot_dim, 0, used).index_fill_(self._row_dim, on_device(rows, self.payload.device), 0)
 
 

@@ -35,6 +35,7 @@ from specdec.contracts.oracle import (
     describe_oracle,
     ids_device,
 )
+from specdec.contracts.prefixes import PrefixOracle
 from specdec.contracts.recorded import RecordedOracle, as_recorded, check_has_laws
 from specdec.contracts.rule import NativeJudge, Rule, Verdict, VerificationRule, rule_label
 from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers, close_session
@@ -80,6 +81,7 @@ __all__ = [
     "OpenVerdict",
     "Oracle",
     "OracleDefaults",
+    "PrefixOracle",
     "Randomness",
     "RecordedOracle",
     "Resume",

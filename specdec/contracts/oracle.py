@@ -240,6 +240,11 @@ class OracleDefaults:
     counts: Any = None
 
     @property
+    def prefix_key(self) -> Hashable | None:
+        """See ``specdec.contracts.PrefixOracle``; None: its caches cannot share beginnings."""
+        return None
+
+    @property
     def hidden_layers(self) -> int:
         """How many layers there are whose outputs ``score(hidden=...)`` returns."""
         return 0

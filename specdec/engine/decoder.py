@@ -26,6 +26,7 @@ from specdec.engine.no_draft import NoDraft
 from specdec.engine.outcome import StepOutcome
 from specdec.engine.result import Result, StreamEvent, exactness_claim, is_reproducible, logprobs_of, provenance_of
 from specdec.engine.scoring import Scorer
+from specdec.engine.seating import NewRows, Prefixes
 from specdec.engine.shared_budget import NodeBudget, share
 from specdec.engine.slots import Slots
 from specdec.engine.state import Frame, State
@@ -67,6 +68,7 @@ class SpeculativeDecoder:
         rule: how drafts are judged, by name or as an object; "coupled" makes sampled output equal plain decoding's.
         budget: chooses which drafted tokens of all rows are verified, as ``SharedBudget`` does; None: all of them.
         max_cache_bytes: bound of the cache's memory; None: half of what is free.
+        prefix_sharing: what is known of a prompt's beginning, from earlier requests and runs, is not read again.
         kernels: what computes laws, draws and verdicts: "native" (compiled code on the CPU), "reference" (the torch
             operations and rules that define it), None: native where it can be had.
 
@@ -87,14 +89,15 @@ class SpeculativeDecoder:
         *,
         budget: NodeBudget | None = None,
         max_cache_bytes: int | None = None,
+        prefix_sharing: bool = False,
         kernels: str | None = None,
     ) -> None:
         self.oracle = oracle
         self.draft: DraftSource = NoDraft() if draft is None else draft
-        self.budget, self.max_cache_bytes = budget, max_cache_bytes
-        chosen = resolve_rule(rule)
+        self.budget, chosen = budget, resolve_rule(rule)
         self.draft = share(self.draft, budget, chosen.coupled)
         check_pair(oracle, self.draft, chosen)
+        self._rows = (Prefixes if prefix_sharing else NewRows)(oracle, max_cache_bytes)
         self.kernels: Kernels = resolve_kernels(kernels, oracle.device)
         self.randomness: RandomnessFactory = partial(Coupled if chosen.coupled else Keyed.at, kernels=self.kernels)
         self.offers, self._is_here = self.draft.offers, oracle.device.type == "cpu"
@@ -179,7 +182,7 @@ class SpeculativeDecoder:
         capacity = max((r.max_length for r in requests), default=0) + int(self.offers.max_nodes) + 1
         return State(
             slots=Slots(requests, num_rows, capacity),
-            cache=self.oracle.new_cache(num_rows, capacity, self.max_cache_bytes),
+            seating=self._rows.open(requests, num_rows, capacity, self.draft),
             session=self.draft.open(self.oracle, num_rows, capacity),
             params=ParameterTable.of([r.sampling for r in requests], [r.grammar for r in requests]),
             keys=seed_keys([r.seed for r in requests]),
@@ -241,12 +244,12 @@ class SpeculativeDecoder:
         requests, tokenizer = state.slots.requests, self.oracle.tokenizer
         ended = zip(state.outputs, requests, state.finish_reasons, strict=True)
         texts = None if tokenizer is None else [cut_text(tokenizer, o, r.stop_strings, why) for o, r, why in ended]
-        device = None if state.meter is None else state.meter.finish()
         stats = state.recorder.finish(
+            device=None if state.meter is None else state.meter.finish(),
             total_seconds=time.perf_counter() - state.started,
             cache_bytes=state.cache.bytes,
             weight_bytes=self.oracle.weight_bytes,
-            device=device,
+            prefixes=state.seating.figures,
         )
         return Result(
             tokens=state.outputs,
@@ -266,15 +269,15 @@ class SpeculativeDecoder:
         )
 
     def _admit(self, state: State) -> None:
-        """Seat waiting requests: reset, prefill, begin."""
-        seated = state.slots.admit()
-        if seated.size:
+        """Seat waiting requests: give them rows, prefill, begin; then those that wait for what these read."""
+        while (seated := state.slots.admit(state.seating.seat)).size:
             began = time.perf_counter()
-            state.cache.reset(seated)
             prompts = [state.slots.requests[i].prompt for i in state.slots.occupants[seated]]
             scores, calls = prefill(self.oracle, state.cache, seated, prompts, self.draft.needs)
+            state.seating.prompts_are_read(seated, prompts)
             state.session.begin(seated, prompts, scores)
             state.recorder.add_prefill(time.perf_counter() - began, state.slots.occupants[seated], calls)
+        state.check_progress()
 
     def _frame(self, state: State) -> Frame:
         """Return the step's view of the rows in flight."""
@@ -335,6 +338,7 @@ class SpeculativeDecoder:
             request = state.slots.occupants[row]
             state.outputs[request] = state.slots.output(row)
             state.finish_reasons[request] = finish_reason(Ending(ending))
+            state.seating.leave(int(row), state.slots.ids[row, : state.slots.num_committed[row]])
         state.session.end(rows)
         state.slots.release(rows)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from specdec.contracts import BoolArray, Budget, Cache, Context, DraftSession, IntArray, Randomness, close_session
 from specdec.engine.metering import Meter
+from specdec.engine.seating import Seating
 from specdec.engine.slots import IDLE, Slots
 from specdec.requests import FinishReason
 from specdec.sampling import BatchWarping, ParameterTable
@@ -47,7 +48,8 @@ class State:
     """
 
     slots: Slots
-    cache: Cache
+    seating: Seating
+    cache: Cache = field(init=False)
     session: DraftSession
     params: ParameterTable
     keys: IntArray
@@ -62,10 +64,32 @@ class State:
     _seated: Seated | None = None
     _in_step: bool = False
 
+    def __post_init__(self) -> None:
+        self.cache = self.seating.cache
+
     @property
     def has_work(self) -> bool:
-        """Whether a request is in flight or waits."""
+        """Whether a request is in flight, waits, or is still to come."""
         return self.slots.has_work
+
+    @property
+    def can_step(self) -> bool:
+        """Whether a request is in flight or waits: False if all that are left have not arrived."""
+        return self.slots.can_step
+
+    def hold_back(self) -> None:
+        """Let each waiting request wait only after ``arrive``: for loads in which requests come one by one."""
+        self.slots.hold_back()
+
+    def arrive(self, request: int) -> None:
+        """Let a request that was held back, by its place in the run, be seated from the next step on.
+
+        Raises:
+            ValueError: it was not held back, or has arrived before.
+
+        Guarantee: as ever, its tokens do not depend on when it arrives if the result is reproducible.
+        """
+        self.slots.arrive(request)
 
     def begin_step(self) -> None:
         """Note that cache, books and session are about to change, one after the other.
@@ -75,7 +99,9 @@ class State:
         """
         if self._in_step:
             self.check_whole()
-        if not self.slots.has_work:
+        if not self.slots.can_step:
+            if self.slots.to_come:
+                raise ValueError("no request is there yet, and some are to come: call state.arrive(request) first")
             raise ValueError("state has no work left; call finish(state) for the result")
         self._in_step = True
 
@@ -106,6 +132,14 @@ class State:
             raise ValueError(
                 "a step of this state was interrupted, by an error or by Ctrl-C, so that its cache and its texts may "
                 "disagree, and it cannot go on: call start again; state.emitted() has what was emitted so far"
+            )
+
+    def check_progress(self) -> None:
+        """Raise ValueError if requests wait and none is in flight: others have the pages that they wait for."""
+        if not self.slots.rows.size:
+            raise ValueError(
+                "no request of this run finds the pages that it needs, for another run of this decoder has them: "
+                "finish that one first, or raise max_cache_bytes"
             )
 
     def emitted(self) -> list[list[int]]:

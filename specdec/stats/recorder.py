@@ -10,6 +10,7 @@ The engine's side of it::
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 
@@ -53,6 +54,7 @@ class StatsRecorder:
         cache_bytes: int | None = None,
         weight_bytes: int | None = None,
         device: Mapping[str, float] | None = None,
+        prefixes: Mapping[str, Any] | None = None,
     ) -> Stats:
         """Return the statistics of the run.
 
@@ -61,6 +63,7 @@ class StatsRecorder:
             cache_bytes: payload of the cache (all caches together, at their largest).
             weight_bytes: weights of the oracle.
             device: see ``Stats``.
+            prefixes: "num_prefix_tokens", "most_pages" and "num_evicted_pages", see there; None: they are not shared.
 
         Raises:
             AssertionError: an identity between the statistics does not hold; the message has the numbers.
@@ -77,7 +80,7 @@ class StatsRecorder:
             if parts != getattr(run, name):
                 raise AssertionError(f"{name}: the requests sum to {parts}, the run has {getattr(run, name)}")
         run = replace(run, cache_bytes=cache_bytes, weight_bytes=weight_bytes)
-        return replace(run, device=device or {}, requests=tuple(requests))
+        return replace(run, **(prefixes or {}), device=device or {}, requests=tuple(requests))
 
     def _run(self, trace: Trace, total_seconds: float) -> Stats:
         run = Stats(**Reduction(trace, np.zeros_like(trace.columns["request"]), 1).fields({})[0])

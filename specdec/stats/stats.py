@@ -15,7 +15,7 @@ from specdec.theory import expected_tokens
 Columns = Mapping[str, NDArray[Any]]  # of a trace, each with one number per row and step
 
 SUM = "sum"  # marks the counts that are sums over columns
-_MEMORY = ("cache_bytes", "weight_bytes")
+_MEMORY = ("cache_bytes", "weight_bytes", "most_pages")
 
 
 def _ratio(above: float, below: float) -> float | None:
@@ -69,6 +69,9 @@ class Stats:
             "captures". Of the run only; empty if there is nothing to count.
         first_token_seconds: sum over requests of the time from the run's start to their first token.
         num_first_tokens: requests that have one.
+        num_prefix_tokens: tokens of prompts that stood in the cache already, with ``prefix_sharing``; of the run only.
+        num_evicted_pages: pages whose texts were forgotten because others needed them; of the run only.
+        most_pages: the most pages that rows used at a time. None: they were not shared, or it is a request.
         cache_bytes: payload of the cache. None: not reported.
         weight_bytes: weights of the oracle. None: not reported.
         requests: the same figures for each request; empty for a request and for pooled runs.
@@ -102,6 +105,9 @@ class Stats:
     device: Mapping[str, float] = field(default_factory=dict)
     first_token_seconds: float = 0.0
     num_first_tokens: int = 0
+    num_prefix_tokens: int = 0
+    num_evicted_pages: int = 0
+    most_pages: int | None = None
     cache_bytes: int | None = None
     weight_bytes: int | None = None
     requests: tuple["Stats", ...] = ()

@@ -20,22 +20,26 @@ def request(prompt: list[int], room: int = 10) -> Request:
     return Request(np.array(prompt), len(prompt) + room, SamplingParams(), (), (), 0)
 
 
+def seat(row: int, request: Request) -> bool:
+    return True
+
+
 def rows_of(*rows: int) -> np.ndarray:
     return np.array(rows, dtype=np.int64)
 
 
 def test_requests_are_seated_in_order_and_idle_rows_are_reused_lowest_first():
     slots = Slots([request([i + 1] * (i + 1)) for i in range(5)], 3, 20)
-    assert slots.admit().tolist() == [0, 1, 2]
-    assert slots.admit().tolist() == []
+    assert slots.admit(seat).tolist() == [0, 1, 2]
+    assert slots.admit(seat).tolist() == []
     assert slots.num_committed.tolist() == [1, 2, 3]
     slots.release(rows_of(1))
     assert slots.rows.tolist() == [0, 2]
-    assert slots.admit().tolist() == [1]
+    assert slots.admit(seat).tolist() == [1]
     assert slots.occupants.tolist() == [0, 3, 2]
     assert slots.ids[1, :4].tolist() == [4, 4, 4, 4]
     slots.release(rows_of(0, 2))
-    assert slots.admit().tolist() == [0]
+    assert slots.admit(seat).tolist() == [0]
     assert slots.has_work
     slots.release(rows_of(0, 1))
     assert not slots.has_work
@@ -44,11 +48,11 @@ def test_requests_are_seated_in_order_and_idle_rows_are_reused_lowest_first():
 
 def test_a_reused_row_shows_nothing_of_its_predecessor():
     slots = Slots([request([1, 2, 3]), request([4])], 1, 20)
-    slots.admit()
+    slots.admit(seat)
     slots.append(rows_of(0), np.array([[5, 6, 7]]), rows_of(3))
     assert slots.output(0) == [5, 6, 7]
     slots.release(rows_of(0))
-    slots.admit()
+    slots.admit(seat)
     assert slots.output(0) == []
     slots.append(rows_of(0), np.array([[8, 9]]), rows_of(2))
     assert slots.output(0) == [8, 9]
@@ -57,7 +61,7 @@ def test_a_reused_row_shows_nothing_of_its_predecessor():
 
 def test_requests_without_room_never_wait():
     slots = Slots([request([1], 0), request([2], 1), request([3], 0)], 2, 4)
-    assert slots.admit().tolist() == [0]
+    assert slots.admit(seat).tolist() == [0]
     assert slots.occupants.tolist() == [1, IDLE]
     assert not Slots([request([1], 0)], 1, 4).has_work
     assert not Slots([], 0, 1).has_work
@@ -66,7 +70,7 @@ def test_requests_without_room_never_wait():
 @given(st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=1, max_size=5), st.randoms())
 def test_append_writes_each_block_behind_its_own_row_and_nowhere_else(blocks, random):
     slots = Slots([request([9] * random.randint(1, 5)) for _ in blocks], len(blocks), 12)
-    rows = slots.admit()
+    rows = slots.admit(seat)
     random.shuffle(rows)
     expected = {int(r): slots.ids[r, : slots.num_committed[r]].tolist() + b for r, b in zip(rows, blocks, strict=True)}
     counts = np.array([len(b) for b in blocks])

@@ -6,26 +6,40 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.cache import KVCache, SlotCache
+from specdec.cache import KVCache, PagedCache, PagedKVCache, SlotCache
 from tests.support.backends import agree
 from tests.support.models import small_model
 from tests.support.pairwise import first_of
 from tests.support.scoring import append, path_to, random_tree
 
 
-def id_cache(rows: int = 3, capacity: int = 32, max_bytes: int | None = None) -> KVCache:
+def contiguous_cache(rows: int = 3, capacity: int = 32, max_bytes: int | None = None) -> KVCache:
     return KVCache((rows, capacity), 0, 1, torch.int64, torch.device("cpu"), max_bytes)
 
 
-def write(cache: KVCache, rows: np.ndarray, nodes: torch.Tensor) -> None:
+def paged_cache(rows: int = 3, capacity: int = 32, max_bytes: int | None = None) -> PagedKVCache:
+    return PagedKVCache.alone((), (), rows, capacity, torch.int64, torch.device("cpu"), max_bytes)
+
+
+every_layout = pytest.mark.parametrize("id_cache", [contiguous_cache, paged_cache])
+
+
+def held(cache: SlotCache, row: int, first: int, end: int) -> tuple:
+    """Return where some slots of a row lie in the payload."""
+    slots = np.arange(first, end)
+    return (cache.lines(row, slots),) if isinstance(cache, PagedKVCache) else (row, slots)
+
+
+def write(cache: SlotCache, rows: np.ndarray, nodes: torch.Tensor) -> None:
     start = cache.reserve(rows, nodes.shape[1])
     for row, first, values in zip(rows, start, nodes, strict=True):
-        cache.payload[row, first : first + len(values)] = values
+        cache.payload[held(cache, row, first, first + len(values))] = values
 
 
+@every_layout
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_commit_keeps_paths_and_touches_no_neighbour(data):
+def test_commit_keeps_paths_and_touches_no_neighbour(id_cache, data):
     cache, kept = id_cache(rows=3, capacity=64), {row: [] for row in range(3)}
     counter = 0
     for _ in range(data.draw(st.integers(1, 4))):
@@ -42,10 +56,11 @@ def test_commit_keeps_paths_and_touches_no_neighbour(data):
         cache.commit(rows, path, keep)
     for row, ids in kept.items():
         assert cache.lengths[row] == len(ids)
-        assert cache.payload[row, : len(ids)].tolist() == ids
+        assert cache.payload[held(cache, row, 0, len(ids))].tolist() == ids
 
 
-def test_chain_commits_and_truncation_move_no_memory():
+@every_layout
+def test_chain_commits_and_truncation_move_no_memory(id_cache):
     cache, rows = id_cache(), np.array([0, 2])
     write(cache, rows, torch.tensor([[1, 2, 3], [4, 5, 6]]))
     before = cache.payload.clone()
@@ -56,26 +71,29 @@ def test_chain_commits_and_truncation_move_no_memory():
     assert torch.equal(cache.payload, before)
 
 
-def test_a_tree_near_the_end_of_the_capacity_commits():
+@every_layout
+def test_a_tree_near_the_end_of_the_capacity_commits(id_cache):
     cache, rows = id_cache(rows=1, capacity=6), np.array([0])
     write(cache, rows, torch.tensor([[1, 2]]))
     cache.commit(rows, None, np.array([2]))
     write(cache, rows, torch.tensor([[3, 9, 4, 5]]))
     cache.commit(rows, torch.tensor([[0, 2, 3, 1]]), np.array([3]))
-    assert cache.payload[0, :5].tolist() == [1, 2, 3, 4, 5]
+    assert cache.payload[held(cache, 0, 0, 5)].tolist() == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
     ("act", "message"),
     [
         (lambda cache: cache.reserve(np.array([1]), 33), "row 1 .* capacity is 32"),
-        (lambda cache: cache.truncate(np.array([0]), np.array([1])), "cannot truncate"),
-        (lambda cache: cache.truncate(np.array([0]), np.array([-1])), "cannot truncate"),
+        (lambda cache: cache.truncate(np.array([0]), np.array([1])), "cannot cut"),
+        (lambda cache: cache.truncate(np.array([0]), np.array([-1])), "cannot cut"),
         (lambda cache: cache.commit(np.array([0]), None, np.array([1])), "never scored"),
-        (lambda cache: id_cache(max_bytes=3 * 32 * 8 - 1), "max_cache_bytes"),
+        (lambda cache: contiguous_cache(max_bytes=3 * 32 * 8 - 1), "max_cache_bytes"),
+        (lambda cache: paged_cache(max_bytes=(3 * 32 + 16) * 8 - 1), "max_cache_bytes"),
     ],
 )
-def test_misuse_is_refused(act, message):
+@every_layout
+def test_misuse_is_refused(id_cache, act, message):
     with pytest.raises(ValueError, match=message):
         act(id_cache())
 
@@ -83,18 +101,49 @@ def test_misuse_is_refused(act, message):
 def test_bytes_follow_the_formula_and_lengths_are_read_only(any_pack):
     model = any_pack(small_model(head_dim=16))
     cache = model.new_cache(3, 128)
-    assert cache.bytes == 2 * 2 * 2 * 16 * 4 * 3 * 128
+    assert cache.bytes == 2 * 2 * 2 * 16 * 4 * (3 * 128 + 16 * isinstance(cache, PagedKVCache))
     with pytest.raises(ValueError, match="read-only"):
         cache.lengths[0] = 1
 
 
 def spoil(cache: SlotCache, row: int, slots: int) -> None:
-    """Fill the first slots of a row with NaN."""
+    """Fill the pages of the first slots of a row with NaN."""
     if isinstance(cache, KVCache):
         cache.payload[:, :, row, :, :slots] = float("nan")
+    elif isinstance(cache, PagedKVCache):
+        cache.payload[:, :, :, cache.lines(row, np.arange(slots))] = float("nan")
     else:
-        cache.keys[:, row, :, : -(-slots // 16)] = float("nan")
-        cache.values[:, row, :, :slots] = float("nan")
+        for tensor in cache.tensors:
+            tensor[:, :, cache.pages[row, : -(-slots // 16)]] = float("nan")
+
+
+def scatter_pages(cache: PagedCache, generator: np.random.Generator) -> None:
+    """Give the rows of an empty cache each other's pages, in any order."""
+    cache.pages[:] = generator.permutation(cache.pages.ravel()).reshape(cache.pages.shape)
+
+
+@pytest.mark.parametrize("window", [None, 21])
+def test_it_does_not_matter_which_pages_a_row_has(window, any_pack):
+    model = any_pack(small_model(num_heads=4, num_kv_heads=2, sliding_window=window))
+    plain, scattered = (model.new_cache(3, 128) for _ in range(2))
+    if not isinstance(scattered, PagedCache):
+        pytest.skip("its rows are no tables of pages")
+    scatter_pages(scattered, np.random.default_rng(0))
+    generator, rows, size = torch.Generator().manual_seed(1), np.array([2, 0]), 9
+    for row, count in ((2, 75), (0, 20)):
+        ids = torch.randint(23, (count,), generator=generator)
+        first, second = (append(model, cache, row, ids, width=30) for cache in (plain, scattered))
+        assert agree(model, second, first)
+    tokens, parents = torch.randint(23, (2, size), generator=generator), random_tree(2, size, generator)
+    nodes = torch.tensor([size, size])
+    first, second = (model.score(tokens, parents, nodes, cache, rows).logits for cache in (plain, scattered))
+    assert agree(model, second, first)
+    own = path_to(parents[0], size - 1)
+    for cache in (plain, scattered):
+        model.score(tokens[:1], parents[:1], torch.tensor([size]), cache, rows[:1])
+        cache.commit(rows[:1], torch.tensor([own]), np.array([len(own)]))
+    first, second = (append(model, cache, 2, tokens[1]) for cache in (plain, scattered))
+    assert agree(model, second, first)
 
 
 def test_nothing_of_a_predecessor_reaches_the_next_occupant(any_pack):

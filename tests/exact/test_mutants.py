@@ -476,7 +476,7 @@ class Mutant:
 
 SAMPLER, SESSION = specdec.drafting.chain_sampler.ChainSampler, specdec.drafting.model.DraftModel
 HEURISTIC = specdec.drafting.lengths.heuristic._Session
-DECODER, CACHE = specdec.engine.decoder.SpeculativeDecoder, specdec.cache.KVCache
+DECODER, CACHE = specdec.engine.decoder.SpeculativeDecoder, specdec.cache.PagedKVCache
 BOOKS = specdec.cache.SlotCache
 WARPING, FILTERS = specdec.sampling.warping, specdec.kernels.filters
 MATCH, ORACLE = specdec.verify.sample_and_match, oracles.transformer.eager

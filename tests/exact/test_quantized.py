@@ -10,8 +10,9 @@ import torch
 import oracles
 from drafts import Quantized
 from oracles import TabularLM, Transformer
+from oracles.graphed.graphed_memory import CACHE_ROW_DIM, CACHE_SLOT_DIM
 from oracles.native import NativeTransformer
-from oracles.transformer.attention import CACHE_ROW_DIM, CACHE_SLOT_DIM
+from oracles.native.keys_values import NativeCache
 from specdec import Entropy, Fixed, SamplingParams, SpeculativeDecoder
 from specdec.cache import KVCache, prefill
 from specdec.exactness import check_lossless
@@ -37,8 +38,12 @@ def slots(cache, row: int, begin: int, end: int) -> list[torch.Tensor]:
     if isinstance(cache, KVCache):
         held = cache.payload.movedim((CACHE_ROW_DIM, CACHE_SLOT_DIM), (0, 1))[row]
         return [held[slot] for slot in range(begin, end)]
-    of_row = [(cache.keys[:, row, :, slot // 16, :, slot % 16], cache.values[:, row, :, slot]) for slot in range(end)]
-    return [tensor for both in of_row[begin:] for tensor in both]
+    of_row = cache.lines(row, np.arange(begin, end)).tolist()
+    if not isinstance(cache, NativeCache):
+        return [cache.payload[:, :, :, line] for line in of_row]
+    keys, values = cache.memory.tensors
+    pairs = [(keys[:, :, line // 16, :, line % 16], values[:, :, line // 16, line % 16]) for line in of_row]
+    return [tensor for both in pairs for tensor in both]
 
 
 def run(decoder: SpeculativeDecoder, sampling=None, num_new: int = 20):

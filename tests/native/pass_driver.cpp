@@ -236,10 +236,16 @@ void end_rows(int64_t step, int64_t is_drawn) {
 struct Player {
     Player(const Built& built, int threads, unsigned char unwritten)
         : built(built), threads(threads), unwritten(unwritten), keys(size(built.model.head_size)),
-          values(size(padded_head(built.model))), lengths(ROWS), written(ROWS) {
+          values(size(padded_head(built.model))), pages(ROWS * SLOTS / WIDTH), rooms(ROWS, SLOTS), lengths(ROWS), written(ROWS) {
         std::memset(keys.data(), unwritten, keys.size() * 4);
         std::memset(values.data(), unwritten, values.size() * 4);
-        cache = {keys.data(), values.data(), lengths.data(), written.data(), ROWS, SLOTS, nullptr, nullptr};
+        // Pages of rows lie side by side, apart, and in falling order.
+        const int32_t most = int32_t(pages.size());
+        for (int32_t i = 0; i < most; ++i) pages[i] = i;
+        std::rotate(pages.begin() + 5, pages.begin() + 20, pages.end() - 7);
+        std::reverse(pages.begin() + 40, pages.begin() + 50);
+        cache = {keys.data(), values.data(), pages.data(), rooms.data(), lengths.data(), written.data(), ROWS, SLOTS, most,
+                 nullptr, nullptr};
     }
     int64_t size(int of_head) const { return int64_t(LAYERS) * ROWS * built.model.kv_heads * SLOTS * of_head; }
 
@@ -378,7 +384,8 @@ struct Player {
     int threads;
     unsigned char unwritten;
     Floats_ keys, values, all;
-    Ids lengths, written;
+    std::vector<int32_t> pages;
+    Ids rooms, lengths, written;
     Cache cache;
 };
 

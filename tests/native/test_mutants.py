@@ -146,8 +146,8 @@ TWINS = [
         "24",
         "keys are written to the batch's row",
         "worker.h",
-        "float* keys = keys_of(index, node.row, head)",
-        "float* keys = keys_of(index, node.batch, head)",
+        "place_of(p_.cache, m_, index, head, node.row, slot)",
+        "place_of(p_.cache, m_, index, head, node.batch, slot)",
         llama,
     ),
     Twin(
@@ -234,8 +234,8 @@ TWINS = [
         "28",
         "keys stay where a path was rejected",
         "api.cpp",
-        "kept[d * WIDTH] = old[d * WIDTH]",
-        "kept[d * WIDTH] = kept[d * WIDTH] + 0 * old[d * WIDTH]",
+        "to.key[d * WIDTH] = from.key[d * WIDTH]",
+        "to.key[d * WIDTH] = to.key[d * WIDTH] + 0 * from.key[d * WIDTH]",
         in_trees,
     ),
     Twin(
@@ -258,8 +258,8 @@ TWINS = [
         "41",
         "another group's keys",
         "worker.h",
-        "return {keys_of(layer, node.row, tile.head),",
-        "return {keys_of(layer, node.row, (tile.head + 1) % m_.kv_heads),",
+        "return {keys_of(cache, m_, layer, tile.head),",
+        "return {keys_of(cache, m_, layer, (tile.head + 1) % m_.kv_heads),",
         llama,
     ),
     Twin(

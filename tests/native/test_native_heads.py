@@ -285,7 +285,7 @@ def test_nothing_of_the_oracle_is_copied_and_memory_is_counted():
     assert few.weight_bytes < head_of(Layout("specforge", ids=(0, 2, 4), written=(0, 2, 3, 7, 10))).weight_bytes
     cached = few.new_cache(2, 10)
     assert cached.features.shape == (2, cached.capacity + 1, SIZE)
-    assert cached.bytes == cached.keys.nbytes + cached.values.nbytes + cached.features.nbytes
+    assert cached.bytes == cached.memory.keys.nbytes + cached.memory.values.nbytes + cached.features.nbytes
     with pytest.raises(ValueError, match="max_cache_bytes"):
         few.new_cache(2, 10, max_cache_bytes=cached.bytes - 1)
 

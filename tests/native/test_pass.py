@@ -134,7 +134,8 @@ def test_padding_comes_back_as_the_last_node_and_is_not_read():
     scores = model.score(tokens, None, nodes, cache, np.arange(2), "all", hidden=(0,))
     assert torch.equal(scores.logits[1, 2:], scores.logits[1, 1].expand(4, -1))
     assert not scores.hidden[0][1, 2:].any()
-    assert not cache.values[:, 1, :, 2:].any()
+    values = cache.memory.values[:, :, cache.pages[1]].flatten(2, 3)
+    assert not values[:, :, 2:].any()
     spoilt = tokens.clone()
     spoilt[1, 2:] = -1
     again = model.score(spoilt, None, nodes, cache, np.arange(2)).logits

@@ -25,7 +25,8 @@ class LengthOfBatch:
     def take(self, draft: Draft) -> BoolArray:
         rows = len(draft.num_nodes)
         length = next(length for first, last, length in self.table if first <= rows <= last)
-        return np.arange(draft.width) < np.minimum(draft.num_nodes.numpy(), length)[:, None]
+        taken: BoolArray = np.arange(draft.width) < np.minimum(draft.num_nodes.numpy(), length)[:, None]
+        return taken
 
 
 def survivals(draft: Draft, reads_token: bool) -> NDArray[np.float64]:

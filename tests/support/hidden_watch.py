@@ -35,7 +35,7 @@ class RememberingHead:
     vocab_size: int
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> FeatureCache:
-        return FeatureCache((num_rows, capacity), 0, 1, torch.int64, torch.device("cpu"), self.width)
+        return FeatureCache((), (), num_rows, capacity, torch.int64, torch.device("cpu"), self.width)
 
     def put(self, features: Features, cache: FeatureCache) -> None:
         side_by_side = torch.cat(features.layers, dim=-1)

@@ -1,0 +1,64 @@
+"""The caches of an eager transformer, and memories of pages that outlive a run."""
+
+import math
+from collections.abc import Hashable, Iterator
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from oracles.transformer.attention import cache_shape
+from oracles.transformer.config import TransformerConfig
+from specdec.cache import PAGE, PagedKVCache, TensorMemory
+
+
+class _Model(Protocol):
+    backend: str
+    config: TransformerConfig
+
+    @property
+    def weight_type(self) -> str: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+
+
+class PagedCaches:
+    """Make caches, and memories for them, as ``specdec.contracts.PrefixOracle`` asks."""
+
+    def new_cache(self: _Model, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> PagedKVCache:
+        """Return an empty cache of ``num_rows`` sequences of up to ``capacity`` slots (rounded up to whole blocks).
+
+        Raises:
+            ValueError: it would exceed ``max_cache_bytes`` (None: half of the free memory).
+
+        Cost: 2 * layers * KV heads * head size * bytes * (rows * capacity + 16).
+        """
+        leading, trailing, slots = cache_shape(self.config, capacity)
+        return PagedKVCache.alone(leading, trailing, num_rows, slots, self.dtype, self.device, max_cache_bytes)
+
+    @property
+    def prefix_key(self: _Model) -> Hashable:
+        """See ``specdec.contracts.PrefixOracle``; weights that were written to are others."""
+        versions = tuple((id(part), part._version) for part in self.parameters())
+        return self.backend, self.config, self.weight_type, self.dtype, self.device, versions
+
+    @property
+    def page_bytes(self: _Model) -> int:
+        """Bytes of a page."""
+        leading, trailing, _ = cache_shape(self.config, PAGE)
+        return math.prod(leading) * math.prod(trailing) * PAGE * self.dtype.itemsize
+
+    def new_memory(self: _Model, num_pages: int) -> TensorMemory:
+        """Return an empty memory of pages."""
+        leading, trailing, _ = cache_shape(self.config, PAGE)
+        return TensorMemory(leading, trailing, num_pages, self.dtype, self.device)
+
+    def cache_on(self: _Model, memory: TensorMemory, num_rows: int, capacity: int) -> PagedKVCache:
+        """Return a cache of rows without pages, on a memory."""
+        return PagedKVCache(memory, num_rows, cache_shape(self.config, capacity)[2], is_seated=False)

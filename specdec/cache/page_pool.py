@@ -1,0 +1,162 @@
+"""Which pages of a memory are in use, and which texts they hold: plain bookkeeping, testable without a model."""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from specdec.contracts import IntArray
+
+PAGE = 16
+"""Slots of a page."""
+
+
+def count_pages(num_slots: int) -> int:
+    """Return how many pages hold so many slots."""
+    return -(-num_slots // PAGE)
+
+
+class KeptPage(NamedTuple):
+    """A full page of a text.
+
+    Attributes:
+        page: its number.
+        before: that of the page before it in the text; -1: it is the first.
+        ids: its own ids, as bytes.
+    """
+
+    page: int
+    before: int
+    ids: bytes
+
+
+class PagePool:
+    """Hand out the pages of a memory, take them back, and know which texts full ones hold.
+
+    A page is in use by any number of rows. If it holds a part of a known text, it stays when the last row leaves it,
+    until somebody takes pages and no others are left. The one that was least recently looked up goes first, and the
+    end of a text before its beginning.
+
+    Args:
+        num_pages: of the memory.
+
+    Attributes:
+        num_pages: as given.
+        is_dirty: ``[num_pages]`` bool: which of them may hold something else than zeros.
+        most_used: the most pages that were in use at a time.
+        num_evicted: pages of known texts that were given away.
+
+    Guarantee: ``find`` compares ids, and not only their hashes.
+    Cost: of ``take`` O(num_pages); of ``find`` and ``keep`` a hash a page.
+    """
+
+    def __init__(self, num_pages: int) -> None:
+        self.num_pages = num_pages
+        self.is_dirty = np.zeros(num_pages, dtype=np.bool_)
+        self.most_used = self.num_evicted = 0
+        self._uses: IntArray = np.zeros(num_pages, dtype=np.int64)
+        # By the hash of all ids up to the page's last one; the least recently looked up first.
+        self._kept: OrderedDict[bytes, KeptPage] = OrderedDict()
+        self._is_kept = np.zeros(num_pages, dtype=np.bool_)
+
+    @property
+    def num_free(self) -> int:
+        """Pages that no row uses."""
+        return int(np.count_nonzero(self._uses == 0))
+
+    def count_unused(self, pages: IntArray) -> int:
+        """Return how many of some pages no row uses."""
+        return int(np.count_nonzero(self._uses[pages] == 0))
+
+    def take(self, count: int) -> IntArray:
+        """Return ``count`` pages that nobody uses, side by side if so many are.
+
+        Raises:
+            ValueError: there are fewer.
+        """
+        if count > self.num_free:
+            raise ValueError(f"{count} pages are asked for, and {self.num_free} of {self.num_pages} are free")
+        free = np.flatnonzero((self._uses == 0) & ~self._is_kept)
+        if count > len(free):
+            self._evict(count - len(free))
+            free = np.flatnonzero((self._uses == 0) & ~self._is_kept)
+        if not count:
+            return free[:0]
+        runs = np.flatnonzero(free[count - 1 :] - free[: len(free) - count + 1] == count - 1)
+        first = int(runs[0]) if runs.size else 0
+        self.share(free[first : first + count])
+        return free[first : first + count]
+
+    def share(self, pages: IntArray) -> None:
+        """Let one row more use pages."""
+        self._uses[pages] += 1
+        self.most_used = max(self.most_used, self.num_pages - self.num_free)
+
+    def give_back(self, pages: IntArray) -> None:
+        """Let one row less use pages."""
+        self._uses[pages] -= 1
+
+    def find(self, ids: IntArray) -> IntArray:
+        """Return the pages that hold the longest known beginning of a text, whole pages of it.
+
+        Args:
+            ids: ``[L]`` the text.
+        """
+        return self._pages_of(self._walk(ids))
+
+    def keep(self, ids: IntArray, pages: IntArray) -> None:
+        """Know from now on which text pages hold; those of a beginning that is known already stay as they are.
+
+        Args:
+            ids: ``[L]`` the text.
+            pages: its full pages, L // 16 of them; they are not written to any more.
+        """
+        known = self._walk(ids)
+        before = self._kept[known[-1]].page if known else -1
+        for page, (digest, part) in list(zip(pages.tolist(), _chain(ids), strict=True))[len(known) :]:
+            if digest in self._kept or self._is_kept[page]:
+                break  # what follows another beginning, which is gone
+            self._kept[digest] = KeptPage(page, before, part)
+            self._is_kept[page], before = True, page
+        self._walk(ids)
+
+    def inherit(self, other: "PagePool") -> None:
+        """Know the texts that another pool knows, whose pages were copied; nobody uses them here."""
+        self._kept = other._kept.copy()
+        self._is_kept[: other.num_pages], self.is_dirty[: other.num_pages] = other._is_kept, True
+
+    def _walk(self, ids: IntArray) -> list[bytes]:
+        """Look up the pages of a text, as far as they are known; return what they are known by."""
+        known: list[bytes] = []
+        before = -1
+        for digest, part in _chain(ids):
+            kept = self._kept.get(digest)
+            if kept is None or (kept.ids, kept.before) != (part, before):
+                break
+            known.append(digest)
+            before = kept.page
+        for digest in reversed(known):
+            self._kept.move_to_end(digest)
+        return known
+
+    def _pages_of(self, known: list[bytes]) -> IntArray:
+        return np.array([self._kept[digest].page for digest in known], dtype=np.int64)
+
+    def _evict(self, count: int) -> None:
+        """Forget the texts of the ``count`` least recently looked up pages that nobody uses."""
+        unused = (digest for digest, kept in self._kept.items() if not self._uses[kept.page])
+        for digest, _ in list(zip(unused, range(count), strict=False)):
+            page = self._kept.pop(digest).page
+            self._is_kept[page], self.is_dirty[page] = False, True
+            self.num_evicted += 1
+
+
+def _chain(ids: IntArray) -> Iterator[tuple[bytes, bytes]]:
+    """Yield, for each full page of a text, the hash of all ids up to its last one, and its own ids."""
+    digest = b""
+    for end in range(PAGE, len(ids) + 1, PAGE):
+        part = ids[end - PAGE : end].astype(np.int64).tobytes()
+        digest = hashlib.blake2b(digest + part, digest_size=16).digest()
+        yield digest, part

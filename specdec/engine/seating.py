@@ -1,0 +1,190 @@
+"""Rows of a cache for requests: empty ones, or such that hold what is known of a prompt already."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from specdec.cache import PAGE, PagedCache, check_fits, count_pages, free_memory
+from specdec.contracts import Cache, DraftSource, IntArray, Oracle, PrefixOracle, declared
+from specdec.requests import Request
+
+
+class Seating(Protocol):
+    """How requests get rows of a run's cache.
+
+    Attributes:
+        cache: the run's.
+    """
+
+    cache: Any
+
+    def seat(self, row: int, request: Request) -> bool:
+        """Give a request an idle row, or return that it has to wait."""
+
+    def prompts_are_read(self, rows: IntArray, prompts: Sequence[IntArray]) -> None:
+        """Learn that the cache holds prompts but for their last ids."""
+
+    def leave(self, row: int, ids: IntArray) -> None:
+        """Learn that a request has ended; ``ids`` stand, the pending one the last of them."""
+
+    @property
+    def figures(self) -> dict[str, int]:
+        """What the statistics tell of it, by their names."""
+
+
+class EmptyRows:
+    """Every request starts in an empty row that has slots for the longest of all requests.
+
+    Args:
+        cache: the run's.
+    """
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+        self.figures: dict[str, int] = {}
+
+    def seat(self, row: int, request: Request) -> bool:
+        self.cache.reset(np.array([row]))
+        return True
+
+    def prompts_are_read(self, rows: IntArray, prompts: Sequence[IntArray]) -> None:
+        return
+
+    def leave(self, row: int, ids: IntArray) -> None:
+        return
+
+
+class KnownPrefixes:
+    """Requests start in rows that hold the known beginnings of their prompts; what they leave is known to later ones.
+
+    A request waits while there are not enough pages for all that it may write, and while one that is seated with it is
+    about to read a page that both begin with: it is read once.
+
+    Args:
+        cache: the run's; its rows have no pages.
+        slack: slots that a request may write beyond its longest text.
+        reads_prompts: the source reads scores of whole prompts, so that all of them are computed, and none is kept.
+    """
+
+    def __init__(self, cache: PagedCache, slack: int, reads_prompts: bool) -> None:
+        self.cache = cache
+        self._pool, self._slack, self._reads_prompts = cache.memory.pool, slack, reads_prompts
+        self._pool.most_used, self._evicted_before = 0, self._pool.num_evicted
+        self._unread: list[IntArray] = []
+        self._reused = 0
+
+    @property
+    def figures(self) -> dict[str, int]:
+        evicted = self._pool.num_evicted - self._evicted_before
+        return {"num_prefix_tokens": self._reused, "most_pages": self._pool.most_used, "num_evicted_pages": evicted}
+
+    def seat(self, row: int, request: Request) -> bool:
+        prompt, num_slots = request.prompt, request.max_length + self._slack
+        known = self._pool.find(prompt[:0] if self._reads_prompts else prompt[:-1])
+        if not self._reads_prompts and any(_common_pages(prompt, other) > len(known) for other in self._unread):
+            return False
+        if count_pages(num_slots) - len(known) > self._pool.num_free - self._pool.count_unused(known):
+            return False
+        self.cache.seat(row, known, num_slots)
+        self._unread.append(prompt)
+        self._reused += len(known) * PAGE
+        return True
+
+    def prompts_are_read(self, rows: IntArray, prompts: Sequence[IntArray]) -> None:
+        self._unread.clear()
+        if not self._reads_prompts:
+            for row, prompt in zip(rows.tolist(), prompts, strict=True):
+                self.cache.keep(row, prompt[:-1])
+
+    def leave(self, row: int, ids: IntArray) -> None:
+        if not self._reads_prompts:
+            self.cache.keep(row, ids[:-1])
+        self.cache.vacate(np.array([row]))
+
+
+class NewRows:
+    """Give every run a cache of its own.
+
+    Args:
+        oracle: whose.
+        max_bytes: bound of its memory; None: half of what is free.
+    """
+
+    def __init__(self, oracle: Oracle, max_bytes: int | None) -> None:
+        self._oracle, self._max_bytes = oracle, max_bytes
+
+    def open(self, requests: Sequence[Request], num_rows: int, capacity: int, source: DraftSource) -> Seating:
+        """Return how the requests of a run are seated; arguments and errors as of ``Prefixes.open``."""
+        return EmptyRows(self._oracle.new_cache(num_rows, capacity, self._max_bytes))
+
+
+def _common_pages(one: IntArray, other: IntArray) -> int:
+    """Return how many full pages two prompts begin with alike, without their last ids."""
+    size = min(len(one), len(other)) - 1
+    differs = np.flatnonzero(one[:size] != other[:size])
+    return int(differs[0] if differs.size else size) // PAGE
+
+
+class Prefixes:
+    """Keep an oracle's memory of pages from one run to the next.
+
+    Args:
+        oracle: whose.
+        max_bytes: bound of the memory; None: as many pages as a run's rows can fill, and as many again, within half of
+            what is free.
+
+    Raises:
+        ValueError: the oracle's rows are no tables of pages.
+    """
+
+    def __init__(self, oracle: Oracle, max_bytes: int | None) -> None:
+        if declared(oracle, "prefix_key") is None:
+            raise ValueError(
+                "prefix_sharing=True needs rows that are tables of pages, and passes of backend "
+                f"{oracle.backend!r} read rows that lie in one piece: load the oracle with backend='native' or "
+                "'eager', or leave it False"
+            )
+        self._oracle, self._max_bytes = cast(PrefixOracle, oracle), max_bytes
+        self._memory: Any = None
+        self._key: Any = None
+
+    def open(self, requests: Sequence[Request], num_rows: int, capacity: int, source: DraftSource) -> Seating:
+        """Return how the requests of a run are seated.
+
+        Args:
+            requests: of the run.
+            num_rows, capacity: rows, and slots of each.
+            source: drafts.
+
+        Raises:
+            ValueError: a request needs more pages than there may be.
+        """
+        slack, needs = int(source.offers.max_nodes) + 1, source.needs
+        self._make_room(num_rows * count_pages(capacity))
+        lengths, most = [request.max_length for request in requests], self._memory.pool.num_pages
+        needed = count_pages(max(lengths, default=0) + slack)
+        if lengths and needed > most:
+            raise ValueError(
+                f"request {lengths.index(max(lengths))} may fill {needed} pages of {PAGE} slots, and max_cache_bytes = "
+                f"{self._max_bytes:,} holds {most}: raise it, or lower max_new_tokens or the length of drafts"
+            )
+        cache = self._oracle.cache_on(self._memory, num_rows, capacity)
+        return KnownPrefixes(cache, slack, needs.prompt and (needs.logits or bool(needs.hidden)))
+
+    def _make_room(self, num_pages: int) -> None:
+        """Have a memory that holds what was computed with these weights, of enough pages if nothing bounds them."""
+        oracle, key = self._oracle, self._oracle.prefix_key
+        if key != self._key:
+            self._memory, self._key = None, key
+        if self._max_bytes is not None:
+            wanted = self._max_bytes // oracle.page_bytes - 1  # and one that padding may be written to
+        elif self._memory is not None and self._memory.pool.num_pages >= num_pages:
+            return
+        else:
+            wanted = 2 * num_pages
+            check_fits(wanted * oracle.page_bytes, 2, num_pages * PAGE, free_memory(oracle.device) // 2)
+        if self._memory is None:
+            self._memory = oracle.new_memory(wanted)
+        elif wanted > self._memory.pool.num_pages:
+            self._memory = self._memory.copy(wanted)

@@ -1,0 +1,153 @@
+"""Prompts that begin alike: what is known of them changes nothing but the work, with every source."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import drafts
+from oracles import HuggingFaceLM, RecordedText, TabularLM
+from oracles.graphed import GraphedTransformer
+from oracles.native import NativeTransformer
+from specdec import SamplingParams, SpeculativeDecoder
+from specdec.contracts import OracleDefaults
+from tests.support.models import rough_view, tiny_transformer
+from tests.support.registry import SIX_IDS, WAYS
+
+SHAPE = {"num_layers": 3, "max_context": 128}
+EAGER = replace(SIX_IDS, layered=tiny_transformer(6, **SHAPE), view=rough_view(6, **SHAPE))
+NATIVE = replace(
+    SIX_IDS,
+    layered=tiny_transformer(6, torch.float32, pack=NativeTransformer, **SHAPE),
+    view=rough_view(6, torch.float32, pack=NativeTransformer, **SHAPE),
+)
+WARM = SamplingParams(temperature=0.9)
+TEXT = np.random.default_rng(5).integers(0, 6, 200).tolist()
+# The second and the third begin with two pages of the first, the fourth is the first, and the last is short.
+PROMPTS = [TEXT[:50], [*TEXT[:41], 1], TEXT[:33], TEXT[:50], TEXT[60:70]]
+OTHERS = [TEXT[70 + i : 130 + i] for i in range(4)]
+
+
+def pair(oracle, make, num_pages: int | None = None):
+    """Return a decoder that shares beginnings, in a memory of so many pages, and one that does not."""
+    limit = None if num_pages is None else (num_pages + 1) * oracle.page_bytes
+    shared = SpeculativeDecoder(oracle, make(), "multi_draft", prefix_sharing=True, max_cache_bytes=limit)
+    return shared, SpeculativeDecoder(oracle, make(), "multi_draft")
+
+
+def run_both(decoders, prompts, seed: int, batch_size: int | None = None):
+    """Return the statistics of a run that shares, after comparing it with one that does not."""
+    shared, alone = (
+        one.generate(prompts, 9, WARM, seed=seed, batch_size=batch_size, return_logprobs=True) for one in decoders
+    )
+    assert shared.tokens == alone.tokens
+    for mine, theirs in zip(shared.logprobs, alone.logprobs, strict=True):
+        if decoders[0].oracle.bitwise:
+            assert mine == theirs
+        else:
+            assert mine == pytest.approx(theirs, abs=1e-9)
+    for mine, theirs in zip(shared.stats.requests, alone.stats.requests, strict=True):
+        assert (mine.num_drafted, mine.num_accepted) == (theirs.num_drafted, theirs.num_accepted)
+    return shared.stats
+
+
+@pytest.mark.parametrize("models", [EAGER, NATIVE], ids=["eager", "native"])
+@pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)
+def test_a_hit_is_a_miss_and_so_is_what_comes_after_eviction(make, models):
+    decoders = pair(models.layered, lambda: make(models), num_pages=16)
+    needs = decoders[0].draft.needs
+    reads_prompts = needs.prompt and (needs.logits or bool(needs.hidden))
+    first, again, evicting, after = (
+        run_both(decoders, prompts, seed, batch_size=3)
+        for seed, prompts in enumerate((PROMPTS, PROMPTS, OTHERS, PROMPTS))
+    )
+    assert max(stats.most_pages for stats in (first, again, evicting, after)) <= 16
+    if reads_prompts:
+        assert first.num_prefix_tokens == again.num_prefix_tokens == 0
+    else:
+        assert 2 * 32 + 48 <= first.num_prefix_tokens <= again.num_prefix_tokens
+        assert evicting.num_evicted_pages > 0
+        assert after.num_prefix_tokens < again.num_prefix_tokens or after.num_evicted_pages
+
+
+def test_samples_of_one_prompt_store_it_once():
+    decoders = pair(NATIVE.layered, lambda: drafts.PromptLookup(3))
+    stats = run_both(decoders, [TEXT[:81]] * 6, 0)
+    assert stats.num_prefix_tokens == 5 * 80
+    # Six rows of 81 + 9 + 4 slots: five pages are common to them, and one is each row's own.
+    assert stats.most_pages == 5 + 6
+    assert stats.prefill_calls == 1
+
+
+@pytest.mark.parametrize(("size", "known"), [(39, 32), (40, 48)])
+def test_the_second_turn_of_a_conversation_reads_what_is_new(size, known):
+    """The last token of an answer has no keys: 48 ids fill two pages."""
+    shared, alone = decoders = pair(NATIVE.layered, lambda: drafts.PromptLookup(3))
+    said = alone.generate([TEXT[:size]], 9, WARM).tokens[0]
+    assert shared.generate([TEXT[:size]], 9, WARM).tokens[0] == said
+    second = TEXT[:size] + said + TEXT[40:50]
+    assert run_both(decoders, [second], 1).num_prefix_tokens == known
+    assert run_both(decoders, [second], 2).num_prefix_tokens == (len(second) - 1) // 16 * 16
+
+
+def test_the_pending_token_of_a_prompt_is_not_known():
+    decoders = pair(NATIVE.layered, lambda: drafts.PromptLookup(3))
+    assert run_both(decoders, [TEXT[:48], TEXT[:49], TEXT[:60]], 0, batch_size=3).num_prefix_tokens == 32 + 48
+
+
+def test_a_memory_grows_with_the_runs_and_keeps_what_it_knows():
+    decoders = pair(EAGER.layered, lambda: drafts.PromptLookup(3))
+    run_both(decoders, [TEXT[:20]], 0)
+    run_both(decoders, [TEXT[:20], *OTHERS], 1)
+    assert run_both(decoders, [TEXT[:20], *OTHERS], 2).num_prefix_tokens == 16 + 4 * 48
+
+
+def test_other_weights_are_not_taken_for_the_same():
+    model = tiny_transformer(6, **SHAPE)
+    decoders = pair(model, lambda: drafts.PromptLookup(3))
+    run_both(decoders, PROMPTS, 0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.25)
+    assert run_both(decoders, PROMPTS[:1], 0).num_prefix_tokens == 0
+
+
+def test_a_run_that_is_given_up_leaves_its_pages():
+    oracle = TabularLM.random(6, 2, 0)
+    decoder = SpeculativeDecoder(oracle, prefix_sharing=True, max_cache_bytes=9 * oracle.page_bytes)
+    for _ in range(4):
+        state = decoder.start([TEXT[:100]], 9)
+        state, _ = decoder.step(state)
+        del state
+    assert len(decoder.generate([TEXT[:100]], 9).tokens[0]) == 9
+
+
+def test_runs_at_a_time_share_a_memory_and_one_without_pages_says_so():
+    oracle = TabularLM.random(6, 2, 0)
+    decoder = SpeculativeDecoder(oracle, prefix_sharing=True, max_cache_bytes=13 * oracle.page_bytes)
+    one, other = decoder.start([TEXT[:80]], 9), decoder.start([TEXT[:80]], 9)
+    while one.has_work or other.has_work:
+        for state in (one, other):
+            if state.has_work:
+                decoder.step(state)
+    assert decoder.finish(one).tokens == decoder.finish(other).tokens
+    held = decoder.start([TEXT[:150]], 9)
+    decoder.step(held)
+    with pytest.raises(ValueError, match="another run of this decoder"):
+        decoder.generate([TEXT[50:150]], 9)
+
+
+def test_what_can_never_fit_is_refused_before_compute():
+    oracle = TabularLM.random(6, 2, 0)
+    decoder = SpeculativeDecoder(oracle, prefix_sharing=True, max_cache_bytes=4 * oracle.page_bytes)
+    with pytest.raises(ValueError, match=r"request 1 may fill 4 pages of 16 slots, and max_cache_bytes = 512 holds 3"):
+        decoder.start([[1, 2, 3], TEXT[:40]], 20)
+
+
+def test_rows_that_lie_in_one_piece_are_refused(monkeypatch):
+    for kind in (GraphedTransformer, HuggingFaceLM, RecordedText):
+        assert kind.prefix_key is OracleDefaults.prefix_key
+    monkeypatch.setattr(TabularLM, "prefix_key", None)
+    with pytest.raises(ValueError, match="passes of backend 'table' read rows that lie in one piece"):
+        SpeculativeDecoder(TabularLM.random(6, 2, 0), prefix_sharing=True)
