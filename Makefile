@@ -32,10 +32,7 @@ real: $(INSTALLED)
 	$(BIN)/python -m oracles.smollm2
 	$(BIN)/python -m experiments.spec_bench --oracle smollm2 --arithmetic int8 --turns all \
 		--file experiments/prompts/conversations.jsonl --max-new-tokens 128 \
-		--strategies prompt_lookup small_transformer cascade lookahead --prompt-lookup-num-draft-tokens 3 \
-		--small-transformer-model smol-draft --small-transformer-model-weights int8-dynamic \
-		--small-transformer-num-draft-tokens 2 --cascade-second model --cascade-model smol-draft \
-		--cascade-model-weights int8-dynamic --cascade-num-draft-tokens 2
+		--strategies prompt_lookup small_transformer cascade lookahead
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not long and not real"

@@ -4,6 +4,7 @@ from drafts.block_drafter import BlockDrafter
 from drafts.cascade import Cascade
 from drafts.eagle3 import Eagle3
 from drafts.early_exit import EarlyExit
+from drafts.forced import Forced
 from drafts.lookahead import Lookahead
 from drafts.medusa import Medusa
 from drafts.merged import Merged
@@ -21,6 +22,7 @@ __all__ = [
     "Cascade",
     "Eagle3",
     "EarlyExit",
+    "Forced",
     "Lookahead",
     "Medusa",
     "Merged",

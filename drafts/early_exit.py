@@ -15,13 +15,12 @@ from specdec.contracts import (
     LayeredOracle,
     LayerHead,
     Needs,
-    Offers,
     Oracle,
     Randomness,
     Resume,
 )
-from specdec.drafting import ChainSampler, LentCache, MemorylessSession, check_temperature
-from specdec.drafting.lengths import LengthPolicy, chain_offers, resolve
+from specdec.drafting import ChainSampler, LentCache, MemorylessSession, SampledSource
+from specdec.drafting.lengths import LengthPolicy
 from specdec.laws import scatter_rows, take
 from specdec.system import warn_once
 
@@ -32,7 +31,7 @@ _UNTRAINED = (
 )
 
 
-class EarlyExit:
+class EarlyExit(SampledSource):
     """Draft a chain of tokens from the residual stream after the oracle's first layers.
 
     A drafted token's keys in those layers are the very ones that its verification needs. So the verify pass starts
@@ -84,12 +83,11 @@ class EarlyExit:
             raise ValueError(f"num_layers is {num_layers}; the oracle has {last + 1} layers, so draft with 1..{last}")
         if isinstance(head, LayerHead) and head.num_layers != num_layers:
             raise ValueError(f"head was made for layer {head.num_layers}, not for num_layers={num_layers}")
-        check_temperature(temperature)
-        self.oracle, self.num_layers, self.temperature = oracle, num_layers, temperature
+        super().__init__(num_draft_tokens, length, temperature, default=3)
+        self.oracle, self.num_layers = oracle, num_layers
         if head is None:
             warn_once(_UNTRAINED.format(num_layers, last + 1))
         self.head: Head = oracle.read_out if head is None else head
-        self.length = resolve(num_draft_tokens, length, default=3)
 
     @property
     def needs(self) -> Needs:
@@ -100,11 +98,6 @@ class EarlyExit:
     def vocab_size(self) -> int:
         """The vocabulary drafted from; None: whatever ids the prompts hold."""
         return self.oracle.vocab_size
-
-    @property
-    def offers(self) -> Offers:
-        """What it declares."""
-        return chain_offers(self.length, laws=self.temperature != 0)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
         """Return a session for a run."""

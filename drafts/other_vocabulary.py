@@ -16,21 +16,22 @@ from specdec.contracts import (
     DraftSession,
     IntArray,
     Needs,
-    Offers,
     Oracle,
     Randomness,
     Scores,
 )
 from specdec.drafting import (
     ChainSampler,
+    ChainSession,
     DraftModel,
+    RunModel,
+    SampledSource,
     SharedPieces,
     Spelling,
-    check_temperature,
     first_undefined,
     point_chains,
 )
-from specdec.drafting.lengths import LengthPolicy, LengthSession, chain_offers, depth_limits, resolve
+from specdec.drafting.lengths import LengthPolicy, LengthSession, depth_limits
 from specdec.laws import argmax
 from specdec.transfers import HOST, on_device
 
@@ -39,7 +40,7 @@ Mapping = Literal["intersection", "text"]
 _MOST_IDS = 4
 
 
-class OtherVocabulary:
+class OtherVocabulary(SampledSource):
     """Draft tokens sampled from a model whose ids mean something else than the oracle's.
 
     Pieces of the two vocabularies are the same if their bytes are. The model's law is restricted to the common pieces,
@@ -90,28 +91,24 @@ class OtherVocabulary:
         mapping: Mapping = "intersection",
         tokenizers: tuple[Any, Any] | None = None,
     ) -> None:
-        check_temperature(temperature)
         if mapping not in get_args(Mapping):
             raise ValueError(f"mapping must be one of {get_args(Mapping)}, not {mapping!r}")
-        self.model, self.temperature, self.mapping, self.tokenizers = model, temperature, mapping, tokenizers
-        self.length = resolve(num_draft_tokens, length, default=3)
+        super().__init__(num_draft_tokens, length, temperature, default=3)
+        self.model, self.mapping, self.tokenizers = model, mapping, tokenizers
         if mapping == "text":
             _check_greedy(temperature, self.length)
+            self.temperature = 0  # what it drafts are point masses
         self._shared: tuple[Any, int, SharedPieces] | None = None  # with the oracle's tokenizer and vocabulary
-
-    @property
-    def offers(self) -> Offers:
-        """What it declares."""
-        return chain_offers(self.length, laws=self.mapping == "intersection" and self.temperature != 0)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
         """Return a session for a run."""
         shared, length = self.shared_with(oracle), self.length.open(num_rows)
-        reader = _Reader(DraftModel(self.model, num_rows, _MOST_IDS * capacity, oracle.device), shared, num_rows)
+        model = DraftModel(self.model, num_rows, _MOST_IDS * capacity, oracle.device)
         if self.mapping == "text":
-            return _TextSession(reader, length, (self.tokenizers or (None, oracle.tokenizer))[1], oracle.vocab_size)
+            tokenizer = (self.tokenizers or (None, oracle.tokenizer))[1]
+            return _TextSession(_Reader(model, shared, num_rows), length, tokenizer, oracle.vocab_size)
         sampler = ChainSampler(length, self.temperature, oracle.device)
-        return _LawSession(reader, sampler, oracle)
+        return ChainSession(_CommonPieces(model, shared, num_rows, oracle), sampler)
 
     def shared_with(self, oracle: Oracle) -> SharedPieces:
         """Return what the model's vocabulary has in common with an oracle's; the last one's is kept.
@@ -180,7 +177,7 @@ class _Reader:
         self.ids = np.zeros((num_rows, model.capacity), dtype=np.int64)  # as far as the model's context reaches
         self.sizes = np.zeros(num_rows, dtype=np.int64)
 
-    def begin(self, rows: IntArray, prompts: Sequence[IntArray]) -> None:
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
         """Take in new requests."""
         texts = []
         for row, prompt in zip(rows.tolist(), prompts, strict=True):
@@ -189,7 +186,11 @@ class _Reader:
             texts.append(np.array(text or [0], dtype=np.int64))  # of an id alone no key is made
         self.model.begin(rows, texts)
 
-    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray) -> None:
+    def end(self, rows: IntArray) -> None:
+        """Forget finished requests."""
+        self.model.end(rows)
+
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
         """Learn what stands; arguments as of ``DraftSession.sync``."""
         read = [
             self._read(row, size, [one for one in ids if one >= 0])
@@ -215,65 +216,64 @@ class _Reader:
 
     def context(self, rows: IntArray, context: Context) -> Context:
         """Return the context of rows as the model reads it; its warping is the target's still."""
-        self.model.read_back()
         sizes = self.sizes[rows]
         return replace(context, ids=self.ids[rows, : int(sizes.max())], num_committed=sizes)
 
-    def room(self, rows: IntArray) -> IntArray:
+    def room(self, rows: IntArray, num_committed: IntArray) -> IntArray:
         """Return ``[B]`` how many ids of its own the model may draft; none after text that it cannot read."""
         is_read = np.array([self.spellings[row].is_whole for row in rows.tolist()]) & (self.sizes[rows] > 0)
-        return np.where(is_read, self.model.room(self.sizes[rows]), 0)
+        return np.where(is_read, self.model.room(rows, self.sizes[rows]), 0)
 
 
-class _Session(DraftSession):
-    def __init__(self, reader: _Reader, length: LengthSession) -> None:
-        self.reader, self.length = reader, length
+class _CommonPieces(_Reader, RunModel):
+    """A reader whose laws are restricted to the common pieces, and indexed by the target's ids.
 
-    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
-        self.length.begin(rows)
-        self.reader.begin(rows, prompts)
+    Args:
+        model, shared, num_rows: see ``_Reader``.
+        oracle: has the target's ids.
+    """
 
-    def end(self, rows: IntArray) -> None:
-        self.reader.model.end(rows)
-
-    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
-        self.reader.sync(rows, keep, new_ids)
-
-
-class _LawSession(_Session):
-    def __init__(self, reader: _Reader, sampler: ChainSampler, oracle: Oracle) -> None:
-        super().__init__(reader, sampler.length)
-        self.sampler, self.vocab_size, shared = sampler, oracle.vocab_size, reader.shared
+    def __init__(self, model: DraftModel, shared: SharedPieces, num_rows: int, oracle: Oracle) -> None:
+        super().__init__(model, shared, num_rows)
+        self.vocab_size = oracle.vocab_size
         ids = shared.model_ids, shared.target_ids, np.maximum(np.array(shared.to_model), 0)
         self.model_ids, self.target_ids, self.to_model = (on_device(one, oracle.device) for one in ids)
 
-    def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        model, own = self.reader.model, self.reader.context(rows, context)
+    def catch_up(self, rows: IntArray, context: Context, live: IntArray, depth: int = 1) -> Tensor:
+        """Read the model's ids of what stands."""
+        return self._restrict(self.model.catch_up(rows, self.context(rows, context), live))
 
-        def next_logits(depth: int, tokens: Tensor, live: IntArray) -> Tensor:
-            if depth == 0:
-                logits = model.catch_up(rows, own, live)
-            else:
-                logits = model.advance(rows, self.to_model[tokens[:, depth - 1 : depth]], live)
-            return _restrict(logits, self.model_ids, self.target_ids, self.vocab_size)
+    def advance(self, rows: IntArray, tokens: Tensor, live: IntArray) -> Tensor:
+        """Read the model's id of the common piece that was drafted last."""
+        return self._restrict(self.model.advance(rows, self.to_model[tokens], live))
 
-        limits = depth_limits(self.length, rows, context.num_committed, budget)
-        limits = np.minimum(limits, self.reader.room(rows))
-        draft = self.sampler(rows, context, limits, randomness, next_logits)
-        model.note(rows, own.num_committed, replace(draft, tokens=self.to_model[draft.tokens]))
-        return draft
+    def note(self, rows: IntArray, starts: IntArray, draft: Draft) -> None:
+        """Remember the model's ids of chains; they follow its own ids of each row."""
+        self.model.note(rows, self.sizes[rows], replace(draft, tokens=self.to_model[draft.tokens]))
+
+    def _restrict(self, logits: Tensor) -> Tensor:
+        return _restrict(logits, self.model_ids, self.target_ids, self.vocab_size)
 
 
-class _TextSession(_Session):
+class _TextSession(DraftSession):
     def __init__(self, reader: _Reader, length: LengthSession, tokenizer: Any, vocab_size: int) -> None:
-        super().__init__(reader, length)
-        self.tokenizer, self.vocab_size = tokenizer, vocab_size
+        self.reader, self.length, self.tokenizer, self.vocab_size = reader, length, tokenizer, vocab_size
+
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        self.length.begin(rows)
+        self.reader.begin(rows, prompts, scores)
+
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+        self.reader.sync(rows, keep, new_ids, scores)
+
+    def end(self, rows: IntArray) -> None:
+        self.reader.end(rows)
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         limits = depth_limits(self.length, rows, context.num_committed, budget)
         # As many ids of the model for each of the target as there were so far, and one, so that the last word is whole.
         wanted = -(-limits * self.reader.sizes[rows] // context.num_committed) + 1
-        counts = np.where(limits > 0, np.minimum(wanted, self.reader.room(rows)), 0)
+        counts = np.where(limits > 0, np.minimum(wanted, self.reader.room(rows, context.num_committed)), 0)
         written, undefined = self._write(rows, context, counts)
         texts = [
             self._tokens(ids[:count], limit)

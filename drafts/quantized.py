@@ -14,18 +14,18 @@ from specdec.contracts import (
     Float32Array,
     IntArray,
     Needs,
-    Offers,
     Oracle,
     Randomness,
     can_draft_natively,
     check_vocabulary,
+    follow_ids,
 )
-from specdec.drafting import ChainSampler, LentCache, MemorylessSession, check_temperature, follow_ids
-from specdec.drafting.lengths import LengthPolicy, chain_offers, resolve
-from specdec.laws import Laws, scatter_rows
+from specdec.drafting import ChainSampler, LentCache, MemorylessSession, SampledSource
+from specdec.drafting.lengths import LengthPolicy
+from specdec.laws import scatter_rows
 
 
-class Quantized:
+class Quantized(SampledSource):
     """Draft a chain of tokens from a view of the oracle, the same network with weights of fewer bits.
 
     The view has no cache. It scores on the decoder's, where all that stands has the oracle's own keys and values: there
@@ -68,9 +68,8 @@ class Quantized:
         temperature: float | None = None,
     ) -> None:
         _check_view(oracle, view)
-        check_temperature(temperature)
-        self.oracle, self.view, self.temperature = oracle, view, temperature
-        self.length = resolve(num_draft_tokens, length, default=3)
+        super().__init__(num_draft_tokens, length, temperature, default=3)
+        self.oracle, self.view = oracle, view
 
     @property
     def needs(self) -> Needs:
@@ -81,11 +80,6 @@ class Quantized:
     def vocab_size(self) -> int:
         """The vocabulary drafted from."""
         return self.view.vocab_size
-
-    @property
-    def offers(self) -> Offers:
-        """What it declares."""
-        return chain_offers(self.length, laws=self.temperature != 0)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
         """Return a session for a run."""
@@ -127,8 +121,7 @@ class _Session(MemorylessSession):
 
     def _follow(
         self, lent: LentCache, rows: IntArray, context: Context, watch: ChainWatch, draws: ChainDraws | None
-    ) -> tuple[IntArray, Float32Array, Laws | None]:
+    ) -> tuple[IntArray, Float32Array, Float32Array | None]:
         """Return what ``ChainSampler`` asks of ``follow``: only the pending token has to be read."""
         view, ends = cast(ChainingOracle, self.view), lent.start + (watch.limits > 0)
-        adjustments = context.warping.adjustments
-        return follow_ids(view, context.ids, ends, lent.cache, rows, watch, draws, adjustments, self.device)
+        return follow_ids(view, context.ids, ends, lent.cache, rows, watch, draws, context.warping.adjustments)

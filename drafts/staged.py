@@ -31,8 +31,8 @@ from specdec.contracts import (
     numbers_of,
     sum_of_stages,
 )
-from specdec.drafting import DraftModel, Trunk, check_servable, check_temperature, defined, first_undefined, proposal
-from specdec.drafting.lengths import LengthPolicy, LengthSession, chain_offers, depth_limits, resolve
+from specdec.drafting import DraftModel, SampledSource, Trunk, check_servable, defined, first_undefined, proposal
+from specdec.drafting.lengths import LengthPolicy, LengthSession, depth_limits
 from specdec.drafting.shapes import check_count
 from specdec.laws import Laws
 from specdec.stats import Clock
@@ -40,7 +40,7 @@ from specdec.transfers import on_device, on_host, stage
 from specdec.verify import RULES, ChainVerifier
 
 
-class Staged:
+class Staged(SampledSource):
     """Draft from a model's laws, in fewer passes than tokens: a cheaper source drafts for the model.
 
     The draft grows in inner steps. The inner source proposes a chain after the draft so far; the model scores it in
@@ -87,7 +87,6 @@ class Staged:
         temperature: float | None = None,
     ) -> None:
         check_source(inner, "inner")
-        check_temperature(temperature)
         check_count("width", width, 1)
         if inner.offers.trees:
             raise ValueError(
@@ -96,13 +95,13 @@ class Staged:
         check_servable(inner, self.name_of(inner))
         if inner.needs.hidden:
             raise ValueError(f"inner source {inner.name!r} needs hidden layers; a draft model hands on its logits only")
-        self.length = resolve(num_draft_tokens, length, default=8)
+        super().__init__(num_draft_tokens, length, temperature, default=8)
         if self.length.reads_entropy:
             raise ValueError(
                 "length reads entropies before a draw, but a staged draft grows by several tokens at a time: use a "
                 "policy that reads confidences, such as Threshold"
             )
-        self.model, self.inner, self.width, self.temperature = draft_model, inner, width, temperature
+        self.model, self.inner, self.width = draft_model, inner, width
 
     @staticmethod
     def name_of(inner: DraftSource) -> str:
@@ -122,7 +121,7 @@ class Staged:
     @property
     def offers(self) -> Offers:
         """What it declares."""
-        chain = chain_offers(self.length, laws=self.temperature != 0)
+        chain = super().offers
         return replace(
             chain,
             trees=self.width > 1,
@@ -206,7 +205,7 @@ class _Session(DraftSession):
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
         self.length.begin(rows)
-        self.inner.begin(rows, prompts, self.model.begin(rows, prompts, self.source.inner.needs))
+        self.inner.begin(rows, prompts, self.model.prefill(rows, prompts, self.source.inner.needs))
 
     def end(self, rows: IntArray) -> None:
         self.model.end(rows)
@@ -221,7 +220,7 @@ class _Session(DraftSession):
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         limits = depth_limits(self.length, rows, context.num_committed, budget)
-        limits = np.minimum(limits, self.model.room(context.num_committed))
+        limits = np.minimum(limits, self.model.room(rows, context.num_committed))
         asks, depth = self.length.policy.reads_confidence, int(limits.max(initial=0))
         trunk = Trunk(context, depth, self.source.width - 1, asks, self.model.device)
         stages: list[StageInfo] = []

@@ -31,11 +31,13 @@ GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
     "Questions": {
         "batching": "static against continuous batches",
         "crossover": "up to which batch drafts pay",
+        "load": "requests that arrive over time: latency, goodput",
         "lengths": "prompts of many lengths",
         "threshold": "draft lengths that follow confidence",
         "trees": "trees by shape and size, beside theory",
         "replay": "tokens a step by draft length, from one record",
         "rules": "what each verification rule keeps of the same drafts",
+        "forced": "JSON answers: what forced tokens are worth",
         "precision": "what fewer bits cost and save",
         "overlap": "how much of a text another tokenizer can draft",
         "limits": "what a pass costs at least, and what it takes here",

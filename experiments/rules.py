@@ -1,8 +1,9 @@
 """Every verification rule on the same drafts: what each keeps of them, beside what any rule could keep at one position.
 
 A run is decoded once with a leading rule, and every other rule judges the same drafts by the same laws on the way. So
-rules are told apart without the luck of their draws: what stands here are expectations over the verdict alone. Beside
-them stand runs by each rule, which write texts of their own. Chains and trees are drawn by a small transformer.
+rules are told apart without the luck of their draws: what stands here are expectations over the verdict alone, by the
+compiled judge that a rule declares, else by the rule itself. Beside them stand runs by each rule, which write texts of
+their own. Chains and trees are drawn by a small transformer.
 """
 
 import argparse
@@ -24,16 +25,19 @@ from experiments.harness.conversations import add_template_options, as_conversat
 from experiments.strategies.tree_shapes import shape_of
 from specdec import RULES, Draft, DraftSource, Laws, Oracle, Rule, SamplingParams, SpeculativeDecoder, Verdict
 from specdec.contracts import VerificationRule, check_vocabulary, rule_label
+from specdec.kernels import resolve_kernels
 from specdec.laws import as_laws
 from specdec.prompts import load_prompts
 from specdec.requests import Prompt
 from specdec.stats import Table
 from specdec.stats.report import paired_ratio, show
 from specdec.theory import acceptance, distinct_pair_optimum, independent_draws_optimum
+from specdec.verify import StopLaw
 
 CHAINS, TREES = "standard", "multi_draft"
 LEGEND = {
     "rule": "lossy ones say so",
+    "judge": "who judged, here and in the run: the rule, or the compiled judge that it declares (native)",
     "tokens a step": "expected on these drafts, with the token that the target adds",
     "over": "the same over that of the leading rule, with the interval over prompts",
     "first": "share of steps that keep a first token, expected",
@@ -66,12 +70,12 @@ class Panel(Rule):
 
     Attributes:
         leading: whose verdicts count.
-        others: by name.
+        others: by name, what tells where walks stop.
         kept: a step each.
     """
 
     leading: VerificationRule
-    others: Mapping[str, VerificationRule]
+    others: Mapping[str, StopLaw]
     kept: list[Kept] = field(default_factory=list)
 
     name: ClassVar[str] = "panel"
@@ -81,7 +85,7 @@ class Panel(Rule):
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
         """Return the leading rule's verdict on drafts ``[1, N]``."""
         target = as_laws(target_laws)
-        stops = {name: rule(draft, target).stop_probs[0] for name, rule in self.others.items()}
+        stops = {name: stop_law(draft, target)[0] for name, stop_law in self.others.items()}
         tokens = {name: float(probs @ draft.tree.depth[0].double()) for name, probs in stops.items()}
         first = {name: float(1 - probs[0]) for name, probs in stops.items()}
         self.kept.append(Kept(tokens, first, bound_of(draft, target)))
@@ -110,10 +114,11 @@ def measure(
 ) -> list[list[Kept]]:
     """Return, for each prompt, what the rules that judge a source's drafts keep of each step."""
     branches = source.offers.trees
-    fitting = {name: rule for name, rule in RULES.items() if not rule.coupled and (rule.trees or not branches)}
+    kernels = resolve_kernels(None, oracle.device)
+    fitting = [rule for rule in RULES.values() if not rule.coupled and (rule.trees or not branches)]
     found = []
     for number, prompt in enumerate(prompts):
-        panel = Panel(RULES[leading], fitting)
+        panel = Panel(RULES[leading], {rule.name: StopLaw(rule, kernels) for rule in fitting})
         SpeculativeDecoder(oracle, source, panel).generate([prompt], seed=[(0, number)], **asked)
         found.append(panel.kept)
     return found
@@ -136,6 +141,7 @@ def rows_of(
         all_first = sum(one.first[name] for kept in steps for one in kept)
         rows.append({
             "rule": name if RULES[name].lossless else f"{rule_label(RULES[name])}, lossy",
+            "judge": run.judge,
             "tokens a step": float(total.sum() / counts.sum()),
             "over": str(paired_ratio(total, totals[leading])),
             "first": float(all_first / counts.sum()),

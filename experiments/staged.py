@@ -10,6 +10,7 @@ from experiments.harness.arguments import add_strategy, paired_parser
 from experiments.harness.recorded_runs import add_record_options
 from experiments.harness.running import Plan, run
 from experiments.strategies import STRATEGIES
+from experiments.strategies.published_settings import default_of
 
 UNSTAGED = "small_transformer"
 
@@ -21,7 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_record_options(parser)
     arguments = vars(parser.parse_args(argv))
     for option in STRATEGIES[UNSTAGED].options:
-        arguments[f"{UNSTAGED}.{option.key}"] = arguments.get(f"staged.{option.key}", option.default)
+        usual = default_of(UNSTAGED, option, arguments["oracle"])
+        arguments[f"{UNSTAGED}.{option.key}"] = arguments.get(f"staged.{option.key}", usual)
     return run(Plan("staged", (UNSTAGED, "staged"), (), arguments))
 
 

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from exactspec.parser import Parser
 from experiments.harness.arguments import refusing
 from experiments.harness.claims import claim_folder
-from oracles.checkpoints.loading import EMBEDDED
+from oracles.checkpoints.embedded_folders import EMBEDDED
 from oracles.factory.corpus import read_split
 from oracles.factory.evaluation.agreement import Agreement
 from oracles.factory.training import workers

@@ -1,16 +1,18 @@
 """Train a head that drafts from an oracle's hidden states: ``python -m experiments.train_head --kind eagle3 ...``.
 
-The head learns what the oracle's whole law says, running on over its own features as it does at decoding time. It
-reads text that the oracle wrote: ``--own-text`` of ``oracles.factory.own_text``, or ``--shards`` of conversations.
-Features are computed anew from the text. The head lies in OUT/head, in the format of ``speculators``, which
-``oracles.load_head`` opens.
+The head learns what the oracle's whole law says of the tokens that it will draft: an EAGLE-3 head running on over its
+own features, a DSpark head in blocks after many anchors of a text, Medusa's heads side by side. It reads text that the
+oracle wrote: ``--own-text`` of ``oracles.factory.own_text``, or ``--shards`` of conversations. Features are computed
+anew from the text, once for all drafts of a window. The head lies in OUT/head, in the format of ``speculators`` or of
+Medusa's authors, which ``oracles.load_head`` opens.
 """
 
 import argparse
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -25,35 +27,55 @@ from oracles.checkpoints.tokenization import end_of_text_id
 from oracles.factory.dialogues.draft import begin_of
 from oracles.factory.dialogues.shards import Shards
 from oracles.factory.training import workers
+from oracles.factory.training.block_distillation import BlockDistillation
+from oracles.factory.training.block_export import BlockSizes, describe_dspark, dspark_shape, new_dspark, save_dspark
+from oracles.factory.training.eagle3_distillation import Eagle3Distillation
 from oracles.factory.training.features import Reader, served_reader
-from oracles.factory.training.head_distillation import LOSSES, Eagle3Distillation
+from oracles.factory.training.head_distillation import HeadDistillation, Lesson
 from oracles.factory.training.head_export import describe_eagle3, new_eagle3, save_eagle3, usual_outputs
+from oracles.factory.training.head_losses import DSPARK_LOSS, LOSSES, read_mixture
 from oracles.factory.training.head_text import HeadText, dialogues, own_text
 from oracles.factory.training.loop import Trainer, run
+from oracles.factory.training.medusa_distillation import MedusaDistillation
+from oracles.factory.training.medusa_export import new_medusa, save_medusa
 from oracles.factory.training.recipes import Recipe
 from oracles.factory.training.training_arguments import add_run_arguments, options, precision, resume
 from oracles.factory.training.windows import WindowPlan, Windows
 from oracles.transformer.eager import Transformer
 
-KINDS = ("eagle3",)
+_READS = {"layers": None, "vocab_size": None, "lm_head": "oracle", "intermediate_size": None}
+# The options that a kind of head has, and what stands for those that are not given.
+KINDS: dict[str, dict[str, Any]] = {
+    "eagle3": {"num_draft_tokens": 3, "loss": "kl", **_READS},
+    "dspark": {
+        **{"num_draft_tokens": 6, "loss": DSPARK_LOSS, **_READS},
+        **{"own_layers": 2, "markov_rank": 16, "anchors": 128, "mask_id": None},
+    },
+    "medusa": {"num_draft_tokens": 4, "loss": "kl", "own_layers": 1},
+}
+
+
+@dataclass(frozen=True)
+class Pupil:
+    """A head in training, and what writes it into a folder."""
+
+    task: HeadDistillation
+    save: Callable[[Path], None]
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(__doc__)
     add = parser.add_argument
-    add("--kind", choices=KINDS, default="eagle3", help="of head (%(default)s)")
+    add("--kind", choices=tuple(KINDS), default="eagle3", help="of head (%(default)s)")
     add("--oracle", default="code", help="that it drafts for, as oracles.load takes it (%(default)s)")
     add("--verifier", help="what config.json calls the oracle, for servers (default: as --oracle)")
     text = parser.add_mutually_exclusive_group(required=True)
     text.add_argument("--own-text", type=Path, help="safetensors of text that the oracle wrote")
     text.add_argument("--shards", type=Path, help="folder of conversations that the oracle wrote")
-    add("--layers", type=int, nargs="+", metavar="L", help="whose outputs it reads (EAGLE-3's usual three)")
-    add("--unroll", type=positive, default=3, metavar="K", help="nodes of a chain that it learns (%(default)s)")
-    add("--loss", choices=tuple(LOSSES), default="kl", help="from the oracle's whole law, or the text (%(default)s)")
-    add("--discount", type=float, default=0.8, help="by which a further node counts less (%(default)s)")
-    add("--vocab-size", type=positive, metavar="N", help="it writes the N most frequent ids of the text (all)")
-    add("--lm-head", choices=("oracle", "own"), default="oracle", help="rows of its head, stored if own (%(default)s)")
-    add("--intermediate-size", type=positive, help="width of its MLP (the oracle's)")
+    _add_shape(parser)
+    told = f"sum of {', '.join(LOSSES)}, from the oracle's whole law or the text (kl; dspark: {DSPARK_LOSS})"
+    add("--loss", metavar="SUM", help=told)
+    add("--discount", type=float, default=0.8, help="by which a further token counts less (%(default)s)")
     add(
         "--served",
         choices=get_args(Arithmetic),
@@ -69,6 +91,23 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_shape(parser: argparse.ArgumentParser) -> None:
+    """Add the options of what is trained; which of them a kind has is for ``KINDS`` to say."""
+    add = parser.add_argument
+    add(
+        "--num-draft-tokens", type=positive, metavar="K",
+        help="tokens of a draft that it learns: steps unrolled, a block, or heads (eagle3: 3, dspark: 6, medusa: 4)",
+    )  # fmt: skip
+    add("--layers", type=int, nargs="+", metavar="L", help="whose outputs it reads (EAGLE-3's usual three)")
+    add("--vocab-size", type=positive, metavar="N", help="it writes the N most frequent ids of the text (all)")
+    add("--lm-head", choices=("oracle", "own"), help="rows of its head, stored if own (oracle)")
+    add("--intermediate-size", type=positive, help="width of its MLPs (the oracle's)")
+    add("--own-layers", type=positive, metavar="N", help="layers of its own (dspark: 2; medusa: residual blocks, 1)")
+    add("--markov-rank", type=positive, metavar="R", help="of its Markov head (dspark: 16)")
+    add("--anchors", type=positive, metavar="N", help="blocks that begin in a window, at most (dspark: 128)")
+    add("--mask-id", type=int, metavar="ID", help="id at the places of a block (dspark: the rarest of the text)")
+
+
 def _texts(args: argparse.Namespace) -> tuple[HeadText, HeadText]:
     """Return what is learned on, and what is held out."""
     tokenizer = load_tokenizer(args.oracle)
@@ -79,9 +118,21 @@ def _texts(args: argparse.Namespace) -> tuple[HeadText, HeadText]:
     return dialogues(shards, begin, "train"), dialogues(shards, begin, "dev")
 
 
-def _check(args: argparse.Namespace) -> None:
-    if args.unroll >= args.window:
-        raise ValueError(f"--unroll is {args.unroll}; give 1..{args.window - 1}, less than a window")
+def _complete(args: argparse.Namespace) -> None:
+    """Fill in the defaults of a kind; refuse options of other kinds, and sizes that do not fit."""
+    own = KINDS[args.kind]
+    for name in sorted({option for kind in KINDS.values() for option in kind}):
+        value, option = getattr(args, name), name.replace("_", "-")
+        if value is not None and name not in own:
+            kinds = ", ".join(kind for kind, known in KINDS.items() if name in known)
+            raise ValueError(f"--{option} is of --kind {kinds}: leave it out with --kind {args.kind}")
+        setattr(args, name, own.get(name) if value is None else value)
+    if args.num_draft_tokens >= args.window:
+        raise ValueError(
+            f"--num-draft-tokens is {args.num_draft_tokens}; give 1..{args.window - 1}, less than a window"
+        )
+    if "bce" in read_mixture(args.loss) and args.kind != "dspark":
+        raise ValueError(f"--loss {args.loss}: bce is of a head that tells confidences: --kind dspark")
 
 
 def _target_ids(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Tensor | None:
@@ -103,7 +154,53 @@ def _reader(args: argparse.Namespace, layers: tuple[int, ...]) -> Reader | None:
     return served_reader(load(args.oracle, device="cpu", arithmetic=args.served), layers)
 
 
-def watch(task: Eagle3Distillation, text: HeadText, places: Tensor, every: int) -> Callable[[int], dict[str, float]]:
+def _lesson(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Lesson:
+    """Return what the head learns from."""
+    layers = usual_outputs(oracle.num_layers) if args.layers is None else tuple(args.layers)
+    layers = (oracle.num_layers - 1,) if args.kind == "medusa" else layers
+    reader, chosen = _reader(args, layers), precision(args)
+    ids = _target_ids(args, oracle, text)
+    return Lesson(oracle, layers, ids, text, args.num_draft_tokens, args.loss, args.discount, chosen, reader)
+
+
+def _eagle3(args: argparse.Namespace, lesson: Lesson) -> Pupil:
+    oracle, ids = lesson.oracle, lesson.target_ids
+    inner = args.intermediate_size or oracle.config.intermediate_size
+    count = None if ids is None else len(ids)
+    values = describe_eagle3(oracle, args.verifier or args.oracle, lesson.layers, inner, count)
+    network = new_eagle3(values, oracle, ids, args.lm_head == "own", args.seed)
+    return Pupil(Eagle3Distillation(lesson, network), lambda folder: save_eagle3(network, values, folder, ids))
+
+
+def _dspark(args: argparse.Namespace, lesson: Lesson) -> Pupil:
+    oracle, ids, is_own = lesson.oracle, lesson.target_ids, args.lm_head == "own"
+    mask = lesson.text.rarest(oracle.vocab_size) if args.mask_id is None else args.mask_id
+    if not 0 <= mask < oracle.vocab_size:
+        raise ValueError(f"--mask-id is {mask}; the oracle's ids are 0..{oracle.vocab_size - 1}")
+    inner = args.intermediate_size or oracle.config.intermediate_size
+    tells = "bce" in read_mixture(args.loss)
+    sizes = BlockSizes(args.own_layers, inner, args.num_draft_tokens, args.markov_rank, tells)
+    shape = dspark_shape(oracle, sizes, lesson.layers, mask, lesson.num_written, is_own)
+    network = new_dspark(shape, oracle, ids, args.seed)
+    values = describe_dspark(shape, args.verifier or args.oracle)
+    task = BlockDistillation(lesson, network, shape, args.anchors)
+    return Pupil(task, lambda folder: save_dspark(network, values, folder, ids))
+
+
+def _medusa(args: argparse.Namespace, lesson: Lesson) -> Pupil:
+    network = new_medusa(lesson.oracle, args.num_draft_tokens, args.own_layers)
+    name = args.verifier or args.oracle
+    return Pupil(MedusaDistillation(lesson, network), lambda folder: save_medusa(network, name, folder))
+
+
+MAKERS: dict[str, Callable[[argparse.Namespace, Lesson], Pupil]] = {
+    "eagle3": _eagle3,
+    "dspark": _dspark,
+    "medusa": _medusa,
+}
+
+
+def watch(task: HeadDistillation, text: HeadText, places: Tensor, every: int) -> Callable[[int], dict[str, float]]:
     """Return what measures the acceptance on held-out text, prints it, and adds it to the loss curve."""
 
     def see(num_done: int) -> dict[str, float]:
@@ -118,32 +215,24 @@ def watch(task: Eagle3Distillation, text: HeadText, places: Tensor, every: int) 
 
 def train(args: argparse.Namespace) -> None:
     """Train to the end, or to ``--stop-after``, and write the head."""
-    _check(args)
+    _complete(args)
     chosen = options(args)
     oracle = load_trainable(args.oracle, dtype="float32", device=args.device)
     text, held_out = _texts(args)
     print(f"{len(text.ids):,} tokens, {int(text.counts.sum()):,} of them count; {len(held_out.ids):,} held out")
-    target_ids = _target_ids(args, oracle, text)
-    layers = usual_outputs(oracle.num_layers) if args.layers is None else tuple(args.layers)
-    inner = oracle.config.intermediate_size if args.intermediate_size is None else args.intermediate_size
-    count = None if target_ids is None else len(target_ids)
-    values = describe_eagle3(oracle, args.verifier or args.oracle, layers, inner, count)
-    network = new_eagle3(values, oracle, target_ids, args.lm_head == "own", args.seed)
-    task = Eagle3Distillation(
-        oracle, network, layers, target_ids, text, args.unroll, args.loss, args.discount, precision(args),
-        _reader(args, layers),
-    )  # fmt: skip
+    pupil = MAKERS[args.kind](args, _lesson(args, oracle, text))
+    print(f"the head has {sum(part.numel() for part in pupil.task.model.parameters()):,} parameters", flush=True)
     windows = Windows(
         WindowPlan(args.step_tokens, args.window, args.window, long_share=0.0), torch.arange(len(text.ids)), args.seed
     )
     recipe = Recipe(oracle.config, args.steps, matrix_rate=args.rate, other_rate=args.rate)
-    trainer = Trainer(recipe, windows, chosen, task)
+    trainer = Trainer(recipe, windows, chosen, pupil.task)
     resume(trainer, args)
-    see = watch(task, held_out, held_out.spread(args.dev_windows, args.window), args.measure_every)
+    see = watch(pupil.task, held_out, held_out.spread(args.dev_windows, args.window), args.measure_every)
     run(trainer, see)
     if trainer.may_export:
         see(0)
-        save_eagle3(network, values, args.out / "head", target_ids)
+        pupil.save(args.out / "head")
         print(f"the head is in {args.out / 'head'}")
 
 

@@ -19,7 +19,7 @@ from specdec.contracts import (
 )
 from specdec.drafting.lengths import Entropy, Fixed, Heuristic, Threshold
 from specdec.drafting.shapes import Chain, Grown, Kary, Paths, ReRanked, TreeShape, optimal_tree
-from specdec.engine import NodeBudget, Result, SharedBudget, SpeculativeDecoder, State, StreamEvent
+from specdec.engine import CostBudget, NodeBudget, Result, SharedBudget, SpeculativeDecoder, State, StreamEvent
 from specdec.laws import Laws
 from specdec.sampling import SamplingParams
 from specdec.stats import Calibration
@@ -37,6 +37,7 @@ __all__ = [
     "Calibration",
     "Chain",
     "Context",
+    "CostBudget",
     "Draft",
     "DraftSession",
     "DraftSource",

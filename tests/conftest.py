@@ -18,10 +18,10 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 from oracles import Transformer
-from oracles.graphed import GraphedTransformer
-from oracles.native import NativeTransformer
-from tests.support.backends import laws_by, needed_native
+from tests.support.backends import BITWISE_PACKS, PACKS, laws_by
 
+# Before models are made as modules are collected: each worker has a thread.
+torch.set_num_threads(1)
 _connect = socket.socket.connect
 
 
@@ -34,11 +34,6 @@ def _local_only(self: socket.socket, address: Any) -> Any:
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", _local_only)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -55,25 +50,16 @@ def documents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECDEC_TABLES", "markdown")
 
 
-@pytest.fixture(params=["eager", "native"])
+@pytest.fixture(params=BITWISE_PACKS.values(), ids=BITWISE_PACKS)
 def pack(request: pytest.FixtureRequest) -> Callable[[Transformer], Any]:
     """Prepare a transformer for inference on each backend in turn whose scores are bitwise."""
-    return _pack_by(request.param)
+    return request.param  # type: ignore[no-any-return]
 
 
-@pytest.fixture(params=["eager", "native", "graphed"])
+@pytest.fixture(params=PACKS.values(), ids=PACKS)
 def any_pack(request: pytest.FixtureRequest) -> Callable[[Transformer], Any]:
     """Prepare a transformer for inference on each backend in turn."""
-    return _pack_by(request.param)
-
-
-def _pack_by(backend: str) -> Callable[[Transformer], Any]:
-    if backend == "eager":
-        return Transformer.pack
-    if backend == "graphed":
-        return lambda model: GraphedTransformer(model.pack())
-    needed_native()
-    return NativeTransformer
+    return request.param  # type: ignore[no-any-return]
 
 
 @pytest.fixture(params=["torch", "native"], scope="module")

@@ -19,22 +19,21 @@ BESIDE = (
     "--strategies small_transformer prompt_lookup --peer transformers transformers:assisted "
     "transformers:assisted-heuristic transformers:lookup llama.cpp llama.cpp:lookup llama.cpp:bfloat16"
 )
-_SMOLLM2 = "python -m experiments.spec_bench --oracle smollm2 --arithmetic int8 --turns all "
-_SMOL_DRAFTS = (
-    "--prompt-lookup-num-draft-tokens 3 "
-    "--small-transformer-model smol-draft --small-transformer-model-weights int8-dynamic "
-    "--small-transformer-num-draft-tokens 2 --cascade-second model --cascade-model smol-draft "
-    "--cascade-model-weights int8-dynamic --cascade-num-draft-tokens 2"
-)
+_SMOLLM2 = "python -m experiments.spec_bench --oracle smollm2 --arithmetic int8 --turns all"
 # What ``make real`` measures SmolLM2 with.
-REAL = (
-    f"{_SMOLLM2}--file experiments/prompts/conversations.jsonl --max-new-tokens 128 "
-    f"--strategies prompt_lookup small_transformer cascade lookahead {_SMOL_DRAFTS}"
+_CONVERSATIONS = f"{_SMOLLM2} --file experiments/prompts/conversations.jsonl --max-new-tokens 128"
+REAL = f"{_CONVERSATIONS} --strategies prompt_lookup small_transformer cascade lookahead"
+# Five arms at four rates: six minutes on two cores.
+_LOAD = (
+    "python -m experiments.load --oracle smollm2 --arithmetic int8 --prompts experiments/prompts/conversations.jsonl "
+    "--arms prompt_lookup:3 small_transformer:2 small_transformer:4 small_transformer:4/8 --batch-size 8 "
+    "--loads 0.3 0.6 0.9 1.2 --seconds 12 --goodput ttft:500 tpot:10"
 )
 # Its questions do not ship: docs/guides/spec-bench.md says where they are.
 QUESTIONS = "question.jsonl"
-_SPEC_BENCH = f"{_SMOLLM2}--file {QUESTIONS} --max-new-tokens 512 "
-_THREE = f"--strategies prompt_lookup small_transformer cascade {_SMOL_DRAFTS}"
+_SPEC_BENCH = f"{_SMOLLM2} --file {QUESTIONS} --max-new-tokens 512"
+_THREE = "--strategies prompt_lookup small_transformer cascade"
+_REJECTION = "--temperature 1 --rule rejection"
 # File -> title of a section -> the command that prints it.
 FILES: Mapping[str, Mapping[str, str]] = {
     "smollm2.md": {
@@ -42,8 +41,14 @@ FILES: Mapping[str, Mapping[str, str]] = {
         "Beside llama.cpp on the same file": "python -m experiments.bench.stored --rounds 5",
     },
     "spec-bench.md": {
-        "Spec-Bench, greedy": f"{_SPEC_BENCH}{_THREE}",
-        "Spec-Bench, T = 1": f"{_SPEC_BENCH}--per-category 4 --temperature 1 --rule rejection --seeds 0 1 2 {_THREE}",
+        "Spec-Bench, greedy": f"{_SPEC_BENCH} {_THREE}",
+        "Spec-Bench, T = 1": f"{_SPEC_BENCH} --per-category 4 {_REJECTION} --seeds 0 1 2 {_THREE}",
+    },
+    "every-strategy.md": {
+        "Every strategy, greedy": f"{_SPEC_BENCH} --per-category 1",
+        "Every strategy, T = 1": f"{_SPEC_BENCH} --per-category 1 {_REJECTION}",
+        "Every strategy, batch 8, greedy": f"{_CONVERSATIONS} --batch-size 8",
+        "Every strategy, batch 8, T = 1": f"{_CONVERSATIONS} --batch-size 8 {_REJECTION}",
     },
     "passes.md": {
         "Passes": "python -m experiments.bench.oracle --shapes 10m",
@@ -72,6 +77,7 @@ FILES: Mapping[str, Mapping[str, str]] = {
     "precision.md": {"Precision": "python -m experiments.precision"},
     "advice.md": {"Advice": "python -m experiments.advise"},
     "batches.md": {"Static and continuous batches": "python -m experiments.batching"},
+    "load.md": {"SmolLM2 under load": _LOAD},
     "prompt-lengths.md": {"Prompts of many lengths": "python -m experiments.lengths"},
     "strategies.md": {
         "All strategies": "python -m experiments.compare",

@@ -15,10 +15,10 @@ from experiments.harness.conversations import add_template_options, add_turns
 from experiments.harness.models import PLACEMENT, RECORDED, path_of, record_file
 from experiments.harness.rule_choice import add_rule
 from experiments.strategies import STRATEGIES, Strategy
+from experiments.strategies.published_settings import PUBLISHED_SETTINGS
 from experiments.strategies.strategy import yes_or_no
-from oracles.checkpoints.loading import EMBEDDED, embedded_names
+from oracles.checkpoints.embedded_folders import head_folder, head_names, heads_of
 from oracles.checkpoints.placement import Arithmetic, Backend, WeightType
-from oracles.heads import head_names
 from specdec.prompts import TEXT_COLUMNS
 from specdec.stats.report import version_of
 
@@ -26,7 +26,21 @@ PROMPTS = Path(__file__).parents[1] / "prompts" / "code.jsonl"
 PACKAGES = ("specdec", "drafts", "oracles", "experiments")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 # What says where results lie and how they are shown, and not what is measured.
-_NOT_MEASURED = ("out", "fresh", "against", "show", "wide", "trace", "draft_cost", "width_cost")
+_NOT_MEASURED = ("out", "fresh", "against", "show", "wide", "trace", "draft_cost", "width_cost", "goodput")
+
+
+class ExperimentParser(Parser):
+    """Parse the options of an experiment: strategies' defaults are those for the oracle that is named."""
+
+    def parse_args(  # type: ignore[override]  # as our Parser's
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """Return the arguments, as ``Parser.parse_args`` does."""
+        first, _ = self.parse_known_args(args)
+        for strategy, settings in PUBLISHED_SETTINGS.get(first.oracle, {}).items():
+            own = {f"{strategy}.{key}": value for key, value in settings.items()}
+            self.set_defaults(**{name: value for name, value in own.items() if hasattr(first, name)})
+        return super().parse_args(args, namespace)
 
 
 @contextmanager
@@ -66,7 +80,7 @@ def common_parser(
 
     One that does not go on where it was interrupted has nothing to begin afresh.
     """
-    parser = Parser(description)
+    parser = ExperimentParser(description)
     add, count = parser.add_argument, num_prompts or "all"
     add(
         "--oracle",
@@ -165,7 +179,11 @@ def add_strategy(parser: argparse.ArgumentParser, strategy: Strategy, prefixed: 
         flag = f"{strategy.name.replace('_', '-')}-{option.name}" if prefixed else option.name
         dest = f"{strategy.name}.{option.key}"
         default = {False: "no", True: "yes"}[option.default] if isinstance(option.default, bool) else option.default
-        text, metavar = option.help + ("" if default is None else f" ({default})"), option.key.upper()
+        told = [] if default is None else [str(default)]
+        for oracle, published in PUBLISHED_SETTINGS.items():
+            if option.key in (own := published.get(strategy.name, {})):
+                told.append(f"for {oracle}: {Path(str(own[option.key])).name}")
+        text, metavar = option.help + (f" ({'; '.join(told)})" if told else ""), option.key.upper()
         group.add_argument(f"--{flag}", dest=dest, default=option.default, type=option.kind, metavar=metavar, help=text)
 
 
@@ -180,10 +198,14 @@ def settings_of(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _files_of(value: Any) -> list[tuple[str, int, int]]:
-    """Return name, size and time of change of the files that an option names: checkpoints, models, texts."""
-    names = (*embedded_names(), *head_names())
+    """Return name, size and time of change of the files that an option names: checkpoints, texts, an oracle's heads."""
     value = value.removeprefix(RECORDED) if isinstance(value, str) else value
-    paths = [EMBEDDED / value if value in names else path_of(value)] if isinstance(value, str) else []
+    paths = []
+    if isinstance(value, str):
+        paths = [
+            head_folder(value) if value in head_names() else path_of(value),
+            *map(head_folder, heads_of(value).values()),
+        ]
     if len(paths) == 1 and not paths[0].exists():
         paths = [path_of(part) for part in value.split(",")]
     files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from experiments.harness.conversations import LaterTurn
 from experiments.harness.rule_choice import REJECTION, rule_for
 from experiments.harness.settings import Settings
-from specdec import DraftSource, Oracle, SamplingParams, SpeculativeDecoder
+from specdec import DraftSource, NodeBudget, Oracle, SamplingParams, SpeculativeDecoder
 from specdec.prompts import NamedPrompt
 from specdec.requests import make_requests
 
@@ -174,10 +174,10 @@ class EngineArm:
         sampling: of every prompt.
         rule: of ``--rule``: at a temperature above 0 all arms emit the same tokens if they are coupled, and draws of
             the same law else.
-        kernels: see ``SpeculativeDecoder``.
+        kernels, budget: see ``SpeculativeDecoder``.
 
     Raises:
-        ValueError: the rule does not fit the source.
+        ValueError: the rule or the budget does not fit the source.
     """
 
     def __init__(
@@ -188,9 +188,11 @@ class EngineArm:
         sampling: SamplingParams,
         rule: str = REJECTION,
         kernels: str | None = None,
+        budget: NodeBudget | None = None,
     ) -> None:
         self.name, self.sampling = name, sampling
-        self.decoder = SpeculativeDecoder(oracle, draft, rule=rule_for(rule, draft), kernels=kernels)
+        rule = rule_for(rule, draft)
+        self.decoder = SpeculativeDecoder(oracle, draft, rule=rule, kernels=kernels, budget=budget)
 
     @property
     def repeats_plain(self) -> bool:

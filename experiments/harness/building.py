@@ -12,6 +12,7 @@ from experiments.harness.recorded_runs import RecordedArm
 from experiments.harness.rule_choice import judging_of
 from experiments.peers import RefusedArm, words_of
 from experiments.strategies import MODEL, STRATEGIES, Strategy
+from experiments.strategies.published_settings import default_of
 from specdec import Oracle, SamplingParams
 from specdec.contracts import FOREIGN
 
@@ -61,7 +62,8 @@ def those_that_can(
         try:
             yield from arms_of(name, arguments, oracle, sampling, variants=False)
         except ValueError as error:
-            if any(arguments[f"{name}.{option.key}"] != option.default for option in STRATEGIES[name].options):
+            usual = {option.key: default_of(name, option, arguments["oracle"]) for option in STRATEGIES[name].options}
+            if any(arguments[f"{name}.{key}"] != value for key, value in usual.items()):
                 raise
             words = words_of(error)
             print(f"left out: {name}: {words}", file=sys.stderr)

@@ -6,8 +6,9 @@ from typing import Any
 
 import oracles
 from oracles import HuggingFaceLM
+from oracles.checkpoints.embedded_folders import embedded_folder
 from oracles.checkpoints.gguf import PUBLISHED
-from oracles.checkpoints.loading import EMBEDDED, LoadedOracle, embedded_names
+from oracles.checkpoints.loading import LoadedOracle
 from oracles.checkpoints.placement import Arithmetic
 
 # Arguments that say where and how models compute; the oracle's are those of its drafts. ``bitwise`` and ``arithmetic``
@@ -96,4 +97,4 @@ def path_of(name: str) -> Path:
     bare = name.removeprefix(HF)
     if bare in PUBLISHED:
         return PUBLISHED[bare].path
-    return EMBEDDED / bare if bare in embedded_names() else Path(bare)
+    return embedded_folder(bare) or Path(bare)

@@ -119,11 +119,11 @@ def usable(names: Sequence[str] | None, arguments: Mapping[str, Any]) -> tuple[s
     """Return the strategies to run: those asked for, else all that can run.
 
     Those that need a model are left out, and named on stderr, if an oracle is recorded text; those for which nothing is
-    shipped, unless what they ask for is given.
+    shipped with the oracle, unless what they ask for is given.
     """
     if names is not None:
         return tuple(names)
-    ours = [one for one in STRATEGIES.values() if not one.asks or arguments[f"{one.name}.{one.asks}"] is not None]
+    ours = [one for one in STRATEGIES.values() if one.is_ready(arguments)]
     if record_file(arguments) is None:
         return tuple(strategy.name for strategy in ours)
     for strategy in ours:

@@ -6,7 +6,7 @@ from typing import Any
 
 import drafts
 import oracles
-from experiments.strategies.strategy import Option, Settings, Strategy, one_of
+from experiments.strategies.strategy import Option, Settings, Strategy, head_of, one_of
 from experiments.strategies.tree_shapes import FORMS, shape_of
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.huggingface import HuggingFaceLM
@@ -17,17 +17,16 @@ def build(name: str, source: Callable[..., DraftSource], settings: Settings, ora
     """Return the source that the settings describe."""
     if not isinstance(oracle, LoadedOracle | HuggingFaceLM):
         raise ValueError(f"{name}: its head reads hidden states, which this oracle does not give: leave it out")
-    if settings["head"] is None:
-        raise ValueError(f"{name}: give --head DIR, a head that was trained on this oracle: none is shipped")
+    chosen = head_of(settings, name)
     given: dict[str, Any] = {"num_draft_tokens": settings["num_draft_tokens"]}
     if settings["shape"] is not None:
         shape = shape_of(settings["shape"])
         given = {"tree": shape, "temperature": None if shape.num_kept is None else 0.0}
     try:
-        head = oracles.load_head(settings["head"], oracle, aux_layers=settings.get("aux_layers"))
+        head = oracles.load_head(chosen, oracle, aux_layers=settings.get("aux_layers"))
         return source(head, **given)
     except ValueError as error:
-        raise ValueError(f"{name}: --head {settings['head']} cannot be used: {error}") from error
+        raise ValueError(f"{name}: --head {chosen} cannot be used: {error}") from error
 
 
 _DEPTH = Option("num-draft-tokens", None, int, "tokens to draft per step (all that the head has laws for)")
@@ -38,7 +37,7 @@ BLOCK_DRAFTER = Strategy(
     "block_drafter",
     (
         _DEPTH,
-        Option("head", None, str, "folder of a DFlash or DSpark head for this oracle (none is shipped)"),
+        Option("head", None, str, "DFlash or DSpark head for this oracle: embedded name or folder (what ships for it)"),
         _SHAPE,
         Option("aux-layers", None, one_of("inputs", "outputs"), "what the config's layers mean (what its format says)"),
     ),
@@ -48,7 +47,11 @@ BLOCK_DRAFTER = Strategy(
 )
 MEDUSA = Strategy(
     "medusa",
-    (_DEPTH, Option("head", None, str, "folder of Medusa's heads for this oracle (none is shipped)"), _SHAPE),
+    (
+        _DEPTH,
+        Option("head", None, str, "Medusa's heads for this oracle: embedded name or folder (what ships for it)"),
+        _SHAPE,
+    ),
     partial(build, "medusa", drafts.Medusa),
     needs_model=_READS,
     asks="head",

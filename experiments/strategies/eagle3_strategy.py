@@ -4,7 +4,7 @@ from typing import Any
 
 import drafts
 import oracles
-from experiments.strategies.strategy import Option, Settings, Strategy, depth, one_of, yes_or_no
+from experiments.strategies.strategy import Option, Settings, Strategy, depth, head_of, one_of, yes_or_no
 from experiments.strategies.tree_shapes import FORMS, shape_of
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.heads import Eagle3Base
@@ -16,17 +16,14 @@ def build(settings: Settings, oracle: Oracle) -> DraftSource:
     """Return the source that the settings describe."""
     if not isinstance(oracle, LoadedOracle | HuggingFaceLM):
         raise ValueError("eagle3: its head reads hidden states, which this oracle does not give: leave it out")
-    if settings["head"] is None:
-        raise ValueError("eagle3: give --head DIR, a head that was trained on this oracle: none is shipped")
+    name = head_of(settings, "eagle3")
     try:
-        head = oracles.load_head(
-            settings["head"], oracle, aux_layers=settings["aux_layers"], check=settings["check_layers"]
-        )
+        head = oracles.load_head(name, oracle, aux_layers=settings["aux_layers"], check=settings["check_layers"])
     except ValueError as error:
-        raise ValueError(f"eagle3: --head {settings['head']} cannot be used: {error}") from error
+        raise ValueError(f"eagle3: --head {name} cannot be used: {error}") from error
     if not isinstance(head, Eagle3Base):
         fits = getattr(head, "drafter", "early_exit")
-        raise ValueError(f"eagle3: --head {settings['head']} is of another kind: it is for {fits}")
+        raise ValueError(f"eagle3: --head {name} is of another kind: it is for {fits}")
     given: dict[str, Any] = {"num_draft_tokens": settings["num_draft_tokens"]}
     if settings["shape"] is not None:
         shape = shape_of(settings["shape"])
@@ -38,7 +35,7 @@ STRATEGY = Strategy(
     "eagle3",
     (
         depth(5),
-        Option("head", None, str, "folder of an EAGLE-3 head for this oracle (none is shipped)"),
+        Option("head", None, str, "EAGLE-3 head for this oracle: embedded name or folder (what ships for it)"),
         Option("shape", None, str, f"trees in place of chains: {FORMS}"),
         Option("aux-layers", None, one_of("inputs", "outputs"), "what the config's layers mean (what it says)"),
         Option("check-layers", False, yes_or_no, "try the neighbouring layers too, and warn: yes or no (no)"),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
+from oracles.checkpoints.embedded_folders import heads_of
 from oracles.checkpoints.placement import WeightType
 from specdec import DraftSource, Oracle
 
@@ -42,7 +43,7 @@ class Strategy:
         build: makes the source from the settings (option key -> value; ``oracle``, ``device``, ``dtype`` of the run).
         variants: arms beside it in its own experiment: name -> the settings in which they differ.
         needs_model: what it asks of the oracle that recorded text cannot give, as the end of a sentence; "": nothing.
-        asks: the key of an option that must be given: nothing is shipped for it. Nobody runs it who did not ask for it.
+        asks: the key of an option that must be given unless a head for the strategy ships with the oracle; "": of none.
     """
 
     name: str
@@ -52,10 +53,29 @@ class Strategy:
     needs_model: str = ""
     asks: str = ""
 
+    def is_ready(self, arguments: Settings) -> bool:
+        """Whether it has what it asks for on this command line; nobody runs it unasked if it has not."""
+        given = not self.asks or arguments[f"{self.name}.{self.asks}"] is not None
+        return given or self.name in heads_of(arguments["oracle"])
+
 
 def depth(default: int) -> Option:
     """Return the option of how many tokens to draft."""
     return Option("num-draft-tokens", default, int, "tokens to draft per step")
+
+
+def head_of(settings: Settings, name: str) -> str:
+    """Return the head that a strategy of this name drafts with: the given one, else what ships for the oracle.
+
+    Raises:
+        ValueError: there is none.
+    """
+    head: str | None = settings["head"] or heads_of(settings["oracle"]).get(name)
+    if head is None:
+        raise ValueError(
+            f"{name}: give --head DIR, a head that was trained on this oracle: none is shipped for {settings['oracle']}"
+        )
+    return head
 
 
 def yes_or_no(text: str) -> bool:
@@ -91,7 +111,12 @@ MODEL_OPTIONS = (
         "type of its linear layers (that of --weights)",
     ),
 )
-TRAIN_ON = Option("train-on", None, str, "text files, separated by commas (the corpus's training modules)")
+TRAIN_ON = Option(
+    "train-on",
+    None,
+    str,
+    "text files or folders of shards of conversations, separated by commas (the corpus's training modules)",
+)
 ORDER = Option("order", 4, int, "longest n-gram")
 
 

@@ -8,6 +8,7 @@ import torch
 from tokenizers import Tokenizer
 
 from oracles.checkpoints.chat_files import checkpoint_template, give_template
+from oracles.checkpoints.embedded_folders import embedded_folder, embedded_names, head_names
 from oracles.checkpoints.gguf import PUBLISHED, GGUFFile, is_gguf, load_gguf, read_vocabulary
 from oracles.checkpoints.hf_config import CheckpointShape, parse_config
 from oracles.checkpoints.hub import download_hint, unknown_checkpoint
@@ -30,13 +31,7 @@ from oracles.transformer.draft_vocabulary import DraftHead, give_tables, take_wr
 from oracles.transformer.eager import Transformer
 from oracles.transformer.linear import round_inputs
 
-EMBEDDED = Path(__file__).parents[1] / "embedded"
 LoadedOracle = Transformer | NativeTransformer | GraphedTransformer
-
-
-def embedded_names() -> tuple[str, ...]:
-    """Return the names of the embedded checkpoints."""
-    return tuple(sorted(path.parent.name for path in EMBEDDED.glob("*/config.json")))
 
 
 @overload
@@ -259,14 +254,17 @@ def file_by_name(name: str | Path) -> Path | None:
 def _checkpoint(name_or_path: str | Path) -> Path:
     """Return the directory of a checkpoint, or a GGUF file, by its name or path."""
     file = file_by_name(name_or_path) or Path(name_or_path)
-    known = isinstance(name_or_path, str) and name_or_path in embedded_names()
+    known = embedded_folder(name_or_path) is not None
     return file if is_gguf(file) and not known else checkpoint_folder(name_or_path)
 
 
 def checkpoint_folder(name_or_path: str | Path) -> Path:
     """Return the directory of a checkpoint by its embedded name or its path, as ``load`` finds it."""
-    if isinstance(name_or_path, str) and name_or_path in embedded_names():
-        return EMBEDDED / name_or_path
+    embedded = embedded_folder(name_or_path)
+    if embedded is not None:
+        return embedded
+    if name_or_path in head_names():
+        raise ValueError(f"{name_or_path!r} is a head, which drafts for a model: give it to oracles.load_head")
     folder = file_by_name(name_or_path) or Path(name_or_path)
     if is_gguf(folder):
         raise ValueError(f"{folder} is a GGUF file, and a Hugging Face directory is needed here")
@@ -283,8 +281,7 @@ def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
     Raises:
         ValueError: there is none, or the file is no tokenizer.
     """
-    embedded = isinstance(name_or_path, str) and name_or_path in embedded_names()
-    path = EMBEDDED / name_or_path if embedded else file_by_name(name_or_path) or Path(name_or_path)
+    path = embedded_folder(name_or_path) or file_by_name(name_or_path) or Path(name_or_path)
     file = path / "tokenizer.json" if path.is_dir() else path
     tokenizer = read_vocabulary(GGUFFile(path)).tokenizer if is_gguf(path) else checkpoint_tokenizer(file)
     if tokenizer is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from exactspec.parser import Parser
-from oracles.checkpoints.loading import EMBEDDED
+from oracles.checkpoints.embedded_folders import EMBEDDED
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.held_out import load_exported
 from oracles.factory.training.loop import Trainer, run

@@ -6,7 +6,7 @@ from oracles.heads.eagle3 import Eagle3Head
 from oracles.heads.eagle3_base import Eagle3Base
 from oracles.heads.eagle3_config import Eagle3Shape
 from oracles.heads.eagle3_network import Eagle3Network
-from oracles.heads.exit_head import ExitHead, HeadShape, head_names, load_exit_head, save_head
+from oracles.heads.exit_head import ExitHead, HeadShape, load_exit_head, save_head
 from oracles.heads.head_loading import load_head
 from oracles.heads.medusa_head import MedusaHead, MedusaNetwork, MedusaShape
 from oracles.heads.native_eagle3 import NativeEagle3Head
@@ -26,7 +26,6 @@ __all__ = [
     "MedusaNetwork",
     "MedusaShape",
     "NativeEagle3Head",
-    "head_names",
     "load_exit_head",
     "load_head",
     "save_head",

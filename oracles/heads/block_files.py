@@ -14,7 +14,7 @@ from oracles.checkpoints.tensor_names import PLAIN, Place, first_rows
 from oracles.checkpoints.weights import StoredTensors
 from oracles.heads.aux_layers import AuxLayers, Convention
 from oracles.heads.block_head import BlockNetwork, BlockShape, DFlashHead
-from oracles.heads.head_tensors import check_places, load_network
+from oracles.heads.head_tensors import READ_OUT, borrow_rows, check_places, load_network
 from oracles.heads.markov_head import MARKOV_KINDS
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN, check_mask, take_written_ids
@@ -66,17 +66,18 @@ def load_block_head(
     """
     keys, stored = ConfigKeys(values, str(folder / "config.json")), StoredTensors(folder)
     shape, draft_vocab = _read(keys, oracle, aux_layers)
-    shape = replace(
-        shape, own_embeddings="embed_tokens.weight" in stored.shapes, own_head="lm_head.weight" in stored.shapes
-    )
+    shape = replace(shape, own_embeddings="embed_tokens.weight" in stored.shapes, own_head=READ_OUT in stored.shapes)
     _check(shape, keys.source, oracle, stored)
     target_ids = None
     if draft_vocab < shape.config.vocab_size:
         target_ids = _target_ids(shape, draft_vocab, oracle, stored).to(oracle.device)
+        if not shape.own_head:
+            borrow_rows(stored, target_ids, oracle)
+            shape = replace(shape, own_head=True)
     shape = replace(shape, columns=oracle.vocab_size if target_ids is None else draft_vocab)
     with torch.device("meta"):
         network = BlockNetwork(shape, oracle.hidden_size)
-    rows = {"lm_head.weight": draft_vocab, "markov_head.markov_w2.weight": draft_vocab}
+    rows = {READ_OUT: draft_vocab, "markov_head.markov_w2.weight": draft_vocab}
     names = [name for name, _ in network.named_parameters()]
     places = {name: Place(name, first_rows(shape.columns, rows[name]) if name in rows else PLAIN) for name in names}
     check_places(network, places, stored, _OF_TARGET)
@@ -207,9 +208,7 @@ def _check_mask(mask_id: int, source: str, oracle: HostOracle) -> None:
 
 
 def _target_ids(shape: BlockShape, draft_vocab: int, oracle: HostOracle, stored: StoredTensors) -> Tensor:
-    """Return the ids that columns are for; a head of its own must make them."""
-    if not shape.own_head:
-        raise ValueError(f"{stored.folder}: tensor 'lm_head.weight' is missing; {draft_vocab} columns need one")
+    """Return the ids that columns are for."""
     small: TransformerConfig = replace(
         shape.config, vocab_size=oracle.vocab_size, draft_vocab_size=draft_vocab, tie_embeddings=False
     )

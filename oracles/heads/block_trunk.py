@@ -46,6 +46,12 @@ class BlockTrunk(nn.Module):
         self.norm = Norm(config.hidden_size, config.norm, config.norm_eps)
         self.rotary = RotaryTable(config)
 
+    @property
+    def attentions(self) -> list[SelfAttention]:
+        """The layers' attentions, in order."""
+        parts: list[Any] = [block.self_attn for block in self.layers]
+        return parts
+
     def pack(self) -> "BlockTrunk":
         """Prepare for inference, once, in place: weights are laid out for small batches. Return the trunk itself."""
         self.requires_grad_(False)
@@ -77,9 +83,8 @@ class BlockTrunk(nn.Module):
             side_by_side = torch.cat([state[at, column] for state in states], dim=-1)
             context = self.hidden_norm(self.fc(side_by_side.to(cache.payload.dtype)))
             rope = self.rotary.rows(slot, int((first + counts).max()), context.dtype)
-            for layer, block in enumerate(self.layers):
-                part: Any = block.self_attn
-                made = _keys_and_values(part, context, rope)
+            for layer, part in enumerate(self.attentions):
+                made = keys_and_values(part, context, rope)
                 for payload, value in zip(cache.payload[layer], made, strict=True):
                     payload[:, line, : self.config.head_size] = value.transpose(0, 1)
         cache.commit(rows, None, counts)
@@ -108,7 +113,7 @@ class BlockTrunk(nn.Module):
         return out
 
 
-def _keys_and_values(part: SelfAttention, normed: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
+def keys_and_values(part: SelfAttention, normed: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
     """Return keys, rotated, and values ``[P, K, D]`` of a normed stream ``[P, H]``."""
     assert part.k_proj is not None
     assert part.v_proj is not None

@@ -11,7 +11,7 @@ from oracles.heads.eagle3_config import Eagle3Shape
 from oracles.heads.eagle3_network import Eagle3Network
 from oracles.transformer.attention import CachedAttention, cache_shape
 from oracles.transformer.linear import Linear
-from oracles.transformer.pass_parts import check_call
+from oracles.transformer.pass_parts import check_call, wanted_logits
 from specdec.cache import FeatureCache
 from specdec.contracts import HostOracle, IntArray, Scores, Tree, Want, is_chain
 from specdec.transfers import on_host
@@ -118,7 +118,9 @@ class Eagle3Head(Eagle3Base):
         stream = self._network.layer(self._embed(fed.flatten()), feature, rope, attend)
         guess = self._network.norm(stream) if self._network.norm_output else stream
         cache.guess(rows, at, attend.start + after + 1, guess.view(*fed.shape, -1))
-        return Scores(self._logits(stream, num_nodes - first, want), (stream.view(*fed.shape, -1),) * len(hidden))
+        return Scores(
+            wanted_logits(self._read, stream, num_nodes - first, want), (stream.view(*fed.shape, -1),) * len(hidden)
+        )
 
     def _embed(self, ids: Tensor) -> Tensor:
         """Return ``[R, H]``."""
@@ -126,15 +128,6 @@ class Eagle3Head(Eagle3Base):
             rows: Tensor = self._network.embed_tokens(ids)
             return rows
         return self.oracle.embed(ids).to(self.device, self.dtype)
-
-    def _logits(self, stream: Tensor, num_nodes: Tensor, want: Want) -> Tensor | None:
-        batch, width = len(num_nodes), len(stream) // len(num_nodes)
-        if want == "none":
-            return None
-        if want == "last":
-            at = torch.arange(batch, device=stream.device) * width + num_nodes.to(stream.device) - 1
-            stream, width = stream[at], 1
-        return self._read(stream).view(batch, width, -1)
 
     def _own_logits(self, stream: Tensor) -> Tensor:
         """Return logits ``[R, V]`` from streams ``[R, H]``, padding cut off."""

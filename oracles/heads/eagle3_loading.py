@@ -14,15 +14,15 @@ from oracles.heads.aux_layers import Convention
 from oracles.heads.eagle3 import Eagle3Head
 from oracles.heads.eagle3_config import Eagle3Shape, read_eagle3
 from oracles.heads.eagle3_network import Eagle3Network
+from oracles.heads.head_tensors import READ_OUT, borrow_rows
 from oracles.heads.native_eagle3 import NativeEagle3Head
 from oracles.native import NativeTransformer
 from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN, DraftHead, check_mask, take_written_ids
-from oracles.transformer.pass_parts import Shaped
 from specdec.contracts import HostOracle
 
 HeadBackend = Literal["native", "eager"]
 LoadedEagle3 = Eagle3Head | NativeEagle3Head
-EMBEDDINGS, HEAD = "embed_tokens.weight", "lm_head.weight"
+EMBEDDINGS = "embed_tokens.weight"
 # What the one layer is called: by EAGLE's authors, and by others.
 _LAYER_NAMES = ("midlayer", "layers.0")
 
@@ -49,13 +49,13 @@ def load_eagle3(
     shape = read_eagle3(values, str(folder / "config.json"), oracle, aux_layers)
     stored = StoredTensors(folder)
     target_ids = _take_target_ids(stored, shape)
-    own = {name: name in stored.shapes for name in (EMBEDDINGS, HEAD)}
+    own = {name: name in stored.shapes for name in (EMBEDDINGS, READ_OUT)}
     _check_borrowed(own, shape, oracle, stored)
-    if not own[HEAD] and target_ids is not None:
-        stored.give(HEAD, oracle.embed(target_ids.to(oracle.device)).cpu(), folder)
-        own[HEAD] = True
+    if not own[READ_OUT] and target_ids is not None:
+        borrow_rows(stored, target_ids, oracle)
+        own[READ_OUT] = True
     with torch.device("meta"):
-        network = Eagle3Network(shape, own[EMBEDDINGS], own[HEAD], target_ids)
+        network = Eagle3Network(shape, own[EMBEDDINGS], own[READ_OUT], target_ids)
     as_stored = backend == "native" or weights is not None
     fill(network, _places(network, stored), stored, None if as_stored else oracle.dtype, oracle.device)
     if isinstance(network.lm_head, DraftHead) and target_ids is not None:
@@ -92,13 +92,6 @@ def _check_borrowed(own: Mapping[str, bool], shape: Eagle3Shape, oracle: HostOra
         raise ValueError(
             f"{stored.folder}: tensor {absent!r} is missing in its safetensors, and the oracle's is "
             f"{oracle.hidden_size} wide where the head is {config.hidden_size}"
-        )
-    is_tied = isinstance(oracle, Shaped) and oracle.config.tie_embeddings
-    if not own[HEAD] and config.draft_vocab_size not in (None, config.vocab_size) and not is_tied:
-        raise ValueError(
-            f"{stored.folder}: tensor {HEAD!r} is missing in its safetensors; config.json gives it "
-            f"{config.draft_vocab_size} rows, and the oracle's own rows can be taken only where its head is its "
-            "embeddings"
         )
 
 

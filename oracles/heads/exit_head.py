@@ -8,12 +8,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from oracles.checkpoints.loading import EMBEDDED, LoadedOracle
+from oracles.checkpoints.embedded_folders import EXIT_HEAD, head_folder
+from oracles.checkpoints.loading import LoadedOracle
 from oracles.checkpoints.weights import StoredTensors, longest_side
 from oracles.transformer.blocks import Adapter
 from oracles.transformer.config import TransformerConfig
 
-CONFIG, WEIGHTS = "head.json", "model.safetensors"
+WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def save_head(adapter: Adapter, shape: HeadShape, folder: Path) -> None:
         name: part.detach().to("cpu", torch.bfloat16).contiguous() for name, part in sorted(adapter.named_parameters())
     }
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-    (folder / CONFIG).write_text(json.dumps(asdict(shape), indent=2) + "\n", encoding="utf-8")
+    (folder / EXIT_HEAD).write_text(json.dumps(asdict(shape), indent=2) + "\n", encoding="utf-8")
 
 
 def load_exit_head(name_or_path: str | Path, oracle: LoadedOracle) -> ExitHead:
@@ -85,12 +86,14 @@ def load_exit_head(name_or_path: str | Path, oracle: LoadedOracle) -> ExitHead:
     Raises:
         ValueError: an unknown name, a broken file, a shape that does not fit the oracle; the message names the file.
     """
-    folder = _folder(name_or_path)
-    shape = _shape(folder / CONFIG)
+    folder = head_folder(name_or_path)
+    if not (folder / EXIT_HEAD).is_file():
+        raise ValueError(f"{str(name_or_path)!r} is a published head, not an exit head: see oracles.load_head")
+    shape = _shape(folder / EXIT_HEAD)
     wanted = HeadShape.of(oracle.config, shape.num_layers, shape.inner_size)
     if shape != wanted or not 0 < shape.num_layers < oracle.config.num_layers:
         raise ValueError(
-            f"{folder / CONFIG} describes a head on layer {shape.num_layers} of an oracle with "
+            f"{folder / EXIT_HEAD} describes a head on layer {shape.num_layers} of an oracle with "
             f"hidden_size {shape.hidden_size} and vocab_size {shape.vocab_size}; the oracle has "
             f"{oracle.config.num_layers} layers, hidden_size {wanted.hidden_size} and vocab_size {wanted.vocab_size}: "
             "load the head with the oracle that it was trained on"
@@ -100,24 +103,6 @@ def load_exit_head(name_or_path: str | Path, oracle: LoadedOracle) -> ExitHead:
     adapter = Adapter(oracle.config, shape.inner_size, seed=None)
     _fill(adapter, stored)
     return ExitHead(oracle, shape.num_layers, adapter)
-
-
-def head_names() -> tuple[str, ...]:
-    """Return the names of the embedded heads."""
-    return tuple(sorted(path.parent.name for path in EMBEDDED.glob(f"*/{CONFIG}")))
-
-
-def _folder(name_or_path: str | Path) -> Path:
-    if isinstance(name_or_path, str) and name_or_path in head_names():
-        return EMBEDDED / name_or_path
-    folder = Path(name_or_path)
-    if not (folder / CONFIG).is_file():
-        known = ", ".join(head_names()) or "there are none"
-        raise ValueError(
-            f"{str(name_or_path)!r} is neither an embedded head ({known}) nor a folder with {CONFIG}, or with the "
-            "config.json of a published head"
-        )
-    return folder
 
 
 def _shape(path: Path) -> HeadShape:
@@ -133,7 +118,7 @@ def _shape(path: Path) -> HeadShape:
 
 def _check_tensors(stored: StoredTensors, shape: HeadShape, config: TransformerConfig) -> None:
     """Refuse tensors whose names and shapes are not the adapter's own, before anything of its size is made."""
-    path = stored.folder / CONFIG
+    path = stored.folder / EXIT_HEAD
     longest = longest_side(stored.shapes)
     if not 0 < shape.inner_size <= longest:
         raise ValueError(f"{path}: inner_size is {shape.inner_size}; the stored tensors' longest side is {longest}")
@@ -141,7 +126,7 @@ def _check_tensors(stored: StoredTensors, shape: HeadShape, config: TransformerC
         adapter = Adapter(config, shape.inner_size, seed=None)
     wanted = {name: tuple(value.shape) for name, value in adapter.named_parameters()}
     if stored.shapes != wanted:
-        raise ValueError(f"{stored.folder}: its safetensors hold {stored.shapes}, {CONFIG} implies {wanted}")
+        raise ValueError(f"{stored.folder}: its safetensors hold {stored.shapes}, {EXIT_HEAD} implies {wanted}")
 
 
 @torch.no_grad()

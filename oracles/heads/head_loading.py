@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+from oracles.checkpoints.embedded_folders import EXIT_HEAD, head_folder, head_names, head_origin
 from oracles.checkpoints.loading import LoadedOracle, read_json
 from oracles.checkpoints.placement import WeightType, check_weights
 from oracles.checkpoints.weights import PICKLES
@@ -13,7 +14,7 @@ from oracles.heads.block_head import DFlashHead
 from oracles.heads.convention_check import check_convention
 from oracles.heads.eagle3_config import ARCHITECTURES
 from oracles.heads.eagle3_loading import HeadBackend, LoadedEagle3, load_eagle3
-from oracles.heads.exit_head import CONFIG, ExitHead, head_names, load_exit_head
+from oracles.heads.exit_head import ExitHead, load_exit_head
 from oracles.heads.medusa_files import is_medusa, load_medusa
 from oracles.heads.medusa_head import MedusaHead
 from oracles.huggingface import HuggingFaceLM
@@ -83,9 +84,9 @@ def load_head(
     """Return a head as it lies on disk, bound to the oracle that it was trained on.
 
     Args:
-        name_or_path: the name of an embedded exit head ("code-exit"), which wins over a folder of that name; a folder
-            that ``save_head`` wrote; or a folder with ``config.json`` and ``*.safetensors`` of a published head:
-            EAGLE-3 and 3.1 as its authors and SpecForge write them, DFlash, DSpark, "eagle3", "dflash" and "dspark" of
+        name_or_path: the name of an embedded head ("code-exit"), which wins over a folder of that name; a folder that
+            ``save_head`` wrote; or a folder with ``config.json`` and ``*.safetensors`` of a published head: EAGLE-3 and
+            3.1 as its authors and SpecForge write them, DFlash, DSpark, "eagle3", "dflash" and "dspark" of
             ``speculators``, and Medusa as its authors and vLLM write it.
         oracle: what ``oracles.load`` or ``oracles.load_huggingface`` returned (for exit heads a transformer of ours).
             The head computes in its dtype and on its device. Another one of the same shape is not noticed: it makes for
@@ -105,15 +106,16 @@ def load_head(
 
     Raises:
         ValueError: an unknown name, kind or config key; a missing, unexpected or misshapen tensor; a head of another
-            width, vocabulary or depth; pickled weights only. The message names the file, and the tensor or key.
+            width, vocabulary or depth; pickled weights only. The message names the file, and the tensor or key; of an
+            embedded head also its own oracle.
 
     Warns:
         UserWarning: ``check`` found that the head reads other layers than it was trained on.
 
     Cost: the weights are resident once. Of ``check`` 34 passes of the oracle over eight rows, and three of the head.
     """
-    folder = Path(name_or_path)
-    if name_or_path in head_names() or (folder / CONFIG).is_file() or not (folder / "config.json").is_file():
+    folder = head_folder(name_or_path)
+    if (folder / EXIT_HEAD).is_file():
         if aux_layers is not None or check or backend is not None or weights is not None:
             raise ValueError(
                 "aux_layers, check, backend and weights are for published heads: an exit head says which layer it "
@@ -121,12 +123,15 @@ def load_head(
             )
         if isinstance(oracle, HuggingFaceLM):
             raise ValueError("exit heads read the stream of a transformer of ours: give what oracles.load returns")
-        return load_exit_head(name_or_path, oracle)
+        return load_exit_head(folder, oracle)
     _check_weights(folder)
     check_weights(weights, oracle.dtype, oracle.device)
     path = folder / "config.json"
     values = read_json(path)
-    head = KINDS[_kind(values, path)](folder, values, oracle, aux_layers, backend, weights)
+    try:
+        head = KINDS[_kind(values, path)](folder, values, oracle, aux_layers, backend, weights)
+    except ValueError as error:
+        raise ValueError(f"{_belonging(name_or_path, values)}{error}") from error
     if check:
         if not isinstance(head, LoadedEagle3):
             raise ValueError(
@@ -134,6 +139,12 @@ def load_head(
             )
         check_convention(head, oracle)
     return head
+
+
+def _belonging(name_or_path: str | Path, values: Mapping[str, Any]) -> str:
+    """Return the beginning of an error: which oracle an embedded head belongs to; of others nothing."""
+    origin = head_origin(values) if name_or_path in head_names() else None
+    return "" if origin is None else f"{name_or_path} drafts for {origin.oracle}: "
 
 
 def _backend(asked: HeadBackend | None, oracle: HostOracle) -> HeadBackend:

@@ -2,11 +2,14 @@
 
 from collections.abc import Collection, Mapping
 
-from torch import nn
+from torch import Tensor, nn
 
 from oracles.checkpoints.tensor_names import Place
 from oracles.checkpoints.weights import StoredTensors, fill
-from specdec.contracts import Oracle
+from oracles.transformer.pass_parts import Shaped
+from specdec.contracts import HostOracle, Oracle
+
+READ_OUT = "lm_head.weight"
 
 
 def check_places(
@@ -36,6 +39,20 @@ def check_places(
         stored.dtype(place.key)
     for key in sorted(stored.shapes.keys() - {place.key for place in places.values()} - set(ignored)):
         raise ValueError(f"{stored.path(key)}: tensor {key!r} is unexpected")
+
+
+def borrow_rows(stored: StoredTensors, target_ids: Tensor, oracle: HostOracle) -> None:
+    """Give files without a read-out the oracle's rows of the ids ``[R]`` that a head writes.
+
+    Raises:
+        ValueError: the rows of the oracle's head are not its embeddings, which alone can be asked for.
+    """
+    if not (isinstance(oracle, Shaped) and oracle.config.tie_embeddings):
+        raise ValueError(
+            f"{stored.folder}: tensor {READ_OUT!r} is missing in its safetensors; config.json gives it "
+            f"{len(target_ids)} rows, and the oracle's own rows can be taken only where its head is its embeddings"
+        )
+    stored.give(READ_OUT, oracle.embed(target_ids.to(oracle.device)).cpu(), stored.folder)
 
 
 def load_network(network: nn.Module, places: Mapping[str, Place], stored: StoredTensors, oracle: Oracle) -> None:

@@ -7,10 +7,9 @@ import numpy as np
 import torch
 
 from oracles.native import bindings
-from oracles.native.adjusting import adjusting
+from oracles.native.call_inputs import adjustments_of, text_of
 from oracles.native.keys_values import NativeCache
 from oracles.native.native_model import NativeModel
-from oracles.native.texts import text_of
 from specdec.contracts import Adjustments, ChainWatch, Float32Array, IntArray
 from specdec.kernels.compiled import integers
 
@@ -120,7 +119,7 @@ def follow(
     watch = watch if watch is not None and (watch.reads_entropy or watch.reads_confidence) else None
     rooms = _rooms(batch, steps) if watch is None else []
     room = rooms.pop() if rooms else _Room(batch, steps)
-    adjusted = adjusting(adjustments, batch)
+    adjusted = adjustments_of(adjustments, batch)
     room.begin(limits, draws, adjusted)
     asker = None if watch is None else _Asker(watch, room, steps)
     try:

@@ -26,26 +26,6 @@ def to_bytes(numbers: NDArray[Any], dtype: np.dtype[Any] = INT64) -> bytes:
     return np.asarray(numbers, dtype=dtype).tobytes()
 
 
-def ids_to_bytes(ids: NDArray[Any], shape: tuple[int, ...] | None = None) -> bytes:
-    """Return ids or counts of the host as bytes.
-
-    Args:
-        ids: given by the caller of a pass.
-        shape: they must have; None: any.
-
-    Raises:
-        ValueError: they have another shape, are no integers, or no array.
-    """
-    if not isinstance(ids, np.ndarray):
-        raise ValueError(
-            f"a native pass needs ids and counts as arrays of the host, and was given a {type(ids).__name__}"
-        )
-    if (shape is not None and ids.shape != shape) or ids.dtype.kind not in "iu":
-        wanted = "integers" if shape is None else f"integers of shape {shape}"
-        raise ValueError(f"a native pass needs {wanted}, and was given {ids.dtype} of shape {ids.shape}")
-    return to_bytes(ids)
-
-
 def to_host(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = None) -> Tensor:
     """Return a tensor contiguous on the host.
 

@@ -284,10 +284,6 @@ class NativeModel:
         return work
 
 
-def _address(numbers: Tensor | None) -> int | None:
-    return None if numbers is None else numbers.data_ptr()
-
-
 class _BlockParts(Protocol):
     """What a layer of attention and MLP has."""
 

@@ -5,32 +5,28 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from oracles.native import bindings
-from oracles.native.adjusting import adjusting
+from oracles.native.call_inputs import adjustments_of, draws_of, text_of
 from oracles.native.chains import follow
-from oracles.native.host_memory import FLOAT64, floats, integers, to_bytes, to_host
+from oracles.native.host_memory import floats, integers, to_bytes, to_host
 from oracles.native.keys_values import NativeCache
 from oracles.native.native_model import NativeModel
-from oracles.native.texts import text_of
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.pass_parts import check_call, first_layer
 from specdec.contracts import (
     Adjustments,
     ChainDraws,
-    ChainKeys,
     ChainWatch,
     Float32Array,
-    FloatArray,
     IntArray,
     Scores,
     TreeDraws,
     TreePlan,
     Want,
 )
-from specdec.kernels.compiled import FILTERS, place
+from specdec.kernels.compiled import place
 
 
 class NativeScoring:
@@ -147,7 +143,7 @@ class NativeScoring:
         Cost: that of ``greedy_chains``; a law and a draw of O(V) for each id.
         """
         laws = np.empty((len(rows), max(limits.tolist(), default=0), self.native.struct.vocabulary), dtype=np.float32)
-        struct = _draws("chains", len(rows), draws.filters, draws.keys, laws)
+        struct = draws_of("chains", len(rows), draws.filters, draws.keys, laws)
         drafted, peaks = follow(self.native, cache, ids, ends, rows, limits, watch, struct, adjustments)
         return drafted, peaks, laws[:, : drafted.shape[1]]
 
@@ -171,26 +167,12 @@ class NativeScoring:
         """
         batch, inner, width = len(rows), len(plan.depths), self.native.struct.vocabulary
         laws = None if draws.keys is None else np.empty((batch * inner, width), dtype=np.float32)
-        struct = _draws("trees", batch, draws.filters, draws.keys, laws)
+        struct = draws_of("trees", batch, draws.filters, draws.keys, laws)
         text, size = text_of(ids, ends, batch), len(plan.parents)
         drafted, peaks = np.empty((batch, size), np.int64), np.empty((batch, inner), np.float32)
         growth = bindings.Growth(to_bytes(plan.parents), to_bytes(limits), place(drafted), place(peaks), size)
-        if (adjusted := adjusting(adjustments, batch)) is not None:
+        if (adjusted := adjustments_of(adjustments, batch)) is not None:
             growth.adjustments = ctypes.addressof(adjusted)
         asked = ctypes.addressof(text), ctypes.addressof(growth), ctypes.addressof(struct)
         self.native.draft("specdec_trees", cache, rows, ends, size, asked)
         return drafted, peaks, laws
-
-
-def _draws(
-    what: str, batch: int, filters: FloatArray, keys: ChainKeys | None, laws: NDArray[np.float32] | None
-) -> bindings.Draws:
-    """Return how ids are drawn."""
-    fits = filters.shape == (len(FILTERS), batch)
-    if not fits or not (keys is None or keys.bases.shape == keys.firsts.shape == (batch,)):
-        shapes = [array.shape for array in (filters, *(() if keys is None else (keys.bases, keys.firsts)))]
-        raise ValueError(f"{what} of {batch} rows cannot be drawn by filters, bases and firsts of shapes {shapes}")
-    if keys is None or laws is None:
-        return bindings.Draws(to_bytes(filters, FLOAT64))
-    numbers = to_bytes(keys.bases), to_bytes(keys.firsts)
-    return bindings.Draws(to_bytes(filters, FLOAT64), *numbers, place(laws), keys.is_race)

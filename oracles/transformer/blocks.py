@@ -43,7 +43,8 @@ class Norm(nn.Module):
         if self.bias is not None:
             return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
         if self._floor is None:
-            return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
+            # Under autocast what a product left is narrower than the weight.
+            return functional.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.weight, self.eps)
         norm = torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), self._floor)
         return x.div(norm).mul_(self.weight)
 

@@ -19,7 +19,7 @@ from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import head_of
 from oracles.transformer.linear import Linear, plain_tensors, round_weight, weight_type_of
 from oracles.transformer.paged import PagedCaches
-from oracles.transformer.pass_parts import Shaped, check_call, first_layer
+from oracles.transformer.pass_parts import Shaped, check_call, first_layer, wanted_logits
 from oracles.transformer.rotary import RotaryTable
 from specdec.cache import PagedKVCache
 from specdec.contracts import IntArray, Scores, Tree, Want, is_chain
@@ -306,16 +306,7 @@ class Transformer(PagedCaches, Shaped, nn.Module):
         given = None if stream is None else stream.flatten(0, 1)
         streams = self.model(fed.flatten(), positions, min(attend.span, self.max_context), attend, layers, given)
         kept = tuple(streams[layer - lowest].view(*fed.shape, -1) for layer in hidden)
-        return Scores(self._logits(streams[-1], num_nodes - first, want), kept)
-
-    def _logits(self, stream: Tensor, num_nodes: Tensor, want: Want) -> Tensor | None:
-        batch, width = len(num_nodes), len(stream) // len(num_nodes)
-        if want == "none":
-            return None
-        if want == "last":
-            at = torch.arange(batch, device=stream.device) * width + num_nodes.to(stream.device) - 1
-            stream, width = stream[at], 1
-        return self.read_out(stream).view(batch, width, -1)
+        return Scores(wanted_logits(self.read_out, streams[-1], num_nodes - first, want), kept)
 
 
 def _at_least_float32(logits: Tensor) -> Tensor:

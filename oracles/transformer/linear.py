@@ -162,12 +162,15 @@ class Linear(nn.Module):
             assert twice[0] is not None
             return self._forward_packed(twice[0], twice[1], twice[2])[:1]
         other, combine = (add, "add") if times is None else (times, "mul")
+        if other is not None and self.activation is None:
+            fused: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, self._packed, self.bias, combine)
+            return fused
+        # A kernel with two tensors has no activation between them.
         name, algorithm = _POST_OPERATIONS[self.activation]
-        if other is None:
-            out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, name, [None], algorithm)
-        else:
-            out = torch.ops.mkldnn._linear_pointwise.binary(x, other, self._packed, self.bias, combine)
-        return out
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, name, [None], algorithm)
+        if add is not None:
+            return out + add
+        return out if times is None else out * times
 
     def pack(self) -> None:
         """Lay the weights out for small batches; float32 on CPU only, elsewhere nothing changes.

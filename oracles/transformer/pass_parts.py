@@ -1,8 +1,9 @@
 """What the backends of a transformer share: its shape, and what a call or a part of one must say."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, get_args
 
+import torch
 from torch import Tensor
 
 from oracles.transformer.config import TransformerConfig
@@ -114,3 +115,21 @@ def first_layer(
     if hidden and not all(first <= layer < last for layer in hidden):
         raise ValueError(f"hidden asks for layers {tuple(hidden)}, and this pass runs {first}..{last - 1} only")
     return first
+
+
+def wanted_logits(read_out: Callable[[Tensor], Tensor], stream: Tensor, num_nodes: Tensor, want: Want) -> Tensor | None:
+    """Return the logits that a call wants, ``[B, M, V]`` or ``[B, 1, V]``, of what its last layer gave.
+
+    Args:
+        read_out: returns logits ``[R, V]`` of streams ``[R, D]``.
+        stream: ``[B M, D]``, row after row.
+        num_nodes: ``[B]`` real nodes of those M.
+        want: see ``specdec.contracts.Oracle.score``.
+    """
+    if want == "none":
+        return None
+    batch, width = len(num_nodes), len(stream) // len(num_nodes)
+    if want == "last":
+        at = torch.arange(batch, device=stream.device) * width + num_nodes.to(stream.device) - 1
+        stream, width = stream[at], 1
+    return read_out(stream).view(batch, width, -1)

@@ -136,7 +136,7 @@ class SlotCache(ABC):
         cut, added = lengths - shared, lengths - standing
         if min(cut.tolist(), default=0) < 0 or max(added.tolist(), default=0) > 0:
             raise ValueError(
-                f"cannot truncate rows {rows.tolist()} of lengths {standing.tolist()} to {lengths.tolist()}: give no "
+                f"cannot cut rows {rows.tolist()} of lengths {standing.tolist()} to {lengths.tolist()}: give no "
                 f"more than these, and no less than the {shared.tolist()} that others may read"
             )
         self._lengths[rows] = lengths

@@ -8,7 +8,15 @@ Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the mode
 
 from specdec.contracts.arrays import BoolArray, Float32Array, FloatArray, IntArray, constant
 from specdec.contracts.block import Block, BlockHead
-from specdec.contracts.chaining import ChainDraws, ChainingOracle, ChainWatch, TreeDraws, TreePlan, can_draft_natively
+from specdec.contracts.chaining import (
+    ChainDraws,
+    ChainingOracle,
+    ChainWatch,
+    TreeDraws,
+    TreePlan,
+    can_draft_natively,
+    follow_ids,
+)
 from specdec.contracts.chat import ChatEncoder
 from specdec.contracts.draft import NEVER, Budget, Draft, Resume
 from specdec.contracts.drawing import Adjustments, ChainKeys, OpenVerdict, Randomness, Warping, numbers_of
@@ -102,6 +110,7 @@ __all__ = [
     "constant",
     "declared",
     "describe_oracle",
+    "follow_ids",
     "form_fault",
     "frozen",
     "ids_device",

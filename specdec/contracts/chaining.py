@@ -219,5 +219,31 @@ class ChainingOracle(Oracle, Protocol):
 
 
 def can_draft_natively(model: Oracle, warping: Warping) -> bool:
-    """Tell whether a model drafts chains and trees by itself with the adjustments that a warping makes."""
-    return model.chains and (warping.adjustments is None or getattr(model, "adjusts", False))
+    """Tell whether a model drafts chains and trees by itself with the adjustments that a warping makes.
+
+    Grammars are asked for a mask between any two tokens, and compiled code asks nobody.
+    """
+    if not model.chains or warping.adjustments is None:
+        return model.chains
+    return getattr(model, "adjusts", False) and not warping.has_grammars
+
+
+def follow_ids(
+    model: ChainingOracle,
+    ids: IntArray,
+    ends: IntArray,
+    cache: Any,
+    rows: IntArray,
+    watch: ChainWatch,
+    draws: ChainDraws | None,
+    adjustments: Adjustments | None,
+) -> tuple[IntArray, Float32Array, Float32Array | None]:
+    """Return what ``greedy_chains`` does and None, if ids are not drawn, else what ``sampled_chains`` does.
+
+    Arguments as of these; the limits are those of the watch.
+    """
+    call = ids, ends, cache, rows, watch.limits
+    adjusted = () if adjustments is None else (adjustments,)
+    if draws is None:
+        return *model.greedy_chains(*call, watch, *adjusted), None
+    return model.sampled_chains(*call, draws, watch, *adjusted)

@@ -68,6 +68,7 @@ class Draft:
         undefined: ``[B, S]`` int64, a column for each of ``source_names`` (one if there are none): the depth of the
             first token for which that source's model gave NaN or +inf (0: it follows the pending token), or ``NEVER``.
             If it is not ``NEVER``, the engine raises, whatever became of the draft. None: no row.
+        shortened: ``[B]`` bool: a budget across rows has dropped nodes of the row. None: of no row.
         resume: the lower layers of the scoring pass are done; only by sources that share the target's cache.
         is_native: a drafting model made the whole draft in one call of compiled code; results report it.
 
@@ -86,6 +87,7 @@ class Draft:
     decided: Tensor | None = None
     stages: tuple[StageInfo, ...] = ()
     undefined: Tensor | None = None
+    shortened: Tensor | None = None
     resume: Resume | None = None
     is_native: bool = False
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.contracts.arrays import FloatArray, IntArray
+from specdec.contracts.arrays import BoolArray, FloatArray, IntArray
 from specdec.contracts.draft import Draft
 from specdec.laws import Laws
 
@@ -72,6 +72,22 @@ class Warping(Protocol):
     @property
     def adjustments(self) -> Adjustments | None:
         """What changes logits before anything is made of them, in some of the rows; None: nothing does."""
+
+    @property
+    def has_grammars(self) -> bool:
+        """Whether a grammar masks some of the rows: a mask of its own at every node, which no ``adjustments`` hold."""
+
+    def allowed(self, row: int, path: IntArray) -> BoolArray | None:
+        """Return ``[V]`` bool, which ids the grammar of a row allows after the ids that stand and drafted ones.
+
+        Args:
+            row: an index into the batch.
+            path: ``[D]`` drafted ids, in order.
+
+        Returns:
+            The mask; it allows no id if the vocabulary cannot go on. None: the row has no grammar, or no text comes
+            this way (an id of the path is not allowed, or ends the grammar's text).
+        """
 
     def filters(self, temperature: float | None = None) -> FloatArray | None:
         """Return what compiled code needs to make laws of logits after ``adjustments`` by itself; see ``laws``.

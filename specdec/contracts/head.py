@@ -37,6 +37,10 @@ class Head(Protocol):
     """
 
     @property
+    def oracle(self) -> Oracle:
+        """The oracle that it was loaded with, or one of equal layers."""
+
+    @property
     def layers(self) -> tuple[int, ...]:
         """The layers whose *outputs* it reads, numbered from 0, as ``Oracle.score(hidden=...)`` returns them."""
 

@@ -43,10 +43,12 @@ class NativeJudge(IntEnum):
 
     OFFERED: the children of a node are offered one after the other, as ``MultiDraft`` does, and ``Standard`` on chains.
     MATCHED: an id is drawn from the target's law and matched with the children's, as ``SampleAndMatch`` does.
+    STANDING: whole paths are asked whether they stand, as ``Traversal`` does, and ``BlockVerification`` on chains.
     """
 
     OFFERED = 0
     MATCHED = 1
+    STANDING = 3
 
 
 class VerificationRule(Protocol):

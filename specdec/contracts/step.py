@@ -122,7 +122,8 @@ class StepInfo:
     )
     shortened: BoolArray = field(
         metadata=_number(
-            "whether the budget was below what the source may draft (what a length policy takes off does not count)"
+            "whether a budget left less than the source may draft, or dropped nodes of its draft (what a length policy "
+            "takes off does not count)"
         )
     )
     ranks: IntArray = field(

@@ -2,16 +2,18 @@
 
 from specdec.drafting.automaton import Automaton
 from specdec.drafting.block_source import BlockSource
-from specdec.drafting.chain_sampler import ChainSampler, check_temperature, defined, first_undefined, point_chains
+from specdec.drafting.chain_sampler import ChainSampler, defined, first_undefined
 from specdec.drafting.combination import Combination, check_servable, member_stream, proposal
-from specdec.drafting.following import follow_ids
 from specdec.drafting.head_model import HeadModel
-from specdec.drafting.hidden_states import HiddenStates, check_host
+from specdec.drafting.head_source import HeadSource
+from specdec.drafting.hidden_states import HiddenStates
 from specdec.drafting.lent_cache import LentCache
 from specdec.drafting.model import DraftModel
+from specdec.drafting.model_source import ChainSession, ModelSource, RunModel, TreeSession
 from specdec.drafting.ngram_checks import check_contents, check_header
 from specdec.drafting.ngram_model import NGramModel, Sequences
-from specdec.drafting.sessions import MemorylessSession
+from specdec.drafting.sampled_source import SampledSource
+from specdec.drafting.sessions import MemorylessSession, point_chains
 from specdec.drafting.spelling import SharedPieces, Spelling, control_ids, piece_bytes
 from specdec.drafting.tree_sampler import Frontier, TreeSampler, check_tree, tree_offers
 from specdec.drafting.trunk import Trunk
@@ -20,29 +22,32 @@ __all__ = [
     "Automaton",
     "BlockSource",
     "ChainSampler",
+    "ChainSession",
     "Combination",
     "DraftModel",
     "Frontier",
     "HeadModel",
+    "HeadSource",
     "HiddenStates",
     "LentCache",
     "MemorylessSession",
+    "ModelSource",
     "NGramModel",
+    "RunModel",
+    "SampledSource",
     "Sequences",
     "SharedPieces",
     "Spelling",
     "TreeSampler",
+    "TreeSession",
     "Trunk",
     "check_contents",
     "check_header",
-    "check_host",
     "check_servable",
-    "check_temperature",
     "check_tree",
     "control_ids",
     "defined",
     "first_undefined",
-    "follow_ids",
     "member_stream",
     "piece_bytes",
     "point_chains",

@@ -1,4 +1,4 @@
-"""Chains, drawn token by token or given."""
+"""Chains, drawn token by token."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -27,22 +27,10 @@ from specdec.laws import Laws, scatter_rows
 from specdec.transfers import HOST, on_device, on_host, stage
 
 NextLogits = Callable[[int, Tensor, IntArray], Tensor]
-Confidence = Callable[[int, Tensor], Tensor]
-Follow = Callable[[IntArray, Context, ChainWatch, ChainDraws | None], tuple[IntArray, Float32Array, Laws | None]]
-
-
-def point_chains(tokens: IntArray, counts: IntArray, confidence: Tensor | None = None) -> Draft:
-    """Return chains of deterministic tokens, on the host.
-
-    Args:
-        tokens: ``[B, N]``; columns from ``counts[b]`` on are padding and must hold valid ids.
-        counts: ``[B]``, 0..N.
-        confidence: ``[B, N]``, or None.
-    """
-    width = max(counts.tolist(), default=0)
-    kept = tokens if width == tokens.shape[1] else tokens[:, :width]
-    confidence = None if confidence is None else confidence[:, :width]
-    return Draft(torch.from_numpy(kept), torch.from_numpy(counts), confidence=confidence)
+Confidence = Callable[[], Tensor]
+Follow = Callable[
+    [IntArray, Context, ChainWatch, ChainDraws | None], tuple[IntArray, Float32Array, Float32Array | None]
+]
 
 
 class _Asked(ChainWatch):
@@ -106,13 +94,11 @@ class ChainSampler:
             next_logits: given the depth, the tokens so far ``[B, N]`` (columns from the depth on are undefined) and the
                 indices of the rows that draft on, returns logits ``[B, 1, V]``, finite or -inf; those of other rows are
                 not read.
-            follow: given rows, context, a watch and how ids are drawn (None: greedily), returns ids one after the
-                other and peaks of their logits, on the host, and their laws, as ``DraftModel.follow``; None if the
-                model cannot. It serves if all rows draft greedily or all are sampled, and the numbers of the draws are
-                to be had.
-            confidence: given the depth and the tokens so far, returns ``[B, 1]`` the model's own belief that the token
-                at that depth stands if all before it do; None: a token is believed in as much as it is probable. Not
-                read with ``follow``.
+            follow: given rows, context, a watch and how ids are drawn (None: greedily), returns what ``follow_ids``
+                does; None if the model cannot. It serves if all rows draft greedily or all are sampled, and the numbers
+                of the draws are to be had.
+            confidence: returns ``[B, 1]`` the model's own belief that the token after the latest logits stands if all
+                before it do; None: a token is believed in as much as it is probable. Not read with ``follow``.
 
         Guarantee: the declared laws are those drawn from; rows at their limit draw nothing. A token is never dropped
             once drawn: a policy ends a chain after it, or before the draw by its law alone.
@@ -125,7 +111,8 @@ class ChainSampler:
             is_greedy = context.warping.is_greedy(self.temperature)
             draws = None if is_greedy else self._draws(context.warping, randomness)
             if is_greedy or draws is not None:
-                ids, peaks, laws = follow(rows, context, asked, draws)
+                ids, peaks, table = follow(rows, context, asked, draws)
+                laws = None if table is None else _laws_of(table, asked.limits).to(self.device)
                 undefined = None if np.isfinite(peaks).all() else first_undefined([torch.from_numpy(peaks)])
                 return self._draft(asked, ids, laws, undefined)
         with stage(chain((limits,), numbers_of(randomness)), self.device):
@@ -164,7 +151,7 @@ class ChainSampler:
             laws.append(law[:, 0])
             drew.append(live)
             if asked.reads_confidence:
-                belief = confidence_of(law, logits, drawn, context.warping.kernels) if own is None else own(i, tokens)
+                belief = confidence_of(law, logits, drawn, context.warping.kernels) if own is None else own()
                 confidence[:, i : i + 1] = _zero_but(belief, live)
                 asked.after(i, confidence[:, : i + 1])
         made = None if all(law.all_points for law in laws) else Laws.stack(laws, dim=1)
@@ -204,6 +191,14 @@ class ChainSampler:
         node = torch.full((1,), depth, dtype=torch.int64, device=self.device)
         laws, peak = defined(context.warping.laws(logits, draft, node, self.temperature), logits)
         return laws, _zero_but(peak, live)
+
+
+def _laws_of(table: Float32Array, limits: IntArray) -> Laws:
+    """Return laws ``[B, N]`` of a table ``[B, N, V]``, a point mass on id 0 beyond a row's limit ``[B]``."""
+    laws, size = Laws.from_probs(torch.from_numpy(table)), table.shape[1]
+    if min(limits.tolist()) < size:
+        return laws.with_points(torch.from_numpy(np.arange(size) >= limits[:, None]))
+    return laws
 
 
 def _is_idle(rows: Tensor, live: IntArray) -> Tensor:

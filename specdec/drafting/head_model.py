@@ -11,6 +11,7 @@ from specdec.contracts import Context, IntArray, Scores, SteppingHead
 from specdec.drafting.chain_sampler import Follow
 from specdec.drafting.hidden_states import HiddenStates
 from specdec.drafting.model import DraftModel
+from specdec.drafting.model_source import RunModel
 from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.tree_sampler import Frontier
 
@@ -25,7 +26,7 @@ def _own(context: Context) -> Context:
     return replace(context, ids=own_ids(context.ids), num_committed=context.num_committed - 1)
 
 
-class HeadModel:
+class HeadModel(HiddenStates, RunModel):
     """Keep a stepping head's cache in step with the ids that stand in each row, and with their hidden states.
 
     To the head a row has one id less, without the first, and so has its context: id j of the head is read beside the
@@ -45,12 +46,12 @@ class HeadModel:
 
     def __init__(self, head: SteppingHead, num_rows: int, capacity: int, device: torch.device, slack: int) -> None:
         self._model = DraftModel(head, num_rows, capacity, device, slack)
-        self._states = HiddenStates(head, self._model.cache, num_rows, self._model.capacity)
+        super().__init__(head, self._model.cache, num_rows, self._model.capacity)
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
         """Take in new requests. Cost: the prompts' passes, in chunks."""
-        self._states.begin(rows, prompts, scores)
-        rests = [own_ids(prompt)[: self._model.capacity] for prompt in prompts]
+        super().begin(rows, prompts, scores)
+        rests = [own_ids(prompt)[: self.capacity] for prompt in prompts]
         ends = np.array([len(rest) for rest in rests], dtype=np.int64)
         ids = np.zeros((len(rows), int(ends.max(initial=0))), dtype=np.int64)
         for row, rest in zip(ids, rests, strict=True):
@@ -58,24 +59,16 @@ class HeadModel:
         some = np.flatnonzero(ends)
         self._model.come_near(rows[some], ids[some], ends[some])
 
-    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
-        """Learn what stands; arguments as of ``DraftSession.sync``."""
-        self._states.sync(rows, keep, new_ids, scores)
-
-    def end(self, rows: IntArray) -> None:
-        """Forget finished requests."""
-        self._states.end(rows)
-
     def room(self, rows: IntArray, num_committed: IntArray) -> IntArray:
         """Return ``[B]`` how many tokens a row may draft: none after a single id, or beyond the head's own context.
 
         Raises:
             ValueError: hidden states of a row never came.
         """
-        self._states.check(rows, num_committed)
-        return np.where(num_committed > 1, self._model.room(num_committed - 1), 0)
+        self.check(rows, num_committed)
+        return np.where(num_committed > 1, self._model.room(rows, num_committed - 1), 0)
 
-    def catch_up(self, rows: IntArray, context: Context, live: IntArray) -> Tensor:
+    def catch_up(self, rows: IntArray, context: Context, live: IntArray, depth: int = 1) -> Tensor:
         """Score the ids that stand and have no keys yet, beside their hidden states; see ``DraftModel.catch_up``."""
         return self._model.catch_up(rows, _own(context), live)
 

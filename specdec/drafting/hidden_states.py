@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from specdec.contracts import Cache, Features, Head, IntArray, Oracle, Scores, declared
+from specdec.contracts import Cache, Features, Head, IntArray, Scores
 
 
 class HiddenStates:
@@ -90,25 +90,3 @@ class HiddenStates:
         width = int(counts.max())
         self.head.put(Features(rows, starts, counts, tuple(layer[:, :width] for layer in scores.hidden)), self.cache)
         self.known[rows] = starts + counts
-
-
-def check_host(name: str, head: Head, oracle: Oracle) -> None:
-    """Raise ValueError if an oracle cannot be the one that a head was loaded with; ``name`` is the source's."""
-    there = declared(oracle, "hidden_layers")
-    if max(head.layers) >= there:
-        gives = f"gives outputs of layers 0..{there - 1}" if there else "gives none"
-        raise ValueError(
-            f"draft {name!r} reads the outputs of layers {head.layers}, and the oracle ({oracle.backend}) {gives}: "
-            "decode with the oracle that the head was loaded with"
-        )
-    own, given = (_sizes(one) for one in (getattr(head, "oracle", oracle), oracle))
-    if own != given:
-        raise ValueError(
-            f"draft {name!r} has a head that was loaded with an oracle of {own[0]} layers, {own[1]} wide, and the "
-            f"decoder's has {given[0]} layers, {given[1]} wide: give the same oracle to both"
-        )
-
-
-def _sizes(oracle: Oracle) -> tuple[int, int]:
-    """Return how many layers an oracle has and how wide they are, as far as it tells."""
-    return declared(oracle, "hidden_layers"), declared(oracle, "hidden_size")

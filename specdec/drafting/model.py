@@ -26,13 +26,14 @@ from specdec.contracts import (
     Want,
     can_draft_natively,
     check_has_laws,
+    follow_ids,
     ids_device,
 )
 from specdec.drafting.chain_sampler import Follow
-from specdec.drafting.following import follow_ids
+from specdec.drafting.model_source import RunModel
 from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.tree_sampler import Frontier
-from specdec.laws import Laws, scatter_rows, take
+from specdec.laws import scatter_rows, take
 from specdec.transfers import HOST, PendingDownload, on_device, on_host
 
 
@@ -51,7 +52,7 @@ class ChainStart:
     behind: IntArray
 
 
-class DraftModel:
+class DraftModel(RunModel):
     """Keep a model's cache in step with the ids that stand in each row, whatever was drafted in between.
 
     The cache holds keys of the first ``cache.lengths`` of ``ids``; what follows in ``ids`` is stale. Drafted ids are
@@ -84,7 +85,11 @@ class DraftModel:
         # Rows, first columns, tokens.
         self._unread: tuple[IntArray, IntArray, PendingDownload] | None = None
 
-    def begin(self, rows: IntArray, prompts: Sequence[IntArray], needs: Needs | None = None) -> Scores | None:
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None = None) -> None:
+        """Take in new requests. Cost: the prompts' passes, in chunks."""
+        self.prefill(rows, prompts, None)
+
+    def prefill(self, rows: IntArray, prompts: Sequence[IntArray], needs: Needs | None) -> Scores | None:
         """Take in new requests; return the scores of prompts that are needed. Cost: the prompts' passes, in chunks."""
         self.read_back()
         self.cache.reset(rows)
@@ -98,7 +103,7 @@ class DraftModel:
         """Forget finished requests."""
         self.cache.truncate(rows, np.zeros_like(rows))
 
-    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray) -> None:
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None = None) -> None:
         """Keep the keys of the ids that stand; arguments as of ``DraftSession.sync``. Cost: see ``read_back``."""
         self.read_back()
         agrees = (self.ids[self._places(rows, keep, new_ids.shape[1])] == new_ids).tolist()
@@ -109,7 +114,7 @@ class DraftModel:
         """Return the places in ``ids`` of ``width`` ids, the first of which come after ``starts[b]`` others."""
         return rows[:, None], np.minimum(starts[:, None] + np.arange(width), self.capacity)
 
-    def room(self, num_committed: IntArray) -> IntArray:
+    def room(self, rows: IntArray, num_committed: IntArray) -> IntArray:
         """Return ``[B]`` how many tokens a row may draft before the model's own context is full."""
         # One slot stays free: a row that is one token behind is padded to the width of one that is two behind.
         return np.maximum(self.capacity - num_committed, 0)
@@ -119,7 +124,7 @@ class DraftModel:
         assert scores.logits is not None
         return scatter_rows(on_device(scores.logits.detach(), self.device), live, batch)
 
-    def catch_up(self, rows: IntArray, context: Context, live: IntArray) -> Tensor:
+    def catch_up(self, rows: IntArray, context: Context, live: IntArray, depth: int = 1) -> Tensor:
         """Score the ids that stand and have no keys yet; the last of them is the pending token.
 
         After full acceptance of a chain these are two: the last drafted token was never fed to the model. Of a tree
@@ -129,6 +134,7 @@ class DraftModel:
             rows: ``[B]``.
             context: of those rows.
             live: ``[R]`` indices into them of the rows that take part.
+            depth: not read.
 
         Returns:
             ``[B, 1, V]`` logits of the token after the pending one, zero for a row that took no part.
@@ -144,18 +150,8 @@ class DraftModel:
 
     def follow(
         self, rows: IntArray, context: Context, watch: ChainWatch, draws: ChainDraws | None
-    ) -> tuple[IntArray, Float32Array, Laws | None]:
-        """Catch up, and follow the likeliest ids, or drawn ones, in one call.
-
-        Args:
-            rows: ``[B]``.
-            context: of those rows.
-            watch: its limits say how many ids each row wants, more than 0 in one of them.
-            draws: how the ids of those rows are drawn; None: the likeliest are followed.
-
-        Returns:
-            Ids and peaks as of ``ChainingOracle``, and the laws that were drawn from, a point mass on id 0 beyond a
-            row's limit; None if nothing was drawn.
+    ) -> tuple[IntArray, Float32Array, Float32Array | None]:
+        """Catch up, and follow the likeliest ids of rows ``[B]``, or drawn ones, in one call; see ``follow_ids``.
 
         Cost: one call, of as many passes as the longest row wants ids; laws take O(B N V) memory.
         """
@@ -168,8 +164,7 @@ class DraftModel:
             self.come_near(rows[live], ids[live], ends[live])
             ends = np.where(limits > 0, ends, self.cache.lengths[rows])
         self._remember(rows, ids, ends)
-        adjustments = context.warping.adjustments
-        return follow_ids(self._chaining, ids, ends, self.cache, rows, watch, draws, adjustments, self.device)
+        return follow_ids(self._chaining, ids, ends, self.cache, rows, watch, draws, context.warping.adjustments)
 
     def grower(self, rows: IntArray, context: Context) -> GrowWhole | None:
         """Return what drafts whole trees for rows ``[B]`` if the model does that by itself, else None."""
@@ -204,6 +199,7 @@ class DraftModel:
 
     def come_near(self, rows: IntArray, ids: IntArray, ends: IntArray) -> None:
         """Score ids that stand, until one pass is enough for the rest, the pending token included."""
+        self.read_back()
         unread = (ends - self.cache.lengths[rows]).tolist()
         if not unread or 1 <= min(unread) <= max(unread) <= self._at_once:
             return
@@ -335,7 +331,9 @@ class DraftModel:
         self.ids[self._places(rows, starts, tokens.shape[1])] = tokens
 
     def note(self, rows: IntArray, starts: IntArray, draft: Draft) -> None:
-        """Remember chains, which follow the first ``starts[b]`` ids of each row."""
+        """Remember chains, which follow the first ``starts[b]`` ids of each row; of trees nothing was kept."""
+        if draft.parents is not None:
+            return
         if draft.tokens.is_cpu:
             self._write(rows, starts, on_host(draft.tokens))
         else:

@@ -1,13 +1,28 @@
-"""Sessions without a memory."""
+"""Sessions without a memory, and the chains of given tokens that most of them draft."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Randomness, Scores
 from specdec.drafting.lengths import LengthSession, depth_limits
 from specdec.transfers import HOST
+
+
+def point_chains(tokens: IntArray, counts: IntArray, confidence: Tensor | None = None) -> Draft:
+    """Return chains of deterministic tokens, on the host.
+
+    Args:
+        tokens: ``[B, N]``; columns from ``counts[b]`` on are padding and must hold valid ids.
+        counts: ``[B]``, 0..N.
+        confidence: ``[B, N]``, or None.
+    """
+    width = max(counts.tolist(), default=0)
+    kept = tokens if width == tokens.shape[1] else tokens[:, :width]
+    confidence = None if confidence is None else confidence[:, :width]
+    return Draft(torch.from_numpy(kept), torch.from_numpy(counts), confidence=confidence)
 
 
 class MemorylessSession(DraftSession):

@@ -137,9 +137,11 @@ class SpeculativeDecoder:
 
         Raises:
             ValueError: an argument is unusable (named, with the fix), before anything is computed; or, in a step, a
-                draft or a verdict breaks its contract (names source or rule, and the request).
-            FloatingPointError: the logits of the oracle, or of a model drafted with, hold NaN or +inf, or the oracle's
-                allow no token; names request and position.
+                draft or a verdict breaks its contract (names source or rule, and the request), or a grammar leaves no
+                id or ends too early (names request and position).
+            ImportError: a grammar is asked for, and its library is missing.
+            FloatingPointError: logits of the oracle or of a draft model hold NaN or +inf, or the oracle's allow no
+                token; names request and position.
         """
         state = self.start(prompts, max_new_tokens, sampling, seed, stop, batch_size, return_logprobs)
         while state.has_work:
@@ -182,7 +184,7 @@ class SpeculativeDecoder:
             slots=Slots(requests, num_rows, capacity),
             seating=self._rows.open(requests, num_rows, capacity, self.draft),
             session=self.draft.open(self.oracle, num_rows, capacity),
-            params=ParameterTable.of([r.sampling for r in requests]),
+            params=ParameterTable.of([r.sampling for r in requests], [r.grammar for r in requests]),
             keys=seed_keys([r.seed for r in requests]),
             recorder=StatsRecorder(len(requests)),
             return_logprobs=return_logprobs,
@@ -203,8 +205,7 @@ class SpeculativeDecoder:
         state.begin_step()
         if state.slots.waiting:
             self._admit(state)
-        frame = self._frame(state)
-        clock = state.clock()
+        frame, clock = self._frame(state), state.clock()
 
         draft = state.session.propose(frame.rows, frame.context, frame.budget, frame.randomness.extend("draft"))
         check_form(self.draft, self.offers, draft, len(frame.rows), self.oracle)
@@ -281,8 +282,7 @@ class SpeculativeDecoder:
         """Return the step's view of the rows in flight."""
         seated, slots = state.seated, state.slots
         rows, num_committed = seated.rows, slots.num_committed[seated.rows]
-        ids = slots.ids[:, : max(num_committed.tolist())].take(rows, axis=0)
-        pending = slots.ids[rows, num_committed - 1]
+        ids, pending = slots.ids[:, : num_committed.max()].take(rows, axis=0), slots.ids[rows, num_committed - 1]
         warping = BatchWarping(
             seated.params, ids, num_committed, seated.prompt_lengths, self.oracle.eos_ids, self.kernels
         )
@@ -297,12 +297,12 @@ class SpeculativeDecoder:
     def _record(self, outcome: StepOutcome, draft: Draft, frame: Frame, seconds: dict[str, float]) -> StepInfo:
         return record(
             outcome,
+            draft,
             requests=frame.requests,
             num_committed=frame.context.num_committed,
             shortened=frame.budget.max_depth < self.offers.max_depth,
             seconds=seconds,
-            source_names=draft.source_names or (self.draft.name,),
-            stages=draft.stages,
+            name=self.draft.name,
         )
 
     def _emit(self, state: State, frame: Frame, outcome: StepOutcome, scores: Scores) -> None:

@@ -74,19 +74,29 @@ class SharedBudget:
     def __post_init__(self) -> None:
         if isinstance(self.max_nodes, bool) or not isinstance(self.max_nodes, int) or self.max_nodes < 0:
             raise ValueError(f"max_nodes must be 0 or a larger integer, not {self.max_nodes!r}")
-        if not 0 <= self.belief <= 1:
-            raise ValueError(f"belief must lie in 0..1, not {self.belief!r}")
+        check_belief(self.belief)
 
     def take(self, draft: Draft) -> BoolArray:
         """Return ``[B, N]`` the nodes that are verified."""
-        nodes = np.arange(draft.width)
-        score, depth = _scores(draft, self.belief)
-        is_real = nodes < on_host(draft.num_nodes)[:, None]
-        rows, places = np.nonzero(is_real)
-        order = np.lexsort((places, depth[is_real], rows, -score[is_real]))[: self.max_nodes]
-        taken = np.zeros_like(is_real)
-        taken[rows[order], places[order]] = True
-        return taken
+        return take_best(draft, self.max_nodes, self.belief)
+
+
+def check_belief(belief: float) -> None:
+    """Raise ValueError if a belief is no probability."""
+    if not 0 <= belief <= 1:
+        raise ValueError(f"belief must lie in 0..1, not {belief!r}")
+
+
+def take_best(draft: Draft, max_nodes: int, belief: float) -> BoolArray:
+    """Return ``[B, N]`` so many nodes at most, the likeliest to stand; arguments as of ``SharedBudget``."""
+    nodes = np.arange(draft.width)
+    score, depth = _scores(draft, belief)
+    is_real = nodes < on_host(draft.num_nodes)[:, None]
+    rows, places = np.nonzero(is_real)
+    order = np.lexsort((places, depth[is_real], rows, -score[is_real]))[:max_nodes]
+    taken = np.zeros_like(is_real)
+    taken[rows[order], places[order]] = True
+    return taken
 
 
 def _scores(draft: Draft, belief: float) -> tuple[NDArray[np.float64], IntArray]:
@@ -232,7 +242,8 @@ def cut(draft: Draft, taken: BoolArray) -> Draft:
         taken: ``[B, N]``, on the host; of a node's path all, of padding none.
     """
     counts = taken.sum(1)
-    if (counts == on_host(draft.num_nodes)).all():
+    shortened = counts < on_host(draft.num_nodes)
+    if not shortened.any():
         return draft
     nodes = np.argsort(~taken, axis=1, kind="stable")[:, : counts.max()]
     parents = None
@@ -241,7 +252,7 @@ def cut(draft: Draft, taken: BoolArray) -> Draft:
         above = np.take_along_axis(place, np.take_along_axis(_parents_of(draft), nodes, 1) + 1, 1)
         parents = np.where(np.arange(nodes.shape[1]) < counts[:, None], above, -1)
     there = draft.tokens.device
-    at, num_nodes = (on_device(part, there) for part in (nodes, counts))
+    at, num_nodes, is_cut = (on_device(part, there) for part in (nodes, counts, shortened))
     made = Draft.of_nodes([draft], at, None if parents is None else on_device(parents, there), num_nodes)
     told = {name: getattr(draft, name) for name in ("source_names", "stages", "undefined", "is_native")}
-    return replace(made, **told)
+    return replace(made, **told, shortened=is_cut)

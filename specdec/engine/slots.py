@@ -27,7 +27,9 @@ class Slots:
         max_lengths: ``[num_rows]``, prompt and output never exceed them.
         occupants: ``[num_rows]`` request indices, or IDLE.
         rows: ``[B]`` the occupied rows, ascending; another array whenever a row is seated or freed.
-        ignore_eos, has_stops: ``[num_rows]`` bool, what may end the row.
+        ignore_eos, has_stops: ``[num_rows]`` bool, what may end the row; a grammar is a stop.
+        waiting: requests that a free row takes, in this order.
+        to_come: requests that are known and have not arrived.
     """
 
     def __init__(self, requests: Sequence[Request], num_rows: int, capacity: int) -> None:
@@ -42,11 +44,34 @@ class Slots:
         self.rows = _NO_ROWS
         # A request without room for a token is finished before it starts: its output is empty.
         self.waiting = deque(i for i, r in enumerate(requests) if r.max_length > len(r.prompt))
+        self.to_come: set[int] = set()
 
     @property
     def has_work(self) -> bool:
+        """Whether a request is in flight, waits, or is still to come."""
+        return self.can_step or bool(self.to_come)
+
+    @property
+    def can_step(self) -> bool:
         """Whether a request is in flight or waits."""
         return bool(self.waiting) or self.rows.size > 0
+
+    def hold_back(self) -> None:
+        """Let each waiting request wait only after it has arrived."""
+        self.to_come.update(self.waiting)
+        self.waiting.clear()
+
+    def arrive(self, request: int) -> None:
+        """Let a request wait that was held back, after those that came before it.
+
+        Raises:
+            ValueError: it was not held back, or has arrived before.
+        """
+        if request not in self.to_come:
+            told = "it has arrived before, has no room for a token, or is none of this run"
+            raise ValueError(f"request {request} is not held back: {told}")
+        self.to_come.remove(request)
+        self.waiting.append(request)
 
     def admit(self, seat: Callable[[int, Request], bool]) -> IntArray:
         """Seat waiting requests, in their order, in idle rows and return those rows, ascending.
@@ -67,7 +92,7 @@ class Slots:
             self.num_committed[row] = self.prompt_lengths[row] = length
             self.max_lengths[row] = request.max_length
             self.ignore_eos[row] = request.sampling.ignore_eos
-            self.has_stops[row] = bool(request.stop_strings or request.stop_ids)
+            self.has_stops[row] = bool(request.stop_strings or request.stop_ids or request.grammar)
             self.occupants[row] = index
         if seated.size:
             self.rows = np.flatnonzero(self.occupants != IDLE)

@@ -69,8 +69,27 @@ class State:
 
     @property
     def has_work(self) -> bool:
-        """Whether a request is in flight or waits."""
+        """Whether a request is in flight, waits, or is still to come."""
         return self.slots.has_work
+
+    @property
+    def can_step(self) -> bool:
+        """Whether a request is in flight or waits: False if all that are left have not arrived."""
+        return self.slots.can_step
+
+    def hold_back(self) -> None:
+        """Let each waiting request wait only after ``arrive``: for loads in which requests come one by one."""
+        self.slots.hold_back()
+
+    def arrive(self, request: int) -> None:
+        """Let a request that was held back, by its place in the run, be seated from the next step on.
+
+        Raises:
+            ValueError: it was not held back, or has arrived before.
+
+        Guarantee: as ever, its tokens do not depend on when it arrives if the result is reproducible.
+        """
+        self.slots.arrive(request)
 
     def begin_step(self) -> None:
         """Note that cache, books and session are about to change, one after the other.
@@ -80,7 +99,9 @@ class State:
         """
         if self._in_step:
             self.check_whole()
-        if not self.slots.has_work:
+        if not self.slots.can_step:
+            if self.slots.to_come:
+                raise ValueError("no request is there yet, and some are to come: call state.arrive(request) first")
             raise ValueError("state has no work left; call finish(state) for the result")
         self._in_step = True
 

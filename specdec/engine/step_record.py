@@ -6,25 +6,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.contracts import BoolArray, IntArray, StageInfo, StepInfo
+from specdec.contracts import BoolArray, Draft, IntArray, StepInfo
 from specdec.engine.outcome import Decision, StepOutcome
+from specdec.transfers import on_host
 
 
 def record(
     outcome: StepOutcome,
+    draft: Draft,
     *,
     requests: IntArray,
     num_committed: IntArray,
     shortened: BoolArray,
     seconds: dict[str, float],
-    source_names: tuple[str, ...] = ("",),
-    stages: tuple[StageInfo, ...] = (),
+    name: str,
 ) -> StepInfo:
     """Return the record of a step.
 
     Args:
         outcome: what the step made.
-        requests, num_committed, shortened, seconds, source_names, stages: see ``StepInfo``.
+        draft: what was verified.
+        requests, num_committed, seconds: see ``StepInfo``.
+        shortened: ``[B]`` rows whose draft the end of the text shortened; those that a budget cut are the draft's.
+        name: of the source, if the draft does not say whose its nodes are.
 
     Cost: O(B N) for chains, O(B N^2) for trees.
     """
@@ -40,13 +44,13 @@ def record(
         num_accepted=accepted,
         num_emitted=counts,
         truncated_by=endings * (counts <= accepted),  # else 0, which is Ending.NONE
-        shortened=shortened,
-        source_names=source_names,
+        shortened=shortened if draft.shortened is None else shortened | on_host(draft.shortened),
+        source_names=draft.source_names or (name,),
         tokens=outcome.emitted(),
         logprobs=decision.logprobs,
         seconds=seconds,
         num_nodes=block.shape[1],
-        stages=stages,
+        stages=draft.stages,
         **walked,
     )
 

@@ -13,6 +13,7 @@ import torch
 
 from specdec.contracts import Oracle, check_has_laws
 from specdec.exactness.output_law import Law
+from specdec.grammars import Grammar, make_grammars
 from specdec.requests import Prompt, Stop, encode_prompt
 from specdec.sampling import SamplingParams
 
@@ -56,7 +57,12 @@ def _truncate(probs: list[float], sampling: SamplingParams) -> list[float]:
 
 
 def plain_law(
-    logits: Sequence[float], prompt: Sequence[int], new: Sequence[int], sampling: SamplingParams, eos_ids: Sequence[int]
+    logits: Sequence[float],
+    prompt: Sequence[int],
+    new: Sequence[int],
+    sampling: SamplingParams,
+    eos_ids: Sequence[int],
+    allowed: Sequence[bool] | None = None,
 ) -> list[float]:
     """Return the warped law of the id after ``prompt + new``, one Python float per id.
 
@@ -66,8 +72,10 @@ def plain_law(
         new: ids generated so far.
         sampling: a ``SamplingParams``.
         eos_ids: ids that may not come before ``min_new_tokens``.
+        allowed: which ids a grammar allows; None: all.
     """
-    values = _penalise(list(logits), prompt, new, sampling)
+    masked = [x if ok else -math.inf for x, ok in zip(logits, allowed or [True] * len(logits), strict=True)]
+    values = _penalise(masked, prompt, new, sampling)
     if len(new) < sampling.min_new_tokens:
         for token in eos_ids:
             values[token] = -math.inf
@@ -97,9 +105,24 @@ def plain_logits(oracle: Oracle, prefixes: Sequence[Sequence[int]]) -> list[list
     return rows
 
 
+def _grammar(oracle: Oracle, sampling: SamplingParams) -> Grammar | None:
+    """Return a grammar that has read nothing yet."""
+    return make_grammars(oracle, [sampling.constraint], [0])[0]
+
+
+def grammar_mask(oracle: Oracle, new: Sequence[int], sampling: SamplingParams) -> list[bool] | None:
+    """Return which ids the grammar of a request allows after ``new``, read from its start; None: it has none."""
+    grammar = _grammar(oracle, sampling)
+    mask = None if grammar is None else grammar.allowed(np.array(new, dtype=np.int64))
+    return None if mask is None else mask.tolist()
+
+
 def has_ended(oracle: Oracle, new: Sequence[int], sampling: SamplingParams, stop: Sequence[Stop]) -> bool:
-    """Tell whether the last id of ``new`` is an EOS or completes a stop."""
+    """Tell whether the last id of ``new`` is an EOS, completes a stop or finishes the grammar."""
     if not sampling.ignore_eos and new[-1] in oracle.eos_ids:
+        return True
+    grammar = _grammar(oracle, sampling)
+    if grammar is not None and grammar.first_end(np.array(new), 1) == 0:
         return True
     for item in stop:
         if isinstance(item, str):
@@ -128,7 +151,8 @@ def oracle_law(
         stop: as for ``generate``.
 
     Guarantee: written apart from the engine and its warping, so that agreement means something.
-    Cost: one full pass over every prefix of positive probability: O(V ** max_new_tokens) rows.
+    Cost: one full pass over every prefix of positive probability: O(V ** max_new_tokens) rows. A grammar is read
+        from its start for each.
     """
     sampling = SamplingParams() if sampling is None else sampling
     stops: list[Any] = [stop] if isinstance(stop, str) else list(stop or ())
@@ -141,7 +165,8 @@ def oracle_law(
         logits = plain_logits(oracle, [[*ids, *new] for new in open_])
         grown: Law = {}
         for (new, mass), row in zip(open_.items(), logits, strict=True):
-            for token, p in enumerate(plain_law(row, ids, new, sampling, oracle.eos_ids)):
+            mask = grammar_mask(oracle, new, sampling)
+            for token, p in enumerate(plain_law(row, ids, new, sampling, oracle.eos_ids, mask)):
                 if p > 0:
                     longer = (*new, token)
                     ended = has_ended(oracle, longer, sampling, stops)

@@ -10,7 +10,7 @@ import numpy as np
 from specdec.contracts import Oracle
 from specdec.engine import SpeculativeDecoder
 from specdec.exactness.goodness import p_value, samples_for
-from specdec.exactness.oracle_law import has_ended, plain_law, plain_logits
+from specdec.exactness.oracle_law import grammar_mask, has_ended, plain_law, plain_logits
 from specdec.requests import Prompt, Stop, encode_prompt
 from specdec.sampling import SamplingParams
 
@@ -76,7 +76,8 @@ class Cells:
                 masses[prefix] = mass
                 continue
             (logits,) = plain_logits(oracle, [[*prompt, *prefix]])
-            law = laws[prefix] = plain_law(logits, prompt, prefix, sampling, oracle.eos_ids)
+            mask = grammar_mask(oracle, prefix, sampling)
+            law = laws[prefix] = plain_law(logits, prompt, prefix, sampling, oracle.eos_ids, mask)
             likely = [(-mass * p, (*prefix, token)) for token, p in enumerate(law) if mass * p >= least]
             room = max(most - len(heap) - len(masses) - len(left) - 1, 1)
             for item in heapq.nsmallest(room, likely):

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from specdec.contracts import ChatEncoder, IntArray, Oracle, as_recorded, declared
+from specdec.grammars import Grammar, make_grammars
 from specdec.sampling import SamplingParams, Seed
 
 Message = Mapping[str, Any]
@@ -40,6 +41,7 @@ class Request:
         stop_strings: end the request when the output's text contains one.
         stop_ids: end the request when the output ends in one.
         seed: of the request's random stream.
+        grammar: what the output follows; the request ends as it is finished.
     """
 
     prompt: IntArray
@@ -48,6 +50,7 @@ class Request:
     stop_strings: tuple[str, ...]
     stop_ids: tuple[tuple[int, ...], ...]
     seed: Seed
+    grammar: Grammar | None = None
 
 
 def make_requests(
@@ -62,6 +65,7 @@ def make_requests(
 
     Raises:
         ValueError: names the argument, the prompt and the fix.
+        ImportError: a grammar is asked for, and its library is missing.
     """
     asked = list_prompts(prompts)
     if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 0:
@@ -74,9 +78,10 @@ def make_requests(
         for prompt, own, one in zip(asked, _stops(oracle, stop, len(ids)), params, strict=True)
     ]
     lengths = [_max_length(oracle, p, max_new_tokens, f"prompts[{i}]") for i, p in enumerate(ids)]
+    grammars = make_grammars(oracle, [one.constraint for one in params], [len(p) for p in ids])
+    columns = zip(ids, lengths, params, stops, seeds, grammars, strict=True)
     return [
-        Request(p, length, s, *stop_lists, one)
-        for p, length, s, stop_lists, one in zip(ids, lengths, params, stops, seeds, strict=True)
+        Request(p, length, s, strings, ends, one, grammar) for p, length, s, (strings, ends), one, grammar in columns
     ]
 
 

@@ -1,4 +1,4 @@
-"""Where a row's output ends: EOS, stop ids, stop strings, whichever comes first in token order."""
+"""Where a row's output ends: EOS, stop ids, stop strings, a finished grammar, whichever comes first in token order."""
 
 import re
 from collections.abc import Sequence
@@ -38,13 +38,16 @@ def first_stop(request: Request, tokenizer: Any, output: Sequence[int], num_new:
     """Return the index, among the last ``num_new`` ids of ``output``, of the token that completes a stop.
 
     Args:
-        request: whose stops are looked for.
+        request: whose stops are looked for; a finished grammar is one.
         tokenizer: decodes ids; needed for stop strings only.
         output: the request's new ids so far, the new block included. A stop inside the prompt does not count.
         num_new: length of the new block.
 
     Returns:
         The index within the block, or ``num_new`` if no stop is completed.
+
+    Raises:
+        ValueError: the grammar leaves no id at a position, or ends before ``min_new_tokens``.
 
     Guarantee: a stop string is complete at the first token up to which the decoded output holds it (an unfinished
         character reads as U+FFFD there); so the answer for a token depends on the ids up to it, never on where blocks
@@ -54,14 +57,32 @@ def first_stop(request: Request, tokenizer: Any, output: Sequence[int], num_new:
     first = len(output) - num_new
     for end in range(first + 1, len(output) + 1):
         if any(len(s) <= end and tuple(output[end - len(s) : end]) == s for s in request.stop_ids):
-            by_ids = end - 1 - first
+            at = end - 1 - first
             break
     else:
-        by_ids = num_new
-    if not request.stop_strings:
-        return by_ids
-    ends = range(first + 1, first + by_ids + 1)
-    return next((e - first - 1 for e in ends if _ends_in(request.stop_strings, tokenizer, output[:e])), by_ids)
+        at = num_new
+    if request.stop_strings:
+        ends = range(first + 1, first + at + 1)
+        at = next((e - first - 1 for e in ends if _ends_in(request.stop_strings, tokenizer, output[:e])), at)
+    return at if request.grammar is None else min(at, _grammar_end(request, output[: first + at + 1], first))
+
+
+def _grammar_end(request: Request, output: Sequence[int], first: int) -> int:
+    """Return how many ids after the ``first`` stand before the one that finishes a request's grammar; all if none does.
+
+    Raises:
+        ValueError: see ``first_stop``.
+    """
+    grammar, least = request.grammar, request.sampling.min_new_tokens
+    assert grammar is not None
+    num_new = len(output) - first
+    at = grammar.first_end(np.array(output, dtype=np.int64), num_new)
+    if at < num_new and first + at + 1 < least:
+        raise ValueError(
+            f"{grammar.owner}: its {grammar.kind} ends after {first + at + 1} tokens, and min_new_tokens={least}: ask "
+            "for fewer, or for a longer text"
+        )
+    return at
 
 
 def _ends_in(strings: Sequence[str], tokenizer: Any, output: Sequence[int]) -> bool:

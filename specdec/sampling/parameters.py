@@ -1,16 +1,19 @@
 """What a request asks of its law: sampling parameters, checked when they are made."""
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Real
+from typing import Any
 
+from specdec.grammars import Constraint
+
+_GRAMMARS = ("json_schema", "regex", "grammar")
+_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 # What a record cannot answer: its next id stands, whatever else the model thought of.
-_READ_LOGITS = (
-    *("temperature", "repetition_penalty", "presence_penalty", "frequency_penalty"),
-    *("logit_bias", "min_new_tokens"),
-)
-_NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+_READ_LOGITS = ("temperature", *_PENALTIES, "logit_bias", "min_new_tokens", *_GRAMMARS)
+_NUMBERS = ("temperature", "top_p", "min_p", *_PENALTIES)
 
 # Penalties and biases are applied in float32, which ends at 3e38; frequencies multiply them.
 _LARGEST = 1e30
@@ -41,8 +44,8 @@ def _require(condition: bool, name: str, value: object, fix: str) -> None:
 class SamplingParams:
     """Say how a request's tokens are drawn; the default is greedy decoding.
 
-    Order of application: logit_bias, repetition penalty, presence and frequency penalties, min_new_tokens,
-    temperature, top_k, top_p, min_p.
+    Order of application: the mask of a grammar, logit_bias, repetition penalty, presence and frequency penalties,
+    min_new_tokens, temperature, top_k, top_p, min_p.
 
     Args:
         temperature: 0 is greedy: a point mass on the best id, the lowest id wins ties.
@@ -56,6 +59,9 @@ class SamplingParams:
         logit_bias: added to the logits of these ids; -inf bans one.
         min_new_tokens: EOS has probability 0 before so many tokens were produced.
         ignore_eos: EOS does not end the request.
+        json_schema: the output is a JSON value that this schema (a mapping, or JSON text) allows. One grammar at most.
+        regex: the output matches this expression as a whole.
+        grammar: the output follows these rules, in Lark's notation as ``llguidance`` reads it.
 
     Raises:
         ValueError: names the argument and its range.
@@ -71,6 +77,9 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     min_new_tokens: int = 0
     ignore_eos: bool = False
+    json_schema: Mapping[str, Any] | str | None = None
+    regex: str | None = None
+    grammar: str | None = None
 
     def __post_init__(self) -> None:
         for name in _NUMBERS:
@@ -95,6 +104,30 @@ class SamplingParams:
             _require(usable, "logit_bias", {token: bias}, fix)
         whole = _is_count(self.min_new_tokens)
         _require(whole, "min_new_tokens", self.min_new_tokens, "must be an integer >= 0, below 2**63")
+        self._check_grammar()
+
+    def _check_grammar(self) -> None:
+        """Raise ValueError for a grammar that is no text, or for two of them."""
+        given = [name for name in _GRAMMARS if getattr(self, name) is not None]
+        for name in given:
+            kinds = (str, Mapping) if name == "json_schema" else (str,)
+            fix = "must be text" if len(kinds) == 1 else "must be a mapping, or JSON text"
+            _require(isinstance(getattr(self, name), kinds), name, getattr(self, name), fix)
+        if len(given) > 1:
+            raise ValueError(f"SamplingParams: give one of {' and '.join(given)}, not both")
+        if given:
+            _ = self.constraint
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """The grammar that the output follows."""
+        for name in _GRAMMARS:
+            if (value := getattr(self, name)) is not None:
+                try:
+                    return Constraint(name, value if isinstance(value, str) else json.dumps(dict(value)))
+                except (TypeError, ValueError) as error:
+                    raise ValueError(f"SamplingParams: json_schema={value!r} is no JSON: {error}") from error
+        return None
 
     @property
     def reads_logits(self) -> list[str]:

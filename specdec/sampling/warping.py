@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.contracts import Adjustments, BoolArray, Draft, FloatArray, IntArray, Tree
+from specdec.grammars import Grammar
 from specdec.kernels import FILTERS, PENALTIES, Kernels, Past, best_kernels
 from specdec.laws import Laws, scatter_rows, take
+from specdec.sampling.masking import NodeMasks
 from specdec.sampling.parameters import SamplingParams
 from specdec.transfers import on_device, stage
 
-_COLUMNS = tuple(f.name for f in fields(SamplingParams) if f.name not in ("logit_bias", "ignore_eos"))
+_COLUMNS = tuple(f.name for f in fields(SamplingParams) if f.type in (int, float))
 
 
 def path_mask(tree: Tree, nodes: Tensor | None) -> Tensor:
@@ -36,17 +38,22 @@ class ParameterTable:
         values: ``[C, R]`` float64, a column of the table per numeric parameter.
         bias: per row, the logit bias as (ids, values) or None.
         adjusts: ``[R]`` bool, whether the row's logits may change before temperature and filters.
+        grammars: per row, what tells the masks of its nodes, or None.
         whole: the table that these rows were taken from, and which rows they are, if a device reads them there.
     """
 
     values: NDArray[np.float64]
     bias: tuple[tuple[IntArray, NDArray[np.float64]] | None, ...]
     adjusts: BoolArray
+    grammars: tuple[Grammar | None, ...]
     whole: "tuple[ParameterTable, IntArray] | None" = None
 
     @staticmethod
-    def of(params: Sequence[SamplingParams]) -> "ParameterTable":
-        """Return the table of a list of parameters."""
+    def of(params: Sequence[SamplingParams], grammars: Sequence[Grammar | None] | None = None) -> "ParameterTable":
+        """Return the table of a list of parameters, and of their grammars if some ask for one."""
+        made = tuple(None for _ in params) if grammars is None else tuple(grammars)
+        if any((one.constraint is None) is not (grammar is None) for one, grammar in zip(params, made, strict=True)):
+            raise ValueError("parameters ask for grammars: give what specdec.grammars.make_grammars makes of them")
         values = np.array([[getattr(p, name) for p in params] for name in _COLUMNS], dtype=np.float64)
         bias = [
             (np.array(list(p.logit_bias), dtype=np.int64), np.array(list(p.logit_bias.values()), dtype=np.float64))
@@ -54,12 +61,19 @@ class ParameterTable:
             else None
             for p in params
         ]
-        table = ParameterTable(values, tuple(bias), np.array([added is not None for added in bias], dtype=np.bool_))
+        changed = [added is not None or g is not None for added, g in zip(bias, made, strict=True)]
+        table = ParameterTable(values, tuple(bias), np.array(changed, dtype=np.bool_), made)
         return replace(table, adjusts=table.adjusts | table.penalises | (table.column("min_new_tokens") > 0))
 
     def select(self, rows: IntArray) -> "ParameterTable":
         """Return some rows, in the order asked for."""
-        return ParameterTable(self.values[:, rows], tuple(self.bias[row] for row in rows), self.adjusts[rows])
+        bias, grammars = (tuple(column[row] for row in rows) for column in (self.bias, self.grammars))
+        return ParameterTable(self.values[:, rows], bias, self.adjusts[rows], grammars)
+
+    @cached_property
+    def with_grammars(self) -> IntArray:
+        """Rows that a grammar masks."""
+        return np.flatnonzero([grammar is not None for grammar in self.grammars])
 
     def part(self, rows: IntArray) -> "ParameterTable":
         """Return some rows, ascending; nothing goes to a device for them but this table, once."""
@@ -256,9 +270,10 @@ class BatchWarping:
         return Laws(table.table, scatter_rows(table.index, sampled, len(adjusted), -1), adjusted.argmax(-1))
 
     def adjusted(self, logits: Tensor, draft: Draft, nodes: Tensor | None = None) -> Tensor:
-        """Return logits after bias, penalties and the ban of EOS, float32 at least; the input is not changed.
+        """Return logits after masks, bias, penalties and the ban of EOS, float32 at least; the input is not changed.
 
-        Cost: none without such parameters; else a copy, O(B M V), and for the rows with penalties O(L + M V) each.
+        Cost: none without such parameters; else a copy, O(B M V), and for the rows with penalties O(L + M V) each, for
+            those with grammars what ``NodeMasks`` says.
         """
         logits = logits if logits.dtype == torch.float64 else logits.float()
         if not self.params.is_adjusted:
@@ -266,6 +281,10 @@ class BatchWarping:
         past = self._past()
         logits = logits.clone(memory_format=torch.contiguous_format)
         mask = path_mask(draft.tree, nodes)
+        rows = self.params.with_grammars
+        masks = NodeMasks.of(rows, self.allowed, draft.tokens, mask) if rows.size else None
+        if masks is not None:
+            masks.apply(logits)
         with stage((*past.arrays, *(part for bias in self.params.bias if bias for part in bias)), logits.device):
             for row, bias in enumerate(self.params.bias):
                 if bias is not None:
@@ -275,7 +294,20 @@ class BatchWarping:
                 self.kernels.penalise(logits, draft.tokens, mask, past)
             if past.bans and self.eos_ids:
                 self._ban_eos(logits, mask, past)
+        if masks is not None:
+            masks.end_dead_nodes(logits)
         return logits
+
+    @property
+    def has_grammars(self) -> bool:
+        """Whether a grammar masks some of the rows."""
+        return self.params.with_grammars.size > 0
+
+    def allowed(self, row: int, path: IntArray) -> BoolArray | None:
+        """Return which ids the grammar of a row allows after what stands and a path ``[D]`` of drafted ids."""
+        grammar = self.params.grammars[row]
+        output = self.ids[row, self.prompt_lengths[row] : self.num_committed[row]]
+        return None if grammar is None else grammar.allowed(output, path)
 
     def _past(self) -> Past:
         """Return what stands before the draft, as far as it changes logits."""

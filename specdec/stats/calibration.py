@@ -127,6 +127,22 @@ class Calibration:
         prices = [((costs[n + 1 :] - costs[n]) / worth[: longest - n]).min() for n in range(longest)]
         return np.array(prices, dtype=np.float64)
 
+    def best_length(self, num_rows: int, longest: int) -> int:
+        """Return how many of ``longest`` drafted tokens a row pay to verify in a batch, on average.
+
+        It is the k with the most tokens for the time of a step, the smallest of equals::
+
+            (1 + b + ... + b^k) / (v'(R (k + 1) / B) + c' longest),    b = ``first``
+
+        R is the number of rows and B that of the curve: a pass costs what its nodes cost, whatever rows they are of.
+
+        Cost: O(longest).
+        """
+        lengths = np.arange(longest + 1)
+        tokens = np.cumsum(self.first**lengths)
+        costs = self.width_cost.at(num_rows * (lengths + 1) / self.width_cost.batch_size) + self.draft_cost * longest
+        return int((tokens / costs).argmax())
+
     @staticmethod
     def independent(alpha: float, draft_cost: float, node_cost: float = 0.0) -> "Calibration":
         """Return what holds if every token is accepted with probability ``alpha``, whatever its confidence.

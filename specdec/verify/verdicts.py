@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.contracts import Budget, Draft, Randomness, Verdict, VerificationRule
+from specdec.contracts import Budget, Draft, IntArray, Randomness, Verdict, VerificationRule
 from specdec.kernels import Kernels
 from specdec.kernels.compiled import (
     Fault,
@@ -135,20 +136,69 @@ class ChainVerifier:
         """Return what becomes of chains in one call; None if no compiled judge does for them."""
         if self._judge is None or self._walks is None or not draft.tokens.is_cpu or not laws.index.is_cpu:
             return None
-        nodes = draft.after(np.zeros(len(draft.num_nodes), dtype=np.int64))
-        batch, width = nodes.tokens.shape
-        most, ends = np.full(batch, width), np.zeros(batch, dtype=np.bool_)
-        ids, peaks = on_host(laws.point), np.zeros((batch, width), on_host(laws.table[:0]).dtype)
-        by = numbers = None
-        if not laws.all_points:
-            by = VerifyInputs(Way.RACED if randomness.coupled else Way(self._judge), None, np.inf, laws)
+        numbers = None
         try:
-            packed = PackedDrafts(replace(draft, undefined=None), nodes, Budget(most, most), ends, by=by)
-            if by is not None:
+            packed, ids, peaks = _pack(draft, laws, Way.RACED if randomness.coupled else Way(self._judge))
+            if packed.by is not None:
                 verdict = OpenVerdict(self._rule.name, self._walks, packed, ids, peaks, None)
-                numbers = randomness.verdict_numbers(batch, verdict)
+                numbers = randomness.verdict_numbers(len(ids), verdict)
                 if numbers is None:
                     return None
             return self._walks(packed, ids, peaks, None, numbers)
         except (Fault, OtherKind):
             return None
+
+
+def _pack(draft: Draft, laws: Laws, way: Way) -> tuple[PackedDrafts, IntArray, NDArray[Any]]:
+    """Return drafts as compiled code reads them, with given laws ``[B, N+1]``, and ids and peaks of these ``[B, N+1]``.
+
+    Raises:
+        OtherKind: numbers are of other kinds than compiled code reads.
+    """
+    nodes = draft.after(np.zeros(len(draft.num_nodes), dtype=np.int64))
+    batch, width = nodes.tokens.shape
+    most, ends = np.full(batch, width), np.zeros(batch, dtype=np.bool_)
+    by = None if laws.all_points else VerifyInputs(way, None, np.inf, laws)
+    packed = PackedDrafts(replace(draft, undefined=None), nodes, Budget(most, most), ends, by=by)
+    return packed, on_host(laws.point), np.zeros((batch, width), on_host(laws.table[:0]).dtype)
+
+
+class StopLaw:
+    """Tell the law of where walks stop: by the compiled judge that a rule declares, else by its ``__call__``.
+
+    Args:
+        rule: that judges.
+        kernels: which has compiled judges, or not.
+
+    Warns:
+        JudgeDiffers: see ``confirm_judge``.
+    """
+
+    def __init__(self, rule: VerificationRule, kernels: Kernels) -> None:
+        self._rule, self._walks, self._judge = rule, kernels.walks, confirm_judge(rule, kernels.walks)
+
+    @property
+    def judge(self) -> str:
+        """Who judges, as results tell it."""
+        return self._rule.name if self._judge is None else f"native: {self._rule.name}"
+
+    def __call__(self, draft: Draft, laws: Laws) -> Tensor:
+        """Return ``[B, N+1]`` float64, the probability of stopping at each node.
+
+        Args:
+            draft: ``[B, N]``, on the host.
+            laws: ``[B, N+1]`` of the target.
+
+        Raises:
+            Fault: the compiled judge refuses a draft.
+            ValueError: laws of the draft and of the target are of two types, and the compiled judge reads one.
+
+        Cost: O(B N V).
+        """
+        if self._walks is None or self._judge is None or laws.all_points:
+            return self._rule(draft, laws).stop_probs
+        packed, ids, peaks = _pack(draft, laws, Way(self._judge))
+        found = self._walks.law(packed, ids, peaks, None)
+        if found is None:
+            raise ValueError("the draft's laws are of another type than the target's: give kernels='reference'")
+        return torch.from_numpy(found[0])

@@ -12,12 +12,14 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import oracles
+from experiments.strategies.ngram_strategy import training_sequences
 from oracles.factory.dialogues import documents
 from oracles.factory.dialogues.__main__ import check_facts, main
 from oracles.factory.dialogues.cleaning import Benchmarks, fault_of_question, plain_form
 from oracles.factory.dialogues.dialogue_parts import SPLITS, Conversation, facts_of, read_part, split_of, write_part
 from oracles.factory.dialogues.dialogue_tasks import KINDS, TEMPERATURES, Task, tasks
 from oracles.factory.dialogues.documents import Documents, Package
+from oracles.factory.dialogues.draft import begin_of
 from oracles.factory.dialogues.shards import Shards
 from oracles.factory.dialogues.teacher import Teacher, likeliest, with_likeliest
 from oracles.factory.dialogues.writing import SYSTEM, Turns, Writer
@@ -441,3 +443,17 @@ def test_the_shipped_conversations_are_ten_of_each_kind_and_chats_have_two_turns
     assert [(row["id"], row["kind"]) for row in rows] == [(f"{k}/{i}", k) for k in kinds for i in range(1, 11)]
     assert all(len(row["turns"]) == (2 if row["kind"] == "chat" else 1) for row in rows)
     assert len({turn for row in rows for turn in row["turns"]}) == 70
+
+
+def test_ngrams_are_counted_in_conversations_to_train_on(tmp_path, tokenizer):
+    ids = np.array([5, 6, 7, 8], dtype=np.uint16)
+    talks = [Conversation(ids + i, ((2, 4),), "chat", 0.0, split) for i, split in enumerate(("train", "dev", "train"))]
+    Shards(tmp_path).append([(0, talks)], {"seed": "1"})
+    text = tmp_path / "text.txt"
+    text.write_text("A text.", encoding="utf-8")
+    begin = list(begin_of(tokenizer))
+    assert training_sequences((text, tmp_path), tokenizer) == [text, [*begin, 5, 6, 7, 8], [*begin, 7, 8, 9, 10]]
+    with pytest.raises(ValueError, match="holds no shards"):
+        training_sequences((text.parent.parent,), tokenizer)
+    with pytest.raises(ValueError, match="other is absent; give"):
+        training_sequences((tmp_path / "other",), tokenizer)

@@ -22,18 +22,20 @@ def test_pictures_load_nothing_from_elsewhere(picture):
     assert not re.findall(r"@import|@font-face|<image|<script|<foreignObject|href=|url\((?!#)", drawn)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_are_scripts(page):
-    text = page.read_text(encoding="utf-8")
-    modules = set(re.findall(r"python -m ((?:experiments|oracles)\.[a-z0-9_.]*[a-z0-9_])", text))
-    assert [module for module in modules if not is_script(module)] == []
+def on_pages(pattern: str) -> set[tuple[str, str]]:
+    """Return what the pages say that matches, each with its page."""
+    read = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
+    return {(name, found) for name, text in read.items() for found in re.findall(pattern, text, flags=re.MULTILINE)}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_are_listed(page):
-    text = page.read_text(encoding="utf-8")
-    named = set(re.findall(r"(?:`|^\$ )exactspec (\w[\w-]*)", text, flags=re.MULTILINE))
-    assert [name for name in named if module_of(name) is None] == []
+def test_commands_are_scripts():
+    modules = on_pages(r"python -m ((?:experiments|oracles)\.[a-z0-9_.]*[a-z0-9_])")
+    assert [(page, module) for page, module in modules if not is_script(module)] == []
+
+
+def test_commands_are_listed():
+    named = on_pages(r"(?:`|^\$ )exactspec (\w[\w-]*)")
+    assert [(page, name) for page, name in named if module_of(name) is None] == []
 
 
 def is_script(module: str) -> bool:

@@ -17,7 +17,7 @@ from specdec.laws import Laws
 from specdec.sampling import SamplingParams
 from tests.support.draft_rows import Rows, chains
 from tests.support.eagle3_heads import host_of
-from tests.support.pairwise import first_of
+from tests.support.pairwise import Axis, chosen, first_of
 from tests.support.registry import OTHERS, SIX_IDS, SOURCES
 
 VOCAB = 6
@@ -36,28 +36,31 @@ TREES: dict[str, Callable[[int], DraftSource]] = {
 ROWS: dict[str, dict[str, Callable[[int], DraftSource]]] = {
     name: {way: partial(make, SIX_IDS) for way, make in ways.items()} for name, ways in SOURCES.items()
 }
+WITH_TREES = ROWS | {name: {"tree": make} for name, make in TREES.items()}
 OTHER_ROWS: dict[str, dict[str, Callable[[], DraftSource]]] = {
     name: {way: partial(make, SIX_IDS) for way, make in ways.items()} for name, ways in OTHERS.items()
 }
 COMBINED = {"Cascade", "Merged", "Staged"}
 SAMPLINGS = {
-    "greedy": SamplingParams(),
     "sampled": SamplingParams(temperature=0.9, top_p=0.9, repetition_penalty=1.3, frequency_penalty=0.4),
+    "greedy": SamplingParams(),
 }
 PROMPTS = {0: [1], 1: [2, 3, 2, 3], 2: [0, 5, 0, 5, 0, 4, 0], 3: [4, 4]}
 
-all_sources = pytest.mark.parametrize(
-    "make", [pytest.param(make, id=f"{name}-{way}") for name, ways in ROWS.items() for way, make in ways.items()]
-)
-trees_too = pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(make, id=f"{name}-{way}")
-        for name, ways in (ROWS | {"tree": TREES}).items()
-        for way, make in ways.items()
-    ],
-)
-all_samplings = pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+
+def ways_of(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return {f"{name}: {way}": make for name, ways in rows.items() for way, make in ways.items()}
+
+
+def name_of(way: str) -> str:
+    return way.partition(": ")[0]
+
+
+def every(rows: dict[str, dict[str, Any]], **axes: Axis) -> pytest.MarkDecorator:
+    """Return a parametrisation: in its quick part each way occurs, and each name with each value."""
+    return chosen(
+        {"make": ways_of(rows), **axes}, lambda way, *values: {way, *((name_of(way), value) for value in values)}
+    )
 
 
 def row_of(draft: Draft, row: int) -> tuple[list[tuple[int, int]], torch.Tensor]:
@@ -73,7 +76,7 @@ def assert_same(first: tuple[list[Any], torch.Tensor], second: tuple[list[Any], 
     torch.testing.assert_close(first[1], second[1], rtol=1e-12, atol=0)
 
 
-@all_sources
+@every(ROWS)
 def test_a_source_declares_itself(make):
     source = make(3)
     assert isinstance(source, DraftSource)
@@ -83,8 +86,7 @@ def test_a_source_declares_itself(make):
     assert source.vocab_size in (None, VOCAB)
 
 
-@all_sources
-@all_samplings
+@every(ROWS, sampling=SAMPLINGS)
 def test_drafts_keep_to_their_budgets(make, sampling):
     rows = Rows(make(4), sampling=sampling)
     rows.seat(PROMPTS)
@@ -97,15 +99,14 @@ def test_drafts_keep_to_their_budgets(make, sampling):
     assert ((draft.tokens >= 0) & (draft.tokens < VOCAB)).all()
 
 
-@trees_too
-@pytest.mark.parametrize("budget", [0, -1])
+@every(WITH_TREES, budget=(0, -1))
 def test_without_a_budget_nothing_is_drafted(make, budget):
     rows = Rows(make(4))
     rows.seat(PROMPTS)
     assert chains(rows.propose(dict.fromkeys(PROMPTS, budget))) == [[]] * 4
 
 
-@all_sources
+@every(ROWS)
 def test_no_draft_tokens_are_legal_and_fewer_are_not(make):
     rows = Rows(make(0))
     rows.seat(PROMPTS)
@@ -115,8 +116,7 @@ def test_no_draft_tokens_are_legal_and_fewer_are_not(make):
 
 
 # Combinations draw in streams of their own, where (row, node) names no draw of the whole: check_draft looks at them.
-@pytest.mark.parametrize("make", [m for name in sorted(set(ROWS) - COMBINED) for m in ROWS[name].values()])
-@all_samplings
+@every({name: ways for name, ways in ROWS.items() if name not in COMBINED}, sampling=SAMPLINGS)
 def test_declared_laws_are_those_drawn_from(make, sampling):
     source = make(4)
     rows = Rows(source, sampling=sampling)
@@ -139,8 +139,7 @@ def test_declared_laws_are_those_drawn_from(make, sampling):
     assert all(drawn[cell][0].index < 0 for cell in beyond), "a row drew from a real law and dropped the token"
 
 
-@trees_too
-@all_samplings
+@every(WITH_TREES, sampling=SAMPLINGS)
 def test_a_row_drafts_the_same_alone_in_another_slot(make, sampling):
     together = Rows(make(4), sampling=sampling)
     together.seat(PROMPTS)
@@ -151,8 +150,7 @@ def test_a_row_drafts_the_same_alone_in_another_slot(make, sampling):
         assert_same(row_of(alone.propose({1: budget}), 0), row_of(batch, row))
 
 
-@trees_too
-@all_samplings
+@every(WITH_TREES, sampling=SAMPLINGS)
 @pytest.mark.parametrize("seed", first_of(0, 1, 2, 3))
 def test_after_any_history_drafts_are_those_of_a_fresh_session(make, sampling, seed):
     """Rows accept all, some or nothing, sit out steps, and are cut back by any amount, prompts included."""
@@ -180,9 +178,7 @@ def test_after_any_history_drafts_are_those_of_a_fresh_session(make, sampling, s
         assert_same(row_of(worn, row), row_of(new, row))
 
 
-@trees_too
-@all_samplings
-@pytest.mark.parametrize("is_told", [True, False], ids=["ended", "taken over"])
+@every(WITH_TREES, sampling=SAMPLINGS, is_told={"ended": True, "taken over": False})
 def test_rows_leave_and_are_reused(make, sampling, is_told):
     rows = Rows(make(4), sampling=sampling)
     rows.seat(PROMPTS)
@@ -200,16 +196,14 @@ def test_rows_leave_and_are_reused(make, sampling, is_told):
         assert_same(row_of(worn, row), row_of(new, row))
 
 
-@trees_too
+# Of the other names one way is enough: the tests above look at each.
+@chosen({"make": ways_of(WITH_TREES)}, lambda way: {way if name_of(way) in COMBINED else name_of(way)})
 def test_check_draft_finds_no_fault(make):
     source = make(3)
     check_draft(source, host_of(source, TabularLM.random(VOCAB, 2, 5, eos_id=5)))
 
 
-@pytest.mark.parametrize("sampling", [None, SAMPLINGS["sampled"]], ids=["plain", "warped"])
-@pytest.mark.parametrize(
-    "make", [pytest.param(make, id=f"{name}-{way}") for name, ways in OTHER_ROWS.items() for way, make in ways.items()]
-)
+@every(OTHER_ROWS, sampling={"warped": SAMPLINGS["sampled"], "plain": None})
 def test_check_draft_finds_no_fault_in_the_others(make, sampling):
     assert isinstance(make(), DraftSource)
     check_draft(make(), TabularLM.random(VOCAB, 2, 5, eos_id=5), sampling=sampling)

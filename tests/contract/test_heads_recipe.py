@@ -8,6 +8,7 @@ import torch
 
 import drafts
 import oracles
+from oracles.factory.training.head_losses import LOSSES
 from specdec import Paths
 from specdec.exactness import check_draft
 from tests.support.eagle3_heads import Layout, write_head
@@ -24,7 +25,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     layout = Layout(written=(3, 5, 8, 13), own_embedding=False, layer={"hidden_size": 384, "head_dim": 96})
     write_head(folder / "a-head", oracles.load("code"), layout, dtype=torch.float32)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         torch.manual_seed(0)
@@ -36,6 +37,23 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_the_pages_code_runs(names):
     assert len(names["result"].tokens[0]) == 16
     assert names["result"].stats.num_drafted > 0
+
+
+def test_its_own_training_teaches(names):
+    assert names["after"]["drawn_1"] > names["before"]["drawn_1"] + 0.1
+    prompt = ["def add(a, b):\n    return a + b\n" * 4]
+    taught, plain = (names[name].generate(prompt, 24) for name in ("trained", "own"))
+    assert taught.tokens == plain.tokens
+    assert taught.stats.num_accepted > plain.stats.num_accepted
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _losses():
+    """Leave the registry of losses as it was."""
+    whole = dict(LOSSES)
+    yield
+    LOSSES.clear()
+    LOSSES.update(whole)
 
 
 @pytest.mark.parametrize("shape", [None, Paths([(0, 0), (1,)])], ids=["chains", "trees"])

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+import oracles.checkpoints.embedded_folders
 import oracles.checkpoints.loading
 from oracles.checkpoints.hf_config import parse_config
 from oracles.checkpoints.loading import load, load_trainable
@@ -418,7 +419,7 @@ def test_weights_are_resident_once(checkpoint: Checkpoint) -> None:
 def test_native_weights_are_resident_once_as_they_are_stored(name: str) -> None:
     needed_native()
     oracle = load(name)
-    files = (oracles.checkpoints.loading.EMBEDDED / name).glob("*.safetensors")
+    files = (oracles.checkpoints.embedded_folders.EMBEDDED / name).glob("*.safetensors")
     stored = {key: tensor for file in files for key, tensor in load_file(file).items()}
     config = oracle.config
     # Biases and norms are widened, a vocabulary is padded to blocks of 32, heads and widths to 16.
@@ -597,10 +598,10 @@ def test_max_context_caps(fixture: str, request: pytest.FixtureRequest) -> None:
 
 
 def test_embedded_names_resolve_before_folders(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oracles.checkpoints.loading, "EMBEDDED", llama.parent)
+    monkeypatch.setattr(oracles.checkpoints.embedded_folders, "EMBEDDED", llama.parent)
     monkeypatch.chdir(tmp_path)
     (tmp_path / llama.name).mkdir()
-    assert llama.name in oracles.checkpoints.loading.embedded_names()
+    assert llama.name in oracles.checkpoints.embedded_folders.embedded_names()
     assert oracles.checkpoints.loading.load(llama.name).vocab_size == VOCAB
     with pytest.raises(ValueError, match=r"config\.json"):
         oracles.checkpoints.loading.load(f"./{llama.name}")

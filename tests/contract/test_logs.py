@@ -22,7 +22,7 @@ logs.warn_once("once")
 PEERS = {
     "transformers": """
 from oracles.huggingface.huggingface_loading import auto_models
-from oracles.checkpoints.loading import EMBEDDED
+from oracles.checkpoints.embedded_folders import EMBEDDED
 models = auto_models()
 from transformers.utils.logging import disable_progress_bar
 disable_progress_bar()

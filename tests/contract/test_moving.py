@@ -28,6 +28,7 @@ def full_draft() -> Draft:
         decided=flags,
         stages=(StageInfo("a"),),
         undefined=torch.tensor([[NEVER, 0], [1, NEVER]]),
+        shortened=torch.tensor([True, False]),
         resume=Resume(tiny_transformer(), (1, 2), torch.ones(2, 3, 4)),
     )
     assert all(getattr(draft, f.name) is not None for f in fields(Draft)), "a new field must move too"

@@ -217,7 +217,7 @@ def test_files_of_text_and_of_ids_are_read(suffix, tmp_path):
 
 
 def test_tokenizers_are_found_by_name_folder_and_file():
-    folder = oracles.checkpoints.loading.EMBEDDED / "code"
+    folder = oracles.checkpoints.embedded_folders.EMBEDDED / "code"
     for where in ("code", folder, str(folder), folder / "tokenizer.json"):
         assert load_tokenizer(where).get_vocab() == TOKENIZER.get_vocab()
         assert RecordedText(*TEXTS, tokenizer=where).tokenizer.get_vocab() == TOKENIZER.get_vocab()

@@ -6,16 +6,24 @@ import math
 import pytest
 import torch
 
+from oracles import TabularLM
 from specdec import Draft, SamplingParams
+from specdec.grammars import make_grammars
 from specdec.sampling import BatchWarping, ParameterTable
+from tests.support.grammars import END, pieces_of
 from tests.support.warpings import warping_of
 
 LOGITS = torch.tensor([[[0.3, -1.2, 2.0, 0.0]]], dtype=torch.float64)
 NO_DRAFT = Draft.empty(1, torch.device("cpu"))
 
 
+NUMBERS = TabularLM.random(4, 1, 0, eos_id=3)
+NUMBERS.tokenizer = pieces_of(("1", "a", "2", END))
+
+
 def law_of(params: SamplingParams) -> torch.Tensor:
-    return warping_of([params], [[2]], [[0]], eos_ids=(3,)).laws(LOGITS, NO_DRAFT).dense(4)[0, 0]
+    grammars = make_grammars(NUMBERS, [params.constraint], [1])
+    return warping_of([params], [[2]], [[0]], (3,), grammars).laws(LOGITS, NO_DRAFT).dense(4)[0, 0]
 
 
 def test_the_default_is_greedy():
@@ -59,6 +67,9 @@ def test_every_parameter_but_ignore_eos_changes_a_law(field):
         "logit_bias": {1: 2.0},
         "min_new_tokens": 2,
         "ignore_eos": True,
+        "json_schema": {"type": "integer"},
+        "regex": "1[12]*",
+        "grammar": 'start: "1" ("1" | "2")*',
     }[field.name]
     changed = not torch.equal(
         law_of(SamplingParams(**{"temperature": 1.0, field.name: other})), law_of(SamplingParams(temperature=1.0))

@@ -1,5 +1,6 @@
 """What a budget across rows takes, what it may read, what it refuses, and what a result says of it."""
 
+import itertools
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -9,8 +10,19 @@ import torch
 
 from drafts import EarlyExit, Lookahead, PromptLookup, SmallTransformer
 from oracles import TabularLM
-from specdec import Draft, Kary, Laws, Needs, SamplingParams, SharedBudget, SpeculativeDecoder
+from specdec import (
+    Calibration,
+    CostBudget,
+    Draft,
+    Kary,
+    Laws,
+    Needs,
+    SamplingParams,
+    SharedBudget,
+    SpeculativeDecoder,
+)
 from specdec.engine.shared_budget import cut
+from specdec.theory import WidthCurve
 from tests.reference.tables import random_table
 from tests.support.models import tiny_transformer
 from tests.support.sources import Chains, RandomTrees
@@ -60,11 +72,11 @@ def drawn_chains(generator, batch=3, width=3, size=3, confident=False):
 
 
 @pytest.mark.parametrize("confident", [False, True])
-@pytest.mark.parametrize("seed", range(40))
-def test_whether_a_position_is_taken_reads_no_drawn_token_that_is_not_taken_before_it(seed, confident):
-    generator = np.random.default_rng(seed)
-    draft = drawn_chains(generator, confident=confident)
-    for n in range(9):
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_whether_a_position_is_taken_reads_no_drawn_token_that_is_not_taken_before_it(first, confident):
+    for seed, n in itertools.product(range(first, first + 10), range(9)):
+        generator = np.random.default_rng((seed, n))
+        draft = drawn_chains(generator, confident=confident)
         before, taken = SharedBudget(n).take(draft), SharedBudget(n + 1).take(draft)
         assert (before <= taken).all()
         hidden = ~before & (draft.node_laws.index.numpy() >= 0)
@@ -110,6 +122,71 @@ def test_no_step_verifies_more_nodes_than_the_budget_has(max_nodes):
         state, info = decoder.step(state)
         drafted.append(int(info.num_drafted.sum()))
     assert max(drafted) == max_nodes
+
+
+def test_a_row_whose_draft_was_cut_counts_as_shortened():
+    """The budget takes the first row's two tokens and one of the others': these are no full drafts."""
+
+    @dataclass(frozen=True)
+    class OfTheFirst:
+        lossless: ClassVar[bool] = True
+
+        def take(self, draft):
+            nodes = np.arange(draft.width)
+            return (nodes < draft.num_nodes.numpy()[:, None]) & ((nodes == 0) | (np.arange(len(PROMPTS)) == 0)[:, None])
+
+    oracle, source = TabularLM(TARGET), Chains(DRAFT, 2)
+    plain, shared = (SpeculativeDecoder(oracle, source, budget=budget) for budget in (None, OfTheFirst()))
+    infos = []
+    for decoder in (plain, shared):
+        state = decoder.start(PROMPTS, 20, PLAIN)
+        _, info = decoder.step(state)
+        infos.append(info)
+    assert [info.num_drafted.tolist() for info in infos] == [[2, 2, 2, 2], [2, 1, 1, 1]]
+    assert [info.shortened.tolist() for info in infos] == [[False] * 4, [False, True, True, True]]
+    result = SpeculativeDecoder(oracle, source, budget=SharedBudget(4)).generate(PROMPTS, 20, PLAIN)
+    columns = result.records.columns()
+    full = [n for n, short in zip(columns["num_drafted"], columns["shortened"], strict=True) if not short]
+    assert set(full) == {2}
+    assert result.stats.block_efficiency_full is not None
+
+
+def test_a_draft_that_no_budget_cuts_is_not_shortened():
+    result = SpeculativeDecoder(TabularLM(TARGET), Chains(DRAFT, 2), budget=SharedBudget(99)).generate(PROMPTS, 20)
+    alone = SpeculativeDecoder(TabularLM(TARGET), Chains(DRAFT, 2)).generate(PROMPTS, 20)
+    assert result.records.columns()["shortened"] == alone.records.columns()["shortened"]
+
+
+def test_fewer_tokens_a_row_pay_the_larger_the_batch():
+    dear = Calibration.independent(0.8, 0.02, 0.2)
+    lengths = [dear.best_length(rows, 8) for rows in (1, 2, 4, 8, 32)]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] > lengths[-1]
+    free = Calibration.independent(0.8, 0.02)
+    assert [free.best_length(rows, 8) for rows in (1, 64)] == [8, 8]
+    assert Calibration.independent(0.0, 0.02, 0.2).best_length(4, 8) == 0
+    assert dear.best_length(1, 0) == 0
+
+
+def test_the_cost_of_a_pass_is_that_of_its_nodes_whatever_rows_they_are_of():
+    """Of four rows a pass of 8 nodes costs what it costs of the two rows that the curve was measured with."""
+    curve = WidthCurve((1, 2, 4, 5), (1.0, 1.0, 1.0, 9.0), batch_size=2)
+    calibration = replace(Calibration.independent(0.9, 0.0), width_cost=curve)
+    assert [calibration.best_length(rows, 6) for rows in (1, 2, 4, 8)] == [6, 3, 1, 0]
+
+
+def test_a_budget_by_cost_takes_the_best_of_a_number_that_no_draft_decides():
+    calibration = Calibration.independent(0.8, 0.02, 0.2)
+    generator = np.random.default_rng(3)
+    for batch in (1, 3, 6):
+        for _ in range(5):
+            draft = drawn_chains(generator, batch=batch, width=4)
+            number = batch * calibration.best_length(batch, 4)
+            assert (CostBudget(calibration, 4).take(draft) == SharedBudget(number).take(draft)).all()
+    with pytest.raises(ValueError, match="num_draft_tokens"):
+        CostBudget(calibration, -1)
+    with pytest.raises(ValueError, match="belief"):
+        CostBudget(calibration, 1, belief=2)
 
 
 def test_a_result_says_whether_its_tokens_depend_on_the_batch():

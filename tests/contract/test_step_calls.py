@@ -93,19 +93,19 @@ FILES: dict[str, str] = {
         oracles/native/native_scoring.py oracles/native/rotations.py oracles/native/threads.py
         oracles/transformer/pass_parts.py specdec/cache/slot_cache.py specdec/contracts/draft.py
         specdec/contracts/form.py specdec/contracts/oracle.py specdec/contracts/source.py specdec/contracts/tree.py
-        specdec/drafting/chain_sampler.py specdec/drafting/lengths/fixed.py specdec/drafting/lengths/policy.py
-        specdec/drafting/sessions.py specdec/engine/checks.py specdec/engine/decoder.py specdec/engine/outcome.py
-        specdec/engine/scoring.py specdec/engine/slots.py specdec/engine/state.py specdec/engine/step_record.py
-        specdec/engine/verdict.py specdec/kernels/compiled/schema.py specdec/kernels/compiled/walks.py
-        specdec/sampling/randomness.py specdec/sampling/warping.py specdec/stats/clock.py specdec/stats/recorder.py
+        specdec/drafting/lengths/fixed.py specdec/drafting/lengths/policy.py specdec/drafting/sessions.py
+        specdec/engine/checks.py specdec/engine/decoder.py specdec/engine/outcome.py specdec/engine/scoring.py
+        specdec/engine/slots.py specdec/engine/state.py specdec/engine/step_record.py specdec/engine/verdict.py
+        specdec/kernels/compiled/schema.py specdec/kernels/compiled/walks.py specdec/sampling/randomness.py
+        specdec/sampling/warping.py specdec/stats/clock.py specdec/stats/recorder.py
     """,
     "sampled draft model": """
-        drafts/small_transformer.py oracles/native/adjusting.py oracles/native/chains.py oracles/native/host_memory.py
+        oracles/native/call_inputs.py oracles/native/chains.py oracles/native/host_memory.py
         oracles/native/native_model.py oracles/native/native_scoring.py oracles/native/rotations.py
-        oracles/native/texts.py oracles/native/threads.py oracles/transformer/pass_parts.py specdec/cache/slot_cache.py
+        oracles/native/threads.py oracles/transformer/pass_parts.py specdec/cache/slot_cache.py
         specdec/contracts/chaining.py specdec/contracts/draft.py specdec/contracts/form.py specdec/contracts/oracle.py
-        specdec/contracts/tree.py specdec/drafting/chain_sampler.py specdec/drafting/following.py
-        specdec/drafting/lengths/fixed.py specdec/drafting/lengths/policy.py specdec/drafting/model.py
+        specdec/contracts/tree.py specdec/drafting/chain_sampler.py specdec/drafting/lengths/fixed.py
+        specdec/drafting/lengths/policy.py specdec/drafting/model.py specdec/drafting/model_source.py
         specdec/engine/checks.py specdec/engine/decoder.py specdec/engine/outcome.py specdec/engine/scoring.py
         specdec/engine/slots.py specdec/engine/state.py specdec/engine/step_record.py specdec/engine/verdict.py
         specdec/kernels/compiled/memory.py specdec/kernels/compiled/schema.py specdec/kernels/compiled/walks.py
@@ -116,14 +116,14 @@ FILES: dict[str, str] = {
 TYPES: dict[str, str] = {
     "greedy lookup": """
         BatchWarping Bounds Budget Clock Context Decision Draft Drafts Fixed Frame Keyed NativeCache NativeModel
-        NativeTransformer NativeVerdict NativeWalks PackedDrafts Rotations Scorer Scores Search Slots SpeculativeDecoder
-        State StatsRecorder StepInfo StepOutcome Tree Verifier Workspace _Session
+        NativeTransformer NativeVerdict NativeWalks PackedDrafts Rotations Scorer Scores Search Slots
+        SpeculativeDecoder State StatsRecorder StepInfo StepOutcome Tree Verifier Workspace _Session
     """,
     "sampled draft model": """
-        BatchWarping Bounds Budget ChainDraws ChainKeys ChainSampler Clock Context Decision Draft DraftModel Drafts
-        Fixed Frame Keyed Laws NativeCache NativeModel NativeTransformer NativeVerdict NativeWalks OpenVerdict
-        PackedDrafts Rotations Scorer Scores Slots SpeculativeDecoder State StatsRecorder StepInfo StepOutcome Target
-        Tree Verifier VerifyInputs Way Workspace _Asked _ChainSession _Room
+        BatchWarping Bounds Budget ChainDraws ChainKeys ChainSampler ChainSession Clock Context Decision Draft
+        DraftModel Drafts Fixed Frame Keyed Laws NativeCache NativeModel NativeTransformer NativeVerdict NativeWalks
+        OpenVerdict PackedDrafts Rotations Scorer Scores Slots SpeculativeDecoder State StatsRecorder StepInfo
+        StepOutcome Target Tree Verifier VerifyInputs Way Workspace _Asked _Room
     """,
 }
 

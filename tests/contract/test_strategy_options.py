@@ -6,7 +6,10 @@ import pytest
 
 import drafts
 import oracles
+from experiments.harness.arguments import add_strategy, paired_parser
 from experiments.strategies import STRATEGIES
+from experiments.strategies.published_settings import PUBLISHED_SETTINGS
+from oracles.checkpoints.gguf import PUBLISHED
 
 SHARED = {"oracle": "code", "device": None, "dtype": None, "backend": None, "weights": None, "temperature": 0.0}
 
@@ -40,3 +43,26 @@ def test_unknown_names_are_refused(name, option, text):
     (kind,) = (one.kind for one in STRATEGIES[name].options if one.key == option)
     with pytest.raises(ValueError, match=f"expected .*, got '{text}'"):
         kind(text)
+
+
+def parsed(*given: str) -> dict[str, Any]:
+    parser = paired_parser("")
+    add_strategy(parser, STRATEGIES["cascade"], prefixed=True)
+    return vars(parser.parse_args(given))
+
+
+def test_a_published_oracle_has_defaults_of_its_own_and_what_is_given_stays():
+    usual, published = parsed(), parsed("--oracle", "smollm2")
+    assert (usual["cascade.model"], usual["cascade.second"]) == ("code-draft", "ngram")
+    assert (published["cascade.model"], published["cascade.second"]) == ("smol-draft", "model")
+    assert published["cascade.max_ngram"] == usual["cascade.max_ngram"]
+    given = parsed("--cascade-model", "code-draft", "--oracle", "smollm2")
+    assert (given["cascade.model"], given["cascade.model_weights"]) == ("code-draft", "int8-dynamic")
+
+
+def test_defaults_of_published_oracles_are_those_of_options_that_there_are():
+    assert PUBLISHED_SETTINGS.keys() <= PUBLISHED.keys()
+    for settings in PUBLISHED_SETTINGS.values():
+        for name, own in settings.items():
+            kinds = {option.key: option.kind for option in STRATEGIES[name].options}
+            assert own == {key: kinds[key](str(value)) for key, value in own.items()}

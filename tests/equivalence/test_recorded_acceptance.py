@@ -13,6 +13,7 @@ from specdec.contracts import Needs
 from specdec.stats import Stats
 from tests.reference.lookup import lookup
 from tests.reference.tables import law_after, random_table
+from tests.support.pairwise import diagonal
 from tests.support.registry import OTHERS, SHAPES, SIX_IDS, SOURCES
 from tests.support.sources import Chains
 
@@ -43,8 +44,7 @@ def test_all_kinds_of_sources_are_among_them():
     assert kinds == {*SOURCES, "tree"} - {"BlockDrafter", "Eagle3", "EarlyExit", "Medusa", "Quantized"}
 
 
-@pytest.mark.parametrize("batch_size", [None, 2])
-@pytest.mark.parametrize("name", READ_IDS)
+@diagonal({"name": tuple(READ_IDS), "batch_size": (None, 2)})
 def test_every_source_that_reads_ids_fares_as_on_the_model_that_wrote(name, batch_size):
     source = READ_IDS[name]
     rule = "multi_draft" if source.offers.trees else "standard"

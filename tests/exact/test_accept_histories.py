@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
 import torch
 
 from specdec import SpeculativeDecoder
@@ -11,8 +10,9 @@ from specdec.cache import prefill
 from specdec.contracts import Draft, Verdict
 from specdec.laws import Laws, as_laws
 from tests.reference.tables import random_table
-from tests.support.backends import agree
+from tests.support.backends import PACKS, agree
 from tests.support.models import tiny_transformer
+from tests.support.pairwise import pairwise
 from tests.support.sources import Chains, RandomTrees
 
 VOCAB = 7
@@ -46,8 +46,13 @@ def _logits_after(model, cache, row, token):
     return scores.logits[0, 0]
 
 
-@pytest.mark.parametrize("source", [Chains(TABLE, 4), RandomTrees(TABLE, max_nodes=6)], ids=("chains", "trees"))
-@pytest.mark.parametrize("options", [{}, {"sliding_window": 5}], ids=("full", "window"))
+@pairwise(
+    {
+        "source": {"chains": Chains(TABLE, 4), "trees": RandomTrees(TABLE, max_nodes=6)},
+        "options": {"full": {}, "window": {"sliding_window": 5}},
+        "any_pack": PACKS,
+    }
+)
 def test_the_cache_rescores_bitwise_after_random_accept_histories(source, options, any_pack):
     model = tiny_transformer(VOCAB, torch.float32, pack=any_pack, hidden_size=32, **options)
     assert model.bitwise or model.backend == "graphed"

@@ -17,15 +17,15 @@ from oracles.heads.medusa_head import MedusaHead
 from oracles.transformer.attention import CachedAttention
 from specdec import Kary, Paths, SamplingParams, SpeculativeDecoder
 from specdec.drafting import HiddenStates
-from specdec.drafting.block_source import _Step
+from specdec.drafting.block_source import _BlockModel
 from specdec.drafting.lengths import Threshold
 from specdec.exactness import check_lossless
-from specdec.laws import scatter_rows
+from tests.support.backends import PACKS
 from tests.support.head_folders import LAYOUTS, MEDUSAS, BlockReference, MedusaReference, block_folder, medusa_folder
 from tests.support.head_watch import WatchedHead
 from tests.support.law_transformers import MATES, PARAMS, PROMPT
 from tests.support.models import tiny_transformer, tiny_unpacked
-from tests.support.pairwise import pairwise
+from tests.support.pairwise import diagonal, pairwise
 
 PROMPTS = [[1, 2, 3, 1, 2], [0], [3, 3], [2], [1, 2, 1, 2, 1, 2], [0, 1], [3], [2, 0, 1]]
 TREE = Paths([(0, 0, 0), (0, 1), (1, 0)])
@@ -59,8 +59,7 @@ def run(oracle, source, batch_size=3, rule="standard", num_new=16):
     return SpeculativeDecoder(oracle, source, rule).generate(PROMPTS, num_new, WARM, batch_size=batch_size)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 8])
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@diagonal({"layout": LAYOUTS, "batch_size": (1, 3, 8)})
 def test_laws_of_blocks_are_the_references_after_any_history(layout, batch_size, tmp_path):
     oracle, source = watched_block(tmp_path, layout=layout)
     result = run(oracle, source, batch_size)
@@ -73,14 +72,13 @@ def test_laws_of_blocks_are_the_references_after_any_history(layout, batch_size,
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_laws_in_trees_are_the_references_along_each_path(layout, tmp_path):
     oracle, source = watched_block(tmp_path, tree=TREE, layout=layout)
-    run(oracle, source, rule="multi_draft")
+    run(oracle, source, rule="multi_draft", num_new=8)
     # A sibling that was drawn before is taken out of the declared law by a flag: the law itself is the head's.
     assert source.worst < 1e-10
     assert set(source.depths) == {0, 1, 2}
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 8])
-@pytest.mark.parametrize("layout", MEDUSAS.values(), ids=MEDUSAS)
+@diagonal({"layout": MEDUSAS, "batch_size": (1, 3, 8)})
 def test_laws_of_medusas_heads_are_the_references_after_any_history(layout, batch_size, tmp_path):
     oracle, source = watched_medusa(tmp_path, layout=layout)
     result = run(oracle, source, batch_size)
@@ -95,8 +93,7 @@ def test_laws_of_medusas_trees_are_the_references(tmp_path):
     assert source.worst < 1e-10
 
 
-@pytest.mark.parametrize("temperature", [None, 0.0, 2.0], ids=("as asked", "greedy", "hot"))
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@diagonal({"layout": LAYOUTS, "temperature": {"as asked": None, "greedy": 0.0, "hot": 2.0}})
 def test_the_output_law_is_the_oracles(layout, temperature, tmp_path):
     oracle = tiny_transformer()
     draft = block_drafter(block_folder(tmp_path, **layout), oracle, num_draft_tokens=2, temperature=temperature)
@@ -150,8 +147,15 @@ MADE = {
 }
 
 
-@pairwise({"made": MADE, "batch_size": (1, 3, 8), "sampling": {"greedy": SamplingParams(), "coupled": PARAMS}})
-def test_greedy_and_coupled_output_is_that_of_plain_decoding(made, batch_size, sampling, tmp_path, any_pack):
+@pairwise(
+    {
+        "made": MADE,
+        "batch_size": (1, 3, 8),
+        "sampling": {"greedy": SamplingParams(), "coupled": PARAMS},
+        "any_pack": PACKS,
+    }
+)
+def test_greedy_and_coupled_output_is_that_of_plain_decoding(made, batch_size, sampling, any_pack, tmp_path):
     oracle = tiny_transformer(23, torch.float32, pack=any_pack)
     make, options, rule = made
     rule = "coupled" if sampling.temperature > 0 else rule
@@ -205,9 +209,11 @@ def test_confidences_are_the_references_and_know_the_ids_before_alone(layout, tm
 
 
 def reads_the_pending_token_at_every_depth(original):
-    def call(self, depth, tokens, live):
-        block = self._opened(live, tokens)
-        return scatter_rows(block.logits(depth, self._pending), self._live, len(self._rows))
+    def call(self, previous, above=None):
+        pending = self._previous
+        logits = original(self, pending, above)
+        self._previous = pending
+        return logits
 
     return call
 
@@ -228,7 +234,7 @@ MUTANTS = {
         "dflash",
     ),
     "a causal block": (BlockAttention, "_visible", lambda original: CachedAttention._visible, "dflash"),
-    "the pending token before every one": (_Step, "chain_logits", reads_the_pending_token_at_every_depth, "dspark"),
+    "the pending token before every one": (_BlockModel, "_next", reads_the_pending_token_at_every_depth, "dspark"),
     "a state that begins anew": (
         MarkovHead,
         "forward",

@@ -13,7 +13,7 @@ from tests.support.eagle3_heads import LAYOUTS, Layout, host_of, reference_of, t
 from tests.support.eagle3_histories import led
 from tests.support.law_transformers import MATES, PARAMS, PROMPT
 from tests.support.models import tiny_transformer, tiny_unpacked
-from tests.support.pairwise import first_of, pairwise
+from tests.support.pairwise import diagonal, first_of, pairwise
 
 VOCAB, DEPTH = 11, 6
 
@@ -74,8 +74,9 @@ LOSSLESS = {
 }
 
 
-@pytest.mark.parametrize("sampling", [SamplingParams(temperature=1.0), PARAMS, SamplingParams()], ids=("1", "w", "0"))
-@pytest.mark.parametrize("name", LOSSLESS)
+@diagonal(
+    {"name": tuple(LOSSLESS), "sampling": {"1": SamplingParams(temperature=1.0), "w": PARAMS, "0": SamplingParams()}}
+)
 def test_the_output_law_is_the_oracles(name, sampling):
     source, rule = LOSSLESS[name]
     check_lossless(SpeculativeDecoder(ORACLE, source, rule), PROMPT, 3, sampling, depth=2, mates=MATES)

@@ -7,8 +7,9 @@ import torch
 from oracles import TabularLM
 from specdec.contracts.tree import ancestors_of
 from tests.reference.tables import random_table
-from tests.support.backends import agree
+from tests.support.backends import PACKS, agree
 from tests.support.models import FAMILIES, small_model
+from tests.support.pairwise import pairwise
 from tests.support.scoring import append, random_tree
 
 MODELS = {name: lambda pack, changes=changes: pack(small_model(**changes)) for name, changes in FAMILIES.items()}
@@ -31,8 +32,7 @@ def cuts_of(parents: torch.Tensor) -> list[int]:
     return [int((depth <= level).sum()) for level in range(1, int(depth.max()) + 1)]
 
 
-@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
-@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+@pairwise({"make": MODELS, "lengths": LENGTHS, "any_pack": PACKS})
 def test_level_by_level_is_at_once_bit_for_bit(make, lengths, any_pack):
     model, generator = make(any_pack), torch.Generator().manual_seed(5)
     rows, size = np.array([2, 0]), 21

@@ -7,16 +7,25 @@ import pytest
 
 from drafts import NGram, PromptLookup, SmallTransformer
 from oracles import TabularLM
-from specdec import SamplingParams, SharedBudget, SpeculativeDecoder, Threshold
+from specdec import Calibration, CostBudget, SamplingParams, SharedBudget, SpeculativeDecoder, Threshold
 from specdec.exactness import marginal_law, oracle_law, output_law, product_law, total_variation
 from tests.reference.tables import random_table
-from tests.support.budgets import A, Crossed, FastestLength, OwnToken
+from tests.support.budgets import (
+    A,
+    Crossed,
+    FastestLength,
+    LengthOfBatch,
+    MostAccepted,
+    OwnToken,
+    TableOfTotals,
+)
 from tests.support.models import tiny_transformer
 from tests.support.sources import Chains, RandomTrees
 
 PLAIN = SamplingParams(temperature=1.0)
 PROMPTS = ([1, 0], [0, 1, 1])
 TARGET, DRAFT = random_table(2, 2, 41), random_table(2, 2, 42)
+CALIBRATION = Calibration.independent(0.7, 0.05, 0.3)
 P, Q = np.array([0.7, 0.3]), np.array([0.5, 0.5])
 
 
@@ -110,6 +119,65 @@ def test_rows_that_decide_about_each_other_have_right_marginals_and_a_wrong_join
     assert law.sum(1) == pytest.approx(P, abs=1e-12)
     assert law.sum(0) == pytest.approx(P, abs=1e-12)
     assert law[A, A] == pytest.approx(0.5125, abs=1e-12)
+
+
+@dataclass(frozen=True)
+class Forgetting(Chains):
+    """Chains of a run at whose beginning a budget forgets the one before."""
+
+    budget: MostAccepted | None = None
+
+    def open(self, oracle, num_rows, capacity):
+        if self.budget is not None:
+            self.budget.forget()
+        return super().open(oracle, num_rows, capacity)
+
+
+COSTS = (1.0, 1.15, 1.2, 1.6, 2.0)
+STAIR = (1.0, 2.3, 2.3, 2.3, 2.3)  # all or nothing: by the first row's first token, if this step's confidences decide
+EXACT = {
+    "lengths by the batch": lambda: LengthOfBatch([(1, 1, 2), (2, 8, 1)]),
+    "totals by the batch": lambda: TableOfTotals(1, reads_token=False),
+    "totals by earlier confidences": lambda: MostAccepted(COSTS),
+    "totals by earlier confidences, all or nothing": lambda: MostAccepted(STAIR),
+    "measured costs": lambda: CostBudget(CALIBRATION, 2),
+}
+# How far the joint law of the first ids of two rows is from the product.
+BIASED = {
+    "totals by the batch, own token read": (lambda: TableOfTotals(1, reads_token=True), 0.1008),
+    "totals by earlier confidences, own token read": (lambda: MostAccepted(COSTS, reads_token=True), 0.1008),
+    "totals by these confidences": (lambda: MostAccepted(STAIR, is_late=False), 0.1301),
+}
+
+
+def chains_under(budget):
+    """Return a decoder with chains of two under a budget, which forgets at the beginning of each run."""
+    source = Forgetting(DRAFT, 2, budget=budget if isinstance(budget, MostAccepted) else None)
+    return SpeculativeDecoder(TabularLM(TARGET), source, budget=budget)
+
+
+def distance_of_first_ids(budget):
+    """Return how far the joint law of the first ids of two rows is from the product: there is one step."""
+    law = output_law(chains_under(budget), PROMPTS, 3, PLAIN, stop=[[0], [1]], rows=2)
+    wanted = product_law([oracle_law(TabularLM(TARGET), prompt, 1, PLAIN) for prompt in PROMPTS])
+    return total_variation(law, wanted)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_schedulers_of_servers_that_are_exact(name):
+    assert distance_of_first_ids(EXACT[name]()) < 1e-12
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", EXACT)
+def test_schedulers_of_servers_that_are_exact_over_several_steps(name):
+    assert distance(chains_under(EXACT[name]()), 3)[0] < 1e-12
+
+
+@pytest.mark.parametrize("name", BIASED)
+def test_schedulers_of_servers_that_are_biased(name):
+    make, far = BIASED[name]
+    assert distance_of_first_ids(make()) == pytest.approx(far, abs=1e-4)
 
 
 BUDGETED = {

@@ -9,15 +9,22 @@ from oracles.tabular import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless
 from tests.reference.tables import random_table
+from tests.support.backends import BITWISE_PACKS
 from tests.support.lookahead_spy import SpiedLookahead, nodes_unlike_their_chains
 from tests.support.models import tiny_transformer
+from tests.support.pairwise import pairwise
 
 TABLE = random_table(3, 2, 21)
 PROMPTS = [[1, 2, 3, 1, 2, 3, 1, 2], [0], [4, 4, 5, 4, 4, 5, 4]]
 
 
-@pytest.mark.parametrize("shape", [{}, {"sliding_window": 5}], ids=["full", "window"])
-@pytest.mark.parametrize("settings", [{"window": 5, "ngram": 3, "guesses": 4}, {}], ids=["wide", "default"])
+@pairwise(
+    {
+        "shape": {"full": {}, "window": {"sliding_window": 5}},
+        "settings": {"wide": {"window": 5, "ngram": 3, "guesses": 4}, "default": {}},
+        "pack": BITWISE_PACKS,
+    }
+)
 def test_each_node_of_both_branches_scores_as_its_own_chain_bit_for_bit(shape, settings, pack):
     model = tiny_transformer(6, torch.float32, pack=pack, **shape)
     assert model.bitwise

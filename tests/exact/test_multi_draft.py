@@ -16,8 +16,8 @@ from specdec.laws import Laws
 from specdec.verify import MultiDraft, SampleAndMatch, Standard, Traversal
 from tests.reference.tables import random_table, sequence_law
 from tests.support.backends import laws_by
-from tests.support.block_law import PROMPT, Shape, as_draft, block_law, drafts_of, target_probs, total_variation
-from tests.support.rule_cases import CHAINS, RANDOM_TREES, TABLES, TREES, tables_for
+from tests.support.block_law import PROMPT, Shape, as_draft, drafts_of, target_probs
+from tests.support.rule_cases import CHAINS, TABLES, TREES, tables_for
 from tests.support.sources import Chains, RandomTrees, SiblingTrees
 
 P, Q = np.array([0.6, 0.2, 0.1, 0.1]), np.array([0.7, 0.2, 0.05, 0.05])
@@ -52,22 +52,6 @@ def test_the_rule_never_exceeds_the_optimum_of_its_own_draws(seed, size, k, repl
     made = acceptance(siblings(k, replacement), p, q)
     assert made <= theory.transport_optimum(p, q, k, replacement=replacement) + 1e-9
     assert made >= theory.acceptance(p, q) - 1e-12
-
-
-def test_the_random_trees_have_everything_that_trees_may_have():
-    assert any(shape.scouts for shape in RANDOM_TREES.values())
-    for without in (True, False):
-        chosen = [shape for shape in RANDOM_TREES.values() if shape.without_replacement == without]
-        assert any(max(map(shape.parents.count, shape.parents)) == 3 for shape in chosen)
-        assert any(shape.depth() >= 3 for shape in chosen)
-        assert any({None} < set(shape.fixed) for shape in chosen)
-
-
-@pytest.mark.parametrize("shape", RANDOM_TREES.values(), ids=RANDOM_TREES)
-def test_the_joint_law_is_the_targets_on_random_trees(shape):
-    target = random_table(3, 2, 43, zeros=0.3)
-    made = block_law(MultiDraft(), shape, DRAFT, target)
-    assert total_variation(made, sequence_law(target, PROMPT, shape.depth() + 1)) < 1e-12
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)

@@ -309,7 +309,7 @@ def almost_greedy(original):
 
 
 def forgets_the_last_drafted_token(original):
-    def call(self, rows, context, live):
+    def call(self, rows, context, live, depth=1):
         ids = context.ids.copy()
         for row in live[self.cache.lengths[rows[live]] == context.num_committed[live] - 2]:
             ids[row, context.num_committed[row] - 2] = 0
@@ -319,7 +319,7 @@ def forgets_the_last_drafted_token(original):
 
 
 def never_takes_back(original):
-    return lambda self, rows, keep, new_ids: self.read_back()
+    return lambda self, rows, keep, new_ids, scores=None: self.read_back()
 
 
 def verifies_from_the_stream_of_the_node_before(original):

@@ -16,10 +16,11 @@ from oracles.native.keys_values import NativeCache
 from specdec import Entropy, Fixed, SamplingParams, SpeculativeDecoder
 from specdec.cache import KVCache, prefill
 from specdec.exactness import check_lossless
+from tests.support.backends import BITWISE_PACKS
 from tests.support.draft_rows import Rows
 from tests.support.law_transformers import MATES, PARAMS, PROMPT, SHAPES, SIZES, TEXTS, WIDER
 from tests.support.models import rough_view, tiny_transformer, tiny_unpacked
-from tests.support.pairwise import pairwise
+from tests.support.pairwise import diagonal, pairwise
 
 VOCAB = 50
 PROMPTS = [[(7 * i + 3 * j) % VOCAB for j in range(1 + 4 * i)] for i in range(5)]
@@ -54,20 +55,17 @@ def run(decoder: SpeculativeDecoder, sampling=None, num_new: int = 20):
     return state, infos
 
 
-@pytest.mark.parametrize("temperature", [None, 0.0, 2.0], ids=("as asked", "greedy", "hot"))
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@diagonal({"shape": SHAPES, "temperature": {"as asked": None, "greedy": 0.0, "hot": 2.0}})
 def test_the_output_law_is_the_oracles(shape, temperature):
     oracle = tiny_transformer(**shape)
     draft = Quantized(oracle, rough_view(**shape), 2, temperature=temperature)
     check_lossless(SpeculativeDecoder(oracle, draft), PROMPT, 3, PARAMS, mates=MATES)
 
 
-def test_the_output_law_is_the_oracles_through_reused_rows_and_under_every_rule():
+def test_the_output_law_is_the_oracles_through_reused_rows():
     oracle = tiny_transformer(num_layers=3)
     draft = Quantized(oracle, rough_view(num_layers=3), 2)
     check_lossless(SpeculativeDecoder(oracle, draft), PROMPT, 3, PARAMS, mates=MATES, batch_size=25)
-    for rule in ("sample_and_match", "multi_draft"):
-        check_lossless(SpeculativeDecoder(oracle, draft, rule), PROMPT, 3, PARAMS, mates=MATES)
 
 
 @pytest.mark.parametrize("shape", WIDER.values(), ids=WIDER)
@@ -101,6 +99,7 @@ def test_the_oracles_own_weights_are_always_accepted(sampling, any_pack):
         "sampling": {"greedy": None, "mixed": MIXED},
         "make": {"own weights": tiny_transformer, "rough view": rough_view},
         "length": {"fixed": Fixed(4), "entropy": Entropy(0.25, max_draft_tokens=5)},
+        "pack": BITWISE_PACKS,
     }
 )
 def test_keys_that_stand_are_those_of_plain_decoding(sampling, make, length, pack):

@@ -9,6 +9,7 @@ from specdec import SamplingParams, SpeculativeDecoder
 from specdec.cache import prefill
 from specdec.exactness import check_draft, check_lossless
 from tests.reference.tables import random_table
+from tests.support.backends import BITWISE_PACKS
 from tests.support.models import tiny_transformer
 from tests.support.pairwise import diagonal
 from tests.support.sources import RandomTrees
@@ -83,6 +84,7 @@ def test_each_branch_scores_as_its_own_chain_bit_for_bit(make, pack):
     {
         "make": MODELS,
         "rule, sampling": {"coupled": ("coupled", PARAMS), "greedy": ("sample_and_match", SamplingParams())},
+        "pack": BITWISE_PACKS,
     }
 )
 def test_tokens_are_those_of_plain_decoding_at_every_batch_size(make, rule, sampling, pack):

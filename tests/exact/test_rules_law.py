@@ -9,8 +9,9 @@ import torch
 from specdec.contracts import Draft
 from specdec.laws import Laws, as_laws
 from specdec.verify import RULES, resolve_rule
+from tests.reference.tables import random_table
 from tests.support.block_law import as_draft, drafts_of, target_probs
-from tests.support.rule_cases import CHAINS, TABLES, TOLERANCE, TREES, Lenient, deviation, tables_for
+from tests.support.rule_cases import CHAINS, RANDOM_TREES, TABLES, TOLERANCE, TREES, Lenient, deviation, tables_for
 
 LOSSLESS = [rule for rule in RULES.values() if rule.lossless]
 # Chains under all of them, trees under those that judge trees.
@@ -20,6 +21,24 @@ CASES = [(rule, name, shape) for rule in LOSSLESS for name, shape in (CHAINS | (
 @pytest.mark.parametrize(("rule", "name", "shape"), CASES, ids=[f"{rule.name}-{name}" for rule, name, _ in CASES])
 def test_lossless_rules_give_the_targets_joint_law(rule, name, shape):
     found = {tables: deviation(rule, shape, pair) for tables, pair in tables_for(shape).items()}
+    assert max(found.values()) < TOLERANCE, found
+
+
+def test_the_random_trees_have_everything_that_trees_may_have():
+    assert any(shape.scouts for shape in RANDOM_TREES.values())
+    for without in (True, False):
+        chosen = [shape for shape in RANDOM_TREES.values() if shape.without_replacement == without]
+        assert any(max(map(shape.parents.count, shape.parents)) == 3 for shape in chosen)
+        assert any(shape.depth() >= 3 for shape in chosen)
+        assert any({None} < set(shape.fixed) for shape in chosen)
+
+
+@pytest.mark.parametrize(
+    "rule", [rule for rule in LOSSLESS if rule.trees and not rule.coupled], ids=lambda rule: rule.name
+)
+def test_the_joint_law_is_the_targets_on_random_trees(rule):
+    tables = random_table(3, 2, 43, zeros=0.3), random_table(3, 2, 42)
+    found = {seed: deviation(rule, shape, tables) for seed, shape in RANDOM_TREES.items()}
     assert max(found.values()) < TOLERANCE, found
 
 

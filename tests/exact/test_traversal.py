@@ -10,18 +10,16 @@ from specdec.exactness import check_lossless
 from specdec.laws import Laws
 from specdec.verify import BlockVerification, MultiDraft, SampleAndMatch, Traversal
 from tests.reference.coins import traversal_stops
-from tests.reference.tables import random_table, sequence_law
+from tests.reference.tables import random_table
 from tests.support.block_law import (
     PROMPT,
     Shape,
     as_draft,
-    block_law,
     drafts_of,
     expected_accepted,
     target_probs,
-    total_variation,
 )
-from tests.support.rule_cases import CHAINS, RANDOM_TREES, TABLES, TREES, tables_for
+from tests.support.rule_cases import CHAINS, TABLES, TREES, tables_for
 from tests.support.sources import SiblingTrees
 
 TARGET, DRAFT = random_table(3, 2, 41), random_table(3, 2, 42)
@@ -32,13 +30,6 @@ DRAWN = {
     "two deep beside one": Shape((-1, -1, 0, 2)),
     "three deep": Shape((-1, 0, 0, 1, 1)),
 }
-
-
-@pytest.mark.parametrize("shape", RANDOM_TREES.values(), ids=RANDOM_TREES)
-def test_the_joint_law_is_the_targets_on_random_trees(shape):
-    target = random_table(3, 2, 43, zeros=0.3)
-    made = block_law(Traversal(), shape, DRAFT, target)
-    assert total_variation(made, sequence_law(target, PROMPT, shape.depth() + 1)) < 1e-12
 
 
 @pytest.mark.parametrize("shape", CHAINS.values(), ids=CHAINS)

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from tests.reference.transformer import logits_after
-from tests.support.backends import agree
+from tests.support.backends import PACKS, agree
 from tests.support.models import FAMILIES, small_model
+from tests.support.pairwise import pairwise
 from tests.support.scoring import append, path_to, random_tree
 
 
@@ -29,8 +30,7 @@ def test_every_node_scores_as_the_reference_scores_its_own_sequence(family):
             torch.testing.assert_close(logits[row, node], expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("prefix", [1, 61, 130])
+@pairwise({"family": tuple(FAMILIES), "prefix": (1, 61, 130), "any_pack": PACKS})
 def test_a_branch_scores_bit_for_bit_as_its_own_chain(family, prefix, any_pack):
     model = any_pack(small_model(**FAMILIES[family]))
     assert model.bitwise or model.backend == "graphed"

@@ -4,34 +4,16 @@ They stand beside the mutants of tokens (tests/exact/test_mutants.py). A row nam
 the running program; the statistic returns the figures that are wrong then, and none for the right program.
 """
 
+import importlib
+from pathlib import Path
+
 import pytest
 
-from tests.figures import (
-    of_benchmarks,
-    of_corners,
-    of_intervals,
-    of_pages,
-    of_peers,
-    of_policies,
-    of_runs,
-    of_stats,
-    of_studies,
-    of_tokens,
-)
 from tests.support.line_mutants import LineMutant, plain_function, wrong_code
 
-GROUPS = (
-    of_benchmarks,
-    of_corners,
-    of_intervals,
-    of_pages,
-    of_peers,
-    of_policies,
-    of_runs,
-    of_stats,
-    of_studies,
-    of_tokens,
-)
+GROUPS = [
+    importlib.import_module(f"tests.figures.{path.stem}") for path in sorted(Path(__file__).parent.glob("of_*.py"))
+]
 STATISTICS = [statistic for group in GROUPS for statistic in group.STATISTICS]
 MUTANTS = [mutant for group in GROUPS for mutant in group.MUTANTS]
 

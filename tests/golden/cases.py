@@ -2,12 +2,12 @@
 
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from itertools import combinations
 
 import oracles
 from drafts import EarlyExit
-from specdec import SamplingParams
+from specdec import NativeJudge, SamplingParams
 from specdec.contracts import DraftSource
 from specdec.engine.no_draft import NoDraft
 from specdec.verify import RULES
@@ -66,6 +66,10 @@ MAKES: dict[str, dict[str, Make]] = {
 }
 
 
+_WALKING = (NativeJudge.OFFERED, NativeJudge.MATCHED)
+_JUDGES_OF = {"tiny": (*_WALKING, NativeJudge.STANDING), "code": _WALKING}
+
+
 @dataclass(frozen=True)
 class Case:
     """One run: all prompts of a world, by one source under one rule.
@@ -93,9 +97,11 @@ class Case:
         return zlib.crc32(str(self).encode()) % 2 == 1
 
     @property
-    def pairs(self) -> Iterable[tuple[object, object]]:
-        """What occurs together in the case."""
-        return combinations([*astuple(self), f"log-probabilities: {self.return_logprobs}"], 2)
+    def pairs(self) -> set[object]:
+        """What occurs together: a source in its world, and its row, its way and the other values two and two."""
+        row, *way = self.source.split(": ")
+        values = [self.world, row, *(f"way: {name}" for name in way), self.rule, self.batch, self.sampling]
+        return {(self.world, self.source), *combinations([*values, f"log-probabilities: {self.return_logprobs}"], 2)}
 
 
 CASES = tuple(
@@ -104,17 +110,17 @@ CASES = tuple(
     for source in makes
     for rule in RULES
     if RULES[rule].trees or source not in _BRANCHING
-    # A rule without a compiled judge meets numbers of every kind in tables.
-    if world == "table" or RULES[rule].native_judge is not None
+    # A rule without a compiled judge meets numbers of every kind in tables, one that looks ahead in small models too.
+    if world == "table" or RULES[rule].native_judge in _JUDGES_OF[world]
     for batch in BATCHES
     for sampling in SAMPLINGS
 )
 
 
 def covering(cases: Iterable[Case]) -> tuple[Case, ...]:
-    """Return some of the cases in which all occurs together, two and two, that does so in any of them.
+    """Return some of the cases in which all occurs together that does so in any of them: see ``Case.pairs``.
 
     Cases stand in an order of their own, dear ones last.
     """
     order = sorted(cases, key=lambda case: (case.world == "code", case.batch == 1, zlib.crc32(str(case).encode())))
-    return tuple(cover(order, lambda case: set(case.pairs)))
+    return tuple(cover(order, lambda case: case.pairs))

@@ -90,8 +90,8 @@ def test_every_strategy_of_the_experiments_has_cases():
 def test_the_quick_part_covers_every_pair_that_occurs():
     wanted = {pair for case in CASES for pair in case.pairs}
     assert {pair for case in QUICK for pair in case.pairs} == wanted
-    for source in {case.source for case in CASES}:
-        mine = [case for case in QUICK if case.source == source]
+    for row in {case.source.partition(": ")[0] for case in CASES}:
+        mine = [case for case in QUICK if case.source.partition(": ")[0] == row]
         assert ({case.batch for case in mine}, {case.sampling for case in mine}) == (set(BATCHES), set(SAMPLINGS))
 
 

@@ -91,7 +91,7 @@ void judge() {
         const Drafts drafts{scored.data(), parents, sizes.data(), nullptr, nullptr, never.data(), ids.data(),
                             tops.data(), 1, BATCH, NODES, 1, 1, 9};
         for (const double* table : std::vector<const double*>{drawn.data(), nullptr})
-            for (const int64_t way : {OFFERED, MATCHED, RACED}) {
+            for (const int64_t way : {OFFERED, MATCHED, RACED, STANDING}) {
                 const Laws laws{table, table ? from.data() : nullptr, table ? drafted.data() : nullptr, BATCH * WIDTH};
                 const auto by = [&](const int64_t* path, const double* uniforms) {
                     return Target{target.data(), sampling.data(), {}, laws, without.data(), path, uniforms, 9, SIZE, way, 6};

@@ -50,7 +50,7 @@ odd ffc1147e8dce96c7 5930fd31eaa913ef 4728c5544557fa04 23b193693562da2e 89df9c0c
     "laws_driver.cpp": """\
 float 8c28d09c2fdbec83 60c312f78b60cbe4
 double e6936bd36e21a2ff 8b6e96a72f29d02d
-judged b12961cdb2ae675c
+judged eadda0d007f659d5
 """,
 }
 each_driver = pytest.mark.parametrize("driver", RECORDED)

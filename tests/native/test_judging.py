@@ -28,8 +28,8 @@ from specdec.verify import RULES, MultiDraft, SampleAndMatch, Standard
 from tests.native.test_walks import EOS, ORACLE, SOURCE, check, frame_of
 from tests.support.backends import judged_by_rules, laws_by, needed_kernels, needed_native
 from tests.support.models import tiny_transformer
+from tests.support.pairwise import pairwise
 
-both_types = pytest.mark.parametrize("dtype", NATIVE_DTYPES, ids=str)
 WAYS = (
     SamplingParams(),
     SamplingParams(temperature=1),
@@ -146,10 +146,14 @@ def the_general_way(step: Step) -> StepOutcome:
         return verdict_of(step)
 
 
-@both_types
-@pytest.mark.parametrize("is_drawn", [False, True], ids=["chosen", "drawn"])
-@pytest.mark.parametrize("size", [4, 16, 37, 300])
-@pytest.mark.parametrize("rule", ["standard", "sample_and_match", "coupled"])
+@pairwise(
+    {
+        "rule": ("standard", "block", "sample_and_match", "coupled"),
+        "size": (4, 16, 37, 300),
+        "is_drawn": {"chosen": False, "drawn": True},
+        "dtype": NATIVE_DTYPES,
+    }
+)
 def test_a_call_says_what_the_general_way_does(rule, size, is_drawn, dtype):
     generator = np.random.default_rng(size)
     accepted, endings = set(), set()
@@ -164,10 +168,14 @@ def test_a_call_says_what_the_general_way_does(rule, size, is_drawn, dtype):
     assert endings == {0, 1}
 
 
-@both_types
-@pytest.mark.parametrize("is_drawn", [False, True], ids=["chosen", "drawn"])
-@pytest.mark.parametrize("size", [4, 16, 37, 300])
-@pytest.mark.parametrize("rule", ["multi_draft", "sample_and_match", "coupled"])
+@pairwise(
+    {
+        "rule": ("multi_draft", "traversal", "sample_and_match", "coupled"),
+        "size": (4, 16, 37, 300),
+        "is_drawn": {"chosen": False, "drawn": True},
+        "dtype": NATIVE_DTYPES,
+    }
+)
 def test_a_call_says_of_trees_what_the_general_way_does(rule, size, is_drawn, dtype):
     generator = np.random.default_rng(size)
     accepted, branched = set(), 0
@@ -182,16 +190,21 @@ def test_a_call_says_of_trees_what_the_general_way_does(rule, size, is_drawn, dt
     assert branched > 5, "walks that go on into another than the first child"
 
 
-def test_chains_are_judged_alike_by_both_rules():
+@pytest.mark.parametrize(("of_trees", "of_chains"), [("multi_draft", "standard"), ("traversal", "block")])
+def test_chains_are_judged_alike_by_both_rules(of_trees, of_chains):
     generator = np.random.default_rng(3)
     for _ in range(20):
         step = step_of(generator, 5, 6, 60, torch.float64, True)
-        check(in_one_call(replace(step, rule=RULES["multi_draft"])), in_one_call(step))
+        check(in_one_call(by_the_rule(of_trees, step)), in_one_call(by_the_rule(of_chains, step)))
 
 
-@both_types
-@pytest.mark.parametrize("rule", ["multi_draft", "sample_and_match", "coupled"])
-@pytest.mark.parametrize("is_tree", [False, True], ids=["chains", "trees"])
+@pairwise(
+    {
+        "rule": ("multi_draft", "traversal", "sample_and_match", "coupled"),
+        "is_tree": {"chains": False, "trees": True},
+        "dtype": NATIVE_DTYPES,
+    }
+)
 def test_a_row_has_the_verdict_that_it_has_alone(is_tree, rule, dtype):
     generator = np.random.default_rng(1)
     step = step_of(generator, 7, 6, 50, dtype, True)
@@ -540,7 +553,7 @@ def test_a_part_of_larger_numbers_is_judged_as_a_copy_of_it(numbers, rule):
     check(made, the_general_way(SPACED[numbers](step)))
 
 
-@both_types
+@pytest.mark.parametrize("dtype", NATIVE_DTYPES, ids=str)
 @pytest.mark.parametrize("is_tree", [False, True], ids=["chains", "trees"])
 def test_log_probabilities_are_those_of_the_general_way(is_tree, dtype):
     generator = np.random.default_rng(2)
@@ -561,9 +574,13 @@ def test_laws_of_torch_go_the_general_way():
         in_one_call(step)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, None])
-@pytest.mark.parametrize("make", ["lookup", "sampled", "greedy", "shaped chain", "tree", "greedy tree", "none"])
-@pytest.mark.parametrize("rule", ["offered", "sample_and_match", "coupled"])
+@pairwise(
+    {
+        "make": ("lookup", "sampled", "greedy", "shaped chain", "tree", "greedy tree", "none"),
+        "rule": ("offered", "sample_and_match", "coupled"),
+        "batch_size": (1, 3, None),
+    }
+)
 def test_runs_are_those_of_the_general_way(rule, make, batch_size, monkeypatch):
     oracle, model = TabularLM.random(12, 2, seed=0), TabularLM.random(12, 1, seed=0)
     source = {

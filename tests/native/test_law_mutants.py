@@ -8,7 +8,7 @@ import torch
 from specdec.engine import verdict
 from specdec.kernels import NativeKernels
 from specdec.kernels.compiled.laws import LAWS
-from specdec.verify import MultiDraft, Standard
+from specdec.verify import BlockVerification, MultiDraft, Standard, Traversal
 from tests.native import test_judging, test_laws, test_penalties, test_verdicts, test_walks
 from tests.native.twins import Twin, changed
 from tests.support.backends import kernels_are, needed_kernels
@@ -21,9 +21,15 @@ along_chains, along_trees, past_scouts = (
     for form in ("chains", "trees", "trees with scouts")
 )
 within_budgets = partial(test_walks.test_budgets_are_kept_to_the_node, "trees", pytest.MonkeyPatch())
-judged, weighed, branching = (
+judged, weighed, branching, standing, standing_trees = (
     partial(test_verdicts.test_laws_are_those_of_the_rules, 33, is_drawn, rule, torch.float64)
-    for is_drawn, rule in ((False, Standard()), (True, Standard()), (True, MultiDraft()))
+    for is_drawn, rule in (
+        (False, Standard()),
+        (True, Standard()),
+        (True, MultiDraft()),
+        (True, BlockVerification()),
+        (True, Traversal()),
+    )
 )
 of_two_ids = partial(test_verdicts.test_laws_are_those_of_the_rules, 2, True, MultiDraft(), torch.float64)
 sweep, wide_sweep, ties_of_top_p, ties_of_top_k, keyed, without_replacement, raced = (
@@ -60,8 +66,8 @@ OF_LAWS = [
         "11",
         "what was rejected may come again",
         "verdicts.h",
-        "[pending_.point - size_] = 0;",
-        "[pending_.point - size_] *= 1;",
+        "[pending_.point - size] = 0;",
+        "[pending_.point - size] *= 1;",
         judged,
     ),
     Twin(
@@ -94,6 +100,15 @@ OF_LAWS = [
         "left_ = LawOf<T>(static_cast<const T*>(rest));",
         "{}",
         branching,
+    ),
+    Twin("13", "groups of ids leave nothing", "standing.h", "begin < full;", "begin < 0;", standing),
+    Twin(
+        "11",
+        "children take no weight",
+        "standing.h",
+        "if (law.probs || !is_whole) weight",
+        "if (false) weight",
+        standing_trees,
     ),
     Twin("1", "accepted by p alone", "verdicts.h", "p / std::max(double(drawn.of(id)),", "p / std::max(1.0,", weighed),
     Twin("39", "one row's laws for all drafts", "verify.h", "by_.drawn, first}", "by_.drawn, 0}", weighed),

@@ -21,6 +21,7 @@ from specdec.sampling import ParameterTable
 from specdec.sampling.randomness import Coupled, Keyed, seed_keys
 from tests.native.build import SHARED, builds
 from tests.support.backends import laws_by
+from tests.support.pairwise import pairwise
 
 BUILDS = builds()
 RECORDED = "faeb16657171dbe302ac1204df18fd822ffe3d1cda9d063ad4d1890be3436c0e"
@@ -281,9 +282,7 @@ def drawn_by(backend: str, streams: Keyed | Coupled, *args: object) -> Tensor:
     return replace(streams, kernels=kernels).choose(*args)
 
 
-@both_types
-@pytest.mark.parametrize("k", [1, 2, 6])
-@pytest.mark.parametrize("size", [1, 5, 16, 47, 1000])
+@pairwise({"size": (1, 5, 16, 47, 1000), "k": (1, 2, 6), "dtype": NATIVE_DTYPES})
 def test_keyed_draws_are_the_ids_of_the_torch_operations(size, k, dtype):
     generator = np.random.default_rng(size + k)
     for case in range(30):

@@ -23,7 +23,7 @@ from tests.support.backends import needed_native
 from tests.support.eagle3_heads import LAYOUTS, SIZE, Layout, reference_of, write_head
 from tests.support.eagle3_histories import led
 from tests.support.models import tiny_transformer, tiny_unpacked
-from tests.support.pairwise import first_of
+from tests.support.pairwise import first_of, pairwise
 
 needed_native()
 
@@ -245,9 +245,7 @@ def test_whole_drafts_are_those_made_pass_by_pass(name, sampling, monkeypatch):
     assert whole.stats.num_drafted == single.stats.num_drafted > 50
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 8])
-@pytest.mark.parametrize("rule", ["greedy", "coupled"])
-@pytest.mark.parametrize("name", SOURCES)
+@pairwise({"name": tuple(SOURCES), "rule": ("greedy", "coupled"), "batch_size": (1, 3, 8)})
 def test_tokens_equal_plain_decodings_and_drafts_do_not_depend_on_the_batch(name, rule, batch_size):
     sampling = SAMPLINGS["greedy"] if rule == "greedy" else SAMPLINGS["sampled"]
     used = "sample_and_match" if rule == "greedy" else rule

@@ -41,7 +41,6 @@ from tests.support.whole_drafts import as_tensors
 needed_native()
 
 STATIC = {name: shape for name, shape in LARGE_SHAPES.items() if shape.paths is not None} | {"bushy": BUSHY}
-all_static = pytest.mark.parametrize("shape", STATIC.values(), ids=STATIC)
 HEATED = SamplingParams(temperature=0.0, top_k=2)
 SAMPLINGS = {"greedy": SamplingParams(), "filtered": HEATED, "warm": WARM, "narrow": NARROW}
 

@@ -22,10 +22,11 @@ from specdec.laws import Laws
 from specdec.verify import RULES, BlockVerification, MultiDraft, Standard, Traversal
 from tests.native.build import SHARED, builds
 from tests.support.backends import laws_by, needed_kernels
+from tests.support.block_law import Shape, as_draft, drafts_of, target_probs
+from tests.support.pairwise import pairwise
 
 BUILDS = builds()
 NEAR = {torch.float64: 1e-14, torch.float32: 2e-6}
-both_types = pytest.mark.parametrize("dtype", NATIVE_DTYPES, ids=str)
 
 
 @pytest.fixture(autouse=True)
@@ -108,10 +109,14 @@ class Case:
 RULES_OF = [rule for rule in RULES.values() if rule.native_judge is not None and not rule.coupled]
 
 
-@both_types
-@pytest.mark.parametrize("rule", RULES_OF, ids=lambda rule: rule.name)
-@pytest.mark.parametrize("is_drawn", [False, True], ids=["chosen", "drawn"])
-@pytest.mark.parametrize("size", [1, 2, 33, 300])
+@pairwise(
+    {
+        "rule": {rule.name: rule for rule in RULES_OF},
+        "size": (1, 2, 33, 300),
+        "is_drawn": {"chosen": False, "drawn": True},
+        "dtype": NATIVE_DTYPES,
+    }
+)
 def test_laws_are_those_of_the_rules(size: int, is_drawn: bool, rule: VerificationRule, dtype: torch.dtype):
     generator = np.random.default_rng(size)
     for at in range(24):
@@ -128,6 +133,20 @@ def test_laws_are_those_of_the_rules(size: int, is_drawn: bool, rule: Verificati
             own = following[is_reached, node].double()
             torch.testing.assert_close(own / own.sum(-1, keepdim=True), law, rtol=0, atol=NEAR[dtype])
             assert torch.equal(own > 0, law > 0), "what is rejected or not allowed has probability exactly 0"
+
+
+@pytest.mark.parametrize(("length", "accepted"), [(1, 2 / 3), (2, 11 / 9), (3, 5 / 3), (4, 166 / 81)])
+def test_of_whole_chains_the_papers_numbers_are_accepted(length: int, accepted: float):
+    p, q, shape = np.array([1 / 3, 2 / 3]), np.array([2 / 3, 1 / 3]), Shape(tuple(range(-1, length - 1)))
+    drawn = list(drafts_of(shape, q))
+    case: Any = Case.__new__(Case)
+    case.draft, case.logits = as_draft(shape, drawn, size=2), target_probs(shape, drawn, p).log()
+    case.is_greedy = np.zeros(len(drawn), dtype=np.bool_)
+    stops, _ = case.law(Way.STANDING)
+    depths = stops @ torch.arange(length + 2, dtype=torch.float64)
+    assert sum(item.probability * float(depth) for item, depth in zip(drawn, depths, strict=True)) == pytest.approx(
+        accepted, abs=1e-14
+    )
 
 
 TO_POINTS = [Standard(), MultiDraft(), BlockVerification(), Traversal()]
@@ -150,21 +169,22 @@ def test_an_id_that_was_drawn_meets_a_law_that_is_nan():
     assert not verdict.stop_probs[1].isnan().any()
 
 
-def test_a_batch_gives_each_row_the_bits_that_it_has_alone():
+@pytest.mark.parametrize("way", [Way.OFFERED, Way.STANDING])
+def test_a_batch_gives_each_row_the_bits_that_it_has_alone(way):
     whole = Case(np.random.default_rng(5), 6, 4, 100, torch.float32, True, False)
-    stops, following = whole.law(Way.OFFERED)
+    stops, following = whole.law(way)
     for row in range(6):
         own = slice(row, row + 1)
         part: Any = Case.__new__(Case)
         draft = whole.draft
         part.draft = Draft(draft.tokens[own], draft.num_nodes[own], laws=draft.laws[own])
         part.logits, part.is_greedy = whole.logits[own].contiguous(), whole.is_greedy[own]
-        alone = part.law(Way.OFFERED)
+        alone = part.law(way)
         assert torch.equal(alone[0], stops[own])
         assert torch.equal(alone[1], following[own])
 
 
-@pytest.mark.parametrize("way", [Way.OFFERED, Way.MATCHED])
+@pytest.mark.parametrize("way", [Way.OFFERED, Way.MATCHED, Way.STANDING])
 def test_every_build_gives_the_same_bits(way):
     cases = [Case(np.random.default_rng(6), 4, 5, 47, torch.float32, True, is_tree) for is_tree in (False, True)]
     for build in BUILDS:

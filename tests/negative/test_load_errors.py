@@ -68,7 +68,7 @@ def test_the_checkpoint_that_the_others_break_loads(folder: Path) -> None:
 
 
 def test_unknown_names_list_the_known_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oracles.checkpoints.loading, "EMBEDDED", tmp_path)
+    monkeypatch.setattr(oracles.checkpoints.embedded_folders, "EMBEDDED", tmp_path)
     for name in ("alpha", "beta"):
         (tmp_path / name).mkdir()
         write_config(tmp_path / name, LLAMA)

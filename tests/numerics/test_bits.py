@@ -7,7 +7,9 @@ import torch
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.eager import Transformer
 from oracles.transformer.linear import Linear
+from tests.support.backends import BITWISE_PACKS
 from tests.support.models import small_model
+from tests.support.pairwise import pairwise
 from tests.support.scoring import append
 
 SHAPES = [
@@ -28,8 +30,7 @@ def test_chunking_of_the_prompt_changes_no_bit(changes, pack):
         assert torch.equal(append(model, model.new_cache(1, 200), 0, ids, width=width), whole), width
 
 
-@pytest.mark.parametrize("changes", SHAPES)
-@pytest.mark.parametrize("batch", [2, 9, 64])
+@pairwise({"changes": SHAPES, "batch": (2, 9, 64), "pack": BITWISE_PACKS})
 def test_batch_mates_lengths_and_holes_change_no_bit(changes, batch, pack):
     model = pack(small_model(**changes))
     generator = torch.Generator().manual_seed(batch)
@@ -104,3 +105,17 @@ def test_weights_are_resident_once():
     before = model.weight_bytes
     assert before == 4 * sum(parameter.numel() for parameter in model.parameters())
     assert model.pack().weight_bytes == before
+
+
+@pytest.mark.parametrize("times", [False, True])
+def test_a_packed_layer_adds_after_its_activation(times: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    layer = Linear(24, 24, True, "silu")
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+        x, other = torch.randn(2, 9, 24, generator=generator)
+        plain = layer(x, None, other) if times else layer(x, other)
+        layer.pack()
+        packed = layer(x, None, other) if times else layer(x, other)
+    torch.testing.assert_close(packed, plain)

@@ -19,7 +19,9 @@ from oracles.quantisation.smooth import smoothing_scales
 from oracles.quantisation.stages import Stage, stages_of
 from oracles.transformer.eager import Transformer
 from tests.reference.feedback import rounded_by_feedback
+from tests.support.backends import PACKS
 from tests.support.models import FAMILIES, small_model
+from tests.support.pairwise import pairwise
 from tests.support.scoring import append
 
 IDS = torch.randint(23, (12, 40), generator=torch.Generator().manual_seed(5))
@@ -288,8 +290,7 @@ def test_every_method_quantises_every_family_the_same_each_time(method, name, fa
     assert logits(models[0]).isfinite().all()
 
 
-@pytest.mark.parametrize("method", ["gptq", "awq"])
-@pytest.mark.parametrize("family", ["llama", "gpt2", "neox"])
+@pairwise({"family": ("llama", "gpt2", "neox"), "method": ("gptq", "awq"), "any_pack": PACKS})
 def test_a_calibrated_model_scores_packed_as_it_did_before(family, method, any_pack):
     model, ids = small_model(**FAMILIES[family]), IDS[0]
     METHODS[method](model, INT8, IDS)

@@ -1,5 +1,6 @@
 """SmolLM2-135M-Instruct as it was published (``make real-test``); not run where it was not fetched."""
 
+import json
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,7 @@ import transformers
 
 import drafts
 import oracles
+from oracles.checkpoints.embedded_folders import heads_of
 from oracles.checkpoints.gguf import PUBLISHED
 from oracles.native import NativeTransformer
 from specdec import RULES, SamplingParams, SpeculativeDecoder
@@ -31,6 +33,12 @@ NUM_TOKENS, NEW = 1000, 24
 ROW = np.zeros(1, np.int64)
 # Both sum 576 to 1,536 float32 products in an order of their own, in 30 layers.
 LARGEST_DIFFERENCE = 2e-3
+# What drafts with a head, by the name of its strategy.
+HEADED: dict[str, Callable[..., DraftSource]] = {
+    "eagle3": drafts.Eagle3,
+    "block_drafter": drafts.BlockDrafter,
+    "medusa": drafts.Medusa,
+}
 # Text to ids, as the model's own tokenizer.json has them.
 IDS: dict[str, Sequence[int]] = {
     "Hello, world!": [19556, 28, 905, 17],
@@ -151,12 +159,14 @@ def test_products_of_whole_numbers_write_one_text_whatever_drafts() -> None:
 
 
 @pytest.mark.parametrize("rule", ["standard", "coupled"])
-def test_its_own_draft_writes_plain_decodings_tokens_in_fewer_passes(rule: str) -> None:
+def test_what_ships_for_it_writes_plain_decodings_tokens_in_fewer_passes(rule: str) -> None:
     whole = oracles.load("smollm2", backend="native", arithmetic="int8")
     draft = oracles.load("smol-draft", backend="native", weights="int8-dynamic")
     sampling = SamplingParams(temperature=0.8 if rule == "coupled" else 0.0)
     wanted = SpeculativeDecoder(whole, None, rule).generate(prompts(), NEW, sampling)
+    shipped = [HEADED[kind](oracles.load_head(name, whole), 3) for kind, name in heads_of("smollm2").items()]
     for source in (
+        *shipped,
         drafts.SmallTransformer(draft, 2),
         drafts.Cascade([drafts.PromptLookup(3, min_ngram=2), drafts.SmallTransformer(draft, 2)]),
     ):
@@ -180,3 +190,23 @@ def test_every_chain_of_the_registry_writes_plain_decodings_tokens(name: str, wa
 def test_every_other_source_does(name: str, way: str) -> None:
     source = OTHERS[name][way](models())
     assert decoded(source, rule_of(source), 0.0, batch_size=2) == plain()
+
+
+def test_answers_follow_a_schema_with_and_without_drafts() -> None:
+    oracle = oracles.load("smollm2", arithmetic="int8")
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 16}, "size": {"enum": ["small", "large"]}},
+        "required": ["city", "size"],
+        "additionalProperties": False,
+    }
+    prompts = [[{"role": "user", "content": f"Describe {name} as JSON."}] for name in ("Paris", "Bergen")]
+    asked = [SamplingParams(json_schema=schema), SamplingParams(json_schema=schema, temperature=1.0)]
+    plain = SpeculativeDecoder(oracle, rule="coupled").generate(prompts, 60, asked)
+    source = drafts.Cascade([drafts.Forced(max_ids=4), drafts.PromptLookup(3)])
+    drafted = SpeculativeDecoder(oracle, source, rule="coupled").generate(prompts, 60, asked)
+    assert drafted.tokens == plain.tokens
+    assert plain.texts is not None
+    assert plain.finish_reasons == ["stop", "stop"]
+    assert all(json.loads(text)["size"] in ("small", "large") for text in plain.texts)
+    assert drafted.stats.block_efficiency > 1.1

@@ -32,8 +32,8 @@ def test_weights_are_bfloat16_in_small_shards(name: str) -> None:
             assert {file.get_tensor(key).dtype for key in file.keys()} == {torch.bfloat16}  # noqa: SIM118
 
 
-def test_everything_together_is_under_60_megabytes() -> None:
-    assert sum(path.stat().st_size for path in EMBEDDED.rglob("*") if path.is_file()) < 60e6
+def test_everything_together_is_under_82_megabytes() -> None:
+    assert sum(path.stat().st_size for path in EMBEDDED.rglob("*") if path.is_file()) < 82e6
 
 
 def test_the_draft_of_smollm2_is_small_and_says_whose_vocabulary_it_reads(tmp_path, monkeypatch) -> None:

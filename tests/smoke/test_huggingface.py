@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 import oracles
 from experiments.harness.arguments import fingerprint
 from experiments.harness.models import PLACEMENT, load_model, load_own
-from oracles.checkpoints.loading import EMBEDDED
+from oracles.checkpoints.embedded_folders import EMBEDDED
 from specdec import SpeculativeDecoder
 from tests.support.hf_models import random_model
 

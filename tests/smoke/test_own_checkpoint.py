@@ -14,6 +14,7 @@ from tokenizers.pre_tokenizers import Whitespace
 import oracles
 from experiments import batching, replay
 from experiments.harness import running as harness
+from experiments.load import __main__ as load
 from experiments.strategies import STRATEGIES
 from oracles.factory.training.export import export_checkpoint
 
@@ -92,8 +93,10 @@ def test_a_script_names_its_own_option(argv: list[str]) -> None:
         harness.script("early_exit", "", argv)
 
 
-def test_batching_and_replay_end_with_the_reason(argv: list[str]) -> None:
+def test_batching_load_and_replay_end_with_the_reason(argv: list[str]) -> None:
     with pytest.raises(SystemExit, match=rf"^batching: .*{FOREIGN}$"):
         batching.main([*argv, "--batch-sizes", "2"])
+    with pytest.raises(SystemExit, match=rf"^load: .*{FOREIGN}$"):
+        load.main(argv)
     with pytest.raises(SystemExit, match=rf"^replay: --model .*{FOREIGN}$"):
         replay.main(["--oracle", argv[1]])

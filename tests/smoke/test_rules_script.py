@@ -8,8 +8,9 @@ import torch
 
 from experiments import rules
 from specdec.contracts import Draft
+from specdec.kernels import REFERENCE, best_kernels
 from specdec.laws import Laws
-from specdec.verify import RULES
+from specdec.verify import RULES, StopLaw
 
 pytestmark = pytest.mark.usefixtures("documents")
 MODELS = ["--oracle", "code-draft", "--model", "code-draft-tiny"]
@@ -24,6 +25,9 @@ def test_every_rule_stands_beside_the_optimum(capsys: pytest.CaptureFixture[str]
     judging = [name for name, rule in RULES.items() if not rule.coupled]
     assert shown[0][1:] == judging
     assert shown[1][1:] == [name for name in judging if RULES[name].trees]
+    judges = dict(re.findall(r"^\| (\w+)[^|]* \| ([\w: ]+?) +\|", chains, re.MULTILINE))
+    assert judges["typical"] == "typical"
+    assert judges["block"] == StopLaw(RULES["block"], best_kernels()).judge
     assert "typical(epsilon=0.09, delta=0.3), lossy" in chains
     assert "no lossless rule that knows the same laws keeps more than block verification" in " ".join(chains.split())
     assert "Of whole trees no optimum is known" in trees
@@ -41,9 +45,14 @@ def test_requests_too_short_for_a_draft_are_refused() -> None:
 
 def panel(draft: Draft, probs: torch.Tensor) -> rules.Kept:
     judging = {name: rule for name, rule in RULES.items() if not rule.coupled and (rule.trees or draft.is_chain)}
-    made = rules.Panel(RULES["multi_draft"], judging)
-    made(draft, probs)
-    return made.kept[0]
+    kept = []
+    for kernels in (best_kernels(), REFERENCE):
+        made = rules.Panel(RULES["multi_draft"], {name: StopLaw(rule, kernels) for name, rule in judging.items()})
+        made(draft, probs)
+        kept += made.kept
+    for name in judging:
+        assert kept[0].tokens[name] == pytest.approx(kept[1].tokens[name], abs=1e-12)
+    return kept[0]
 
 
 def test_what_is_kept_is_the_figures_of_an_example() -> None:

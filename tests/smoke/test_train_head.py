@@ -1,6 +1,7 @@
-"""The training of EAGLE-3 heads: losses, text, learning, interruption, and what is written."""
+"""The training of heads: losses, text, learning, interruption, and what is written."""
 
 import json
+import re
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -8,36 +9,35 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer
+from safetensors.torch import load_file
 
 import drafts
 import oracles
 from experiments import train_head
-from oracles.checkpoints.tokenization import end_of_text_id
 from oracles.factory.corpus import STDLIB, modules_only, read_split
 from oracles.factory.dialogues.dialogue_parts import Conversation
 from oracles.factory.dialogues.shards import Shards
-from oracles.factory.train import TOKENIZER
+from oracles.factory.training.block_distillation import BlockDistillation
+from oracles.factory.training.block_export import BlockSizes, dspark_shape, new_dspark
+from oracles.factory.training.eagle3_distillation import Eagle3Distillation
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.features import eager_reader, served_reader
-from oracles.factory.training.head_distillation import LOSSES, Eagle3Distillation, Said, ce, kl, tv
+from oracles.factory.training.head_distillation import HeadDistillation, Lesson, calibration_error
 from oracles.factory.training.head_export import describe_eagle3, new_eagle3, usual_outputs
+from oracles.factory.training.head_losses import DSPARK_LOSS, Said, bce, ce, kl, mix, read_mixture, tv
 from oracles.factory.training.head_text import HeadText, dialogues, own_text
 from oracles.factory.training.loop import LOG_FILE, STATE_FILE, Options, Trainer, run
+from oracles.factory.training.medusa_distillation import MedusaDistillation
+from oracles.factory.training.medusa_export import new_medusa
 from oracles.factory.training.recipes import RECIPES, Recipe
-from oracles.factory.training.windows import WindowPlan, Windows, token_stream
+from oracles.factory.training.windows import WindowPlan, Windows
 from oracles.heads import NativeEagle3Head
 from oracles.transformer.eager import Transformer
 from specdec import SpeculativeDecoder
 from tests.support.models import tiny_unpacked
+from tests.support.own_texts import CODE, END, STREAM, write_own_text
 
-CODE = Tokenizer.from_file(str(TOKENIZER))
-END = end_of_text_id(CODE)
-STREAM = token_stream([f"def f{i}(x):\n    return x + {i}\n" * 6 for i in range(300)], CODE)
 VOCAB = 11
-# By which factor the loss falls at least in 60 steps.
-FALLS = {"kl": 0.75, "tv": 0.9, "ce": 0.9}
 
 
 def tiny_text(length: int = 2000) -> HeadText:
@@ -50,12 +50,40 @@ def tiny_task(loss: str = "kl", target_ids: tuple[int, ...] | None = None, text:
     values = describe_eagle3(oracle, "tiny", (0, 2, 4), 24, None if ids is None else len(ids))
     written = None if ids is None else torch.tensor(ids)
     network = new_eagle3(values, oracle, written, True, 0)
-    return Eagle3Distillation(
-        oracle, network, (0, 2, 4), written, tiny_text() if text is None else text, 3, loss, 0.8, "float32"
-    )
+    learned = tiny_text() if text is None else text
+    return Eagle3Distillation(Lesson(oracle, (0, 2, 4), written, learned, 3, loss, 0.8, "float32"), network)
 
 
-def trainer(task: Eagle3Distillation, out: Path, steps: int = 60) -> Trainer:
+def tiny_medusa_task(loss: str = "kl", target_ids: None = None, text: HeadText | None = None) -> MedusaDistillation:
+    oracle = tiny_unpacked(VOCAB, torch.float32, num_layers=6)
+    learned = tiny_text() if text is None else text
+    return MedusaDistillation(Lesson(oracle, (5,), None, learned, 3, loss, 0.8, "float32"), new_medusa(oracle, 3, 1))
+
+
+def tiny_block_task(
+    loss: str = DSPARK_LOSS, target_ids: tuple[int, ...] | None = None, text: HeadText | None = None, anchors: int = 16
+) -> BlockDistillation:
+    oracle, ids = tiny_unpacked(VOCAB, torch.float32, num_layers=6), None if target_ids is None else target_ids
+    written = None if ids is None else torch.tensor(ids)
+    sizes = BlockSizes(2, 24, 3, 4, "bce" in loss)
+    shape = dspark_shape(oracle, sizes, (0, 2, 4), 10, VOCAB if ids is None else len(ids), True)
+    learned = tiny_text() if text is None else text
+    lesson = Lesson(oracle, (0, 2, 4), written, learned, 3, loss, 0.8, "float32")
+    return BlockDistillation(lesson, new_dspark(shape, oracle, written, 0), shape, anchors)
+
+
+TASKS = {"eagle3": tiny_task, "dspark": tiny_block_task, "medusa": tiny_medusa_task}
+# What is learned, and by which factor the loss falls at least in 60 steps.
+LEARNED = [
+    ("eagle3", "kl", 0.75),
+    ("eagle3", "tv", 0.9),
+    ("eagle3", "ce", 0.9),
+    ("dspark", DSPARK_LOSS, 0.9),
+    ("medusa", "kl", 0.9),
+]
+
+
+def trainer(task: HeadDistillation, out: Path, steps: int = 60) -> Trainer:
     out.mkdir(exist_ok=True)
     recipe = Recipe(task.oracle.config, steps, matrix_rate=1e-2, other_rate=1e-2, warmup_steps=5)
     windows = Windows(WindowPlan(256, 32, 32, long_share=0.0), torch.arange(len(task.text.ids)), 0)
@@ -76,25 +104,49 @@ def test_losses_are_taken_from_the_whole_law() -> None:
     assert ce(said).item() == pytest.approx(-(learnt[0, 0] + learnt[1, 1] + learnt[3, 3]).item() / 3, abs=1e-6)
 
 
-@pytest.mark.parametrize("loss", sorted(LOSSES))
-def test_a_head_learns_and_the_oracle_stays(loss: str, tmp_path: Path) -> None:
+def test_mixtures_are_sums_of_what_they_name() -> None:
+    learnt, taught = (torch.randn(5, 4, generator=torch.Generator().manual_seed(i)).log_softmax(-1) for i in (0, 1))
+    said = Said(learnt, taught, torch.tensor([0, 1, -1, 3, -1]), torch.zeros(5), torch.full((5,), 0.3))
+    assert read_mixture(DSPARK_LOSS) == {"ce": 0.1, "tv": 0.9, "bce": 1.0}
+    expected = 0.1 * ce(said) + 0.9 * tv(said) + bce(said)
+    assert mix(read_mixture(DSPARK_LOSS), said).item() == pytest.approx(expected.item(), abs=1e-6)
+    chance = torch.minimum(learnt.exp(), taught.exp()).sum(-1)
+    nats = -(chance * torch.tensor(0.3).log() + (1 - chance) * torch.tensor(0.7).log()).mean()
+    assert bce(said).item() == pytest.approx(nats.item(), abs=1e-5)
+    for wrong in ("mse", "kl+", "kl+kl", "2*", "-1*kl"):
+        with pytest.raises(ValueError, match=f"loss is '{re.escape(wrong)}'; choose one of kl, tv, ce, bce, or a sum"):
+            read_mixture(wrong)
+    with pytest.raises(ValueError, match="loss 'bce' is of a head that tells confidences"):
+        bce(replace(said, believed=None))
+
+
+def test_the_calibration_error_is_the_gap_of_bins() -> None:
+    told, found = torch.tensor([0.05, 0.07, 0.95, 0.99, 1.0]), torch.tensor([0.0, 1.0, 1.0, 1.0, 0.0])
+    expected = (abs(0.12 - 1.0) + abs(2.94 - 2.0)) / 5
+    assert calibration_error(told, found) == pytest.approx(expected)
+    assert calibration_error(found, found) == 0.0
+
+
+@pytest.mark.parametrize(("kind", "loss", "falls"), LEARNED)
+def test_a_head_learns_and_the_oracle_stays(kind: str, loss: str, falls: float, tmp_path: Path) -> None:
     # The text is what the oracle finds likeliest, so that all three losses have something to learn.
     oracle, ids = tiny_unpacked(VOCAB, torch.float32, num_layers=6), tiny_text().ids.view(-1, 50).long()
     said = oracle(ids).argmax(-1)
     text = HeadText(torch.cat([ids[:, :25], said[:, 24:-1]], 1).flatten().int(), torch.ones(2000, dtype=torch.bool))
-    task = tiny_task(loss, text=text)
+    task = TASKS[kind](loss, text=text)
     before = {name: value.clone() for name, value in task.oracle.state_dict().items()}
     places = task.text.spread(8, 32)
     first, untrained = task.loss(places).item(), task.acceptance(task.text, places)
     run(trainer(task, tmp_path))
     trained = task.acceptance(task.text, places)
-    assert task.loss(places).item() < FALLS[loss] * first
+    assert task.loss(places).item() < falls * first
     assert loss == "ce" or trained["drawn_1"] > untrained["drawn_1"] + 0.05
     assert all(torch.equal(value, before[name]) for name, value in task.oracle.state_dict().items())
 
 
-def test_acceptance_is_one_less_total_variation_of_the_first_step() -> None:
-    task = tiny_task("tv", (0, 2, 3, 7))
+@pytest.mark.parametrize("make", [tiny_task, tiny_block_task])
+def test_acceptance_is_one_less_total_variation_of_the_first_step(make) -> None:
+    task = make("tv", (0, 2, 3, 7))
     places = task.text.spread(4, 32)
     task.weights = [1.0, 0.0, 0.0]
     assert task.acceptance(task.text, places)["drawn_1"] == pytest.approx(1 - task.loss(places).item(), abs=1e-6)
@@ -107,17 +159,38 @@ def test_only_what_counts_is_learned() -> None:
     task = tiny_task(text=text)
     row = torch.arange(33).unsqueeze(0)
     first = task.loss(row).item()
-    assert [len(said.learnt) for said in task._said(row, text)] == [2, 1, 0]
+    assert [len(said.learnt) for said in task.said(row, text)] == [2, 1, 0]
     text.ids[23:] = (text.ids[23:] + 1) % VOCAB
     assert task.loss(row).item() == first
     text.counts[:] = False
     assert task.loss(row).item() == 0.0
 
 
-def test_an_interrupted_run_is_saved_and_goes_on_with_the_same_bits(tmp_path: Path) -> None:
-    whole = trainer(tiny_task(), tmp_path / "whole", 8)
+def test_blocks_learn_in_mixed_precision() -> None:
+    task = tiny_block_task()
+    places = task.text.spread(2, 32)
+    whole = task.loss(places)
+    task.lesson = replace(task.lesson, precision="bfloat16")
+    narrow = task.loss(places)
+    narrow.backward()
+    assert narrow.item() == pytest.approx(whole.item(), rel=0.02)
+    assert all(parameter.grad is not None for parameter in task.model.parameters())
+
+
+def test_anchors_are_spread_over_what_counts() -> None:
+    counts = torch.zeros(2, 33, dtype=torch.bool)
+    counts[0, 10:31], counts[1, 2] = True, True
+    roots = tiny_block_task(anchors=5).roots(counts)
+    assert roots.row.tolist() == [0] * 5 + [1]
+    # A block of three from 29 on would draft id 32, the last.
+    assert roots.at.tolist() == [9, 14, 19, 24, 29, 1]
+
+
+@pytest.mark.parametrize("make", TASKS.values())
+def test_an_interrupted_run_is_saved_and_goes_on_with_the_same_bits(make, tmp_path: Path) -> None:
+    whole = trainer(make(), tmp_path / "whole", 8)
     run(whole)
-    parts = trainer(tiny_task(), tmp_path / "parts", 8)
+    parts = trainer(make(), tmp_path / "parts", 8)
 
     def interrupt(num_done: int) -> dict[str, float]:
         if num_done == 3:
@@ -127,7 +200,7 @@ def test_an_interrupted_run_is_saved_and_goes_on_with_the_same_bits(tmp_path: Pa
     with pytest.raises(KeyboardInterrupt):
         run(parts, interrupt)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    again = trainer(tiny_task(), tmp_path / "parts", 8)
+    again = trainer(make(), tmp_path / "parts", 8)
     again.resume()
     assert again.num_done == 3
     run(again)
@@ -141,7 +214,7 @@ def test_an_interrupted_run_is_saved_and_goes_on_with_the_same_bits(tmp_path: Pa
 def code_oracle(folder: Path) -> Path:
     config = RECIPES["tiny"].recipe.config
     export_checkpoint(Transformer(config, seed=0).state_dict(), config, CODE, folder / "oracle")
-    save_file({"tokens": STREAM}, folder / "own.safetensors")
+    write_own_text(folder / "own.safetensors")
     return folder / "oracle"
 
 
@@ -174,8 +247,33 @@ def test_the_script_goes_on_where_it_stopped_and_writes_a_head_that_drafts(tmp_p
     with pytest.raises(SystemExit, match="give --lm-head own"):
         train_head.main([*argv, "--out", str(tmp_path / "other"), "--oracle", str(tmp_path / "untied")])
     with pytest.raises(SystemExit, match="less than a window"):
-        train_head.main([*argv, "--out", str(tmp_path / "other"), "--unroll", "32"])
+        train_head.main([*argv, "--out", str(tmp_path / "other"), "--num-draft-tokens", "32"])
+    with pytest.raises(SystemExit, match=r"--markov-rank is of --kind dspark: leave it out with --kind eagle3"):
+        train_head.main([*argv, "--out", str(tmp_path / "other"), "--markov-rank", "4"])
+    with pytest.raises(SystemExit, match=r"--loss bce: bce is of a head that tells confidences: --kind dspark"):
+        train_head.main([*argv, "--out", str(tmp_path / "other"), "--loss", "bce"])
     assert not (tmp_path / "other" / STATE_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "source"),
+    [
+        ("dspark", ["--vocab-size", "64", "--own-layers", "1"], drafts.BlockDrafter),
+        ("dspark", ["--lm-head", "own", "--loss", "tv"], drafts.BlockDrafter),
+        ("medusa", [], drafts.Medusa),
+    ],
+)
+def test_heads_of_other_kinds_are_written_in_formats_that_load(kind: str, given, source, tmp_path: Path) -> None:
+    where = code_oracle(tmp_path)
+    argv = ["--kind", kind, "--oracle", str(where), "--own-text", str(tmp_path / "own.safetensors"), *given]
+    sizes = "--steps 2 --window 32 --step-tokens 64 --dev-windows 2 --num-draft-tokens 3 --precision float32"
+    train_head.main([*argv, *sizes.split(), "--out", str(tmp_path / "run")])
+    oracle = oracles.load(where)
+    head = oracles.load_head(tmp_path / "run" / "head", oracle)
+    assert head.num_laws == 3
+    prompt = [STREAM[:9].tolist()]
+    drafted = SpeculativeDecoder(oracle, source(head)).generate(prompt, 12)
+    assert drafted.tokens == SpeculativeDecoder(oracle).generate(prompt, 12).tokens
 
 
 def test_texts_are_split_by_hash_and_joined() -> None:
@@ -200,7 +298,7 @@ def text_of(conversation: Conversation) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_own_text_is_held_out_by_its_beginnings(tmp_path: Path) -> None:
-    save_file({"tokens": STREAM}, tmp_path / "own.safetensors")
+    write_own_text(tmp_path / "own.safetensors")
     learned, held = (own_text(tmp_path / "own.safetensors", END, held_out=out) for out in (False, True))
     count = sum(int((text.ids == END).sum()) for text in (learned, held))
     assert count == 300

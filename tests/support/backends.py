@@ -1,12 +1,17 @@
 """What a machine must have for tests of native code, and how a test does without."""
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
 
+from oracles import Transformer
+from oracles.graphed import GraphedTransformer
 from oracles.native import NativeTransformer, NativeUnavailable
+from oracles.transformer import eager
 from specdec.contracts import Oracle
 from specdec.kernels import NativeKernels, native, native_kernels
 
@@ -17,6 +22,34 @@ def needed_native() -> None:
         NativeTransformer.check()
     except NativeUnavailable as reason:
         pytest.skip(f"no native pass here: {reason}", allow_module_level=True)
+
+
+_BITWISE: set[str] = set()
+
+
+def pack_eagerly(model: Transformer) -> Transformer:
+    """Pack a model; the check of its bits, most of the work, is made until it holds for one with equal weights."""
+    if model.weight_type != "float32":  # quantised, or of a type that promises no bits
+        return model.pack()
+    weights = b"".join(part.detach().numpy().tobytes() for part in model.parameters())
+    key = f"{model.config} {hashlib.sha256(weights).hexdigest()}"
+    with pytest.MonkeyPatch.context() as patch:
+        if key in _BITWISE:
+            patch.setattr(eager, "scores_are_bitwise", lambda _: True)
+        model.pack()
+    if model.bitwise:
+        _BITWISE.add(key)
+    return model
+
+
+def _pack_natively(model: Transformer) -> NativeTransformer:
+    needed_native()
+    return NativeTransformer(model)
+
+
+# How a transformer is prepared for inference on a backend; those whose scores are bitwise.
+BITWISE_PACKS: dict[str, Callable[[Transformer], Any]] = {"eager": pack_eagerly, "native": _pack_natively}
+PACKS = BITWISE_PACKS | {"graphed": lambda model: GraphedTransformer(pack_eagerly(model))}
 
 
 def needed_kernels() -> NativeKernels:

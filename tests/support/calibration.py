@@ -17,6 +17,7 @@ NUM_COMPARISONS = {
     "draws without replacement": 2,
     "coupled draws agree": 1,
     "check_lossless by samples": 3,
+    "gaps of arrivals": 1,
 }
 LEVEL = SUITE_FALSE_ALARM / sum(NUM_COMPARISONS.values())
 

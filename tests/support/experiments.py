@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 import oracles
 from experiments.harness import running as harness
-from oracles.checkpoints.loading import EMBEDDED
+from oracles.checkpoints.embedded_folders import EMBEDDED
 from oracles.factory.training.export import export_checkpoint
 from tests.support.eagle3_heads import Layout, write_head
 from tests.support.head_folders import block_folder, medusa_folder

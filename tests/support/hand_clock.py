@@ -18,10 +18,15 @@ class HandClock:
 
 
 @contextmanager
-def clock_of(*modules: ModuleType) -> Iterator[HandClock]:
-    """Give a clock that some modules read in place of ``time.perf_counter``, and that nobody sleeps by."""
+def clock_of(*modules: ModuleType, sleeping: bool = False) -> Iterator[HandClock]:
+    """Give a clock that some modules read in place of ``time.perf_counter``.
+
+    Args:
+        modules: whose ``time`` it takes the place of.
+        sleeping: whether who sleeps lets time go by; if not, nobody sleeps by it.
+    """
     clock = HandClock()
-    time = SimpleNamespace(perf_counter=lambda: clock.now, sleep=lambda seconds: clock.spend(0.0))
+    time = SimpleNamespace(perf_counter=lambda: clock.now, sleep=lambda seconds: clock.spend(seconds * sleeping))
     patches = [patch.object(module, "time", time) for module in modules]
     for one in patches:
         one.start()

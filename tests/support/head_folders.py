@@ -331,11 +331,17 @@ class MedusaReference:
 
     def __init__(self, folder: HeadFolder, oracle: Any, norm: Any) -> None:
         self.oracle, self.facts, self.norm = oracle, folder.facts, norm
+        self._states: dict[tuple[int, ...], Tensor] = {}
+
+    def state(self, ids: list[int]) -> Tensor:
+        if tuple(ids) not in self._states:
+            last = self.oracle.hidden_layers - 1
+            self._states[tuple(ids)] = self.norm(whole_features(self.oracle, ids[:-1], (last,))[-1]).detach()
+        return self._states[tuple(ids)]
 
     def logits(self, ids: list[int], path: list[int]) -> Tensor:
         """Return ``[V]`` the logits of the token after ``ids`` and the drafted ``path``."""
-        facts, last = self.facts, self.oracle.hidden_layers - 1
-        state = self.norm(whole_features(self.oracle, ids[:-1], (last,))[-1]).detach()
+        facts, state = self.facts, self.state(ids)
         if facts["layout"] == "original":
             return medusa.head_logits(facts["weights"], len(path), facts["num_layers"], state)
         size = self.oracle.vocab_size

@@ -3,6 +3,7 @@
 import torch
 
 from oracles import Transformer, TransformerConfig
+from tests.support.backends import pack_eagerly
 
 
 def tiny_unpacked(vocab_size: int = 4, dtype: torch.dtype = torch.float64, seed: int = 0, **options) -> Transformer:
@@ -19,14 +20,14 @@ def tiny_unpacked(vocab_size: int = 4, dtype: torch.dtype = torch.float64, seed:
 
 
 def tiny_transformer(
-    vocab_size: int = 4, dtype: torch.dtype = torch.float64, seed: int = 0, pack=Transformer.pack, **options
+    vocab_size: int = 4, dtype: torch.dtype = torch.float64, seed: int = 0, pack=pack_eagerly, **options
 ) -> Transformer:
     """Return the transformer of ``tiny_unpacked``, packed."""
     return pack(tiny_unpacked(vocab_size, dtype, seed, **options))
 
 
 def rough_view(
-    vocab_size: int = 4, dtype: torch.dtype = torch.float64, seed: int = 0, pack=Transformer.pack, **options
+    vocab_size: int = 4, dtype: torch.dtype = torch.float64, seed: int = 0, pack=pack_eagerly, **options
 ) -> Transformer:
     """Return the transformer of ``tiny_transformer`` with weights rounded to halves: a view of it with other laws."""
     model = tiny_unpacked(vocab_size, dtype, seed, **options)

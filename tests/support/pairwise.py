@@ -22,6 +22,13 @@ def pairwise(axes: Mapping[str, Axis], only: Callable[..., bool] = lambda *_: Tr
     return _parametrised(axes, named, only, set(covering([list(axis) for axis in named], only)))
 
 
+def chosen(axes: Mapping[str, Axis], meetings: Callable[..., set[Any]]) -> pytest.MarkDecorator:
+    """Return a parametrisation with the whole product, in whose quick part all occurs that meets in a combination."""
+    named = _named(axes)
+    quick = cover(list(itertools.product(*named)), lambda names: meetings(*names))
+    return _parametrised(axes, named, lambda *_: True, set(quick))
+
+
 def diagonal(axes: Mapping[str, Axis]) -> pytest.MarkDecorator:
     """Return a parametrisation with the whole product, in whose quick part each value occurs: for dear tests."""
     named = _named(axes)
@@ -54,12 +61,13 @@ def covering(axes: Sequence[Sequence[Any]], only: Callable[..., bool] = lambda *
 
 def cover(cases: Sequence[Case], pairs_of: Callable[[Case], set[Any]]) -> list[Case]:
     """Return some of the cases, with all pairs that any of them has; those that add most are taken first."""
-    missing, chosen = set().union(*map(pairs_of, cases)), []
-    for gain in range(max(map(len, map(pairs_of, cases)), default=0), 0, -1):
-        for case in cases:
-            if missing and len(missing & pairs_of(case)) >= gain:
+    found = [pairs_of(case) for case in cases]
+    missing, chosen = set().union(*found), []
+    for gain in range(max(map(len, found), default=0), 0, -1):
+        for case, pairs in zip(cases, found, strict=True):
+            if len(missing & pairs) >= gain:
                 chosen.append(case)
-                missing -= pairs_of(case)
+                missing -= pairs
     return chosen
 
 

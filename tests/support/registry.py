@@ -173,6 +173,12 @@ OTHERS: dict[str, dict[str, Callable[[Models], DraftSource]]] = {
             m.other, drafts.OtherVocabulary(m.model, 2, tokenizers=letters_of(m.model)), 3
         ),
     },
+    "Forced": {
+        "merged": lambda m: drafts.Merged([drafts.Forced(3), drafts.PromptLookup(2)]),
+        "nearly forced, then a model": lambda m: drafts.Cascade(
+            [drafts.Forced(3, max_ids=2), drafts.SmallTransformer(m.model, 2)]
+        ),
+    },
     "Lookahead": {
         "default": lambda m: drafts.Lookahead(),
         "no prompt": lambda m: drafts.Lookahead(window=4, ngram=3, guesses=2, pool_size=5, from_prompt=False),

@@ -3,6 +3,8 @@
 import numpy as np
 import torch
 
+from specdec.contracts import Oracle
+
 
 def append(model, cache, row: int, ids: torch.Tensor, width: int = 64) -> torch.Tensor:
     """Score and commit ``ids`` on one row in chunks; return the logits of every one."""
@@ -28,3 +30,22 @@ def path_to(parents: torch.Tensor, node: int) -> list[int]:
         path.append(node)
         node = int(parents[node])
     return path[::-1]
+
+
+def nodes_unlike_their_paths(model: Oracle) -> list[tuple[int, int]]:
+    """Return (row, node) of two ragged trees whose logits have other bits than those of its path as a chain, alone."""
+    generator = torch.Generator().manual_seed(7)
+    ids = torch.randint(23, (60,), generator=generator)
+    tokens, parents = torch.randint(23, (2, 30), generator=generator), random_tree(2, 30, generator)
+    cache = model.new_cache(3, 128)
+    append(model, cache, 0, ids, width=17)
+    append(model, cache, 1, ids[:9], width=1)
+    logits = model.score(tokens, parents, torch.tensor([30, 12]), cache, np.array([0, 1])).logits
+    found = []
+    for row, node in ((0, 0), (0, 13), (0, 29), (1, 11)):
+        path = path_to(parents[row], node)
+        again = model.new_cache(1, 128)
+        append(model, again, 0, ids[: (60, 9)[row]], width=64)
+        if not torch.equal(logits[row][path], append(model, again, 0, tokens[row, path], width=1)):
+            found.append((row, node))
+    return found

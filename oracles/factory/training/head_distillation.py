@@ -1,125 +1,131 @@
-"""EAGLE-3 heads in training: they learn an oracle's laws by running on over their own features."""
+"""Heads in training: they learn what a frozen oracle says of the tokens that they will draft."""
 
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from oracles.factory.training.features import Reader, eager_reader
 from oracles.factory.training.head_export import head_rows
+from oracles.factory.training.head_losses import Said, mix, read_mixture
 from oracles.factory.training.head_text import HeadText
 from oracles.factory.training.precision import autocast
-from oracles.factory.training.unrolled import unroll
-from oracles.heads import Eagle3Network
 from oracles.transformer.draft_vocabulary import column_of_id
 from oracles.transformer.eager import Transformer
 
 
-@dataclass(frozen=True)
-class Said:
-    """What head and oracle say at M places.
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """What a head learns from, whatever its kind.
 
     Attributes:
-        learnt: ``[M, R]`` log-probabilities of the head, over the ids that it writes.
-        taught: ``[M, R]`` those of the oracle's whole law, at the same ids.
-        next_column: ``[M]`` the column of the id that the text has there, -1 if the head does not write it.
-        likeliest_column: ``[M]`` that of the oracle's likeliest id, likewise.
-    """
-
-    learnt: Tensor
-    taught: Tensor
-    next_column: Tensor
-    likeliest_column: Tensor
-
-
-def kl(said: Said) -> Tensor:
-    """Return KL(oracle || head) in nats a place; what the oracle expects of ids that the head cannot write is left out.
-
-    The head's law is zero there, and the divergence infinite whatever the head learns.
-    """
-    probs = said.taught.exp()
-    return (probs * (said.taught - said.learnt)).sum(-1).mean()
-
-
-def tv(said: Said) -> Tensor:
-    """Return the total variation from the oracle's whole law: 1 less the probability that a drawn token stands."""
-    probs = said.taught.exp()
-    return ((said.learnt.exp() - probs).abs().sum(-1) + 1 - probs.sum(-1)).mean() / 2
-
-
-def ce(said: Said) -> Tensor:
-    """Return the cross entropy of the text's own ids, in nats a place; ids that the head cannot write are left out."""
-    written = said.next_column >= 0
-    picked = said.learnt.gather(1, said.next_column.clamp(min=0).unsqueeze(1))[:, 0]
-    return -(picked * written).sum() / written.sum().clamp(min=1)
-
-
-LOSSES: dict[str, Callable[[Said], Tensor]] = {"kl": kl, "tv": tv, "ce": ce}
-
-
-class Eagle3Distillation:
-    """A head that learns what a frozen oracle says (``oracles.factory.training.tasks.Task``).
-
-    Rows are places in a text, T + 1 side by side, and no ids. Features and laws come of one pass of the oracle. The
-    loss is that of the first node and of those which the head reaches by its own features, weighted ``discount ** j``.
-
-    Args:
-        oracle: in training form, on the device; its weights stay as they are.
-        network: of ``new_eagle3``.
-        layers: whose outputs it reads.
-        target_ids: what it writes; None: all ids.
+        oracle: in training form, on the device.
+        layers: whose outputs the head reads.
+        target_ids: ``[R]`` what it writes; None: all ids.
         text: what is read.
-        num_steps: nodes of a chain, k.
-        loss: a key of ``LOSSES``.
-        discount: by which a further node counts less.
+        num_steps: tokens that a draft has, k.
+        loss: as ``read_mixture`` reads it.
+        discount: by which a further token counts less.
         precision: of the matrix products.
         read: the pass that features and laws come of; None: the oracle's own, in that precision.
 
     Raises:
         ValueError: an unknown loss.
-
-    Source: Li et al. 2025 (EAGLE-3, arXiv 2503.01840); total variation: Zhou et al. 2023 (arXiv 2310.08461).
     """
 
-    def __init__(
-        self,
-        oracle: Transformer,
-        network: Eagle3Network,
-        layers: tuple[int, ...],
-        target_ids: Tensor | None,
-        text: HeadText,
-        num_steps: int,
-        loss: str,
-        discount: float,
-        precision: str,
-        read: Reader | None = None,
-    ) -> None:
-        if loss not in LOSSES:
-            raise ValueError(f"loss is {loss!r}; choose one of {', '.join(LOSSES)}")
-        ids = torch.arange(oracle.vocab_size) if target_ids is None else target_ids
-        self.oracle, self.model, self.text = oracle.requires_grad_(False), network, text
-        self.num_steps, self.precision = num_steps, precision
-        self._read = eager_reader(oracle, layers) if read is None else read
-        self._loss, self.weights = LOSSES[loss], [discount**step for step in range(num_steps)]
-        self.target_ids = ids.to(oracle.device)
+    oracle: Transformer
+    layers: tuple[int, ...]
+    target_ids: Tensor | None
+    text: HeadText
+    num_steps: int
+    loss: str
+    discount: float
+    precision: str
+    read: Reader | None = None
+
+    def __post_init__(self) -> None:
+        read_mixture(self.loss)
+
+    @property
+    def num_written(self) -> int:
+        """Ids that the head writes."""
+        return self.oracle.vocab_size if self.target_ids is None else len(self.target_ids)
+
+
+@dataclass(frozen=True)
+class Roots:
+    """The pending tokens after which a head drafts in training.
+
+    Attributes:
+        row: ``[N]`` the window of each.
+        at: ``[N]`` its place in that window, 1 at least: hidden states are known of the places before it.
+    """
+
+    row: Tensor
+    at: Tensor
+
+
+# What a head says after some of the roots, ``[N]`` bool: logits ``[M, R]``, and chances ``[M]`` if it tells any.
+Drafted = Callable[[Tensor], tuple[Tensor, Tensor | None]]
+
+
+class HeadDistillation(ABC):
+    """A head that learns what a frozen oracle says (``oracles.factory.training.tasks.Task``).
+
+    Rows are places in a text, T + 1 side by side, and no ids. Features and laws come of one pass of the oracle over a
+    window, whatever number of drafts begins in it. Drafted token j is learned beside the text's own tokens before it,
+    and counts ``discount ** j``.
+
+    Args:
+        lesson: what it learns from; the oracle's weights stay as they are.
+        network: in training form.
+
+    Source: total variation as a loss: Zhou et al. 2023 (arXiv 2310.08461).
+    """
+
+    def __init__(self, lesson: Lesson, network: nn.Module) -> None:
+        oracle, ids = lesson.oracle.requires_grad_(False), lesson.target_ids
+        self.lesson, self.oracle, self.model, self.text = lesson, oracle, network, lesson.text
+        self.num_steps, self._mixture = lesson.num_steps, read_mixture(lesson.loss)
+        self.weights = [lesson.discount**step for step in range(lesson.num_steps)]
+        self._read = eager_reader(oracle, lesson.layers) if lesson.read is None else lesson.read
+        self.target_ids = (torch.arange(oracle.vocab_size) if ids is None else ids).to(oracle.device)
         self.column_of = column_of_id(self.target_ids, oracle.vocab_size)
-        self._borrowed = head_rows(oracle, ids) if network.lm_head is None else None
-        self.identity = (
-            f"eagle3 head by {loss}, {num_steps} steps, discount {discount}, layers {layers}, {len(ids)} ids, "
-            f"{'own' if self._borrowed is None else 'borrowed'} head, {len(text.ids)} tokens of text"
-            f"{'' if read is None else ', served'}"
-        )
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """What a resumed run must share beside recipe and batches."""
+
+    @abstractmethod
+    def roots(self, counts: Tensor) -> Roots:
+        """Return where drafts begin in windows, of whose T + 1 ids ``counts`` ``[B, T + 1]`` says which count.
+
+        The last token of a draft is one of these ids.
+        """
+
+    @abstractmethod
+    def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
+        """Yield what the head says of each of ``num_steps`` tokens after the roots.
+
+        Args:
+            layers: the oracle's hidden states ``[B, T, D]``, one a layer.
+            inputs: ``[B, T]`` ids.
+            roots: of ``roots``.
+        """
 
     def loss(self, rows: Tensor) -> Tensor:
-        """Return the loss of places ``[B, T + 1]``, in nats (total variation: a probability) per counted token."""
+        """Return the loss of places ``[B, T + 1]``, in the mixture's units per counted token."""
         parts = [
-            weight * self._loss(said)
-            for weight, said in zip(self.weights, self._said(rows, self.text), strict=True)
+            weight * mix(self._mixture, said)
+            for weight, said in zip(self.weights, self.said(rows, self.text), strict=True)
             if len(said.learnt)
         ]
-        return torch.stack(parts).sum() / sum(self.weights) if parts else self.model.norm.weight.sum() * 0
+        nothing = next(self.model.parameters()).sum() * 0
+        return torch.stack(parts).sum() / sum(self.weights) if parts else nothing
 
     @torch.no_grad()
     def acceptance(self, text: HeadText, places: Tensor) -> dict[str, float]:
@@ -131,47 +137,102 @@ class Eagle3Distillation:
 
         Returns:
             "greedy_j", the share of places at which the likeliest ids of both are the same, and "drawn_j", the
-            probability that a drawn token stands, for j = 1 .. ``num_steps``; NaN if nothing counts.
+            probability that a drawn token stands, for j = 1 .. ``num_steps``; NaN if nothing counts. Of a head that
+            tells confidences also "miscalibrated_j", see ``calibration_error``.
         """
-        sums = torch.zeros(3, self.num_steps, dtype=torch.float64)
+        same: list[list[Tensor]] = [[] for _ in range(self.num_steps)]
+        stands: list[list[Tensor]] = [[] for _ in range(self.num_steps)]
+        believed: list[list[Tensor]] = [[] for _ in range(self.num_steps)]
         for row in torch.split(places, 1):
-            for step, said in enumerate(self._said(row.to(self.oracle.device), text)):
-                same = said.learnt.argmax(-1) == said.likeliest_column
-                kept = torch.minimum(said.learnt, said.taught).exp().sum(-1)
-                sums[:, step] += torch.stack([same.sum(), kept.sum(), torch.tensor(len(kept))]).double().cpu()
+            for step, said in enumerate(self.said(row.to(self.oracle.device), text)):
+                same[step].append((said.learnt.argmax(-1) == said.likeliest_column).double().cpu())
+                stands[step].append(said.stands.double().cpu())
+                believed[step] += [] if said.believed is None else [said.believed.double().cpu()]
         found = {}
-        for step, (same_sum, kept_sum, count) in enumerate(sums.t().tolist(), start=1):
-            found[f"greedy_{step}"] = same_sum / count if count else float("nan")
-            found[f"drawn_{step}"] = kept_sum / count if count else float("nan")
+        for step in range(self.num_steps):
+            kept = torch.cat(stands[step])
+            found[f"greedy_{step + 1}"] = torch.cat(same[step]).mean().item()
+            found[f"drawn_{step + 1}"] = kept.mean().item()
+            if believed[step]:
+                found[f"miscalibrated_{step + 1}"] = calibration_error(torch.cat(believed[step]), kept)
         return found
 
-    def _said(self, rows: Tensor, text: HeadText) -> Iterator[Said]:
-        """Yield what is said after each step, at the places that count."""
+    def said(self, rows: Tensor, text: HeadText) -> Iterator[Said]:
+        """Yield what head and oracle say at each drafted position of windows of a text, where all ids count."""
         places = rows.cpu()
         ids, counts = text.ids[places].long().to(rows.device), text.counts[places].to(rows.device)
-        inputs, reach = ids[:, :-1], ids.shape[1] - 1 - self.num_steps
-        with autocast(rows.device.type, self.precision):
+        inputs = ids[:, :-1]
+        with autocast(rows.device.type, self.lesson.precision):
             with torch.no_grad():
                 found = [(*self._taught(logits), *layers) for layers, logits in self._read(inputs)]
                 taught, likeliest, *layers = (torch.stack(part) for part in zip(*found, strict=True))
-            known = torch.ones_like(counts[:, :reach])
-            for step, stream in enumerate(unroll(self.model, self.oracle.embed, layers, inputs, self.num_steps)):
-                # Root r says token r + 2 + step, of which the oracle says its law one place before.
-                known = known & counts[:, 2 + step : 2 + step + reach]
-                law = slice(1 + step, 1 + step + reach)
-                learnt = self._written(self.model.norm(stream[known])).float().log_softmax(-1)
-                after = self.column_of[ids[:, 2 + step : 2 + step + reach][known]]
-                yield Said(learnt, taught[:, law][known], after, self.column_of[likeliest[:, law][known]])
+            roots = self.roots(counts)
+            known = torch.ones_like(roots.at, dtype=torch.bool)
+            for step, drafted in enumerate(self.draft(layers, inputs, roots)):
+                # The token after the root and ``step`` others, of which the oracle says its law one place before.
+                known = known & counts[roots.row, roots.at + 1 + step]
+                row, at = roots.row[known], roots.at[known] + step
+                logits, believed = drafted(known)
+                after = self.column_of[ids[row, at + 1]]
+                likely = self.column_of[likeliest[row, at]]
+                yield Said(logits.float().log_softmax(-1), taught[row, at], after, likely, believed)
 
     def _taught(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return the oracle's log-probabilities ``[T, R]`` of the written ids and its likeliest ids ``[T]``."""
         return logits[:, self.target_ids] - logits.logsumexp(-1, keepdim=True), logits.argmax(-1)
 
-    def _written(self, normed: Tensor) -> Tensor:
-        """Return logits ``[M, R]`` of the ids that the head writes."""
+
+def every_root(counts: Tensor, num_steps: int) -> Roots:
+    """Return all places of windows but the first after which a draft of ``num_steps`` tokens fits."""
+    num_rows, reach = len(counts), counts.shape[1] - 1 - num_steps
+    row = torch.arange(num_rows, device=counts.device).repeat_interleave(reach)
+    return Roots(row, torch.arange(1, 1 + reach, device=counts.device).repeat(num_rows))
+
+
+class ReadOut:
+    """Logits of the ids that a head writes: by rows of its own, or by those of the oracle.
+
+    Args:
+        lesson: whose oracle lends rows.
+        own: the head's own layer; None: it has none.
+    """
+
+    def __init__(self, lesson: Lesson, own: nn.Module | None) -> None:
+        ids = torch.arange(lesson.oracle.vocab_size) if lesson.target_ids is None else lesson.target_ids
+        self._own, self._count = own, len(ids)
+        self._borrowed = head_rows(lesson.oracle, ids) if own is None else None
+
+    @property
+    def whose(self) -> str:
+        """ "own" or "borrowed"."""
+        return "own" if self._borrowed is None else "borrowed"
+
+    def __call__(self, normed: Tensor) -> Tensor:
+        """Return ``[M, R]`` of normed streams ``[M, H]``."""
         rows = self._borrowed
         if rows is None:
-            assert self.model.lm_head is not None
-            assert self.model.lm_head.weight is not None
-            rows = self.model.lm_head.weight[: len(self.target_ids)]
+            assert self._own is not None
+            weight = self._own.weight
+            assert isinstance(weight, Tensor)
+            rows = weight[: self._count]
         return functional.linear(normed, rows)
+
+
+def calibration_error(told: Tensor, found: Tensor, bins: int = 10) -> float:
+    """Return the expected calibration error of chances ``[M]``: over equal bins, the mean distance from what was found.
+
+    Args:
+        told: chances in 0..1.
+        found: ``[M]`` what they were of: 0 and 1, or probabilities.
+        bins: of equal width.
+
+    Returns:
+        The sum over bins of share * abs(mean of told - mean of found); NaN of nothing.
+
+    Source: Guo et al. 2017 (arXiv 1706.04599).
+    """
+    if not len(told):
+        return float("nan")
+    index = (told * bins).long().clamp(max=bins - 1)
+    gaps = torch.zeros(bins, dtype=torch.float64).index_add(0, index, (told - found).double())
+    return gaps.abs().sum().item() / len(told)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from oracles.factory.training.export import llama_config, save_folder
 from oracles.heads import Eagle3Network
@@ -44,17 +44,22 @@ def describe_eagle3(
         "architectures": ["Eagle3Speculator"],
         "model_type": "speculators",
         "speculators_model_type": "eagle3",
-        "speculators_config": {
-            "algorithm": "eagle3",
-            "default_proposal_method": "greedy",
-            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 4}],
-            "verifier": {"name_or_path": name, "architectures": ["LlamaForCausalLM"]},
-        },
+        "speculators_config": serving("eagle3", name, 4),
         "transformer_layer_config": llama_config(layer),
         "draft_vocab_size": rows if draft_vocab_size is None else draft_vocab_size,
         "target_hidden_size": oracle.hidden_size,
         "norm_before_residual": False,
         "eagle_aux_hidden_state_layer_ids": inputs,
+    }
+
+
+def serving(kind: str, name: str, num_tokens: int) -> dict[str, Any]:
+    """Return what ``speculators`` tells a server: the kind, the oracle by name, and how many tokens to draft."""
+    return {
+        "algorithm": kind,
+        "default_proposal_method": "greedy",
+        "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": num_tokens}],
+        "verifier": {"name_or_path": name, "architectures": ["LlamaForCausalLM"]},
     }
 
 
@@ -84,18 +89,25 @@ def new_eagle3(
     """
     shape = read_eagle3(values, "the head's config", oracle, None)
     network = Eagle3Network(shape, False, own_head, target_ids)
-    generator, size = torch.Generator().manual_seed(seed), oracle.hidden_size
+    size = oracle.hidden_size
     with torch.no_grad():
-        for name, parameter in network.named_parameters():
-            if "norm" not in name:
-                into_stream = name.endswith(("o_proj.weight", "down_proj.weight"))
-                parameter.normal_(0.0, 0.02 / math.sqrt(2) if into_stream else 0.02, generator=generator)
+        draw_weights(network, seed)
         assert network.fc.weight is not None
         network.fc.weight[:, -size:] += torch.eye(size)
         network.norm.weight.copy_(oracle.model.norm.weight)
         if network.lm_head is not None and network.lm_head.weight is not None:
             network.lm_head.weight.copy_(head_rows(oracle, target_ids))
     return network.to(oracle.device)
+
+
+@torch.no_grad()
+def draw_weights(network: nn.Module, seed: int) -> None:
+    """Fill all weights but norms, in place, at random; those that write into a residual stream are smaller."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in network.named_parameters():
+        if "norm" not in name:
+            into_stream = name.endswith(("o_proj.weight", "down_proj.weight"))
+            parameter.normal_(0.0, 0.02 / math.sqrt(2) if into_stream else 0.02, generator=generator)
 
 
 def head_rows(oracle: Transformer, target_ids: Tensor | None) -> Tensor:

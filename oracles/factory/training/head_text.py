@@ -47,6 +47,10 @@ class HeadText:
         numbers = torch.bincount(self.ids[self.counts].long(), minlength=vocab_size)
         return numbers.argsort(descending=True, stable=True)[:count].sort().values
 
+    def rarest(self, vocab_size: int) -> int:
+        """Return the id that the text has least of; among equals the lowest."""
+        return int(torch.bincount(self.ids.long(), minlength=vocab_size).argmin())
+
     def spread(self, count: int, length: int) -> Tensor:
         """Return the places ``[count, length + 1]`` of windows that lie evenly over the row.
 

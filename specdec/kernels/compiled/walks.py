@@ -58,12 +58,14 @@ class Way(IntEnum):
     """How drafts are verified: ``Way`` of ``verify.h``.
 
     OFFERED: as ``specdec.verify.MultiDraft`` does, and on chains ``Standard``. MATCHED: as ``SampleAndMatch`` does.
-    RACED: in coupled mode the target's ids are drawn, and drafts are compared with them.
+    RACED: in coupled mode the target's ids are drawn, and drafts are compared with them. STANDING: as ``Traversal``
+    does, and on chains ``BlockVerification``.
     """
 
     OFFERED = 0
     MATCHED = 1
     RACED = 2
+    STANDING = 3
 
 
 class VerifyInputs(NamedTuple):

@@ -8,10 +8,29 @@ namespace specdec {
 
 // What the children of a node leave of the target's law there.
 template <class T>
-class Matching {
+class Matching : public Walking {
   public:
     explicit Matching(int64_t size) : size_(size), room_(new T[size_t(size)]) {}
 
+    // The same as of `Offering`.
+    void share(const Row& row, int64_t node, const LawOf<T>& target, double* probs) {
+        double entered = 0;
+        const double left = match(row, node, target, [&](int64_t child, double mass) {
+            probs[child + 1] = mass;
+            entered += mass;
+        });
+        const double scale = probs[node] / (left + entered);
+        row.each_child(node, [&](int64_t child) { probs[child + 1] *= scale; });
+        probs[node] = left * scale;
+    }
+
+    // The law of the id that follows if no child carries it, but for its sum; the target's law if nothing is left.
+    LawOf<T> after(const Row& row, int64_t node, const LawOf<T>& target) {
+        const double left = match(row, node, target, [](int64_t, double) {});
+        return target.probs && left > 0 ? LawOf<T>(static_cast<const T*>(room_.get())) : target;
+    }
+
+  private:
     // Take the ids of a scored node's children out of the law, and tell each child with what the law still gave its id:
     // nothing, if an elder one carries it too. Returns the mass that is left.
     template <class Tell>
@@ -29,28 +48,8 @@ class Matching {
         return rest ? sum_of(rest, size_) : double(point);
     }
 
-    // The law of the id that follows if no child carries it, but for its sum; the target's law if nothing is left.
-    LawOf<T> after(const Row& row, int64_t node, const LawOf<T>& target) {
-        const double left = match(row, node, target, [](int64_t, double) {});
-        return target.probs && left > 0 ? LawOf<T>(static_cast<const T*>(room_.get())) : target;
-    }
-
-  private:
     const int64_t size_;
     const std::unique_ptr<T[]> room_;
 };
-
-// The same as for `Offering`.
-template <class T>
-void share(Matching<T>& matching, const Row& row, int64_t node, const LawOf<T>& target, double* probs) {
-    double entered = 0;
-    const double left = matching.match(row, node, target, [&](int64_t child, double mass) {
-        probs[child + 1] = mass;
-        entered += mass;
-    });
-    const double scale = probs[node] / (left + entered);
-    row.each_child(node, [&](int64_t child) { probs[child + 1] *= scale; });
-    probs[node] = left * scale;
-}
 
 }  // namespace specdec

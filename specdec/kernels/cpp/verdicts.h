@@ -76,83 +76,109 @@ struct Row {
     }
 };
 
-// What the children of a node leave of the target's law there.
+// What is left of the target's law at a node while its children take from it what they were drawn from.
 template <class T>
-class Offering {
+class Leftover {
   public:
-    explicit Offering(int64_t size) : left_(int64_t(0)), size_(size), room_(new T[size_t(3 * size)]) {}
+    explicit Leftover(int64_t size) : size(size), left_(int64_t(0)), room_(new T[size_t(3 * size)]) {}
+    const int64_t size;
 
-    // Offer the children of a scored node, and tell each with the probability that it stands if it is offered.
-    template <class Tell>
-    void offer(const Row& row, int64_t node, const LawOf<T>& target, Tell tell) {
-        left_ = target, has_pending_ = false;
-        row.each_child(node, [&](int64_t child) {
-            settle();
-            pending_ = drawn_from(row, child), has_pending_ = true;
-            tell(child, acceptance(left_, pending_, !row.drawn.index, row.tokens[child], size_));
-        });
-    }
+    // Begin with the law of a node.
+    void open(const LawOf<T>& target) { left_ = target, has_pending_ = false; }
 
-    // What the children of a node leave if all were rejected.
-    LawOf<T> after(const Row& row, int64_t node, const LawOf<T>& target) {
-        offer(row, node, target, [](int64_t, double) {});
-        settle();
+    // The law that is left, until the next child takes from it.
+    const LawOf<T>& law() {
+        if (has_pending_ && left_.probs) settle();
+        has_pending_ = false;
         return left_;
     }
-
-  private:
-    T* room(int place) { return room_.get() + place * size_; }
 
     // What a child's id was drawn from, given its elder siblings.
     LawOf<T> drawn_from(const Row& row, int64_t child) {
         if (!row.drawn.index) return LawOf<T>(row.tokens[child]);
-        const LawOf<T> law(row.drawn, row.first + child, size_);
+        const LawOf<T> law(row.drawn, row.first + child, size);
         if (!law.probs || !row.above || !row.without || !row.without[child]) return law;
         T* narrowed = nullptr;
         for (int64_t elder = row.above[child]; elder < child; ++elder) {
             if (!row.is_elder(elder, child)) continue;
-            if (!narrowed) narrowed = std::copy(law.probs, law.probs + size_, room(2)) - size_;
+            if (!narrowed) narrowed = std::copy(law.probs, law.probs + size, room(2)) - size;
             narrowed[row.tokens[elder]] = 0;
         }
         return narrowed && normalise(narrowed) ? LawOf<T>(static_cast<const T*>(narrowed)) : law;
     }
 
-    // Take from the law what the last child was drawn from, if that leaves anything. Of a point it leaves the point.
+    // Take what a child was drawn from out of so many parts of the law, if that leaves anything. Of a point it leaves
+    // the point.
+    void take(const LawOf<T>& drawn, double weight) { pending_ = drawn, weight_ = T(weight), has_pending_ = true; }
+
+  private:
+    T* room(int place) { return room_.get() + place * size; }
+
     void settle() {
-        if (!has_pending_ || !left_.probs) return;
-        has_pending_ = false;
         T* rest = room(left_.probs == room(0) ? 1 : 0);
         if (pending_.probs)
-            for (int64_t id = 0; id < size_; ++id) rest[id] = std::max(left_.probs[id] - pending_.probs[id], T(0));
+            for (int64_t id = 0; id < size; ++id) rest[id] = std::max(weight_ * left_.probs[id] - pending_.probs[id], T(0));
         else
-            std::copy(left_.probs, left_.probs + size_, rest)[pending_.point - size_] = 0;
+            std::copy(left_.probs, left_.probs + size, rest)[pending_.point - size] = 0;
         if (normalise(rest)) left_ = LawOf<T>(static_cast<const T*>(rest));
     }
 
     // Divide numbers by their sum; false if it is not above 0.
     bool normalise(T* numbers) const {
-        const T sum = T(sum_of(numbers, size_));
+        const T sum = T(sum_of(numbers, size));
         if (!(sum > 0)) return false;
-        for (int64_t id = 0; id < size_; ++id) numbers[id] /= sum;
+        for (int64_t id = 0; id < size; ++id) numbers[id] /= sum;
         return true;
     }
 
     LawOf<T> left_, pending_{int64_t(0)};
+    T weight_ = 1;
     bool has_pending_ = false;
-    const int64_t size_;
     const std::unique_ptr<T[]> room_;  // for two laws that are left, in turn, and one that is narrowed
 };
 
-// Offer the children of a node that the walk stands at with the probability `probs[node]`: write with which it stops
-// there, and with which it goes on into each.
+// A rule whose walk knows at each node whether it stops there. Others say in `settle` what becomes of a row's numbers.
+struct Walking {
+    void open() {}
+    void settle(const Row&, double*) {}
+};
+
+// The children of a node are offered one after the other.
 template <class T>
-void share(Offering<T>& offering, const Row& row, int64_t node, const LawOf<T>& target, double* probs) {
-    double waiting = probs[node];
-    offering.offer(row, node, target, [&](int64_t child, double accept) {
-        probs[child + 1] = waiting * accept;
-        waiting *= 1 - accept;
-    });
-    probs[node] = waiting;
-}
+class Offering : public Walking {
+  public:
+    explicit Offering(int64_t size) : left_(size) {}
+
+    // Offer the children of a node that the walk stands at with the probability `probs[node]`: write with which it stops
+    // there, and with which it goes on into each.
+    void share(const Row& row, int64_t node, const LawOf<T>& target, double* probs) {
+        double waiting = probs[node];
+        offer(row, node, target, [&](int64_t child, double accept) {
+            probs[child + 1] = waiting * accept;
+            waiting *= 1 - accept;
+        });
+        probs[node] = waiting;
+    }
+
+    // What the children of a node leave if all were rejected.
+    LawOf<T> after(const Row& row, int64_t node, const LawOf<T>& target) {
+        offer(row, node, target, [](int64_t, double) {});
+        return left_.law();
+    }
+
+  private:
+    // Offer the children of a scored node, and tell each with the probability that it stands if it is offered.
+    template <class Tell>
+    void offer(const Row& row, int64_t node, const LawOf<T>& target, Tell tell) {
+        left_.open(target);
+        row.each_child(node, [&](int64_t child) {
+            const LawOf<T> law = left_.law(), drawn = left_.drawn_from(row, child);
+            left_.take(drawn, 1);
+            tell(child, acceptance(law, drawn, !row.drawn.index, row.tokens[child], left_.size));
+        });
+    }
+
+    Leftover<T> left_;
+};
 
 }  // namespace specdec

@@ -8,14 +8,16 @@
 
 #include "draws.h"
 #include "matching.h"
+#include "standing.h"
 #include "verdicts.h"
 #include "walks.h"
 
 namespace specdec {
 
 // How the target's laws decide: what is drafted is offered (the rules "standard" and "multi_draft"); an id is drawn and
-// matched by numbers of the step, or, in coupled mode, by a race at each node.
-enum Way : int64_t { OFFERED, MATCHED, RACED };
+// matched by numbers of the step, or, in coupled mode, by a race at each node; whole paths are asked whether they stand
+// (the rules "block" and "traversal").
+enum Way : int64_t { OFFERED, MATCHED, RACED, STANDING };
 
 // What drafts are verified by: all but the peaks and the likeliest ids of the logits, which walks read too.
 struct Target {
@@ -84,17 +86,31 @@ class Judge {
     template <class Rule>
     void tell(Rule& rule, double* stops, T* next) {
         const Row row = drafted();
-        std::fill(stops, stops + of_.width, 0.0);
+        begin(rule, stops);
         std::fill(next, next + of_.width * by_.size, T(0));
-        stops[0] = 1;
         for (int64_t node = 0; node < of_.sizes[row_]; ++node) {
-            if (stops[node] != 0 && has_children(row, node)) share(rule, row, node, law(node), stops);
+            pass(rule, row, node, stops);
             const LawOf<T> left = rule.after(row, node, law(node));
             for (int64_t id = 0; id < by_.size; ++id) next[node * by_.size + id] = left.of(id);
         }
+        rule.settle(row, stops);
     }
 
   private:
+    // Begin with a row at its root.
+    template <class Rule>
+    void begin(Rule& rule, double* stops) {
+        rule.open();
+        std::fill(stops, stops + of_.width, 0.0);
+        stops[0] = 1;
+    }
+
+    // Pass what a node has on to its children, if there is anything and anyone.
+    template <class Rule>
+    void pass(Rule& rule, const Row& row, int64_t node, double* stops) {
+        if (stops[node] != 0 && has_children(row, node)) rule.share(row, node, law(node), stops);
+    }
+
     // The node where a walk stops.
     //
     // What is drawn is where the running sum of the nodes' probabilities exceeds a part of their total, which is 1 but
@@ -105,18 +121,29 @@ class Judge {
         constexpr double MARGIN = 0x1p-7;
         const double part = number(0);
         const Row row = drafted();
-        std::fill(stops_.get(), stops_.get() + of_.width, 0.0);
-        stops_[0] = 1;
+        begin(rule, stops_.get());
         double sum = 0;
         bool is_close = false;
         for (int64_t node = 0; node < of_.sizes[row_]; ++node) {
-            if (stops_[node] != 0 && has_children(row, node)) share(rule, row, node, law(node), stops_.get());
+            pass(rule, row, node, stops_.get());
             sum += stops_[node];
             if (std::isnan(sum)) return fault_.tell(LOGITS, row_, node), node;
             if (!is_close && sum > part + MARGIN) return node;
             is_close |= sum > part - MARGIN;
         }
         return Running<double>(stops_.get(), of_.width).draw(part);
+    }
+
+    // The same, by a rule that knows where a walk stops once all nodes have passed on what they have.
+    int64_t draw_stop(Standing<T>& rule) {
+        const Row row = drafted();
+        begin(rule, stops_.get());
+        for (int64_t node = 0; node <= row.count; ++node) {
+            pass(rule, row, node, stops_.get());
+            if (std::isnan(stops_[node])) return fault_.tell(LOGITS, row_, node), node;
+        }
+        rule.settle(row, stops_.get());
+        return Running<double>(stops_.get(), of_.width).draw(number(0));
     }
 
     // The id that follows after a stop.
@@ -195,11 +222,13 @@ class Judge {
     const std::unique_ptr<double[]> stops_;
 };
 
-// Call `with` the rule that a way stands for.
+// Call `with` the rule that a way stands for. Of ids that were all chosen, what is offered and what stands have one law.
 template <class T, class With>
-void by_way(const Target& target, With with) {
+void by_way(const Drafts& drafts, const Target& target, With with) {
     if (target.way == MATCHED)
         with(Matching<T>(target.size));
+    else if (target.way == STANDING && target.drawn.index)
+        with(Standing<T>(target.size, drafts.width));
     else
         with(Offering<T>(target.size));
 }
@@ -221,7 +250,7 @@ template <class T>
 void tell(const Drafts& drafts, const Target& target, const Bounds& bounds, const Written& to, Fault& fault, double* stops,
           T* next) {
     Judge<T> judge(drafts, target, fault);
-    by_way<T>(target, [&](auto rule) {
+    by_way<T>(drafts, target, [&](auto rule) {
         each_sound_row(drafts, bounds, to, judge, fault, [&](const Walk& walk) {
             judge.tell(rule, stops + walk.row * drafts.width, next + walk.row * drafts.width * target.size);
         });
@@ -239,7 +268,7 @@ void verify(const Drafts& drafts, const Target& target, const Bounds& bounds, co
         });
     };
     if (target.way == RACED) return all([&](const Walk& walk) { return judge.raced(walk); });
-    by_way<T>(target, [&](auto rule) { all([&](const Walk&) { return judge.drawn(rule); }); });
+    by_way<T>(drafts, target, [&](auto rule) { all([&](const Walk&) { return judge.drawn(rule); }); });
 }
 
 }  // namespace specdec

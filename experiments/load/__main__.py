@@ -1,0 +1,165 @@
+"""Requests that arrive by a Poisson process, or as in a file, at several rates: latency and goodput, drafts or none.
+
+Arrivals are open-loop: nobody waits for answers. Rows are filled as they become free, first come, first served. Every
+arm serves the same requests with the same seeds at the same times. Outputs that are draws of an arm's own go on past
+ends of text, so that all are as long. The prediction takes the time of a wider pass from passes that are timed apart.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from experiments.harness.arguments import add_strategy, common_parser, positive, refusing
+from experiments.harness.arms import PLAIN, those_that_fit
+from experiments.harness.conversations import as_conversations, prompt_facts
+from experiments.harness.journal import Journal, hold_journal
+from experiments.harness.models import load_oracle, needing_a_model
+from experiments.harness.rule_choice import add_rule
+from experiments.harness.running import Plan, folder_of, measure_all, prepare
+from experiments.load.latencies import LIMITS
+from experiments.load.load_arms import ArmSpec, repeats_plain
+from experiments.load.load_predictions import curves_of, predictions
+from experiments.load.load_tables import Load, conclusions, draw, limit_text, tables
+from experiments.load.measuring_loads import CAPACITY, Cell, Loads, arrivals_of, cells_of, rates_of
+from experiments.load.same_work import problems_of_work, told_of_work
+from experiments.strategies import STRATEGIES
+from experiments.strategies.strategy import yes_or_no
+from specdec.stats.report import Shown, provenance, show
+from specdec.system import write_whole
+
+
+def above_0(text: str) -> float:
+    """Return a number above 0."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be above 0, got {text}")
+    return value
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"must lie in 0..1, below 1, got {text}")
+    return value
+
+
+def _limit(text: str) -> tuple[str, float]:
+    """Return what NAME:MILLISECONDS bounds, and the bound in seconds."""
+    name, _, bound = text.partition(":")
+    if name not in LIMITS:
+        raise argparse.ArgumentTypeError(f"give {', '.join(LIMITS)} and milliseconds, as ttft:500, not {text}")
+    return name, above_0(bound) / 1e3
+
+
+def parse(argv: Sequence[str] | None) -> dict[str, Any]:
+    """Return the arguments."""
+    parser = common_parser(__doc__, num_prompts=None, max_new_tokens=64)
+    add = parser.add_argument
+    arms = ["prompt_lookup", "small_transformer:2", "small_transformer:4", "small_transformer:4/8"]
+    text = "NAME, with :LENGTH of its drafts, with /NODES that all rows verify at most, beside plain decoding"
+    add("--arms", nargs="+", default=arms, metavar="ARM", help=f"{text} ({' '.join(arms)})")
+    add("--rates", type=above_0, nargs="+", metavar="RATE", help="requests a second (as --loads says)")
+    add("--loads", type=above_0, nargs="+", default=[0.25, 0.5, 0.75, 1.0, 1.25], metavar="SHARE",
+        help="rates as shares of what plain decoding serves with all rows (0.25 0.5 0.75 1 1.25)")  # fmt: skip
+    add("--arrivals", metavar="FILE", help="times of arrivals in seconds, a line each; with --rates on their scale "
+        "(a Poisson process)")  # fmt: skip
+    add("--seconds", type=above_0, default=20.0, help="in which requests arrive, at each rate (%(default)s)")
+    add("--warm-up", type=_share, default=0.2, help="share of that time, at its start, that is cut off (%(default)s)")
+    add("--goodput", type=_limit, nargs="+", default=[("ttft", 0.5), ("tpot", 0.05)], metavar="LIMIT",
+        help="what a good request keeps, in ms: ttft:, tpot:, e2el: (ttft:500 tpot:50)")  # fmt: skip
+    add("--batch-size", type=positive, default=8, help="rows (%(default)s)")
+    add("--temperature", type=float, default=0.0, help="0 is greedy (%(default)s)")
+    add("--top-p", type=float, default=1.0, help="nucleus mass (%(default)s)")
+    add_rule(parser)
+    add("--ignore-eos", type=yes_or_no, nargs="?", const=True, default=False, metavar="YES_OR_NO",
+        help="go on after an end of text; draws of an arm's own do (no)")  # fmt: skip
+    add("--wide", type=yes_or_no, nargs="?", const=True, default=False, metavar="YES_OR_NO",
+        help="print all columns of the tables (no: the five that matter most)")  # fmt: skip
+    for strategy in STRATEGIES.values():
+        add_strategy(parser, strategy, prefixed=True)
+    return needing_a_model(vars(parser.parse_args(argv)), "load")
+
+
+def report(loads: Sequence[Load], arguments: Mapping[str, Any], capacity: Mapping[str, Any]) -> list[Shown]:
+    """Return what was found, and the tables."""
+    limits = dict(arguments["goodput"])
+    runs: dict[str, list[Any]] = {}
+    for load in loads:
+        runs.setdefault(load.arm, []).append(load.served)
+    curves = curves_of(capacity["passes"], capacity["widths"])
+    foretold = predictions(runs, PLAIN, curves, arguments["batch_size"])
+    told = "\n".join(f"- {text}" for text in conclusions(loads, limits, foretold))
+    head = (
+        f"{told_of_work(loads, repeats_plain(arguments))} Limit of a good request: {limit_text(limits)}. With all "
+        f"{arguments['batch_size']} rows plain decoding serves {capacity['capacity']:.3g} requests a second."
+    )
+    return [head, told, *tables(loads, limits, foretold)]
+
+
+def _measure(measuring: Loads, journal: Journal, arguments: Mapping[str, Any]) -> list[Cell]:
+    """Measure what the journal lacks, and return all cells, that of the capacity first; it alone if that failed."""
+    first = Cell(0, 0.0, CAPACITY)
+    measure_all([first], journal, measuring.measure, CAPACITY)
+    if journal.entries[0]["error"]:
+        return [first]
+    cells = cells_of(rates_of(arguments, journal.entries[0]["capacity"]), [*measuring.arms])
+    measure_all(cells, journal, measuring.measure, "load")
+    return [first, *cells]
+
+
+def _write(folder: Path, loads: Sequence[Load], arguments: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    kept = [{"rate": one.rate, "arm": one.arm, "window": vars(one.window), **one.served.as_dict()} for one in loads]
+    write_whole(folder / "load.json", json.dumps({"provenance": facts, "loads": kept}) + "\n")
+    draw(folder / "load.png", loads, dict(arguments["goodput"]))
+
+
+def check(arguments: Mapping[str, Any]) -> None:
+    """Refuse what can be told to be unusable before a model is loaded.
+
+    Raises:
+        ValueError: an arm, a file of arrivals, or a rate at which nobody arrives.
+    """
+    for text in arguments["arms"]:
+        ArmSpec.parse(text)
+    if arguments["rates"] is not None or arguments["arrivals"] is not None:
+        for rate in rates_of(arguments, capacity=0.0):
+            arrivals_of(arguments, rate)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, and print the tables; 1 if a load failed, or if an arm did other work than plain decoding."""
+    arguments = parse(argv)
+    plan = Plan("load", tuple(arguments["arms"]), (), arguments)
+    with ExitStack() as stack:
+        with refusing("load"):
+            check(arguments)
+            prompts = prepare(arguments)
+            folder = folder_of(plan, prompts)
+            journal = stack.enter_context(hold_journal(folder, arguments["fresh"]))
+            oracle = load_oracle(arguments)
+            usable = those_that_fit(oracle, as_conversations(prompts, oracle, arguments), arguments["max_new_tokens"])
+            measuring = Loads(arguments, oracle, usable)
+        cells = _measure(measuring, journal, arguments)
+        entries = {cell.index: journal.entries[cell.index] for cell in cells}
+        if any(entry["error"] for entry in entries.values()):
+            return journal.finish(entries)
+        loads = [measuring.load(cell, entries[cell.index]) for cell in cells[1:]]
+        loads.sort(key=lambda load: (load.rate, [*measuring.arms].index(load.arm)))
+        facts = provenance(arguments, oracle.device, oracle.backend) | {"chat": prompt_facts(oracle, usable)}
+        _write(folder, loads, arguments, facts)
+        print(f"{facts['processor']}, {facts['backend']} passes, {facts['threads']} threads.\n")
+        with refusing("load"):
+            show(report(loads, arguments, entries[0]), arguments["wide"])
+        print(f"\nWritten: {folder}")
+        if problems := problems_of_work(loads, repeats_plain(arguments)):
+            print("\n".join(["FAILED:", *problems]), file=sys.stderr)
+            return 1
+        return journal.finish(entries)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

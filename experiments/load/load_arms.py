@@ -1,0 +1,85 @@
+"""The arms of a load: strategies by name, with a draft length and a budget that their rows share."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from experiments.advise.cells import LENGTH
+from experiments.harness.arguments import settings_of
+from experiments.harness.arms import PLAIN, EngineArm
+from experiments.harness.rule_choice import COUPLED, REJECTION, judging_of, sampling_of
+from experiments.strategies import STRATEGIES
+from specdec import Oracle, SamplingParams, SharedBudget
+from specdec.verify import RULES
+
+_FORM = re.compile(r"(?P<name>\w+)(:(?P<length>\d+))?(/(?P<nodes>\d+))?")
+
+
+@dataclass(frozen=True)
+class ArmSpec:
+    """What a command line asks of an arm.
+
+    Attributes:
+        strategy: its name.
+        length: tokens to draft; None: as the strategy's own options say.
+        nodes: that all rows of a step verify at most; None: all that were drafted.
+    """
+
+    strategy: str
+    length: int | None = None
+    nodes: int | None = None
+
+    @staticmethod
+    def parse(text: str) -> "ArmSpec":
+        """Return what NAME, NAME:LENGTH, NAME/NODES or NAME:LENGTH/NODES asks for.
+
+        Raises:
+            ValueError: it has another form, the strategy is unknown, or it has no draft length.
+        """
+        found = _FORM.fullmatch(text)
+        if found is None:
+            raise ValueError(f"--arms {text}: give NAME, NAME:LENGTH, NAME/NODES or NAME:LENGTH/NODES")
+        name, length, nodes = found["name"], found["length"], found["nodes"]
+        if name not in STRATEGIES:
+            raise ValueError(f"--arms {text}: {name} is no strategy; there are {', '.join(STRATEGIES)}")
+        if length is not None and all(option.key != LENGTH for option in STRATEGIES[name].options):
+            raise ValueError(f"--arms {text}: {name} has no draft length; leave :{length} out")
+        return ArmSpec(name, None if length is None else int(length), None if nodes is None else int(nodes))
+
+    @property
+    def label(self) -> str:
+        """Its name in tables."""
+        length = "" if self.length is None else f" {self.length}"
+        return f"{self.strategy}{length}" + ("" if self.nodes is None else f", budget {self.nodes}")
+
+
+def repeats_plain(arguments: Mapping[str, Any]) -> bool:
+    """Tell whether all arms are to write plain decoding's tokens: greedily or coupled, and by a rule without loss."""
+    rule = arguments["rule"]
+    is_lossless = rule == REJECTION or RULES[rule].lossless
+    return is_lossless and (arguments["temperature"] == 0 or rule == COUPLED)
+
+
+def sampling_for(arguments: Mapping[str, Any]) -> SamplingParams:
+    """Return how tokens are chosen: outputs that may differ go on after an end of text, to equal lengths."""
+    return replace(sampling_of(arguments), ignore_eos=arguments["ignore_eos"] or not repeats_plain(arguments))
+
+
+def build_arms(arguments: Mapping[str, Any], oracle: Oracle) -> dict[str, EngineArm]:
+    """Return name -> arm, plain decoding first.
+
+    Raises:
+        ValueError: a form of ``--arms``, a strategy that this oracle cannot have, or the same arm twice.
+    """
+    judging, sampling = judging_of(arguments), sampling_for(arguments)
+    made = {PLAIN: EngineArm(PLAIN, oracle, None, sampling, *judging)}
+    for spec in map(ArmSpec.parse, arguments["arms"]):
+        if spec.label in made:
+            raise ValueError(f"--arms: {spec.label} stands there twice")
+        settings = settings_of(arguments, spec.strategy)
+        length = {} if spec.length is None else {LENGTH: spec.length}
+        source = STRATEGIES[spec.strategy].build({**settings, **length}, oracle)
+        budget = None if spec.nodes is None else SharedBudget(spec.nodes)
+        made[spec.label] = EngineArm(spec.label, oracle, source, sampling, *judging, budget)
+    return made

@@ -1,0 +1,159 @@
+"""What the cost of a pass's width predicts of a load: seconds a step by rows in flight, then a queue in balance.
+
+A step of n rows takes T(n) = a(n) v(n, w) + drafting(n) + rest(n): a is the pass of plain decoding, v the cost of w
+nodes a row from passes that are timed apart, all else as measured in steps of n rows. At a rate of l requests a second,
+of L tokens each, a prompt's pass takes P and stops all rows, so that a row's token takes
+
+    TPOT = T(1 + x) / tau(1 + x) / (1 - l P)
+
+beside x other rows: as many as are in flight on the whole, for a Poisson arrival finds the mean. By Little's law
+x = l (P + L TPOT). Nothing balances above l = 1 / (P + L T(B) / (B tau(B))) with B rows: the capacity.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import brentq
+
+from experiments.load.serving import Served, ServedStep
+from specdec.theory import WidthCurve
+
+# So many steps with as many rows tell what such a step takes.
+ENOUGH = 3
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """An arm's steps by rows in flight, those that seat requests left out; straight between the numbers of rows.
+
+    Attributes:
+        rows: numbers of rows of which there are enough steps, ascending.
+        tau: tokens of a row's step.
+        nodes: scored in a row, the pending token among them.
+        score, rest: seconds of the pass, and of all else, drafting included; medians.
+    """
+
+    rows: tuple[int, ...]
+    tau: tuple[float, ...]
+    nodes: tuple[float, ...]
+    score: tuple[float, ...]
+    rest: tuple[float, ...]
+
+    @staticmethod
+    def of(runs: Sequence[Served]) -> "StepCosts":
+        """Return those of an arm's runs.
+
+        Raises:
+            ValueError: there are too few steps of every number of rows.
+        """
+        by_rows: dict[int, list[ServedStep]] = {}
+        for step in (step for run in runs for step in run.steps if not step.seated):
+            by_rows.setdefault(step.rows, []).append(step)
+        kept = {rows: by_rows[rows] for rows in sorted(by_rows) if len(by_rows[rows]) >= ENOUGH}
+        if not kept:
+            raise ValueError(f"no {ENOUGH} steps of the same rows that seat no request: give more tokens or seconds")
+        parts = [
+            (
+                rows,
+                sum(step.emitted for step in steps) / (rows * len(steps)),
+                sum(step.nodes for step in steps) / (rows * len(steps)),
+                float(np.median([step.seconds["score"] for step in steps])),
+                float(np.median([sum(step.seconds.values()) - step.seconds["score"] for step in steps])),
+            )
+            for rows, steps in kept.items()
+        ]
+        return StepCosts(*zip(*parts, strict=True))
+
+    def at(self, name: str, rows: float) -> float:
+        """Return one of the figures at a number of rows, which need not be whole."""
+        return float(np.interp(rows, self.rows, getattr(self, name)))
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What an arm's steps, with passes timed apart, say of its loads.
+
+    Attributes:
+        steps: of the arm.
+        plain: of plain decoding.
+        curves: of passes, by number of rows, ascending.
+        batch_size: rows at most.
+        prefill: seconds of a prompt's pass.
+        num_tokens: of a request, on the mean.
+    """
+
+    steps: StepCosts
+    plain: StepCosts
+    curves: tuple[WidthCurve, ...]
+    batch_size: int
+    prefill: float
+    num_tokens: float
+
+    def step_seconds(self, rows: float) -> float:
+        """Return what a step takes."""
+        return self.plain.at("score", rows) * self.width_cost(rows) + self.steps.at("rest", rows)
+
+    def width_cost(self, rows: float) -> float:
+        """Return v of a step, straight between the numbers of rows whose passes were timed."""
+        nodes = self.steps.at("nodes", rows)
+        costs = [float(curve.at(nodes)) for curve in self.curves]
+        return float(np.interp(rows, [curve.batch_size for curve in self.curves], costs))
+
+    @property
+    def capacity(self) -> float:
+        """The requests a second above which the queue grows."""
+        full = self.batch_size
+        return 1 / (self.prefill + self.num_tokens * self.step_seconds(full) / (full * self.steps.at("tau", full)))
+
+    def tpot(self, rate: float) -> float | None:
+        """Return the seconds of an output token at a request rate; None: it is beyond the capacity."""
+        if rate >= self.capacity:
+            return None
+        beside = brentq(lambda others: rate * (self.prefill + self.num_tokens * self._token(rate, others)) - others,
+                        0.0, self.batch_size + 1.0)  # fmt: skip
+        return self._token(rate, beside)
+
+    def _token(self, rate: float, others: float) -> float:
+        """Return the seconds of an output token of a row beside so many others."""
+        rows = min(float(self.batch_size), 1 + others)
+        return self.step_seconds(rows) / self.steps.at("tau", rows) / (1 - rate * self.prefill)
+
+
+def prefill_seconds(runs: Sequence[Served]) -> float:
+    """Return what a prompt's pass takes: what lies outside the phases in steps that seat requests, a request each."""
+    seating = [step for run in runs for step in run.steps if step.seated]
+    return sum(step.seconds["other"] for step in seating) / sum(step.seated for step in seating)
+
+
+def tokens_of(runs: Sequence[Served]) -> float:
+    """Return the tokens of a request, on the mean."""
+    return float(np.mean([len(request.tokens) for run in runs for request in run.requests]))
+
+
+def curves_of(passes: Mapping[str, Sequence[float]], widths: Sequence[int]) -> tuple[WidthCurve, ...]:
+    """Return the cost of width for each number of rows.
+
+    Args:
+        passes: rows -> seconds of each width.
+        widths: nodes a row, ascending from 1.
+    """
+    return tuple(WidthCurve.of_seconds(widths, seconds, int(rows)) for rows, seconds in passes.items())
+
+
+def predictions(
+    runs: Mapping[str, Sequence[Served]], plain: str, curves: tuple[WidthCurve, ...], batch_size: int
+) -> dict[str, Prediction]:
+    """Return arm -> prediction.
+
+    Args:
+        runs: arm -> its loads.
+        plain: the arm of plain decoding.
+        curves: see above.
+        batch_size: rows at most.
+    """
+    costs = {arm: StepCosts.of(found) for arm, found in runs.items()}
+    return {
+        arm: Prediction(costs[arm], costs[plain], curves, batch_size, prefill_seconds(found), tokens_of(found))
+        for arm, found in runs.items()
+    }

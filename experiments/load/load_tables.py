@@ -1,0 +1,251 @@
+"""The tables of loads: latency, throughput, and what the cost of width predicts; and what they say in a line each."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.harness.arms import PLAIN
+from experiments.load.latencies import (
+    PERCENTILES,
+    Window,
+    counted,
+    e2el,
+    goodput,
+    is_saturated,
+    itls,
+    percentiles,
+    queue_growth,
+    rows_in_use,
+    throughput,
+    tpot,
+    ttft,
+)
+from experiments.load.load_predictions import Prediction
+from experiments.load.serving import Served
+from specdec.stats import Table
+from specdec.stats.report import Panel, panels
+
+LATENCY = {
+    "TTFT": "time to first token, ms: from the arrival, the queue and the prompt's pass included",
+    "TPOT": "time per output token after the first one, ms, of each request",
+    "ITL": "inter-token latency, ms: between the steps of a request, each of which may emit several tokens",
+    "E2EL": "end-to-end latency, ms: from the arrival to the last token",
+}
+THROUGHPUT = {
+    "requests": "that arrived in the time that counts",
+    "tokens/s": "emitted in that time, of all rows",
+    "goodput": "requests a second that keep the limit",
+    "good": "their share of the requests",
+    "rows": "in use, mean over that time",
+    "queue": "by how much it grows: requests a second, over those that arrive",
+    "saturated": "whether that is more than 10% (-: fewer than 10 requests do not tell)",
+}
+PREDICTED = {
+    "tau": "tokens of a row's step",
+    "v": "cost of its width: time of a pass of as many nodes a row over one of 1, of passes timed apart",
+    "TPOT": "ms, mean of the requests",
+    "over plain": "plain decoding's TPOT at that rate over the arm's",
+    "predicted TPOT; predicted ratio": "both from v, tau, and what drafting and the rest take (-: beyond the capacity)",
+}
+CAPACITY = {
+    "predicted capacity": "requests a second that a full batch serves, by the same parts",
+    "holds to": "the highest rate measured at which, and below which, the queue does not grow",
+    "tokens/s": "the most, of all rates",
+}
+
+
+@dataclass(frozen=True)
+class Load:
+    """One arm under one load.
+
+    Attributes:
+        rate: requests a second that were asked for.
+        arm: its name.
+        served: what it showed.
+        window: the time that counts.
+    """
+
+    rate: float
+    arm: str
+    served: Served
+    window: Window
+
+    @property
+    def is_saturated(self) -> bool | None:
+        """Whether its queue grows; None: too few requests tell."""
+        return is_saturated(self.served, self.window)
+
+    def goodput(self, limits: Mapping[str, float]) -> float:
+        """Return the requests a second that keep the limits, which are in seconds."""
+        return goodput(self.served, self.window, limits)
+
+    @property
+    def mean_tpot(self) -> float | None:
+        """The mean time per output token; None: no request has a second one."""
+        found = [one for one in map(tpot, counted(self.served, self.window)) if one is not None]
+        return float(np.mean(found)) if found else None
+
+    def percentiles(self, name: str) -> list[float | None]:
+        """Return P50, P95 and P99 of TTFT, TPOT, ITL or E2EL, in milliseconds."""
+        own = counted(self.served, self.window)
+        found = {
+            "TTFT": lambda: [ttft(request) for request in own],
+            "TPOT": lambda: [one for one in map(tpot, own) if one is not None],
+            "ITL": lambda: [gap for request in own for gap in itls(request)],
+            "E2EL": lambda: [e2el(request) for request in own],
+        }[name]()
+        return percentiles([1e3 * one for one in found])
+
+
+def latency_row(load: Load) -> dict[str, Any]:
+    """Return the percentiles of a load."""
+    cells = {
+        f"{name} P{q}": value for name in LATENCY for q, value in zip(PERCENTILES, load.percentiles(name), strict=True)
+    }
+    return {"rate": load.rate, "arm": load.arm, **cells}
+
+
+def throughput_row(load: Load, limits: Mapping[str, float]) -> dict[str, Any]:
+    """Return what a load served, and how good."""
+    arrived = len(counted(load.served, load.window))
+    rate = arrived / load.window.seconds
+    good = load.goodput(limits)
+    return {
+        "rate": load.rate,
+        "arm": load.arm,
+        "requests": arrived,
+        "tokens/s": throughput(load.served, load.window),
+        "goodput": good,
+        "good": f"{good / rate:.0%}",
+        "rows": rows_in_use(load.served, load.window),
+        "queue": f"{queue_growth(load.served, load.window) / rate:+.0%}",
+        "saturated": {True: "yes", False: "no", None: None}[load.is_saturated],
+    }
+
+
+def prediction_row(load: Load, plain: Load, foretold: Mapping[str, Prediction]) -> dict[str, Any]:
+    """Return a load's time per token beside the prediction."""
+    own, rows = foretold[load.arm], max(1.0, rows_in_use(load.served, load.window))
+    measured, base = load.mean_tpot, plain.mean_tpot
+    predicted, base_predicted = own.tpot(load.rate), foretold[PLAIN].tpot(load.rate)
+    return {
+        "rate": load.rate,
+        "arm": load.arm,
+        "tau": own.steps.at("tau", rows),
+        "v": own.width_cost(rows),
+        "TPOT": None if measured is None else 1e3 * measured,
+        "predicted TPOT": None if predicted is None else 1e3 * predicted,
+        "over plain": measured and base and base / measured,
+        "predicted ratio": predicted and base_predicted and base_predicted / predicted,
+    }
+
+
+def capacity_rows(loads: Sequence[Load], foretold: Mapping[str, Prediction]) -> list[dict[str, Any]]:
+    """Return for each arm up to which rate it holds, measured and predicted."""
+    found = []
+    for arm in dict.fromkeys(load.arm for load in loads):
+        own = sorted((load for load in loads if load.arm == arm), key=lambda load: load.rate)
+        found.append({
+            "arm": arm,
+            "predicted capacity": foretold[arm].capacity,
+            "holds to": _holds_to(own),
+            "tokens/s": max(throughput(load.served, load.window) for load in own),
+        })  # fmt: skip
+    return found
+
+
+def _holds_to(loads: Sequence[Load]) -> float | None:
+    """Return the last rate before one that is not known to hold, of loads by rate; None: the first one is not."""
+    held = None
+    for load in loads:
+        if load.is_saturated is not False:
+            break
+        held = load.rate
+    return held
+
+
+def conclusions(loads: Sequence[Load], limits: Mapping[str, float], foretold: Mapping[str, Prediction]) -> list[str]:
+    """Return for each rate which arms are best, as measured and as predicted."""
+    told = []
+    for rate in sorted({load.rate for load in loads}):
+        own = [load for load in loads if load.rate == rate]
+        words = [f"{rate:.3g} requests/s:"]
+        if timed := {load.arm: load.mean_tpot for load in own if load.mean_tpot is not None and not load.is_saturated}:
+            words.append(f"least time per token {_least(timed)}" + _as_predicted(rate, timed, foretold))
+        words += [_most_goodput({load.arm: load.goodput(limits) for load in own}), _queues(own)]
+        told.append(" ".join(words))
+    return told
+
+
+def _most_goodput(goods: Mapping[str, float]) -> str:
+    """Return which arms have the most goodput."""
+    most = max(goods.values())
+    if not most:
+        return "no request of any arm keeps the limit;"
+    best = [arm for arm, good in goods.items() if good == most]
+    arms = "of all arms alike" if len(best) == len(goods) > 1 else ", ".join(best)
+    return f"most goodput {arms} ({most:.3g});"
+
+
+def _queues(loads: Sequence[Load]) -> str:
+    """Return whose queues grow at a rate."""
+    if grown := [load.arm for load in loads if load.is_saturated]:
+        return f"saturated: {', '.join(grown)}."
+    known = any(load.is_saturated is not None for load in loads)
+    return "no queue grows." if known else "too few requests tell whether queues grow."
+
+
+def _least(values: Mapping[str, float | None]) -> str:
+    """Return the name of the least value that there is."""
+    known = {name: value for name, value in values.items() if value is not None}
+    return min(known, key=known.__getitem__)
+
+
+def _as_predicted(rate: float, arms: Mapping[str, Any], foretold: Mapping[str, Prediction]) -> str:
+    """Return which of some arms was to be the fastest."""
+    predicted = {arm: foretold[arm].tpot(rate) for arm in arms}
+    if all(one is None for one in predicted.values()):
+        return " (predicted: all saturated);"
+    return f" (predicted: {_least(predicted)});"
+
+
+def tables(loads: Sequence[Load], limits: Mapping[str, float], foretold: Mapping[str, Prediction]) -> list[Table]:
+    """Return the tables of all loads."""
+    plain = {load.rate: load for load in loads if load.arm == PLAIN}
+    served = [throughput_row(load, limits) for load in loads]
+    compared = [prediction_row(load, plain[load.rate], foretold) for load in loads]
+    legend = {", ".join(f"{name} P{q}" for q in PERCENTILES): told for name, told in LATENCY.items()}
+    latency = Table("Latency by request rate", [latency_row(load) for load in loads], legend=legend)
+    return [
+        replace(latency, brief=("rate", "arm", "TTFT P99", "TPOT P50", "E2EL P99")),
+        Table("Throughput and goodput", served, f"Limit: {limit_text(limits)}.", legend=THROUGHPUT),
+        Table("Time per token beside the prediction", compared, legend=PREDICTED),
+        Table("Up to which rate an arm holds", capacity_rows(loads, foretold), legend=CAPACITY),
+    ]
+
+
+def limit_text(limits: Mapping[str, float]) -> str:
+    """Return limits, which are in seconds, in words."""
+    return ", ".join(f"{name.upper()} {1e3 * limit:g} ms" for name, limit in limits.items())
+
+
+def draw(path: Path, loads: Sequence[Load], limits: Mapping[str, float]) -> None:
+    """Write the picture: P99 of the time to first token and per token, and goodput, by rate, a line an arm."""
+
+    def of(value: Any) -> dict[str, list[tuple[float, float]]]:
+        points: dict[str, list[tuple[float, float]]] = {}
+        for load in sorted(loads, key=lambda load: load.rate):
+            if (found := value(load)) is not None:
+                points.setdefault(load.arm, []).append((load.rate, found))
+        return points
+
+    series = {
+        "TTFT, P99, ms": (of(lambda load: load.percentiles("TTFT")[-1]), True),
+        "TPOT, P99, ms": (of(lambda load: load.percentiles("TPOT")[-1]), False),
+        f"goodput, requests/s ({limit_text(limits)})": (of(lambda load: load.goodput(limits)), False),
+    }
+    panels(path, [Panel("request rate, requests/s", up, one, one, log_across=False, log_up=log)
+                  for up, (one, log) in series.items()])  # fmt: skip

@@ -1,0 +1,91 @@
+"""The folders that ship with the project: models, and heads that read the hidden states of some model."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+EMBEDDED = Path(__file__).parents[1] / "embedded"
+# What describes an exit head; all else that ships has a ``config.json``.
+EXIT_HEAD = "head.json"
+# By kind of a head in the format of ``speculators``: the source that it is for.
+_DRAFTERS = {"eagle3": "eagle3", "dflash": "block_drafter", "dspark": "block_drafter"}
+
+
+@dataclass(frozen=True)
+class HeadOrigin:
+    """What a head's ``config.json`` says of where it belongs.
+
+    Attributes:
+        drafter: the source that it is for.
+        oracle: the model that it was trained on, by name or path.
+    """
+
+    drafter: str
+    oracle: str
+
+
+def head_origin(values: Mapping[str, Any]) -> HeadOrigin | None:
+    """Return where the head that a ``config.json`` describes belongs; None: it is no head of a format that we write."""
+    if "medusa_num_heads" in values:
+        return HeadOrigin("medusa", str(values.get("base_model_name_or_path", "")))
+    kind = values.get("speculators_model_type")
+    if kind not in _DRAFTERS:
+        return None
+    told = values.get("speculators_config", {})
+    return HeadOrigin(_DRAFTERS[kind], str(told.get("verifier", {}).get("name_or_path", "")))
+
+
+def embedded_names() -> tuple[str, ...]:
+    """Return the names of the embedded checkpoints of models."""
+    return tuple(name for name, origin in _origins().items() if origin is None)
+
+
+def head_names() -> tuple[str, ...]:
+    """Return the names of the embedded heads: exit heads and others."""
+    exits = [path.parent.name for path in EMBEDDED.glob(f"*/{EXIT_HEAD}")]
+    return tuple(sorted([*exits, *(name for name, origin in _origins().items() if origin is not None)]))
+
+
+def embedded_folder(name_or_path: str | Path) -> Path | None:
+    """Return the folder of an embedded model by its name; None: it is the name of none."""
+    known = isinstance(name_or_path, str) and name_or_path in embedded_names()
+    return EMBEDDED / name_or_path if known else None
+
+
+def heads_of(oracle: str) -> dict[str, str]:
+    """Return the embedded heads of an oracle, by its name: the source that one is for -> its name; no exit heads."""
+    origins = _origins().items()
+    return {origin.drafter: name for name, origin in origins if origin is not None and origin.oracle == oracle}
+
+
+def head_folder(name_or_path: str | Path) -> Path:
+    """Return the folder of a head by its embedded name, which wins over a folder of that name, or by its path.
+
+    Raises:
+        ValueError: there is no head.
+    """
+    if isinstance(name_or_path, str) and name_or_path in head_names():
+        return EMBEDDED / name_or_path
+    folder = Path(name_or_path)
+    if not any((folder / name).is_file() for name in (EXIT_HEAD, "config.json")):
+        raise ValueError(
+            f"{str(name_or_path)!r} is neither an embedded head ({', '.join(head_names()) or 'there are none'}) nor a "
+            f"folder with {EXIT_HEAD}, or with the config.json of a published head"
+        )
+    return folder
+
+
+def _origins() -> dict[str, HeadOrigin | None]:
+    """Return by name what each embedded ``config.json`` says; None: it describes a model."""
+    return {path.parent.name: head_origin(_values(path)) for path in sorted(EMBEDDED.glob("*/config.json"))}
+
+
+def _values(path: Path) -> Mapping[str, Any]:
+    """Return what a ``config.json`` says; nothing if it is none, which whoever loads the folder will say."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return {}
+    return values if isinstance(values, Mapping) else {}

@@ -1,0 +1,135 @@
+"""DSpark heads before training and after it: their config, their first weights, and the folder that is read again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oracles.factory.training.export import llama_config, save_folder
+from oracles.factory.training.head_export import draw_weights, head_rows, serving, written_ids
+from oracles.heads import BlockNetwork, BlockShape
+from oracles.transformer.eager import Transformer
+from specdec.contracts import BITWISE_NODES
+
+
+@dataclass(frozen=True)
+class BlockSizes:
+    """What may be chosen of a DSpark head.
+
+    Args:
+        num_layers: of its own.
+        intermediate_size: width of their MLPs.
+        block_size: tokens of a block.
+        markov_rank: of its Markov head.
+        confidence: whether it tells confidences; they read the Markov head's embedding too.
+
+    Raises:
+        ValueError: a size that no drafter can run.
+    """
+
+    num_layers: int
+    intermediate_size: int
+    block_size: int
+    markov_rank: int
+    confidence: bool
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.block_size <= BITWISE_NODES:
+            raise ValueError(f"--block-size is {self.block_size}; blocks hold 1..{BITWISE_NODES} tokens")
+
+
+def dspark_shape(
+    oracle: Transformer, sizes: BlockSizes, outputs: Sequence[int], mask_id: int, num_written: int, own_head: bool
+) -> BlockShape:
+    """Return the shape of a head: layers of Qwen3's kind with the oracle's heads and positions.
+
+    Args:
+        oracle: that it drafts for.
+        sizes: of the head.
+        outputs: the layers whose outputs it reads.
+        mask_id: the id that stands at the places of a block after its first.
+        num_written: ids that it writes.
+        own_head: whether it has rows of its own.
+    """
+    config = replace(
+        oracle.config, num_layers=sizes.num_layers, intermediate_size=sizes.intermediate_size, norm="rms",
+        activation="silu", gated=True, qk_norm=True, vocab_size=oracle.embedding_rows, padded_vocab_size=None,
+        draft_vocab_size=None, tie_embeddings=False,
+    )  # fmt: skip
+    return BlockShape(
+        config, tuple(outputs), sizes.block_size, mask_id, from_anchor=True, columns=num_written, markov="vanilla",
+        markov_rank=sizes.markov_rank, confidence=sizes.confidence, confidence_with_markov=sizes.confidence,
+        own_head=own_head,
+    )  # fmt: skip
+
+
+def describe_dspark(shape: BlockShape, name: str) -> dict[str, Any]:
+    """Return the ``config.json`` of a head in the format of ``speculators``, which counts inputs of layers.
+
+    Args:
+        shape: of ``dspark_shape``.
+        name: of the oracle, as servers know it.
+    """
+    layers = llama_config(shape.config) | {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
+    del layers["mlp_bias"]
+    return {
+        "architectures": ["DSparkDraftModel"],
+        "model_type": "speculators",
+        "speculators_model_type": "dspark",
+        "speculators_config": serving("dspark", name, shape.block_size),
+        "transformer_layer_config": layers,
+        "draft_vocab_size": shape.columns,
+        "block_size": shape.block_size,
+        "aux_hidden_state_layer_ids": [layer + 1 for layer in shape.layers],
+        "mask_token_id": shape.mask_id,
+        "sliding_window_non_causal": False,
+        "sample_from_anchor": True,
+        "markov_rank": shape.markov_rank,
+        "markov_head_type": "vanilla",
+        "enable_confidence_head": shape.confidence,
+        "confidence_head_with_markov": shape.confidence_with_markov,
+    }
+
+
+def new_dspark(shape: BlockShape, oracle: Transformer, target_ids: Tensor | None, seed: int) -> BlockNetwork:
+    """Return a head in training form whose context begins as the highest layer that it reads, and sure of nothing.
+
+    Args:
+        shape: of ``dspark_shape``.
+        oracle: lends embeddings and, unless the shape has its own head, the rows of its head.
+        target_ids: ``[R]`` rising, what it writes; None: all ids.
+        seed: of the weights that nothing else gives.
+    """
+    network, size = BlockNetwork(shape, oracle.hidden_size), oracle.hidden_size
+    with torch.no_grad():
+        draw_weights(network, seed)
+        assert network.fc.weight is not None
+        network.fc.weight[:, -size:] += torch.eye(size)
+        network.norm.weight.copy_(oracle.model.norm.weight)
+        if network.markov_head is not None:
+            assert network.markov_head.markov_w2.weight is not None
+            network.markov_head.markov_w2.weight.zero_()
+        if network.confidence_head is not None:
+            for parameter in network.confidence_head.parameters():
+                parameter.zero_()
+        if network.lm_head is not None and network.lm_head.weight is not None:
+            network.lm_head.weight.copy_(head_rows(oracle, target_ids))
+    return network.to(oracle.device)
+
+
+def save_dspark(network: BlockNetwork, values: dict[str, Any], folder: Path, target_ids: Tensor | None) -> None:
+    """Write a head: ``config.json``, and bfloat16 tensors in the names of ``speculators``.
+
+    Args:
+        network: its tables that it has none of are not written: they are the oracle's.
+        values: of ``describe_dspark``.
+        folder: made if absent; old weights in it are removed.
+        target_ids: ``[R]`` what it writes, whoever's the rows are; None: all ids.
+    """
+    tensors = {name: parameter.detach() for name, parameter in network.named_parameters()}
+    if target_ids is not None:
+        tensors |= written_ids(target_ids, values["transformer_layer_config"]["vocab_size"])
+    save_folder(tensors, values, folder)

@@ -1,0 +1,95 @@
+"""Losses of heads in training: how far what a head says lies from what its oracle says."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_FACTOR = re.compile(r"(?:([0-9]*\.?[0-9]+)\*)?([a-z]+)")
+# Chances are kept this far from 0 and 1 before their logarithm is taken.
+_SURE = 1e-6
+
+
+@dataclass(frozen=True)
+class Said:
+    """What head and oracle say at M places.
+
+    Attributes:
+        learnt: ``[M, R]`` log-probabilities of the head, over the ids that it writes.
+        taught: ``[M, R]`` those of the oracle's whole law, at the same ids.
+        next_column: ``[M]`` the column of the id that the text has there, -1 if the head does not write it.
+        likeliest_column: ``[M]`` that of the oracle's likeliest id, likewise.
+        believed: ``[M]`` the chance that a drawn token stands, as the head tells it; None: it tells none.
+    """
+
+    learnt: Tensor
+    taught: Tensor
+    next_column: Tensor
+    likeliest_column: Tensor
+    believed: Tensor | None = None
+
+    @property
+    def stands(self) -> Tensor:
+        """The probability ``[M]`` that a drawn token stands: sum of min(head, oracle)."""
+        return torch.minimum(self.learnt, self.taught).exp().sum(-1)
+
+
+def kl(said: Said) -> Tensor:
+    """Return KL(oracle || head) in nats a place; what the oracle expects of ids that the head cannot write is left out.
+
+    The head's law is zero there, and the divergence infinite whatever the head learns.
+    """
+    probs = said.taught.exp()
+    return (probs * (said.taught - said.learnt)).sum(-1).mean()
+
+
+def tv(said: Said) -> Tensor:
+    """Return the total variation from the oracle's whole law: 1 less the probability that a drawn token stands."""
+    probs = said.taught.exp()
+    return ((said.learnt.exp() - probs).abs().sum(-1) + 1 - probs.sum(-1)).mean() / 2
+
+
+def ce(said: Said) -> Tensor:
+    """Return the cross entropy of the text's own ids, in nats a place; ids that the head cannot write are left out."""
+    written = said.next_column >= 0
+    picked = said.learnt.gather(1, said.next_column.clamp(min=0).unsqueeze(1))[:, 0]
+    return -(picked * written).sum() / written.sum().clamp(min=1)
+
+
+def bce(said: Said) -> Tensor:
+    """Return the cross entropy of the chance that the head tells, against the one that its draft has, in nats a place.
+
+    The draft's own chance is taken as it is: this loss moves what is told, never the draft for the sake of it.
+
+    Raises:
+        ValueError: the head tells none.
+    """
+    if said.believed is None:
+        raise ValueError("loss 'bce' is of a head that tells confidences: train --kind dspark, or leave it out")
+    chance, told = said.stands.detach(), said.believed.clamp(_SURE, 1 - _SURE)
+    return -(chance * told.log() + (1 - chance) * (-told).log1p()).mean()
+
+
+LOSSES: dict[str, Callable[[Said], Tensor]] = {"kl": kl, "tv": tv, "ce": ce, "bce": bce}
+# DSpark's (arXiv 2607.05147).
+DSPARK_LOSS = "0.1*ce+0.9*tv+bce"
+
+
+def read_mixture(text: str) -> dict[str, float]:
+    """Return the weights of named losses in a sum such as ``kl`` or ``0.1*ce+0.9*tv+bce``.
+
+    Raises:
+        ValueError: it is no such sum, or names an unknown loss or one twice.
+    """
+    parts = [_FACTOR.fullmatch(part.strip()) for part in text.split("+")]
+    found = {part[2]: float(part[1] or 1) for part in parts if part is not None}
+    if None in parts or len(found) < len(parts) or not found.keys() <= LOSSES.keys():
+        raise ValueError(f"loss is {text!r}; choose one of {', '.join(LOSSES)}, or a sum such as {DSPARK_LOSS}")
+    return found
+
+
+def mix(weights: dict[str, float], said: Said) -> Tensor:
+    """Return the weighted sum of named losses."""
+    return torch.stack([weight * LOSSES[name](said) for name, weight in weights.items()]).sum()

@@ -1,0 +1,48 @@
+"""Medusa's heads before training and after it: their first weights, and the folder that its authors' code reads."""
+
+from pathlib import Path
+
+import torch
+
+from oracles.factory.training.export import save_folder
+from oracles.factory.training.head_export import head_rows
+from oracles.heads import MedusaNetwork, MedusaShape
+from oracles.transformer.eager import Transformer
+
+
+def new_medusa(oracle: Transformer, num_heads: int, num_layers: int) -> MedusaNetwork:
+    """Return heads in training form that all say at first what the oracle says of the next token.
+
+    Args:
+        oracle: its head is copied to each of them.
+        num_heads: tokens that they draft.
+        num_layers: residual blocks of each.
+
+    Source: Cai et al. 2024 (Medusa, arXiv 2401.10774), section 2.1.1.
+    """
+    network = MedusaNetwork(MedusaShape(num_heads, num_layers, oracle.hidden_size, oracle.vocab_size))
+    rows = head_rows(oracle, torch.arange(oracle.vocab_size))
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if name.startswith("lm_heads."):
+                parameter.copy_(rows)
+            else:
+                parameter.zero_()
+    return network.to(oracle.device)
+
+
+def save_medusa(network: MedusaNetwork, name: str, folder: Path) -> None:
+    """Write heads: ``config.json``, and bfloat16 tensors in the authors' names.
+
+    Args:
+        network: of ``new_medusa``.
+        name: of the oracle.
+        folder: made if absent; old weights in it are removed.
+    """
+    num_layers, tensors = len(network.blocks[0]), {}  # type: ignore[arg-type]
+    for key, parameter in network.named_parameters():
+        part, head, *rest = key.split(".")
+        place = f"{rest[0]}.linear.{rest[1]}" if part == "blocks" else f"{num_layers}.{rest[0]}"
+        tensors[f"{head}.{place}"] = parameter.detach()
+    values = {"medusa_num_heads": len(network.blocks), "medusa_num_layers": num_layers, "base_model_name_or_path": name}
+    save_folder(tensors, values, folder)

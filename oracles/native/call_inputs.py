@@ -1,0 +1,102 @@
+"""What a call that drafts is given, for compiled code: ids that stand, changes of logits, numbers to draw by."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oracles.native import bindings
+from oracles.native.host_memory import FLOAT64, INT64, to_bytes
+from specdec.contracts import Adjustments, ChainKeys, FloatArray, IntArray
+from specdec.kernels.compiled import FILTERS, place
+
+
+def text_of(ids: IntArray, ends: IntArray, batch: int) -> bindings.Text:
+    """Return what stands in the rows of a call, which holds the memory that it points to.
+
+    Args:
+        ids: ``[B, L]``.
+        ends: ``[B]`` how many of them do.
+        batch: B.
+
+    Raises:
+        ValueError: they are of other shapes, no integers, or no arrays.
+
+    Cost: none for whole rows of int64; else a copy of ``ids``.
+    """
+    if not isinstance(ids, np.ndarray) or ids.ndim != 2 or len(ids) != batch or ids.dtype.kind not in "iu":
+        given = f"{ids.dtype} of shape {ids.shape}" if isinstance(ids, np.ndarray) else f"a {type(ids).__name__}"
+        raise ValueError(f"ids must be an array of the host of integers [{batch}, L], not {given}")
+    whole = ids if ids.dtype == INT64 and ids.flags.c_contiguous else np.ascontiguousarray(ids, INT64)
+    text = bindings.Text(place(whole), _counts(ends, batch), ids.shape[1])
+    text.whole = whole
+    return text
+
+
+def adjustments_of(given: Adjustments | None, batch: int) -> bindings.Adjustments | None:
+    """Return the adjustments of the rows of a call; None if there are none.
+
+    Raises:
+        ValueError: they are not of these rows.
+    """
+    if given is None:
+        return None
+    _check(given, batch)
+    stride = given.ids.shape[1]
+    return bindings.Adjustments(
+        to_bytes(given.ids),
+        to_bytes(given.num_committed),
+        to_bytes(given.prompt_lengths),
+        to_bytes(given.penalties, FLOAT64),
+        to_bytes(given.bias_ends),
+        to_bytes(given.bias_ids),
+        to_bytes(given.biases, FLOAT64),
+        to_bytes(given.min_new_tokens, FLOAT64),
+        to_bytes(given.eos_ids),
+        stride,
+        len(given.eos_ids),
+    )
+
+
+def _check(given: Adjustments, batch: int) -> None:
+    """Raise ValueError if compiled code would read beyond an array."""
+    stride, num_biases = given.ids.shape[-1] if given.ids.ndim else 0, given.biases.size
+    shapes: dict[str, tuple[int, ...]] = {"ids": (batch, stride), "penalties": (3, batch)}
+    shapes |= dict.fromkeys(("num_committed", "prompt_lengths", "bias_ends", "min_new_tokens"), (batch,))
+    shapes |= {"bias_ids": (num_biases,), "biases": (num_biases,), "eos_ids": (given.eos_ids.size,)}
+    wrong = {name: found for name, shape in shapes.items() if (found := getattr(given, name).shape) != shape}
+    if wrong:
+        wanted = {name: shapes[name] for name in wrong}
+        raise ValueError(f"adjustments of {batch} rows cannot have shapes {wrong}; give {wanted}")
+    lengths, ends = given.num_committed.tolist(), [0, *given.bias_ends.tolist()]
+    if not 0 <= min(lengths) <= max(lengths) <= stride:
+        raise ValueError(f"adjustments of {batch} rows cannot have num_committed {lengths}: they have {stride} ids")
+    if ends != sorted(ends) or ends[-1] != num_biases:
+        raise ValueError(
+            f"adjustments of {batch} rows cannot have bias_ends {ends[1:]}: they must rise to the {num_biases} biases"
+        )
+
+
+def draws_of(
+    what: str, batch: int, filters: FloatArray, keys: ChainKeys | None, laws: NDArray[np.float32] | None
+) -> bindings.Draws:
+    """Return how ids are drawn."""
+    fits = filters.shape == (len(FILTERS), batch)
+    if not fits or not (keys is None or keys.bases.shape == keys.firsts.shape == (batch,)):
+        shapes = [array.shape for array in (filters, *(() if keys is None else (keys.bases, keys.firsts)))]
+        raise ValueError(f"{what} of {batch} rows cannot be drawn by filters, bases and firsts of shapes {shapes}")
+    if keys is None or laws is None:
+        return bindings.Draws(to_bytes(filters, FLOAT64))
+    numbers = to_bytes(keys.bases), to_bytes(keys.firsts)
+    return bindings.Draws(to_bytes(filters, FLOAT64), *numbers, place(laws), keys.is_race)
+
+
+def _counts(counts: IntArray, batch: int) -> bytes:
+    """Return counts ``[B]`` of the host as bytes. Raises ValueError if they are none."""
+    if not isinstance(counts, np.ndarray):
+        raise ValueError(
+            f"a native pass needs ids and counts as arrays of the host, and was given a {type(counts).__name__}"
+        )
+    if counts.shape != (batch,) or counts.dtype.kind not in "iu":
+        raise ValueError(
+            f"a native pass needs integers of shape {(batch,)}, and was given {counts.dtype} of shape {counts.shape}"
+        )
+    return to_bytes(counts)

@@ -1,0 +1,166 @@
+"""Sources that draft with a model which catches up with what stands, advances along a chain and grows a tree."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Oracle, Randomness, Scores
+from specdec.drafting.chain_sampler import ChainSampler, Follow
+from specdec.drafting.lengths import depth_limits
+from specdec.drafting.planned_trees import GrowWhole
+from specdec.drafting.sampled_source import SampledSource
+from specdec.drafting.tree_sampler import Frontier, TreeSampler
+
+
+class RunModel(Protocol):
+    """A drafting model at work on one run; it gives logits for the ids that stand and for those drafted after them.
+
+    ``rows`` are slots of the run, ``live`` are indices into the batch of a call. The logits of rows that take no part
+    are not read. A class that names this one as its base need not write what has a default: trees, a confidence, whole
+    drafts and ``note`` are for models that have them.
+
+    Attributes:
+        has_confidence: whether it tells its own belief in a token.
+    """
+
+    has_confidence: bool = False
+
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        """Take in new requests."""
+
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+        """Learn what stands; arguments as of ``DraftSession.sync``."""
+
+    def end(self, rows: IntArray) -> None:
+        """Forget finished requests."""
+
+    def room(self, rows: IntArray, num_committed: IntArray) -> IntArray:
+        """Return ``[B]`` how many tokens each row may draft."""
+        ...
+
+    def catch_up(self, rows: IntArray, context: Context, live: IntArray, depth: int = 1) -> Tensor:
+        """Read what stands and was not read yet.
+
+        Args:
+            rows: ``[B]``.
+            context: of those rows.
+            live: ``[R]`` indices into them of the rows that take part.
+            depth: how many depths logits may be asked for until the next call.
+
+        Returns:
+            ``[B, 1, V]`` logits of the token after the pending one.
+        """
+        ...
+
+    def advance(self, rows: IntArray, tokens: Tensor, live: IntArray) -> Tensor:
+        """Read the token ``[B, 1]`` that was drafted last; return ``[B, 1, V]`` logits of the one after it."""
+        ...
+
+    def grow(self, rows: IntArray, frontier: Frontier) -> Tensor:
+        """Read the nodes of a frontier after those of earlier ones; return ``[B, frontier.size, V]`` logits."""
+        raise TypeError(f"{type(self).__name__} drafts chains, and no trees")
+
+    def confidence(self) -> Tensor:
+        """Return ``[B, 1]``: the chance that the token after the latest logits stands if all before it do."""
+        raise TypeError(f"{type(self).__name__} tells no confidences: read them only if has_confidence")
+
+    def follower(self, context: Context) -> Follow | None:
+        """Return what drafts whole chains in one call; see ``ChainSampler``."""
+        return None
+
+    def grower(self, rows: IntArray, context: Context) -> GrowWhole | None:
+        """Return what drafts whole trees in one call; see ``TreeSampler``."""
+        return None
+
+    def note(self, rows: IntArray, starts: IntArray, draft: Draft) -> None:
+        """Learn that a draft is made, which follows the first ``starts[b]`` ids of each row: nothing more is asked."""
+        return
+
+
+class ModelSource(SampledSource, ABC):
+    """A source whose sessions ask a ``RunModel``, for a chain or for a tree; it says how that model is made.
+
+    Its arguments are those of ``SampledSource``.
+    """
+
+    @abstractmethod
+    def open_model(self, oracle: Oracle, num_rows: int, capacity: int) -> RunModel:
+        """Return the model at work; arguments as of ``DraftSource.open``."""
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
+        """Return a session for a run."""
+        model = self.open_model(oracle, num_rows, capacity)
+        if self.tree is not None:
+            return TreeSession(model, TreeSampler(self.tree, self.temperature, oracle.device))
+        return ChainSession(model, ChainSampler(self.length.open(num_rows), self.temperature, oracle.device))
+
+
+class _Session(DraftSession):
+    def __init__(self, model: RunModel) -> None:
+        self.model = model
+
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        self.model.begin(rows, prompts, scores)
+
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+        self.model.sync(rows, keep, new_ids, scores)
+
+    def end(self, rows: IntArray) -> None:
+        self.model.end(rows)
+
+
+class ChainSession(_Session):
+    """Draft chains, sampled from a model's laws.
+
+    Args:
+        model: at work on the run.
+        sampler: draws.
+    """
+
+    def __init__(self, model: RunModel, sampler: ChainSampler) -> None:
+        super().__init__(model)
+        self.sampler = sampler
+
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        self.sampler.length.begin(rows)
+        super().begin(rows, prompts, scores)
+
+    def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        model, starts = self.model, context.num_committed
+        limits = depth_limits(self.sampler.length, rows, starts, budget)
+        limits = np.minimum(limits, model.room(rows, starts))
+
+        def next_logits(depth: int, tokens: Tensor, live: IntArray) -> Tensor:
+            if depth == 0:
+                return model.catch_up(rows, context, live, int(limits.max()))
+            return model.advance(rows, tokens[:, depth - 1 : depth], live)
+
+        belief = model.confidence if model.has_confidence else None
+        draft = self.sampler(rows, context, limits, randomness, next_logits, model.follower(context), belief)
+        model.note(rows, starts, draft)
+        return draft
+
+
+class TreeSession(_Session):
+    """Draft trees, level by level; arguments as of ``ChainSession``."""
+
+    def __init__(self, model: RunModel, sampler: TreeSampler) -> None:
+        super().__init__(model)
+        self.sampler = sampler
+
+    def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        model = self.model
+
+        def next_logits(frontier: Frontier) -> Tensor:
+            if not frontier.tokens.shape[1]:
+                return model.catch_up(rows, context, frontier.live, self.sampler.shape.max_depth)
+            return model.grow(rows, frontier)
+
+        starts = context.num_committed
+        room = model.room(rows, starts)
+        draft = self.sampler(context, budget, room, randomness, next_logits, model.grower(rows, context))
+        model.note(rows, starts, draft)
+        return draft

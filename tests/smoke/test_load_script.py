@@ -1,0 +1,132 @@
+"""Loads from the command line: all arms at all rates, the same work, a run that goes on, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.load import measuring_loads
+from experiments.load.__main__ import main
+from experiments.load.latencies import Window
+from experiments.load.load_tables import Load
+from experiments.load.same_work import differing, problems_of_work, told_of_work
+from experiments.load.serving import Served, ServedRequest
+from tests.support.experiments import common, the_folder
+
+ARMS = ["prompt_lookup", "small_transformer:2", "small_transformer:3/4"]
+LABELS = ["plain", "prompt_lookup", "small_transformer 2", "small_transformer 3, budget 4"]
+
+
+def arguments(folder: Path, out: Path, *more: str) -> list[str]:
+    argv = [*common(folder, out), "--small-transformer-model", str(folder / "draft"), "--batch-size", "2"]
+    return [*argv, "--arms", *ARMS, "--seconds", "0.5", *more]
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--loads", "0.3", "3"], "outputs, of 3 arms, are plain decoding's, token for token."),
+        (["--rates", "30", "--temperature", "0.8"], "outputs, of 3 arms, are as long as plain decoding's."),
+        (["--rates", "30", "--temperature", "0.8", "--rule", "coupled"], "are plain decoding's, token for token."),
+    ],
+    ids=["greedy", "draws", "coupled"],
+)
+def test_every_arm_serves_every_rate(
+    more: list[str], told: str, checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(checkpoints, tmp_path, *more, "--goodput", "e2el:60000")) == 0
+    printed, folder = " ".join(capsys.readouterr().out.split()), the_folder(tmp_path)
+    assert {path.name for path in folder.iterdir()} == {"load.json", "load.png", "units.jsonl"}
+    loads = json.loads((folder / "load.json").read_text(encoding="utf-8"))["loads"]
+    num_rates = len(more) - 1 if more[0] == "--loads" else 1
+    assert [load["arm"] for load in loads] == LABELS * num_rates
+    for first in range(0, len(loads), len(LABELS)):
+        own = loads[first : first + len(LABELS)]
+        assert len({load["rate"] for load in own}) == 1
+        arrivals = [[request["arrival"] for request in load["requests"]] for load in own]
+        assert all(times == arrivals[0] for times in arrivals)
+        assert all(len(request["tokens"]) == sum(request["counts"]) for load in own for request in load["requests"])
+    assert told in printed
+    assert "Limit of a good request: E2EL 60000 ms." in printed
+    assert "With all 2 rows plain decoding serves" in printed
+    for title in ("Latency by request rate", "Throughput and goodput", "beside the prediction", "an arm holds"):
+        assert title in printed
+
+
+def test_requests_arrive_as_in_a_file(checkpoints: Path, tmp_path: Path) -> None:
+    (tmp_path / "times").write_text("1\n1.02\n1.04\n1.2\n", encoding="utf-8")
+    out = tmp_path / "out"
+    assert main([*arguments(checkpoints, out), "--arrivals", str(tmp_path / "times"), "--warm-up", "0"]) == 0
+    loads = json.loads((the_folder(out) / "load.json").read_text(encoding="utf-8"))["loads"]
+    assert [load["rate"] for load in loads] == pytest.approx([15.0] * len(LABELS))
+    for load in loads:
+        assert [request["arrival"] for request in load["requests"]] == pytest.approx([0.0, 0.02, 0.04, 0.2])
+
+
+def test_a_run_that_failed_goes_on_with_what_is_missing(
+    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv, real = arguments(checkpoints, tmp_path, "--rates", "20", "40"), measuring_loads.Loads._serve
+    ran: list[str] = []
+
+    def serve(self: Any, arm: str, times: Any) -> Served:
+        ran.append(arm)
+        if broken and arm == "prompt_lookup":
+            raise RuntimeError("no lookup today")
+        return real(self, arm, times)
+
+    monkeypatch.setattr(measuring_loads.Loads, "_serve", serve)
+    broken = True
+    assert main(argv) == 1
+    assert "prompt_lookup at 20 requests/s: RuntimeError: no lookup today" in capsys.readouterr().err
+    assert len(ran) == 1 + 2 * len(LABELS)
+    ran.clear()
+    broken = False
+    assert main([*argv, "--goodput", "e2el:1"]) == 0  # the limit is no part of what is measured
+    assert ran == ["prompt_lookup"] * 2
+
+
+def test_a_run_without_a_capacity_ends_there(
+    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(measuring_loads, "pass_seconds")
+    assert main(arguments(checkpoints, tmp_path)) == 1
+    assert "capacity: NameError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--rates", "1e-9"], "no request of 1e-09 a second arrives in the"),
+        (["--arms", "magic"], "--arms magic: magic is no strategy"),
+        (["--arms", "prompt_lookup", "prompt_lookup"], "--arms: prompt_lookup stands there twice"),
+        (["--arrivals", "absent"], "--arrivals absent: cannot be read"),
+        (["--oracle", "recorded:x"], "--oracle recorded:x: times are measured here"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(more: list[str], told: str, checkpoints: Path, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=f"^load: {told}"):
+        main(arguments(checkpoints, tmp_path, *more))
+
+
+def outputs(arm: str, claim: str, *lengths: int, first: int = 5) -> Load:
+    requests = [ServedRequest(0.0, 0.0, (1.0,), (n,), (first,) * n) for n in lengths]
+    return Load(1.0, arm, Served(tuple(requests), (), claim), Window(0.0, 1.0))
+
+
+def test_other_work_is_told_and_fails_where_it_was_to_be_the_same() -> None:
+    loads = [
+        outputs("plain", "exact", 2, 3, 4),
+        outputs("same", "exact", 2, 3, 4),
+        outputs("other", "exact", 2, 3, 4, first=6),
+        outputs("close", "exact up to numerics", 2, 3, 5),
+    ]
+    assert differing(loads, only_lengths=False) == {"plain": 0, "same": 0, "other": 3, "close": 1}
+    assert differing(loads, only_lengths=True) == {"plain": 0, "same": 0, "other": 0, "close": 1}
+    assert told_of_work(loads, True) == (
+        "5 of 9 outputs, of 3 arms, are plain decoding's, token for token (the others: other 3, close 1)."
+    )
+    assert told_of_work(loads[:3], False) == "6 of 6 outputs, of 2 arms, are as long as plain decoding's."
+    assert problems_of_work(loads, True) == ["other: outputs that are not plain decoding's: 3"]
+    assert problems_of_work(loads, False) == ["close: outputs that are not as long as plain decoding's: 1"]
