@@ -1,13 +1,12 @@
 """Oracles whose every law is written down in a table: the ground truth of exactness tests."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.cache import PAGE, PagedKVCache, TensorMemory
+from specdec.cache import KVCache
 from specdec.contracts import IntArray, OracleDefaults, Scores, Want, describe_oracle
 
 ROW_SUM_TOLERANCE = 1e-9
@@ -109,38 +108,20 @@ class TabularLM(OracleDefaults):
         """Bytes of the table and its logarithms."""
         return self.table.nbytes + self._log_laws.nbytes
 
-    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> PagedKVCache:
+    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> KVCache:
         """Return an empty cache of ids, ``num_rows`` rows of ``capacity`` slots.
 
         Raises:
             ValueError: it would exceed ``max_cache_bytes``.
         """
-        return PagedKVCache.alone((), (), num_rows, capacity, torch.int64, self.device, max_cache_bytes)
-
-    @property
-    def prefix_key(self) -> Hashable:
-        """See ``specdec.contracts.PrefixOracle``: what a page holds are ids alone."""
-        return self.backend, self.device
-
-    @property
-    def page_bytes(self) -> int:
-        """Bytes of a page."""
-        return 8 * PAGE
-
-    def new_memory(self, num_pages: int) -> TensorMemory:
-        """Return an empty memory of pages."""
-        return TensorMemory((), (), num_pages, torch.int64, self.device)
-
-    def cache_on(self, memory: TensorMemory, num_rows: int, capacity: int) -> PagedKVCache:
-        """Return a cache of rows without pages, on a memory."""
-        return PagedKVCache(memory, num_rows, capacity, is_seated=False)
+        return KVCache((num_rows, capacity), 0, 1, torch.int64, self.device, max_cache_bytes)
 
     def score(
         self,
         tokens: Tensor,
         parents: Tensor | None,
         num_nodes: Tensor,
-        cache: PagedKVCache,
+        cache: KVCache,
         rows: IntArray,
         want: Want = "all",
         hidden: Sequence[int] = (),
@@ -156,16 +137,16 @@ class TabularLM(OracleDefaults):
         """
         self._check_call(tokens, want, hidden)
         lengths = torch.from_numpy(cache.reserve(rows, tokens.shape[1], first)).to(self.device)
-        lines = torch.from_numpy(cache.lines(rows[:, None], np.arange(cache.capacity))).to(self.device)
+        at_rows = torch.from_numpy(rows).to(self.device).unsqueeze(1)
         slots = lengths.unsqueeze(1) + torch.arange(first, tokens.shape[1], device=self.device)
-        cache.payload[lines.gather(1, slots)] = tokens[:, first:]
+        cache.payload[at_rows, slots] = tokens[:, first:]
         if want == "none":
             return Scores(None)
         if want == "last":
             slots = (lengths + num_nodes - 1).unsqueeze(1)
         context = torch.zeros_like(slots)
         for power in range(self.order):
-            ids = cache.payload[lines.gather(1, slots.clamp(min=0))]
+            ids = cache.payload[at_rows, slots.clamp(min=0)]
             context += torch.where(slots >= 0, ids, 0) * self.vocab_size**power
             slots = _slots_before(slots, parents, lengths)
         return Scores(self._log_laws[context])

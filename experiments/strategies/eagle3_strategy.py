@@ -1,12 +1,13 @@
 """A published head drafts from the oracle's hidden states."""
 
-from typing import Any
+from typing import Any, get_args
 
 import drafts
 import oracles
 from experiments.strategies.strategy import Option, Settings, Strategy, depth, head_of, one_of, yes_or_no
 from experiments.strategies.tree_shapes import FORMS, shape_of
 from oracles.checkpoints.loading import LoadedOracle
+from oracles.checkpoints.placement import WeightType
 from oracles.heads import Eagle3Base
 from oracles.huggingface import HuggingFaceLM
 from specdec import DraftSource, Oracle
@@ -18,7 +19,13 @@ def build(settings: Settings, oracle: Oracle) -> DraftSource:
         raise ValueError("eagle3: its head reads hidden states, which this oracle does not give: leave it out")
     name = head_of(settings, "eagle3")
     try:
-        head = oracles.load_head(name, oracle, aux_layers=settings["aux_layers"], check=settings["check_layers"])
+        head = oracles.load_head(
+            name,
+            oracle,
+            aux_layers=settings["aux_layers"],
+            check=settings["check_layers"],
+            weights=settings["head_weights"] or settings["weights"],
+        )
     except ValueError as error:
         raise ValueError(f"eagle3: --head {name} cannot be used: {error}") from error
     if not isinstance(head, Eagle3Base):
@@ -36,6 +43,7 @@ STRATEGY = Strategy(
     (
         depth(5),
         Option("head", None, str, "EAGLE-3 head for this oracle: embedded name or folder (what ships for it)"),
+        Option("head-weights", None, one_of(*get_args(WeightType)), "type of its linear layers (that of --weights)"),
         Option("shape", None, str, f"trees in place of chains: {FORMS}"),
         Option("aux-layers", None, one_of("inputs", "outputs"), "what the config's layers mean (what it says)"),
         Option("check-layers", False, yes_or_no, "try the neighbouring layers too, and warn: yes or no (no)"),

@@ -17,7 +17,7 @@ PUBLISHED_SETTINGS: Mapping[str, Mapping[str, Settings]] = {
         "tree": {**_SMOL_DRAFT, "shape": "paths:0.0,1"},
         "ngram": {"train_on": _OWN_TEXT, "num_draft_tokens": 2},
         "early_exit": {"head": "none", "num_draft_tokens": 1},
-        "eagle3": {"num_draft_tokens": 2},
+        "eagle3": {"head_weights": "int8-dynamic", "num_draft_tokens": 2},
         "quantized": {"num_draft_tokens": 2},
         "prompt_lookup": {"num_draft_tokens": 3},
         "suffix_automaton": {"num_draft_tokens": 3},

@@ -64,7 +64,7 @@ public:
             begins[b] = count;
             if (row < 0 || row >= cache.num_rows) return BAD_ROW;
             if (nodes < 0 || nodes > call.width) return BAD_COUNT;
-            if (call.lengths[row] + nodes > cache.rooms[row]) return NO_ROOM;
+            if (nodes && call.lengths[row] + nodes > cache.rooms[row]) return NO_ROOM;
             for (int64_t i = 0; i < nodes; ++i) {
                 const int64_t at = int64_t(b) * call.width + i;
                 if (call.tokens[at] < 0 || call.tokens[at] >= model.vocabulary) return BAD_TOKEN;

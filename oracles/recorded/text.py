@@ -12,7 +12,7 @@ from torch import Tensor
 from oracles.checkpoints.loading import load_tokenizer
 from oracles.recorded.reading import Text, ids_of, largest, read_records
 from oracles.recorded.record_tree import ROOT, RecordTree
-from specdec.cache import PagedKVCache
+from specdec.cache import KVCache
 from specdec.contracts import IntArray, OracleDefaults, Scores, Want
 
 
@@ -131,20 +131,20 @@ class RecordedText(OracleDefaults):
             )
         return self.outputs[row]
 
-    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> PagedKVCache:
+    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> KVCache:
         """Return an empty cache of places in the records, ``num_rows`` rows of ``capacity`` slots.
 
         Raises:
             ValueError: it would exceed ``max_cache_bytes``.
         """
-        return PagedKVCache.alone((), (), num_rows, capacity, torch.int64, self.device, max_cache_bytes)
+        return KVCache((num_rows, capacity), 0, 1, torch.int64, self.device, max_cache_bytes)
 
     def score(
         self,
         tokens: Tensor,
         parents: Tensor | None,
         num_nodes: Tensor,
-        cache: PagedKVCache,
+        cache: KVCache,
         rows: IntArray,
         want: Want = "all",
         hidden: Sequence[int] = (),
@@ -160,12 +160,12 @@ class RecordedText(OracleDefaults):
         """
         self._check_call(tokens, want, hidden)
         lengths = cache.reserve(rows, tokens.shape[1], first)
-        lines = cache.lines(rows[:, None], lengths[:, None] + np.arange(tokens.shape[1]))
+        slots = lengths[:, None] + np.arange(tokens.shape[1])
         held = cache.payload.numpy()
-        before = np.where(lengths > 0, held[cache.lines(rows, lengths - 1)], ROOT)
-        known = held[lines[:, :first]]
+        before = np.where(lengths > 0, held[rows, lengths - 1], ROOT)
+        known = held[rows[:, None], slots[:, :first]]
         places = self._places(tokens, parents, before, known)
-        held[lines] = places
+        held[rows[:, None], slots] = places
         if want == "none":
             return Scores(None)
         chosen = places[:, first:] if want == "all" else places[np.arange(len(rows)), num_nodes.numpy() - 1][:, None]

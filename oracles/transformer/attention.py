@@ -139,6 +139,17 @@ def visible_slots(
     return seen if window is None else seen & (at_position > positions - window)
 
 
+def _steps_of(pages: IntArray) -> tuple[int, int] | None:
+    """Return the first page, and the distance of two rows, if ``[B, n]`` pages lie side by side and rows as far apart.
+
+    None: they do not.
+    """
+    steps = np.diff(pages[:, 0])
+    if (np.diff(pages, axis=1) != 1).any() or (steps != steps[:1]).any() or (steps < 0).any():
+        return None
+    return int(pages[0, 0]), int(steps[0]) if steps.size else 0
+
+
 class CachedAttention:
     """Attend from the nodes of one scoring call to cached prefixes, ancestors and themselves.
 
@@ -147,8 +158,8 @@ class CachedAttention:
     positions. For a tree the slots after the shortest prefix are permuted, per node, to put its ancestors first; the
     weights go back to the slots, so that no value is ever copied.
 
-    The pages of a single row are read where they are if they lie side by side, as most do. Those of several rows, and
-    others, are copied layer by layer.
+    Pages are read where they are if those of each row lie side by side, and the rows at equal distances, as they do if
+    no prefix is shared; with several rows that takes a product for each key head. Others are copied layer by layer.
 
     Args:
         config: the model's shape.
@@ -165,7 +176,7 @@ class CachedAttention:
         path, for up to 128 nodes and heads of at most 192: every dot product and every block is a chain of fused
         multiply-adds in the order of the positions, to which weights of 0 add nothing.
 
-    Cost: O(B N T) per head, with T the longest row; of several rows a copy of keys and values.
+    Cost: O(B N T) per head, with T the longest row; a copy of keys and values if pages lie in another order.
     """
 
     def __init__(
@@ -180,10 +191,10 @@ class CachedAttention:
         exact = cache.payload.device.type == "cpu" and cache.payload.itemsize >= 4
         self.block = BLOCK if exact else self.span
         self.shared = int(lengths.min()) // self.block * self.block
-        pages, slots = cache.span(rows, self.span // PAGE).ravel(), lengths[:, None] + np.arange(tree.size)
-        # None: they are copied.
-        self._run = slice(pages[0], pages[0] + pages.size) if self.batch == 1 and (np.diff(pages) == 1).all() else None
-        numbers = (lengths, pages, cache.lines(rows[:, None], slots[:, first:]).ravel())
+        pages, slots = cache.span(rows, self.span // PAGE), lengths[:, None] + np.arange(tree.size)
+        self._steps = _steps_of(pages)
+        self._num_parts = config.kv_heads if self._steps is not None and self.batch > 1 else 1
+        numbers = (lengths, pages.ravel(), cache.lines(rows[:, None], slots[:, first:]).ravel())
         start, self._pages, self._lines = together_on_device(*numbers, device=tree.tokens.device)
         self.start = start.view(-1, 1)
         self.positions = self.start + (tree.depth[:, first:] if first else tree.depth)
@@ -205,29 +216,40 @@ class CachedAttention:
             self._nodes(buffer)[..., : self.config.head_size].permute(1, 2, 0, 3, 4) for buffer in (query, self._sum)
         )
         self._scores = payload.new_empty(heads * self.batch, self.queries, self.span)
+        self._products = list(zip(*map(self._split, (query, self._scores, self._sum)), strict=True))
+
+    def _split(self, whole: Tensor) -> tuple[Tensor, ...]:
+        """Return ``[K * B, ...]`` in the parts that are multiplied on their own."""
+        return whole.view(self._num_parts, -1, *whole.shape[1:]).unbind(0)
 
     def _make_views(self) -> None:
         """Look at the cache as the layers do: as pages to read, and as slots to write."""
         payload, size = self.cache.payload, self.config.head_size
         layers, _, heads, lines, _ = payload.shape
         self._pages_of = self.cache.memory.by_page().unbind(0)
-        self._room = None
-        if self._run is None:
+        self._met, self._room = [], None
+        if self._steps is None:
             self._room = payload.new_empty(2, heads, len(self._pages), PAGE, payload.shape[-1])
+        else:
+            (first, step), row = self._steps, PAGE * payload.shape[-1]
+            shape = (layers, 2, heads, self.batch, self.span, payload.shape[-1])
+            strides = (*payload.stride()[:3], int(step) * row, *payload.stride()[3:])
+            there = payload.as_strided(shape, strides, payload.storage_offset() + int(first) * row)
+            # A product for each key head of several rows, or one for all key heads of a row.
+            there = there.transpose(1, 2) if self.batch > 1 else there.permute(0, 3, 1, 2, 4, 5)
+            self._met = [layer.unbind(0) for layer in there.unbind(0)]
         flat = payload.view(layers, 2, heads * lines, -1)[..., :size]
         self._written = list(zip(flat[:, 0].unbind(0), flat[:, 1].unbind(0), strict=True))
         # [B * N, K]: where a node's heads lie among the slots of all heads
         self._write_at = self._lines.unsqueeze(1) + torch.arange(heads, device=self._lines.device) * lines
 
-    def _read(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Return the keys and values ``[K * B, T, D]`` of a layer."""
-        if self._run is not None:
-            met = self._pages_of[layer][:, :, self._run]
-        else:
-            met = torch.index_select(self._pages_of[layer], 2, self._pages, out=self._room)
+    def _read(self, layer: int) -> Sequence[Tensor]:
+        """Return the keys and values of a layer, ``[2, B or K * B, T, D]`` for each of the parts."""
+        if self._met:
+            return self._met[layer]
+        met = torch.index_select(self._pages_of[layer], 2, self._pages, out=self._room)
         # [2, K, B * T / 16, 16, D] -> [2, K * B, T, D]
-        whole = met.view(2, self.config.kv_heads * self.batch, self.span, met.shape[-1])
-        return whole[0], whole[1]
+        return (met.view(2, self.config.kv_heads * self.batch, self.span, met.shape[-1]),)
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Return ``[B * N, H * D]`` from ``[B * N, H, D]`` and ``[B * N, K, D]``, and cache keys and values."""
@@ -235,10 +257,11 @@ class CachedAttention:
         keys.index_put_((self._write_at,), key)
         values.index_put_((self._write_at,), value)
         self._place(query)
-        keys, values = self._read(layer)
-        scores = torch.baddbmm(self._bias, self._query, keys.transpose(1, 2), out=self._scores)
-        weights = self._softmax(scores if self.tree.parents is None else self._by_position(scores))
-        self._sum_values(weights, values)
+        met = self._read(layer)
+        for (asked, scores, _), part in zip(self._products, met, strict=True):
+            torch.baddbmm(self._bias, asked, part[0].transpose(1, 2), out=scores)
+        weights = self._softmax(self._scores if self.tree.parents is None else self._by_position(self._scores))
+        self._sum_values(weights, [part[1] for part in met])
         return self._sum_nodes.reshape(self.batch * self.width, -1)
 
     def _softmax(self, scores: Tensor) -> Tensor:
@@ -246,17 +269,18 @@ class CachedAttention:
             return scores.softmax(-1)
         return scores.softmax(-1, dtype=torch.float32).to(scores.dtype)
 
-    def _sum_values(self, weights: Tensor, values: Tensor) -> None:
-        """Sum the values ``[K * B, T, D]``, block after block."""
+    def _sum_values(self, weights: Tensor, values: Sequence[Tensor]) -> None:
+        """Sum the values, block after block."""
         for i, part in enumerate(torch.split(weights, self.block, dim=-1)):
             begin = i * self.block
             if self.tree.parents is not None and begin + self.block > self.shared:
                 part = self._by_slot(part, begin)
-            met = values[:, begin : begin + part.shape[-1]]
-            if i == 0:
-                torch.bmm(part, met, out=self._sum)
-            else:
-                self._sum.baddbmm_(part, met)
+            for (_, _, out), weight, value in zip(self._products, self._split(part), values, strict=True):
+                met = value[:, begin : begin + part.shape[-1]]
+                if i == 0:
+                    torch.bmm(weight, met, out=out)
+                else:
+                    out.baddbmm_(weight, met)
 
     def _place(self, query: Tensor) -> None:
         """Scale ``[B * N, H, D]`` into the query buffer, the query heads of a key head side by side."""
@@ -271,12 +295,12 @@ class CachedAttention:
         return whole[:, :, : self.width * self.groups].view(shape)
 
     def _make_bias(self) -> Tensor:
-        """Return ``[K * B or 1, queries, T]``: 0 if a node sees a slot, else -inf."""
+        """Return ``[K * B or B, queries, T]``, for every part: 0 if a node sees a slot, else -inf."""
         hidden = (~self._visible()).unsqueeze(2)
         bias = self.cache.payload.new_zeros(self.batch, self.queries, self.span)
         nodes = bias[:, : self.width * self.groups].view(self.batch, self.width, self.groups, self.span)
         nodes.masked_fill_(hidden, float("-inf"))
-        if self.batch == 1:
+        if self.batch == 1 or self._num_parts > 1:
             return bias
         return bias.repeat(self.config.kv_heads, 1, 1)
 

@@ -132,11 +132,12 @@ class SlotCache(ABC):
         Raises:
             ValueError: a length is negative or longer than what stands, or others may read what follows it.
         """
-        cut, added = lengths - self._shared[rows], lengths - self._lengths[rows]
+        shared, standing = self._shared[rows], self._lengths[rows]
+        cut, added = lengths - shared, lengths - standing
         if min(cut.tolist(), default=0) < 0 or max(added.tolist(), default=0) > 0:
             raise ValueError(
-                f"cannot cut rows {rows.tolist()} of lengths {self._lengths[rows].tolist()} to {lengths.tolist()}: "
-                f"give lengths up to these, and not below the {self._shared[rows].tolist()} slots that others may read"
+                f"cannot cut rows {rows.tolist()} of lengths {standing.tolist()} to {lengths.tolist()}: give no "
+                f"more than these, and no less than the {shared.tolist()} that others may read"
             )
         self._lengths[rows] = lengths
 

@@ -13,7 +13,7 @@ from drafts import PromptLookup, stateless
 from oracles import RecordedText
 from oracles.checkpoints.loading import load_tokenizer
 from specdec import SpeculativeDecoder
-from specdec.cache import PagedKVCache
+from specdec.cache import KVCache
 from specdec.contracts import IntArray, Oracle, as_recorded
 from specdec.verify import RULES
 from tests.support.counting import Counting
@@ -29,7 +29,7 @@ def expected(ids: list[int]) -> int:
     return 0
 
 
-def filled(model: RecordedText, *prefixes: list[int]) -> PagedKVCache:
+def filled(model: RecordedText, *prefixes: list[int]) -> KVCache:
     cache = model.new_cache(len(prefixes), 24)
     for row, prefix in enumerate(prefixes):
         if prefix:

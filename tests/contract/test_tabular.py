@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from oracles.tabular import TabularLM
-from specdec.cache import PagedKVCache
+from specdec.cache import KVCache
 from specdec.contracts import IntArray, Oracle
 
 
@@ -22,7 +22,7 @@ def rows_of(*rows: int) -> IntArray:
     return np.array(rows, dtype=np.int64)
 
 
-def filled_cache(model: TabularLM, prefixes: list[list[int]], capacity: int = 16) -> PagedKVCache:
+def filled_cache(model: TabularLM, prefixes: list[list[int]], capacity: int = 16) -> KVCache:
     cache = model.new_cache(len(prefixes), capacity)
     for row, prefix in enumerate(prefixes):
         if prefix:

@@ -23,6 +23,7 @@ from specdec.transfers import crossings, on_device
 from tests.graphed.emulated import Emulated, emulated_device
 from tests.graphed.fakes import CUDA
 from tests.graphed.pairs import PROMPTS, TOKENS, Pair, moved, pair
+from tests.support.grammars import pieces_of
 from tests.support.pairwise import diagonal
 from tests.support.registry import rotation
 
@@ -363,3 +364,18 @@ def test_statistics_tell_what_steps_made_the_device_do(monkeypatch):
     assert 0 < stats.device["padded_nodes"] < 8 * steps
     assert pool([stats, stats]).device["uploads"] == 2 * steps
     assert Stats.from_dict(stats.as_dict()).device == stats.device
+
+
+@pytest.mark.parametrize("source", ["plain", "lookup", "model"])
+def test_masks_of_grammars_reach_a_device(source):
+    def make(models: Pair) -> DraftSource | None:
+        models.target.tokenizer = pieces_of([chr(48 + one) for one in range(models.target.vocab_size)])
+        return {"plain": None, "lookup": drafts.PromptLookup(3), "model": drafts.SmallTransformer(models.model, 3)}[
+            source
+        ]
+
+    asked = [SamplingParams(temperature=t, regex="[0-6:;<]+") for t in (0.0, 1.0)]
+    sampling = [asked[i % 2] for i in range(len(PROMPTS))]
+    here, there, _ = runs(make, sampling=sampling)
+    assert there == here
+    assert all(token < 7 or 10 <= token < 13 for output in here for token in output)
