@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.contracts import Ending
+from specdec.contracts import Draft, Ending
 from specdec.contracts.tree import Tree
 from specdec.engine.outcome import Decision, StepOutcome, Walk, block_of
 from specdec.engine.slots import IDLE, Slots
@@ -113,7 +113,8 @@ def meaning_of(decision, ends=False):
     counts = np.ones_like(rows) if ends else accepted + 1
     endings = np.full_like(rows, Ending.EOS if ends else Ending.NONE)
     made = StepOutcome(decision, block, accepted, counts, endings)
-    return record(made, requests=rows, num_committed=rows, shortened=rows > 0, seconds={})
+    draft = Draft(torch.from_numpy(decision.tokens), torch.from_numpy(decision.num_nodes))
+    return record(made, draft, requests=rows, num_committed=rows, shortened=rows > 0, seconds={}, name="")
 
 
 def resolved(rows, as_chains):

@@ -41,7 +41,7 @@ def counts(stats: Stats) -> dict[str, object]:
 
 def test_all_kinds_of_sources_are_among_them():
     kinds = {name.partition(",")[0] for name in READ_IDS}
-    assert kinds == {*SOURCES, "tree"} - {"BlockDrafter", "Eagle3", "EarlyExit", "Medusa", "Quantized"}
+    assert kinds == {*SOURCES, "Forced", "tree"} - {"BlockDrafter", "Eagle3", "EarlyExit", "Medusa", "Quantized"}
 
 
 @diagonal({"name": tuple(READ_IDS), "batch_size": (None, 2)})

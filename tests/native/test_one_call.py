@@ -255,10 +255,7 @@ GENERAL: dict[str, tuple[str, Callable[..., Tally]]] = {
         partial(run, SmallTransformer(SIX_IDS.model, 3), by("standard")),
     ),
     "laws of torch": ("without compiled laws there are none for compiled code to judge by", by_torch),
-    **{
-        rule: ("its law is defined by torch operations alone", partial(run, MODEL, by(rule)))
-        for rule in ("block", "traversal", "typical")
-    },
+    "typical": ("its law is defined by torch operations alone", partial(run, MODEL, by("typical"))),
     "a rule of one's own": ("compiled code judges as our rules do", partial(run, MODEL, by(Own()))),
     "draws of one's own": ("compiled code draws by numbers, and these keep every call", partial(run, MODEL, recorded)),
 }

@@ -44,7 +44,7 @@ CONFIGS = [
     ("dspark", "markov_rank", 4, r"markov_w1.weight' has shape \(4, 3\), config.json implies \(4, 4\)"),
     ("dspark gated", "markov_rank", 0, "'markov_rank' is 0; a confidence head"),
     ("speculators dflash", "aux_hidden_state_layer_ids", [0], r"inputs of layers \(0,\)"),
-    ("speculators dflash", "draft_vocab_size", 3, "'lm_head.weight' is missing; 3 columns need one"),
+    ("speculators dflash", "draft_vocab_size", 3, "tensor 'd2t' is missing"),
     ("speculators dflash", "projector_type", "domino", "'projector_type' is 'domino'; only 'dflash'"),
     ("speculators dspark", "target_hidden_size", 32, "target_hidden_size differs"),
 ]  # fmt: skip
