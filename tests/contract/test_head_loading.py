@@ -271,6 +271,6 @@ def test_the_check_names_a_context_that_is_too_short_for_its_texts(tmp_path):
 
 def test_the_command_says_what_a_head_of_another_kind_is_for(tmp_path):
     folder = medusa_folder(tmp_path, layout="original").path
-    settings = {"head": folder, "aux_layers": None, "check_layers": False}
+    settings = {"head": folder, "aux_layers": None, "check_layers": False, "head_weights": None, "weights": None}
     with pytest.raises(ValueError, match=r"of another kind: it is for medusa"):
         eagle3_strategy.build(settings, tiny_transformer())
