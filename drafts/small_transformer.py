@@ -20,7 +20,7 @@ class SmallTransformer(ModelSource):
             penalties along the drafted path, ...) applies either way.
 
     Raises:
-        ValueError: an argument out of range, a tree beside a length, a tree that is re-ranked and not greedy
+        ValueError: no model, an argument out of range, a tree beside a length, a tree that is re-ranked and not greedy
             (``temperature=0``); in ``open``, another vocabulary than the oracle's, with the reason.
 
     Guarantee: the declared law of a node is the one its token was drawn from; greedy tokens are point masses. Lossless
@@ -48,6 +48,8 @@ class SmallTransformer(ModelSource):
         tree: TreeShape | None = None,
     ) -> None:
         super().__init__(num_draft_tokens, length, temperature, tree, default=5)
+        if not hasattr(model, "vocab_size"):
+            raise ValueError(f"model={model!r} is no model: give what oracles.load returns")
         self.model = model
 
     @property

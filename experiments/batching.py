@@ -21,6 +21,7 @@ import numpy as np
 from experiments.bench.oracle.rounds import TimedArm, measure
 from experiments.harness.arguments import add_strategy, common_parser, positive, refusing, settings_of
 from experiments.harness.arms import PLAIN, EngineArm, those_that_fit
+from experiments.harness.building import build_shared
 from experiments.harness.claims import claim_folder
 from experiments.harness.conversations import as_conversations, prompt_facts
 from experiments.harness.models import AnyModel, load_oracle
@@ -151,7 +152,7 @@ def decoders_of(arguments: Mapping[str, Any], oracle: AnyModel, size: int) -> di
     """
     settings, found = {**arguments, "batch_size": size}, {}
     for name in (PLAIN, *arguments["strategies"]):
-        draft = None if name == PLAIN else STRATEGIES[name].build(settings_of(settings, name), oracle)
+        draft = None if name == PLAIN else build_shared(name, settings_of(settings, name), oracle)
         found[name] = EngineArm(name, oracle, draft, sampling_of(arguments), *judging_of(arguments)).decoder
     return found
 

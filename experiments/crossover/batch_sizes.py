@@ -9,9 +9,9 @@ from experiments.advise.cells import LENGTH
 from experiments.crossover.step_parts import ENOUGH, StepParts, in_flight, predict, step_times
 from experiments.harness.arguments import settings_of
 from experiments.harness.arms import PLAIN, EngineArm
+from experiments.harness.building import build_shared
 from experiments.harness.rule_choice import judging_of
 from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, Outcome
-from experiments.strategies import STRATEGIES
 from specdec import Oracle, SamplingParams
 from specdec.calibration_run import pass_seconds
 from specdec.prompts import NamedPrompt
@@ -57,7 +57,7 @@ class Crossover:
         settings = settings_of({**self.arguments, "batch_size": batch_size}, name)
         made = {0: EngineArm(PLAIN, self.oracle, None, self.sampling, *judging)}
         for length in self.arguments["draft_lengths"]:
-            source = STRATEGIES[name].build({**settings, LENGTH: length}, self.oracle)
+            source = build_shared(name, {**settings, LENGTH: length}, self.oracle)
             made[length] = EngineArm(f"{name}, {length}", self.oracle, source, self.sampling, *judging)
         return made
 

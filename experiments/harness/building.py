@@ -14,7 +14,7 @@ from experiments.peers import RefusedArm, words_of
 from experiments.strategies import MODEL, STRATEGIES, Strategy
 from experiments.strategies.published_settings import default_of
 from specdec import Oracle, SamplingParams
-from specdec.contracts import FOREIGN
+from specdec.contracts import FOREIGN, DraftSource
 
 
 def arm_kind(arguments: Mapping[str, Any]) -> type[EngineArm]:
@@ -42,6 +42,19 @@ def arms_of(
             told += f" (--{MODEL.name} DIR)"
         # A strategy's own script, which has its variants, has its options without its name.
         raise ValueError(told if variants else _add_prefix(told, strategy)) from error
+
+
+def build_shared(name: str, settings: Mapping[str, Any], oracle: Oracle) -> DraftSource:
+    """Return a strategy's source, for a command line that several strategies share.
+
+    Raises:
+        ValueError: this oracle cannot have it, or an option is unusable; options are named as that command line does.
+    """
+    strategy = STRATEGIES[name]
+    try:
+        return strategy.build(settings, oracle)
+    except ValueError as error:
+        raise ValueError(_add_prefix(str(error), strategy)) from error
 
 
 def _add_prefix(told: str, strategy: Strategy) -> str:

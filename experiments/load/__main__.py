@@ -34,9 +34,12 @@ from specdec.system import write_whole
 
 def above_0(text: str) -> float:
     """Return a number above 0."""
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be above 0, got {text}")
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
     return value
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from experiments.advise.cells import LENGTH
 from experiments.harness.arguments import settings_of
 from experiments.harness.arms import PLAIN, EngineArm
+from experiments.harness.building import build_shared
 from experiments.harness.rule_choice import COUPLED, REJECTION, judging_of, sampling_of
 from experiments.strategies import STRATEGIES
 from specdec import Oracle, SamplingParams, SharedBudget
@@ -81,7 +82,7 @@ def build_arms(arguments: Mapping[str, Any], oracle: Oracle) -> dict[str, Engine
             raise ValueError(f"--arms: {spec.label} stands there twice")
         settings = settings_of(arguments, spec.strategy)
         length = {} if spec.length is None else {LENGTH: spec.length}
-        source = STRATEGIES[spec.strategy].build({**settings, **length}, oracle)
+        source = build_shared(spec.strategy, {**settings, **length}, oracle)
         budget = None if spec.nodes is None else SharedBudget(spec.nodes)
         made[spec.label] = EngineArm(spec.label, oracle, source, sampling, *judging, budget)
     return made

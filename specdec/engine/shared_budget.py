@@ -82,7 +82,7 @@ class SharedBudget:
 
 def check_belief(belief: float) -> None:
     """Raise ValueError if a belief is no probability."""
-    if not 0 <= belief <= 1:
+    if not isinstance(belief, int | float) or not 0 <= belief <= 1:
         raise ValueError(f"belief must lie in 0..1, not {belief!r}")
 
 
@@ -219,6 +219,8 @@ def _check_order(source: DraftSource, draft: Draft) -> None:
 def _check_taken(budget: NodeBudget, draft: Draft, taken: BoolArray) -> None:
     """Raise ValueError if a budget has not taken a part of each row's tree."""
     name, shape = type(budget).__name__, tuple(draft.tokens.shape)
+    if not isinstance(taken, np.ndarray):
+        raise ValueError(f"budget {name}: take returned a {type(taken).__name__}; give an array of numpy, bool {shape}")
     if taken.shape != shape or taken.dtype != np.bool_:
         raise ValueError(f"budget {name}: take returned {taken.dtype} {taken.shape}, not bool {shape}")
     if (taken & (np.arange(draft.width) >= on_host(draft.num_nodes)[:, None])).any():

@@ -21,6 +21,7 @@ from specdec.contracts import (
     Scores,
     WatchedSession,
     WatchedSource,
+    check_source,
     frozen,
 )
 from specdec.engine import SpeculativeDecoder
@@ -145,11 +146,13 @@ def check_draft(
 
     Raises:
         AssertionError: with a table of the faults and where each was seen first.
+        ValueError: what is given is no draft source.
 
     Guarantee: laws are compared as numbers, not statistically. What a source does outside ``choose`` is seen only
         if it changes from run to run.
     Cost: four runs per sampling.
     """
+    check_source(source, "source")
     chosen = [SamplingParams(temperature=1.0), SamplingParams()] if sampling is None else [sampling]
     prompts = _default_prompts(oracle.vocab_size) if prompts is None else prompts
     faults: dict[str, str] = {}

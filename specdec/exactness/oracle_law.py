@@ -17,6 +17,8 @@ from specdec.grammars import Grammar, make_grammars
 from specdec.requests import Prompt, Stop, encode_prompt
 from specdec.sampling import SamplingParams
 
+_MOST_LOGITS = 10**8  # of one pass over all prefixes of a length
+
 
 def _penalise(logits: list[float], prompt: Sequence[int], new: Sequence[int], sampling: SamplingParams) -> list[float]:
     """Return logits after bias, repetition penalty (prompt and output), presence and frequency (output)."""
@@ -150,6 +152,9 @@ def oracle_law(
         sampling: a ``SamplingParams``; None is greedy.
         stop: as for ``generate``.
 
+    Raises:
+        ValueError: more prefixes than can be enumerated.
+
     Guarantee: written apart from the engine and its warping, so that agreement means something.
     Cost: one full pass over every prefix of positive probability: O(V ** max_new_tokens) rows. A grammar is read
         from its start for each.
@@ -162,6 +167,11 @@ def oracle_law(
     for _ in range(min(max_new_tokens, oracle.max_context - len(ids))):
         if not open_:
             break
+        if len(open_) * oracle.vocab_size > _MOST_LOGITS:
+            raise ValueError(
+                f"{len(open_):,} beginnings over {oracle.vocab_size:,} ids are too many to enumerate: use an oracle of "
+                "3 or 4 ids (oracles.TabularLM), fewer new tokens, or check_lossless an effect, such as 0.1: it samples"
+            )
         logits = plain_logits(oracle, [[*ids, *new] for new in open_])
         grown: Law = {}
         for (new, mass), row in zip(open_.items(), logits, strict=True):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import drafts
+from experiments.harness.building import build_shared
 from experiments.load.__main__ import _limit, _share, above_0
 from experiments.load.arrivals import at_rate, mean_rate, poisson_arrivals, read_arrivals
 from experiments.load.load_arms import ArmSpec, repeats_plain
@@ -15,6 +16,7 @@ from experiments.load.measuring_loads import arrivals_of, cells_of, doubling, ra
 from oracles import TabularLM
 from specdec import SamplingParams, SharedBudget, SpeculativeDecoder
 from tests.support.calibration import LEVEL, p_value
+from tests.support.models import tiny_transformer
 
 POISSON = {"arrivals": None, "seconds": 10.0, "warm_up": 0.2, "seed": 0, "rates": None, "loads": [1.0, 0.5, 1.0]}
 
@@ -130,10 +132,22 @@ def test_another_word_is_refused(text: str, told: str) -> None:
         ArmSpec.parse(text)
 
 
+def test_an_option_that_is_missing_has_the_name_that_this_command_line_gives_it() -> None:
+    with pytest.raises(ValueError, match=r"^eagle3: give --eagle3-head DIR, .*: none is shipped for a-model"):
+        build_shared("eagle3", {"head": None, "oracle": "a-model"}, tiny_transformer())
+
+
 def test_limits_and_shares_are_read_from_words() -> None:
     assert _limit("ttft:250") == ("ttft", 0.25)
     assert (_share("0.5"), above_0("2")) == (0.5, 2.0)
-    for read, text in ((_limit, "itl:5"), (_limit, "tpot:0"), (_share, "1"), (above_0, "0"), (above_0, "inf")):
+    for read, text in (
+        (_limit, "itl:5"),
+        (_limit, "tpot:0"),
+        (_share, "1"),
+        (above_0, "0"),
+        (above_0, "inf"),
+        (above_0, "x"),
+    ):
         with pytest.raises(argparse.ArgumentTypeError):
             read(text)
 

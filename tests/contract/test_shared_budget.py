@@ -241,6 +241,19 @@ def test_what_is_no_budget_is_refused(budget):
         SpeculativeDecoder(TabularLM(TARGET), Chains(DRAFT, 2), budget=budget)
 
 
+def test_a_belief_that_is_no_number_is_refused():
+    with pytest.raises(ValueError, match=r"belief must lie in 0\.\.1, not 'high'"):
+        SharedBudget(2, belief="high")
+
+
+def test_an_answer_that_is_no_array_is_refused():
+    budget = SharedBudget(2)
+    object.__setattr__(budget, "take", lambda draft: [True])
+    decoder = SpeculativeDecoder(TabularLM(TARGET), Chains(DRAFT, 2), budget=budget)
+    with pytest.raises(ValueError, match="take returned a list; give an array of numpy, bool"):
+        decoder.generate([[0]], 4)
+
+
 def test_what_is_no_source_is_refused_with_a_budget_too():
     with pytest.raises(ValueError, match="not a draft source"):
         SpeculativeDecoder(TabularLM(TARGET), "lookup", budget=SharedBudget(1))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from drafts import Cascade, Merged, PromptLookup, Staged, stateless
+from drafts import Cascade, Merged, PromptLookup, SmallTransformer, Staged, stateless
 from oracles.tabular import TabularLM
 from specdec import Budget, Draft, Offers, SamplingParams, SpeculativeDecoder
 from specdec.contracts import check_vocabulary
@@ -214,6 +214,11 @@ def test_what_is_no_source_is_refused_with_the_argument_and_the_fix(draft, said)
             combination([guessing(1), draft])
     with pytest.raises(ValueError, match=f"^inner{fix}"):
         Staged(Untouchable(), draft)
+
+
+def test_a_name_in_place_of_a_draft_model_is_refused():
+    with pytest.raises(ValueError, match=r"model='code-draft' is no model: give what oracles\.load returns"):
+        SmallTransformer("code-draft", 2)
 
 
 @pytest.mark.parametrize("combination", [Merged, Cascade])

@@ -184,6 +184,11 @@ def test_a_fault_is_named(source, fault):
         check_draft(source, ORACLE, max_new_tokens=12)
 
 
+def test_what_is_no_source_is_refused():
+    with pytest.raises(ValueError, match=r"^source is 3, not a draft source"):
+        check_draft(3, TabularLM.random(3, 1, 0))
+
+
 def test_the_table_says_where_a_fault_was_seen_first():
     with pytest.raises(AssertionError, match=r"request \d, \d+ committed: node \d: id \d was never drawn"):
         check_draft(SoftGreedy(TABLE, 3), ORACLE, max_new_tokens=12)

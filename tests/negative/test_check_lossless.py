@@ -7,9 +7,9 @@ import pytest
 from torch import Tensor
 
 from oracles import TabularLM
-from specdec import SpeculativeDecoder
+from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Draft, Verdict
-from specdec.exactness import check_lossless
+from specdec.exactness import check_lossless, oracle_law
 from specdec.laws import Laws
 from specdec.verify import Standard
 from tests.reference.tables import random_table
@@ -66,6 +66,12 @@ def test_a_check_that_cannot_reach_it_says_so_or_is_told_that_less_is_enough(cas
         with pytest.raises(ValueError, match=refused):
             check_lossless(CASES[case], PROMPT, 3, **way)
     check_lossless(CASES[case], PROMPT, 3, depth=2)
+
+
+def test_an_oracle_that_is_too_large_to_enumerate_is_refused_with_the_way_out() -> None:
+    oracle = TabularLM.random(vocab_size=600, order=1, seed=0)
+    with pytest.raises(ValueError, match=r"360,000 beginnings over 600 ids are too many .* check_lossless an effect"):
+        oracle_law(oracle, [1], 3, SamplingParams(temperature=1.0))
 
 
 def test_a_draft_without_a_fault_passes_at_its_own_depth_and_plain_decoding_too() -> None:
