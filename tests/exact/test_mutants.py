@@ -302,8 +302,8 @@ def warps_the_last_node_only(original):
 
 
 def almost_greedy(original):
-    def call(params):
-        return original([dataclasses.replace(p, temperature=p.temperature or 1e-5) for p in params])
+    def call(params, grammars):
+        return original([dataclasses.replace(p, temperature=p.temperature or 1e-5) for p in params], grammars)
 
     return staticmethod(call)
 
@@ -580,10 +580,10 @@ MUTANTS = [
         removes_siblings_of_any_source,
         by_torch(statistics.law_with_two_sources_of_distinct_siblings),
     ),
-    Mutant("13", BLOCK, "_stop_at_the_longest", stops_at_the_first_rejection, statistics.law_with_a_block),
-    Mutant("13", BLOCK, "_weights", carries_no_weight_on, statistics.law_with_a_block),
-    Mutant("13", CHAINS, "residual", lambda f: lambda p, q, weight: f(p, q), statistics.law_with_a_block),
-    Mutant("13", UPWARDS, "_leave", forgets_the_weight, statistics.law_with_a_tree_asked_upwards),
+    Mutant("13", BLOCK, "_stop_at_the_longest", stops_at_the_first_rejection, by_torch(statistics.law_with_a_block)),
+    Mutant("13", BLOCK, "_weights", carries_no_weight_on, by_torch(statistics.law_with_a_block)),
+    Mutant("13", CHAINS, "residual", lambda f: lambda p, q, weight: f(p, q), by_torch(statistics.law_with_a_block)),
+    Mutant("13", UPWARDS, "_leave", forgets_the_weight, by_torch(statistics.law_with_a_tree_asked_upwards)),
     Mutant("15", WARPING.ParameterTable, "of", almost_greedy, statistics.law_of_a_near_tie),
     Mutant("17", specdec.engine.decoder, "prefill", prefills_the_whole_prompt, statistics.law_with_a_sampled_model),
     Mutant("18", SESSION, "catch_up", forgets_the_last_drafted_token, statistics.wrong_drafts_of_a_greedy_model),
