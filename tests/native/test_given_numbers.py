@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specdec.kernels.compiled import OpenVerdict, PackedDrafts, Way
+from specdec.kernels.compiled import NATIVE_DTYPES, OpenVerdict, PackedDrafts, Way
 from specdec.sampling.randomness import Keyed
-from tests.native.test_judging import both_types, by_the_rule, framed, grown, in_one_call, step_of, verdict_of, whole
+from tests.native.test_judging import by_the_rule, framed, grown, in_one_call, step_of, verdict_of, whole
 from tests.native.test_walks import check
 from tests.support.backends import needed_kernels
 
@@ -31,7 +31,7 @@ class Given(Keyed):
         return numbers
 
 
-@both_types
+@pytest.mark.parametrize("dtype", NATIVE_DTYPES, ids=str)
 @pytest.mark.parametrize("rule", ["standard", "multi_draft", "sample_and_match"])
 def test_given_numbers_draw_what_hashed_ones_do(rule, dtype):
     generator = np.random.default_rng(8)

@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -186,6 +187,15 @@ def test_anchors_are_spread_over_what_counts() -> None:
     assert roots.at.tolist() == [9, 14, 19, 24, 29, 1]
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """Have Ctrl-C raise KeyboardInterrupt, as it does not in a process that a shell has put in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
 @pytest.mark.parametrize("make", TASKS.values())
 def test_an_interrupted_run_is_saved_and_goes_on_with_the_same_bits(make, tmp_path: Path) -> None:
     whole = trainer(make(), tmp_path / "whole", 8)
