@@ -65,8 +65,9 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     arms = ["prompt_lookup", "small_transformer:2", "small_transformer:4", "small_transformer:4/8"]
     text = "NAME, with :LENGTH of its drafts, with /NODES that all rows verify at most, beside plain decoding"
     add("--arms", nargs="+", default=arms, metavar="ARM", help=f"{text} ({' '.join(arms)})")
-    add("--rates", type=above_0, nargs="+", metavar="RATE", help="requests a second (as --loads says)")
-    add("--loads", type=above_0, nargs="+", default=[0.25, 0.5, 0.75, 1.0, 1.25], metavar="SHARE",
+    rates = parser.add_mutually_exclusive_group().add_argument
+    rates("--rates", type=above_0, nargs="+", metavar="RATE", help="requests a second (as --loads says)")
+    rates("--loads", type=above_0, nargs="+", default=[0.25, 0.5, 0.75, 1.0, 1.25], metavar="SHARE",
         help="rates as shares of what plain decoding serves with all rows (0.25 0.5 0.75 1 1.25)")  # fmt: skip
     add("--arrivals", metavar="FILE", help="times of arrivals in seconds, a line each; with --rates on their scale "
         "(a Poisson process)")  # fmt: skip

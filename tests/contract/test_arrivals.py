@@ -9,7 +9,7 @@ import pytest
 
 import drafts
 from experiments.harness.building import build_shared
-from experiments.load.__main__ import _limit, _share, above_0
+from experiments.load.__main__ import _limit, _share, above_0, parse
 from experiments.load.arrivals import at_rate, mean_rate, poisson_arrivals, read_arrivals
 from experiments.load.load_arms import ArmSpec, repeats_plain
 from experiments.load.measuring_loads import arrivals_of, cells_of, doubling, rates_of
@@ -80,6 +80,12 @@ def test_a_file_that_tells_no_times_is_refused(text: str, told: str, tmp_path: P
         read_arrivals(tmp_path / "times")
     with pytest.raises(ValueError, match=r"^--arrivals .*absent: cannot be read"):
         read_arrivals(tmp_path / "absent")
+
+
+def test_rates_are_given_in_one_way(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--rates", "1", "--loads", "0.5"])
+    assert "argument --loads: not allowed with argument --rates" in capsys.readouterr().err
 
 
 def test_a_load_in_which_nobody_arrives_is_refused() -> None:

@@ -15,13 +15,12 @@ import oracles
 from experiments import train_head
 from experiments.harness import running as harness
 from experiments.harness.arguments import fingerprint
-from experiments.strategies import STRATEGIES
 from oracles.checkpoints import embedded_folders
 from oracles.checkpoints.embedded_folders import EMBEDDED, embedded_names, head_names, heads_of
 from oracles.checkpoints.gguf import PUBLISHED
 from oracles.heads import NativeEagle3Head
 from specdec import SpeculativeDecoder
-from tests.support.experiments import common, the_folder, write_checkpoints
+from tests.support.experiments import common, few_strategies, the_folder, write_checkpoints
 from tests.support.head_folders import medusa_folder
 from tests.support.own_texts import write_own_text
 
@@ -50,14 +49,8 @@ def embedded(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def few() -> Iterator[None]:
-    """Leave ``compare`` few strategies for a while."""
-    whole = dict(STRATEGIES)
-    for name in whole:
-        if name not in KEPT:
-            del STRATEGIES[name]
-    yield
-    STRATEGIES.clear()
-    STRATEGIES.update(whole)
+    with few_strategies(*KEPT):
+        yield
 
 
 def test_a_head_is_told_from_a_model_and_loads_by_its_name(embedded: Path) -> None:

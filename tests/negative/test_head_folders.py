@@ -25,6 +25,16 @@ def changes(folder, path, value):
         place[last] = value
 
 
+def assert_refused(folder, name, value, message):
+    """Put a tensor into a head, None takes it away, and see that it is refused with its folder named."""
+    folder.weights.pop(name, None)
+    if value is not None:
+        folder.weights[name] = value
+    with pytest.raises(ValueError, match=message) as caught:
+        load_head(folder.save(), tiny_transformer())
+    assert str(folder.path) in str(caught.value)
+
+
 CONFIGS = [
     ("dflash", "hidden_size", 8, "hidden_size 8 .* oracle's are 16 and 4"),
     ("dflash", "vocab_size", 9, "vocab_size 9; the oracle's are 16 and 4"),
@@ -87,12 +97,7 @@ WRONG = torch.zeros(3, 3)
 )
 def test_tensors_of_block_drafters_that_do_not_fit_are_refused(layout, name, value, message, tmp_path):
     folder = block_folder(tmp_path, **LAYOUTS[layout])
-    folder.weights.pop(name, None)
-    if value is not None:
-        folder.weights[name] = value
-    with pytest.raises(ValueError, match=message) as caught:
-        load_head(folder.save(), tiny_transformer())
-    assert str(tmp_path) in str(caught.value)
+    assert_refused(folder, name, value, message)
 
 
 def test_a_mask_among_the_padding_is_embedded_where_the_oracle_keeps_those_rows(tmp_path):
@@ -150,12 +155,7 @@ def test_configs_of_medusa_that_cannot_be_are_refused(layout, key, value, messag
 )
 def test_tensors_of_medusa_that_do_not_fit_are_refused(layout, name, value, message, tmp_path):
     folder = medusa_folder(tmp_path, **MEDUSAS[layout])
-    folder.weights.pop(name, None)
-    if value is not None:
-        folder.weights[name] = value
-    with pytest.raises(ValueError, match=message) as caught:
-        load_head(folder.save(), tiny_transformer())
-    assert str(tmp_path) in str(caught.value)
+    assert_refused(folder, name, value, message)
 
 
 def test_medusa_numbers_no_layers(tmp_path):

@@ -15,8 +15,8 @@ import oracles
 from experiments import batching, replay
 from experiments.harness import running as harness
 from experiments.load import __main__ as load
-from experiments.strategies import STRATEGIES
 from oracles.factory.training.export import export_checkpoint
+from tests.support.experiments import few_strategies
 
 WORDS = ["<unk>", "the", "fox", "and", "dog", "saw", "a", "hill", "over", "there", "again"]
 FOREIGN = (
@@ -28,14 +28,8 @@ KEPT = ("small_transformer", "early_exit", "prompt_lookup")
 
 @pytest.fixture
 def few() -> Iterator[None]:
-    """Leave ``compare`` three strategies for a while; their order is that of the arms."""
-    whole = dict(STRATEGIES)
-    for name in whole:
-        if name not in KEPT:
-            del STRATEGIES[name]
-    yield
-    STRATEGIES.clear()
-    STRATEGIES.update(whole)
+    with few_strategies(*KEPT):
+        yield
 
 
 @pytest.fixture

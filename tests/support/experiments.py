@@ -1,7 +1,8 @@
 """Tiny random checkpoints, and options of scripts that run on them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,24 @@ from tokenizers import Tokenizer
 
 import oracles
 from experiments.harness import running as harness
+from experiments.strategies import STRATEGIES
 from oracles.checkpoints.embedded_folders import EMBEDDED
 from oracles.factory.training.export import export_checkpoint
 from tests.support.eagle3_heads import Layout, write_head
 from tests.support.head_folders import block_folder, medusa_folder
+
+
+@contextmanager
+def few_strategies(*kept: str) -> Iterator[None]:
+    """Leave ``compare`` these strategies for a while; their order is that of the arms."""
+    whole = dict(STRATEGIES)
+    for name in whole:
+        if name not in kept:
+            del STRATEGIES[name]
+    yield
+    STRATEGIES.clear()
+    STRATEGIES.update(whole)
+
 
 TEXT = "def add(a, b):\n    return a + b\n\n\ndef add_all(a, b, c):\n    return a + b + c\n"
 
