@@ -178,6 +178,19 @@ def test_blocks_learn_in_mixed_precision() -> None:
     assert all(parameter.grad is not None for parameter in task.model.parameters())
 
 
+def test_windows_without_anchors_change_nothing() -> None:
+    text = tiny_text()
+    text.counts[:] = False
+    text.counts[50:60] = True
+    task = tiny_block_task(text=text)
+    # Anchors of the middle window only; a window of which nothing counts teaches nothing.
+    rows = torch.stack([torch.arange(33), torch.arange(40, 73), torch.arange(100, 133)])
+    assert task.loss(rows).item() == pytest.approx(task.loss(rows[1:2]).item(), abs=1e-6)
+    assert task.loss(rows).item() > 0
+    task.loss(rows[:1]).backward()
+    assert task.loss(rows[:1]).item() == 0.0
+
+
 def test_anchors_are_spread_over_what_counts() -> None:
     counts = torch.zeros(2, 33, dtype=torch.bool)
     counts[0, 10:31], counts[1, 2] = True, True

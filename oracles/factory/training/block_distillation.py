@@ -74,10 +74,11 @@ class BlockDistillation(HeadDistillation):
             yield say
 
     def _streams(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Tensor]:
-        """Yield the streams ``[A, W, H]`` of each window's blocks."""
+        """Yield the streams ``[A, W, H]`` of the blocks of each window: of those in which some begin, after no others."""
         masks = self.oracle.embed(self._mask)
-        for row, ids in enumerate(inputs):
-            anchors = roots.at[roots.row == row]
+        yield masks.expand(0, self.num_steps, -1)
+        for row in roots.row.unique().tolist():
+            ids, anchors = inputs[row], roots.at[roots.row == row]
             embedded = masks.expand(len(anchors), self.num_steps, -1).clone()
             embedded[:, 0] = self.oracle.embed(ids[anchors])
             yield anchored_streams(self.model, [layer[row] for layer in layers], embedded, anchors)
