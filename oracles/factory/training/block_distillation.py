@@ -74,7 +74,7 @@ class BlockDistillation(HeadDistillation):
             yield say
 
     def _streams(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Tensor]:
-        """Yield the streams ``[A, W, H]`` of the blocks of each window: of those in which some begin, after no others."""
+        """Yield the streams ``[A, W, H]`` of the blocks of each window in which some begin, after an empty one."""
         masks = self.oracle.embed(self._mask)
         yield masks.expand(0, self.num_steps, -1)
         for row in roots.row.unique().tolist():
