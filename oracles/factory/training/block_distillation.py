@@ -77,7 +77,7 @@ class BlockDistillation(HeadDistillation):
         """Yield the streams ``[A, W, H]`` of the blocks of each window in which some begin, after an empty one."""
         masks = self.oracle.embed(self._mask)
         yield masks.expand(0, self.num_steps, -1)
-        for row in roots.row.unique().tolist():
+        for row in dict.fromkeys(roots.row.tolist()):
             ids, anchors = inputs[row], roots.at[roots.row == row]
             embedded = masks.expand(len(anchors), self.num_steps, -1).clone()
             embedded[:, 0] = self.oracle.embed(ids[anchors])
