@@ -90,7 +90,7 @@ def common_parser(
     add(
         "--prompts",
         default=str(PROMPTS),
-        help="JSONL, parquet or text file, or a hub name (the shipped ones; the records')",
+        help="JSONL, parquet or text file, or OWNER/NAME on the hub (the shipped ones; the records')",
     )
     columns = ", ".join(TEXT_COLUMNS)
     add("--column", help=f"column that holds the prompts (the only one of {columns})")

@@ -121,7 +121,7 @@ def throughput_row(load: Load, limits: Mapping[str, float]) -> dict[str, Any]:
         "goodput": good,
         "good": f"{good / rate:.0%}",
         "rows": rows_in_use(load.served, load.window),
-        "queue": f"{queue_growth(load.served, load.window) / rate:+.0%}",
+        "queue": f"{round(100 * queue_growth(load.served, load.window) / rate):+d}%",
         "saturated": {True: "yes", False: "no", None: None}[load.is_saturated],
     }
 

@@ -143,13 +143,15 @@ def share(source: DraftSource, budget: NodeBudget | None, coupled: bool) -> Draf
         coupled: of the rule: tokens are drawn by position alone, so that no choice of nodes can change them.
 
     Raises:
-        ValueError: the budget is none, or the source is one whose drafts cannot be cut.
+        ValueError: the budget is none, or the source is one that drafts nothing or whose drafts cannot be cut.
     """
     if budget is None:
         return source
     is_one = callable(getattr(budget, "take", None)) and isinstance(getattr(budget, "lossless", None), bool)
     if isinstance(budget, type) or not is_one:
         raise ValueError(f"budget={budget!r} is no object with take and lossless: give specdec.SharedBudget(max_nodes)")
+    if source.offers.max_depth == 0:
+        raise ValueError(f"budget chooses among drafted tokens, and draft {source.name!r} drafts none: give a source")
     if source.needs.cache_of is not None:
         raise ValueError(
             f"draft {source.name!r} runs a part of the pass itself, on the oracle's cache, before a budget can choose: "

@@ -1,5 +1,6 @@
 """Prompts: from local JSON, parquet or text, or from a data set on the hub."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ TEXT_COLUMNS = ("prompt", "text", "turns", "messages", "question", "instruction"
 # Those of its kind and its name, the first that exists.
 KIND_COLUMNS = ("kind", "category")
 NAME_COLUMNS = ("id", "question_id", "task_id")
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @dataclass(frozen=True)
@@ -134,8 +136,8 @@ def load_prompts(
     """Return the prompts of a file or a data set.
 
     Args:
-        source: path of a ``.jsonl``, ``.json``, ``.parquet`` or ``.txt`` file (one prompt a line), or a hub name. In
-            JSON a list of messages by itself is one conversation, a list of such lists several.
+        source: path of a ``.jsonl``, ``.json``, ``.parquet`` or ``.txt`` file (one prompt a line), or OWNER/NAME on
+            the hub. In JSON a list of messages by itself is one conversation, a list of such lists several.
         column: holds the text, a list of a user's turns, or a conversation's messages, which ends with the last of a
             user. None: the one of ``TEXT_COLUMNS`` that exists.
         num_prompts: how many, taken at equal distances within the kinds, each by its share; None: all.
@@ -167,4 +169,6 @@ def _read(source: str | Path, split: str) -> Table:
         return read_file(path)
     if path.suffix in SUFFIXES or path.is_absolute():
         raise ValueError(f"prompts: the file {path} does not exist; check the path")
+    if not _HUB_NAME.fullmatch(str(source)):
+        raise ValueError(f"prompts: there is no file {str(source)!r}; data sets of the hub are named OWNER/NAME")
     return _read_hub(str(source), split)

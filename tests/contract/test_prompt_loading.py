@@ -119,6 +119,9 @@ def test_bad_rows_name_the_fix(tmp_path: Path, rows: list[dict[str, object]], co
 def test_bad_sources_name_the_fix(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="does not exist; check the path"):
         load_prompts(tmp_path / "absent.jsonl")
+    for name in ("nofile", "no/such/file"):
+        with pytest.raises(ValueError, match=f"there is no file '{name}'; data sets of the hub are named OWNER/NAME"):
+            load_prompts(name)
     (tmp_path / "p.csv").write_text("a,b\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"ends in '.csv'; give a file"):
         load_prompts(tmp_path / "p.csv")

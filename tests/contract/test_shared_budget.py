@@ -269,6 +269,8 @@ def test_a_number_of_nodes_is_an_integer_from_0_on(options):
 
 def test_sources_whose_drafts_cannot_be_cut_are_refused_with_the_reason():
     oracle = tiny_transformer()
+    with pytest.raises(ValueError, match="drafts none: give a source"):
+        SpeculativeDecoder(oracle, budget=SharedBudget(2))
     with pytest.raises(ValueError, match="cache of its own"):
         SpeculativeDecoder(oracle, EarlyExit(oracle, 1), budget=SharedBudget(2))
     for source in (ReadsLogits(DRAFT), Lookahead()):

@@ -141,7 +141,7 @@ def served_loads() -> Differences:
         "good": "50%",
         # 2 s, 3 s, 6 s and 1 s within the window.
         "rows": 12 / 10,
-        "queue": f"{slope / 0.4:+.0%}",
+        "queue": f"{round(100 * slope / 0.4):+d}%",
         "saturated": None,
     }
     # Ten that arrive a second apart; each waits a fixed time, or longer from one to the next.
