@@ -10,8 +10,10 @@ from exactspec.listing import command_for
 
 # What the command sets in the program that it runs.
 STARTED_AS = "STARTED_AS"
-# A longer usage would push the error off the screen.
+# A longer usage would push the error, or the options, off the screen.
 USAGE_LINES = 12
+EVERY = "all"
+_LEFT_OUT = "[OPTIONS]"
 
 
 def command() -> str | None:
@@ -33,8 +35,22 @@ def command_like_this(module: str) -> str:
     return f"exactspec {command_for(module) or module}" if by_command else f"python -m {module}"
 
 
+class _Help(argparse.Action):
+    """Print the help, or that of a folded group, and end the program."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, name: Any, option: str | None = None
+    ) -> None:
+        """Print it."""
+        assert isinstance(parser, Parser)
+        sys.stdout.write(parser.help_of(name or None))
+        parser.exit()
+
+
 class Parser(argparse.ArgumentParser):
     """Parse options that are written out; an error stands first, and the usage, if it is short, last.
+
+    A folded group is one of many alike: ``--help`` names it, ``--help NAME`` prints its options.
 
     Args:
         description: whose lines are kept, without the marks of code.
@@ -46,16 +62,59 @@ class Parser(argparse.ArgumentParser):
             "prog": command(),
             "formatter_class": argparse.RawDescriptionHelpFormatter,
             "allow_abbrev": False,
+            "add_help": False,
         }
         plain = None if description is None else description.replace("``", "")
         super().__init__(description=plain, **ours | options)
+        self._folded: dict[str, Any] = {}
+        self._help = self.add_argument("-h", "--help", action=_Help, nargs=0, help="show this help message and exit")
+
+    def add_folded_group(self, name: str) -> Any:
+        """Return a group of options, as ``add_argument_group`` does, that the help names and does not print."""
+        group = self.add_argument_group(name)
+        self._folded[name] = group
+        self._help.nargs, self._help.metavar = "?", "NAME"
+        self._help.help = (
+            f"show this help message and exit; with a name, the options of {', '.join(self._folded)} or all"
+        )
+        return group
+
+    def help_of(self, name: str | None) -> str:
+        """Return the help of the program (None), of a folded group, or of "all" groups."""
+        if name is not None and name not in (*self._folded, EVERY):
+            self.error(f"--help {name}: it is one of {', '.join((*self._folded, EVERY))}")
+        groups, folded = self._action_groups, list(self._folded.values())
+        if name in self._folded:
+            self._action_groups = [self._folded[name]]
+        elif name is None:
+            self._action_groups = [group for group in groups if group not in folded]
+        try:
+            return self.format_help()
+        finally:
+            self._action_groups = groups
+
+    def format_help(self) -> str:
+        """Return the help, after a usage that leaves the options to it if they are many."""
+        given = self.usage
+        self.usage = self.format_usage().removeprefix("usage: ").rstrip("\n").replace("%", "%%")
+        try:
+            return super().format_help()
+        finally:
+            self.usage = given
+
+    def format_usage(self) -> str:
+        """Return the usage, without the options if they are many."""
+        usage = super().format_usage()
+        if usage.count("\n") <= USAGE_LINES:
+            return usage
+        positional = [action.metavar or action.dest for action in self._get_positional_actions()]
+        return f"usage: {' '.join([self.prog, _LEFT_OUT, *map(str, positional)])}\n"
 
     def error(self, message: str) -> NoReturn:
-        """End the program with status 2: what is wrong, then the usage, or how the options are listed."""
+        """End the program with status 2: what is wrong, then the usage, or what lists the options."""
         usage = self.format_usage()
-        if usage.count("\n") > USAGE_LINES:
-            usage = f"usage: {self.prog} [OPTIONS]; {self.prog} --help lists them\n"
-        self.exit(2, f"{self.prog}: error: {message}\n\n{usage}")
+        more = f"; {self.prog} --help lists them" if _LEFT_OUT in usage else ""
+        self.exit(2, f"{self.prog}: error: {message}\n\n{usage.rstrip()}{more}\n")
 
     def parse_args(  # type: ignore[override]  # our programs give no other namespace
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

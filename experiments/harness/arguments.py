@@ -174,7 +174,8 @@ def prompts_of(arguments: Mapping[str, Any]) -> str | Path:
 
 def add_strategy(parser: argparse.ArgumentParser, strategy: Strategy, prefixed: bool) -> None:
     """Add a strategy's own options, with its name before theirs if several strategies share a command line."""
-    group = parser.add_argument_group(strategy.name)
+    assert isinstance(parser, Parser)
+    group = parser.add_folded_group(strategy.name) if prefixed else parser.add_argument_group(strategy.name)
     for option in strategy.options:
         flag = f"{strategy.name.replace('_', '-')}-{option.name}" if prefixed else option.name
         dest = f"{strategy.name}.{option.key}"

@@ -11,6 +11,8 @@ from exactspec import stand_ins
 from exactspec.console import main
 from exactspec.listing import GROUPS, listing, module_of, modules
 from exactspec.parser import Parser, command_like_this
+from experiments.harness import running
+from experiments.strategies import STRATEGIES
 from tests.support.processes import ROOT, python
 
 # What runs for us alone, or for another program: found by its module's name.
@@ -108,7 +110,7 @@ def test_helps_load_no_library(helps):
     texts, loaded = helps
     assert loaded == []
     for name, text in texts.items():
-        assert text.startswith(f"usage: exactspec {name} [-h]"), name
+        assert re.match(rf"usage: exactspec {re.escape(name)} \[(-h|OPTIONS)\]", text), name
         assert "``" not in text, name
 
 
@@ -117,6 +119,24 @@ def test_helps_are_the_same_with_libraries(helps):
     texts, loaded = json.loads(done.stdout)
     assert {"torch", "numpy"} <= set(loaded)
     assert texts == helps[0]
+
+
+def test_options_of_strategies_are_printed_by_name(capsys):
+    def told(*words):
+        with pytest.raises(SystemExit):
+            running.plan_of("compare", words)
+        return capsys.readouterr()
+
+    short, one, all_of_them = (told("--help", *name).out for name in ((), ("cascade",), ("all",)))
+    assert "the options of small_transformer, " in " ".join(short.split())
+    assert "--temperature" in short
+    assert "-max-ngram" not in short
+    assert {line.split()[0] for line in one.splitlines() if line.startswith("  --")} == {
+        f"--cascade-{option.name}" for option in STRATEGIES["cascade"].options
+    }
+    flags = [f"--{name.replace('_', '-')}-{own.name} " for name, its in STRATEGIES.items() for own in its.options]
+    assert [flag for flag in flags if flag not in all_of_them] == []
+    assert "--help medusas: it is one of small_transformer, " in told("--help", "medusas").err
 
 
 @pytest.mark.parametrize(
