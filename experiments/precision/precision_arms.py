@@ -8,8 +8,9 @@ import oracles
 from experiments.precision import with_torchao
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.native import NativeTransformer
-from oracles.quantisation import FORMATS, METHODS
-from oracles.quantisation.calibration_text import calibration_ids
+from oracles.quantisation import FORMATS
+from oracles.quantisation.methods import METHODS
+from oracles.quantisation.methods.calibration_text import calibration_ids
 from oracles.transformer.eager import Transformer
 
 NATIVE, EAGER, EVERY_CALL = "native", "eager", "eager, dequantised in every call"
@@ -24,7 +25,7 @@ class Arm:
         weights: the type that linear layers are rounded to, as ``oracles.load`` names it.
         backend: what computes a pass.
         arithmetic: dtype of activations and cache.
-        method: how weights of few bits are found, one of ``oracles.quantisation.METHODS``; None: floats.
+        method: how weights of few bits are found, one of ``oracles.quantisation.methods.METHODS``; None: floats.
     """
 
     weights: str

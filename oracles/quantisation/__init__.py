@@ -1,4 +1,4 @@
-"""Linear layers in few bits: formats, rounding to the nearest, and what to do with the weights before."""
+"""Linear layers in few bits: formats, and rounding to the nearest."""
 
 from oracles.quantisation.formats import (
     FLOATS,
@@ -17,7 +17,6 @@ from oracles.quantisation.formats import (
     Format,
     bytes_each,
 )
-from oracles.quantisation.methods import METHODS, Method
 from oracles.quantisation.quantised import Quantised
 
 __all__ = [
@@ -27,7 +26,6 @@ __all__ = [
     "INT8",
     "INT8_DYNAMIC",
     "K_TYPES",
-    "METHODS",
     "Q4_0",
     "Q4_1",
     "Q4_K",
@@ -36,7 +34,6 @@ __all__ = [
     "STORED",
     "WHOLE",
     "Format",
-    "Method",
     "Quantised",
     "bytes_each",
 ]

@@ -8,15 +8,16 @@ import torch
 from oracles import load_trainable
 from oracles.factory.arithmetic.problems import split
 from oracles.factory.arithmetic.tokens import encode
-from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, METHODS, Format, Quantised, calibration_text
-from oracles.quantisation.awq import best_scales, error_of_outputs, fold_best
-from oracles.quantisation.calibration_text import calibration_ids, code_ids
-from oracles.quantisation.clipping import clip_and_round
-from oracles.quantisation.folding import fold
-from oracles.quantisation.gptq import feedback_of, round_with_feedback
-from oracles.quantisation.inputs import Inputs, blocks_with_inputs
-from oracles.quantisation.smooth import smoothing_scales
-from oracles.quantisation.stages import Stage, stages_of
+from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, Format, Quantised
+from oracles.quantisation.methods import METHODS, calibration_text
+from oracles.quantisation.methods.awq import best_scales, error_of_outputs, fold_best
+from oracles.quantisation.methods.calibration_text import calibration_ids, code_ids
+from oracles.quantisation.methods.clipping import clip_and_round
+from oracles.quantisation.methods.folding import fold
+from oracles.quantisation.methods.gptq import feedback_of, round_with_feedback
+from oracles.quantisation.methods.inputs import Inputs, blocks_with_inputs
+from oracles.quantisation.methods.smooth import smoothing_scales
+from oracles.quantisation.methods.stages import Stage, stages_of
 from oracles.transformer.eager import Transformer
 from tests.reference.feedback import rounded_by_feedback
 from tests.support.backends import PACKS
@@ -80,7 +81,7 @@ def test_gptq_is_what_its_formulas_say(format):
 def test_gptq_is_the_same_in_spans_and_without(monkeypatch):
     weight, feedback = normal(5, 40), feedback_of(gram_of(correlated(200, 40)))
     whole = round_with_feedback(weight, feedback, "layer", INT8)
-    monkeypatch.setattr("oracles.quantisation.gptq._SPAN", 7)
+    monkeypatch.setattr("oracles.quantisation.methods.gptq._SPAN", 7)
     assert torch.equal(round_with_feedback(weight, feedback, "layer", INT8).values, whole.values)
 
 
@@ -265,10 +266,10 @@ def test_a_model_with_outlier_channels_is_nearer_to_itself_when_calibrated(metho
     calibrated, nearest = distance(method), distance("nearest")
     assert calibrated < 0.7 * nearest
     module = {"awq": "awq", "smoothquant": "smooth"}[method]
-    monkeypatch.setattr(f"oracles.quantisation.{module}.fold", lambda stage, scales: None)
+    monkeypatch.setattr(f"oracles.quantisation.methods.{module}.fold", lambda stage, scales: None)
     if method == "awq":
         monkeypatch.setattr(
-            "oracles.quantisation.awq.best_scales", lambda stage, *_: torch.ones(len(stage.writer.weight))
+            "oracles.quantisation.methods.awq.best_scales", lambda stage, *_: torch.ones(len(stage.writer.weight))
         )
     assert distance(method) > 1.2 * calibrated
 

@@ -14,7 +14,7 @@ from experiments.precision import precision_arms, precision_options, precision_t
 from experiments.precision.precision_arms import ARMS, VIEWS, Arm
 from oracles import Transformer
 from oracles.quantisation import FORMATS
-from oracles.quantisation.calibration_text import calibration_ids
+from oracles.quantisation.methods.calibration_text import calibration_ids
 from tests.support.backends import needed_native
 from tests.support.experiments import table_rows
 

@@ -1,19 +1,16 @@
 """SmoothQuant: make large inputs smaller and their weights larger before both are rounded."""
 
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from oracles.quantisation.checking import check_calibration
-from oracles.quantisation.folding import fold
 from oracles.quantisation.formats import Format
-from oracles.quantisation.inputs import Inputs, blocks_with_inputs
-from oracles.quantisation.stages import Stage
-
-if TYPE_CHECKING:
-    from oracles.transformer.eager import Transformer
+from oracles.quantisation.methods.checking import check_calibration
+from oracles.quantisation.methods.folding import fold
+from oracles.quantisation.methods.inputs import Inputs, blocks_with_inputs
+from oracles.quantisation.methods.stages import Stage
+from oracles.transformer.eager import Transformer
 
 # How much of the inputs' spread moves into the weights: 0 none of it, 1 all.
 ALPHA = 0.5
@@ -22,7 +19,7 @@ _LEAST_SIZE = 1e-5
 
 
 @torch.no_grad()
-def by_smoothing(model: "Transformer", format: Format, ids: Tensor) -> None:
+def by_smoothing(model: Transformer, format: Format, ids: Tensor) -> None:
     """Quantise a model to the nearest after its inputs were smoothed, in place.
 
     Inputs of query, key and value projections and of the MLP are smoothed, by the norms before them.

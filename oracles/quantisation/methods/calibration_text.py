@@ -12,16 +12,15 @@ from oracles.factory.arithmetic.batches import Problems
 from oracles.factory.arithmetic.tokens import ALPHABET
 from oracles.factory.corpus import STDLIB, load_manifest, read_split
 from oracles.factory.training.windows import token_stream, window_start
+from oracles.transformer.eager import Transformer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from oracles.transformer.eager import Transformer
-
 NUM_TOKENS, LENGTH = 16384, 256
 
 
-def calibration_ids(model: "Transformer", num_tokens: int = NUM_TOKENS, seed: int = 0) -> Tensor:
+def calibration_ids(model: Transformer, num_tokens: int = NUM_TOKENS, seed: int = 0) -> Tensor:
     """Return ids ``[B, T]`` int64 to calibrate an embedded checkpoint, or one with the same tokenizer, on.
 
     Of source code windows of 256 ids, or of the model's context if that is shorter, see ``code_ids``; of arithmetic

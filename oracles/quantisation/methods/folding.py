@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from oracles.quantisation.stages import Stage
+from oracles.quantisation.methods.stages import Stage
 
 
 @torch.no_grad()

@@ -1,14 +1,12 @@
 """Which linear layers of a block read the same inputs, and what writes these inputs."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from oracles.transformer.blocks import Block, Norm
-    from oracles.transformer.eager import Transformer
-    from oracles.transformer.linear import Linear
+from oracles.transformer.blocks import Block, Norm
+from oracles.transformer.eager import Transformer
+from oracles.transformer.linear import Linear
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,8 +23,8 @@ class Stage:
         width: of a stretch; None: all inputs.
     """
 
-    layers: "dict[str, Linear]"
-    writer: "Norm | Linear | None"
+    layers: dict[str, Linear]
+    writer: Norm | Linear | None
     after_norm: bool = False
     copies: int = 1
     width: int | None = None
@@ -47,18 +45,18 @@ class Stage:
         return stretches.expand(-1, self.copies, -1).flatten()
 
 
-def block_of(model: "Transformer", number: int) -> "Block":
+def block_of(model: Transformer, number: int) -> Block:
     """Return a block by its number."""
     block: Block = model.model.layers[number]  # type: ignore[assignment]
     return block
 
 
-def stages_of(model: "Transformer", number: int) -> tuple[Stage, ...]:
+def stages_of(model: Transformer, number: int) -> tuple[Stage, ...]:
     """Return the stages of a block, which hold all its linear layers, in the order of the pass; it is not packed."""
     config, block = model.config, block_of(model, number)
     attention, mlp = block.self_attn, block.mlp
 
-    def layers_of(part: str, *names: str) -> "dict[str, Linear]":
+    def layers_of(part: str, *names: str) -> dict[str, Linear]:
         found = {name: getattr(getattr(block, part), name) for name in names}
         return {f"model.layers.{number}.{part}.{name}": layer for name, layer in found.items() if layer is not None}
 

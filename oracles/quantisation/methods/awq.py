@@ -1,20 +1,16 @@
 """AWQ: make the weights of large inputs larger before they are rounded, which makes their errors smaller."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from oracles.quantisation.checking import check_calibration
-from oracles.quantisation.clipping import clip_and_round
-from oracles.quantisation.folding import fold
 from oracles.quantisation.formats import Format
-from oracles.quantisation.inputs import Inputs, blocks_with_inputs
+from oracles.quantisation.methods.checking import check_calibration
+from oracles.quantisation.methods.clipping import clip_and_round
+from oracles.quantisation.methods.folding import fold
+from oracles.quantisation.methods.inputs import Inputs, blocks_with_inputs
+from oracles.quantisation.methods.stages import Stage
 from oracles.quantisation.quantised import Quantised
-from oracles.quantisation.stages import Stage
-
-if TYPE_CHECKING:
-    from oracles.transformer.eager import Transformer
+from oracles.transformer.eager import Transformer
 
 # Steps of alpha from 0 to 1.
 STEPS = 20
@@ -25,7 +21,7 @@ _LEAST_SIZE = 1e-4
 
 
 @torch.no_grad()
-def by_awq(model: "Transformer", format: Format, ids: Tensor) -> None:
+def by_awq(model: Transformer, format: Format, ids: Tensor) -> None:
     """Quantise a model after scales of inputs were folded into what comes before, with clipped weights, in place.
 
     A block's inputs come from the blocks before it as they are quantised, and from embeddings as they were. The head is

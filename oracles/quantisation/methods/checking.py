@@ -1,17 +1,13 @@
 """What calibration needs of a model and of ids, checked before anything is computed."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from oracles.quantisation.stages import block_of, stages_of
-
-if TYPE_CHECKING:
-    from oracles.transformer.eager import Transformer
+from oracles.quantisation.methods.stages import block_of, stages_of
+from oracles.transformer.eager import Transformer
 
 
-def check_calibration(model: "Transformer", ids: Tensor) -> None:
+def check_calibration(model: Transformer, ids: Tensor) -> None:
     """Refuse a model or ids that no method can work with.
 
     Args:

@@ -3,16 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from oracles.quantisation.stages import Stage, stages_of
+from oracles.quantisation.methods.stages import Stage, stages_of
 from oracles.transformer.attention import CausalAttention
-
-if TYPE_CHECKING:
-    from oracles.transformer.eager import Transformer
+from oracles.transformer.eager import Transformer
 
 # Positions in a pass.
 _TOKENS_AT_ONCE = 4096
@@ -55,7 +53,7 @@ class Inputs:
 
 
 @torch.no_grad()
-def blocks_with_inputs(model: "Transformer", ids: Tensor) -> Iterator[list[tuple[Stage, Inputs]]]:
+def blocks_with_inputs(model: Transformer, ids: Tensor) -> Iterator[list[tuple[Stage, Inputs]]]:
     """Yield the stages of each block with their inputs, blocks in the order of the pass.
 
     The caller may change a block before it takes the next one, whose inputs are then what the changed block gives.
@@ -104,7 +102,7 @@ def _gathering(stages: tuple[Stage, ...]) -> Iterator[list[Inputs]]:
             hook.remove()
 
 
-def _through(model: "Transformer", number: int, ids: Tensor, stream: Tensor | None) -> Tensor:
+def _through(model: Transformer, number: int, ids: Tensor, stream: Tensor | None) -> Tensor:
     """Return the residual stream ``[B, T, D]`` after a block, from the one before (None: the embeddings)."""
     length = ids.shape[1]
     positions = torch.arange(length, device=ids.device).expand(ids.shape)

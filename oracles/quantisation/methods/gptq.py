@@ -1,18 +1,15 @@
 """GPTQ: round a weight input by input, and let the inputs that are not yet rounded make up for the errors."""
 
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from oracles.quantisation.checking import check_calibration
 from oracles.quantisation.formats import Format
-from oracles.quantisation.inputs import blocks_with_inputs
+from oracles.quantisation.methods.checking import check_calibration
+from oracles.quantisation.methods.inputs import blocks_with_inputs
 from oracles.quantisation.quantised import Quantised, fitting_scales, round_to
-
-if TYPE_CHECKING:
-    from oracles.transformer.eager import Transformer
+from oracles.transformer.eager import Transformer
 
 # Of the Hessian's mean diagonal, added to the diagonal.
 DAMPING = 0.01
@@ -21,7 +18,7 @@ _SPAN = 128
 
 
 @torch.no_grad()
-def by_gptq(model: "Transformer", format: Format, ids: Tensor) -> None:
+def by_gptq(model: Transformer, format: Format, ids: Tensor) -> None:
     """Quantise a model, the layers of its blocks by GPTQ, the head to the nearest, in place.
 
     A block's inputs come from the blocks before it as they are quantised, and from embeddings as they were; its layers'

@@ -1,23 +1,20 @@
 """What can be done with a model's weights before they are rounded, by name."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from oracles.quantisation.awq import by_awq
 from oracles.quantisation.formats import Format
-from oracles.quantisation.gptq import by_gptq
-from oracles.quantisation.smooth import by_smoothing
-
-if TYPE_CHECKING:
-    from oracles.transformer.eager import Transformer
+from oracles.quantisation.methods.awq import by_awq
+from oracles.quantisation.methods.gptq import by_gptq
+from oracles.quantisation.methods.smooth import by_smoothing
+from oracles.transformer.eager import Transformer
 
 # Quantises a model in place, to a format, calibrated on ids [B, T].
-Method = Callable[["Transformer", Format, Tensor], None]
+Method = Callable[[Transformer, Format, Tensor], None]
 
 
-def to_nearest(model: "Transformer", format: Format, ids: Tensor) -> None:
+def to_nearest(model: Transformer, format: Format, ids: Tensor) -> None:
     """Quantise a model to the nearest, in place; the ids are not looked at. Errors as of ``Transformer.quantise``."""
     model.quantise(format)
 
