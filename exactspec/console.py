@@ -9,6 +9,9 @@ from exactspec import stand_ins
 from exactspec.listing import RUNNABLE, listing, module_of, nearest
 from exactspec.parser import STARTED_AS
 
+# The status of a program that Ctrl-C ended, as shells have it.
+INTERRUPTED = 130
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a program, or list them all; of one that is unknown, name the nearest.
@@ -17,7 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the command and its options; None: of this process.
 
     Returns:
-        2 for an unknown command, 0 for the list and for a program that ends without a status of its own.
+        2 for an unknown command, 130 after Ctrl-C, 0 for the list and for a program that ends without a status of its
+        own.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in stand_ins.HELP:
@@ -30,7 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         meant = "" if close is None else f"; did you mean {close}?"
         print(f"exactspec: error: no command {name!r}{meant}\n\nexactspec --help lists the commands", file=sys.stderr)
         return 2
-    run(name, module, rest)
+    try:
+        run(name, module, rest)
+    except KeyboardInterrupt:
+        print(f"exactspec {name}: interrupted", file=sys.stderr)
+        return INTERRUPTED
     return 0
 
 

@@ -10,7 +10,7 @@ from specdec.contracts import BITWISE_NODES, DraftSource, Offers, Oracle, StepIn
 from specdec.engine.shared_budget import NodeBudget
 from specdec.requests import FinishReason, Request
 from specdec.sampling import Seed
-from specdec.stats import Calibration, Records, Stats, Table, cell
+from specdec.stats import Calibration, Records, Stats, Table, cell, count_of
 
 Provenance = Literal["draft", "recovered", "bonus"]
 # Of a notebook's table: characters of a text, and what the columns mean.
@@ -85,13 +85,12 @@ class Result:
     reproducible: bool = True
 
     def __repr__(self) -> str:
-        stats, count = self.stats, len(self.tokens)
+        stats = self.stats
         ratios = {"a step": stats.block_efficiency, "a second": stats.tokens_per_second}
         told = [f"{cell(value)} {unit}" for unit, value in ratios.items() if value is not None]
         told += [] if stats.acceptance_rate is None else [f"acceptance {cell(stats.acceptance_rate)}"]
-        emitted = f"{stats.num_emitted:,} tokens{': ' if told else ''}{', '.join(told)}"
-        requests = f"{count:,} {'request' if count == 1 else 'requests'}"
-        return f"Result({requests}, {emitted}; {self.exactness}, {self.backend} passes)"
+        emitted = f"{count_of(stats.num_emitted, 'token')}{': ' if told else ''}{', '.join(told)}"
+        return f"Result({count_of(len(self.tokens), 'request')}, {emitted}; {self.exactness}, {self.backend} passes)"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: a row for every request, with the beginning of its text."""

@@ -3,7 +3,7 @@
 from specdec.stats.calibration import Calibration
 from specdec.stats.clock import Clock, DeviceClock, Mark
 from specdec.stats.recorder import StatsRecorder
-from specdec.stats.result_table import BOUNDS, BREAKS, Kind, Table, cell
+from specdec.stats.result_table import BOUNDS, BREAKS, Kind, Table, cell, count_of
 from specdec.stats.stats import Stats, pool
 from specdec.stats.trace import RECORD_COLUMNS, Records, stacked
 
@@ -21,6 +21,7 @@ __all__ = [
     "StatsRecorder",
     "Table",
     "cell",
+    "count_of",
     "pool",
     "stacked",
 ]

@@ -41,6 +41,11 @@ def cell(value: Any) -> str:
     return f"{value:,.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
+def count_of(number: int, noun: str) -> str:
+    """Return how many there are of something: 1 step, 1,234 steps."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def _with_bounds(text: str) -> str:
     """Return a cell as HTML, its interval as a part of it."""
     return BOUNDS.sub(r'<span class="bounds">\g<0></span>', html.escape(text))

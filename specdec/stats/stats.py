@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.stats.identities import check_pool
-from specdec.stats.result_table import cell
+from specdec.stats.result_table import cell, count_of
 from specdec.theory import expected_tokens
 
 Columns = Mapping[str, NDArray[Any]]  # of a trace, each with one number per row and step
@@ -211,7 +211,9 @@ class Stats:
     def __repr__(self) -> str:
         ratios = {name: getattr(self, name) for name in ("block_efficiency", "acceptance_rate", "tokens_per_second")}
         told = ", ".join(f"{name} {cell(value)}" for name, value in ratios.items() if value is not None)
-        return f"Stats({self.num_emitted:,} tokens in {self.num_steps:,} steps{told and f': {told}'})"
+        return (
+            f"Stats({count_of(self.num_emitted, 'token')} in {count_of(self.num_steps, 'step')}{told and f': {told}'})"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain types for JSON, without those of the requests."""

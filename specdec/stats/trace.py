@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.contracts import KIND, MEANING, Ending, IntArray, StepInfo
-from specdec.stats.result_table import Table
+from specdec.stats.result_table import Table, count_of
 
 Array = NDArray[Any]
 
@@ -156,7 +156,9 @@ class Records(Sequence[dict[str, Any]]):
 
     def __repr__(self) -> str:
         requests = {request for info in self._infos for request in info.requests.tolist()}
-        return f"Records({len(self):,} rows: {len(self._infos):,} steps of {len(requests):,} requests)"
+        told = [(len(self), "row"), (len(self._infos), "step"), (len(requests), "request")]
+        rows, steps, asked = (count_of(*one) for one in told)
+        return f"Records({rows}: {steps} of {asked})"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the first rows in all columns, and what these mean."""

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import exactspec
-from exactspec import stand_ins
+from exactspec import console, stand_ins
 from exactspec.console import main
 from exactspec.listing import GROUPS, listing, module_of, modules
 from exactspec.parser import Parser, command_like_this
@@ -98,6 +98,15 @@ def test_an_unknown_command_names_the_nearest(name, meant, capsys):
 def test_an_unknown_command_that_is_like_none_names_none(capsys):
     assert main(["zzzz"]) == 2
     assert capsys.readouterr().err.startswith("exactspec: error: no command 'zzzz'\n")
+
+
+def test_ctrl_c_ends_a_command_with_one_line(monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(console, "run", interrupted)
+    assert main(["compare"]) == 130
+    assert capsys.readouterr().err == "exactspec compare: interrupted\n"
 
 
 def test_names_may_have_hyphens_and_modules_that_are_not_listed_run():

@@ -35,6 +35,13 @@ def test_a_result_says_what_a_user_wants_to_know_on_one_line(result: Result) -> 
     assert repr(result.records) == f"Records({rows} rows: {steps} steps of 2 requests)"
 
 
+def test_one_of_a_kind_is_told_as_one(oracle: TabularLM) -> None:
+    result = SpeculativeDecoder(oracle).generate([[1, 2]], 1)
+    assert repr(result).startswith("Result(1 request, 1 token: ")
+    assert repr(result.stats).startswith("Stats(1 token in 1 step: ")
+    assert repr(result.records) == "Records(1 row: 1 step of 1 request)"
+
+
 def test_an_oracle_and_a_decoder_name_what_they_are(oracle: TabularLM) -> None:
     told = "TabularLM(vocabulary 5, context 1,048,576, table passes in float64 on cpu, weights of 0.0 MB, bitwise)"
     assert repr(oracle) == told

@@ -1,0 +1,439 @@
+"""The tables of scripts of their own: Spec-Bench, lengths, rules, forced positions, vocabularies, records, replays."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from statistics import fmean
+from types import SimpleNamespace
+from typing import Any, ClassVar
+from unittest.mock import patch
+
+import numpy as np
+
+from experiments import forced, overlap, replay, rules, threshold
+from experiments.bench import records, stored
+from experiments.bench.oracle.llama_cpp_arm import MAX_BATCH
+from experiments.bench.oracle.rounds import Timings
+from experiments.harness.arms import PLAIN
+from experiments.spec_bench import spec_bench_tables
+from experiments.spec_bench.spec_bench_tables import tables_of
+from specdec import Calibration, SamplingParams
+from specdec.drafting import SharedPieces
+from specdec.stats import Stats
+from specdec.stats.report.intervals import Interval, paired_ratio
+from specdec.traces import Replay
+from tests.support.counting import letters
+from tests.support.hand_clock import clock_of
+from tests.support.hand_run import DRAFTED, HandRun, hand
+from tests.support.line_mutants import Differences, LineMutant, differences
+
+
+def _decoding(runs: Sequence[HandRun]) -> float:
+    return sum(run.seconds - run.prefill for run in runs)
+
+
+def _speed(turns: Sequence[Sequence[HandRun]]) -> float:
+    """Return the tokens per second of a question's turns, each the mean of its rounds."""
+    tokens = sum(sum(step.emitted for step in rounds[0].steps) for rounds in turns)
+    return tokens / sum(fmean(run.wall for run in rounds) for rounds in turns)
+
+
+def questions() -> Differences:
+    """Spec-Bench's tables of two questions: one of two turns, of two of its categories that are one task."""
+    made = hand()
+    for entry, kind in zip(made.outcome.entries, ("writing", "qa", "stem"), strict=True):
+        entry["kind"] = kind
+    made.outcome.done[2]["began"] = made.outcome.done[0]["unit"]
+    decoding, whole = ({row["task"]: row for row in table.rows} for table in tables_of(made.outcome))
+    plain, own = made.by_unit(PLAIN), made.by_unit(DRAFTED)
+    speeds = [(_speed([unit[0], unit[2]]), _speed([unit[1]])) for unit in (plain, own)]
+    of_task = [[*unit[0], *unit[2]] for unit in (plain, own)]
+    found = {
+        "tasks": [*decoding],
+        "decoding alone": decoding["mt_bench"]["decoding alone"],
+        "accepted": (decoding["mt_bench"]["accepted"], decoding["overall"]["accepted"]),
+        "in loops": decoding["mt_bench"]["in loops"],
+        "tokens/s alone": (decoding["mt_bench"]["tokens/s"], decoding["mt_bench"]["plain"]),
+        "end to end": whole["mt_bench"]["end to end"],
+        "ratio": (whole["mt_bench"]["Spec-Bench ratio"], whole["overall"]["Spec-Bench ratio"]),
+        "tokens/s": (whole["overall"]["tokens/s"], whole["overall"]["plain"]),
+        "counts": [(row["questions"], row["answers"]) for row in whole.values()],
+    }
+    expected = {
+        "tasks": ["mt_bench", "qa", "overall"],
+        "decoding alone": f"{_decoding(of_task[0]) / _decoding(of_task[1]):.2f} (n = 1)",
+        # Six and eight tokens in four steps each; eight more in four.
+        "accepted": (f"{14 / 8:.2f} (n = 1)", f"{22 / 12:.2f} (n = 2)"),
+        "in loops": f"{5 / 14:.1%}",
+        "tokens/s alone": tuple(2 * 14 / _decoding(of_task[at]) for at in (1, 0)),
+        "end to end": f"{sum(r.wall for r in of_task[0]) / sum(r.wall for r in of_task[1]):.2f} (n = 1)",
+        "ratio": (
+            f"{speeds[1][0] / speeds[0][0]:.2f} (n = 1)",
+            f"{sum(speeds[1]) / sum(speeds[0]):.2f} (n = 2)",
+        ),
+        "tokens/s": (fmean(speeds[1]), fmean(speeds[0])),
+        "counts": [(1, 2), (1, 1), (2, 3)],
+    }
+    return differences(found, expected)
+
+
+class _Lengths:
+    """What plain decoding, two fixed lengths and a policy did: the shorter length is the faster one."""
+
+    arms = (PLAIN, "fixed 1", "fixed 2", threshold.NAME)
+    _SECONDS: ClassVar = {PLAIN: 12.0, "fixed 1": 6.0, "fixed 2": 8.0, threshold.NAME: 3.0}
+
+    def speedup(self, arm: str, against: str = PLAIN) -> Interval:
+        return Interval(self._SECONDS[against] / self._SECONDS[arm], None, None, 1)
+
+    def stats(self, arm: str) -> Stats:
+        """Four steps: one without a draft, two of one token, one of two, which stood."""
+        return Stats(num_steps=4, num_emitted=9, num_drafted=4, num_accepted=2, steps_by_depth=(1, 2, 1))
+
+    def calibrations(self, arm: str) -> list[dict[str, Any]]:
+        return [{"of": arm}]
+
+
+def policies() -> Differences:
+    """Each policy beside the best fixed length, and what its steps cost by the calibration."""
+    outcome: Any = _Lengths()
+    prices = {threshold.NAME: SimpleNamespace(step_cost=lambda drafted: 1.0 + 0.25 * drafted)}
+    with patch.object(Calibration, "from_dict", lambda kept: prices[kept["of"]]):
+        (table,) = threshold.against_fixed(outcome)
+    found = {row["arm"]: [*row.values()][1:] for row in table.rows}
+    # 1 + 2 x 1.25 + 1.5 plain steps for nine tokens.
+    own = [9 / 5.0, 9 / 4, 4 / 4, 2 / 4]
+    over = {"fixed 1": "1", "fixed 2": "0.75 (n = 1)", threshold.NAME: "2.00 (n = 1)"}
+    expected = {arm: [one, *own] for arm, one in over.items()}
+    return differences({**found, "title": [*table.rows[0]][1]}, {**expected, "title": "over best (fixed 1)"})
+
+
+class _Answering:
+    """A decoder whose answers, passes and seconds are known; the second run of an answer is twice as fast."""
+
+    def __init__(self, source: str) -> None:
+        self.source, self.answered = source, 0
+
+    def generate(self, prompts: Sequence[Any], *_: Any) -> Any:
+        self.answered += 1
+        seconds = {"prefill": 5.0, "propose": 1.0, "score": 3.0 if self.source == PLAIN else 1.0}
+        if self.answered % 2 == 0:
+            seconds = {name: value / 2 for name, value in seconds.items()}
+        tokens = [1, 2, 3, 4] if self.source != "wrong" or self.answered > 2 else [1, 2]
+        calls = len(tokens) if self.source == PLAIN else 2
+        stats = SimpleNamespace(seconds=seconds, target_calls=calls, num_emitted=len(tokens))
+        return SimpleNamespace(stats=stats, tokens=[tokens])
+
+
+def answers() -> Differences:
+    """Forced positions: shares of positions, passes and tokens of one run, times without prompts."""
+    ways: dict[str, Any] = {name: name for name in (PLAIN, "right", "wrong")}
+    options = SimpleNamespace(near=4, num_prompts=2, repeats=2, max_new_tokens=8)
+    with (
+        patch.object(forced, "arms", lambda near: ways),
+        patch.object(forced, "SpeculativeDecoder", lambda oracle, source, rule: _Answering(source)),
+        patch.object(forced, "counts_of_choices", lambda *_: np.array([1, 1, 4, 5, 2, 9, 1, 1])),
+    ):
+        oracle: Any = None
+        arms, counts = forced.measure(oracle, {}, options)
+    rows = {row["arm"]: row for row in forced.rows_of("short", arms, counts, 4)}
+    grammar = SimpleNamespace(allowed=lambda ids: None if len(ids) == 1 else np.arange(9) <= len(ids))
+    with patch.object(forced, "make_grammars", lambda *_: (grammar,)):
+        model: Any = None
+        choices = forced.counts_of_choices(model, SamplingParams(), [[7, 7, 7], [7, 7]]).tolist()
+    found = {
+        "seconds": [arms[PLAIN].seconds, arms["right"].seconds],
+        "tau": [rows[arm]["tau"] for arm in ways],
+        "speed-up": [rows[arm]["speed-up"] for arm in ways],
+        "shares": (rows["right"]["forced"], rows["right"]["nearly"]),
+        "differ": [rows[arm]["differ"] for arm in ways],
+        "choices": choices,
+    }
+    expected = {
+        # Four seconds and then two, of each of two answers; one second less a pass if drafted.
+        "seconds": [[6.0, 6.0], [3.0, 3.0]],
+        "tau": ["1.00", "2.00", "1.50"],
+        "speed-up": ["1.00 (n = 2)", "2.00 (n = 2)", "2.00 (n = 2)"],
+        "shares": ("50%", "25%"),
+        "differ": [0, 0, 1],
+        "choices": [1, 0, 3, 1, 0],
+    }
+    return differences(found, expected)
+
+
+def vocabularies() -> Differences:
+    """Two vocabularies: common pieces, their lengths and runs, and how a model spells the others."""
+    model, target = letters(("a", "b", "é")), letters(("a", "é", "x", "ab"))
+    shared = SharedPieces(model, 3, target, 4)
+    texts = ["aéxa", "éé"]
+    with patch.object(overlap, "spelled", lambda row, shared: [*row, 0, 0]):
+        row = overlap.text_row("of", texts, target, shared)
+    found = {**overlap.pieces_row("target", target, 2), **row}
+    expected = {
+        "tokenizer": "target",
+        "ids": "4",
+        "common": "83.3%",
+        "bytes of a piece": f"{(1 + 2 + 1 + 2) / 4:.2f}",
+        "prompts": "of",
+        "ids of the target": "6",
+        # Runs of two, one and two ids.
+        "mean run of common ids": f"{5 / 3:.2f}",
+        "ids of the model for one": f"{(6 + 2 * 2) / 6:.2f}",
+    }
+    found |= {"share": overlap.pieces_row("target", target, 2)["common"]}
+    return differences(found, {**expected, "share": "2 (50.0%)"})
+
+
+def judged() -> Differences:
+    """Two rules on the same drafts of two prompts: what they keep, beside each other and beside the optimum."""
+
+    def kept(own: float, other: float, first: float, more: float, bound: float | None) -> rules.Kept:
+        return rules.Kept({"standard": own, "block": other}, {"standard": first, "block": more}, bound)
+
+    steps = [[kept(1.0, 1.5, 0.5, 0.75, 1.0), kept(0.0, 0.5, 0.25, 0.25, None)], [kept(2.0, 2.0, 1.0, 1.0, 1.0)]]
+    run = SimpleNamespace(judge="native", stats=SimpleNamespace(block_efficiency=1.75))
+    anything: Any = None
+    with (
+        patch.object(rules, "measure", lambda *_: steps),
+        patch.object(rules, "SpeculativeDecoder", lambda *_: SimpleNamespace(generate=lambda *_, **__: run)),
+    ):
+        own, block = rules.rows_of(anything, anything, "standard", [], {})
+    expected = {
+        "rule": "block",
+        "judge": "native",
+        # A token of the target's for each of three steps.
+        "tokens a step": (3 + 4.0) / 3,
+        "over": str(paired_ratio([2 + 2.0, 1 + 2.0], [2 + 1.0, 1 + 2.0])),
+        "first": (0.75 + 0.25 + 1.0) / 3,
+        # Of the two steps whose optimum is known.
+        "of the optimum": str(paired_ratio([0.75, 1.0], [1.0, 1.0])),
+        "tau run": 1.75,
+    }
+    return differences({**block, "leading": own["over"]}, {**expected, "leading": "1.00 (n = 2)"})
+
+
+@contextmanager
+def _recording(clock: Any) -> Iterator[None]:
+    """Give decoders whose runs take 8 s, of which a recorder takes 4 more."""
+
+    class Decoder:
+        def __init__(self, *_: Any) -> None:
+            self.steps, self.records, self.end = [1.0, 5.0, 2.0], [0.25, 0.5, 4.0], 3.0
+
+        def generate(self, *_: Any, **__: Any) -> Any:
+            clock.spend(8.0)
+            told = SimpleNamespace(columns=lambda: clock.spend(6.0))
+            return SimpleNamespace(records=told, stats=SimpleNamespace(target_calls=4, num_emitted=10))
+
+    def record(decoder: Any, folder: str, *_: Any, **__: Any) -> None:
+        clock.spend(12.0)
+        for number, size in enumerate((100, 20)):
+            with open(f"{folder}/nodes-{number}.parquet", "wb") as file:
+                file.write(bytes(size))
+
+    with (
+        patch.object(records, "_Timed", Decoder),
+        patch.object(records, "SpeculativeDecoder", Decoder),
+        patch.object(records, "record_nodes", record),
+    ):
+        yield
+
+
+def recorded() -> Differences:
+    """What records cost: of a step, of a run's end, and of the nodes beside the same run without them."""
+    anything: Any = None
+    with clock_of(records) as clock, _recording(clock):
+        one = records.measure(anything, anything, [], SamplingParams(), 8, 1)
+    other = {**one, "bare": 7.0, "at the end, us/step": 9e5, "ms/step": 2500.0}
+    found = {**records.sum_up([one, other]), "bare": one["bare"], "recorded": one["recorded"]}
+    expected = {
+        "ms/step": 2000.0,
+        "step record, us": 5e5,
+        "% of a step": 25.0,
+        "at the end, us/step": 1e6 * 3 / 4,
+        "as columns, us/step": 1e6 * 6 / 4,
+        "node records, us/step": 1e6 * (12 - 7) / 4,
+        "with / without": 12 / 7,
+        "bytes/token": 120 / 10,
+        "bare": 8.0,
+        "recorded": 12.0,
+    }
+    return differences(found, expected)
+
+
+def stored_file() -> Differences:
+    """A model's file beside other storages: times of two rounds."""
+    kinds = {"decode": ([0.5, 0.25], [1.0, 1.5]), "prompt": ([2.0, 4.0], [8.0, 4.0])}
+    kinds |= {str(w): ([0.001 * w, 0.003 * w], [0.004 * w, 0.006 * w]) for w in stored.WIDTHS}
+    seconds = {
+        f"{kind}, {arm}": pair[at] for kind, pair in kinds.items() for at, arm in enumerate((stored.BASE, stored.FILE))
+    }
+    told: Any = stored.tables(Timings(seconds), [stored.BASE, stored.FILE], 64, 100)
+    (own, calls), (own_passes, passes) = (table.rows for table in told)
+    found = {**calls, **passes, "own": [*own.values()], "own passes": [*own_passes.values()]}
+    expected = {
+        "arm": stored.FILE,
+        "tokens/s": "0.8",
+        "time over ours, int8": "4.00 (2.00 .. 6.00)",
+        f"prompt of {MAX_BATCH}, ms": "6000.0",
+        "over ours, int8": "2.50 (1.00 .. 4.00)",
+        **{f"{w} nodes, ms": f"{5.0 * w:.2f}" for w in stored.WIDTHS},
+        **{f"{w} over ours, int8": "3.00 (2.00 .. 4.00)" for w in stored.WIDTHS},
+        "t(8)/t(1)": "8.00 (8.00 .. 8.00)",
+        "own": [stored.BASE, "2.7", "1", "3000.0", "1"],
+        "own passes": [stored.BASE, "2.00", "16.00", "32.00", "1", "1", "1", "8.00 (8.00 .. 8.00)"],
+    }
+    return differences(found, expected)
+
+
+def replayed() -> Differences:
+    """A replay beside its run: tokens a step of both, drafts of the run, and whether every step is the run's."""
+    told = {
+        "request": [1, 0, 0],
+        "num_committed": [4, 7, 5],
+        "num_drafted": [2, 1, 3],
+        "num_accepted": [2, 1, 2],
+        "num_emitted": [3, 1, 3],
+    }
+
+    def row(**others: Any) -> dict[str, Any]:
+        columns = {
+            "request": [0, 0, 1],
+            "num_drafted": [3, 1, 2],
+            "num_accepted": [2, 0, 2],
+            "num_emitted": [3, 1, 3],
+            **others,
+        }
+        made = Replay({name: np.array(values) for name, values in columns.items()}, "exact")
+        stats = SimpleNamespace(block_efficiency=7 / 3, num_drafted=6, num_steps=3, total_seconds=2.0)
+        result = SimpleNamespace(records=SimpleNamespace(columns=lambda: told), stats=stats)
+        with (
+            clock_of(replay) as clock,
+            patch.object(replay, "replay", lambda dense, length: clock.spend(0.5) or made),  # type: ignore[func-returns-value]
+            patch.object(replay, "SpeculativeDecoder", lambda *_: SimpleNamespace(generate=lambda *_: result)),
+        ):
+            dense: Any = SimpleNamespace(repeats=True)
+            asked = {"rule": "coupled", "max_new_tokens": 8, "sampling": None}
+            choices: Any = {"fixed 3": 3}
+            oracle: Any = None
+            return replay.rows_of("lookup", oracle, lambda _: oracle, dense, "length", choices, [], asked)[0]
+
+    # What the last step of request 0 accepted beyond its output's end is left out.
+    expected = {
+        "source": "lookup",
+        "length": "fixed 3",
+        "tau replayed": 2.3333,
+        "tau run": 2.3333,
+        "drafted/step": 2.0,
+        "same steps": "yes",
+        "replay s": 0.5,
+        "run s": 2.0,
+    }
+    found = row()
+    others = {"drafted": {"num_drafted": [3, 1, 1]}, "accepted": {"num_accepted": [1, 0, 2]}}
+    found |= {f"other {name}": row(**changed)["same steps"] for name, changed in others.items()}
+    return differences(found, expected | {f"other {name}": "no" for name in others})
+
+
+STATISTICS = (questions, policies, answers, vocabularies, judged, recorded, stored_file, replayed)
+MUTANTS = [
+    LineMutant(*row)
+    for row in (
+        (spec_bench_tables.decoding_row, "outcome.block_efficiency(arm, kind)", "found", questions, "accepted"),
+        (
+            spec_bench_tables.decoding_row,
+            "outcome.block_efficiency(arm, kind)",
+            "outcome.block_efficiency(arm)",
+            questions,
+            "accepted",
+        ),
+        (spec_bench_tables.decoding_row, "loop_share(arm, kind)", "loop_share(arm)", questions, "in loops"),
+        (
+            spec_bench_tables.decoding_row,
+            "str(found),",
+            "str(outcome.speedup(arm, kind)),",
+            questions,
+            "decoding alone",
+        ),
+        (spec_bench_tables._decoding_speed, "1 / decoding", "decoding", questions, "tokens/s alone"),
+        (spec_bench_tables._speed, "sum(fmean(", "sum(sum(", questions, "tokens/s"),
+        (spec_bench_tables.question_speeds, "outcome.clusters(kind)", "outcome.clusters()", questions, "ratio"),
+        (
+            spec_bench_tables.spec_bench_ratio,
+            "paired_ratio(own, plain)",
+            "paired_ratio(plain, own)",
+            questions,
+            "ratio",
+        ),
+        (spec_bench_tables.end_to_end_row, ' if "began" not in entry', "", questions, "counts"),
+        (spec_bench_tables.by_task, "in MT_BENCH", "in MT_BENCH[:1]", questions, "tasks"),
+        (threshold.against_fixed, "best = max(fixed", "best = min(fixed", policies, "title"),
+        (threshold.against_fixed, "against=best", "against=fixed[-1]", policies, threshold.NAME),
+        (threshold.against_fixed, "np.arange(len(depths))", "np.arange(1, len(depths) + 1)", policies, "fixed 1"),
+        (threshold.against_fixed, "stats.num_drafted / stats.num_steps", "stats.num_drafted", policies, "fixed 1"),
+        (forced.measure, '- seconds.get("prefill", 0.0)', "", answers, "seconds"),
+        (forced.measure, "seconds[i] +=", "seconds[i] =", answers, "seconds"),
+        (forced.measure, "if repeat == 0:", "if True:", answers, "differ"),
+        (forced.rows_of, "one.emitted / one.passes", "one.passes / one.emitted", answers, "tau"),
+        (forced.rows_of, "(counts > 1) & ", "", answers, "shares"),
+        (forced.rows_of, "found[PLAIN].seconds, one.seconds", "one.seconds, found[PLAIN].seconds", answers, "speed-up"),
+        (forced.counts_of_choices, "ids[:at]", "ids[: at + 1]", answers, "choices"),
+        (overlap.pieces_row, "common / size", "common / len(contents + [b''])", vocabularies, "share"),
+        (overlap.text_row, "groupby(row) if common", "groupby(row)", vocabularies, "mean run of common ids"),
+        (overlap.text_row, "sum(map(sum, is_common)) / count", "len(runs) / count", vocabularies, "common"),
+        (overlap.text_row, "ids) / count:.2f", "ids) / len(ids):.2f", vocabularies, "ids of the model for one"),
+        (rules.rows_of, "name: counts + np", "name: np", judged, "tokens a step"),
+        (rules.rows_of, "totals[leading]", "counts", judged, "leading"),
+        (rules.rows_of, "all_first / counts.sum()", "all_first / len(counts)", judged, "first"),
+        (
+            rules.rows_of,
+            "str(paired_ratio(first, bound))",
+            "str(paired_ratio(first, counts))",
+            judged,
+            "of the optimum",
+        ),
+        (records.measure, "np.median(timed.steps)", "np.mean(timed.steps)", recorded, "ms/step"),
+        (records.measure, "timed.end / calls", "timed.end", recorded, "at the end, us/step"),
+        (records.measure, "sum(sizes)", "max(sizes)", recorded, "bytes/token"),
+        (records.sum_up, "(recorded - bare)", "recorded", recorded, "node records, us/step"),
+        (records.sum_up, "0.1 * record / step", "record / step", recorded, "% of a step"),
+        (records.sum_up, "min(one[name]", "max(one[name]", recorded, "with / without"),
+        (
+            stored.tables,
+            "1 / timings.spread(f'decode, {name}').median",
+            "1 / timings.spread(f'decode, {name}').low",
+            stored_file,
+            "tokens/s",
+        ),
+        (
+            stored.tables,
+            'f"{kind}, {name}", f"{kind}, {BASE}"',
+            'f"{kind}, {BASE}", f"{kind}, {name}"',
+            stored_file,
+            "time over ours, int8",
+        ),
+        (stored.tables, 'over("prompt", name)', 'over("decode", name)', stored_file, "over ours, int8"),
+        (stored.tables, 'f"8, {name}", f"1, {name}"', 'f"8, {name}", f"1, {BASE}"', stored_file, "t(8)/t(1)"),
+        (replay.rows_of, "replayed.block_efficiency", "result.stats.num_steps", replayed, "tau replayed"),
+        (
+            replay.rows_of,
+            "result.stats.num_drafted / result.stats.num_steps",
+            "result.stats.num_drafted",
+            replayed,
+            "drafted/step",
+        ),
+        (
+            replay.same_steps,
+            '(columns["num_committed"], columns["request"])',
+            '(columns["num_committed"],)',
+            replayed,
+            "same steps",
+        ),
+        (
+            replay.same_steps,
+            'columns["num_accepted"][order] + 1',
+            'columns["num_accepted"][order] + 9',
+            replayed,
+            "other accepted",
+        ),
+    )
+]
