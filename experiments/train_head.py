@@ -201,16 +201,19 @@ MAKERS: dict[str, Callable[[argparse.Namespace, Lesson], Pupil]] = {
 
 
 def watch(task: HeadDistillation, text: HeadText, places: Tensor, every: int) -> Callable[[int], dict[str, float]]:
-    """Return what measures the acceptance on held-out text, prints it, and adds it to the loss curve."""
+    """Return what measures the acceptance every so many steps, for the loss curve."""
 
     def see(num_done: int) -> dict[str, float]:
-        if num_done % every:
-            return {}
-        found = {name: round(value, 4) for name, value in task.acceptance(text, places).items()}
-        tqdm.write(f"step {num_done}: " + ", ".join(f"{name} {value:.3f}" for name, value in found.items()))
-        return found
+        return {} if num_done % every else measure(task, text, places, num_done)
 
     return see
+
+
+def measure(task: HeadDistillation, text: HeadText, places: Tensor, num_done: int) -> dict[str, float]:
+    """Return the acceptance on held-out text after so many steps, and print it."""
+    found = {name: round(value, 4) for name, value in task.acceptance(text, places).items()}
+    tqdm.write(f"step {num_done}: " + ", ".join(f"{name} {value:.3f}" for name, value in found.items()))
+    return found
 
 
 def train(args: argparse.Namespace) -> None:
@@ -228,10 +231,10 @@ def train(args: argparse.Namespace) -> None:
     recipe = Recipe(oracle.config, args.steps, matrix_rate=args.rate, other_rate=args.rate)
     trainer = Trainer(recipe, windows, chosen, pupil.task)
     resume(trainer, args)
-    see = watch(pupil.task, held_out, held_out.spread(args.dev_windows, args.window), args.measure_every)
-    run(trainer, see)
+    places = held_out.spread(args.dev_windows, args.window)
+    run(trainer, watch(pupil.task, held_out, places, args.measure_every))
     if trainer.may_export:
-        see(0)
+        measure(pupil.task, held_out, places, args.steps)
         pupil.save(args.out / "head")
         print(f"the head is in {args.out / 'head'}")
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import lzma
 import subprocess
 from pathlib import Path
 
@@ -104,9 +105,10 @@ def test_dropped_files_are_counted_by_reason(root: Path, stdlib: Path) -> None:
 
 
 def test_a_saved_manifest_reads_back(manifest: Manifest, tmp_path: Path) -> None:
-    save_manifest(manifest, tmp_path / "corpus.json")
-    assert load_manifest(tmp_path / "corpus.json") == manifest
-    lines = (tmp_path / "corpus.json").read_text().splitlines()
+    path = tmp_path / "corpus.json.xz"
+    save_manifest(manifest, path)
+    assert load_manifest(path) == manifest
+    lines = lzma.decompress(path.read_bytes()).decode().splitlines()
     assert sum(line.startswith("[") for line in lines) == len(manifest.packages) + len(manifest.files)
 
 

@@ -2,12 +2,13 @@
 
 import hashlib
 import json
+import lzma
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-MANIFEST = Path(__file__).parents[2] / "embedded" / "corpus.json"
+MANIFEST = Path(__file__).parents[2] / "embedded" / "corpus.json.xz"
 # The package name of the files of the standard library.
 STDLIB = "stdlib"
 SPLITS = ("train", "dev", "test")
@@ -108,7 +109,7 @@ def in_order(files: Iterable[Entry]) -> tuple[Entry, ...]:
 
 
 def save_manifest(manifest: Manifest, path: Path = MANIFEST) -> None:
-    """Write a manifest as JSON: its columns by name, then one package or file a line."""
+    """Write a manifest as compressed JSON: its columns by name, then one package or file a line."""
     parts = [
         f'{{"python_version": {json.dumps(manifest.python_version)}',
         f'"package_columns": {json.dumps(_columns(Package))}',
@@ -116,12 +117,12 @@ def save_manifest(manifest: Manifest, path: Path = MANIFEST) -> None:
         f'"file_columns": {json.dumps(_columns(Entry))}',
         f'"files": [\n{_rows(manifest.files)}\n]}}\n',
     ]
-    path.write_text(",\n".join(parts), encoding="utf-8")
+    path.write_bytes(lzma.compress(",\n".join(parts).encode(), preset=9 | lzma.PRESET_EXTREME))
 
 
 def load_manifest(path: Path = MANIFEST) -> Manifest:
     """Return a saved manifest; without an argument the committed one."""
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = json.loads(lzma.decompress(path.read_bytes()))
     packages = (Package(**row) for row in _dicts_of(content["package_columns"], content["packages"]))
     files = (Entry(**row) for row in _dicts_of(content["file_columns"], content["files"]))
     return Manifest(content["python_version"], tuple(packages), tuple(files))
