@@ -1,6 +1,7 @@
 """The verdict of a step: by the compiled judge that the rule declares, in one call, else by the rule itself."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from specdec.engine.outcome import Decision, StepOutcome, Walk, block_of
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, decide, device_of, path_logprobs
 from specdec.kernels import Kernels
-from specdec.kernels.compiled import Fault, OpenVerdict, OtherKind, PackedDrafts, VerifyInputs, Way
+from specdec.kernels.compiled import Fault, OtherKind, PackedDrafts, Way
 from specdec.laws import argmax
 from specdec.requests import first_eos
 from specdec.sampling import BatchWarping
@@ -50,6 +51,7 @@ class Verifier:
     def __init__(self, oracle: Oracle, source: DraftSource, rule: VerificationRule, kernels: Kernels) -> None:
         self.rule, self._oracle, self._source, self._kernels = rule, oracle, source, kernels
         self.judge: NativeJudge | None = confirm_judge(rule, kernels.walks)
+        self._way = None if self.judge is None else Way(self.judge)
         self._reads_logits = source.needs.logits
 
     def compares_ids(self, draft: Draft, warping: BatchWarping) -> bool:
@@ -69,16 +71,17 @@ class Verifier:
             return None
         if not (is_chain or self.rule.trees):
             return None
-        by = None
+        rows = frame.budget, frame.seated.ignore_eos, self._oracle.eos_ids
+        laws: tuple[Any, ...] = ()
         if not self.compares_ids(draft, frame.warping):
-            way = Way.RACED if frame.randomness.coupled else Way(self.judge)
-            by = VerifyInputs(way, frame.warping.params.filters, SUM_TOLERANCE)
+            way = Way.RACED if frame.randomness.coupled else self._way
+            laws = way, frame.warping.params.filters, None, SUM_TOLERANCE, self.rule.name
         try:
-            packed = PackedDrafts(draft, nodes, frame.budget, frame.seated.ignore_eos, self._oracle.eos_ids, by)
+            packed = PackedDrafts(self._kernels.walks, draft, nodes, *rows, *laws)
         except OtherKind:
             return None
-        found, judge = packed.verdict, f"native: {self.rule.name}"
-        return packed, StepOutcome(_decision(packed), found.block, found.accepted, found.counts, found.endings, judge)
+        ends = packed.block, packed.accepted, packed.counts, packed.endings
+        return packed, StepOutcome(_decision(packed), *ends, f"native: {self.rule.name}")
 
     def __call__(
         self,
@@ -124,10 +127,9 @@ class Verifier:
         likeliest: Likeliest | None,
     ) -> StepOutcome | None:
         """Return what becomes of drafts in one call; None if no compiled judge does for them."""
-        assert self._kernels.walks is not None
         (drafts, made), logits, numbers = packed, None, None
         try:
-            if drafts.by is not None:
+            if drafts.way is not None:
                 if scores.logits is None or not scores.logits.is_cpu:
                     return None
                 if frame.warping.params.is_adjusted:  # penalties read the paths of the nodes
@@ -135,14 +137,14 @@ class Verifier:
                 logits = frame.warping.adjusted(scores.logits, draft)
             best = scores.best if logits is None or logits is scores.logits else argmax(logits)
             first, second, *brought = best if best[0].is_cpu else together_on_host(*best, *(likeliest or ()))
-            ids, peaks = first.numpy(), second.numpy()
+            drafts.take(first.numpy(), second.numpy(), logits)
             if logits is not None:
-                verdict = OpenVerdict(self.rule.name, self._kernels.walks, drafts, ids, peaks, logits)
-                numbers = frame.randomness.verdict_numbers(len(frame.requests), verdict)
+                numbers = frame.randomness.verdict_numbers(len(frame.requests), drafts)
                 if numbers is None:
                     return None
-            if self._kernels.walks(drafts, ids, peaks, logits, numbers) is None:
-                return None
+            drafts.draw(numbers)
+        except OtherKind:
+            return None
         except Fault as fault:
             raise draft_error(fault, self._source, draft, frame, self._oracle.vocab_size) from None
         return made._replace(likeliest=(brought[0], brought[1])) if brought else made
@@ -161,12 +163,12 @@ class Verifier:
 
 def _decision(packed: PackedDrafts) -> Decision:
     """Return what a compiled judge decides, once it has written it."""
-    draft, nodes, found = packed.draft, packed.nodes, packed.verdict
+    draft, nodes = packed.draft, packed.nodes
     scouts = None if draft.is_scout is None else with_root(draft.is_scout).numpy()
     sources = None if draft.source is None else with_root(draft.source).numpy()
-    walk = None if nodes.parents is None else Walk(nodes.parents.numpy(), *found.trees)
+    walk = None if nodes.parents is None else Walk(nodes.parents.numpy(), *packed.trees)
     tokens = nodes.tokens.numpy()[:, 1:]
-    return Decision(tokens, found.num_nodes, found.stops, found.next_ids, scouts, sources, walk)
+    return Decision(tokens, packed.num_nodes, packed.stops, packed.next_ids, scouts, sources, walk)
 
 
 def _ends(block: IntArray, accepted: IntArray, eos_ids: Sequence[int], frame: Frame) -> tuple[IntArray, IntArray]:

@@ -19,8 +19,7 @@ from drafts import PromptLookup, SmallTransformer
 from oracles.native import NativeTransformer
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import DraftSource
-from specdec.kernels.compiled import NativeWalks
-from specdec.kernels.compiled.schema import Crossing
+from specdec.kernels.compiled import PackedDrafts
 from tests.support.backends import needed_native
 from tests.support.models import tiny_transformer
 
@@ -149,9 +148,9 @@ def test_drafts_are_packed_before_the_pass_that_empties_the_caches(name: str, mo
 
         return note
 
-    monkeypatch.setattr(Crossing, "of", classmethod(noted("packed", vars(Crossing)["of"].__func__)))
+    monkeypatch.setattr(PackedDrafts, "__init__", noted("packed", PackedDrafts.__init__))
     monkeypatch.setattr(NativeTransformer, "score", noted("scored", NativeTransformer.score))
-    monkeypatch.setattr(NativeWalks, "__call__", noted("judged", NativeWalks.__call__))
+    monkeypatch.setattr(PackedDrafts, "draw", noted("judged", PackedDrafts.draw))
     STEPS[name]()
     last = order[len(order) - order[::-1].index("scored") :]
     assert last == ["judged"], "after a pass, one call is left"

@@ -250,14 +250,20 @@ def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     draft = replace(draft, is_scout=torch.zeros(3, 5, dtype=torch.bool), undefined=torch.full((3, 2), NEVER))
     ids, peaks = (tensor.numpy() for tensor in scores.best)
     nothing, budget = (Budget(np.full(3, n), np.full(3, n)) for n in (0, 9))
+
+    def judged(limits: Budget, num_ids: int = 3) -> None:
+        packed = PackedDrafts(walks, draft, nodes, limits, ends)
+        packed.take(ids[:num_ids], peaks)
+        packed.draw()
+
     with pytest.raises(Fault, match="BUDGET in row 0, node"):
-        walks(PackedDrafts(draft, nodes, nothing, ends), ids, peaks)
-    assert walks(PackedDrafts(draft, nodes, budget, ends), ids, peaks) is not None
+        judged(nothing)
+    judged(budget)
     shorter = SHORTER[name](draft, nodes, budget, ends)
-    with pytest.raises(ValueError, match=rf"(Drafts|Bounds)\.{name} has the shape"):
-        PackedDrafts(*shorter)
+    with pytest.raises(ValueError, match=rf"Drafts\.{name} has the shape"):
+        PackedDrafts(walks, *shorter)
     with pytest.raises(ValueError, match=r"Drafts\.ids has the shape"):
-        walks(PackedDrafts(draft, nodes, budget, ends), ids[:1], peaks)
+        judged(budget, 1)
 
 
 def test_budgets_are_int64_whatever_a_source_declares():
