@@ -150,7 +150,7 @@ def _pack(walks: NativeWalks, draft: Draft, laws: Laws, way: Way, rule: str) -> 
     nodes = draft.after(np.zeros(len(draft.num_nodes), dtype=np.int64))
     batch, width = nodes.tokens.shape
     most, ends = np.full(batch, width), np.zeros(batch, dtype=np.bool_)
-    decides = {} if laws.all_points else {"way": way, "laws": laws, "rule": rule}
+    decides: dict[str, Any] = {} if laws.all_points else {"way": way, "laws": laws, "rule": rule}
     packed = PackedDrafts(walks, replace(draft, undefined=None), nodes, Budget(most, most), ends, **decides)
     packed.take(on_host(laws.point), np.zeros((batch, width), on_host(laws.table[:0]).dtype))
     return packed

@@ -85,44 +85,38 @@ def model() -> Count:
 
 
 STEPS: dict[str, Callable[[], Count]] = {"greedy lookup": lookup, "sampled draft model": model}
-CALLS = {"greedy lookup": 83, "sampled draft model": 165}
+CALLS = {"greedy lookup": 71, "sampled draft model": 120}
 FILES: dict[str, str] = {
     "greedy lookup": """
         drafts/prompt_lookup.py oracles/native/host_memory.py oracles/native/native_model.py
         oracles/native/native_scoring.py oracles/native/threads.py oracles/transformer/pass_parts.py
-        specdec/cache/slot_cache.py specdec/contracts/draft.py specdec/contracts/form.py specdec/contracts/oracle.py
-        specdec/contracts/source.py specdec/contracts/tree.py specdec/drafting/lengths/fixed.py
-        specdec/drafting/lengths/policy.py specdec/drafting/sessions.py specdec/engine/checks.py
-        specdec/engine/decoder.py specdec/engine/outcome.py specdec/engine/scoring.py specdec/engine/slots.py
-        specdec/engine/state.py specdec/engine/step_record.py specdec/engine/verdict.py
-        specdec/kernels/compiled/schema.py specdec/kernels/compiled/walks.py specdec/sampling/randomness.py
-        specdec/sampling/warping.py specdec/stats/clock.py specdec/stats/recorder.py
+        specdec/cache/slot_cache.py specdec/contracts/draft.py specdec/contracts/oracle.py specdec/contracts/source.py
+        specdec/contracts/tree.py specdec/drafting/lengths/fixed.py specdec/drafting/lengths/policy.py
+        specdec/drafting/sessions.py specdec/engine/checks.py specdec/engine/decoder.py specdec/engine/outcome.py
+        specdec/engine/slots.py specdec/engine/state.py specdec/engine/verdict.py specdec/kernels/compiled/schema.py
+        specdec/kernels/compiled/walks.py specdec/sampling/randomness.py specdec/sampling/warping.py
     """,
     "sampled draft model": """
         oracles/native/call_inputs.py oracles/native/chains.py oracles/native/host_memory.py
         oracles/native/native_model.py oracles/native/native_scoring.py oracles/native/threads.py
         oracles/transformer/pass_parts.py specdec/cache/slot_cache.py specdec/contracts/chaining.py
-        specdec/contracts/draft.py specdec/contracts/form.py specdec/contracts/oracle.py specdec/contracts/tree.py
+        specdec/contracts/draft.py specdec/contracts/oracle.py specdec/contracts/tree.py
         specdec/drafting/chain_sampler.py specdec/drafting/lengths/fixed.py specdec/drafting/lengths/policy.py
         specdec/drafting/model.py specdec/drafting/model_source.py specdec/engine/checks.py specdec/engine/decoder.py
-        specdec/engine/outcome.py specdec/engine/scoring.py specdec/engine/slots.py specdec/engine/state.py
-        specdec/engine/step_record.py specdec/engine/verdict.py specdec/kernels/compiled/memory.py
-        specdec/kernels/compiled/schema.py specdec/kernels/compiled/walks.py specdec/kernels/draws.py
-        specdec/laws/laws.py specdec/sampling/randomness.py specdec/sampling/warping.py specdec/stats/clock.py
-        specdec/stats/recorder.py specdec/transfers.py
+        specdec/engine/outcome.py specdec/engine/slots.py specdec/engine/state.py specdec/engine/verdict.py
+        specdec/kernels/compiled/memory.py specdec/kernels/compiled/schema.py specdec/kernels/compiled/walks.py
+        specdec/kernels/draws.py specdec/laws/laws.py specdec/sampling/randomness.py specdec/sampling/warping.py
     """,
 }
 TYPES: dict[str, str] = {
     "greedy lookup": """
-        BatchWarping Bounds Budget Clock Context Decision Draft Drafts Fixed Frame Keyed NativeCache NativeModel
-        NativeTransformer NativeVerdict NativeWalks PackedDrafts Scorer Scores Search Slots SpeculativeDecoder State
-        StatsRecorder StepInfo StepOutcome Tree Verifier _Session
+        BatchWarping Budget Context Draft Fixed Frame Keyed NativeCache NativeModel NativeTransformer PackedDrafts
+        Scores Slots SpeculativeDecoder State StepInfo StepOutcome Tree Verifier _Session
     """,
     "sampled draft model": """
-        BatchWarping Bounds Budget ChainDraws ChainKeys ChainSampler ChainSession Clock Context Decision Draft
-        DraftModel Drafts Fixed Frame Keyed Laws NativeCache NativeModel NativeTransformer NativeVerdict NativeWalks
-        OpenVerdict PackedDrafts Scorer Scores Slots SpeculativeDecoder State StatsRecorder StepInfo StepOutcome Target
-        Tree Verifier VerifyInputs Way _Asked
+        BatchWarping Budget ChainDraws ChainKeys ChainSampler ChainSession Context Draft DraftModel Fixed Frame Keyed
+        Laws NativeCache NativeModel NativeTransformer PackedDrafts Scores Slots SpeculativeDecoder State StepInfo
+        StepOutcome Target Tree Verifier
     """,
 }
 

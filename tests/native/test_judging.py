@@ -185,7 +185,7 @@ def test_a_call_says_of_trees_what_the_general_way_does(rule, size, is_drawn, dt
         made = in_one_call(step)
         check(made, the_general_way(step))
         accepted.update(made.num_accepted.tolist())
-        branched += int((made.decision.stop > made.num_accepted).sum())
+        branched += int((made.stop > made.num_accepted).sum())
     assert accepted >= {0, 1, 2}
     assert branched > 5, "walks that go on into another than the first child"
 

@@ -27,6 +27,7 @@ from specdec.laws import Laws
 _POINTER = ctypes.c_void_p
 _FAULT, _NUMBERS = 3, 6  # written of a batch, and for each row, before what is written for each node
 _Drafts, _Laws, _Target = (structure(HEADERS / "verify.h", name) for name in ("Drafts", "Laws", "Target"))
+_NO_LAWS = _Laws()
 Rows = NDArray[np.integer[Any]]
 
 
@@ -62,7 +63,7 @@ class NativeWalks:
             function.restype, function.argtypes = None, (_POINTER,) * count
 
 
-class PackedDrafts(_Drafts):  # type: ignore[misc]
+class PackedDrafts(_Drafts):  # type: ignore[valid-type, misc]
     """Drafts in the structure that compiled code reads, with room for what becomes of them.
 
     ``take`` brings what is known after their pass; then ``draw`` writes the verdict, and what an ``OpenVerdict`` is
@@ -130,7 +131,8 @@ class PackedDrafts(_Drafts):  # type: ignore[misc]
             self._target = _Target.of(
                 sizes | {"filters": len(FILTERS), "size": 0, "words": 0}, None, logits=LATER, path=LATER,
                 uniforms=LATER, filters=filters, without=draft.without_replacement, tolerance=tolerance, way=way,
-                laws=_laws(laws, sizes, width), drawn=_laws(draft.laws, sizes, width - 1),
+                laws=_NO_LAWS if laws is None else _laws(laws, sizes, width),
+                drawn=_NO_LAWS if draft.laws is None else _laws(draft.laws, sizes, width - 1),
             )  # fmt: skip
         kinds = 1 if nodes.parents is None else 3
         room = torch.zeros(_FAULT + batch * (_NUMBERS + kinds * width), dtype=torch.int64, device="cpu")
@@ -157,15 +159,17 @@ class PackedDrafts(_Drafts):  # type: ignore[misc]
         self._scored = ids, peaks, logits
         if self._target is None:
             return
-        if logits is None and laws is None:
-            raise ValueError("laws decide: logits that they are made of must be given, or laws")
-        size = laws.table.shape[1] if logits is None else logits.shape[2]
+        if logits is None:
+            assert laws is not None
+            size = laws.table.shape[1]
+        else:
+            size = logits.shape[2]
         for given in (laws, self.draft.laws):
             if given is None or not len(given.table):
                 continue
             if given.table.shape[1] != size or given.table.dtype is not floats.of_tensors:
                 raise OtherKind(f"laws are of {given.table.shape[1]} ids in {given.table.dtype}, not of {size}")
-        self._target.fill(self._sizes | {"size": size}, floats, logits=logits, size=size)
+        self._sizes["size"], self._floats = size, floats
 
     def draw(self, numbers: NDArray[Any] | None = None) -> None:
         """Write what becomes of the drafts, into the room that they bring.
@@ -201,8 +205,9 @@ class PackedDrafts(_Drafts):  # type: ignore[misc]
             if not is_path and (races or not _are_uniforms(numbers, batch)):
                 raise ValueError(f"give float64 numbers [{batch}, 2] on [0, 1); races take keys and positions")
             path, uniforms = (numbers, None) if is_path else (None, numbers)
+            drawn_by = {"path": path, "uniforms": uniforms, "words": numbers.size}
             sizes = self._sizes | {"words": numbers.size}
-            self._target.fill(sizes, None, path=path, uniforms=uniforms, words=numbers.size)
+            self._target.fill(sizes, self._floats, logits=self._scored[2], size=sizes["size"], **drawn_by)
             self._walks.verify(byref(self), byref(self._target), *self._written)
         if self._fault[0]:
             raise self._told()
@@ -219,9 +224,10 @@ class PackedDrafts(_Drafts):  # type: ignore[misc]
 
         Cost: O(B W V).
         """
-        ids, peaks, _ = self._scored
-        stops, following = np.empty(ids.shape, np.float64), np.empty((*ids.shape, self._target.size), peaks.dtype)
-        target = byref(self._target)
+        ids, peaks, logits = self._scored
+        size, target = self._sizes["size"], byref(self._target)
+        self._target.fill(self._sizes, self._floats, logits=logits, size=size)
+        stops, following = np.empty(ids.shape, np.float64), np.empty((*ids.shape, size), peaks.dtype)
         self._walks.law(byref(self), target, *self._written, place(stops), place(following))
         if self._fault[0]:
             raise self._told()
@@ -276,10 +282,8 @@ def _are_uniforms(numbers: NDArray[Any], batch: int) -> bool:
     return is_within and numbers.shape == (batch, 2) and numbers.dtype == np.float64
 
 
-def _laws(laws: Laws | None, sizes: dict[str, int], nodes: int) -> Any:
+def _laws(laws: Laws, sizes: dict[str, int], nodes: int) -> Any:
     """Return the structure ``Laws``."""
-    if laws is None:
-        return _Laws()
     rows, size = laws.table.shape
     table, floats = (laws.table, kind_of(laws.table)) if rows else (None, None)
     more = {"nodes": nodes, "rows": rows, "size": size}
