@@ -253,6 +253,8 @@ def test_arrays_of_other_sizes_are_refused_before_the_call(name):
         packed.take(ids[:num_ids], peaks)
         packed.draw()
 
+    with pytest.raises(ValueError, match="call take first"):
+        PackedDrafts(walks, draft, nodes, budget, ends).draw()
     with pytest.raises(Fault, match="BUDGET in row 0, node"):
         judged(nothing)
     judged(budget)

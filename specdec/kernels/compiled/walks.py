@@ -127,6 +127,7 @@ class PackedDrafts(_Drafts):  # type: ignore[valid-type, misc]
             eos_ids=np.array(eos_ids, dtype=np.int64), ending=Ending.EOS, **sizes,
         )  # fmt: skip
         self._target: Any = None
+        self._scored: Any = None
         if way is not None:
             self._target = _Target.of(
                 sizes | {"filters": len(FILTERS), "size": 0, "words": 0}, None, logits=LATER, path=LATER,
@@ -138,9 +139,8 @@ class PackedDrafts(_Drafts):  # type: ignore[valid-type, misc]
         room = torch.zeros(_FAULT + batch * (_NUMBERS + kinds * width), dtype=torch.int64, device="cpu")
         numbers, ends, at = room.numpy(), _FAULT + _NUMBERS * batch, room.data_ptr()
         self._fault, self._written = numbers[:_FAULT], (at, at + 8 * _FAULT, at + 8 * ends)
-        self.num_nodes, self.stops, self.accepted, self.next_ids, self.counts, self.endings = numbers[
-            _FAULT:ends
-        ].reshape(_NUMBERS, batch)
+        found = numbers[_FAULT:ends].reshape(_NUMBERS, batch)
+        self.num_nodes, self.stops, self.accepted, self.next_ids, self.counts, self.endings = found
         self.block, *self.trees = numbers[ends:].reshape(kinds, batch, width)
 
     def take(self, ids: IntArray, peaks: NDArray[Any], logits: Tensor | None = None) -> None:
@@ -185,11 +185,13 @@ class PackedDrafts(_Drafts):  # type: ignore[valid-type, misc]
 
         Raises:
             Fault: a draft is not as ``specdec.contracts.Draft`` says, or over its budget, or logits are no law.
-            ValueError: numbers that nothing can be drawn by.
+            ValueError: numbers that nothing can be drawn by, or ``take`` has brought nothing yet.
 
         Cost: O(B W) for chains, O(B W D) for trees D deep. If laws decide, O(V) more for each node that was drawn
             from a law, and for each that may be reached before the stop and its children.
         """
+        if self._scored is None:
+            raise ValueError("nothing is known of the pass of these drafts yet: call take first")
         if self._target is None:
             self._walks.walk(byref(self), *self._written)
         else:
