@@ -128,7 +128,7 @@ class Verifier:
         if not self._needs.hidden:
             return scores
         shape, walk = outcome.block.shape, outcome.walk
-        return replace(scores, path=np.tile(np.arange(shape[1]), (shape[0], 1)) if walk is None else walk.path)
+        return replace(scores, path=np.arange(shape[1])[None].repeat(shape[0], 0) if walk is None else walk.path)
 
     def __call__(
         self,

@@ -564,7 +564,7 @@ def test_log_probabilities_are_those_of_the_general_way(is_tree, dtype):
         wanted = verdict_of(step, return_logprobs=True)
     assert (found.judge, wanted.judge) == (f"native: {step.rule.name}", step.rule.name)
     for row, accepted in enumerate(found.num_accepted.tolist()):
-        ours, theirs = (made.decision.logprobs[row, : accepted + 1] for made in (found, wanted))
+        ours, theirs = (made.logprobs[row, : accepted + 1] for made in (found, wanted))
         assert ours.tolist() == theirs.tolist()
 
 
