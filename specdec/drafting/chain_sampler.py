@@ -192,13 +192,9 @@ class ChainSampler:
         # On another device nobody waits to know whether they are finite.
         is_fine = not high.shape[1] or (high.is_cpu and bool(np.isfinite(on_host(high.detach())).all()))
         self.length.drafted(rows, asked.limits)
-        return Draft(
-            tokens[:, : len(laws)],
-            num_nodes,
-            laws=made,
-            confidence=None if asked.confidence is None else on_device(asked.confidence, self.device),
-            undefined=None if is_fine else on_device(first_undefined([high]), self.device),
-        )
+        beliefs = None if asked.confidence is None else on_device(asked.confidence, self.device)
+        undefined = None if is_fine else on_device(first_undefined([high]), self.device)
+        return Draft(tokens[:, : len(laws)], num_nodes, laws=made, confidence=beliefs, undefined=undefined)
 
     def _laws(self, context: Context, logits: Tensor, draft: Draft, depth: int, live: IntArray) -> tuple[Laws, Tensor]:
         """Return ``[B, 1]`` the laws of the tokens at ``depth``, and the peaks of their logits, 0 in rows not asked."""
