@@ -1,6 +1,5 @@
 """Draft by copying what followed an earlier occurrence of the latest tokens."""
 
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
@@ -75,7 +74,8 @@ class PromptLookup:
         self.length = resolve(num_draft_tokens, length, default=8)
         if self.length.reads_entropy:
             raise ValueError("length reads entropies, but a lookup has no laws: use Fixed, Heuristic or Threshold")
-        self.search = Search(max_ngram, min_ngram, match, min_continuation, wrap)
+        self.max_ngram, self.min_ngram, self.match = max_ngram, min_ngram, match
+        self.min_continuation, self.wrap = min_continuation, wrap
 
     @property
     def offers(self) -> Offers:
@@ -84,20 +84,25 @@ class PromptLookup:
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
         """Return a session for a run."""
-        return _Session(self.search, self.length.open(num_rows))
+        return _Session(self, self.length.open(num_rows))
 
 
-@dataclass(frozen=True)
-class Search:
-    """What followed the longest earlier occurrence of each row's suffix; see ``PromptLookup`` for the arguments."""
+class _Session(MemorylessSession):
+    def __init__(self, source: PromptLookup, length: LengthSession) -> None:
+        super().__init__(length)
+        self.source = source
 
-    max_ngram: int
-    min_ngram: int
-    match: Match
-    min_continuation: int
-    wrap: bool
+    def draft(self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness) -> Draft:
+        tokens, counts, matched = self.search(context.ids, context.num_committed, limits)
+        confidence = None
+        if self.length.policy.reads_confidence:
+            agreed = torch.from_numpy(matched / (matched + 1))
+            confidence = agreed.unsqueeze(1).expand(-1, int(counts.max(initial=0)))
+            counts = shortened(self.length, rows, confidence, counts)
+        self.length.drafted(rows, counts)
+        return point_chains(tokens, counts, confidence)
 
-    def __call__(self, ids: IntArray, sizes: IntArray, limits: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    def search(self, ids: IntArray, sizes: IntArray, limits: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         """Return the ids to copy of each row, how many there are, and how long the match is.
 
         Args:
@@ -114,36 +119,20 @@ class Search:
         rows, size = np.arange(len(ids)), ids.shape[1] + 1
         # Where the last id stands before: of these few places alone it matters how many ids before them agree.
         last = ids[rows, np.maximum(sizes - 1, 0)][:, None]
-        row, at = np.nonzero((ids == last) & (np.arange(ids.shape[1]) < sizes[:, None] - self.min_continuation))
+        row, at = np.nonzero((ids == last) & (np.arange(ids.shape[1]) < sizes[:, None] - self.source.min_continuation))
         length = np.ones_like(at)
-        for n in range(1, self.max_ngram):
+        for n in range(1, self.source.max_ngram):
             before, wanted = ids[row, np.maximum(at - n, 0)], ids[row, np.maximum(sizes[row] - 1 - n, 0)]
             length += (length == n) & (at >= n) & (before == wanted)
         # The longest match of each row, and of those the one that is asked for, as one number.
         best = np.zeros(len(ids), dtype=np.int64)
-        np.maximum.at(best, row, length * size + (at if self.match == "last" else size - 1 - at))
+        np.maximum.at(best, row, length * size + (at if self.source.match == "last" else size - 1 - at))
         matched, place = np.divmod(best, size)
-        at = place if self.match == "last" else size - 1 - place
-        found = matched >= self.min_ngram
+        at = place if self.source.match == "last" else size - 1 - place
+        found = matched >= self.source.min_ngram
         available = np.where(found, sizes - 1 - at, 0)
-        counts = limits * found if self.wrap else np.minimum(limits, available)
+        counts = limits * found if self.source.wrap else np.minimum(limits, available)
         # Of a row without a match, which drafts nothing, any column will do.
         period = np.maximum(available, 1)[:, None]
         columns = sizes[:, None] - period + np.arange(max(limits.tolist(), default=0)) % period
         return ids[rows[:, None], columns], counts, np.where(found, matched, 0)
-
-
-class _Session(MemorylessSession):
-    def __init__(self, search: Search, length: LengthSession) -> None:
-        super().__init__(length)
-        self.search = search
-
-    def draft(self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness) -> Draft:
-        tokens, counts, matched = self.search(context.ids, context.num_committed, limits)
-        confidence = None
-        if self.length.policy.reads_confidence:
-            agreed = torch.from_numpy(matched / (matched + 1))
-            confidence = agreed.unsqueeze(1).expand(-1, int(counts.max(initial=0)))
-            counts = shortened(self.length, rows, confidence, counts)
-        self.length.drafted(rows, counts)
-        return point_chains(tokens, counts, confidence)

@@ -120,8 +120,15 @@ class _Session(MemorylessSession):
             return self.sampler(rows, context, limits, randomness, next_logits, follow)
 
     def _follow(
-        self, lent: LentCache, rows: IntArray, context: Context, watch: ChainWatch, draws: ChainDraws | None
+        self,
+        lent: LentCache,
+        rows: IntArray,
+        context: Context,
+        limits: IntArray,
+        watch: ChainWatch | None,
+        draws: ChainDraws | None,
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
         """Return what ``ChainSampler`` asks of ``follow``: only the pending token has to be read."""
-        view, ends = cast(ChainingOracle, self.view), lent.start + (watch.limits > 0)
-        return follow_ids(view, context.ids, ends, lent.cache, rows, watch, draws, context.warping.adjustments)
+        view, ends = cast(ChainingOracle, self.view), lent.start + (limits > 0)
+        call = context.ids, ends, lent.cache, rows, limits
+        return follow_ids(view, *call, watch, draws, context.warping.adjustments)

@@ -1,5 +1,6 @@
 """Draft with a model that is itself decoded speculatively, with the help of a cheaper source."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
@@ -35,7 +36,6 @@ from specdec.drafting import DraftModel, SampledSource, Trunk, check_servable, d
 from specdec.drafting.lengths import LengthPolicy, LengthSession, depth_limits
 from specdec.drafting.shapes import check_count
 from specdec.laws import Laws
-from specdec.stats import Clock
 from specdec.transfers import on_device, on_host, stage
 from specdec.verify import RULES, ChainVerifier
 
@@ -262,14 +262,14 @@ class _Session(DraftSession):
         self, rows: IntArray, context: Context, trunk: Trunk, live: IntArray, limits: IntArray, randomness: _Ahead
     ) -> tuple[StageInfo, ...]:
         """Let the trunk of the rows ``live`` ``[R]`` grow by what one model pass gives; the rest is of these rows."""
-        clock, ids, ends = Clock(), trunk.ids[live], context.num_committed + randomness.by
+        began, ids, ends = time.perf_counter(), trunk.ids[live], context.num_committed + randomness.by
         room = limits - randomness.by - 1  # the token after the inner draft is kept too
         warping = context.warping.extended(ids, ends)
         given = (Context(ids, ends, warping), Budget(room, room), randomness.extend("draft"))
         device, start = self.model.model.device, self.model.chain_start(rows, ids, ends)
         with stage(chain((start.standing, start.behind), numbers_of(randomness)), device):
             inner = proposal(self.source.inner, self.inner, rows, *given)
-            clock.lap("inner")
+            drafted = time.perf_counter()
             with stage(inner.numbers(), device):
                 logits = self.model.score_chain(start, inner)
                 inner = inner.to(device)
@@ -284,10 +284,9 @@ class _Session(DraftSession):
         )
         self.model.keep_chain(rows, ends, tokens, counts - 1)
         trunk.append(live, tokens, counts, laws, logits)
-        clock.lap("model")
+        verified = time.perf_counter()
         block = np.where(np.arange(tokens.shape[1]) < counts[:, None], tokens, -1)
         self.inner.sync(rows, ends, block, Scores(logits) if self.source.inner.needs.logits else None)
-        clock.lap("sync")
         own = StageInfo(
             self.source.name,
             passes=1,
@@ -295,7 +294,7 @@ class _Session(DraftSession):
             drafted=int(here["num_nodes"].sum()),
             accepted=int((counts - 1).sum()),
             emitted=int(counts.sum()),
-            seconds=clock.seconds["model"],
-            inner_seconds=clock.seconds["inner"] + clock.seconds["sync"],
+            seconds=verified - drafted,
+            inner_seconds=drafted - began + time.perf_counter() - verified,
         )
         return own, *inner.stages

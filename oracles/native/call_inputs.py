@@ -22,23 +22,24 @@ def text_of(ids: IntArray, ends: IntArray, batch: int) -> bindings.Text:
 
     Cost: none for whole rows of int64; else a copy of ``ids``.
     """
-    if not isinstance(ids, np.ndarray) or ids.ndim != 2 or len(ids) != batch or ids.dtype.kind not in "iu":
-        given = f"{ids.dtype} of shape {ids.shape}" if isinstance(ids, np.ndarray) else f"a {type(ids).__name__}"
-        raise ValueError(f"ids must be an array of the host of integers [{batch}, L], not {given}")
+    for name, numbers, shape in (("ids", ids, "[{}, L]"), ("ends", ends, "[{}]")):
+        is_array = isinstance(numbers, np.ndarray)
+        fits = is_array and numbers.ndim == shape.count(",") + 1 and len(numbers) == batch
+        if not fits or numbers.dtype.kind not in "iu":
+            given = f"{numbers.dtype} of shape {numbers.shape}" if is_array else f"a {type(numbers).__name__}"
+            raise ValueError(f"{name} must be an array of the host of integers {shape.format(batch)}, not {given}")
     whole = ids if ids.dtype == INT64 and ids.flags.c_contiguous else np.ascontiguousarray(ids, INT64)
-    text = bindings.Text(place(whole), _counts(ends, batch), ids.shape[1])
+    text = bindings.Text(place(whole), to_bytes(ends), ids.shape[1])
     text.whole = whole
     return text
 
 
-def adjustments_of(given: Adjustments | None, batch: int) -> bindings.Adjustments | None:
-    """Return the adjustments of the rows of a call; None if there are none.
+def adjustments_of(given: Adjustments, batch: int) -> bindings.Adjustments:
+    """Return the adjustments of the rows of a call.
 
     Raises:
         ValueError: they are not of these rows.
     """
-    if given is None:
-        return None
     _check(given, batch)
     stride = given.ids.shape[1]
     return bindings.Adjustments(
@@ -87,16 +88,3 @@ def draws_of(
         return bindings.Draws(to_bytes(filters, FLOAT64))
     numbers = to_bytes(keys.bases), to_bytes(keys.firsts)
     return bindings.Draws(to_bytes(filters, FLOAT64), *numbers, place(laws), keys.is_race)
-
-
-def _counts(counts: IntArray, batch: int) -> bytes:
-    """Return counts ``[B]`` of the host as bytes. Raises ValueError if they are none."""
-    if not isinstance(counts, np.ndarray):
-        raise ValueError(
-            f"a native pass needs ids and counts as arrays of the host, and was given a {type(counts).__name__}"
-        )
-    if counts.shape != (batch,) or counts.dtype.kind not in "iu":
-        raise ValueError(
-            f"a native pass needs integers of shape {(batch,)}, and was given {counts.dtype} of shape {counts.shape}"
-        )
-    return to_bytes(counts)

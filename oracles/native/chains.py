@@ -78,17 +78,6 @@ class _Room:
         self.following = bindings.Following(at, steps, 0, at + 8 * batch, at + 16 * batch, at + 8 * (2 * batch + count))
         self.address = ctypes.addressof(self.following)
 
-    def begin(
-        self,
-        limits: IntArray,
-        draws: bindings.Draws | None,
-        adjustments: bindings.Adjustments | None,
-    ) -> None:
-        """Begin chains; arguments as of ``follow``, for compiled code."""
-        self.limits[:], self.following.begun = limits, 0
-        self.following.draws = None if draws is None else ctypes.addressof(draws)
-        self.following.adjustments = None if adjustments is None else ctypes.addressof(adjustments)
-
 
 @lru_cache(maxsize=64)
 def _rooms(batch: int, steps: int) -> list[_Room]:
@@ -119,8 +108,10 @@ def follow(
     watch = watch if watch is not None and (watch.reads_entropy or watch.reads_confidence) else None
     rooms = _rooms(batch, steps) if watch is None else []
     room = rooms.pop() if rooms else _Room(batch, steps)
-    adjusted = adjustments_of(adjustments, batch)
-    room.begin(limits, draws, adjusted)
+    adjusted = None if adjustments is None else adjustments_of(adjustments, batch)
+    room.limits[:], room.following.begun = limits, 0
+    room.following.draws = None if draws is None else ctypes.addressof(draws)
+    room.following.adjustments = None if adjusted is None else ctypes.addressof(adjusted)
     asker = None if watch is None else _Asker(watch, room, steps)
     try:
         places, check = (ctypes.addressof(text), room.address), None if asker is None else asker.check

@@ -1,7 +1,7 @@
 """A model's weights in native layout, and running passes on them."""
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +20,7 @@ from oracles.native.packing import (
     heads_order,
     round_up,
 )
-from oracles.native.rotations import Rotations, Tables
+from oracles.native.rotations import Tables, tables_of
 from oracles.transformer.blocks import MLP, Adapter, Block, Norm, SelfAttention
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import DraftHead
@@ -36,7 +36,7 @@ class Refused(ValueError):
 
 
 class Workspace:
-    """What one running pass writes to: a call's structure, and scratch memory that grows to what was needed."""
+    """What one running pass reads and writes: a call's structure, and scratch memory that grows to what was needed."""
 
     def __init__(self) -> None:
         self.call = bindings.Call()
@@ -45,27 +45,6 @@ class Workspace:
         team = threads.team()
         if team is not None:
             self.call.team = bindings.Team(team.parallel, team.thread_num, team.num_threads)
-
-    def run(self, model: int, cache: int, function: Any, *rest: int) -> None:
-        """Run the pass that ``call`` describes.
-
-        Args:
-            model, cache: addresses of the structures.
-            function: of the library; it takes them, the call and ``rest``.
-
-        Raises:
-            Refused: the call cannot be.
-        """
-        at = ctypes.addressof(self.call)
-        answer = function(model, cache, at, *rest)
-        # More than once: a chain's later passes of one node may need more than those before.
-        while answer > 0:
-            self.scratch = np.empty(answer + _ALIGNMENT, dtype=np.uint8)
-            self.call.scratch = round_up(self.scratch.ctypes.data, _ALIGNMENT)
-            self.call.scratch_bytes = answer
-            answer = function(model, cache, at, *rest)
-        if answer:
-            raise Refused(bindings.FAULTS[answer])
 
 
 class NativeModel:
@@ -109,7 +88,8 @@ class NativeModel:
             qk_eps=config.norm_eps,
         )
         self.address = ctypes.addressof(self.struct)
-        self._rotations = Rotations(config)
+        self._rotated = config.max_context if config.rotary_size else 0  # positions that can be
+        self._tables = tables_of(config, self._rotated, 0)
         self._nowhere = bindings.Cache()
         self._library = bindings.functions()
         self.base: NativeModel | None = None
@@ -210,26 +190,25 @@ class NativeModel:
         Raises:
             ValueError: ids, parents, rows or counts that cannot be.
         """
-        work = self._take_workspace(end)
-        call = work.call
-        given = {"tokens": tokens, "parents": parents, "num_nodes": num_nodes, "stream": stream}
-        for name, part in given.items():
-            setattr(call, name, None if part is None else part.data_ptr())
-        call.logits, call.likeliest, call.peaks = (*map(Tensor.data_ptr, found), None, None, None)[:3]
-        call.batch, call.width, call.first = batch, width, first
-        call.first_layer, call.last_layer, call.want = *layers, bindings.WANTS[want]
+        logits, likeliest, peaks = (*map(Tensor.data_ptr, found), None, None, None)[:3]
+        fields: dict[str, Any] = {
+            "tokens": None if tokens is None else tokens.data_ptr(),
+            "parents": None if parents is None else parents.data_ptr(),
+            "num_nodes": None if num_nodes is None else num_nodes.data_ptr(),
+            "stream": None if stream is None else stream.data_ptr(),
+            **{"logits": logits, "likeliest": likeliest, "peaks": peaks},
+            **{"batch": batch, "width": width, "first": first},
+            **{"first_layer": layers[0], "last_layer": layers[1], "want": bindings.WANTS[want]},
+            "num_hidden": len(hidden),
+        }
         if rows is not None and cache is not None:
-            call.rows, call.lengths = to_bytes(rows), cache.lengths_address
-        call.num_hidden = len(hidden)
+            fields |= {"rows": to_bytes(rows), "lengths": cache.lengths_address}
         if hidden:
             outs = (ctypes.c_void_p * len(kept))(*(tensor.data_ptr() for tensor in kept))
             numbers = (ctypes.c_int32 * len(hidden))(*hidden)
-            call.hidden, call.hidden_layers = ctypes.addressof(outs), ctypes.addressof(numbers)
+            fields |= {"hidden": ctypes.addressof(outs), "hidden_layers": ctypes.addressof(numbers)}
         slots = ctypes.addressof(self._nowhere) if cache is None else cache.address
-        try:
-            work.run(self.address, slots, self._library.specdec_pass)
-        finally:
-            self._idle.append(work)
+        self._run("specdec_pass", slots, end, fields)
 
     def draft(
         self,
@@ -256,10 +235,9 @@ class NativeModel:
 
         Guarantee: the cache keeps nothing if this raises, what ``check`` raises and an interrupt among it.
         """
-        work, before = self._take_workspace(max(ends.tolist(), default=0) + most), cache.lengths.copy()
-        work.call.rows, work.call.batch = to_bytes(rows), len(rows)
+        before, end = cache.lengths.copy(), max(ends.tolist(), default=0) + most
         try:
-            work.run(self.address, cache.address, getattr(self._library, entry), *rest)
+            self._run(entry, cache.address, end, {"rows": to_bytes(rows), "batch": len(rows)}, *rest)
             if check is not None:
                 check()
         except Refused as refused:
@@ -271,17 +249,40 @@ class NativeModel:
         except BaseException:
             cache.truncate(rows, before[rows])
             raise
-        finally:
-            self._idle.append(work)
 
-    def _take_workspace(self, end: int) -> Workspace:
-        """Return a workspace for a call that meets ``end`` positions."""
-        work, tables = self._idle.pop() if self._idle else Workspace(), self._rotations.up_to(end)
-        # Another thread may replace the model's own by longer ones while the call runs.
+    def _run(self, entry: str, cache: int, end: int, fields: Mapping[str, Any], *rest: int) -> None:
+        """Run a function of the library.
+
+        Args:
+            entry: its name.
+            cache: address of the structure.
+            end: positions that it meets.
+            fields: of the call, but for tables, threads and scratch.
+            rest: what it takes beside model, cache and call.
+
+        Raises:
+            Refused: the call cannot be.
+        """
+        work, tables = self._idle.pop() if self._idle else Workspace(), self._tables
+        if min(end, self._rotated) > tables.places[2]:
+            # Another thread may store shorter ones meanwhile: the call keeps those that it needs.
+            tables = self._tables = tables_of(self.config, self._rotated, end)
         work.tables, call = tables, work.call
         call.cosines, call.sines, call.rotations = tables.places
         call.threads = threads.num_threads()
-        return work
+        for name, value in fields.items():
+            setattr(call, name, value)
+        function, given = getattr(self._library, entry), (self.address, cache, ctypes.addressof(call), *rest)
+        try:
+            # More than once: a chain's later passes of one node may need more scratch than those before.
+            while (answer := function(*given)) > 0:
+                work.scratch = np.empty(answer + _ALIGNMENT, dtype=np.uint8)
+                call.scratch = round_up(work.scratch.ctypes.data, _ALIGNMENT)
+                call.scratch_bytes = answer
+        finally:
+            self._idle.append(work)
+        if answer:
+            raise Refused(bindings.FAULTS[answer])
 
 
 class _BlockParts(Protocol):

@@ -171,7 +171,8 @@ class NativeScoring:
         text, size = text_of(ids, ends, batch), len(plan.parents)
         drafted, peaks = np.empty((batch, size), np.int64), np.empty((batch, inner), np.float32)
         growth = bindings.Growth(to_bytes(plan.parents), to_bytes(limits), place(drafted), place(peaks), size)
-        if (adjusted := adjustments_of(adjustments, batch)) is not None:
+        adjusted = None if adjustments is None else adjustments_of(adjustments, batch)
+        if adjusted is not None:
             growth.adjustments = ctypes.addressof(adjusted)
         asked = ctypes.addressof(text), ctypes.addressof(growth), ctypes.addressof(struct)
         self.native.draft("specdec_trees", cache, rows, ends, size, asked)

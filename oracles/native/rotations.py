@@ -24,31 +24,18 @@ class Tables(NamedTuple):
     places: tuple[int, int, int]
 
 
-class Rotations:
-    """Tables of the positions met so far.
+def tables_of(config: TransformerConfig, most: int, end: int) -> Tables:
+    """Return tables of all positions below ``end``, and of some more, but of no more than ``most``.
 
     Args:
-        config: rotary size, frequencies and context.
+        config: rotary size and frequencies; without rotary positions ``most`` is 0.
+        most: positions that there can be.
+        end: positions that are met.
     """
-
-    def __init__(self, config: TransformerConfig) -> None:
-        self._frequencies = (
-            inverse_frequencies(config) if config.rotary_size else torch.empty(0, dtype=torch.float64, device="cpu")
-        )
-        self._most = config.max_context if config.rotary_size else 0
-        self.tables = self._compute(min(256, self._most))
-
-    def up_to(self, end: int) -> Tables:
-        """Return tables of all positions below ``end``, cut at the context."""
-        tables = self.tables
-        if min(end, self._most) > tables.places[2]:
-            # Another thread may store shorter ones meanwhile: what is returned is what was asked for.
-            tables = self.tables = self._compute(min(1 << (end - 1).bit_length(), self._most))
-        return tables
-
-    def _compute(self, size: int) -> Tables:
-        pairs = len(self._frequencies)
-        cosines, sines = floats(size, pairs), floats(size, pairs)
-        places = cosines.data_ptr(), sines.data_ptr(), size
-        bindings.functions().specdec_rotations(self._frequencies.data_ptr(), pairs, 0, size, *places[:2])
-        return Tables(cosines, sines, places)
+    nothing = torch.empty(0, dtype=torch.float64, device="cpu")
+    frequencies = inverse_frequencies(config) if config.rotary_size else nothing
+    pairs, size = len(frequencies), min(max(256, 1 << max(end - 1, 0).bit_length()), most)
+    cosines, sines = floats(size, pairs), floats(size, pairs)
+    places = cosines.data_ptr(), sines.data_ptr(), size
+    bindings.functions().specdec_rotations(frequencies.data_ptr(), pairs, 0, size, *places[:2])
+    return Tables(cosines, sines, places)

@@ -18,9 +18,8 @@ from specdec.contracts.chaining import (
     follow_ids,
 )
 from specdec.contracts.chat import ChatEncoder
-from specdec.contracts.draft import NEVER, Budget, Draft, Resume
+from specdec.contracts.draft import NEVER, Budget, Draft, Resume, form_fault
 from specdec.contracts.drawing import Adjustments, ChainKeys, OpenVerdict, Randomness, Warping, numbers_of
-from specdec.contracts.form import check_source, check_tensors, form_fault
 from specdec.contracts.head import Features, Head, HostOracle, SteppingHead
 from specdec.contracts.layered import LayeredOracle, LayerHead
 from specdec.contracts.oracle import (
@@ -38,7 +37,16 @@ from specdec.contracts.oracle import (
 from specdec.contracts.prefixes import PrefixOracle
 from specdec.contracts.recorded import RecordedOracle, as_recorded, check_has_laws
 from specdec.contracts.rule import NativeJudge, Rule, Verdict, VerificationRule, rule_label
-from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers, close_session
+from specdec.contracts.source import (
+    Context,
+    DraftSession,
+    DraftSource,
+    Needs,
+    Offers,
+    check_source,
+    check_tensors,
+    close_session,
+)
 from specdec.contracts.step import KIND, MEANING, Ending, StageInfo, StepInfo, sum_of_stages
 from specdec.contracts.tree import Tree, ancestors_of, is_chain, with_root
 from specdec.contracts.vocabulary import FOREIGN, check_vocabulary

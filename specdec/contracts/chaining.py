@@ -234,15 +234,16 @@ def follow_ids(
     ends: IntArray,
     cache: Any,
     rows: IntArray,
-    watch: ChainWatch,
+    limits: IntArray,
+    watch: ChainWatch | None,
     draws: ChainDraws | None,
     adjustments: Adjustments | None,
 ) -> tuple[IntArray, Float32Array, Float32Array | None]:
     """Return what ``greedy_chains`` does and None, if ids are not drawn, else what ``sampled_chains`` does.
 
-    Arguments as of these; the limits are those of the watch.
+    Arguments as of these.
     """
-    call = ids, ends, cache, rows, watch.limits
+    call = ids, ends, cache, rows, limits
     adjusted = () if adjustments is None else (adjustments,)
     if draws is None:
         return *model.greedy_chains(*call, watch, *adjusted), None

@@ -131,18 +131,18 @@ class OpenVerdict(Protocol):
     def rule(self) -> str:
         """Name of the rule whose law it is."""
 
-    def law(self) -> tuple[FloatArray, NDArray[Any]] | None:
+    def law(self) -> tuple[FloatArray, NDArray[Any]]:
         """Return the law that the verdict is drawn from, by the code that decides it.
 
         Returns:
             ``[B, N+1]`` the probability of stopping at each node, and ``[B, N+1, V]``, in the type of the logits, what
-            each id has after a stop there; it need not sum to 1. None: no compiled judge does for these drafts.
+            each id has after a stop there; it need not sum to 1.
         """
 
-    def verify(self, rows: IntArray, uniforms: FloatArray) -> tuple[IntArray, IntArray] | None:
+    def verify(self, rows: IntArray, uniforms: FloatArray) -> tuple[IntArray, IntArray]:
         """Return the stops ``[M]`` and the next ids ``[M]`` that numbers ``[M, 2]`` on [0, 1) make of rows ``[M]``.
 
-        None: see ``law``. The draw of an id goes along the running sum of its law: see ``specdec.sampling``.
+        The draw of an id goes along the running sum of its law: see ``specdec.sampling``.
         """
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from specdec.contracts.arrays import IntArray
-from specdec.contracts.draft import Budget, Draft
+from specdec.contracts.draft import Budget, Draft, form_fault
 from specdec.contracts.drawing import Randomness, Warping
 from specdec.contracts.oracle import Cache, Oracle, Scores
 
@@ -155,3 +155,23 @@ class DraftSource(Protocol):
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
         """Return a session for a run of ``num_rows`` slots of at most ``capacity`` ids each."""
+
+
+def check_source(source: object, argument: str) -> None:
+    """Raise ValueError, naming the argument, if something else is given than a draft source, a name for instance."""
+    parts = ("name", "needs", "offers", "vocab_size", "open")
+    if not isinstance(source, type) and all(hasattr(source, part) for part in parts):
+        return
+    said = f"of type {type(source).__name__}"
+    if isinstance(source, type):
+        said = f"the class {source.__name__}"
+    elif isinstance(source, (str, int, float)):
+        said = repr(source)
+    raise ValueError(f"{argument} is {said}, not a draft source; give an object, such as drafts.PromptLookup()")
+
+
+def check_tensors(source: DraftSource, draft: Draft, batch: int) -> None:
+    """Raise ValueError if a source's answer is no draft for ``batch`` rows, by its shapes and types."""
+    fault = form_fault(draft, batch)
+    if fault is not None:
+        raise ValueError(f"draft {source.name!r} is malformed: {fault}")

@@ -88,7 +88,7 @@ class StepInfo:
     Some arrays are those that the run works on, and all are kept for its statistics: read them, do not write them.
 
     These fields are the columns of a run's trace, and so of its records: what each means stands with it.
-    ``engine.step_record`` fills them in; ``Stats`` says which are summed up.
+    ``engine.outcome`` fills them in; ``Stats`` says which are summed up.
 
     Attributes:
         requests: ``[B]`` index of the request in the run.

@@ -145,16 +145,10 @@ def with_root(values: Tensor, root: int | IntArray = 0) -> Tensor:
     return torch.from_numpy(full)
 
 
-def count_with_root(num_nodes: Tensor) -> Tensor:
-    """Return how many nodes ``[B]`` are scored of drafts with so many."""
-    # A sum by torch, whose code a pass has driven out of the CPU's caches, takes 40 microseconds beside a large model.
-    return torch.from_numpy(num_nodes.numpy() + 1) if num_nodes.is_cpu else num_nodes + 1
-
-
-def parents_with_root(parents: Tensor | None) -> Tensor | None:
+def parents_with_root(parents: Tensor) -> Tensor | None:
     """Return what the parents of draft nodes ``[B, N]`` become as nodes are scored, ``[B, N + 1]``; None for chains."""
-    if parents is None or is_chain(parents):
+    if is_chain(parents):
         return None
-    if parents.is_cpu:  # see above
+    if parents.is_cpu:  # numpy's way, as of ``with_root``
         return torch.from_numpy(on_host(with_root(parents, -2)) + 1)
     return with_root(parents + 1, -1)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -18,7 +19,6 @@ from specdec.contracts import (
     Float32Array,
     IntArray,
     Randomness,
-    Warping,
     numbers_of,
 )
 from specdec.drafting.certainty import confidence_of, entropy_of
@@ -29,7 +29,8 @@ from specdec.transfers import HOST, on_device, on_host, stage
 NextLogits = Callable[[int, Tensor, IntArray], Tensor]
 Confidence = Callable[[], Tensor]
 Follow = Callable[
-    [IntArray, Context, ChainWatch, ChainDraws | None], tuple[IntArray, Float32Array, Float32Array | None]
+    [IntArray, Context, IntArray, ChainWatch | None, ChainDraws | None],
+    tuple[IntArray, Float32Array, Float32Array | None],
 ]
 
 
@@ -94,9 +95,9 @@ class ChainSampler:
             next_logits: given the depth, the tokens so far ``[B, N]`` (columns from the depth on are undefined) and the
                 indices of the rows that draft on, returns logits ``[B, 1, V]``, finite or -inf; those of other rows are
                 not read.
-            follow: given rows, context, a watch and how ids are drawn (None: greedily), returns what ``follow_ids``
-                does; None if the model cannot. It serves if all rows draft greedily or all are sampled, and the numbers
-                of the draws are to be had.
+            follow: given rows, context, limits, a watch (None: nobody is asked) and how ids are drawn (None:
+                greedily), returns what ``follow_ids`` does; None if the model cannot. It serves if all rows draft
+                greedily or all are sampled, and the numbers of the draws are to be had.
             confidence: returns ``[B, 1]`` the model's own belief that the token after the latest logits stands if all
                 before it do; None: a token is believed in as much as it is probable. Not read with ``follow``.
 
@@ -106,28 +107,58 @@ class ChainSampler:
             draw of ``[B, V]``. A policy that reads confidences or entropies is asked on the host at each depth, which
             waits for the device.
         """
-        asked = _Asked(self.length, rows, limits)
         if follow is not None and context.warping.kernels.are_compiled and any(limits.tolist()):
-            is_greedy = context.warping.is_greedy(self.temperature)
-            draws = None if is_greedy else self._draws(context.warping, randomness)
-            if is_greedy or draws is not None:
-                ids, peaks, table = follow(rows, context, asked, draws)
-                laws = None if table is None else _laws_of(table, asked.limits).to(self.device)
-                undefined = None if np.isfinite(peaks).all() else first_undefined([torch.from_numpy(peaks)])
-                return self._draft(asked, ids, laws, undefined)
+            made = self._followed(rows, context, limits, randomness, follow)
+            if made is not None:
+                return made
         with stage(chain((limits,), numbers_of(randomness)), self.device):
-            return self._draft(asked, *self._drawn(asked, context, randomness, next_logits, confidence))
+            return self._drawn(rows, context, limits, randomness, next_logits, confidence)
+
+    def _followed(
+        self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness, follow: Follow
+    ) -> Draft | None:
+        """Return chains that the model drafts by itself; None if that takes more than numbers known beforehand."""
+        draws = None
+        if not context.warping.is_greedy(self.temperature):
+            filters = context.warping.filters(self.temperature)
+            keys = None if filters is None else randomness.chain_keys("draft")
+            if filters is None or keys is None:
+                return None
+            draws = ChainDraws(filters, keys)
+        asked = _Asked(self.length, rows, limits) if self._asks else None
+        ids, peaks, table = follow(rows, context, limits, asked, draws)
+        limits = limits if asked is None else asked.limits
+        self.length.drafted(rows, limits)
+        width = ids.shape[1]
+        laws = None if table is None or not width else Laws.from_probs(torch.from_numpy(table))
+        if laws is not None and min(limits.tolist()) < width:
+            laws = laws.with_points(torch.from_numpy(np.arange(width) >= limits[:, None]))
+        made = Draft(
+            torch.from_numpy(np.ascontiguousarray(ids)),
+            torch.from_numpy(limits),
+            laws=laws,
+            confidence=None if asked is None else asked.confidence,
+            undefined=None if np.isfinite(peaks).all() else first_undefined([torch.from_numpy(peaks)]),
+            is_native=True,
+        )
+        return made.to(self.device)
+
+    @cached_property
+    def _asks(self) -> bool:
+        """Whether the policy is asked between tokens."""
+        return self.length.policy.reads_entropy or self.length.policy.reads_confidence
 
     def _drawn(
         self,
-        asked: _Asked,
+        rows: IntArray,
         context: Context,
+        limits: IntArray,
         randomness: Randomness,
         next_logits: NextLogits,
         own: Confidence | None,
-    ) -> tuple[Tensor, Laws | None, Tensor | None, Tensor]:
-        """Return ids, laws, ``Draft.undefined`` and lengths ``[B]`` of chains that are drawn token by token."""
-        limits = asked.limits
+    ) -> Draft:
+        """Return chains that are drawn token by token."""
+        asked = _Asked(self.length, rows, limits)
         shape = len(asked.rows), int(limits.max(initial=0))
         tokens = torch.zeros(shape, dtype=torch.int64, device=self.device)
         confidence = torch.zeros(shape, dtype=torch.float64, device=self.device)
@@ -160,45 +191,16 @@ class ChainSampler:
         high = torch.cat(peaks, dim=1)
         # On another device nobody waits to know whether they are finite.
         is_fine = not high.shape[1] or (high.is_cpu and bool(np.isfinite(on_host(high.detach())).all()))
-        return tokens[:, : len(laws)], made, None if is_fine else first_undefined([high]), num_nodes
-
-    def _draft(
-        self,
-        asked: _Asked,
-        tokens: Tensor | IntArray,
-        laws: Laws | None,
-        undefined: Tensor | None,
-        num_nodes: Tensor | None = None,
-    ) -> Draft:
-        """Return drafted chains as far as the policy went."""
-        limits, laws = asked.limits, laws if tokens.shape[1] else None
-        self.length.drafted(asked.rows, limits)
-        confidence = None if asked.confidence is None else on_device(asked.confidence, self.device)
-        undefined = None if undefined is None else on_device(undefined, self.device)
-        num_nodes = on_device(limits, self.device) if num_nodes is None else num_nodes
-        there, is_native = on_device(tokens, self.device), isinstance(tokens, np.ndarray)
-        return Draft(there, num_nodes, None, laws, None, confidence, undefined=undefined, is_native=is_native)
-
-    def _draws(self, warping: Warping, randomness: Randomness) -> ChainDraws | None:
-        """Return how whole chains are sampled; None if that takes more than numbers known beforehand."""
-        if (filters := warping.filters(self.temperature)) is None:
-            return None
-        keys = randomness.chain_keys("draft")
-        return None if keys is None else ChainDraws(filters, keys)
+        self.length.drafted(rows, asked.limits)
+        beliefs = None if asked.confidence is None else on_device(asked.confidence, self.device)
+        undefined = None if is_fine else on_device(first_undefined([high]), self.device)
+        return Draft(tokens[:, : len(laws)], num_nodes, laws=made, confidence=beliefs, undefined=undefined)
 
     def _laws(self, context: Context, logits: Tensor, draft: Draft, depth: int, live: IntArray) -> tuple[Laws, Tensor]:
         """Return ``[B, 1]`` the laws of the tokens at ``depth``, and the peaks of their logits, 0 in rows not asked."""
         node = torch.full((1,), depth, dtype=torch.int64, device=self.device)
         laws, peak = defined(context.warping.laws(logits, draft, node, self.temperature), logits)
         return laws, _zero_but(peak, live)
-
-
-def _laws_of(table: Float32Array, limits: IntArray) -> Laws:
-    """Return laws ``[B, N]`` of a table ``[B, N, V]``, a point mass on id 0 beyond a row's limit ``[B]``."""
-    laws, size = Laws.from_probs(torch.from_numpy(table)), table.shape[1]
-    if min(limits.tolist()) < size:
-        return laws.with_points(torch.from_numpy(np.arange(size) >= limits[:, None]))
-    return laws
 
 
 def _is_idle(rows: Tensor, live: IntArray) -> Tensor:

@@ -85,7 +85,7 @@ class HeadModel(HiddenStates, RunModel):
         follow = self._model.follower(context)
         if follow is None:
             return None
-        return lambda rows, context, watch, draws: follow(rows, _own(context), watch, draws)
+        return lambda rows, context, *asked: follow(rows, _own(context), *asked)
 
     def grower(self, rows: IntArray, context: Context) -> GrowWhole | None:
         """Return what drafts whole trees if the head does that by itself, else None; see ``DraftModel.grower``."""

@@ -34,7 +34,7 @@ from specdec.drafting.model_source import RunModel
 from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.tree_sampler import Frontier
 from specdec.laws import scatter_rows, take
-from specdec.transfers import HOST, PendingDownload, on_device, on_host
+from specdec.transfers import HOST, PendingDownload, on_device
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,10 @@ class DraftModel(RunModel):
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None = None) -> None:
         """Keep the keys of the ids that stand; arguments as of ``DraftSession.sync``. Cost: see ``read_back``."""
-        self.read_back()
-        agrees = (self.ids[self._places(rows, keep, new_ids.shape[1])] == new_ids).tolist()
-        stands = keep + np.array([row.index(False) if False in row else len(row) for row in agrees], dtype=np.int64)
+        if self._unread is not None:
+            self.read_back()
+        agrees = self.ids[self._places(rows, keep, new_ids.shape[1])] == new_ids
+        stands = keep + np.logical_and.accumulate(agrees, axis=1).sum(1)
         self.cache.truncate(rows, np.minimum(stands, self.cache.lengths[rows]))
 
     def _places(self, rows: IntArray, starts: IntArray, width: int) -> tuple[IntArray, IntArray]:
@@ -149,14 +150,14 @@ class DraftModel(RunModel):
         return self.follow if can_draft_natively(self.model, context.warping) else None
 
     def follow(
-        self, rows: IntArray, context: Context, watch: ChainWatch, draws: ChainDraws | None
+        self, rows: IntArray, context: Context, limits: IntArray, watch: ChainWatch | None, draws: ChainDraws | None
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
         """Catch up, and follow the likeliest ids of rows ``[B]``, or drawn ones, in one call; see ``follow_ids``.
 
         Cost: one call, of as many passes as the longest row wants ids; laws take O(B N V) memory.
         """
         assert self._chaining is not None
-        limits, ends, ids = watch.limits, context.num_committed, context.ids
+        ends, ids = context.num_committed, context.ids
         if 0 not in limits.tolist():
             self.come_near(rows, ids, ends)
         else:
@@ -164,7 +165,8 @@ class DraftModel(RunModel):
             self.come_near(rows[live], ids[live], ends[live])
             ends = np.where(limits > 0, ends, self.cache.lengths[rows])
         self._remember(rows, ids, ends)
-        return follow_ids(self._chaining, ids, ends, self.cache, rows, watch, draws, context.warping.adjustments)
+        call = ids, ends, self.cache, rows, limits
+        return follow_ids(self._chaining, *call, watch, draws, context.warping.adjustments)
 
     def grower(self, rows: IntArray, context: Context) -> GrowWhole | None:
         """Return what drafts whole trees for rows ``[B]`` if the model does that by itself, else None."""
@@ -199,7 +201,8 @@ class DraftModel(RunModel):
 
     def come_near(self, rows: IntArray, ids: IntArray, ends: IntArray) -> None:
         """Score ids that stand, until one pass is enough for the rest, the pending token included."""
-        self.read_back()
+        if self._unread is not None:
+            self.read_back()
         unread = (ends - self.cache.lengths[rows]).tolist()
         if not unread or 1 <= min(unread) <= max(unread) <= self._at_once:
             return
@@ -324,18 +327,14 @@ class DraftModel(RunModel):
             counts: ``[R]``, 0..N.
         """
         self.cache.commit(rows, None, ends - self.cache.lengths[rows] + counts)
-        self._write(rows, ends, tokens)
-
-    def _write(self, rows: IntArray, starts: IntArray, tokens: IntArray) -> None:
-        """Let tokens follow the first ``starts[b]`` ids of each row; padding is as stale as what stood there."""
-        self.ids[self._places(rows, starts, tokens.shape[1])] = tokens
+        self.ids[self._places(rows, ends, tokens.shape[1])] = tokens  # padding is as stale as what stood there
 
     def note(self, rows: IntArray, starts: IntArray, draft: Draft) -> None:
         """Remember chains, which follow the first ``starts[b]`` ids of each row; of trees nothing was kept."""
         if draft.parents is not None:
             return
         if draft.tokens.is_cpu:
-            self._write(rows, starts, on_host(draft.tokens))
+            self.ids[self._places(rows, starts, draft.tokens.shape[1])] = draft.tokens.numpy()
         else:
             self._unread = rows, starts, PendingDownload(draft.tokens)
 
@@ -345,4 +344,4 @@ class DraftModel(RunModel):
             return
         rows, starts, tokens = self._unread
         self._unread = None
-        self._write(rows, starts, tokens.on_host())
+        self.ids[self._places(rows, starts, tokens.values.shape[1])] = tokens.on_host()

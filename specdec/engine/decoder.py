@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import torch
 
 from specdec.cache import prefill
 from specdec.contracts import (
@@ -23,14 +25,12 @@ from specdec.contracts import (
 from specdec.engine.checks import check_form, check_logprobs, check_pair
 from specdec.engine.metering import meter_of
 from specdec.engine.no_draft import NoDraft
-from specdec.engine.outcome import StepOutcome
+from specdec.engine.outcome import StepOutcome, record
 from specdec.engine.result import Result, StreamEvent, exactness_claim, is_reproducible, logprobs_of, provenance_of
-from specdec.engine.scoring import Scorer
 from specdec.engine.seating import rows_of
 from specdec.engine.shared_budget import NodeBudget, share
 from specdec.engine.slots import Slots
 from specdec.engine.state import Frame, State
-from specdec.engine.step_record import record
 from specdec.engine.verdict import Verifier
 from specdec.kernels import Kernels, resolve_kernels
 from specdec.requests import (
@@ -102,7 +102,6 @@ class SpeculativeDecoder:
         self.randomness: RandomnessFactory = partial(Coupled if chosen.coupled else Keyed.at, kernels=self.kernels)
         self.offers, self._is_here = self.draft.offers, oracle.device.type == "cpu"
         self._verify = Verifier(oracle, self.draft, chosen, self.kernels)
-        self._score = Scorer(oracle, self.draft, self._verify)
 
     def __repr__(self) -> str:
         return f"SpeculativeDecoder({self.oracle!r}, draft={self.draft.name}, rule={self.rule.name})"
@@ -205,32 +204,33 @@ class SpeculativeDecoder:
         state.begin_step()
         if state.slots.waiting:
             self._admit(state)
-        frame, clock = self._frame(state), state.clock()
+        frame, began = self._frame(state), state.now()
 
         draft = state.session.propose(frame.rows, frame.context, frame.budget, frame.randomness.extend("draft"))
         check_form(self.draft, self.offers, draft, len(frame.rows), self.oracle)
         nodes = draft.after(frame.pending)
         packed = self._verify.pack(draft, nodes, frame)  # now: a pass drives all of it out of the CPU's caches
-        clock.lap("propose")
+        proposed = state.now()
 
-        scores = self._score(draft, nodes, frame, state.cache, state.return_logprobs)
-        clock.lap("score")
+        scores = self._verify.score(draft, nodes, frame, state.cache, state.return_logprobs)
+        scored = state.now()
 
         outcome = self._verify(draft, nodes, scores, frame, state.return_logprobs, packed)
-        clock.lap("verify")
+        verified = state.now()
 
-        state.cache.commit(frame.rows, outcome.path, outcome.num_accepted + 1)
+        path = None if outcome.walk is None else torch.from_numpy(outcome.walk.path)
+        state.cache.commit(frame.rows, path, outcome.num_accepted + 1)
         if frame.seated.with_stops.size:
             outcome = self._cut_at_stops(state, frame, outcome)
         self._emit(state, frame, outcome, scores)
-        clock.lap("commit")
+        seconds = {"propose": proposed - began, "score": scored - proposed, "verify": verified - scored}
+        seconds["commit"] = state.now() - verified
 
-        info = self._record(outcome, draft, frame, clock.seconds)
-        state.recorder.add(info, time.perf_counter() - state.started)
+        info = self._record(outcome, draft, frame, seconds)
         state.judges.add(outcome.judge)
         if info.num_nodes > 1:
             state.drafters.add(f"native: {self.draft.name}" if draft.is_native else self.draft.name)
-        state.end_step()
+        state.end_step(info)
         return state, info
 
     def finish(self, state: State) -> Result:
@@ -308,9 +308,9 @@ class SpeculativeDecoder:
     def _emit(self, state: State, frame: Frame, outcome: StepOutcome, scores: Scores) -> None:
         """Append the blocks up to their ends, tell the source, release finished rows."""
         rows, slots, endings = frame.rows, state.slots, outcome.endings
-        tokens = outcome.emitted()  # a copy: what the source does with it is not the record's
+        tokens = outcome.emitted.copy()  # what the source does with it is not the record's
         num_committed = slots.append(rows, tokens, outcome.counts)
-        state.session.sync(rows, frame.context.num_committed, tokens, self._score.told(scores, outcome))
+        state.session.sync(rows, frame.context.num_committed, tokens, self._verify.told(scores, outcome))
         left = frame.seated.max_lengths - num_committed
         if any(endings.tolist()) or 0 in left.tolist():
             finished = (endings != int(Ending.NONE)) | (left == 0)
@@ -325,7 +325,7 @@ class SpeculativeDecoder:
             at = first_stop(request, self.oracle.tokenizer, output, int(counts[b]))
             if at + 1 < counts[b] or (at < counts[b] and endings[b] == Ending.NONE):
                 counts[b], endings[b] = at + 1, Ending.STOP
-        return outcome._replace(counts=counts, endings=endings)
+        return replace(outcome, counts=counts, endings=endings)
 
     def _retire(self, state: State, rows: IntArray, endings: IntArray) -> None:
         """Store the outputs of finished rows and free them."""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from specdec.contracts import Oracle, declared
-from specdec.stats import Clock, DeviceClock, Mark
+from specdec.stats import DeviceSeconds, Mark
 from specdec.transfers import crossings
 
 # Of an oracle's counts, those that add up.
@@ -16,7 +16,7 @@ _OF_COPIES = ("uploads", "downloads", "idle_seconds")
 
 
 class Meter:
-    """Add up what happens between ``begin`` and ``end``.
+    """Add up what happens in steps, from the first ``mark`` of each to its ``end``.
 
     Args:
         oracle: its ``counts`` are read, if it has some, and this thread's copies to and from its device.
@@ -33,31 +33,38 @@ class Meter:
             copies = crossings(oracle.device)
             copies.waited = None  # what lies between two runs is no time of either
             sources.append((copies, _OF_COPIES))
-        self._sources, self._mark = sources, marking(oracle.device)
-        self._before: dict[str, float] = {}
-        self._clocks: list[DeviceClock] = []
+        self._sources, self._put = sources, marking(oracle.device)
+        self._before: dict[str, float] | None = None  # the counts when the step began
+        self._marks: list[Mark] = []
+        self._phases: list[DeviceSeconds] = []
         self.counts: Counter[str] = Counter()
 
-    def begin(self) -> Clock:
-        """Count from here; return the clock of a step."""
-        if self._sources:
+    def mark(self) -> None:
+        """Put a mark between two phases, or before the first; what a step makes the device do counts from there."""
+        if self._before is None:
             self._before = self._now()
-        if self._mark is None:
-            return Clock()
-        self._clocks.append(DeviceClock(self._mark))
-        return self._clocks[-1]
+        if self._put is not None:
+            self._marks.append(self._put())
 
-    def end(self) -> None:
-        """Count up to here. Clocks are settled as far as the device has come, which it has by the step after."""
-        if self._sources:
-            self.counts.update({name: count - self._before[name] for name, count in self._now().items()})
-        while self._clocks and self._clocks[0].is_over:
-            self._clocks.pop(0).settle()
+    def end(self, seconds: dict[str, float]) -> None:
+        """Count up to here.
+
+        Args:
+            seconds: of the step's phases, the host's; the device's take their place when it has come to their end,
+                which it has by the step after.
+        """
+        before, self._before = self._before or {}, None
+        self.counts.update({name: count - before[name] for name, count in self._now().items()})
+        if self._marks:
+            self._phases.append(DeviceSeconds(seconds, self._marks))
+            self._marks = []
+        while self._phases and self._phases[0].are_over:
+            self._phases.pop(0).settle()
 
     def finish(self) -> dict[str, float]:
-        """Return the counts of a run at its end, and settle what clocks are left: waits for the device."""
-        while self._clocks:
-            self._clocks.pop(0).settle()
+        """Return the counts of a run at its end, and settle what phases are left: waits for the device."""
+        while self._phases:
+            self._phases.pop(0).settle()
         return dict(self.counts)
 
     def _now(self) -> dict[str, float]:

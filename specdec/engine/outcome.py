@@ -1,14 +1,14 @@
-"""What a drawn verdict means for each row: the block that it emits. Host side, no model, no loop over rows."""
+"""What a step made: what a drawn verdict means for each row, and its record. Host side, no model, no loop over rows."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from specdec.contracts import BoolArray, IntArray, Likeliest
+from specdec.contracts import BoolArray, Draft, IntArray, Likeliest, StepInfo
+from specdec.transfers import on_host
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Walk:
     path: IntArray
 
 
-class Decision(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Decision:
     """The drawn decisions of a step, on the host. Nodes are scored nodes, root first, unless said otherwise.
 
     Attributes:
@@ -85,11 +86,11 @@ def block_of(decision: Decision) -> tuple[IntArray, IntArray]:
     return tokens, accepted
 
 
-class StepOutcome(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class StepOutcome(Decision):
     """What a step made, from which the rest of its record follows; nobody writes it afterwards.
 
     Attributes:
-        decision: what the blocks follow from.
         block: ``[B, N+1]`` the accepted tokens and the next one, -1 beyond.
         num_accepted: ``[B]``.
         counts: ``[B]`` how many tokens of each block are emitted.
@@ -98,7 +99,6 @@ class StepOutcome(NamedTuple):
         likeliest: of the step's scores, on the host, for a source that reads logits of a device; None: not asked for.
     """
 
-    decision: Decision
     block: IntArray
     num_accepted: IntArray
     counts: IntArray
@@ -106,14 +106,110 @@ class StepOutcome(NamedTuple):
     judge: str = ""
     likeliest: Likeliest | None = None
 
-    @property
-    def path(self) -> Tensor | None:
-        """``[B, N+1]`` nodes from the root to the stop, arbitrary beyond; None for chains."""
-        return None if self.decision.walk is None else torch.from_numpy(self.decision.walk.path)
-
+    @cached_property
     def emitted(self) -> IntArray:
-        """Return the tokens that are emitted, ``[B, N+1]``, -1 beyond; a copy."""
+        """``[B, N+1]`` the tokens that are emitted, -1 beyond."""
         # If no row met an ending, blocks stand whole.
         if not any(self.endings.tolist()):
-            return self.block.copy()
+            return self.block
         return np.where(np.arange(self.block.shape[1]) < self.counts[:, None], self.block, -1)
+
+
+def record(
+    outcome: StepOutcome,
+    draft: Draft,
+    *,
+    requests: IntArray,
+    num_committed: IntArray,
+    shortened: BoolArray,
+    seconds: dict[str, float],
+    name: str,
+) -> StepInfo:
+    """Return the record of a step.
+
+    Args:
+        outcome: what the step made.
+        draft: what was verified.
+        requests, num_committed, seconds: see ``StepInfo``.
+        shortened: ``[B]`` rows whose draft the end of the text shortened; those that a budget cut are the draft's.
+        name: of the source, if the draft does not say whose its nodes are.
+
+    Cost: O(B N) for chains, O(B N^2) for trees.
+    """
+    accepted, counts, num_nodes = outcome.num_accepted, outcome.counts, outcome.num_nodes
+    num_verified = num_nodes if outcome.is_scout is None else outcome.is_verified.sum(1)
+    walked = (_on_chains if outcome.walk is None else _on_trees)(outcome, accepted, num_verified)
+    return StepInfo(
+        requests=requests,
+        num_committed=num_committed,
+        num_drafted=num_verified,
+        num_scouts=num_nodes - num_verified,
+        num_accepted=accepted,
+        num_emitted=counts,
+        truncated_by=outcome.endings * (counts <= accepted),  # else 0, which is Ending.NONE
+        shortened=shortened if draft.shortened is None else shortened | on_host(draft.shortened),
+        source_names=draft.source_names or (name,),
+        tokens=outcome.emitted,
+        logprobs=outcome.logprobs,
+        seconds=seconds,
+        num_nodes=outcome.block.shape[1],
+        stages=draft.stages,
+        **walked,
+    )
+
+
+def _sources(decision: Decision, chosen: BoolArray) -> IntArray:
+    """Return ``[B, N]`` the sources of the chosen nodes, -1 elsewhere."""
+    if decision.source is None:
+        return np.subtract(chosen, 1, dtype=np.int64)  # 0 for True
+    return np.where(chosen, decision.source[:, 1:], -1)
+
+
+@lru_cache(maxsize=256)
+def _first_nodes(width: int) -> IntArray:
+    """Return ``[N + 1, N]``: row k has 0 in its first k columns, -1 beyond; nobody writes to it."""
+    return np.triu(np.ones((width + 1, width), dtype=np.int64)) * -1
+
+
+def _on_chains(decision: Decision, accepted: IntArray, num_verified: IntArray) -> dict[str, NDArray[Any]]:
+    """Return what walks along chains did; scouts end a chain, since no verified node hangs on one."""
+    first, source = _first_nodes(decision.tokens.shape[1]), decision.source
+    ranks, at_leaf = first.take(accepted, axis=0), accepted == num_verified
+    # Of the accepted nodes, of the verified ones, and of those that a verdict was given on: 0, or -1 beyond.
+    sources = [ranks, first.take(num_verified, axis=0), first.take(np.minimum(accepted + 1, num_verified), axis=0)]
+    if source is not None:
+        sources = [np.where(chosen == 0, source[:, 1:], -1) for chosen in sources]
+    return {
+        "draft_depth": num_verified,
+        "ranks": ranks,
+        "num_children_at_stop": np.subtract(1, at_leaf),
+        "stopped_at_leaf": at_leaf,
+        "path_sources": sources[0],
+        "node_sources": sources[1],
+        "tried_sources": sources[2],
+    }
+
+
+def _on_trees(decision: Decision, accepted: IntArray, num_verified: IntArray) -> dict[str, NDArray[Any]]:
+    """Return what walks through trees did."""
+    walk, is_verified = decision.walk, decision.is_verified
+    assert walk is not None
+    size, rows = walk.parents.shape[1], np.arange(len(accepted))[:, None]
+    nodes, above, path, level = np.arange(1, size), walk.parents[:, 1:], walk.path[:, 1:], walk.depth[:, 1:]
+    on_path = nodes <= accepted[:, None]
+    is_elder = (above[:, :, None] == above[:, None, :]) & is_verified[:, None, :] & (nodes < nodes[:, None])
+    num_children = (is_verified & (above == decision.stop[:, None])).sum(1)
+    # The walk tried the children of the nodes on its way, up to the one it went into; of its stop all.
+    ends_above, went_into = level > accepted[:, None], walk.path[rows, level]
+    is_tried = (
+        (walk.path[rows, level - 1] == above) & (level <= accepted[:, None] + 1) & (ends_above | (nodes <= went_into))
+    )
+    return {
+        "draft_depth": (level * is_verified).max(1, initial=0),
+        "ranks": np.where(on_path, is_elder.sum(2)[rows, path - 1], -1),
+        "num_children_at_stop": num_children,
+        "stopped_at_leaf": num_children == 0,
+        "path_sources": np.where(on_path, 0 if decision.source is None else decision.source[rows, path], -1),
+        "node_sources": _sources(decision, is_verified),
+        "tried_sources": _sources(decision, is_verified & is_tried),
+    }

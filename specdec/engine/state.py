@@ -6,13 +6,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specdec.contracts import BoolArray, Budget, Cache, Context, DraftSession, IntArray, Randomness, close_session
+from specdec.contracts import (
+    BoolArray,
+    Budget,
+    Cache,
+    Context,
+    DraftSession,
+    IntArray,
+    Randomness,
+    StepInfo,
+    close_session,
+)
 from specdec.engine.metering import Meter
 from specdec.engine.seating import Seating
 from specdec.engine.slots import IDLE, Slots
 from specdec.requests import FinishReason
 from specdec.sampling import BatchWarping, ParameterTable
-from specdec.stats import Clock, StatsRecorder
+from specdec.stats import StatsRecorder
 from specdec.transfers import Upload
 
 
@@ -105,14 +115,19 @@ class State:
             raise ValueError("state has no work left; call finish(state) for the result")
         self._in_step = True
 
-    def clock(self) -> Clock:
-        """Return the clock of a step; what it makes a device do is counted from here."""
-        return Clock() if self.meter is None else self.meter.begin()
-
-    def end_step(self) -> None:
-        """Note that cache, books and session agree again."""
+    def now(self) -> float:
+        """Return the time in seconds; a device's is noted, and what a step makes it do counts from the first time."""
+        now = time.perf_counter()
         if self.meter is not None:
-            self.meter.end()
+            self.meter.mark()
+        return now
+
+    def end_step(self, info: StepInfo) -> None:
+        """Take the record of a step in, and note that cache, books and session agree again."""
+        self.recorder.infos.append(info)
+        self.recorder.elapsed.append(time.perf_counter() - self.started)
+        if self.meter is not None:
+            self.meter.end(info.seconds)
         self._in_step = False
 
     def end_run(self) -> None:

@@ -1,10 +1,13 @@
-"""The verdict of a step: by the compiled judge that the rule declares, in one call, else by the rule itself."""
+"""The pass of a step and its verdict: by the compiled judge that the rule declares, in one call, else by the rule."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from specdec.contracts import (
+    Cache,
     Draft,
     DraftSource,
     Ending,
@@ -15,18 +18,20 @@ from specdec.contracts import (
     Scores,
     Tree,
     VerificationRule,
+    ids_device,
+    numbers_of,
     with_root,
 )
 from specdec.engine.checks import check_decision, check_nodes, draft_error
-from specdec.engine.outcome import Decision, StepOutcome, Walk, block_of
+from specdec.engine.outcome import StepOutcome, Walk, block_of
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, decide, device_of, path_logprobs
 from specdec.kernels import Kernels
-from specdec.kernels.compiled import Fault, OpenVerdict, OtherKind, PackedDrafts, VerifyInputs, Way
+from specdec.kernels.compiled import Fault, OtherKind, PackedDrafts, Way
 from specdec.laws import argmax
 from specdec.requests import first_eos
 from specdec.sampling import BatchWarping
-from specdec.transfers import together_on_host
+from specdec.transfers import stage, together_on_host
 from specdec.verify import confirm_judge
 
 # What a call of compiled code reads of drafts, and what becomes of them, once it has written it.
@@ -34,7 +39,7 @@ Packed = tuple[PackedDrafts, StepOutcome]
 
 
 class Verifier:
-    """Tell what becomes of the drafts of a step, but for the stops of requests.
+    """Score the drafts of steps, and tell what becomes of them, but for the stops of requests.
 
     Args:
         oracle, source, rule, kernels: the decoder's.
@@ -50,7 +55,9 @@ class Verifier:
     def __init__(self, oracle: Oracle, source: DraftSource, rule: VerificationRule, kernels: Kernels) -> None:
         self.rule, self._oracle, self._source, self._kernels = rule, oracle, source, kernels
         self.judge: NativeJudge | None = confirm_judge(rule, kernels.walks)
-        self._reads_logits = source.needs.logits
+        self._way = None if self.judge is None else Way(self.judge)
+        self._needs, self._device, self._ids_device = source.needs, oracle.device, ids_device(oracle)
+        self._is_here = oracle.device.type == "cpu"
 
     def compares_ids(self, draft: Draft, warping: BatchWarping) -> bool:
         """Tell whether ids stand for all laws of a step, and the compiled judge compares them."""
@@ -69,16 +76,59 @@ class Verifier:
             return None
         if not (is_chain or self.rule.trees):
             return None
-        by = None
+        seated = frame.budget, frame.seated.ignore_eos, self._oracle.eos_ids
+        laws: tuple[Any, ...] = ()
         if not self.compares_ids(draft, frame.warping):
-            way = Way.RACED if frame.randomness.coupled else Way(self.judge)
-            by = VerifyInputs(way, frame.warping.params.filters, SUM_TOLERANCE)
+            way = Way.RACED if frame.randomness.coupled else self._way
+            laws = way, frame.warping.params.filters, None, SUM_TOLERANCE, self.rule.name
         try:
-            packed = PackedDrafts(draft, nodes, frame.budget, frame.seated.ignore_eos, self._oracle.eos_ids, by)
+            packed = PackedDrafts(self._kernels.walks, draft, nodes, *seated, *laws)
         except OtherKind:
             return None
-        found, judge = packed.verdict, f"native: {self.rule.name}"
-        return packed, StepOutcome(_decision(packed), found.block, found.accepted, found.counts, found.endings, judge)
+        made = StepOutcome(
+            tokens=nodes.tokens.numpy()[:, 1:],
+            num_nodes=packed.num_nodes,
+            stop=packed.stops,
+            next_ids=packed.next_ids,
+            is_scout=None if draft.is_scout is None else with_root(draft.is_scout).numpy(),
+            source=None if draft.source is None else with_root(draft.source).numpy(),
+            walk=None if nodes.parents is None else Walk(nodes.parents.numpy(), *packed.trees),
+            block=packed.block,
+            num_accepted=packed.accepted,
+            counts=packed.counts,
+            endings=packed.endings,
+            judge=f"native: {self.rule.name}",
+        )
+        return packed, made
+
+    def score(self, draft: Draft, nodes: Tree, frame: Frame, cache: Cache, return_logprobs: bool) -> Scores:
+        """Return the scores of a draft's nodes, with the likeliest ids if the source reads logits of a device.
+
+        What the verdict reads beside the logits goes to the device with the pass; nothing does if ids are compared.
+        """
+        if not self._is_here:
+            if return_logprobs or not self.compares_ids(draft, frame.warping):
+                unsent = frame.warping.params.unsent(self._device)
+                frame.uploads.append(stage((*draft.numbers(), *numbers_of(frame.randomness), *unsent), self._device))
+            nodes = nodes.to(self._ids_device if nodes.tokens.is_cpu else self._device)
+        call = nodes.tokens, nodes.parents, nodes.num_nodes, cache, frame.rows, "all", self._needs.hidden
+        # A source that ran the lower layers of the pass says how it goes on.
+        score: Callable[..., Scores] = self._oracle.score
+        scores = score(*call) if draft.resume is None else score(*call, **draft.resume.options)
+        if scores.logits is not None and scores.logits.requires_grad:
+            scores = scores.detach()
+        if self._needs.logits and scores.logits is not None and not scores.logits.is_cpu:
+            return replace(scores, likeliest=scores.best)
+        return scores
+
+    def told(self, scores: Scores, outcome: StepOutcome) -> Scores:
+        """Return the scores of a step as its source hears of them: the path with them, and what was brought along."""
+        if outcome.likeliest is not None:
+            scores = replace(scores, likeliest=outcome.likeliest)
+        if not self._needs.hidden:
+            return scores
+        shape, walk = outcome.block.shape, outcome.walk
+        return replace(scores, path=np.arange(shape[1])[None].repeat(shape[0], 0) if walk is None else walk.path)
 
     def __call__(
         self,
@@ -101,7 +151,7 @@ class Verifier:
             ValueError, FloatingPointError: see ``draft_error`` and ``check_decision``.
         """
         # What the source reads of a device comes to the host with the rest.
-        given = scores.likeliest if self._reads_logits else None
+        given = scores.likeliest if self._needs.logits else None
         likeliest = None if given is None or given[0].is_cpu else given
         # Log-probabilities are read off the logits: where these lie on a device, all of the verdict does.
         elsewhere = return_logprobs and device_of(scores).type != "cpu"
@@ -110,8 +160,7 @@ class Verifier:
             check_nodes(self._source, draft, nodes, frame)
             return self._by_the_rule(draft, scores, frame, return_logprobs, likeliest)
         if return_logprobs:
-            logprobs = path_logprobs(draft, made.decision, scores, frame.warping)
-            return made._replace(decision=made.decision._replace(logprobs=logprobs))
+            return replace(made, logprobs=path_logprobs(draft, made, scores, frame.warping))
         return made
 
     def _natively(
@@ -124,28 +173,28 @@ class Verifier:
         likeliest: Likeliest | None,
     ) -> StepOutcome | None:
         """Return what becomes of drafts in one call; None if no compiled judge does for them."""
-        assert self._kernels.walks is not None
         (drafts, made), logits, numbers = packed, None, None
         try:
-            if drafts.by is not None:
+            if drafts.way is not None:
                 if scores.logits is None or not scores.logits.is_cpu:
                     return None
+                logits = scores.logits
                 if frame.warping.params.is_adjusted:  # penalties read the paths of the nodes
                     check_nodes(self._source, draft, nodes, frame)
-                logits = frame.warping.adjusted(scores.logits, draft)
+                    logits = frame.warping.adjusted(logits, draft)
             best = scores.best if logits is None or logits is scores.logits else argmax(logits)
             first, second, *brought = best if best[0].is_cpu else together_on_host(*best, *(likeliest or ()))
-            ids, peaks = first.numpy(), second.numpy()
+            drafts.take(first.numpy(), second.numpy(), logits)
             if logits is not None:
-                verdict = OpenVerdict(self.rule.name, self._kernels.walks, drafts, ids, peaks, logits)
-                numbers = frame.randomness.verdict_numbers(len(frame.requests), verdict)
+                numbers = frame.randomness.verdict_numbers(len(frame.requests), drafts)
                 if numbers is None:
                     return None
-            if self._kernels.walks(drafts, ids, peaks, logits, numbers) is None:
-                return None
+            drafts.draw(numbers)
+        except OtherKind:
+            return None
         except Fault as fault:
             raise draft_error(fault, self._source, draft, frame, self._oracle.vocab_size) from None
-        return made._replace(likeliest=(brought[0], brought[1])) if brought else made
+        return replace(made, likeliest=(brought[0], brought[1])) if brought else made
 
     def _by_the_rule(
         self, draft: Draft, scores: Scores, frame: Frame, return_logprobs: bool, likeliest: Likeliest | None
@@ -155,18 +204,9 @@ class Verifier:
         decision, evidence = decide(rule, draft, scores, frame.warping, frame.randomness, return_logprobs, likeliest)
         check_decision(source, rule, draft, decision, evidence, frame)
         block, accepted = block_of(decision)
-        ends = _ends(block, accepted, self._oracle.eos_ids, frame)
-        return StepOutcome(decision, block, accepted, *ends, rule.name, evidence.likeliest)
-
-
-def _decision(packed: PackedDrafts) -> Decision:
-    """Return what a compiled judge decides, once it has written it."""
-    draft, nodes, found = packed.draft, packed.nodes, packed.verdict
-    scouts = None if draft.is_scout is None else with_root(draft.is_scout).numpy()
-    sources = None if draft.source is None else with_root(draft.source).numpy()
-    walk = None if nodes.parents is None else Walk(nodes.parents.numpy(), *found.trees)
-    tokens = nodes.tokens.numpy()[:, 1:]
-    return Decision(tokens, found.num_nodes, found.stops, found.next_ids, scouts, sources, walk)
+        counts, endings = _ends(block, accepted, self._oracle.eos_ids, frame)
+        ends: dict[str, Any] = {"block": block, "num_accepted": accepted, "counts": counts, "endings": endings}
+        return StepOutcome(**vars(decision), **ends, judge=rule.name, likeliest=evidence.likeliest)
 
 
 def _ends(block: IntArray, accepted: IntArray, eos_ids: Sequence[int], frame: Frame) -> tuple[IntArray, IntArray]:

@@ -150,16 +150,14 @@ class _Scripted:
 
     def verdict_numbers(
         self, num_rows: int, verdict: OpenVerdict, purposes: tuple[str, str] = ("stop", "next")
-    ) -> FloatArray | None:
+    ) -> FloatArray:
         """Return the middles of the cells that the branches are in, given the compiled judge's own law.
 
         Raises:
             AssertionError: the judge draws otherwise than its law says; see ``Breakpoints``.
         """
-        law = verdict.law()
-        if law is None:
-            return None
-        stops, following = law[0], law[1].astype(np.float64)
+        stops, following = verdict.law()
+        following = following.astype(np.float64)
         self.breakpoints.check(verdict, stops, following)
         numbers = np.stack([self.ordinary.uniforms(purpose) for purpose in purposes], axis=1)
         for row, branch in enumerate(self.branches):

@@ -4,7 +4,7 @@ Source: Salmon et al. 2011 ("Parallel random numbers: as easy as 1, 2, 3") for t
 splitmix64 (Steele, Lea, Flood 2014).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -50,6 +50,14 @@ def extend(keys: Integers, part: Any) -> Integers:
     """Return keys that depend on ``keys`` and ``part`` (int64, broadcast); order of parts matters."""
     extended: Integers = _mix(_mix(keys + _WEYL) ^ _mix(part * _WEYL + 1))
     return extended
+
+
+def extend_by_all(keys: IntArray, parts: Sequence[IntArray]) -> IntArray:
+    """Return what ``extend`` makes of keys ``[B]`` by one part after the other, each ``[B]`` or ``[1]``."""
+    if parts:
+        for mixed in _mix(np.stack(np.broadcast_arrays(*parts)) * _WEYL + 1):
+            keys = _mix(_mix(keys + _WEYL) ^ mixed)
+    return keys
 
 
 def extend_by(keys: Tensor, part: int) -> Tensor:

@@ -14,14 +14,14 @@ Musco, Suresh 2024 (arXiv 2408.07978), Gumbel noise shared by position.
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, reduce
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
 
 from specdec.contracts import ChainKeys, FloatArray, IntArray, OpenVerdict, Randomness
-from specdec.kernels import Kernels, best_kernels, bits_of, extend, only_points
+from specdec.kernels import Kernels, best_kernels, bits_of, extend, extend_by_all, only_points
 from specdec.laws import Laws
 
 Seed = int | tuple[int, ...]
@@ -68,7 +68,11 @@ class Keyed:
         kernels: what draws.
 
     Raises:
-        ValueError: a part has another number of entries.
+        ValueError: a part has another number of entries; told when a number is needed.
+
+    Attributes:
+        draws_by_keys: whether draws are those of ``Keyed``, by which compiled code draws the same. A derived class that
+            overrides ``choose``, ``keys`` or ``path`` draws otherwise, unless it says so.
 
     Guarantee: uniforms have 53 bits; draws with another (path, node, purpose, rank) are independent.
     Cost of a draw: O(V) time and memory per law that is no point mass.
@@ -78,11 +82,12 @@ class Keyed:
     parts: tuple[IntArray, ...] = ()
     kernels: Kernels = field(default_factory=best_kernels, repr=False, compare=False)
     coupled: ClassVar[bool] = False
+    draws_by_keys: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        for part in self.parts:
-            if part.size not in (1, self.seeds.size):
-                raise ValueError(f"a part of {part.size} numbers cannot extend {self.seeds.size} streams")
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "draws_by_keys" not in vars(cls):
+            cls.draws_by_keys = cls.choose is Keyed.choose and cls.keys is Keyed.keys and cls.path is Keyed.path
 
     @staticmethod
     def at(keys: IntArray, num_committed: IntArray, kernels: Kernels | None = None) -> "Keyed":
@@ -92,7 +97,7 @@ class Keyed:
     @cached_property
     def keys(self) -> IntArray:
         """``[B]`` one key per stream."""
-        return reduce(extend, self.parts, self.seeds)
+        return extend_by_all(self.seeds, self.parts)
 
     @property
     def size(self) -> int:
@@ -104,6 +109,8 @@ class Keyed:
         """Seeds and parts as ``NativeLaws.draw`` takes them."""
         lists = [self.seeds.tobytes()]
         for part in self.parts:
+            if part.size not in (1, self.seeds.size):
+                raise ValueError(f"a part of {part.size} numbers cannot extend {self.seeds.size} streams")
             lists += [part.size.to_bytes(8, "little"), part.tobytes()]
         return b"".join(lists)
 
@@ -123,12 +130,6 @@ class Keyed:
         return self.kernels.draw(laws, k, self, part_number(purpose), node)
 
     @property
-    def draws_by_keys(self) -> bool:
-        """Whether draws are those of ``Keyed``, by which compiled code draws the same; a derived class may say so."""
-        own = type(self)
-        return own.choose is Keyed.choose and own.keys is Keyed.keys and own.path is Keyed.path
-
-    @property
     def numbers(self) -> tuple[IntArray, ...]:
         """What draws on a device read of the host; the engine has it go there with the pass."""
         return (self.keys,)
@@ -137,7 +138,8 @@ class Keyed:
         """Return the keys by which ``choose`` draws chains; None if a derived class may draw otherwise."""
         if not self.draws_by_keys:
             return None
-        return ChainKeys(False, self.extend(purpose).keys, np.zeros(self.seeds.size, dtype=np.int64))
+        bases = extend_by_all(self.seeds, (*self.parts, _code(purpose)))
+        return ChainKeys(False, bases, np.zeros(self.seeds.size, dtype=np.int64))
 
     def verdict_numbers(
         self, num_rows: int, verdict: OpenVerdict, purposes: tuple[str, str] = ("stop", "next")
@@ -152,7 +154,7 @@ class Keyed:
 
     def uniforms(self, purpose: str) -> FloatArray:
         """Return ``[B]`` the numbers by which ``choose`` draws one id at node 0 with this purpose."""
-        keys = reduce(extend, (_code(purpose), _ZERO, _ZERO), self.keys)
+        keys = extend_by_all(self.keys, (_code(purpose), _ZERO, _ZERO))
         numbers: FloatArray = np.ldexp(bits_of(keys), -53)
         return numbers
 
@@ -166,6 +168,9 @@ class Coupled:
         positions: ``[B]`` int64, the absolute index of the token after the pending one.
         kernels: what draws.
 
+    Attributes:
+        draws_by_keys: as of ``Keyed``; here ``choose`` alone counts.
+
     Guarantee: the same law at the same position of the same request gives the same id for every source, stage, node
         and draft length, so sampled output equals plain decoding token for token.
     Cost of a draw: O(V) time a law, and a hash for each id that it allows (for every id on CUDA, or if it allows most).
@@ -176,6 +181,12 @@ class Coupled:
     positions: IntArray
     kernels: Kernels = field(default_factory=best_kernels, repr=False, compare=False)
     coupled: ClassVar[bool] = True
+    draws_by_keys: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "draws_by_keys" not in vars(cls):
+            cls.draws_by_keys = cls.choose is Coupled.choose
 
     def select(self, rows: IntArray) -> "Coupled":
         """Return the streams of some rows (indices into this batch)."""
@@ -190,11 +201,6 @@ class Coupled:
         if laws.all_points:
             return only_points(laws, k)
         return self.kernels.race(laws, k, self.keys, self.positions, depth)
-
-    @property
-    def draws_by_keys(self) -> bool:
-        """Whether draws are those of ``Coupled``, by which compiled code draws the same; a derived class may say so."""
-        return type(self).choose is Coupled.choose
 
     @property
     def numbers(self) -> tuple[IntArray, ...]:

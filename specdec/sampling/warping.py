@@ -228,13 +228,11 @@ class BatchWarping:
         """Tell whether every row's law is the point mass of its largest logit after ``adjustments``."""
         return not (self.params if temperature is None else self._at(temperature)).sampling_rows.size
 
-    @property
+    @cached_property
     def adjustments(self) -> Adjustments | None:
         """What changes logits before anything is made of them, in some of the rows; None: nothing does."""
-        return self._adjustments if self.params.is_adjusted else None
-
-    @cached_property
-    def _adjustments(self) -> Adjustments:
+        if not self.params.is_adjusted:
+            return None
         bans = self.params.column("min_new_tokens")
         is_early = self.num_committed - self.prompt_lengths < bans
         return Adjustments(
@@ -249,7 +247,7 @@ class BatchWarping:
 
     def filters(self, temperature: float | None = None) -> FloatArray | None:
         """Return ``[4, B]`` what compiled code makes laws by after ``adjustments``; None if it takes more than that."""
-        params = self._at(temperature)
+        params = self.params if temperature is None else self._at(temperature)
         return params.filters if params.sampling_rows.size == len(self.ids) and self.kernels.are_compiled else None
 
     def _at(self, temperature: float | None) -> ParameterTable:

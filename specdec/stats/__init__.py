@@ -1,7 +1,7 @@
 """What a run did: its records and its statistics, from what every step tells."""
 
 from specdec.stats.calibration import Calibration
-from specdec.stats.clock import Clock, DeviceClock, Mark
+from specdec.stats.device_seconds import DeviceSeconds, Mark
 from specdec.stats.recorder import StatsRecorder
 from specdec.stats.result_table import BOUNDS, BREAKS, Kind, Table, cell, count_of
 from specdec.stats.stats import Stats, pool
@@ -12,8 +12,7 @@ __all__ = [
     "BREAKS",
     "RECORD_COLUMNS",
     "Calibration",
-    "Clock",
-    "DeviceClock",
+    "DeviceSeconds",
     "Kind",
     "Mark",
     "Records",

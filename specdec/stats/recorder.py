@@ -4,11 +4,12 @@ The engine's side of it::
 
     recorder = StatsRecorder(num_requests)
     recorder.add_prefill(seconds, requests)              # after every prefill pass over these requests
-    recorder.add(info, elapsed)                          # after every step; elapsed = seconds since the run's start
+    recorder.infos.append(info)                          # after every step
+    recorder.elapsed.append(elapsed)                     # its end, in seconds from the run's start
     stats = recorder.finish(total_seconds, cache_bytes=..., weight_bytes=...)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -26,23 +27,17 @@ class StatsRecorder:
 
     Args:
         num_requests: requests of the run; those that never take a step are counted too.
+
+    Attributes:
+        infos: the steps so far.
+        elapsed: seconds from the run's start to the end of each.
     """
 
     def __init__(self, num_requests: int) -> None:
         self._num_requests = num_requests
-        self._infos: list[StepInfo] = []
-        self._elapsed: list[float] = []
+        self.infos: list[StepInfo] = []
+        self.elapsed: list[float] = []
         self._prefills: list[tuple[float, IntArray, int]] = []
-
-    @property
-    def infos(self) -> Sequence[StepInfo]:
-        """The steps so far."""
-        return self._infos
-
-    def add(self, info: StepInfo, elapsed: float) -> None:
-        """Take a step in; ``elapsed`` is the time in seconds from the run's start to its end."""
-        self._infos.append(info)
-        self._elapsed.append(elapsed)
 
     def add_prefill(self, seconds: float, requests: IntArray, calls: int = 1) -> None:
         """Take in ``calls`` scoring calls, ``seconds`` together, that covered the prompts of ``requests``."""
@@ -70,7 +65,7 @@ class StatsRecorder:
 
         Cost: O(rows x steps x width), vectorised.
         """
-        trace = Trace.of(self._infos)
+        trace = Trace.of(self.infos)
         check_trace(trace)
         run = self._run(trace, total_seconds)
         requests = self._requests(trace, run)
@@ -92,7 +87,7 @@ class StatsRecorder:
         return replace(
             run,
             num_requests=self._num_requests,
-            target_calls=len(self._infos),
+            target_calls=len(self.infos),
             prefill_calls=sum(calls for _, _, calls in self._prefills),
             num_draft_passes=int(trace.steps["draft_depth"].sum()),
             num_scored_nodes=int(trace.steps["num_nodes"].sum()),
@@ -103,7 +98,7 @@ class StatsRecorder:
         )
 
     def _stages(self) -> dict[str, dict[str, float]]:
-        stages = (asdict(stage) for stage in sum_of_stages(stage for info in self._infos for stage in info.stages))
+        stages = (asdict(stage) for stage in sum_of_stages(stage for info in self.infos for stage in info.stages))
         return {stage.pop("name"): stage for stage in stages}
 
     def _requests(self, trace: Trace, run: Stats) -> list[Stats]:
@@ -131,7 +126,7 @@ class StatsRecorder:
         """Return ``[num_requests]`` seconds to the first token, NaN for requests without one."""
         first = np.full(self._num_requests, np.nan)
         requests, at = np.unique(trace.columns["request"], return_index=True)
-        first[requests] = np.asarray(self._elapsed, dtype=np.float64)[trace.columns["step"][at]]
+        first[requests] = np.asarray(self.elapsed, dtype=np.float64)[trace.columns["step"][at]]
         return first
 
     def _prefill_shares(self) -> tuple[IntArray, Array]:

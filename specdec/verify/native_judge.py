@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from specdec.contracts import BoolArray, Budget, Draft, NativeJudge, VerificationRule
-from specdec.kernels.compiled import FILTERS, NEUTRAL, Fault, NativeWalks, PackedDrafts, VerifyInputs, Way
+from specdec.kernels.compiled import FILTERS, NEUTRAL, Fault, NativeWalks, PackedDrafts, Way
 from specdec.laws import Laws
 from specdec.transfers import on_host
 from specdec.verify.registry import RULES
@@ -157,14 +157,13 @@ def _native_law(
     draft: Draft,
     is_greedy: BoolArray,
 ) -> tuple[Any, Any]:
-    """Return the law of the judge that a rule declares; see ``NativeWalks.law``. Raises Fault."""
+    """Return the law of the judge that a rule declares; see ``PackedDrafts.law``. Raises Fault."""
     assert rule.native_judge is not None
-    nodes, bounds = draft.after(np.zeros(_BATCH, dtype=np.int64)), np.full(_BATCH, _WIDTH)
+    nodes, most = draft.after(np.zeros(_BATCH, dtype=np.int64)), np.full(_BATCH, _WIDTH)
     filters = np.repeat([[NEUTRAL[name]] for name in FILTERS], _BATCH, axis=1)
     filters[FILTERS.index("temperature"), is_greedy] = 0
-    by = VerifyInputs(Way(rule.native_judge), filters, 1e-9)
-    packed = PackedDrafts(draft, nodes, Budget(bounds, bounds), np.zeros(_BATCH, np.bool_), by=by)
+    rows, way = (Budget(most, most), np.zeros(_BATCH, np.bool_)), Way(rule.native_judge)
+    packed = PackedDrafts(native, draft, nodes, *rows, way=way, filters=filters, tolerance=1e-9)
     peaks, ids = logits.max(-1)
-    found = native.law(packed, on_host(ids), on_host(peaks), logits)
-    assert found is not None
-    return found
+    packed.take(on_host(ids), on_host(peaks), logits)
+    return packed.law()

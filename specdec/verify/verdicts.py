@@ -6,20 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.contracts import Budget, Draft, IntArray, Randomness, Verdict, VerificationRule
+from specdec.contracts import Budget, Draft, Randomness, Verdict, VerificationRule
 from specdec.kernels import Kernels
-from specdec.kernels.compiled import (
-    Fault,
-    NativeVerdict,
-    OpenVerdict,
-    OtherKind,
-    PackedDrafts,
-    VerifyInputs,
-    Way,
-)
+from specdec.kernels.compiled import Fault, NativeWalks, OtherKind, PackedDrafts, Way
 from specdec.laws import Laws
 from specdec.transfers import all_on_host, on_host
 from specdec.verify.native_judge import confirm_judge
@@ -132,25 +123,26 @@ class ChainVerifier:
         own = {"tokens": tokens, "counts": made.stop + 1, "num_nodes": draft.num_nodes}
         return all_on_host(own | dict(columns))
 
-    def _natively(self, draft: Draft, laws: Laws, randomness: Randomness) -> NativeVerdict | None:
+    def _natively(self, draft: Draft, laws: Laws, randomness: Randomness) -> PackedDrafts | None:
         """Return what becomes of chains in one call; None if no compiled judge does for them."""
         if self._judge is None or self._walks is None or not draft.tokens.is_cpu or not laws.index.is_cpu:
             return None
         numbers = None
         try:
-            packed, ids, peaks = _pack(draft, laws, Way.RACED if randomness.coupled else Way(self._judge))
-            if packed.by is not None:
-                verdict = OpenVerdict(self._rule.name, self._walks, packed, ids, peaks, None)
-                numbers = randomness.verdict_numbers(len(ids), verdict)
+            way = Way.RACED if randomness.coupled else Way(self._judge)
+            packed = _pack(self._walks, draft, laws, way, self._rule.name)
+            if packed.way is not None:
+                numbers = randomness.verdict_numbers(len(draft.tokens), packed)
                 if numbers is None:
                     return None
-            return self._walks(packed, ids, peaks, None, numbers)
+            packed.draw(numbers)
         except (Fault, OtherKind):
             return None
+        return packed
 
 
-def _pack(draft: Draft, laws: Laws, way: Way) -> tuple[PackedDrafts, IntArray, NDArray[Any]]:
-    """Return drafts as compiled code reads them, with given laws ``[B, N+1]``, and ids and peaks of these ``[B, N+1]``.
+def _pack(walks: NativeWalks, draft: Draft, laws: Laws, way: Way, rule: str) -> PackedDrafts:
+    """Return drafts as compiled code reads them, with given laws ``[B, N+1]``, ready to be drawn.
 
     Raises:
         OtherKind: numbers are of other kinds than compiled code reads.
@@ -158,9 +150,10 @@ def _pack(draft: Draft, laws: Laws, way: Way) -> tuple[PackedDrafts, IntArray, N
     nodes = draft.after(np.zeros(len(draft.num_nodes), dtype=np.int64))
     batch, width = nodes.tokens.shape
     most, ends = np.full(batch, width), np.zeros(batch, dtype=np.bool_)
-    by = None if laws.all_points else VerifyInputs(way, None, np.inf, laws)
-    packed = PackedDrafts(replace(draft, undefined=None), nodes, Budget(most, most), ends, by=by)
-    return packed, on_host(laws.point), np.zeros((batch, width), on_host(laws.table[:0]).dtype)
+    decides: dict[str, Any] = {} if laws.all_points else {"way": way, "laws": laws, "rule": rule}
+    packed = PackedDrafts(walks, replace(draft, undefined=None), nodes, Budget(most, most), ends, **decides)
+    packed.take(on_host(laws.point), np.zeros((batch, width), on_host(laws.table[:0]).dtype))
+    return packed
 
 
 class StopLaw:
@@ -197,8 +190,9 @@ class StopLaw:
         """
         if self._walks is None or self._judge is None or laws.all_points:
             return self._rule(draft, laws).stop_probs
-        packed, ids, peaks = _pack(draft, laws, Way(self._judge))
-        found = self._walks.law(packed, ids, peaks, None)
-        if found is None:
-            raise ValueError("the draft's laws are of another type than the target's: give kernels='reference'")
-        return torch.from_numpy(found[0])
+        try:
+            packed = _pack(self._walks, draft, laws, Way(self._judge), self._rule.name)
+        except OtherKind:
+            why = "the draft's laws are of another type than the target's: give kernels='reference'"
+            raise ValueError(why) from None
+        return torch.from_numpy(packed.law()[0])

@@ -70,7 +70,8 @@ def test_the_figures_of_statistics_are_those_of_the_steps() -> None:
     infos = [chain_step([0], [int(start)], [int(d)], [int(a)]) for start, d, a in steps]
     recorder = StatsRecorder(1)
     for info in infos:
-        recorder.add(info, 1.0)
+        recorder.infos.append(info)
+        recorder.elapsed.append(1.0)
     stats = recorder.finish(1e6)
     for k in range(3):
         proposed = drafted > k

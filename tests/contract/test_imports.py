@@ -47,7 +47,7 @@ STANDS_ON = {
     "traces": {
         *("contracts", "laws", "sampling", "requests", "verify", "transfers", "engine", "drafting", "system"),
     },
-    "drafts": {"contracts", "laws", "verify", "stats", "drafting", "transfers", "system"},
+    "drafts": {"contracts", "laws", "verify", "drafting", "transfers", "system"},
     "oracles": {"contracts", "cache", "kernels", "prompts", "transfers", "system"},
     "factory": {"contracts", "cache", "sampling", "engine", "drafting", "prompts", "stats", "system"},
 }

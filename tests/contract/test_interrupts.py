@@ -121,10 +121,10 @@ def test_a_state_whose_step_failed_neither_steps_nor_finishes_and_tells_what_was
     state, _ = decoder.step(state)
     before = state.emitted()
     assert [len(ids) > 0 for ids in before] == [True, True, False]
-    score, decoder._score = decoder._score, None  # type: ignore[assignment]
-    with pytest.raises(TypeError):
+    verify, decoder._verify = decoder._verify, None  # type: ignore[assignment]
+    with pytest.raises(AttributeError):
         decoder.step(state)
-    decoder._score = score
+    decoder._verify = verify
     assert state.emitted() == before
     for go_on in (decoder.step, decoder.finish):
         with pytest.raises(ValueError, match=r"was interrupted.*call start again; state\.emitted\(\) has what"):

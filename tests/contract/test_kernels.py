@@ -15,7 +15,7 @@ from specdec import Calibration, Entropy, Kary, SamplingParams, SpeculativeDecod
 from specdec.contracts import DraftSource, Scores
 from specdec.exactness import check_draft, oracle_law, output_law
 from specdec.kernels import REFERENCE, NativeKernels, best_kernels, native, native_kernels, resolve_kernels
-from specdec.kernels.compiled import NativeLaws, NativePenalties, NativeUnavailable, NativeWalks
+from specdec.kernels.compiled import NativeLaws, NativePenalties, NativeUnavailable, PackedDrafts
 from specdec.sampling.randomness import Coupled, Keyed
 from specdec.traces import record_chains, record_trees
 from specdec.transfers import HOST
@@ -56,7 +56,7 @@ def _no_compiled_call(monkeypatch: pytest.MonkeyPatch) -> None:
     for owner, names in (
         (NativeLaws, [function.__name__ for function in COMPILED]),
         (NativePenalties, ["__call__"]),
-        (NativeWalks, ["__call__", "law"]),
+        (PackedDrafts, ["__init__", "draw", "law"]),
     ):
         for name in names:
             monkeypatch.setattr(owner, name, called)

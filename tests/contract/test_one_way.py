@@ -23,10 +23,10 @@ MAKERS = {"tensor", "as_tensor", "asarray"}  # of tensors out of what the host h
 # What looks like a copy and is none, or one by ``specdec.transfers``, with the reason.
 ALLOWED = {
     "specdec/contracts/draft.py": {"value.to(device)": "a value with a method of its own, by on_device"},
-    "specdec/drafting/chain_sampler.py": {"_laws_of(table, asked.limits).to(self.device)": "a Laws' own"},
+    "specdec/drafting/chain_sampler.py": {"made.to(self.device)": "a Draft's own"},
     "specdec/drafting/merging.py": {"part.to(device)": "a Draft's own"},
     "specdec/drafting/model.py": {"draft.to(place)": "a Draft's own"},
-    "specdec/engine/scoring.py": {
+    "specdec/engine/verdict.py": {
         "nodes.to(self._ids_device if nodes.tokens.is_cpu else self._device)": "a Tree's own, by on_device",
     },
     "specdec/engine/verification.py": {"draft.to(device_of(scores))": "a Draft's own"},

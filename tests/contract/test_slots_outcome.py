@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from specdec.contracts import Draft, Ending
 from specdec.contracts.tree import Tree
-from specdec.engine.outcome import Decision, StepOutcome, Walk, block_of
+from specdec.engine.outcome import Decision, StepOutcome, Walk, block_of, record
 from specdec.engine.slots import IDLE, Slots
-from specdec.engine.step_record import record
 from specdec.requests import Request
 from specdec.sampling import SamplingParams
 from tests.reference.verdicts import scalar_outcome
@@ -112,7 +111,7 @@ def meaning_of(decision, ends=False):
     rows, (block, accepted) = np.arange(len(decision.stop)), block_of(decision)
     counts = np.ones_like(rows) if ends else accepted + 1
     endings = np.full_like(rows, Ending.EOS if ends else Ending.NONE)
-    made = StepOutcome(decision, block, accepted, counts, endings)
+    made = StepOutcome(**vars(decision), block=block, num_accepted=accepted, counts=counts, endings=endings)
     draft = Draft(torch.from_numpy(decision.tokens), torch.from_numpy(decision.num_nodes))
     return record(made, draft, requests=rows, num_committed=rows, shortened=rows > 0, seconds={}, name="")
 
@@ -179,7 +178,8 @@ def test_chains_give_the_same_outcome_with_and_without_parents(rows):
 def test_empty_drafts_stop_at_the_root_with_a_bonus(parents):
     root, stop = np.zeros((2, 1), dtype=np.int64), rows_of(0, 0)
     walk = None if parents is None else walk_of(parents, stop)
-    outcome = meaning_of(Decision(root[:, 1:], rows_of(0, 0), stop, rows_of(4, 5), root.astype(bool), root, walk))
+    nodes = {"tokens": root[:, 1:], "num_nodes": rows_of(0, 0), "is_scout": root.astype(bool), "source": root}
+    outcome = meaning_of(Decision(**nodes, stop=stop, next_ids=rows_of(4, 5), walk=walk))
     assert outcome.tokens.tolist() == [[4], [5]]
     assert outcome.stopped_at_leaf.all()
     assert outcome.num_accepted.tolist() == outcome.draft_depth.tolist() == [0, 0]

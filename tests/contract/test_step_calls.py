@@ -19,8 +19,7 @@ from drafts import PromptLookup, SmallTransformer
 from oracles.native import NativeTransformer
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import DraftSource
-from specdec.kernels.compiled import NativeWalks
-from specdec.kernels.compiled.schema import Crossing
+from specdec.kernels.compiled import PackedDrafts
 from tests.support.backends import needed_native
 from tests.support.models import tiny_transformer
 
@@ -86,44 +85,38 @@ def model() -> Count:
 
 
 STEPS: dict[str, Callable[[], Count]] = {"greedy lookup": lookup, "sampled draft model": model}
-CALLS = {"greedy lookup": 85, "sampled draft model": 172}
+CALLS = {"greedy lookup": 71, "sampled draft model": 120}
 FILES: dict[str, str] = {
     "greedy lookup": """
         drafts/prompt_lookup.py oracles/native/host_memory.py oracles/native/native_model.py
-        oracles/native/native_scoring.py oracles/native/rotations.py oracles/native/threads.py
-        oracles/transformer/pass_parts.py specdec/cache/slot_cache.py specdec/contracts/draft.py
-        specdec/contracts/form.py specdec/contracts/oracle.py specdec/contracts/source.py specdec/contracts/tree.py
-        specdec/drafting/lengths/fixed.py specdec/drafting/lengths/policy.py specdec/drafting/sessions.py
-        specdec/engine/checks.py specdec/engine/decoder.py specdec/engine/outcome.py specdec/engine/scoring.py
-        specdec/engine/slots.py specdec/engine/state.py specdec/engine/step_record.py specdec/engine/verdict.py
-        specdec/kernels/compiled/schema.py specdec/kernels/compiled/walks.py specdec/sampling/randomness.py
-        specdec/sampling/warping.py specdec/stats/clock.py specdec/stats/recorder.py
+        oracles/native/native_scoring.py oracles/native/threads.py oracles/transformer/pass_parts.py
+        specdec/cache/slot_cache.py specdec/contracts/draft.py specdec/contracts/oracle.py specdec/contracts/source.py
+        specdec/contracts/tree.py specdec/drafting/lengths/fixed.py specdec/drafting/lengths/policy.py
+        specdec/drafting/sessions.py specdec/engine/checks.py specdec/engine/decoder.py specdec/engine/outcome.py
+        specdec/engine/slots.py specdec/engine/state.py specdec/engine/verdict.py specdec/kernels/compiled/schema.py
+        specdec/kernels/compiled/walks.py specdec/sampling/randomness.py specdec/sampling/warping.py
     """,
     "sampled draft model": """
         oracles/native/call_inputs.py oracles/native/chains.py oracles/native/host_memory.py
-        oracles/native/native_model.py oracles/native/native_scoring.py oracles/native/rotations.py
-        oracles/native/threads.py oracles/transformer/pass_parts.py specdec/cache/slot_cache.py
-        specdec/contracts/chaining.py specdec/contracts/draft.py specdec/contracts/form.py specdec/contracts/oracle.py
-        specdec/contracts/tree.py specdec/drafting/chain_sampler.py specdec/drafting/lengths/fixed.py
-        specdec/drafting/lengths/policy.py specdec/drafting/model.py specdec/drafting/model_source.py
-        specdec/engine/checks.py specdec/engine/decoder.py specdec/engine/outcome.py specdec/engine/scoring.py
-        specdec/engine/slots.py specdec/engine/state.py specdec/engine/step_record.py specdec/engine/verdict.py
+        oracles/native/native_model.py oracles/native/native_scoring.py oracles/native/threads.py
+        oracles/transformer/pass_parts.py specdec/cache/slot_cache.py specdec/contracts/chaining.py
+        specdec/contracts/draft.py specdec/contracts/oracle.py specdec/contracts/tree.py
+        specdec/drafting/chain_sampler.py specdec/drafting/lengths/fixed.py specdec/drafting/lengths/policy.py
+        specdec/drafting/model.py specdec/drafting/model_source.py specdec/engine/checks.py specdec/engine/decoder.py
+        specdec/engine/outcome.py specdec/engine/slots.py specdec/engine/state.py specdec/engine/verdict.py
         specdec/kernels/compiled/memory.py specdec/kernels/compiled/schema.py specdec/kernels/compiled/walks.py
         specdec/kernels/draws.py specdec/laws/laws.py specdec/sampling/randomness.py specdec/sampling/warping.py
-        specdec/stats/clock.py specdec/stats/recorder.py specdec/transfers.py
     """,
 }
 TYPES: dict[str, str] = {
     "greedy lookup": """
-        BatchWarping Bounds Budget Clock Context Decision Draft Drafts Fixed Frame Keyed NativeCache NativeModel
-        NativeTransformer NativeVerdict NativeWalks PackedDrafts Rotations Scorer Scores Search Slots
-        SpeculativeDecoder State StatsRecorder StepInfo StepOutcome Tree Verifier Workspace _Session
+        BatchWarping Budget Context Draft Fixed Frame Keyed NativeCache NativeModel NativeTransformer PackedDrafts
+        Scores Slots SpeculativeDecoder State StepInfo StepOutcome Tree Verifier _Session
     """,
     "sampled draft model": """
-        BatchWarping Bounds Budget ChainDraws ChainKeys ChainSampler ChainSession Clock Context Decision Draft
-        DraftModel Drafts Fixed Frame Keyed Laws NativeCache NativeModel NativeTransformer NativeVerdict NativeWalks
-        OpenVerdict PackedDrafts Rotations Scorer Scores Slots SpeculativeDecoder State StatsRecorder StepInfo
-        StepOutcome Target Tree Verifier VerifyInputs Way Workspace _Asked _Room
+        BatchWarping Budget ChainDraws ChainKeys ChainSampler ChainSession Context Draft DraftModel Fixed Frame Keyed
+        Laws NativeCache NativeModel NativeTransformer PackedDrafts Scores Slots SpeculativeDecoder State StepInfo
+        StepOutcome Target Tree Verifier
     """,
 }
 
@@ -149,9 +142,9 @@ def test_drafts_are_packed_before_the_pass_that_empties_the_caches(name: str, mo
 
         return note
 
-    monkeypatch.setattr(Crossing, "of", classmethod(noted("packed", vars(Crossing)["of"].__func__)))
+    monkeypatch.setattr(PackedDrafts, "__init__", noted("packed", PackedDrafts.__init__))
     monkeypatch.setattr(NativeTransformer, "score", noted("scored", NativeTransformer.score))
-    monkeypatch.setattr(NativeWalks, "__call__", noted("judged", NativeWalks.__call__))
+    monkeypatch.setattr(PackedDrafts, "draw", noted("judged", PackedDrafts.draw))
     STEPS[name]()
     last = order[len(order) - order[::-1].index("scored") :]
     assert last == ["judged"], "after a pass, one call is left"

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,13 +134,6 @@ def test_a_wrong_draw_is_named_with_its_number(name, node, law):
         Breakpoints().check(wrong, *LAW)
     assert str(caught.value).startswith(f"rule 'scripted', row 0, node {node}: for the {name} the number ")
     assert str(law) in str(caught.value)
-
-
-def test_numbers_that_are_refused_are_told():
-    refusing = Scripted(*LAW, None)
-    refusing = SimpleNamespace(rule="scripted", law=refusing.law, verify=lambda *_: None)
-    with pytest.raises(AssertionError, match="'scripted': its compiled judge has a law, and refuses numbers"):
-        Breakpoints().check(refusing, *LAW)
 
 
 @pytest.mark.parametrize("stops", [[0.5, 0.25, 0.0, 0.0], [1.25, -0.25, 0.0, 0.0], [0.5, 0.5, np.nan, 0.0]], ids=str)

@@ -61,8 +61,8 @@ def prefills() -> Differences:
     recorder = StatsRecorder(2)
     recorder.add_prefill(2.0, np.array([0, 1]))
     recorder.add_prefill(1.0, np.array([1]), calls=2)
-    recorder.add(chain_step([0, 1], [5, 6], [1, 0], [1, 0]), 9.0)
-    recorder.add(chain_step([1], [7], [0], [0]), 15.0)
+    recorder.infos += [chain_step([0, 1], [5, 6], [1, 0], [1, 0]), chain_step([1], [7], [0], [0])]
+    recorder.elapsed += [9.0, 15.0]
     whole = recorder.finish(16.0)
     small, large = (replace(whole, cache_bytes=size, weight_bytes=2 * size, requests=()) for size in (10, 30))
     both = pool([large, small])
@@ -233,7 +233,7 @@ MUTANTS = [
     ),
     LineMutant(StatsRecorder._run, "sum(seconds for seconds", "max(seconds for seconds", prefills, "seconds"),
     LineMutant(StatsRecorder._run, "sum(calls for _", "max(calls for _", prefills, "calls"),
-    LineMutant(StatsRecorder._run, "int((~np.isnan(first)).sum())", "len(self._infos) - 1", prefills, "first"),
+    LineMutant(StatsRecorder._run, "int((~np.isnan(first)).sum())", "len(self.infos) - 1", prefills, "first"),
     LineMutant(pool, "max((b for b", "min((b for b", prefills, "memory"),
     LineMutant(Stats.num_truncated, "sum(self", "max(self", prefills, "cut"),
     LineMutant(Stats.tokens_per_second, "self.num_emitted", "self.num_steps", counts, "tokens/s"),

@@ -10,7 +10,7 @@ from experiments.findings.device_work import DeviceWork, device_rows
 from oracles.graphed import GraphedTransformer
 from specdec import SpeculativeDecoder
 from specdec.engine.metering import marking
-from specdec.stats import DeviceClock, Stats
+from specdec.stats import DeviceSeconds, Stats
 from specdec.transfers import crossings
 from tests.graphed.emulated import emulated_device
 from tests.graphed.fakes import CUDA
@@ -62,14 +62,9 @@ def test_phases_are_the_devices_and_no_step_waits_for_them(behind, monkeypatch):
 
 
 def test_a_devices_phases_never_take_longer_than_the_hosts():
-    clock = DeviceClock(Marks(0, laps=(3e6, 1e6)))
-    clock.lap("score")
-    clock.lap("verify")
-    wall = sum(clock.seconds.values())
-    kept = clock.seconds
-    clock.settle()
-    assert kept is clock.seconds
-    assert sum(kept.values()) == pytest.approx(wall)
+    put, kept = Marks(0, laps=(3e6, 1e6)), {"score": 0.5, "verify": 0.25}
+    DeviceSeconds(kept, [put(), put(), put()]).settle()
+    assert sum(kept.values()) == pytest.approx(0.75)
     assert kept["score"] == pytest.approx(3 * kept["verify"])
 
 

@@ -74,13 +74,13 @@ void judge() {
     const std::vector<uint8_t> scouts{0, 1, 0, 0, 0, 0}, ignores{0, 1};
     const std::vector<float> peaks(BATCH * NODES, 1);
     const std::vector<int64_t> limits(BATCH, WIDTH);
-    const Bounds bounds{limits.data(), limits.data(), ignores.data(), eos.data(), 1, 1};
     for (const int64_t* parents : {above.data(), static_cast<const int64_t*>(nullptr)}) {
         const Drafts drafts{scored.data(), parents, sizes.data(), parents ? scouts.data() : nullptr, nullptr, never.data(),
-                            ids.data(), peaks.data(), 0, BATCH, NODES, 1, 1, 9};
+                            ids.data(), peaks.data(), limits.data(), limits.data(), ignores.data(), eos.data(), 0, BATCH,
+                            NODES, 1, 1, 9, 1, 1};
         std::vector<int64_t> numbers(6 * BATCH), block((parents ? 3 : 1) * BATCH * NODES);
         Fault fault{};
-        specdec_walk(&drafts, &bounds, &fault, numbers.data(), block.data());
+        specdec_walk(&drafts, &fault, numbers.data(), block.data());
         must(fault.code);
         note(numbers);
         note(block);
@@ -89,7 +89,8 @@ void judge() {
     const std::vector<int64_t> path{11, 12, 1, 5, 3, 5}, drafted{5, 5, 6, 1, 2, 3}, from{0, -1, 2, 3, 4, 5};
     for (const int64_t* parents : {above.data(), static_cast<const int64_t*>(nullptr)}) {
         const Drafts drafts{scored.data(), parents, sizes.data(), nullptr, nullptr, never.data(), ids.data(),
-                            tops.data(), 1, BATCH, NODES, 1, 1, 9};
+                            tops.data(), limits.data(), limits.data(), ignores.data(), eos.data(), 1, BATCH, NODES, 1, 1, 9,
+                            1, 1};
         for (const double* table : std::vector<const double*>{drawn.data(), nullptr})
             for (const int64_t way : {OFFERED, MATCHED, RACED, STANDING}) {
                 const Laws laws{table, table ? from.data() : nullptr, table ? drafted.data() : nullptr, BATCH * WIDTH};
@@ -101,7 +102,7 @@ void judge() {
                 for (const double* uniforms : {static_cast<const double*>(nullptr), given.data()}) {
                     if (way == RACED && uniforms) continue;
                     const Target drawn = by(path.data(), uniforms);
-                    specdec_verify(&drafts, &drawn, &bounds, &fault, numbers.data(), block.data());
+                    specdec_verify(&drafts, &drawn, &fault, numbers.data(), block.data());
                     must(fault.code);
                     note(numbers);
                     note(block);
@@ -109,7 +110,7 @@ void judge() {
                 if (way == RACED) continue;
                 std::vector<double> stops(BATCH * NODES), following(BATCH * NODES * SIZE);
                 const Target told = by(nullptr, nullptr);
-                specdec_verdict_law(&drafts, &told, &bounds, &fault, numbers.data(), block.data(), stops.data(), following.data());
+                specdec_verdict_law(&drafts, &told, &fault, numbers.data(), block.data(), stops.data(), following.data());
                 must(fault.code);
                 note(stops);
                 note(following);

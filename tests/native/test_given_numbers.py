@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specdec.kernels.compiled import NATIVE_DTYPES, OpenVerdict, PackedDrafts, Way
+from specdec.contracts import OpenVerdict
+from specdec.kernels.compiled import NATIVE_DTYPES, PackedDrafts, Way
 from specdec.sampling.randomness import Keyed
 from tests.native.test_judging import by_the_rule, framed, grown, in_one_call, step_of, verdict_of, whole
 from tests.native.test_walks import check
@@ -58,11 +59,10 @@ def test_given_numbers_draw_what_hashed_ones_do(rule, dtype):
     ],
 )
 def test_numbers_that_nothing_can_be_drawn_by_are_refused(way, numbers):
-    def verdict_numbers(num_rows: int, verdict: OpenVerdict) -> Any:
-        given = verdict.drafts
-        packed = PackedDrafts(given.draft, given.nodes, given.budget, given.ignores_eos, by=given.by._replace(way=way))
+    def verdict_numbers(num_rows: int, verdict: PackedDrafts) -> Any:
+        verdict.way = way
         with pytest.raises(ValueError, match=r"numbers \[3, 2\] on|path of 3 streams|races of 3 rows|nothing can"):
-            verdict.walks(packed, verdict.ids, verdict.peaks, verdict.logits, numbers)
+            verdict.draw(numbers)
         refused.append(way)
 
     refused: list[Way] = []

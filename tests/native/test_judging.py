@@ -20,7 +20,7 @@ from specdec.engine.checks import check_form
 from specdec.engine.outcome import StepOutcome
 from specdec.exactness.findings import Recorder
 from specdec.kernels import best_kernels
-from specdec.kernels.compiled import FILTERS, NATIVE_DTYPES, Fault, FaultCode, PackedDrafts, VerifyInputs, Way
+from specdec.kernels.compiled import FILTERS, NATIVE_DTYPES, Fault, FaultCode, PackedDrafts, Way
 from specdec.laws import Laws, argmax
 from specdec.sampling import BatchWarping, ParameterTable
 from specdec.sampling.randomness import Coupled, Keyed
@@ -185,7 +185,7 @@ def test_a_call_says_of_trees_what_the_general_way_does(rule, size, is_drawn, dt
         made = in_one_call(step)
         check(made, the_general_way(step))
         accepted.update(made.num_accepted.tolist())
-        branched += int((made.decision.stop > made.num_accepted).sum())
+        branched += int((made.stop > made.num_accepted).sum())
     assert accepted >= {0, 1, 2}
     assert branched > 5, "walks that go on into another than the first child"
 
@@ -564,7 +564,7 @@ def test_log_probabilities_are_those_of_the_general_way(is_tree, dtype):
         wanted = verdict_of(step, return_logprobs=True)
     assert (found.judge, wanted.judge) == (f"native: {step.rule.name}", step.rule.name)
     for row, accepted in enumerate(found.num_accepted.tolist()):
-        ours, theirs = (made.decision.logprobs[row, : accepted + 1] for made in (found, wanted))
+        ours, theirs = (made.logprobs[row, : accepted + 1] for made in (found, wanted))
         assert ours.tolist() == theirs.tolist()
 
 
@@ -631,26 +631,28 @@ def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     assert walks is not None
     nodes, ids, peaks = step.draft.after(np.zeros(3, dtype=np.int64)), *(tensor.numpy() for tensor in step.scores.best)
     draft = replace(step.draft, laws=None, without_replacement=torch.zeros(3, 4, dtype=torch.bool))
-    by = VerifyInputs(Way.OFFERED, np.zeros((len(FILTERS), 3)), 1e-4)
+    by: dict[str, Any] = {"way": Way.OFFERED, "filters": np.zeros((len(FILTERS), 3)), "tolerance": 1e-4}
     rest: dict[str, Any] = {
         "logits": step.scores.logits, "numbers": step.frame.randomness.verdict_numbers(3, None)
     }  # fmt: skip
 
-    def judged(depth: int = 9) -> Any:
+    def judged(depth: int = 9) -> None:
         budget, ends = Budget(np.full(3, depth), np.full(3, depth)), np.zeros(3, np.bool_)
-        return walks(PackedDrafts(draft, nodes, budget, ends, by=by), ids, peaks, **rest)
+        packed = PackedDrafts(walks, draft, nodes, budget, ends, **by)
+        packed.take(ids, peaks, rest["logits"])
+        packed.draw(rest["numbers"])
 
     with pytest.raises(Fault) as caught:
         judged(depth=0)
     assert (caught.value.code, caught.value.row, caught.value.node) == (FaultCode.BUDGET, 0, 4)
-    assert judged() is not None
+    judged()
     if name == "numbers":
-        by, rest["numbers"] = by._replace(way=Way.RACED), np.zeros(6, np.int64)
-        assert judged() is not None
+        by["way"], rest["numbers"] = Way.RACED, np.zeros(6, np.int64)
+        judged()
     if name in rest:
         rest[name] = rest[name][:-1]
     elif name == "filters":
-        by = by._replace(filters=by.filters[:-1])
+        by["filters"] = by["filters"][:-1]
     else:
         draft = replace(draft, without_replacement=draft.without_replacement[:-1])
     with pytest.raises(ValueError, match=r"Target\.\w+ has the shape|races of 3 rows take 6 keys"):

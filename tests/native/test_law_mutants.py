@@ -178,14 +178,14 @@ OF_LAWS = [
     ),
     Twin("26", "walks enter others' children", "walks.h", "parent(node) == from && ", "", along_trees),
     Twin("27", "walks enter scouts", "walks.h", "&& !is_scout(node)) return node", ") return node", past_scouts),
-    Twin("39", "one row's EOS for all", "walks.h", "!bounds.ignores_eos[row]", "!bounds.ignores_eos[0]", along_trees),
+    Twin("39", "one row's EOS for all", "walks.h", "!of.ignores_eos[row]", "!of.ignores_eos[0]", along_trees),
     Twin("39", "one row's size for all", "walks.h", "size = of.sizes[row], *", "size = of.sizes[0], *", along_chains),
     Twin(
         "39",
         "deeper than allowed",
         "walks.h",
-        "deepest > bounds.max_depth[row]",
-        "deepest > bounds.max_depth[row] + 1",
+        "deepest > of.max_depth[row]",
+        "deepest > of.max_depth[row] + 1",
         within_budgets,
     ),
     Twin(

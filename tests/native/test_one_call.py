@@ -40,7 +40,7 @@ from specdec.contracts import (
 from specdec.drafting import DraftModel
 from specdec.engine.verdict import Verifier
 from specdec.exactness.findings import Recorder
-from specdec.kernels.compiled import NativeWalks
+from specdec.kernels.compiled import PackedDrafts
 from specdec.sampling.randomness import Coupled, Keyed
 from specdec.verify import RULES, Standard
 from tests.support.backends import laws_by, needed_native
@@ -101,11 +101,10 @@ class Tally:
         """Whether every verdict is one native call."""
         return self.walks == self.verdicts > 0 == self.draws
 
-    def walking(self, walks: Callable[..., Any]) -> Callable[..., Any]:
+    def walking(self, draw: Callable[..., Any]) -> Callable[..., Any]:
         def noting(*args: Any) -> Any:
-            found = walks(*args)
-            self.walks += found is not None and not self.is_drafting
-            return found
+            draw(*args)
+            self.walks += not self.is_drafting
 
         return noting
 
@@ -158,7 +157,7 @@ class Drafting(WatchedSession):
 @contextmanager
 def tallied(tally: Tally) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(NativeWalks, "__call__", tally.walking(NativeWalks.__call__))
+        patch.setattr(PackedDrafts, "draw", tally.walking(PackedDrafts.draw))
         for streams in (Keyed, Coupled):
             patch.setattr(streams, "choose", tally.choosing(streams.choose))
         for name in ("greedy_chains", "sampled_chains", "trees"):

@@ -18,7 +18,7 @@ from tests.native.twins import FLAGS
 from tests.support.backends import needed_kernels
 
 OF_LAWS = {
-    "verify.h": ("Drafts", "Bounds", "Laws", "Target"),
+    "verify.h": ("Drafts", "Laws", "Target"),
     "penalties.h": ("Before",),
     "laws.cpp": ("Warp", "Drawing"),
 }
@@ -136,10 +136,8 @@ def test_numbers_of_another_kind_are_told_apart(name, value):
 
 
 def test_what_is_not_said_or_not_there_is_an_error():
-    nothing = np.zeros(0, np.int64)
-    limits = {"max_depth": nothing, "max_nodes": nothing, "ignores_eos": np.zeros(0, np.bool_), "eos_ids": nothing}
-    with pytest.raises(TypeError, match="Bounds lacks its ending"):
-        structure(HEADERS / "walks.h", "Bounds").of({"batch": 0, "num_eos": 0}, kind_of(torch.zeros(1)), **limits)
+    with pytest.raises(TypeError, match=r"Laws lacks its (table|index|point)"):
+        structure(HEADERS / "verify.h", "Laws").of({"rows": 0, "size": 0, "batch": 0}, kind_of(torch.zeros(1)))
     with pytest.raises(ValueError, match="has no structure Nothing"):
         structure(HEADERS / "laws.h", "Nothing")
     with pytest.raises(ValueError, match="has no enumeration Nothing"):

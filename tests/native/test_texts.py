@@ -9,7 +9,8 @@ import torch
 
 from drafts import Quantized, SmallTransformer
 from oracles.native import NativeTransformer
-from oracles.native.native_model import NativeModel, Workspace
+from oracles.native.native_model import NativeModel
+from oracles.native.rotations import tables_of
 from oracles.transformer.eager import Transformer
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Draft, TreeDraws, TreePlan
@@ -83,9 +84,9 @@ def test_ids_of_any_integers_and_strides_are_read(draft):
         ({"ids": IDS.tolist()}, "not a list"),
         ({"ids": IDS.astype(float)}, "not float64"),
         ({"ids": torch.from_numpy(IDS)}, "not a Tensor"),
-        ({"ends": ENDS[:2]}, "integers of shape"),
-        ({"ends": ENDS.astype(float)}, "needs integers"),
-        ({"ends": torch.from_numpy(ENDS)}, "was given a Tensor"),
+        ({"ends": ENDS[:2]}, "ends must be an array of the host of integers .3., not "),
+        ({"ends": ENDS.astype(float)}, "ends must be .* not float64 of shape"),
+        ({"ends": torch.from_numpy(ENDS)}, "ends must be an array of the host of integers .3., not a Tensor"),
     ],
 )
 def test_what_cannot_stand_is_refused_and_the_cache_keeps_its_books(draft, changed, message):
@@ -151,7 +152,7 @@ def test_a_cache_keeps_nothing_of_chains_whose_watch_fails(failure):
 @pytest.mark.parametrize("draft", [chains, trees])
 def test_a_cache_keeps_nothing_of_a_call_that_is_interrupted_at_its_end(draft, monkeypatch):
     model, cache = cached(ENDS - 1)
-    run = Workspace.run
+    run = NativeModel._run
 
     def interrupted(*call):
         run(*call)
@@ -159,7 +160,7 @@ def test_a_cache_keeps_nothing_of_a_call_that_is_interrupted_at_its_end(draft, m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Workspace, "run", interrupted)
+        patch.setattr(NativeModel, "_run", interrupted)
         with pytest.raises(KeyboardInterrupt):
             draft(model, cache)
     assert cache.lengths[ROWS].tolist() == (ENDS - 1).tolist()
@@ -170,20 +171,30 @@ def test_a_cache_keeps_nothing_of_a_call_that_is_interrupted_at_its_end(draft, m
 @pytest.mark.parametrize("call", ["score", "chains"])
 def test_the_tables_of_a_call_outlive_those_of_the_model(call, monkeypatch):
     model, cache = cached(ENDS - 1, max_context=4096)
-    rotations, run, alive = model.native._rotations, Workspace.run, []
+    native, alive = model.native, []
 
-    def meanwhile(*args):
-        table = weakref.ref(rotations.tables.cosines)
-        rotations.up_to(1000)  # as another thread may do that scores a longer text
-        alive.append(table() is not None)
-        return run(*args)
+    class Meanwhile:
+        """The library, at each of whose calls another thread scores a longer text."""
 
-    monkeypatch.setattr(Workspace, "run", meanwhile)
+        def __getattr__(self, name):
+            function = getattr(library, name)
+
+            def call(*given):
+                table = weakref.ref(native._tables.cosines)
+                native._tables = tables_of(native.config, native._rotated, 1000)
+                alive.append(table() is not None)
+                return function(*given)
+
+            return call
+
+    library = native._library
+    monkeypatch.setattr(native, "_library", Meanwhile())
     if call == "chains":
         chains(model, cache)
     else:
         model.score(torch.from_numpy(IDS[:, :1]), None, torch.ones(3).long(), cache, ROWS)
-    assert alive == [True]
+    assert alive
+    assert all(alive)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

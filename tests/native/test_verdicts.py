@@ -14,8 +14,8 @@ from specdec.kernels.compiled import (
     Fault,
     FaultCode,
     NativeWalks,
+    OtherKind,
     PackedDrafts,
-    VerifyInputs,
     Way,
 )
 from specdec.laws import Laws
@@ -92,18 +92,19 @@ class Case:
             without_replacement=torch.from_numpy(without) if is_drawn else None,
         )  # fmt: skip
 
-    def law(self, way: Way, native: NativeWalks | None = None) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return what a compiled judge draws from; see ``NativeWalks.law``."""
+    def law(self, way: Way, native: NativeWalks | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what a compiled judge draws from; see ``PackedDrafts.law``."""
         draft, (batch, nodes, _) = self.draft, self.logits.shape
         scored = draft.after(np.zeros(batch, dtype=np.int64))
         most = np.full(batch, nodes)
         columns = [np.where(self.is_greedy, 0.0, 1.0), np.zeros(batch), np.ones(batch), np.zeros(batch)]
-        by = VerifyInputs(way, np.stack(columns), 1e-3)
+        laws = {"way": way, "filters": np.stack(columns), "tolerance": 1e-3}
         peaks, ids = self.logits.max(-1)
         native = native or needed_kernels().walks
-        packed = PackedDrafts(draft, scored, Budget(most, most), np.zeros(batch, np.bool_), by=by)
-        found = native.law(packed, ids.numpy(), peaks.numpy(), self.logits)
-        return None if found is None else (torch.from_numpy(found[0]), torch.from_numpy(found[1]))
+        packed = PackedDrafts(native, draft, scored, Budget(most, most), np.zeros(batch, np.bool_), **laws)
+        packed.take(ids.numpy(), peaks.numpy(), self.logits)
+        stops, following = packed.law()
+        return torch.from_numpy(stops), torch.from_numpy(following)
 
 
 RULES_OF = [rule for rule in RULES.values() if rule.native_judge is not None and not rule.coupled]
@@ -122,9 +123,7 @@ def test_laws_are_those_of_the_rules(size: int, is_drawn: bool, rule: Verificati
     for at in range(24):
         batch, width = int(generator.integers(1, 5)), at % 8
         case = Case(generator, batch, width, size, dtype, is_drawn, rule.trees and at % 3 > 0)
-        wanted, found = rule(case.draft, case.target), case.law(Way(rule.native_judge))
-        assert found is not None
-        stops, following = found
+        wanted, (stops, following) = rule(case.draft, case.target), case.law(Way(rule.native_judge))
         assert (stops - wanted.stop_probs).abs().max() <= NEAR[dtype]
         assert following.dtype == dtype
         for node in range(width + 1):
@@ -196,7 +195,7 @@ def test_every_build_gives_the_same_bits(way):
 
 def test_drafts_that_are_unsound_have_no_law():
     case = Case(np.random.default_rng(6), 2, 3, 5, torch.float64, True, False)
-    assert case.law(Way.OFFERED) is not None
+    case.law(Way.OFFERED)
     sound, laws, all_real = case.draft, case.draft.laws, torch.full((2,), 3)
     for wrong, code in (
         (replace(sound, tokens=torch.full_like(sound.tokens, 5)), FaultCode.TOKEN),
@@ -209,4 +208,5 @@ def test_drafts_that_are_unsound_have_no_law():
             case.law(Way.OFFERED)
         assert (caught.value.code, caught.value.row) == (code, 0)
     case.draft = replace(sound, laws=Laws(laws.table.float(), laws.index, laws.point))
-    assert case.law(Way.OFFERED) is None, "compiled code does not read laws of another type than the target's"
+    with pytest.raises(OtherKind, match=r"laws are of 5 ids in torch\.float32"):
+        case.law(Way.OFFERED)

@@ -22,7 +22,7 @@ from specdec.verify import resolve_rule
 from tests.support.backends import judged_by_rules, needed_kernels
 
 SOURCE: Any = SimpleNamespace(name="theirs", needs=Needs())
-ORACLE: Any = SimpleNamespace(eos_ids=(3,), vocab_size=20)
+ORACLE: Any = SimpleNamespace(eos_ids=(3,), vocab_size=20, device=torch.device("cpu"))
 RULE = resolve_rule("multi_draft")
 FORMS = ("chains", "chains with scouts", "trees", "trees with scouts", "trees of two sources")
 (EOS,) = ORACLE.eos_ids
@@ -104,13 +104,10 @@ def same(native: Any, general: Any) -> bool:
 
 
 def check(native: StepOutcome, general: StepOutcome) -> None:
-    ours, theirs = native.decision, general.decision
-    for name in ("tokens", "num_nodes", "stop", "next_ids", "is_scout", "source", "logprobs"):
-        assert same(getattr(ours, name), getattr(theirs, name)), name
-    for name in ("counts", "endings"):
+    names = ("tokens", "num_nodes", "stop", "next_ids", "is_scout", "source", "logprobs")
+    for name in (*names, "counts", "endings", "block", "num_accepted"):
         assert same(getattr(native, name), getattr(general, name)), name
-    assert same(native.block, general.block)
-    assert same(native.num_accepted, general.num_accepted)
+    ours, theirs = native, general
     assert (ours.walk is None) == (theirs.walk is None)
     if ours.walk is not None and theirs.walk is not None:
         assert same(ours.walk.parents, theirs.walk.parents)
@@ -250,14 +247,22 @@ def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     draft = replace(draft, is_scout=torch.zeros(3, 5, dtype=torch.bool), undefined=torch.full((3, 2), NEVER))
     ids, peaks = (tensor.numpy() for tensor in scores.best)
     nothing, budget = (Budget(np.full(3, n), np.full(3, n)) for n in (0, 9))
+
+    def judged(limits: Budget, num_ids: int = 3) -> None:
+        packed = PackedDrafts(walks, draft, nodes, limits, ends)
+        packed.take(ids[:num_ids], peaks)
+        packed.draw()
+
+    with pytest.raises(ValueError, match="call take first"):
+        PackedDrafts(walks, draft, nodes, budget, ends).draw()
     with pytest.raises(Fault, match="BUDGET in row 0, node"):
-        walks(PackedDrafts(draft, nodes, nothing, ends), ids, peaks)
-    assert walks(PackedDrafts(draft, nodes, budget, ends), ids, peaks) is not None
+        judged(nothing)
+    judged(budget)
     shorter = SHORTER[name](draft, nodes, budget, ends)
-    with pytest.raises(ValueError, match=rf"(Drafts|Bounds)\.{name} has the shape"):
-        PackedDrafts(*shorter)
+    with pytest.raises(ValueError, match=rf"Drafts\.{name} has the shape"):
+        PackedDrafts(walks, *shorter)
     with pytest.raises(ValueError, match=r"Drafts\.ids has the shape"):
-        walks(PackedDrafts(draft, nodes, budget, ends), ids[:1], peaks)
+        judged(budget, 1)
 
 
 def test_budgets_are_int64_whatever_a_source_declares():

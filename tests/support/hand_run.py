@@ -173,7 +173,8 @@ def stats_of(run: HandRun) -> Stats:
     recorder.add_prefill(run.prefill, np.arange(len(run.texts)))
     for step in run.steps:
         elapsed += sum(step.seconds.values())
-        recorder.add(info_of(step, run.arm), elapsed)
+        recorder.infos.append(info_of(step, run.arm))
+        recorder.elapsed.append(elapsed)
     return recorder.finish(run.seconds, cache_bytes=1_500_000, weight_bytes=2_500_000)
 
 

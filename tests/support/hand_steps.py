@@ -56,7 +56,8 @@ def recorded(infos: list[StepInfo], num_requests: int = 2, total_seconds: float 
     recorder = StatsRecorder(num_requests)
     recorder.add_prefill(2.0, np.arange(num_requests), calls=3)
     for elapsed, info in enumerate(infos, start=1):
-        recorder.add(info, 10.0 * elapsed)
+        recorder.infos.append(info)
+        recorder.elapsed.append(10.0 * elapsed)
     return recorder.finish(total_seconds, cache_bytes=100, weight_bytes=200)
 
 

@@ -5,17 +5,10 @@ from specdec.kernels.compiled.build_cache import cache_base
 from specdec.kernels.compiled.faults import Fault, FaultCode
 from specdec.kernels.compiled.laws import FILTERS, NATIVE_DTYPES, NEUTRAL, NativeLaws, laws_library
 from specdec.kernels.compiled.memory import integers, place
-from specdec.kernels.compiled.open_verdict import OpenVerdict
 from specdec.kernels.compiled.penalties import NativePenalties
 from specdec.kernels.compiled.schema import OtherKind, enumeration, fields_of
 from specdec.kernels.compiled.unavailable import NativeUnavailable
-from specdec.kernels.compiled.walks import (
-    NativeVerdict,
-    NativeWalks,
-    PackedDrafts,
-    VerifyInputs,
-    Way,
-)
+from specdec.kernels.compiled.walks import NativeWalks, PackedDrafts, Way
 
 __all__ = [
     "FILTERS",
@@ -27,13 +20,10 @@ __all__ = [
     "NativeLaws",
     "NativePenalties",
     "NativeUnavailable",
-    "NativeVerdict",
     "NativeWalks",
-    "OpenVerdict",
     "OtherKind",
     "PackedDrafts",
     "Unit",
-    "VerifyInputs",
     "Way",
     "cache_base",
     "enumeration",

@@ -118,25 +118,24 @@ EXPORT void specdec_entropies(const void* table, int64_t is_double, int64_t rows
 
 // Walk through drafts, and write for each row how many nodes it has, the node where its walk stops, how many tokens are
 // accepted, the next one, how many are emitted and what ends it; then blocks, and for trees depths and paths. Tells a fault.
-EXPORT void specdec_walk(const Drafts* drafts, const Bounds* bounds, Fault* fault, int64_t* out, int64_t* block) {
-    walk(*drafts, *bounds, written(*drafts, out, block), *fault);
+EXPORT void specdec_walk(const Drafts* drafts, Fault* fault, int64_t* out, int64_t* block) {
+    walk(*drafts, written(*drafts, out, block), *fault);
 }
 
 // The same for drafts whose ids the target's laws decide about, and whose next ids are drawn.
-EXPORT void specdec_verify(const Drafts* drafts, const Target* target, const Bounds* bounds, Fault* fault, int64_t* out,
-                           int64_t* block) {
+EXPORT void specdec_verify(const Drafts* drafts, const Target* target, Fault* fault, int64_t* out, int64_t* block) {
     const FloatMode mode;
-    (drafts->is_double ? verify<double> : verify<float>)(*drafts, *target, *bounds, written(*drafts, out, block), *fault);
+    (drafts->is_double ? verify<double> : verify<float>)(*drafts, *target, written(*drafts, out, block), *fault);
 }
 
 // Write the law of such a verdict: with which probability each walk stops at each node, [batch][width], and what follows
 // there but for the sum, [batch][width][size] in the logits' type. `out` and `block` are room.
-EXPORT void specdec_verdict_law(const Drafts* drafts, const Target* target, const Bounds* bounds, Fault* fault,
-                                int64_t* out, int64_t* block, double* stops, void* next) {
+EXPORT void specdec_verdict_law(const Drafts* drafts, const Target* target, Fault* fault, int64_t* out, int64_t* block,
+                                double* stops, void* next) {
     const FloatMode mode;
     const Written to = written(*drafts, out, block);
     if (drafts->is_double)
-        tell(*drafts, *target, *bounds, to, *fault, stops, static_cast<double*>(next));
+        tell(*drafts, *target, to, *fault, stops, static_cast<double*>(next));
     else
-        tell(*drafts, *target, *bounds, to, *fault, stops, static_cast<float*>(next));
+        tell(*drafts, *target, to, *fault, stops, static_cast<float*>(next));
 }

@@ -236,9 +236,9 @@ void by_way(const Drafts& drafts, const Target& target, With with) {
 // Go through the rows; `work` on those that have no fault and stand after none. If a fault is told, what is written means
 // nothing.
 template <class T, class Work>
-void each_sound_row(const Drafts& drafts, const Bounds& bounds, const Written& to, Judge<T>& judge, Fault& fault, Work work) {
+void each_sound_row(const Drafts& drafts, const Written& to, Judge<T>& judge, Fault& fault, Work work) {
     for (int64_t row = 0; row < drafts.batch; ++row) {
-        const Walk walk{drafts, bounds, to, row};
+        const Walk walk{drafts, to, row};
         walk.check(fault);
         judge.open(walk);
         if (!fault.code) work(walk);
@@ -247,11 +247,10 @@ void each_sound_row(const Drafts& drafts, const Bounds& bounds, const Written& t
 
 // Write what walks are drawn from: see `Judge::tell`.
 template <class T>
-void tell(const Drafts& drafts, const Target& target, const Bounds& bounds, const Written& to, Fault& fault, double* stops,
-          T* next) {
+void tell(const Drafts& drafts, const Target& target, const Written& to, Fault& fault, double* stops, T* next) {
     Judge<T> judge(drafts, target, fault);
     by_way<T>(drafts, target, [&](auto rule) {
-        each_sound_row(drafts, bounds, to, judge, fault, [&](const Walk& walk) {
+        each_sound_row(drafts, to, judge, fault, [&](const Walk& walk) {
             judge.tell(rule, stops + walk.row * drafts.width, next + walk.row * drafts.width * target.size);
         });
     });
@@ -259,10 +258,10 @@ void tell(const Drafts& drafts, const Target& target, const Bounds& bounds, cons
 
 // Write what becomes of drafts whose ids the target's laws decide about.
 template <class T>
-void verify(const Drafts& drafts, const Target& target, const Bounds& bounds, const Written& to, Fault& fault) {
+void verify(const Drafts& drafts, const Target& target, const Written& to, Fault& fault) {
     Judge<T> judge(drafts, target, fault);
     const auto all = [&](auto end_of) {
-        each_sound_row(drafts, bounds, to, judge, fault, [&](const Walk& walk) {
+        each_sound_row(drafts, to, judge, fault, [&](const Walk& walk) {
             const End end = end_of(walk);
             if (!fault.code) walk.end(end.stop, walk.lead(end.stop), end.id);
         });

@@ -20,7 +20,7 @@ struct Fault {
     }
 };
 
-// Drafts as they were scored: node 0 of each row is the root.
+// Drafts as they were scored: node 0 of each row is the root. And what the rows may do, and what ends them.
 struct Drafts {
     const int64_t* tokens;     // [batch][width]
     const int64_t* parents;    // [batch][width] or null: chains
@@ -30,15 +30,10 @@ struct Drafts {
     const int64_t* undefined;  // [batch][columns] or null: all are `never`
     const int64_t* ids;        // [batch][width] what the target says after each node
     const void* peaks;         // [batch][width] the logits of these
-    int64_t is_double, batch, width, num_sources, columns, never;
-};
-
-// What the rows may do, and what ends them.
-struct Bounds {
     const int64_t *max_depth, *max_nodes;  // [batch]
     const uint8_t* ignores_eos;            // [batch]
     const int64_t* eos_ids;                // [num_eos]
-    int64_t num_eos, ending;
+    int64_t is_double, batch, width, num_sources, columns, never, num_eos, ending;
 };
 
 // What is written; `depths` and `paths` are null for chains.
@@ -50,7 +45,6 @@ struct Written {
 // One row of them.
 struct Walk {
     const Drafts& of;
-    const Bounds& bounds;
     const Written& to;
     int64_t row;
 
@@ -86,7 +80,7 @@ struct Walk {
             if (depth) depth[node] = depth[above] + 1;
             if (depth && is_real && depth[node] > deepest) deepest = depth[node];
         }
-        if (size - 1 > bounds.max_nodes[row] || deepest > bounds.max_depth[row]) fault.tell(BUDGET, row, deepest);
+        if (size - 1 > of.max_nodes[row] || deepest > of.max_depth[row]) fault.tell(BUDGET, row, deepest);
     }
 
     // Tell what is wrong with a real node below a node above it.
@@ -105,8 +99,8 @@ struct Walk {
     }
 
     bool is_end(int64_t token) const {
-        for (int64_t i = 0; i < bounds.num_eos; ++i)
-            if (token == bounds.eos_ids[i]) return !bounds.ignores_eos[row];
+        for (int64_t i = 0; i < of.num_eos; ++i)
+            if (token == of.eos_ids[i]) return !of.ignores_eos[row];
         return false;
     }
 
@@ -147,14 +141,14 @@ struct Walk {
         to.accepted[row] = length;
         to.next_ids[row] = block[length];
         to.counts[row] = ends ? count + 1 : length + 1;
-        to.endings[row] = ends ? bounds.ending : 0;
+        to.endings[row] = ends ? of.ending : 0;
     }
 };
 
 // If a fault is told, what is written means nothing.
-inline void walk(const Drafts& drafts, const Bounds& bounds, const Written& to, Fault& fault) {
+inline void walk(const Drafts& drafts, const Written& to, Fault& fault) {
     for (int64_t row = 0; row < drafts.batch; ++row) {
-        const Walk one{drafts, bounds, to, row};
+        const Walk one{drafts, to, row};
         one.check(fault);
         if (!fault.code) one.run();
     }
