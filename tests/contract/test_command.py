@@ -172,6 +172,7 @@ def test_programs_of_others_keep_their_libraries(tmp_path):
     (tmp_path / "mine.py").write_text("import experiments.harness.claims, oracles, torch; print(torch.__version__)")
     done = python("-m", "mine", "-m", "experiments.compare", "--help", first=tmp_path)
     assert done.stdout[0].isdigit(), done.stderr
+    (tmp_path / "mine.py").write_text("import experiments, numpy; print(numpy.__version__)")
     done = python("mine.py", "-m", "experiments.compare", "--help", cwd=tmp_path)
     assert done.stdout[0].isdigit(), done.stderr
 

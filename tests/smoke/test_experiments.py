@@ -32,6 +32,7 @@ from specdec.stats import Stats
 from tests.support.experiments import TEXT, common, own, the_folder
 
 
+@pytest.mark.usefixtures("as_shipped")
 @pytest.mark.parametrize("name", list(STRATEGIES))
 def test_a_strategy_runs_and_leaves_its_results(
     name: str, checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

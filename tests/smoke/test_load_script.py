@@ -26,7 +26,7 @@ def arguments(folder: Path, out: Path, *more: str) -> list[str]:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        (["--loads", "0.3", "3"], "outputs, of 3 arms, are plain decoding's, token for token."),
+        (["--loads", "0.5", "1.5"], "outputs, of 3 arms, are plain decoding's, token for token."),
         (["--rates", "30", "--temperature", "0.8"], "outputs, of 3 arms, are as long as plain decoding's."),
         (["--rates", "30", "--temperature", "0.8", "--rule", "coupled"], "are plain decoding's, token for token."),
     ],

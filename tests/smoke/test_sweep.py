@@ -25,6 +25,7 @@ from experiments.sweep.grid import read_grid
 from experiments.sweep.sweep_results import rows_of
 from experiments.sweep.working import DONE, Seat, Worker, result_of
 from tests.support.experiments import a_file
+from tests.support.pairwise import first_of
 from tests.support.processes import started, status_of
 
 
@@ -79,6 +80,9 @@ def test_one_table_of_all_units_which_are_not_done_twice(
     path, out = a_file(tmp_path, checkpoints), tmp_path / "out"
     assert main([str(path), "--out", str(out), "--threads", "1"]) == 0
     printed = capsys.readouterr().out
+    of_first = json.loads((out / "0000" / DONE).read_text(encoding="utf-8"))
+    assert of_first["chosen"] == {"num-draft-tokens": 1, "temperature": 0}
+    assert "Speed-up over plain decoding" in (out / "0000" / working.PRINTED).read_text(encoding="utf-8")
     rows = rows_of(read_grid(path), out)
     assert [(row["num-draft-tokens"], row["temperature"]) for row in rows] == [(1, 0), (1, 0.8), (2, 0), (2, 0.8)]
     assert [(row["passed"], row["prompts"], row["check"]) for row in rows] == [
@@ -268,7 +272,7 @@ def worker(path: Path, out: Path) -> ForkServerProcess:
     return started(main, [str(path), "--out", str(out), "--threads", "1"])
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", first_of(3, 2, 4))
 def test_the_units_of_a_killed_worker_are_done_by_the_others(
     count: int,
     checkpoints: Path,
@@ -304,11 +308,3 @@ def killed_at_work(out: Path, pids: set[int | None]) -> int:
                 return int(text)
         time.sleep(0.01)
     raise AssertionError("no worker took a unit")
-
-
-def test_what_a_unit_printed_is_kept(checkpoints: Path, tmp_path: Path) -> None:
-    path, out = a_file(tmp_path, checkpoints), tmp_path / "out"
-    assert main([str(path), "--out", str(out), "--threads", "1"]) == 0
-    found = json.loads((out / "0000" / DONE).read_text(encoding="utf-8"))
-    assert found["chosen"] == {"num-draft-tokens": 1, "temperature": 0}
-    assert "Speed-up over plain decoding" in (out / "0000" / working.PRINTED).read_text(encoding="utf-8")

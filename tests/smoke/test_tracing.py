@@ -20,6 +20,7 @@ from experiments.report.traces import trace_sections
 from experiments.strategies import STRATEGIES
 from specdec.traces import NodeRecords
 from tests.support.experiments import common, own, the_folder
+from tests.support.pairwise import first_of
 
 RUN = "run-1"
 LOOKUPS = ["--strategies", "prompt_lookup", "lookahead"]
@@ -36,7 +37,7 @@ def timed_tokens(folder: Path, arm: str) -> dict[str, list[int]]:
     return found
 
 
-@pytest.mark.parametrize("temperature", ["0", "0.9"])
+@pytest.mark.parametrize("temperature", first_of("0.9", "0"))
 def test_every_strategy_is_traced_and_emits_what_it_emitted(
     temperature: str,
     checkpoints: Path,
