@@ -55,7 +55,7 @@ def watched_medusa(tmp_path, tree=None, layout=MEDUSAS["original"]):
     return oracle, WatchedHead(source, MedusaReference(folder, oracle, tiny_unpacked().model.norm))
 
 
-def run(oracle, source, batch_size=3, rule="standard", num_new=16):
+def run(oracle, source, batch_size=3, rule="standard", num_new=10):
     return SpeculativeDecoder(oracle, source, rule).generate(PROMPTS, num_new, WARM, batch_size=batch_size)
 
 
