@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,16 +12,13 @@ import pytest
 
 from experiments.harness.claims import LOCK, Held, claim_folder
 from specdec.system import holding
+from tests.support.processes import started, status_of
 
-ROOT = Path(__file__).parents[2]
-HOLD = """
-import sys, time
-from pathlib import Path
-from experiments.harness.claims import claim_folder
-with claim_folder(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(600)
-"""
+
+def hold(folder: Path) -> None:
+    """Claim a folder until the process is killed."""
+    with claim_folder(folder):
+        time.sleep(600)
 
 
 def test_a_folder_is_made_held_and_left_as_it_was(tmp_path: Path) -> None:
@@ -46,15 +41,15 @@ def test_a_folder_in_which_nothing_was_written_goes_with_the_claim(tmp_path: Pat
 
 def test_a_claim_dies_with_its_process(tmp_path: Path) -> None:
     folder = tmp_path / "x"
-    command = [sys.executable, "-c", HOLD, str(folder)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as other:
-        try:
-            assert other.stdout is not None
-            assert other.stdout.readline() == "held\n"
-            with pytest.raises(ValueError, match=rf"process \({other.pid}\)"), claim_folder(folder):
-                pass
-        finally:
-            other.send_signal(signal.SIGKILL)
+    other, lock, ends = started(hold, folder), folder / LOCK, time.monotonic() + 120
+    try:
+        while not (lock.exists() and lock.read_text(encoding="utf-8")) and time.monotonic() < ends:
+            time.sleep(0.02)
+        with pytest.raises(ValueError, match=rf"process \({other.pid}\)"), claim_folder(folder):
+            pass
+    finally:
+        other.kill()
+    assert status_of(other) == -signal.SIGKILL
     assert list(folder.iterdir()), "what the killed process left"
     with claim_folder(folder):
         pass

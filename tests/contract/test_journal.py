@@ -2,6 +2,8 @@
 
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +13,7 @@ import pytest
 
 from experiments.harness.claims import LOCK
 from experiments.harness.journal import COMMAND, JOURNAL, Journal, find_unfinished, hold_journal
-
-ROOT = Path(__file__).parents[2]
+from tests.support.processes import started, status_of
 
 
 def unit(number: int, error: str | None = None, note: str = "") -> dict[str, Any]:
@@ -71,26 +72,23 @@ def test_an_appended_unit_is_seen_to_the_disk(path: Path, monkeypatch: pytest.Mo
     assert synced == [lines(unit(0)), lines(unit(0), unit(1))]
 
 
-FULL_DISK = """
-import resource, signal, sys
-from pathlib import Path
-from experiments.harness.claims import LOCK
-from experiments.harness.journal import COMMAND, JOURNAL, Journal, find_unfinished, hold_journal
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
-try:
-    Journal(Path(sys.argv[1]))
-except OSError:
-    print("full")
-"""
+FULL = 7
+
+
+def resume_on_a_full_disk(path: Path) -> int:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
+    try:
+        Journal(path)
+    except OSError:
+        return FULL
+    return 0
 
 
 def test_a_full_disk_when_a_run_is_resumed_loses_no_unit(path: Path) -> None:
     whole = lines(*(unit(i, note="x" * 50) for i in range(20)))
     path.write_text(whole, encoding="utf-8")
-    command = [sys.executable, "-c", FULL_DISK, str(path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stdout == "full\n", done.stderr
+    assert status_of(started(resume_on_a_full_disk, path)) == FULL
     assert path.read_text(encoding="utf-8") == whole
     assert len(Journal(path).entries) == 20
 
