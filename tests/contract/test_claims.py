@@ -21,7 +21,7 @@ def hold(folder: Path) -> None:
         time.sleep(600)
 
 
-def test_a_folder_is_made_held_and_left_as_it_was(tmp_path: Path) -> None:
+def test_a_folder_is_made_held_and_left_as_it_was(tmp_path):
     folder = tmp_path / "runs" / "x"
     with claim_folder(folder) as held:
         assert held == folder
@@ -33,13 +33,13 @@ def test_a_folder_is_made_held_and_left_as_it_was(tmp_path: Path) -> None:
         pass
 
 
-def test_a_folder_in_which_nothing_was_written_goes_with_the_claim(tmp_path: Path) -> None:
+def test_a_folder_in_which_nothing_was_written_goes_with_the_claim(tmp_path):
     with claim_folder(tmp_path / "x"):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_claim_dies_with_its_process(tmp_path: Path) -> None:
+def test_a_claim_dies_with_its_process(tmp_path):
     folder = tmp_path / "x"
     other, lock, ends = started(hold, folder), folder / LOCK, time.monotonic() + 120
     try:
@@ -56,7 +56,7 @@ def test_a_claim_dies_with_its_process(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_a_claim_on_a_lock_that_its_holder_took_away_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_on_a_lock_that_its_holder_took_away_is_none(tmp_path, monkeypatch):
     """The holder takes the file away between the other's opening it and locking it: the other tries again."""
     fcntl = pytest.importorskip("fcntl")
     folder, original, locked = tmp_path / "x", fcntl.flock, []
@@ -76,16 +76,14 @@ def test_a_claim_on_a_lock_that_its_holder_took_away_is_none(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("below", [False, True])
-def test_a_folder_that_cannot_be_written_is_an_error_with_the_fix(tmp_path: Path, below: bool) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error_with_the_fix(tmp_path, below):
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "x" if below else tmp_path / "file"
     with pytest.raises(ValueError, match=rf"--out: .*{folder}.*give a folder that can"), claim_folder(folder):
         pass
 
 
-def test_a_folder_that_cannot_be_locked_is_an_error_with_the_fix(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_locked_is_an_error_with_the_fix(tmp_path, monkeypatch):
     fcntl = pytest.importorskip("fcntl")
 
     def flock(file: int, kind: int) -> None:
@@ -96,7 +94,7 @@ def test_a_folder_that_cannot_be_locked_is_an_error_with_the_fix(
         pass
 
 
-def test_a_folder_that_its_holder_takes_away_meanwhile_is_made_again(tmp_path: Path) -> None:
+def test_a_folder_that_its_holder_takes_away_meanwhile_is_made_again(tmp_path):
     def take_turns(_: int) -> int:
         turns, ends = 0, time.monotonic() + 1
         while time.monotonic() < ends:
@@ -109,7 +107,7 @@ def test_a_folder_that_its_holder_takes_away_meanwhile_is_made_again(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_goes_time_and_again_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_goes_time_and_again_is_an_error(tmp_path, monkeypatch):
     original, left = holding._lock_file, [2]
 
     def locked(place: int, folder: Path, argument: str) -> IO[str]:
@@ -127,7 +125,7 @@ def test_a_folder_that_goes_time_and_again_is_an_error(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("kind", ["link", "second name", "pipe"])
-def test_a_claim_empties_no_file_that_somebody_put_in_place_of_its_own(tmp_path: Path, kind: str) -> None:
+def test_a_claim_empties_no_file_that_somebody_put_in_place_of_its_own(tmp_path, kind):
     pytest.importorskip("fcntl")
     folder, precious = tmp_path / "x", tmp_path / "precious"
     folder.mkdir()

@@ -96,7 +96,7 @@ def read_config(path: Path) -> configparser.ConfigParser:
     return parser
 
 
-def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_the_packages_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert tops == set(PACKAGES)
@@ -110,7 +110,7 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     assert {f"{package}/py.typed" for package in PACKAGES} | {"specdec/drafts.pyi", "specdec/oracles.pyi"} <= set(names)
 
 
-def test_the_wheel_works_outside_the_checkout(site: Path, tmp_path: Path) -> None:
+def test_the_wheel_works_outside_the_checkout(site, tmp_path):
     (entries,) = site.glob("*.dist-info/entry_points.txt")
     (place,) = read_config(entries)["console_scripts"].items()
     assert place == ("exactspec", "exactspec.console:main")
@@ -130,9 +130,7 @@ def test_the_wheel_works_outside_the_checkout(site: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["prompt_lookup", "sweep", "watch"])
-def test_the_usage_of_a_script_is_the_command_that_starts_it(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_usage_of_a_script_is_the_command_that_starts_it(name, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", [name, "--help"])
     for imported in (f"experiments.{name}", f"experiments.{name}.__main__"):  # runpy warns of one that was imported
         monkeypatch.delitem(sys.modules, imported, raising=False)
