@@ -25,8 +25,8 @@ from specdec.cache import prefill
 from tests.graphed.fakes import PROMPTS, Recorded
 from tests.graphed.histories import VOCAB, asked, close, fill, history
 from tests.support.models import FAMILIES, small_model
-from tests.support.scoring import append, path_to, random_tree
 from tests.support.pairwise import first_of
+from tests.support.scoring import append, path_to, random_tree
 
 DTYPES = [torch.float32, torch.bfloat16]
 CONTEXT = {"max_context": 2048}
