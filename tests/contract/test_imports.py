@@ -38,15 +38,11 @@ STANDS_ON = {
     "sampling": {"contracts", "grammars", "kernels", "laws", "transfers"},
     "requests": {"contracts", "grammars", "sampling"},
     "verify": {"contracts", "kernels", "laws", "transfers"},
-    "engine": {
-        *("contracts", "laws", "cache", "stats", "kernels", "sampling", "requests", "verify", "transfers"),
-    },
+    "engine": {*("contracts", "laws", "cache", "stats", "kernels", "sampling", "requests", "verify", "transfers")},
     "drafting": {"contracts", "laws", "kernels", "cache", "stats", "theory", "transfers"},
     "calibration_run": {"contracts", "theory", "stats", "sampling", "requests", "engine", "drafting"},
     "exactness": {"contracts", "laws", "cache", "grammars", "sampling", "requests", "engine"},
-    "traces": {
-        *("contracts", "laws", "sampling", "requests", "verify", "transfers", "engine", "drafting", "system"),
-    },
+    "traces": {*("contracts", "laws", "sampling", "requests", "verify", "transfers", "engine", "drafting", "system")},
     "drafts": {"contracts", "laws", "verify", "stats", "drafting", "transfers", "system"},
     "oracles": {"contracts", "cache", "kernels", "prompts", "transfers", "system"},
     "factory": {"contracts", "cache", "sampling", "engine", "drafting", "prompts", "stats", "system"},

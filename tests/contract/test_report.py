@@ -94,11 +94,7 @@ def test_tokens_per_pass_have_either_interval_of_their_units(method):
             "sure is faster than plain decoding on 5 prompts: end to end 1.25 [1.25, 1.25]; noisy is not told apart "
             "from it: ",
         ),
-        (
-            [0.1, 0.1, 0.1, 0.1, 3.0],
-            [2.5] * 5,
-            "No arm is told apart from plain decoding as faster on 5 prompts; ",
-        ),
+        ([0.1, 0.1, 0.1, 0.1, 3.0], [2.5] * 5, "No arm is told apart from plain decoding as faster on 5 prompts; "),
     ],
 )
 def test_the_conclusion_names_the_fastest_that_is_told_apart(noisy, sure, words):

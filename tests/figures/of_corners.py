@@ -149,11 +149,7 @@ def checked() -> Differences:
 
 def told() -> Differences:
     """The conclusion of several arms: the surest, if the best is not told apart; the largest of all e-values."""
-    speedups = {
-        "a": Interval(2.0, 0.9, 4.0, 6),
-        "b": Interval(1.5, 1.2, 1.9, 6),
-        "c": Interval(1.25, 1.1, 1.4, 6),
-    }
+    speedups = {"a": Interval(2.0, 0.9, 4.0, 6), "b": Interval(1.5, 1.2, 1.9, 6), "c": Interval(1.25, 1.1, 1.4, 6)}
     e_values = {"a": 0.5, "b": 3.25, "c": None}
 
     def law(arm: str) -> Any:
@@ -267,10 +263,7 @@ def stated() -> Differences:
         "tokens": {"tokens": "tau 2.00 instead of 3.00"},
         "rows": {"rows": "0.50 of plain decoding's rows in flight instead of 1.00"},
         "less": {"scoring": "scoring took 5.00 ms a step less than predicted"},
-        "two": [
-            ("tokens", "tau 2.00 instead of 3.00"),
-            ("scoring", "scoring took 5.00 ms a step more than predicted"),
-        ],
+        "two": [("tokens", "tau 2.00 instead of 3.00"), ("scoring", "scoring took 5.00 ms a step more than predicted")],
     }
     return differences(found, expected)
 

@@ -153,10 +153,7 @@ def test_the_key_holds_all_that_a_library_depends_on(cache, tmp_path, fake, monk
     sources, other = answer_sources(tmp_path / "sources"), tmp_path / "other"
     other.mkdir()
     unit = answer_of(sources)
-    paths = [
-        build(unit, cache, fake.command, ("-O2",)),
-        build(unit, cache, fake.command, ("-O3",)),
-    ]
+    paths = [build(unit, cache, fake.command, ("-O2",)), build(unit, cache, fake.command, ("-O3",))]
     paths.append(build(unit, cache, (*fake.command, "-v"), ("-O2",)))
     paths.append(build(unit, cache, FakeCompiler(other).command, ("-O2",)))
     paths.append(build(unit, cache, FakeCompiler(tmp_path, version="fake 2.0").command, ("-O2",)))

@@ -80,12 +80,7 @@ def test_unknown_names_list_the_known_ones(tmp_path, monkeypatch):
 def test_a_name_of_the_hub_is_answered_by_the_line_that_downloads_it(name):
     folder = "./" + name.partition("/")[2]
     line = f"; if it is a model of the Hugging Face hub: hf download {name} --local-dir {folder}, then give {folder!r}"
-    for loads in (
-        load,
-        oracles.checkpoints.loading.load_tokenizer,
-        oracles.load_trainable,
-        oracles.load_huggingface,
-    ):
+    for loads in (load, oracles.checkpoints.loading.load_tokenizer, oracles.load_trainable, oracles.load_huggingface):
         with pytest.raises(ValueError, match=re.escape(line) + "$"):
             loads(name)
 

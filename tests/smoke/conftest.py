@@ -19,10 +19,7 @@ def _no_picture(path: Path, *_: object) -> None:
 
 @pytest.fixture(scope="package", autouse=True)
 def _quick_runs() -> Iterator[None]:
-    with (
-        patch.object(summary, "picture", _no_picture),
-        patch.object(running, "without_full_collections", nullcontext),
-    ):
+    with patch.object(summary, "picture", _no_picture), patch.object(running, "without_full_collections", nullcontext):
         yield
 
 

@@ -482,9 +482,7 @@ def test_the_same_experiment_run_twice_at_once_is_refused_the_second_time(checkp
 
 
 @pytest.mark.parametrize(
-    "main",
-    [harness.comparison, exactness.main, trees.main, train_early_exit.main],
-    ids=lambda main: main.__module__,
+    "main", [harness.comparison, exactness.main, trees.main, train_early_exit.main], ids=lambda main: main.__module__
 )
 def test_a_folder_that_cannot_be_written_ends_a_script_before_it_computes(main, checkpoints, tmp_path, monkeypatch):
     def load(*arguments: Any, **options: Any) -> None:

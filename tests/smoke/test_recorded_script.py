@@ -114,10 +114,7 @@ def test_an_output_that_is_not_the_record_fails(records, monkeypatch, capsys):
 
 
 REFUSED = {
-    "lookahead": (
-        ["--strategies", "lookahead"],
-        "lookahead reads the oracle's logits, and recorded text is no model",
-    ),
+    "lookahead": (["--strategies", "lookahead"], "lookahead reads the oracle's logits, and recorded text is no model"),
     "early_exit": (["--strategies", "prompt_lookup", "early_exit"], "early_exit drafts with the oracle's own layers"),
     "quantized": (["--strategies", "quantized"], "quantized drafts with the oracle's own weights"),
     "threshold": (["--strategies", "threshold"], "threshold measures the times of the oracle's passes"),
@@ -130,10 +127,7 @@ REFUSED = {
     "negative": (["--draft-cost", "0.1", "--width-cost=-1"], "--width-cost: '-1' is no number of at least 0"),
     "falling": (["--draft-cost", "0.1", "--width-cost", "1,2,1"], "--width-cost: costs must be finite, begin at 1"),
     "no arm": (["--draft-cost", "lookup=0.1", "--width-cost", "0"], "--draft-cost: 'lookup' is none of the arms: "),
-    "column": (
-        ["--record-column", "reference"],
-        "not 'reference'; name one as output_column .--column names",
-    ),
+    "column": (["--record-column", "reference"], "not 'reference'; name one as output_column .--column names"),
     "tokenizer": (["--tokenizer", "nowhere"], "'nowhere' has no tokenizer"),
     "another tokenizer": (["--tokenizer", "arithmetic"], "row 0: the tokenizer cannot read its prompt: "),
 }

@@ -86,10 +86,7 @@ def test_sources_have_colours_of_their_own():
     [
         (["--temperature", "0"], "The same tokens as plain decoding."),
         (["--temperature", "0.9", "--rule", "coupled"], "The same tokens as plain decoding."),
-        (
-            ["--temperature", "0.9"],
-            "Another draw of the same law as plain decoding's",
-        ),
+        (["--temperature", "0.9"], "Another draw of the same law as plain decoding's"),
     ],
 )
 def test_watching_shows_the_output_and_writes_a_picture(way, said, tmp_path, capsys, monkeypatch):
