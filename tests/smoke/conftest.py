@@ -14,7 +14,7 @@ SHIPPED = summary.picture, running.without_full_collections
 
 
 def _no_picture(path: Path, *_: object) -> None:
-    path.touch()
+    path.write_bytes(b"not drawn")
 
 
 @pytest.fixture(scope="package", autouse=True)
