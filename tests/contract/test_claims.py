@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,19 +12,16 @@ import pytest
 
 from experiments.harness.claims import LOCK, Held, claim_folder
 from specdec.system import holding
-
-ROOT = Path(__file__).parents[2]
-HOLD = """
-import sys, time
-from pathlib import Path
-from experiments.harness.claims import claim_folder
-with claim_folder(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(600)
-"""
+from tests.support.processes import started, status_of
 
 
-def test_a_folder_is_made_held_and_left_as_it_was(tmp_path: Path) -> None:
+def hold(folder: Path) -> None:
+    """Claim a folder until the process is killed."""
+    with claim_folder(folder):
+        time.sleep(600)
+
+
+def test_a_folder_is_made_held_and_left_as_it_was(tmp_path):
     folder = tmp_path / "runs" / "x"
     with claim_folder(folder) as held:
         assert held == folder
@@ -38,30 +33,30 @@ def test_a_folder_is_made_held_and_left_as_it_was(tmp_path: Path) -> None:
         pass
 
 
-def test_a_folder_in_which_nothing_was_written_goes_with_the_claim(tmp_path: Path) -> None:
+def test_a_folder_in_which_nothing_was_written_goes_with_the_claim(tmp_path):
     with claim_folder(tmp_path / "x"):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_claim_dies_with_its_process(tmp_path: Path) -> None:
+def test_a_claim_dies_with_its_process(tmp_path):
     folder = tmp_path / "x"
-    command = [sys.executable, "-c", HOLD, str(folder)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as other:
-        try:
-            assert other.stdout is not None
-            assert other.stdout.readline() == "held\n"
-            with pytest.raises(ValueError, match=rf"process \({other.pid}\)"), claim_folder(folder):
-                pass
-        finally:
-            other.send_signal(signal.SIGKILL)
+    other, lock, ends = started(hold, folder), folder / LOCK, time.monotonic() + 120
+    try:
+        while not (lock.exists() and lock.read_text(encoding="utf-8")) and time.monotonic() < ends:
+            time.sleep(0.02)
+        with pytest.raises(ValueError, match=rf"process \({other.pid}\)"), claim_folder(folder):
+            pass
+    finally:
+        other.kill()
+    assert status_of(other) == -signal.SIGKILL
     assert list(folder.iterdir()), "what the killed process left"
     with claim_folder(folder):
         pass
     assert not folder.exists()
 
 
-def test_a_claim_on_a_lock_that_its_holder_took_away_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_on_a_lock_that_its_holder_took_away_is_none(tmp_path, monkeypatch):
     """The holder takes the file away between the other's opening it and locking it: the other tries again."""
     fcntl = pytest.importorskip("fcntl")
     folder, original, locked = tmp_path / "x", fcntl.flock, []
@@ -81,16 +76,14 @@ def test_a_claim_on_a_lock_that_its_holder_took_away_is_none(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("below", [False, True])
-def test_a_folder_that_cannot_be_written_is_an_error_with_the_fix(tmp_path: Path, below: bool) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error_with_the_fix(tmp_path, below):
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "x" if below else tmp_path / "file"
     with pytest.raises(ValueError, match=rf"--out: .*{folder}.*give a folder that can"), claim_folder(folder):
         pass
 
 
-def test_a_folder_that_cannot_be_locked_is_an_error_with_the_fix(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_locked_is_an_error_with_the_fix(tmp_path, monkeypatch):
     fcntl = pytest.importorskip("fcntl")
 
     def flock(file: int, kind: int) -> None:
@@ -101,7 +94,7 @@ def test_a_folder_that_cannot_be_locked_is_an_error_with_the_fix(
         pass
 
 
-def test_a_folder_that_its_holder_takes_away_meanwhile_is_made_again(tmp_path: Path) -> None:
+def test_a_folder_that_its_holder_takes_away_meanwhile_is_made_again(tmp_path):
     def take_turns(_: int) -> int:
         turns, ends = 0, time.monotonic() + 1
         while time.monotonic() < ends:
@@ -114,7 +107,7 @@ def test_a_folder_that_its_holder_takes_away_meanwhile_is_made_again(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_goes_time_and_again_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_goes_time_and_again_is_an_error(tmp_path, monkeypatch):
     original, left = holding._lock_file, [2]
 
     def locked(place: int, folder: Path, argument: str) -> IO[str]:
@@ -132,7 +125,7 @@ def test_a_folder_that_goes_time_and_again_is_an_error(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("kind", ["link", "second name", "pipe"])
-def test_a_claim_empties_no_file_that_somebody_put_in_place_of_its_own(tmp_path: Path, kind: str) -> None:
+def test_a_claim_empties_no_file_that_somebody_put_in_place_of_its_own(tmp_path, kind):
     pytest.importorskip("fcntl")
     folder, precious = tmp_path / "x", tmp_path / "precious"
     folder.mkdir()

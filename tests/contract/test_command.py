@@ -164,14 +164,16 @@ def test_a_help_does_not_touch_the_libraries_that_are_there(arguments, tmp_path)
     done = python("-m", *arguments, first=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"usage: {'' if arguments[0] == 'exactspec' else 'python -m '}{arguments[0]}")
-    asked_for_no_help = python("-m", arguments[0], "compare", first=tmp_path)
-    assert asked_for_no_help.stderr.endswith(" was loaded\n"), "the probe sees what is loaded"
+    if arguments[0] == "exactspec":
+        asked_for_no_help = python("-m", "exactspec", "compare", first=tmp_path)
+        assert asked_for_no_help.stderr.endswith(" was loaded\n"), "the probe sees what is loaded"
 
 
 def test_programs_of_others_keep_their_libraries(tmp_path):
     (tmp_path / "mine.py").write_text("import experiments.harness.claims, oracles, torch; print(torch.__version__)")
     done = python("-m", "mine", "-m", "experiments.compare", "--help", first=tmp_path)
     assert done.stdout[0].isdigit(), done.stderr
+    (tmp_path / "mine.py").write_text("import experiments, numpy; print(numpy.__version__)")
     done = python("mine.py", "-m", "experiments.compare", "--help", cwd=tmp_path)
     assert done.stdout[0].isdigit(), done.stderr
 

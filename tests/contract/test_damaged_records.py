@@ -52,9 +52,7 @@ def a_dense_record(folder: Path) -> tuple[Path, Callable[[], Any]]:
 
 
 @pytest.mark.parametrize(("make", "count"), [(a_part, 100), (a_run, 50), (a_dense_record, 50)])
-def test_a_flipped_byte_is_noticed_or_changes_nothing(
-    tmp_path: Path, make: Callable[[Path], tuple[Path, Callable[[], Any]]], count: int
-) -> None:
+def test_a_flipped_byte_is_noticed_or_changes_nothing(tmp_path, make, count):
     path, read = make(tmp_path)
     content, wanted, noticed, same = path.read_bytes(), told(read()), 0, 0
     for number in range(count):
@@ -72,7 +70,7 @@ def test_a_flipped_byte_is_noticed_or_changes_nothing(
     assert noticed > count / 3
 
 
-def test_a_truncated_part_is_an_error_with_the_fix_and_records_go_on_without_it(tmp_path: Path) -> None:
+def test_a_truncated_part_is_an_error_with_the_fix_and_records_go_on_without_it(tmp_path):
     whole = record(tmp_path)
     part = tmp_path / PART
     for length in (0, 100, part.stat().st_size - 1):
@@ -83,7 +81,7 @@ def test_a_truncated_part_is_an_error_with_the_fix_and_records_go_on_without_it(
     assert record(tmp_path).tokens == whole.tokens
 
 
-def test_columns_that_changed_are_named(tmp_path: Path) -> None:
+def test_columns_that_changed_are_named(tmp_path):
     import pyarrow.parquet as pq
 
     record(tmp_path)
@@ -94,7 +92,7 @@ def test_columns_that_changed_are_named(tmp_path: Path) -> None:
         NodeRecords(tmp_path).columns()
 
 
-def test_files_without_hashes_are_read(tmp_path: Path) -> None:
+def test_files_without_hashes_are_read(tmp_path):
     import pyarrow.parquet as pq
 
     wanted = record(tmp_path)
@@ -108,7 +106,7 @@ def test_files_without_hashes_are_read(tmp_path: Path) -> None:
     assert told(NodeRecords(tmp_path)) == told(wanted)
 
 
-def test_pages_carry_checksums_that_other_readers_can_verify(tmp_path: Path) -> None:
+def test_pages_carry_checksums_that_other_readers_can_verify(tmp_path):
     import pyarrow.parquet as pq
 
     record(tmp_path)
@@ -134,9 +132,7 @@ def test_pages_carry_checksums_that_other_readers_can_verify(tmp_path: Path) -> 
         (b"\xff\xfe", "no JSON: .*byte 0xff in position 0"),
     ],
 )
-def test_a_broken_run_file_is_an_error_with_the_place_and_the_fix(
-    tmp_path: Path, content: str | bytes, place: str
-) -> None:
+def test_a_broken_run_file_is_an_error_with_the_place_and_the_fix(tmp_path, content, place):
     whole = record(tmp_path)
     run = tmp_path / "run.json"
     run.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -149,7 +145,7 @@ def test_a_broken_run_file_is_an_error_with_the_place_and_the_fix(
     assert record(tmp_path).tokens == whole.tokens
 
 
-def test_a_run_file_that_says_something_else_is_an_error(tmp_path: Path) -> None:
+def test_a_run_file_that_says_something_else_is_an_error(tmp_path):
     record(tmp_path)
     run = tmp_path / "run.json"
     run.write_text(run.read_text().replace('"num_requests": 3', '"num_requests": 2'))
@@ -157,7 +153,7 @@ def test_a_run_file_that_says_something_else_is_an_error(tmp_path: Path) -> None
         NodeRecords(tmp_path)
 
 
-def test_a_table_of_something_else_is_no_part(tmp_path: Path) -> None:
+def test_a_table_of_something_else_is_no_part(tmp_path):
     record(tmp_path)
     a_dense_record(tmp_path)[0].rename(tmp_path / "nodes-000009.parquet")
     with pytest.raises(ValueError, match=r"nodes-000009.parquet is no part of node records: .*delete .*, and call"):
@@ -165,9 +161,7 @@ def test_a_table_of_something_else_is_no_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("content", "place"), [("{", "no JSON: .*line 1 column 2"), ("{}", "lacks 'key', 'error'")])
-def test_a_broken_result_of_a_unit_is_an_error_with_the_place_and_the_fix(
-    tmp_path: Path, content: str, place: str
-) -> None:
+def test_a_broken_result_of_a_unit_is_an_error_with_the_place_and_the_fix(tmp_path, content, place):
     unit = Unit(0, {}, ())
     path = tmp_path / unit.name / DONE
     path.parent.mkdir()
@@ -176,7 +170,7 @@ def test_a_broken_result_of_a_unit_is_an_error_with_the_place_and_the_fix(
         result_of(tmp_path, unit)
 
 
-def test_two_processes_do_not_record_in_one_folder(tmp_path: Path) -> None:
+def test_two_processes_do_not_record_in_one_folder(tmp_path):
     refused: list[str] = []
 
     def open_second(session: Any, oracle: Any, num_rows: int) -> WatchedSession:

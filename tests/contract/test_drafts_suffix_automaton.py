@@ -67,12 +67,7 @@ def test_a_tree_holds_the_likeliest_paths_and_their_shares():
     rows.seat({0: ids})
     draft = rows.propose({0: 9})
     nodes = list(zip(draft.parents[0].tolist(), draft.tokens[0].tolist(), draft.confidence[0].tolist(), strict=True))
-    assert nodes == [
-        (-1, 2, pytest.approx(2 / 3)),
-        (-1, 3, pytest.approx(1 / 3)),
-        (1, 1, 1.0),
-        (0, 6, 0.5),
-    ]
+    assert nodes == [(-1, 2, pytest.approx(2 / 3)), (-1, 3, pytest.approx(1 / 3)), (1, 1, 1.0), (0, 6, 0.5)]
 
 
 def test_a_length_policy_ends_chains_by_their_shares():

@@ -53,7 +53,7 @@ def few() -> Iterator[None]:
         yield
 
 
-def test_a_head_is_told_from_a_model_and_loads_by_its_name(embedded: Path) -> None:
+def test_a_head_is_told_from_a_model_and_loads_by_its_name(embedded):
     assert "target" in embedded_names()
     assert "target-eagle3" in head_names()
     assert not set(head_names()) & set(embedded_names())
@@ -70,23 +70,21 @@ def test_a_head_is_told_from_a_model_and_loads_by_its_name(embedded: Path) -> No
         oracles.load_head("target", oracle)
 
 
-def test_with_another_oracle_it_is_refused_by_the_name_of_its_own(embedded: Path) -> None:
+def test_with_another_oracle_it_is_refused_by_the_name_of_its_own(embedded):
     with pytest.raises(ValueError, match=r"^target-eagle3 drafts for target: .* load it with the oracle that it was"):
         oracles.load_head("target-eagle3", oracles.load("draft"))
     with pytest.raises(ValueError, match=r"'target-eagle3' is a published head, not an exit head"):
         oracles.heads.load_exit_head("target-eagle3", oracles.load("target"))
 
 
-def test_medusas_heads_ship_too(embedded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_medusas_heads_ship_too(embedded, tmp_path, monkeypatch):
     medusa_folder(tmp_path / "three", layout="original")
     monkeypatch.setattr(embedded_folders, "EMBEDDED", tmp_path)
     assert (embedded_names(), head_names(), heads_of("tiny")) == ((), ("three",), {"medusa": "three"})
 
 
 @pytest.mark.usefixtures("embedded", "few")
-def test_compare_runs_it_unasked_with_its_own_oracle_alone(
-    shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compare_runs_it_unasked_with_its_own_oracle_alone(shipped, tmp_path, monkeypatch):
     monkeypatch.chdir(shipped)
     arms = {}
     for name in ("target", "draft"):
@@ -98,14 +96,14 @@ def test_compare_runs_it_unasked_with_its_own_oracle_alone(
 
 
 @pytest.mark.usefixtures("embedded", "few")
-def test_a_script_without_a_head_says_that_none_ships(shipped: Path, tmp_path: Path) -> None:
+def test_a_script_without_a_head_says_that_none_ships(shipped, tmp_path):
     argv = common(shipped, tmp_path)
     with pytest.raises(SystemExit, match=r"medusa: give --head DIR, .*: none is shipped for "):
         harness.script("medusa", "", argv)
 
 
 @pytest.mark.usefixtures("embedded")
-def test_another_head_is_another_run(shipped: Path) -> None:
+def test_another_head_is_another_run(shipped):
     keys = [fingerprint({"oracle": "target"}, []), fingerprint({"oracle": "draft"}, [])]
     weights = shipped / "target-eagle3" / "model.safetensors"
     os.utime(weights, ns=(0, 1 + weights.stat().st_mtime_ns))
@@ -117,7 +115,7 @@ def published() -> list[str]:
     return [name for name in head_names() if (EMBEDDED / name / "config.json").is_file()]
 
 
-def test_what_ships_is_small_and_says_whose_it_is() -> None:
+def test_what_ships_is_small_and_says_whose_it_is():
     """Whether the heads draft well is for ``tests/real``: their oracle does not ship."""
     models = {*embedded_names(), *PUBLISHED}
     for name in published():

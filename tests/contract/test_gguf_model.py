@@ -15,15 +15,7 @@ from oracles.native import NativeTransformer
 from oracles.transformer.config import RopeScaling
 from oracles.transformer.linear import Linear, round_inputs
 from oracles.transformer.rotary import inverse_frequencies
-from tests.support.gguf_files import (
-    CHARACTERS,
-    FAMILIES,
-    TOKENS,
-    Kind,
-    family_model,
-    tokenizer_keys,
-    write_gguf,
-)
+from tests.support.gguf_files import CHARACTERS, FAMILIES, TOKENS, Kind, family_model, tokenizer_keys, write_gguf
 
 IDS = torch.tensor([[5, 9, 200, 31, 7, 7, 120, 64, 3, 250]])
 CPU = torch.device("cpu")

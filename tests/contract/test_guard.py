@@ -84,7 +84,7 @@ def told(run: Path, reference: Path, capsys: pytest.CaptureFixture[str], *option
     return status, " ".join(capsys.readouterr().out.split())
 
 
-def test_a_run_does_not_fall_behind_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_does_not_fall_behind_itself(tmp_path, capsys):
     folder = a_run(tmp_path / "new")
     status, printed = told(folder, folder, capsys)
     assert status == 0
@@ -94,9 +94,7 @@ def test_a_run_does_not_fall_behind_itself(tmp_path: Path, capsys: pytest.Captur
     assert "Nothing fell. Of guards of an unchanged program 1% at most" in printed
 
 
-def test_a_fall_of_acceptance_and_one_of_speed_are_told_apart(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fall_of_acceptance_and_one_of_speed_are_told_apart(tmp_path, capsys):
     old = a_run(tmp_path / "old")
     worse = a_run(tmp_path / "worse", accepted=lambda unit: 16 + unit + unit % 3)
     status, printed = told(worse, old, capsys)
@@ -111,7 +109,7 @@ def test_a_fall_of_acceptance_and_one_of_speed_are_told_apart(
     assert told(old, worse, capsys)[0] == told(old, slower, capsys)[0] == 0
 
 
-def test_a_loss_of_speed_within_the_tolerance_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_loss_of_speed_within_the_tolerance_is_none(tmp_path, capsys):
     old = a_run(tmp_path / "old")
     slower = a_run(tmp_path / "slower", seconds=lambda unit: 1.04 * (50.0 + unit))
     status, printed = told(slower, old, capsys)
@@ -127,7 +125,7 @@ def test_a_loss_of_speed_within_the_tolerance_is_none(tmp_path: Path, capsys: py
             told(old, old, capsys, "--speed-tolerance", wrong)
 
 
-def test_what_a_whole_run_shares_is_no_alarm_within_the_tolerance() -> None:
+def test_what_a_whole_run_shares_is_no_alarm_within_the_tolerance():
     """24 units with 1 % of noise, in runs that differ as a whole by 1 %; without tolerance that is often an alarm."""
     rng, alarms, runs = np.random.default_rng(0), {0.0: 0, 0.05: 0}, 60
 
@@ -143,7 +141,7 @@ def test_what_a_whole_run_shares_is_no_alarm_within_the_tolerance() -> None:
     assert alarms[0.05] == 0
 
 
-def test_on_another_machine_acceptance_alone_is_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_another_machine_acceptance_alone_is_judged(tmp_path, capsys):
     old = a_run(tmp_path / "old")
     other = a_run(tmp_path / "other", seconds=lambda unit: 99.0, facts={"processor": "Two", "backend": "eager"})
     status, printed = told(other, old, capsys)
@@ -156,9 +154,7 @@ def test_on_another_machine_acceptance_alone_is_judged(tmp_path: Path, capsys: p
 
 
 @pytest.mark.parametrize("changes", [{"threads": 1}, {"device": "cuda"}, {"backend": "eager"}])
-def test_options_that_place_models_may_differ_and_are_said(
-    changes: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_that_place_models_may_differ_and_are_said(changes, tmp_path, capsys):
     ((name, value),) = changes.items()
     old, new = a_run(tmp_path / "old"), a_run(tmp_path / "new", seconds=lambda unit: 99.0, **changes)
     status, printed = told(new, old, capsys)
@@ -179,18 +175,18 @@ def test_options_that_place_models_may_differ_and_are_said(
         ({"arms": ("drafted", "more")}, "another list of arms"),
     ],
 )
-def test_runs_of_something_else_are_refused_by_name(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_runs_of_something_else_are_refused_by_name(changes, message, tmp_path):
     old, new = a_run(tmp_path / "old"), a_run(tmp_path / "new", **changes)
     with pytest.raises(SystemExit, match=f"guard: {message}"):
         guard.main([str(new), str(old)])
 
 
-def test_where_results_lie_is_no_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_results_lie_is_no_difference(tmp_path, capsys):
     old = a_run(tmp_path / "old")
     assert told(a_run(tmp_path / "new", out="elsewhere", facts={"packages": {"torch": "9"}}), old, capsys)[0] == 0
 
 
-def test_runs_that_tell_nothing_are_refused(tmp_path: Path) -> None:
+def test_runs_that_tell_nothing_are_refused(tmp_path):
     old = a_run(tmp_path / "old")
     alone = a_run(tmp_path / "alone", arms=())
     with pytest.raises(SystemExit, match="no arm beside plain decoding drafts: there is nothing to guard"):
@@ -204,7 +200,7 @@ def test_runs_that_tell_nothing_are_refused(tmp_path: Path) -> None:
         guard.main([str(tmp_path / "none"), str(old)])
 
 
-def test_too_few_prompts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_prompts_are_refused(tmp_path, monkeypatch):
     """A fall of all units has a p of 2^-n, which has to lie below the rate of a figure."""
     monkeypatch.setitem(globals(), "UNITS", 7)
     few = a_run(tmp_path / "few")
@@ -214,7 +210,7 @@ def test_too_few_prompts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
         guard.main([str(few), str(few)])
 
 
-def test_a_change_by_hand() -> None:
+def test_a_change_by_hand():
     new, old = ([4.0, 6.0, 5.0, 5.0, 5.0], [2.0, 3.0, 2.5, 2.5, 2.5]), ([6.0, 6.0, 6.0, 6.0, 6.0], [2.0] * 5)
     found = ratio_change(new, old, 0.9)
     assert found.value == pytest.approx(2 / 3)
@@ -229,13 +225,13 @@ def test_a_change_by_hand() -> None:
         ratio_change(new, ([1.0] * 4, [1.0] * 4))
 
 
-def test_what_the_units_share_is_no_doubt() -> None:
+def test_what_the_units_share_is_no_doubt():
     hard = np.random.default_rng(0).uniform(1, 5, 20)
     found = ratio_change((3 * hard, np.ones(20)), (4 * hard, np.ones(20)))
     assert (found.low, found.high) == pytest.approx((0.75, 0.75))
 
 
-def test_the_p_value_of_swaps_by_enumeration(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_p_value_of_swaps_by_enumeration(monkeypatch):
     new, old = ([3.0, 4.0, 5.0, 5.5], [1.0, 1.5, 2.0, 1.0]), ([4.0, 4.5, 4.0, 7.0], [1.0, 1.0, 2.0, 1.5])
 
     def mean(signs: tuple[int, ...], bound: float) -> float:
@@ -257,7 +253,7 @@ def test_the_p_value_of_swaps_by_enumeration(monkeypatch: pytest.MonkeyPatch) ->
         swap_p_value(([0.0, 1.0], [1.0, 1.0]), ([1.0, 1.0], [1.0, 1.0]))
 
 
-def test_the_scale_of_a_whole_run_is_no_evidence() -> None:
+def test_the_scale_of_a_whole_run_is_no_evidence():
     """On a machine twice as slow, both times of a unit double."""
     rng = np.random.default_rng(1)
     (a, b), (c, d) = (rng.lognormal(0, 1, (2, 12)) for _ in range(2))
@@ -271,7 +267,7 @@ def fewest(count: int) -> int:
 
 # Of the counts that need so many prompts the largest has the strictest bound.
 @pytest.mark.parametrize("count", [count for count in range(1, 50) if fewest(count) < fewest(count + 1)])
-def test_the_fewest_prompts_that_pass_can_show_a_fall(count: int) -> None:
+def test_the_fewest_prompts_that_pass_can_show_a_fall(count):
     units = fewest(count)
     rng, steps = np.random.default_rng(0), np.full(units, 100.0)
     new, old = (200 + rng.normal(size=units), steps), (300 + rng.normal(size=units), steps)
@@ -279,9 +275,7 @@ def test_the_fewest_prompts_that_pass_can_show_a_fall(count: int) -> None:
 
 
 @pytest.mark.parametrize("heavy", [False, True])
-def test_false_alarms_of_all_figures_together_are_as_rare_as_stated(
-    heavy: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_false_alarms_of_all_figures_together_are_as_rare_as_stated(heavy, monkeypatch):
     """With a larger rate than the guard's, so that they can be counted."""
     monkeypatch.setattr(intervals, "_SWAPS", 4_000)
     monkeypatch.setattr(guard, "FALSE_ALARMS", 0.1)
@@ -302,9 +296,7 @@ def test_false_alarms_of_all_figures_together_are_as_rare_as_stated(
 @pytest.mark.parametrize("units", [(7, 1), (8, 2), (10, 8), (12, 4), (14, 2), (20, 8)], ids=str)
 @pytest.mark.parametrize("bound", [1.0, 0.95])
 @pytest.mark.parametrize("sigma", [0.0, 0.3], ids=["equal", "unequal"])
-def test_the_smallest_loss_is_found_as_often_as_stated(
-    units: tuple[int, int], bound: float, sigma: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_smallest_loss_is_found_as_often_as_stated(units, bound, sigma, monkeypatch):
     """Units whose changes have normal logarithms of a known spread, with weights that are equal or not."""
     monkeypatch.setattr(intervals, "_SWAPS", 10_000)
     (n, count), noise, runs, found = units, 0.05, 600, 0
@@ -322,7 +314,7 @@ def test_the_smallest_loss_is_found_as_often_as_stated(
     assert found / runs == pytest.approx(POWER, abs=0.05)
 
 
-def test_both_have_to_agree() -> None:
+def test_both_have_to_agree():
     figure = guard.Figure("x", "y", ([1.0], [1.0]), ([1.0], [1.0]))
     fallen, not_sure = Interval(0.9, 0.8, 0.99, 9), Interval(0.9, 0.8, 1.01, 9)
     assert guard.Finding(figure, fallen, 0.001, 0.005).fell

@@ -38,15 +38,11 @@ STANDS_ON = {
     "sampling": {"contracts", "grammars", "kernels", "laws", "transfers"},
     "requests": {"contracts", "grammars", "sampling"},
     "verify": {"contracts", "kernels", "laws", "transfers"},
-    "engine": {
-        *("contracts", "laws", "cache", "stats", "kernels", "sampling", "requests", "verify", "transfers"),
-    },
+    "engine": {*("contracts", "laws", "cache", "stats", "kernels", "sampling", "requests", "verify", "transfers")},
     "drafting": {"contracts", "laws", "kernels", "cache", "stats", "theory", "transfers"},
     "calibration_run": {"contracts", "theory", "stats", "sampling", "requests", "engine", "drafting"},
     "exactness": {"contracts", "laws", "cache", "grammars", "sampling", "requests", "engine"},
-    "traces": {
-        *("contracts", "laws", "sampling", "requests", "verify", "transfers", "engine", "drafting", "system"),
-    },
+    "traces": {*("contracts", "laws", "sampling", "requests", "verify", "transfers", "engine", "drafting", "system")},
     "drafts": {"contracts", "laws", "verify", "drafting", "transfers", "system"},
     "oracles": {"contracts", "cache", "kernels", "prompts", "transfers", "system"},
     "factory": {"contracts", "cache", "sampling", "engine", "drafting", "prompts", "stats", "system"},
@@ -261,15 +257,20 @@ def test_importing_everything_changes_no_global_state_and_needs_no_optional_libr
     assert done.stdout.strip() == "unchanged", done.stderr[-2000:]
 
 
-def test_decoding_loads_no_library_that_it_does_not_need():
-    libraries = ("scipy", "datasets", "pyarrow", "matplotlib", "transformers", "jinja2")
-    heavy = (*libraries, "specdec.exactness", "specdec.traces")
-    probe = f"import specdec, sys; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.stdout.strip() == "[]", done.stdout + done.stderr[-2000:]
+# What a process does, one thing after the other, and what is not loaded after that.
+SPARED = {
+    "import specdec": (
+        *("scipy", "datasets", "pyarrow", "matplotlib", "transformers", "jinja2"),
+        *("specdec.exactness", "specdec.traces"),
+    ),
+    "import specdec.prompts": ("datasets",),
+    "import oracles, experiments.harness.models": ("transformers",),
+    "oracles.load('code-draft')": ("torch._dynamo",),
+}
 
 
-def test_loading_an_oracle_loads_no_compiler_of_torch():
-    probe = "import sys, oracles; oracles.load('code-draft'); sys.exit('torch._dynamo' in sys.modules)"
+def test_nothing_is_loaded_before_it_is_needed():
+    lines = [f"{step}\nprint([name for name in {spared} if name in sys.modules])" for step, spared in SPARED.items()]
+    probe = "\n".join(["import sys", *lines])
     done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines() == ["[]"] * len(SPARED), done.stdout + done.stderr[-2000:]

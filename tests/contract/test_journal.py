@@ -2,6 +2,8 @@
 
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +13,7 @@ import pytest
 
 from experiments.harness.claims import LOCK
 from experiments.harness.journal import COMMAND, JOURNAL, Journal, find_unfinished, hold_journal
-
-ROOT = Path(__file__).parents[2]
+from tests.support.processes import started, status_of
 
 
 def unit(number: int, error: str | None = None, note: str = "") -> dict[str, Any]:
@@ -28,7 +29,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.jsonl"
 
 
-def test_a_journal_holds_the_last_word_on_every_unit(path: Path) -> None:
+def test_a_journal_holds_the_last_word_on_every_unit(path):
     path.write_text(lines(unit(1, "out of memory"), unit(0), unit(1)), encoding="utf-8")
     journal = Journal(path)
     assert journal.entries == {1: unit(1), 0: unit(0)}
@@ -39,7 +40,7 @@ def test_a_journal_holds_the_last_word_on_every_unit(path: Path) -> None:
 
 
 @pytest.mark.parametrize("tail", ['{"unit": 1, "cut of', '{"unit": 1}\n', "\0\0\0", '{"unit": 1, "error": n\xff'])
-def test_a_broken_last_line_is_dropped(path: Path, tail: str) -> None:
+def test_a_broken_last_line_is_dropped(path, tail):
     path.write_bytes(lines(unit(0)).encode() + tail.encode("latin-1"))
     assert Journal(path).entries == {0: unit(0)}
     assert path.read_text(encoding="utf-8") == lines(unit(0))
@@ -48,7 +49,7 @@ def test_a_broken_last_line_is_dropped(path: Path, tail: str) -> None:
 @pytest.mark.parametrize(
     "broken", ['{"unit": 1, "cut of', "3", '{"error": null}', '{"unit": "1", "error": null}', "\xff"]
 )
-def test_a_broken_line_inside_is_an_error_and_the_file_stays(path: Path, broken: str) -> None:
+def test_a_broken_line_inside_is_an_error_and_the_file_stays(path, broken):
     whole = lines(unit(0)).encode() + broken.encode("latin-1") + b"\n" + lines(unit(2)).encode()
     path.write_bytes(whole)
     with pytest.raises(ValueError, match=rf"{path}, line 2: .*--fresh"):
@@ -56,7 +57,7 @@ def test_a_broken_line_inside_is_an_error_and_the_file_stays(path: Path, broken:
     assert path.read_bytes() == whole
 
 
-def test_an_appended_unit_is_seen_to_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_appended_unit_is_seen_to_the_disk(path, monkeypatch):
     journal, synced = Journal(path), []
     original = os.fsync
 
@@ -71,31 +72,28 @@ def test_an_appended_unit_is_seen_to_the_disk(path: Path, monkeypatch: pytest.Mo
     assert synced == [lines(unit(0)), lines(unit(0), unit(1))]
 
 
-FULL_DISK = """
-import resource, signal, sys
-from pathlib import Path
-from experiments.harness.claims import LOCK
-from experiments.harness.journal import COMMAND, JOURNAL, Journal, find_unfinished, hold_journal
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
-try:
-    Journal(Path(sys.argv[1]))
-except OSError:
-    print("full")
-"""
+FULL = 7
 
 
-def test_a_full_disk_when_a_run_is_resumed_loses_no_unit(path: Path) -> None:
+def resume_on_a_full_disk(path: Path) -> int:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
+    try:
+        Journal(path)
+    except OSError:
+        return FULL
+    return 0
+
+
+def test_a_full_disk_when_a_run_is_resumed_loses_no_unit(path):
     whole = lines(*(unit(i, note="x" * 50) for i in range(20)))
     path.write_text(whole, encoding="utf-8")
-    command = [sys.executable, "-c", FULL_DISK, str(path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stdout == "full\n", done.stderr
+    assert status_of(started(resume_on_a_full_disk, path)) == FULL
     assert path.read_text(encoding="utf-8") == whole
     assert len(Journal(path).entries) == 20
 
 
-def test_a_kill_when_a_run_is_resumed_loses_no_unit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_when_a_run_is_resumed_loses_no_unit(path, monkeypatch):
     before = lines(unit(0, "out of memory"), unit(1), unit(0)) + '{"unit": 2'
     path.write_text(before, encoding="utf-8")
     moments: list[tuple[str, str]] = []
@@ -122,9 +120,7 @@ def interrupted(folder: Path) -> Path:
     return folder
 
 
-def test_unfinished_experiments_are_named_as_another_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unfinished_experiments_are_named_as_another_begins(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["compare", "--oracle", "my model"])
     monkeypatch.setattr(sys.modules["__main__"], "STARTED_AS", "exactspec compare", raising=False)
     first, second = interrupted(tmp_path / "compare-1"), interrupted(tmp_path / "watch-2")
@@ -140,7 +136,7 @@ def test_unfinished_experiments_are_named_as_another_begins(
     ]
 
 
-def test_an_experiment_that_goes_on_is_not_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_experiment_that_goes_on_is_not_named(tmp_path, capsys):
     folder = interrupted(tmp_path / "compare-1")
     with hold_journal(folder, fresh=False) as journal:
         assert journal.is_done(0)
@@ -149,7 +145,7 @@ def test_an_experiment_that_goes_on_is_not_named(tmp_path: Path, capsys: pytest.
     assert [path.name for path in folder.iterdir()] == ["units.jsonl"], "the command goes with the end"
 
 
-def test_a_lock_that_a_killed_process_left_holds_nothing(tmp_path: Path) -> None:
+def test_a_lock_that_a_killed_process_left_holds_nothing(tmp_path):
     folder = interrupted(tmp_path / "compare-1")
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()

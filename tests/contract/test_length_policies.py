@@ -11,16 +11,7 @@ import torch
 
 import drafts
 from oracles.tabular import TabularLM
-from specdec import (
-    Calibration,
-    Entropy,
-    Fixed,
-    Heuristic,
-    SamplingParams,
-    SpeculativeDecoder,
-    Threshold,
-    calibrate,
-)
+from specdec import Calibration, Entropy, Fixed, Heuristic, SamplingParams, SpeculativeDecoder, Threshold, calibrate
 from specdec.calibration_run import pass_seconds
 from specdec.contracts import Budget
 from specdec.drafting.lengths import Constant, LengthPolicy, LengthSession, Tracked, depth_limits, ended

@@ -33,7 +33,7 @@ CONFIG = TransformerConfig(
 )
 
 
-def test_the_attention_of_the_arithmetic_checkpoint() -> None:
+def test_the_attention_of_the_arithmetic_checkpoint():
     """Prompt 9, 19 new tokens, width 384, six layers: the figures of the task, to the digits given."""
     naive, cached = attention_work_naive(9, 19, 384), attention_work_cached(9, 19, 384)
     assert (round(naive / 1e6, 2), round(cached / 1e6, 2), round(naive / cached, 2)) == (10.33, 0.53, 19.67)
@@ -53,7 +53,7 @@ def multiply_adds(queries: range, keys: int, width: int) -> int:
 
 
 @pytest.mark.parametrize(("prompt", "generated"), [(1, 1), (3, 4), (5, 0)])
-def test_attention_is_counted_as_by_loops(prompt: int, generated: int) -> None:
+def test_attention_is_counted_as_by_loops(prompt, generated):
     lengths = range(prompt, prompt + generated)
     naive = sum(multiply_adds(range(t), t, 6) for t in lengths)
     cached = sum(multiply_adds(range(1), t, 6) for t in lengths)
@@ -64,7 +64,7 @@ def test_attention_is_counted_as_by_loops(prompt: int, generated: int) -> None:
 
 
 @pytest.mark.parametrize("window", [None, 1, 4, 9])
-def test_visible_positions_are_counted_as_by_loops(window: int | None) -> None:
+def test_visible_positions_are_counted_as_by_loops(window):
     for context in range(12):
         for width in range(8):
             seen = sum(
@@ -125,9 +125,7 @@ def counted(config: TransformerConfig, batch: int, width: int, context: int, num
     ],
 )
 @pytest.mark.parametrize(("batch", "width", "context", "num_logits"), [(1, 1, 0, 1), (2, 3, 7, 3), (3, 8, 4, 1)])
-def test_a_pass_costs_what_its_layers_do(
-    options: dict[str, object], batch: int, width: int, context: int, num_logits: int
-) -> None:
+def test_a_pass_costs_what_its_layers_do(options, batch, width, context, num_logits):
     config = replace(CONFIG, **options)
     shape = model_shape(config, weight_bytes=2, cache_bytes=4)
     flops, weights, numbers = counted(config, batch, width, context, num_logits)
@@ -138,7 +136,7 @@ def test_a_pass_costs_what_its_layers_do(
     assert cost.cache_share == 4 * numbers / cost.bytes
 
 
-def test_a_pass_without_logits_does_not_read_the_head() -> None:
+def test_a_pass_without_logits_does_not_read_the_head():
     flops, weights, _ = counted(CONFIG, 1, 4, 2, 0)
     cost = pass_cost(model_shape(CONFIG, 2), 1, 4, 2, num_logits=0)
     assert (cost.flops, cost.weight_bytes) == (flops, 2 * weights)
@@ -146,7 +144,7 @@ def test_a_pass_without_logits_does_not_read_the_head() -> None:
 
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_cache_takes_the_memory_of_a_model_s_own(kv_heads: int, dtype: torch.dtype) -> None:
+def test_the_cache_takes_the_memory_of_a_model_s_own(kv_heads, dtype):
     config = replace(CONFIG, head_dim=16, num_kv_heads=kv_heads)
     model = Transformer(config).to(dtype).eval()
     shape = shape_of(model)
@@ -155,14 +153,14 @@ def test_the_cache_takes_the_memory_of_a_model_s_own(kv_heads: int, dtype: torch
     assert kv_cache_bytes(shape, 64, num_rows=3) + kv_cache_bytes(shape, PAGE) == model.new_cache(3, 64).bytes
 
 
-def test_a_window_bounds_the_cache() -> None:
+def test_a_window_bounds_the_cache():
     windowed = replace(SHAPE, window=10)
     assert [kv_cache_bytes(windowed, length) for length in (0, 7, 10, 11, 500)] == [
         kv_cache_bytes(SHAPE, length) for length in (0, 7, 10, 10, 10)
     ]
 
 
-def test_the_cache_is_as_large_as_the_weights_where_it_says() -> None:
+def test_the_cache_is_as_large_as_the_weights_where_it_says():
     for rows in (1, 4):
         context = context_of_equal_bytes(SHAPE, rows)
         assert context is not None
@@ -171,7 +169,7 @@ def test_the_cache_is_as_large_as_the_weights_where_it_says() -> None:
         assert context_of_equal_bytes(replace(SHAPE, window=int(context) + 1), rows) == context
 
 
-def test_chunks_compute_the_same_and_read_the_weights_again() -> None:
+def test_chunks_compute_the_same_and_read_the_weights_again():
     whole, cut = prefill_costs(SHAPE, 23, 23), prefill_costs(SHAPE, 23, 5)
     assert (len(whole), len(cut)) == (1, 5)
     assert sum(cost.flops for cost in cut) == whole[0].flops
@@ -182,7 +180,7 @@ def test_chunks_compute_the_same_and_read_the_weights_again() -> None:
     assert sum(cost.cache_bytes for cost in cut) == positions * SHAPE.cache_bytes_per_token
 
 
-def test_a_roofline_is_the_longer_of_reading_and_computing() -> None:
+def test_a_roofline_is_the_longer_of_reading_and_computing():
     roofline = Roofline(bytes_per_second=10.0, flops_per_second=40.0)
     reads, computes = PassCost(flops=20, weight_bytes=6, cache_bytes=4), PassCost(80, 9, 1)
     assert roofline.ridge == 4
@@ -195,9 +193,7 @@ def test_a_roofline_is_the_longer_of_reading_and_computing() -> None:
 @pytest.mark.parametrize("window", [None, 6])
 @pytest.mark.parametrize("flops", [1e9, 5e9, 20e9])
 @pytest.mark.parametrize(("batch", "context"), [(1, 0), (1, 40), (4, 7)])
-def test_the_break_even_width_is_the_first_that_computes_as_long_as_it_reads(
-    window: int | None, flops: float, batch: int, context: int
-) -> None:
+def test_the_break_even_width_is_the_first_that_computes_as_long_as_it_reads(window, flops, batch, context):
     shape, roofline = replace(SHAPE, window=window), Roofline(1e9, flops)
     costs = [pass_cost(shape, batch, width, context) for width in range(1, 200)]
     assert all(a.intensity <= b.intensity for a, b in pairwise(costs))
@@ -205,11 +201,11 @@ def test_the_break_even_width_is_the_first_that_computes_as_long_as_it_reads(
     assert break_even_width(roofline, shape, batch, context) == first
 
 
-def test_a_machine_that_computes_far_faster_than_it_reads_never_breaks_even() -> None:
+def test_a_machine_that_computes_far_faster_than_it_reads_never_breaks_even():
     assert break_even_width(Roofline(1.0, 1e9), replace(SHAPE, window=4)) is None
 
 
-def test_the_best_draft_length_is_the_best_of_all() -> None:
+def test_the_best_draft_length_is_the_best_of_all():
     curve = WidthCurve((1, 4, 9), (1.0, 1.3, 3.0))
     for alpha in (0.0, 0.4, 0.8, 0.95, 1.0):
         gains = {k: expected_tokens(alpha, k) / (curve(k + 1) + 0.1 * k) for k in range(9)}
@@ -221,14 +217,14 @@ def test_the_best_draft_length_is_the_best_of_all() -> None:
     assert best_draft_length(0.9, curve, 0.1, longest=0).gain == 1.0
 
 
-def test_with_passes_of_one_price_the_best_draft_length_is_the_published_one() -> None:
+def test_with_passes_of_one_price_the_best_draft_length_is_the_published_one():
     flat = WidthCurve.linear(0.0)
     for alpha in (0.3, 0.6, 0.8, 0.9):
         for cost in (0.05, 0.1, 0.4):
             assert best_draft_length(alpha, flat, cost, longest=40).length == optimal_gamma(alpha, cost)
 
 
-def test_the_shape_of_a_configuration_has_its_matrices() -> None:
+def test_the_shape_of_a_configuration_has_its_matrices():
     for options in ({}, {"gated": False}, {"num_kv_heads": None, "head_dim": 12}, {"sliding_window": 5}):
         config = replace(CONFIG, **options)
         shape, model = model_shape(config, weight_bytes=2), Transformer(config)
@@ -269,6 +265,6 @@ def test_the_shape_of_a_configuration_has_its_matrices() -> None:
         (lambda: best_draft_length(0.5, WidthCurve.linear(0.1), -0.1, 0), "draft_cost"),
     ],
 )
-def test_what_cannot_be_is_refused(call, message: str) -> None:
+def test_what_cannot_be_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

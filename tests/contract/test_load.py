@@ -20,26 +20,14 @@ from specdec import SpeculativeDecoder
 from tests.support.backends import needed_native
 
 VOCAB, CONTEXT, NEW_TOKENS = 61, 48, 12
-SHAPE = {
-    "vocab_size": VOCAB,
-    "hidden_size": 32,
-    "intermediate_size": 40,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": CONTEXT,
-}
-LLAMA3 = {
-    "factor": 4.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 16,
-}
-QWEN = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "attention_dropout": 0.0, "initializer_range": 0.02}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One checkpoint: transformers' config class and arguments, and the older ``config.json`` of the same model."""
+    """One checkpoint: transformers' config class and arguments, and the older ``config.json`` of the same model.
+
+    What an old one leaves out ("_defaults") has the value that the architecture's class gives it.
+    """
 
     name: str
     config_class: str
@@ -47,262 +35,9 @@ class Case:
     old: dict[str, Any]
 
 
+FILE = Path(__file__).parent / "configs" / "of_families.json"
 CASES = [
-    Case(
-        "llama2",
-        "LlamaConfig",
-        SHAPE | {"rms_norm_eps": 1e-5},
-        SHAPE
-        | {
-            "_name_or_path": "somewhere/on/a/disk",
-            "architectures": ["LlamaForCausalLM"],
-            "bos_token_id": 1,
-            "hidden_act": "silu",
-            "initializer_range": 0.02,
-            "model_type": "llama",
-            "num_key_value_heads": 4,
-            "pretraining_tp": 1,
-            "rms_norm_eps": 1e-5,
-            "rope_scaling": None,
-            "tie_word_embeddings": False,
-            "torch_dtype": "float16",
-            "transformers_version": "4.31.0.dev0",
-            "use_cache": True,
-        },
-    ),
-    Case(
-        "llama_linear_mqa",
-        "LlamaConfig",
-        SHAPE
-        | {
-            "num_key_value_heads": 1,
-            "attention_bias": True,
-            "mlp_bias": True,
-            "rope_parameters": {"rope_type": "linear", "factor": 2.5, "rope_theta": 5000.0},
-        },
-        SHAPE
-        | {
-            "architectures": ["LlamaForCausalLM"],
-            "attention_bias": True,
-            "hidden_act": "silu",
-            "mlp_bias": True,
-            "model_type": "llama",
-            "num_key_value_heads": 1,
-            "rope_scaling": {"type": "linear", "factor": 2.5},
-            "rope_theta": 5000,
-            "torch_dtype": "float32",
-        },
-    ),
-    Case(
-        "llama3_tied",
-        "LlamaConfig",
-        SHAPE
-        | {
-            "num_key_value_heads": 2,
-            "head_dim": 12,
-            "tie_word_embeddings": True,
-            "rope_parameters": LLAMA3 | {"rope_type": "llama3", "rope_theta": 500000.0},
-        },
-        SHAPE
-        | {
-            "architectures": ["LlamaForCausalLM"],
-            "head_dim": 12,
-            "hidden_act": "silu",
-            "is_llama_config": True,
-            "model_type": "llama",
-            "num_key_value_heads": 2,
-            "rope_interleaved": False,
-            "rope_scaling": LLAMA3 | {"rope_type": "llama3"},
-            "rope_theta": 500000.0,
-            "tie_word_embeddings": True,
-            "torch_dtype": "bfloat16",
-        },
-    ),
-    Case(
-        "mistral_window",
-        "MistralConfig",
-        SHAPE | {"num_key_value_heads": 2, "sliding_window": 5},
-        SHAPE
-        | {
-            "architectures": ["MistralForCausalLM"],
-            "hidden_act": "silu",
-            "model_type": "mistral",
-            "num_key_value_heads": 2,
-            "rms_norm_eps": 1e-6,
-            "rope_theta": 10000.0,
-            "sliding_window": 5,
-            "torch_dtype": "bfloat16",
-        },
-    ),
-    Case(
-        "mistral_full",
-        "MistralConfig",
-        SHAPE | {"num_key_value_heads": 2, "sliding_window": None},
-        SHAPE | {"model_type": "mistral", "num_key_value_heads": 2, "sliding_window": None, "rope_theta": 10000.0},
-    ),
-    Case(
-        "qwen2",
-        "Qwen2Config",
-        SHAPE | {"num_key_value_heads": 2, "tie_word_embeddings": True},
-        SHAPE
-        | QWEN
-        | {
-            "architectures": ["Qwen2ForCausalLM"],
-            "max_window_layers": 21,
-            "model_type": "qwen2",
-            "num_key_value_heads": 2,
-            "rope_theta": 10000.0,
-            "sliding_window": 32768,
-            "tie_word_embeddings": True,
-            "torch_dtype": "bfloat16",
-            "use_mrope": False,
-            "use_sliding_window": False,
-        },
-    ),
-    Case(
-        "qwen2_window",
-        "Qwen2Config",
-        SHAPE | {"num_key_value_heads": 4, "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 0},
-        SHAPE
-        | QWEN
-        | {
-            "max_window_layers": 0,
-            "model_type": "qwen2",
-            "num_key_value_heads": 4,
-            "sliding_window": 6,
-            "use_sliding_window": True,
-        },
-    ),
-    Case(
-        "qwen3",
-        "Qwen3Config",
-        SHAPE | {"num_key_value_heads": 2, "head_dim": 10},
-        SHAPE
-        | QWEN
-        | {
-            "architectures": ["Qwen3ForCausalLM"],
-            "attention_bias": False,
-            "head_dim": 10,
-            "max_window_layers": 28,
-            "model_type": "qwen3",
-            "num_key_value_heads": 2,
-            "rope_scaling": None,
-            "rope_theta": 10000,
-            "sliding_window": None,
-            "use_sliding_window": False,
-        },
-    ),
-    Case(
-        "gpt2",
-        "GPT2Config",
-        {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT},
-        {
-            "activation_function": "gelu_new",
-            "architectures": ["GPT2LMHeadModel"],
-            "attn_pdrop": 0.1,
-            "bos_token_id": 50256,
-            "embd_pdrop": 0.1,
-            "eos_token_id": 50256,
-            "initializer_range": 0.02,
-            "layer_norm_epsilon": 1e-05,
-            "model_type": "gpt2",
-            "n_ctx": CONTEXT,
-            "n_embd": 32,
-            "n_head": 4,
-            "n_layer": 2,
-            "n_positions": CONTEXT,
-            "n_special": 0,
-            "output_past": True,
-            "predict_special_tokens": True,
-            "resid_pdrop": 0.1,
-            "summary_activation": None,
-            "summary_first_dropout": 0.1,
-            "summary_proj_to_labels": True,
-            "summary_type": "cls_index",
-            "summary_use_proj": True,
-            "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
-            "vocab_size": VOCAB,
-        },
-    ),
-    Case(
-        "gpt2_untied",
-        "GPT2Config",
-        {
-            "vocab_size": VOCAB,
-            "n_embd": 32,
-            "n_layer": 1,
-            "n_head": 2,
-            "n_positions": CONTEXT,
-            "n_inner": 24,
-            "activation_function": "gelu",
-            "tie_word_embeddings": False,
-        },
-        {
-            "activation_function": "gelu",
-            "model_type": "gpt2",
-            "n_embd": 32,
-            "n_head": 2,
-            "n_inner": 24,
-            "n_layer": 1,
-            "n_positions": CONTEXT,
-            "tie_word_embeddings": False,
-            "vocab_size": VOCAB,
-        },
-    ),
-    Case(
-        "pythia",
-        "GPTNeoXConfig",
-        SHAPE | {"rope_parameters": {"rope_type": "default", "rope_theta": 2000.0, "partial_rotary_factor": 0.5}},
-        SHAPE
-        | {
-            "architectures": ["GPTNeoXForCausalLM"],
-            "bos_token_id": 0,
-            "hidden_act": "gelu",
-            "initializer_range": 0.02,
-            "layer_norm_eps": 1e-05,
-            "model_type": "gpt_neox",
-            "rotary_emb_base": 2000,
-            "rotary_pct": 0.5,
-            "tie_word_embeddings": False,
-            "torch_dtype": "float16",
-            "transformers_version": "4.24.0",
-            "use_cache": True,
-            "use_parallel_residual": True,
-        },
-    ),
-    Case(
-        "gpt_neox_sequential",
-        "GPTNeoXConfig",
-        SHAPE | {"use_parallel_residual": False, "attention_bias": False, "hidden_act": "relu"},
-        SHAPE
-        | {
-            "architectures": ["GPTNeoXForCausalLM"],
-            "attention_bias": False,
-            "hidden_act": "relu",
-            "model_type": "gpt_neox",
-            "use_parallel_residual": False,
-        },
-    ),
-    # What an old config leaves out has the value that the architecture's class gives it.
-    Case(
-        "mistral_defaults",
-        "MistralConfig",
-        SHAPE | {"num_attention_heads": 8},
-        SHAPE | {"num_attention_heads": 8, "model_type": "mistral"},
-    ),
-    Case(
-        "qwen2_defaults",
-        "Qwen2Config",
-        SHAPE | {"num_attention_heads": 32, "hidden_size": 64},
-        SHAPE | {"num_attention_heads": 32, "hidden_size": 64, "model_type": "qwen2"},
-    ),
-    Case(
-        "qwen3_defaults",
-        "Qwen3Config",
-        SHAPE | {"num_attention_heads": 32, "num_hidden_layers": 1},
-        SHAPE | {"num_attention_heads": 32, "num_hidden_layers": 1, "model_type": "qwen3"},
-    ),
-    Case("pythia_defaults", "GPTNeoXConfig", SHAPE, SHAPE | {"model_type": "gpt_neox"}),
+    Case(name, of["class"], of["new"], of["old"]) for name, of in json.loads(FILE.read_text(encoding="utf-8")).items()
 ]
 PROMPTS = [[5], [3, 44, 7, 60, 2, 19, 8, 1, 33, 12, 21, 9, 9, 40, 3, 17, 25], [11, 50, 6, 6]]
 
@@ -385,7 +120,7 @@ def assert_same_logits(oracle: Any, checkpoint: Checkpoint) -> None:
         torch.testing.assert_close(ours, theirs, rtol=0.0, atol=1e-4)
 
 
-def test_logits_and_greedy_text_are_those_of_transformers(folder: Path, checkpoint: Checkpoint) -> None:
+def test_logits_and_greedy_text_are_those_of_transformers(folder, checkpoint):
     oracle = load(folder)
     assert (oracle.vocab_size, oracle.max_context, oracle.eos_ids) == (VOCAB, CONTEXT, (7, 50))
     assert (oracle.dtype, oracle.device.type, oracle.tokenizer) == (torch.float32, "cpu", None)
@@ -395,19 +130,19 @@ def test_logits_and_greedy_text_are_those_of_transformers(folder: Path, checkpoi
     assert result.texts is None
 
 
-def test_the_comparison_has_power(checkpoint: Checkpoint) -> None:
+def test_the_comparison_has_power(checkpoint):
     assert all(float(logits.std()) > 0.5 for logits in checkpoint.logits)
     assert len({tuple(text) for text in checkpoint.greedy}) == len(PROMPTS)
 
 
-def test_the_window_that_mistral_has_by_default() -> None:
+def test_the_window_that_mistral_has_by_default():
     from transformers import MistralConfig
 
     old = next(case.old for case in CASES if case.name == "mistral_defaults")
     assert parse_config(old, "config.json").config.sliding_window == MistralConfig().sliding_window
 
 
-def test_weights_are_resident_once(checkpoint: Checkpoint) -> None:
+def test_weights_are_resident_once(checkpoint):
     stored = load_file(checkpoint.folder / "model.safetensors")
     table = sum(t.nbytes for name, t in stored.items() if "embed_tokens" in name or "wte" in name)
     needed = sum(tensor.nbytes for tensor in stored.values())
@@ -416,7 +151,7 @@ def test_weights_are_resident_once(checkpoint: Checkpoint) -> None:
 
 
 @pytest.mark.parametrize("name", ["code", "code-draft-tiny", "arithmetic"])
-def test_native_weights_are_resident_once_as_they_are_stored(name: str) -> None:
+def test_native_weights_are_resident_once_as_they_are_stored(name):
     needed_native()
     oracle = load(name)
     files = (oracles.checkpoints.embedded_folders.EMBEDDED / name).glob("*.safetensors")
@@ -455,7 +190,7 @@ def assert_same_model(first: Path, second: Path) -> None:
         assert torch.equal(one, other)
 
 
-def test_shards_with_an_index(llama: Path, tmp_path: Path) -> None:
+def test_shards_with_an_index(llama, tmp_path):
     make_reference(CASES[0]).save_pretrained(tmp_path, max_shard_size="20KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
     assert not (tmp_path / "model.safetensors").exists()
@@ -463,7 +198,7 @@ def test_shards_with_an_index(llama: Path, tmp_path: Path) -> None:
     assert_same_model(llama, tmp_path)
 
 
-def test_shards_without_an_index(llama: Path, copied: Path) -> None:
+def test_shards_without_an_index(llama, copied):
     tensors = load_file(copied / "model.safetensors")
     (copied / "model.safetensors").unlink()
     names = sorted(tensors)
@@ -472,18 +207,18 @@ def test_shards_without_an_index(llama: Path, copied: Path) -> None:
     assert_same_model(llama, copied)
 
 
-def test_pickles_beside_safetensors_are_not_read(llama: Path, copied: Path) -> None:
+def test_pickles_beside_safetensors_are_not_read(llama, copied):
     (copied / "pytorch_model.bin").write_bytes(b"not even a pickle")
     assert_same_model(llama, copied)
 
 
-def test_known_non_parameters_are_passed_over(llama: Path, copied: Path) -> None:
+def test_known_non_parameters_are_passed_over(llama, copied):
     extra = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": torch.ones(4) for i in range(2)}
     save_file(load_file(copied / "model.safetensors") | extra, copied / "model.safetensors")
     assert_same_model(llama, copied)
 
 
-def test_a_tied_head_stored_twice_is_passed_over(gpt2: Path, tmp_path: Path) -> None:
+def test_a_tied_head_stored_twice_is_passed_over(gpt2, tmp_path):
     tensors = load_file(gpt2 / "model.safetensors")
     tensors["lm_head.weight"] = tensors["transformer.wte.weight"].clone()
     save_file(tensors, tmp_path / "model.safetensors")
@@ -491,7 +226,7 @@ def test_a_tied_head_stored_twice_is_passed_over(gpt2: Path, tmp_path: Path) -> 
     assert_same_model(gpt2, tmp_path)
 
 
-def test_gpt2_without_prefix_and_with_masks(gpt2: Path, tmp_path: Path) -> None:
+def test_gpt2_without_prefix_and_with_masks(gpt2, tmp_path):
     tensors = {k.removeprefix("transformer."): v for k, v in load_file(gpt2 / "model.safetensors").items()}
     for layer in range(2):
         tensors[f"h.{layer}.attn.bias"] = torch.ones(1, 1, CONTEXT, CONTEXT)
@@ -511,9 +246,7 @@ def write_tokenizer(folder: Path, size: int, num_added: int = 0) -> None:
 
 
 @pytest.mark.parametrize(("size", "num_added"), [(50, 0), (50, 4)])
-def test_the_vocabulary_is_the_tokenizers_and_padding_is_cut(
-    llama: Path, copied: Path, size: int, num_added: int
-) -> None:
+def test_the_vocabulary_is_the_tokenizers_and_padding_is_cut(llama, copied, size, num_added):
     write_tokenizer(copied, size, num_added)
     oracle = load(copied)
     assert oracle.vocab_size == size + num_added
@@ -522,12 +255,12 @@ def test_the_vocabulary_is_the_tokenizers_and_padding_is_cut(
         assert torch.equal(ours, whole[:, : size + num_added])
 
 
-def test_a_tokenizer_beyond_the_embedding_does_not_widen_it(copied: Path) -> None:
+def test_a_tokenizer_beyond_the_embedding_does_not_widen_it(copied):
     write_tokenizer(copied, VOCAB, num_added=3)
     assert load(copied).vocab_size == VOCAB
 
 
-def test_the_tokenizers_stored_truncation_and_padding_are_off(copied: Path) -> None:
+def test_the_tokenizers_stored_truncation_and_padding_are_off(copied):
     write_tokenizer(copied, VOCAB)
     tokenizer = load(copied).tokenizer
     assert tokenizer is not None
@@ -547,7 +280,7 @@ def test_the_tokenizers_stored_truncation_and_padding_are_off(copied: Path) -> N
         ({"eos_token_id": 0}, 6, (0,)),
     ],
 )
-def test_eos_ids(copied: Path, generation: dict[str, Any] | None, config: Any, expected: tuple[int, ...]) -> None:
+def test_eos_ids(copied, generation, config, expected):
     edit_json(copied / "config.json", eos_token_id=config)
     (copied / "generation_config.json").unlink()
     if generation is not None:
@@ -556,7 +289,7 @@ def test_eos_ids(copied: Path, generation: dict[str, Any] | None, config: Any, e
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
-def test_dtypes(llama: Path, copied: Path, dtype: str) -> None:
+def test_dtypes(llama, copied, dtype):
     asked = getattr(torch, dtype)
     expected = ragged_logits(load(llama), PROMPTS)
     for given in (dtype, asked):
@@ -572,7 +305,7 @@ def assert_close_in(dtype: torch.dtype, ours: list[torch.Tensor], expected: list
         torch.testing.assert_close(one.float(), other, rtol=0.0, atol=error * float(other.abs().max()))
 
 
-def test_half_precision_files_are_served_in_float32_on_the_cpu(llama: Path, copied: Path) -> None:
+def test_half_precision_files_are_served_in_float32_on_the_cpu(llama, copied):
     tensors = {name: tensor.bfloat16() for name, tensor in load_file(llama / "model.safetensors").items()}
     save_file(tensors, copied / "model.safetensors")
     rounded = copied / "rounded"
@@ -588,7 +321,7 @@ def test_half_precision_files_are_served_in_float32_on_the_cpu(llama: Path, copi
 
 
 @pytest.mark.parametrize("fixture", ["llama", "gpt2"])
-def test_max_context_caps(fixture: str, request: pytest.FixtureRequest) -> None:
+def test_max_context_caps(fixture, request):
     folder = request.getfixturevalue(fixture)
     capped = load(folder, max_context=20)
     assert capped.max_context == 20
@@ -597,7 +330,7 @@ def test_max_context_caps(fixture: str, request: pytest.FixtureRequest) -> None:
         assert torch.equal(ours, whole)
 
 
-def test_embedded_names_resolve_before_folders(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embedded_names_resolve_before_folders(llama, tmp_path, monkeypatch):
     monkeypatch.setattr(oracles.checkpoints.embedded_folders, "EMBEDDED", llama.parent)
     monkeypatch.chdir(tmp_path)
     (tmp_path / llama.name).mkdir()
@@ -621,14 +354,14 @@ def test_embedded_names_resolve_before_folders(llama: Path, tmp_path: Path, monk
         ({"weights": "int8", "device": "cuda", "dtype": "float32", "backend": "native"}, "'native' cannot run"),
     ],
 )
-def test_weights_that_make_no_sense_are_refused_before_anything_is_read(arguments, message, llama: Path) -> None:
+def test_weights_that_make_no_sense_are_refused_before_anything_is_read(arguments, message, llama):
     with pytest.raises(ValueError, match=message):
         load(llama, **arguments)
 
 
 @pytest.mark.parametrize("weights", ["float16", "bfloat16", "int8", "int4"])
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-def test_rounded_weights_are_read_in_the_dtype_of_the_arithmetic(dtype, weights, llama: Path) -> None:
+def test_rounded_weights_are_read_in_the_dtype_of_the_arithmetic(dtype, weights, llama):
     made = load(llama, dtype=dtype, weights=weights)
     rounded = load_trainable(llama, "float32").store(weights).dequantise()
     assert (made.backend, made.dtype, made.weight_type) == ("eager", getattr(torch, dtype), dtype)
@@ -649,7 +382,7 @@ def test_rounded_weights_are_read_in_the_dtype_of_the_arithmetic(dtype, weights,
         (None, None, "meta", "eager"),
     ],
 )
-def test_the_backend_is_the_one_asked_for_or_the_devices_own(asked, dtype, device, chosen) -> None:
+def test_the_backend_is_the_one_asked_for_or_the_devices_own(asked, dtype, device, chosen):
     assert backend_of(asked, dtype, torch.device(device), bitwise=False) == chosen
 
 
@@ -662,25 +395,25 @@ def test_the_backend_is_the_one_asked_for_or_the_devices_own(asked, dtype, devic
         ("graphed", None, "cpu", "graphed"),
     ],
 )
-def test_bits_that_must_be_kept_choose_the_backend_too(asked, dtype, device, chosen) -> None:
+def test_bits_that_must_be_kept_choose_the_backend_too(asked, dtype, device, chosen):
     assert backend_of(asked, dtype, torch.device(device), bitwise=True) == chosen
 
 
 @pytest.mark.parametrize(
     ("options", "has"), [({"dtype": "bfloat16"}, "dtype is 'bfloat16'"), ({"device": "cuda:1"}, "device is 'cuda:1'")]
 )
-def test_eager_refuses_bits_that_it_cannot_keep_before_anything_is_read(options, has, copied: Path) -> None:
+def test_eager_refuses_bits_that_it_cannot_keep_before_anything_is_read(options, has, copied):
     (copied / "model.safetensors").write_bytes(b"")
     with pytest.raises(ValueError, match=f"^bitwise is True, backend 'eager' .* and {has}: give backend='graphed'$"):
         load(copied, backend="eager", bitwise=True, **options)
 
 
 @pytest.mark.parametrize("options", [{}, {"backend": "eager"}, {"backend": "graphed", "dtype": "bfloat16"}])
-def test_an_oracle_that_keeps_bits_says_so(options, llama: Path) -> None:
+def test_an_oracle_that_keeps_bits_says_so(options, llama):
     assert load(llama, bitwise=True, **options).bitwise
 
 
-def test_a_machine_that_does_not_keep_bits_is_an_error(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_does_not_keep_bits_is_an_error(llama, monkeypatch):
     monkeypatch.setattr("oracles.transformer.eager.scores_are_bitwise", lambda model: False)
     assert not load(llama, backend="eager").bitwise
     with pytest.raises(ValueError, match=r"check at load found .* backend 'eager' depend on the pass .*'graphed'"):
@@ -688,7 +421,7 @@ def test_a_machine_that_does_not_keep_bits_is_an_error(llama: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("options", [{}, {"dtype": "bfloat16"}, {"weights": "int8"}, {"weights": "int8-dynamic"}])
-def test_a_graphed_oracle_is_loaded_as_an_eager_one(options, llama: Path) -> None:
+def test_a_graphed_oracle_is_loaded_as_an_eager_one(options, llama):
     eager, graphed = (load(llama, backend=backend, **options) for backend in ("eager", "graphed"))
     assert (graphed.backend, graphed.dtype, graphed.weight_type) == ("graphed", eager.dtype, eager.weight_type)
     assert graphed.weight_bytes == eager.weight_bytes
@@ -697,7 +430,7 @@ def test_a_graphed_oracle_is_loaded_as_an_eager_one(options, llama: Path) -> Non
     assert_close_in(eager.dtype, ragged_logits(graphed, PROMPTS), expected)
 
 
-def test_int8_weights_are_refused_by_the_name_of_a_layer_that_is_not_finite(copied: Path) -> None:
+def test_int8_weights_are_refused_by_the_name_of_a_layer_that_is_not_finite(copied):
     tensors = load_file(copied / "model.safetensors")
     tensors["model.layers.1.self_attn.o_proj.weight"][2, 3] = torch.nan
     save_file(tensors, copied / "model.safetensors")

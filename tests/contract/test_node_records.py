@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,9 +15,9 @@ from specdec.system import whole_file
 from specdec.traces import NodeRecords, nodes, record_nodes
 from tests.support.node_recording import NEW, PROMPTS, SAMPLED, Killed, dying, recorded
 from tests.support.pairwise import diagonal
+from tests.support.processes import started, status_of
 from tests.support.registry import OTHERS, SIX_IDS, SOURCES
 
-ROOT = Path(__file__).parents[2]
 # Greedy, sampled and coupled; the last two with an end inside.
 WAYS = {
     "greedy": ("sample_and_match", SamplingParams()),
@@ -199,24 +197,16 @@ def test_a_run_that_is_killed_after_a_file_was_named_has_it_once(whole, tmp_path
     assert same(recorded(tmp_path, source, requests_per_part=2), whole)
 
 
-KILL = """
-import os, signal, sys
-from pathlib import Path
-import drafts
-from tests.support.node_recording import *
-from tests.support.registry import SIX_IDS
-source = dying(drafts.SmallTransformer(SIX_IDS.model, 3), 16)
-try:
-    recorded(Path(sys.argv[1]), source, requests_per_part=1)
-except Killed:
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
+def record_and_die(folder):
+    try:
+        recorded(folder, dying(drafts.SmallTransformer(SIX_IDS.model, 3), 16), requests_per_part=1)
+    except Killed:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="there is no SIGKILL")
 def test_a_process_that_is_killed_goes_on(whole, tmp_path):
-    done = subprocess.run([sys.executable, "-c", KILL, str(tmp_path)], cwd=ROOT, capture_output=True, timeout=120)
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()[-2000:]
+    assert status_of(started(record_and_die, tmp_path)) == -signal.SIGKILL
     assert 0 < len(NodeRecords(tmp_path).tokens) < len(PROMPTS)
     assert same(recorded(tmp_path, drafts.SmallTransformer(SIX_IDS.model, 3)), whole)
 

@@ -2,7 +2,6 @@
 
 import os
 import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -15,16 +14,14 @@ from tests.support.strangers import STRANGER, give_away
 pytest.importorskip("fcntl")
 
 
-def test_what_is_absent_is_made_for_the_user_alone(tmp_path: Path) -> None:
+def test_what_is_absent_is_made_for_the_user_alone(tmp_path):
     made = own_folder(tmp_path / "a" / "b")
     assert made == tmp_path / "a" / "b"
     assert [path.stat().st_mode & 0o777 for path in (made, made.parent)] == [0o700, 0o700]
     assert own_folder(tmp_path / "a" / ".." / "a" / "b") == made
 
 
-def test_a_link_of_the_user_is_walked_and_one_of_a_stranger_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_of_the_user_is_walked_and_one_of_a_stranger_is_not(tmp_path, monkeypatch):
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "round").symlink_to(tmp_path / "round")
@@ -37,9 +34,7 @@ def test_a_link_of_the_user_is_walked_and_one_of_a_stranger_is_not(
 
 
 @pytest.mark.parametrize("part", ["above", "above/folder"])
-def test_a_folder_of_a_stranger_on_the_way_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
-) -> None:
+def test_a_folder_of_a_stranger_on_the_way_is_refused(tmp_path, monkeypatch, part):
     folder = own_folder(tmp_path / "above" / "folder")
     give_away(tmp_path / part, monkeypatch)
     with pytest.raises(Unsafe, match=rf"{tmp_path / part} belongs to user {STRANGER}, and this is user {os.geteuid()}"):
@@ -58,9 +53,7 @@ def test_a_folder_of_a_stranger_on_the_way_is_refused(
         ("above/folder", 0o755, True),
     ],
 )
-def test_a_folder_that_others_may_write_is_refused_with_the_fix(
-    tmp_path: Path, part: str, mode: int, is_safe: bool
-) -> None:
+def test_a_folder_that_others_may_write_is_refused_with_the_fix(tmp_path, part, mode, is_safe):
     folder = own_folder(tmp_path / "above" / "folder")
     (tmp_path / part).chmod(mode)
     if is_safe:
@@ -70,13 +63,13 @@ def test_a_folder_that_others_may_write_is_refused_with_the_fix(
         own_folder(folder)
 
 
-def test_a_file_on_the_way_is_named(tmp_path: Path) -> None:
+def test_a_file_on_the_way_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match=rf"{tmp_path / 'file'}"):
         own_folder(tmp_path / "file" / "x")
 
 
-def test_a_private_folder_is_the_processs_own_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_folder_is_the_processs_own_and_goes(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with private_folder() as made:
         assert made.parent == tmp_path
@@ -87,7 +80,7 @@ def test_a_private_folder_is_the_processs_own_and_goes(tmp_path: Path, monkeypat
         pass
 
 
-def test_a_file_is_the_users_own_if_nobody_else_may_write_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_the_users_own_if_nobody_else_may_write_it(tmp_path, monkeypatch):
     path = tmp_path / "x"
     path.touch(mode=0o600)
     file = open_plain(path, os.O_RDONLY)
@@ -103,9 +96,7 @@ def test_a_file_is_the_users_own_if_nobody_else_may_write_it(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("attack", ["link", "folder"])
-def test_workers_hold_cores_in_no_folder_that_a_stranger_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], attack: str
-) -> None:
+def test_workers_hold_cores_in_no_folder_that_a_stranger_made(tmp_path, monkeypatch, capsys, attack):
     """The folder of claims has a name that anybody can guess, in a folder where anybody may make it first."""
     held, trap, precious = tmp_path / "held", tmp_path / "trap", tmp_path / "precious"
     precious.write_text("of years")

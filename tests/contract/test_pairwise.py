@@ -1,10 +1,13 @@
-"""Products of which the quick suite runs pairs."""
+"""Products of which the quick suite runs pairs, and how many tests it may have."""
 
 import itertools
 
 import pytest
 
 from tests.support.pairwise import covering, diagonal, pairs_of, pairwise
+
+# Raise it for behaviours that nothing guarded before; a product is pairwise, and a test of the same branch goes.
+MOST_TESTS = 9700
 
 
 def everywhere(*names):
@@ -38,3 +41,9 @@ def test_a_diagonal_has_each_value():
     cases = diagonal({"a": "xyz", "b, c": {"one": (1, 2), "two": (3, 4)}}).args[1]
     assert len(cases) == 6
     assert [case.id for case in cases if not case.marks] == ["x-one", "y-two", "z-one"]
+
+
+def test_the_quick_suite_has_no_more_tests_than_it_may_have(request):
+    """Each worker collects all of them; a part of the suite says nothing."""
+    quick = [item for item in request.session.items if not any(map(item.get_closest_marker, ("long", "real")))]
+    assert len(quick) <= MOST_TESTS, f"{len(quick)} tests in make test; see CONTRIBUTING.md"

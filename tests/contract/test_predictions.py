@@ -62,14 +62,12 @@ def steps_of(batch_size: int, rows: int = 8, new: int = 400, alpha: float = ALPH
         ([0, 0, 0], [0, 0, 0], 3, 1.0, [0, 0, 0]),
     ],
 )
-def test_shorter_drafts_end_amid_longer_ones(
-    drafted: list[int], accepted: list[int], length: int, onward: float, expected: list[int]
-) -> None:
+def test_shorter_drafts_end_amid_longer_ones(drafted, accepted, length, onward, expected):
     found = shorten(np.array(drafted), np.array(accepted), 4, length, onward)
     assert [*found] == expected
 
 
-def test_the_steps_of_short_drafts_follow_from_those_of_long_ones() -> None:
+def test_the_steps_of_short_drafts_follow_from_those_of_long_ones():
     rates, rows = (0.2, 0.95), 6
     steps, _ = decoded(rates, LONGEST, 2, rows, 200)
     for length in (1, 2, 4):
@@ -83,7 +81,7 @@ def test_the_steps_of_short_drafts_follow_from_those_of_long_ones() -> None:
         assert 1 + np.minimum(steps.accepted, length).mean() < 0.95 * work.tokens
 
 
-def test_short_drafts_do_what_theory_says_of_them() -> None:
+def test_short_drafts_do_what_theory_says_of_them():
     steps = steps_of(1, rows=16)
     for length in range(1, LONGEST + 1):
         assert steps.work(length).tokens == pytest.approx(expected_tokens(ALPHA, length), rel=0.05)
@@ -93,7 +91,7 @@ def test_short_drafts_do_what_theory_says_of_them() -> None:
     assert abs(best(steps, FREE, range(1, LONGEST + 1)).length - optimal_gamma(ALPHA, FREE.drafting.level)) <= 1
 
 
-def test_rows_that_end_early_are_foreseen() -> None:
+def test_rows_that_end_early_are_foreseen():
     steps = steps_of(8, new=60)
     lengths = np.bincount(steps.request)
     assert steps.work(LONGEST).rows == pytest.approx(lengths.sum() / lengths.max(), rel=0.05)
@@ -123,7 +121,7 @@ PLAIN = Stats(
 NODES = WidthCurve.of_seconds([1, 2], [PASS, PASS + 1e-3])
 
 
-def test_two_runs_tell_what_any_length_costs() -> None:
+def test_two_runs_tell_what_any_length_costs():
     costs = Costs.of([Reading.of(PLAIN, simulated(length)) for length in (1, 8)], NODES, 1.0)
     steps = Work(TOKENS[4], 1.0, 5.0, 4.0)
     found = costs.parts(steps, Work(1.0, 1.0, 1.0, 0.0))
@@ -165,7 +163,7 @@ def spoiled(name: str, factor: float) -> tuple[Stats, Stats]:
         ("once", "a plain pass took 2.00 ms more than predicted"),
     ],
 )
-def test_a_part_that_is_wrong_by_itself_is_named(name: str, words: str) -> None:
+def test_a_part_that_is_wrong_by_itself_is_named(name, words):
     predicted = Parts.of(PLAIN, simulated(4))
     plain, stats = spoiled(name, 2.0)
     measured = Parts.of(plain, stats)
@@ -173,7 +171,7 @@ def test_a_part_that_is_wrong_by_itself_is_named(name: str, words: str) -> None:
     assert missing(measured, measured) == {}
 
 
-def test_parts_are_named_largest_first_until_little_is_left() -> None:
+def test_parts_are_named_largest_first_until_little_is_left():
     predicted = Parts(tokens=3.0, rows=1.0, drafting=0.5, scoring=1.5, rest=0.5, plain=0.5, once=1e-3)
     assert missing(predicted, replace(predicted, tokens=3.0 * (1 + CLOSE / 2))) == {}
     both = replace(predicted, tokens=2.0, drafting=1.0, rest=0.52)
@@ -188,7 +186,7 @@ def test_parts_are_named_largest_first_until_little_is_left() -> None:
     ]
 
 
-def test_times_are_compared_in_milliseconds_of_each_run() -> None:
+def test_times_are_compared_in_milliseconds_of_each_run():
     predicted = Parts(tokens=3.0, rows=1.0, drafting=0.5, scoring=1.5, rest=0.5, plain=0.5, once=1e-3)
     # Plain passes are slower and nothing else is: in plain passes all other times have shrunk.
     others = {name: getattr(predicted, name) / 2 for name in ("drafting", "scoring", "rest", "plain")}
@@ -220,7 +218,7 @@ def mended(predicted: Parts, measured: Parts, names: Iterable[str]) -> float:
 PARTS = [field.name for field in fields(Parts)]
 
 
-def test_a_prediction_with_its_named_parts_put_right_is_close() -> None:
+def test_a_prediction_with_its_named_parts_put_right_is_close():
     random, counts = np.random.default_rng(5), set()
     for _ in range(500):
         predicted, measured = random_parts(random), random_parts(random)
@@ -232,7 +230,7 @@ def test_a_prediction_with_its_named_parts_put_right_is_close() -> None:
     assert counts >= {0, 1, 2, 3}
 
 
-def test_the_obstacle_is_the_part_that_costs_too_much() -> None:
+def test_the_obstacle_is_the_part_that_costs_too_much():
     steps, lengths = steps_of(1, rows=4), range(1, LONGEST + 1)
     assert obstacle(steps, FREE, lengths) is None
     dear = replace(FREE, drafting=Line(fixed=5.0))
@@ -248,7 +246,7 @@ def test_the_obstacle_is_the_part_that_costs_too_much() -> None:
     assert "too few stand" in str(obstacle(steps_of(1, rows=2, new=100, alpha=0.01), FREE, lengths))
 
 
-def test_the_named_cure_pays_and_less_does_not() -> None:
+def test_the_named_cure_pays_and_less_does_not():
     random, counts = np.random.default_rng(7), set()
     for _ in range(1000):
         parts = random_parts(random)
@@ -273,7 +271,7 @@ def test_the_named_cure_pays_and_less_does_not() -> None:
     assert counts == {1, 2, 3}
 
 
-def test_what_free_drafts_lack_is_tokens_or_rows() -> None:
+def test_what_free_drafts_lack_is_tokens_or_rows():
     few = Parts(tokens=1.01, rows=1.0, drafting=0.5, scoring=1.0, rest=0.1, plain=0.1)
     assert in_the_way("drafts of 2", few) == "even free drafts of 2 yield 1.01 tokens a step: too few stand"
     rows = replace(few, tokens=2.0, rows=0.4)
@@ -289,7 +287,7 @@ def trees(siblings: float = 1.0, level: float = 0.1) -> Trees:
     return Trees([0.7, 0.4], siblings, [2, 8], even, even, [1.0, 5.0], [1.0, 0.5], costs, chains, plain)
 
 
-def test_trees_do_what_theory_says_of_them() -> None:
+def test_trees_do_what_theory_says_of_them():
     shape = Paths(Kary(2, 2).paths)
     work, tokens = trees().work(shape), expected_tree_tokens(shape, [0.7, 0.4])
     rows = 2 * (1 - 0.5 * (tokens - 1) / 4)
@@ -301,7 +299,7 @@ def test_trees_do_what_theory_says_of_them() -> None:
     assert _siblings(wide, 20.0) == 1
 
 
-def test_the_best_tree_is_shallow_where_levels_are_dear_and_a_chain_where_branching_is() -> None:
+def test_the_best_tree_is_shallow_where_levels_are_dear_and_a_chain_where_branching_is():
     cheap, dear = trees(level=0.0), trees(level=1.0)
     assert cheap.best(16, 8).branches
     assert dear.best(16, 8, branching=True).max_depth < cheap.best(16, 8).max_depth
@@ -310,5 +308,5 @@ def test_the_best_tree_is_shallow_where_levels_are_dear_and_a_chain_where_branch
     assert chains.best(16, 8, branching=True).branches
 
 
-def test_what_trees_tell_is_kept_as_json() -> None:
+def test_what_trees_tell_is_kept_as_json():
     assert Trees.from_dict(json.loads(json.dumps(asdict(trees())))) == trees()

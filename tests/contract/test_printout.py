@@ -35,7 +35,7 @@ def console(width: int) -> Console:
 
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
-def test_no_line_is_wider_than_the_terminal_and_no_word_is_lost(width: int, wide: bool) -> None:
+def test_no_line_is_wider_than_the_terminal_and_no_word_is_lost(width, wide):
     text = text_of(["A conclusion, " + "which goes on, " * 10, TABLE], console(width), wide)
     assert max(map(len, text.splitlines())) <= width
     shown = [cell for name in TABLE.visible_columns(wide) for cell in TABLE.cells(name)]
@@ -44,12 +44,12 @@ def test_no_line_is_wider_than_the_terminal_and_no_word_is_lost(width: int, wide
     assert ("--wide adds a, b, rate@k." in text) is not wide
 
 
-def test_paths_stay_whole_where_texts_are_wrapped() -> None:
+def test_paths_stay_whole_where_texts_are_wrapped():
     path = "/a/long/path/of/results" * 5
     assert text_of([f"A picture of many things, as ever: {path}"], console(60)).splitlines()[-1] == path
 
 
-def test_columns_that_do_not_fit_stand_below_with_what_names_the_rows() -> None:
+def test_columns_that_do_not_fit_stand_below_with_what_names_the_rows():
     groups = column_groups(TABLE, TABLE.names, 80)
     assert len(groups) > 1
     assert [group[0] for group in groups] == ["arm"] * len(groups)
@@ -60,12 +60,12 @@ def test_columns_that_do_not_fit_stand_below_with_what_names_the_rows() -> None:
     assert column_groups(twice, twice.names, 5) == [["task", "arm", "x"]]
 
 
-def test_a_heading_that_has_room_stands_on_one_line() -> None:
+def test_a_heading_that_has_room_stands_on_one_line():
     lines = text_of([Table("", [{"arm": "x", "compared with": "plain", "W": 1}])], console(80)).splitlines()
     assert [line.split() for line in lines if "with" in line] == [["arm", "compared", "with", "W"]]
 
 
-def test_cells_have_three_digits_and_columns_a_kind() -> None:
+def test_cells_have_three_digits_and_columns_a_kind():
     assert TABLE.cells("tokens/s") == ["6,222", "11,009"]
     assert TABLE.cells("rate@0") == ["-", "0.123"]
     kinds = {"arm": Kind.TEXT, "tokens/s": Kind.NUMBER, "all": Kind.INTERVAL, "says": Kind.LONG, "rate@0": Kind.NUMBER}
@@ -83,12 +83,12 @@ def test_cells_have_three_digits_and_columns_a_kind() -> None:
         ({"brief": tuple(ROWS[0])[:6]}, "must be 5 at most of the columns"),
     ],
 )
-def test_tables_that_make_no_sense_are_refused(change: dict[str, Any], words: str) -> None:
+def test_tables_that_make_no_sense_are_refused(change, words):
     with pytest.raises(ValueError, match=words):
         Table(**{"title": "Speed", "rows": ROWS, **change})
 
 
-def test_a_document_has_all_columns_after_what_they_mean() -> None:
+def test_a_document_has_all_columns_after_what_they_mean():
     text = markdown_of(["First.", TABLE])
     head, line, *rows = text.splitlines()[-4:]
     assert [name.strip() for name in head.strip("| ").split(" | ")] == list(ROWS[0])
@@ -97,14 +97,14 @@ def test_a_document_has_all_columns_after_what_they_mean() -> None:
     assert text.startswith("First.\n\n### Speed\n\nOne.\n\nTwo.\n\nColumns: a, b: of one kind of prompt; all: ")
 
 
-def test_where_output_is_no_terminal_it_is_plain_text_of_one_width(capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_output_is_no_terminal_it_is_plain_text_of_one_width(capsys):
     show(["Said.", TABLE])
     printed = capsys.readouterr().out
     assert printed.rstrip("\n") == text_of(["Said.", TABLE], console(WIDTH))
     assert "\x1b" not in printed
 
 
-def test_a_terminal_has_the_same_words_in_its_own_width(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_has_the_same_words_in_its_own_width(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -119,9 +119,7 @@ def test_a_terminal_has_the_same_words_in_its_own_width(monkeypatch: pytest.Monk
     assert [line.rstrip() for line in plain.splitlines()] == text_of(["Said.", TABLE], console(120)).splitlines()
 
 
-def test_the_environment_asks_for_a_document(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_environment_asks_for_a_document(monkeypatch, capsys):
     monkeypatch.setenv("SPECDEC_TABLES", "markdown")
     show([TABLE])
     assert capsys.readouterr().out == f"{markdown_of([TABLE])}\n"
@@ -130,7 +128,7 @@ def test_the_environment_asks_for_a_document(
         show([TABLE])
 
 
-def test_a_notebook_shows_it_with_everything_escaped() -> None:
+def test_a_notebook_shows_it_with_everything_escaped():
     shown = Table("<b>", [{"a": "<script>", "b": 1.5}], "1 < 2")._repr_html_()
     assert "<b>" not in shown
     assert "<script>" not in shown

@@ -1,8 +1,6 @@
 """Tables, intervals with the coverage they claim, provenance, and a picture that is one."""
 
 import platform
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,7 +35,7 @@ def test_a_processor_is_named_with_its_numbers(lines, name, tmp_path):
     assert processor(tmp_path / "info") == (name or platform.processor() or platform.machine())
 
 
-def test_paired_ratio_by_hand() -> None:
+def test_paired_ratio_by_hand():
     a, b = [2.0, 4.0, 6.0, 2.0, 2.0], [1.0, 2.5, 2.5, 1.0, 1.0]
     interval = paired_ratio(a, b, level=0.9)
     assert interval.value == 2.0
@@ -48,7 +46,7 @@ def test_paired_ratio_by_hand() -> None:
     assert interval.num_units == 5
 
 
-def test_pairing_removes_what_the_units_share() -> None:
+def test_pairing_removes_what_the_units_share():
     sizes = np.random.default_rng(0).uniform(1, 10, 20)
     interval = paired_ratio(3 * sizes, sizes)
     assert interval.low == pytest.approx(3.0)
@@ -59,7 +57,7 @@ def test_pairing_removes_what_the_units_share() -> None:
     ("method", "units", "slack"),
     [(paired_ratio, 6, 0.03), (paired_ratio, 15, 0.03), (bootstrap_ratio, 6, 0.05), (bootstrap_ratio, 40, 0.03)],
 )
-def test_coverage_of_the_intervals(method: Callable[..., Interval], units: int, slack: float) -> None:
+def test_coverage_of_the_intervals(method, units, slack):
     rng, covered, num_runs = np.random.default_rng(1), 0, 1000
     for _ in range(num_runs):
         size = rng.gamma(4.0, 1.0, units)
@@ -72,7 +70,7 @@ def test_coverage_of_the_intervals(method: Callable[..., Interval], units: int, 
 
 
 @pytest.mark.parametrize("method", [paired_ratio, bootstrap_ratio])
-def test_tokens_per_pass_have_either_interval_of_their_units(method: Callable[..., Interval]) -> None:
+def test_tokens_per_pass_have_either_interval_of_their_units(method):
     emitted, steps = [20, 31, 28, 44, 23, 90], [10, 11, 12, 13, 14, 15]
     counts = [{"num_emitted": e, "num_steps": s} for e, s in zip(emitted, steps, strict=True)]
     kinds = ["a", "a", "a", "a", "a", "b"]
@@ -96,14 +94,10 @@ def test_tokens_per_pass_have_either_interval_of_their_units(method: Callable[..
             "sure is faster than plain decoding on 5 prompts: end to end 1.25 [1.25, 1.25]; noisy is not told apart "
             "from it: ",
         ),
-        (
-            [0.1, 0.1, 0.1, 0.1, 3.0],
-            [2.5] * 5,
-            "No arm is told apart from plain decoding as faster on 5 prompts; ",
-        ),
+        ([0.1, 0.1, 0.1, 0.1, 3.0], [2.5] * 5, "No arm is told apart from plain decoding as faster on 5 prompts; "),
     ],
 )
-def test_the_conclusion_names_the_fastest_that_is_told_apart(noisy: list[float], sure: list[float], words: str) -> None:
+def test_the_conclusion_names_the_fastest_that_is_told_apart(noisy, sure, words):
     times = {"plain": [2.0] * 5, "noisy": noisy, "sure": sure}
     entries = [
         {
@@ -119,7 +113,7 @@ def test_the_conclusion_names_the_fastest_that_is_told_apart(noisy: list[float],
 
 
 @pytest.mark.parametrize("method", [paired_ratio, bootstrap_ratio])
-def test_few_units_have_no_interval(method: Callable[..., Interval]) -> None:
+def test_few_units_have_no_interval(method):
     for units in (1, 4):
         interval = method([3.0] * units, [2.0] * units)
         assert (interval.value, interval.low, interval.high) == (1.5, None, None)
@@ -128,7 +122,7 @@ def test_few_units_have_no_interval(method: Callable[..., Interval]) -> None:
     assert str(Interval(1.5, 1.25, 1.75, 4)) == "1.50 [1.25, 1.75]"
 
 
-def test_bounds_that_lie_far_apart_are_not_printed() -> None:
+def test_bounds_that_lie_far_apart_are_not_printed():
     times: Any = [[4.0, 4.1, 3.9, 4.0, 50.0], [4.0, 4.0, 4.0, 4.0, 4.0]]
     delta, bootstrap = (method(*times) for method in (paired_ratio, bootstrap_ratio))
     assert bootstrap.high > 4 * bootstrap.low
@@ -143,7 +137,7 @@ def test_bounds_that_lie_far_apart_are_not_printed() -> None:
     ]
 
 
-def test_the_bootstrap_is_wider_where_one_unit_rules() -> None:
+def test_the_bootstrap_is_wider_where_one_unit_rules():
     even: Any = bootstrap_ratio([3.9, 4.0, 4.1, 4.0, 4.0], [1.0] * 5)
     ruled: Any = bootstrap_ratio([1.0, 2.0, 3.0, 4.0, 50.0], [1.0, 1.0, 1.0, 1.0, 10.0])
     assert None not in (even.low, even.high, ruled.low, ruled.high)
@@ -152,7 +146,7 @@ def test_the_bootstrap_is_wider_where_one_unit_rules() -> None:
     assert bootstrap_ratio([3.9, 4.0, 4.1, 4.0, 4.0], [1.0] * 5) == even
 
 
-def test_a_verdict_needs_both_intervals() -> None:
+def test_a_verdict_needs_both_intervals():
     above, across, below = Interval(1.2, 1.1, 1.3, 9), Interval(1.2, 0.9, 1.5, 9), Interval(0.8, 0.7, 0.9, 9)
     assert verdict(above, above) == "faster"
     assert verdict(below, below) == "slower"
@@ -160,7 +154,7 @@ def test_a_verdict_needs_both_intervals() -> None:
         assert verdict(*pair) == "not told apart"
 
 
-def test_how_many_units_would_tell() -> None:
+def test_how_many_units_would_tell():
     width = 0.3
     interval = Interval(np.exp(0.1), float(np.exp(0.1 - width)), float(np.exp(0.1 + width)), 10)
     assert units_to_tell(interval) == 90
@@ -181,14 +175,12 @@ def test_how_many_units_would_tell() -> None:
         ([1.0], [1.0], 1.0, "level"),
     ],
 )
-def test_bad_pairs_are_refused(
-    method: Callable[..., Interval], a: list[float], b: list[float], level: float, message: str
-) -> None:
+def test_bad_pairs_are_refused(method, a, b, level, message):
     with pytest.raises(ValueError, match=message):
         method(a, b, level)
 
 
-def test_provenance_is_complete_and_plain() -> None:
+def test_provenance_is_complete_and_plain():
     import json
 
     facts = json.loads(json.dumps(provenance({"seed": 3, "dtype": torch.float32, "column": None})))
@@ -197,7 +189,7 @@ def test_provenance_is_complete_and_plain() -> None:
     assert {"commit", "device", "threads", "platform", "processor", "python", "time"} <= set(facts)
 
 
-def test_picture(tmp_path: Path) -> None:
+def test_picture(tmp_path):
     speedups = {"ngram": {"a": Interval(1.2, 1.1, 1.3, 9), "b": Interval(0.9, None, None, 1)}, "lookup": {}}
     speeds = {"decoding alone": {"ngram": speedups["ngram"]}, "end to end": speedups}
     picture(tmp_path / "p.png", speeds, {"plain": {"score": 3.0}, "ngram": {"score": 2.0, "propose": 0.5}})

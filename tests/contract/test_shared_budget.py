@@ -10,17 +10,7 @@ import torch
 
 from drafts import EarlyExit, Lookahead, PromptLookup, SmallTransformer
 from oracles import TabularLM
-from specdec import (
-    Calibration,
-    CostBudget,
-    Draft,
-    Kary,
-    Laws,
-    Needs,
-    SamplingParams,
-    SharedBudget,
-    SpeculativeDecoder,
-)
+from specdec import Calibration, CostBudget, Draft, Kary, Laws, Needs, SamplingParams, SharedBudget, SpeculativeDecoder
 from specdec.engine.shared_budget import cut
 from specdec.theory import WidthCurve
 from tests.reference.tables import random_table

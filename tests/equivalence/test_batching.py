@@ -7,6 +7,7 @@ from drafts.stateless import stateless
 from oracles.tabular import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from tests.reference.tables import random_table
+from tests.support.pairwise import diagonal
 from tests.support.sources import Chains, RandomTrees
 
 SIZE = 5
@@ -67,8 +68,7 @@ def test_output_does_not_depend_on_batch_size_or_order(source, rule, samplings):
     assert moved.tokens == [whole.tokens[i] for i in order]
 
 
-@all_sources
-@all_samplings
+@diagonal({"source, rule": SOURCES, "samplings": SAMPLINGS})
 def test_one_request_is_replayed_alone_with_its_seed(source, rule, samplings):
     decoder, params = SpeculativeDecoder(ORACLE, source, rule), params_of(samplings)
     whole = decoder.generate(PROMPTS, 14, params, seed=9, stop=STOP, batch_size=4, return_logprobs=True)

@@ -12,6 +12,7 @@ from specdec.grammars import Grammar
 from specdec.laws import Laws
 from specdec.sampling import BatchWarping
 from tests.support.grammars import LISTS, NESTED, WORDS, WRITTEN, Written, distance
+from tests.support.pairwise import pairwise
 
 PROMPT = [0, 1]
 PLAIN, ALL = {}, {"temperature": 0.8, "top_p": 0.85, "top_k": 4, "repetition_penalty": 1.3, "logit_bias": {2: 0.6}}
@@ -40,9 +41,7 @@ def off(case: Written, source: str, kernels: str | None, length: int = 4, **samp
     return distance(found, case.law(case.oracle(), PROMPT, length, **sampling))
 
 
-@pytest.mark.parametrize("kernels", [None, "reference"])
-@pytest.mark.parametrize("sampling", [PLAIN, ALL], ids=["plain", "all"])
-@pytest.mark.parametrize("source", SOURCES)
+@pairwise({"source": tuple(SOURCES), "sampling": {"plain": PLAIN, "all": ALL}, "kernels": (None, "reference")})
 def test_the_law_is_that_of_the_masked_oracle(source, sampling, kernels):
     assert off(WORDS, source, kernels, 3 if source in ("tree", "upwards") else 4, **sampling) < 1e-12
 

@@ -10,15 +10,7 @@ from oracles import TabularLM
 from specdec import Calibration, CostBudget, SamplingParams, SharedBudget, SpeculativeDecoder, Threshold
 from specdec.exactness import marginal_law, oracle_law, output_law, product_law, total_variation
 from tests.reference.tables import random_table
-from tests.support.budgets import (
-    A,
-    Crossed,
-    FastestLength,
-    LengthOfBatch,
-    MostAccepted,
-    OwnToken,
-    TableOfTotals,
-)
+from tests.support.budgets import A, Crossed, FastestLength, LengthOfBatch, MostAccepted, OwnToken, TableOfTotals
 from tests.support.models import tiny_transformer
 from tests.support.sources import Chains, RandomTrees
 

@@ -13,6 +13,7 @@ from oracles.native import NativeTransformer
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import OracleDefaults
 from tests.support.models import rough_view, tiny_transformer
+from tests.support.pairwise import chosen
 from tests.support.registry import SIX_IDS, WAYS
 
 SHAPE = {"num_layers": 3, "max_context": 128}
@@ -52,8 +53,11 @@ def run_both(decoders, prompts, seed: int, batch_size: int | None = None):
     return shared.stats
 
 
-@pytest.mark.parametrize("models", [EAGER, NATIVE], ids=["eager", "native"])
-@pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)
+# The quick part has every way, and each kind of them with both backends.
+@chosen(
+    {"make": WAYS, "models": {"eager": EAGER, "native": NATIVE}},
+    lambda way, backend: {way, (way.partition(": ")[0], backend)},
+)
 def test_a_hit_is_a_miss_and_so_is_what_comes_after_eviction(make, models):
     decoders = pair(models.layered, lambda: make(models), num_pages=16)
     needs = decoders[0].draft.needs

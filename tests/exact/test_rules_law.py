@@ -103,9 +103,7 @@ def test_rows_of_different_length_are_judged_as_they_are_alone(name):
     for length in range(4):
         rows = torch.nonzero(lengths == length).squeeze(1)
         short = Draft(
-            draft.tokens[rows, :length],
-            lengths[rows],
-            laws=Laws.from_probs(draft.node_laws[rows, :length].dense(3)),
+            draft.tokens[rows, :length], lengths[rows], laws=Laws.from_probs(draft.node_laws[rows, :length].dense(3))
         )
         alone = rule(short, probs[rows, : length + 1])
         assert torch.equal(together.stop_probs[rows, : length + 1], alone.stop_probs)

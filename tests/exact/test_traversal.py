@@ -11,14 +11,7 @@ from specdec.laws import Laws
 from specdec.verify import BlockVerification, MultiDraft, SampleAndMatch, Traversal
 from tests.reference.coins import traversal_stops
 from tests.reference.tables import random_table
-from tests.support.block_law import (
-    PROMPT,
-    Shape,
-    as_draft,
-    drafts_of,
-    expected_accepted,
-    target_probs,
-)
+from tests.support.block_law import PROMPT, Shape, as_draft, drafts_of, expected_accepted, target_probs
 from tests.support.rule_cases import CHAINS, TABLES, TREES, tables_for
 from tests.support.sources import SiblingTrees
 

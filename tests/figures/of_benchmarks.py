@@ -25,7 +25,7 @@ from oracles.factory.training import held_out
 from specdec import SamplingParams
 from tests.support.counting import letters
 from tests.support.hand_clock import HandClock, clock_of
-from tests.support.line_mutants import Differences, LineMutant, differences, together
+from tests.support.line_mutants import Differences, differences, line_mutants, together
 
 
 class _Engine:
@@ -352,104 +352,94 @@ def _both(one: Agreement) -> Any:
 
 
 STATISTICS = (overhead, serving, served_rows, decoded, drafted, reading, interleaved, compressed)
-MUTANTS = [
-    LineMutant(bench_engine.cost, "oracle.seconds = 0.0\n    while", "while", overhead, "step"),
-    LineMutant(bench_engine.cost, "- scored +", "- 2 * scored +", overhead, "request"),
-    LineMutant(bench_engine.cost, "/ (num_steps - 1)", "/ num_steps", overhead, "step"),
-    LineMutant(bench_engine.row, "cost.request for", "cost.step for", overhead, "row"),
-    LineMutant(bench_engine.row, "middle / 1e3 / at_eight", "low / 1e3 / at_eight", overhead, "row"),
-    LineMutant(
+MUTANTS = line_mutants(
+    (bench_engine.cost, "oracle.seconds = 0.0\n    while", "while", overhead, "step"),
+    (bench_engine.cost, "- scored +", "- 2 * scored +", overhead, "request"),
+    (bench_engine.cost, "/ (num_steps - 1)", "/ num_steps", overhead, "step"),
+    (bench_engine.row, "cost.request for", "cost.step for", overhead, "row"),
+    (bench_engine.row, "middle / 1e3 / at_eight", "low / 1e3 / at_eight", overhead, "row"),
+    (
         batching._note,
         "served.first.setdefault(request, elapsed)",
         "served.first[request] = elapsed",
         serving,
         "static, first",
     ),
-    LineMutant(
+    (
         batching._note,
         "served.latency[request] = elapsed",
         "served.latency.setdefault(request, elapsed)",
         serving,
         "static, latency",
     ),
-    LineMutant(batching._note, "len(requests) * int(emitted.min())", "int(emitted.min())", serving, "static, counts"),
-    LineMutant(serve, "info.requests + start", "info.requests", serving, "static, latency"),
-    LineMutant(serve, "began = time", "began = 0 * time", serving, "static, seconds"),
-    LineMutant(
-        row_of, "last.rows / last.calls / options.batch_size", "last.rows / last.calls / 8", served_rows, "rows in use"
-    ),
-    LineMutant(row_of, "statistics.median(speeds)", "max(speeds)", served_rows, "tokens/s"),
-    LineMutant(
+    (batching._note, "len(requests) * int(emitted.min())", "int(emitted.min())", serving, "static, counts"),
+    (serve, "info.requests + start", "info.requests", serving, "static, latency"),
+    (serve, "began = time", "began = 0 * time", serving, "static, seconds"),
+    (row_of, "last.rows / last.calls / options.batch_size", "last.rows / last.calls / 8", served_rows, "rows in use"),
+    (row_of, "statistics.median(speeds)", "max(speeds)", served_rows, "tokens/s"),
+    (
         row_of,
         '"latency s": float(np.median(latency))',
         '"latency s": float(np.mean(latency))',
         served_rows,
         "latency s",
     ),
-    LineMutant(row_of, "run.first.values()", "run.latency.values()", served_rows, "first s"),
-    LineMutant(row_of, '"tau": last.emitted / last.rows', '"tau": last.emitted / last.calls', served_rows, "tau"),
-    LineMutant(Timings.fastest, "min(ran", "max(ran", decoded, "native bfloat16, speed over transformers"),
-    LineMutant(decoding.rows, "spread(name).median", "spread(name).low", decoded, "native bfloat16, tokens/s"),
-    LineMutant(decoding.rows, "batch / measured", "1 / measured", decoded, "native bfloat16, tokens/s"),
-    LineMutant(
+    (row_of, "run.first.values()", "run.latency.values()", served_rows, "first s"),
+    (row_of, '"tau": last.emitted / last.rows', '"tau": last.emitted / last.calls', served_rows, "tau"),
+    (Timings.fastest, "min(ran", "max(ran", decoded, "native bfloat16, speed over transformers"),
+    (decoding.rows, "spread(name).median", "spread(name).low", decoded, "native bfloat16, tokens/s"),
+    (decoding.rows, "batch / measured", "1 / measured", decoded, "native bfloat16, tokens/s"),
+    (
         decoding.rows,
         "measured.ratio(peer, name)",
         "measured.ratio(name, peer)",
         decoded,
         "native bfloat16, speed over transformers",
     ),
-    LineMutant(
-        Timings.ratio, "a / b for a, b in pairs", "min(self.seconds[above]) / b for a, b in pairs", decoded, "goal"
-    ),
-    LineMutant(
-        Spread.of, "statistics.median(values)", "statistics.fmean(values)", decoded, "native bfloat16, median ms"
-    ),
-    LineMutant(
+    (Timings.ratio, "a / b for a, b in pairs", "min(self.seconds[above]) / b for a, b in pairs", decoded, "goal"),
+    (Spread.of, "statistics.median(values)", "statistics.fmean(values)", decoded, "native bfloat16, median ms"),
+    (
         benchmark_parts.Measured.time_row,
         "spread.median * 1e3",
         "spread.low * 1e3",
         decoded,
         "native bfloat16, median ms",
     ),
-    LineMutant(speculation.rows, 'f"{PLAIN}, {program}"', 'f"{PLAIN}, native bfloat16"', drafted, "over theirs"),
-    LineMutant(
-        speculation._fastest, "for storage in STORAGES", "for storage in STORAGES[:1]", drafted, "over transformers"
-    ),
-    LineMutant(
-        costs.rows, "measured.ratio(name, PASS)", "measured.ratio(name, STEP)", drafted, f"{STEP}, over a pass (c)"
-    ),
-    LineMutant(benchmark_passes.curve_rows, "names[min(widths)]", "names[widths[0]]", drafted, "curve"),
-    LineMutant(bandwidth.rows, "measured.ratio(reader, name)", "measured.ratio(name, reader)", reading, "share"),
-    LineMutant(bandwidth._fastest, "for name in READERS", "for name in [*READERS][:1]", reading, "share"),
-    LineMutant(rounds.measure, "shift = number % max(len(arms), 1)", "shift = 0", interleaved, "order"),
-    LineMutant(
+    (speculation.rows, 'f"{PLAIN}, {program}"', 'f"{PLAIN}, native bfloat16"', drafted, "over theirs"),
+    (speculation._fastest, "for storage in STORAGES", "for storage in STORAGES[:1]", drafted, "over transformers"),
+    (costs.rows, "measured.ratio(name, PASS)", "measured.ratio(name, STEP)", drafted, f"{STEP}, over a pass (c)"),
+    (benchmark_passes.curve_rows, "names[min(widths)]", "names[widths[0]]", drafted, "curve"),
+    (bandwidth.rows, "measured.ratio(reader, name)", "measured.ratio(name, reader)", reading, "share"),
+    (bandwidth._fastest, "for name in READERS", "for name in [*READERS][:1]", reading, "share"),
+    (rounds.measure, "shift = number % max(len(arms), 1)", "shift = 0", interleaved, "order"),
+    (
         rounds._compare,
         "min(agreement.get(arm.name, 1.0), float(equal.mean()))",
         "float(equal.mean())",
         interleaved,
         "agreement",
     ),
-    LineMutant(rounds.median_seconds, "times[1:]", "times", interleaved, "repeated"),
-    LineMutant(rounds.median_seconds, "statistics.median", "min", interleaved, "repeated"),
-    LineMutant(decoding.once, "seconds / units", "seconds", interleaved, "once"),
-    LineMutant(compression.xz_bits_per_byte, "/ len(data)", '/ len("".join(texts))', compressed, "texts: xz"),
-    LineMutant(held_out.bits_per_byte, "len(text.encode())", "len(text)", compressed, "texts: bits"),
-    LineMutant(held_out._windows, "stride if start else 0", "0", compressed, "texts: bits"),
-    LineMutant(ngrams.ngram_bits_per_byte, "len(text.encode())", "len(text)", compressed, "texts: n-grams"),
-    LineMutant(loops.loop_columns, "bool(mask.any())", "bool(mask.all())", compressed, "texts: loops"),
-    LineMutant(
+    (rounds.median_seconds, "times[1:]", "times", interleaved, "repeated"),
+    (rounds.median_seconds, "statistics.median", "min", interleaved, "repeated"),
+    (decoding.once, "seconds / units", "seconds", interleaved, "once"),
+    (compression.xz_bits_per_byte, "/ len(data)", '/ len("".join(texts))', compressed, "texts: xz"),
+    (held_out.bits_per_byte, "len(text.encode())", "len(text)", compressed, "texts: bits"),
+    (held_out._windows, "stride if start else 0", "0", compressed, "texts: bits"),
+    (ngrams.ngram_bits_per_byte, "len(text.encode())", "len(text)", compressed, "texts: n-grams"),
+    (loops.loop_columns, "bool(mask.any())", "bool(mask.all())", compressed, "texts: loops"),
+    (
         Agreement.between,
         "torch.minimum(target, draft)",
         "torch.maximum(target, draft)",
         compressed,
         "agreement: overlap",
     ),
-    LineMutant(
+    (
         Agreement.between,
         "functional.kl_div(draft, target,",
         "functional.kl_div(target, draft,",
         compressed,
         "agreement: divergence",
     ),
-    LineMutant(commands._columns, "greedy.all.share_same", "own.all.share_same", compressed, "texts: columns"),
-]
+    (commands._columns, "greedy.all.share_same", "own.all.share_same", compressed, "texts: columns"),
+)

@@ -16,7 +16,7 @@ from experiments.harness.recorded_runs import Costs
 from experiments.harness.run_outcome import Outcome
 from specdec.stats.report.intervals import Interval, bootstrap_ratio, paired_ratio
 from tests.support.hand_run import DRAFTED, Hand, HandRun, hand
-from tests.support.line_mutants import Differences, LineMutant, differences
+from tests.support.line_mutants import Differences, differences, line_mutants
 
 
 def _as_draws(made: Hand, answers: Sequence[int]) -> list[list[HandRun]]:
@@ -149,11 +149,7 @@ def checked() -> Differences:
 
 def told() -> Differences:
     """The conclusion of several arms: the surest, if the best is not told apart; the largest of all e-values."""
-    speedups = {
-        "a": Interval(2.0, 0.9, 4.0, 6),
-        "b": Interval(1.5, 1.2, 1.9, 6),
-        "c": Interval(1.25, 1.1, 1.4, 6),
-    }
+    speedups = {"a": Interval(2.0, 0.9, 4.0, 6), "b": Interval(1.5, 1.2, 1.9, 6), "c": Interval(1.25, 1.1, 1.4, 6)}
     e_values = {"a": 0.5, "b": 3.25, "c": None}
 
     def law(arm: str) -> Any:
@@ -267,49 +263,44 @@ def stated() -> Differences:
         "tokens": {"tokens": "tau 2.00 instead of 3.00"},
         "rows": {"rows": "0.50 of plain decoding's rows in flight instead of 1.00"},
         "less": {"scoring": "scoring took 5.00 ms a step less than predicted"},
-        "two": [
-            ("tokens", "tau 2.00 instead of 3.00"),
-            ("scoring", "scoring took 5.00 ms a step more than predicted"),
-        ],
+        "two": [("tokens", "tau 2.00 instead of 3.00"), ("scoring", "scoring took 5.00 ms a step more than predicted")],
     }
     return differences(found, expected)
 
 
 STATISTICS = (conversations, draws_by_rounds, checked, told, few_passes, stated)
-MUTANTS = [
-    LineMutant(Outcome.seconds, "sum(sum(", "max(sum(", conversations, "times"),
-    LineMutant(Outcome.clusters, 'entry.get("began", ', "(lambda _, own: own)(0, ", conversations, "times"),
-    LineMutant(Outcome.tokens_and_steps, "[sum(one[name]", "[max(one[name]", conversations, "tokens and steps"),
-    LineMutant(OutsideLoops.total, "sum(getattr", "max(getattr", conversations, "outside"),
-    LineMutant(Outcome._as_many, 'sum(arms[against]["stats"]', 'max(arms[against]["stats"]', conversations, "draws"),
-    LineMutant(
-        Outcome._as_many, 'sum(arms[name]["num_tokens"]', 'max(arms[name]["num_tokens"]', conversations, "draws"
-    ),
-    LineMutant(Outcome._as_many, "[(sum(own), sum(others))]", "[(max(own), sum(others))]", draws_by_rounds, "times"),
-    LineMutant(Outcome._as_many, "sum(prefill) / len(times)", "sum(prefill)", draws_by_rounds, "times"),
-    LineMutant(Outcome.by_rounds, "< FEWEST_UNITS", "<= FEWEST_UNITS", draws_by_rounds, "enough"),
-    LineMutant(Outcome.calibrations, " and one not in measured[:i]", "", checked, "calibrations"),
-    LineMutant(summary._checks, '{"identical": sum(passed)', '{"identical": len(passed)', checked, "identical"),
-    LineMutant(summary._checks, '{"sound": sum(passed)', '{"sound": len(passed)', checked, "draws"),
-    LineMutant(summary._summary_without_times, "sum(same)", "len(same)", checked, "identical"),
-    LineMutant(summary._summary_without_times, '"seconds" not in name and ', "", checked, "seconds"),
-    LineMutant(summary.work_rows, "drafted + scouts", "drafted", checked, "scouts"),
-    LineMutant(acceptance_columns.cut_steps, "emitted < accepted + 1", "emitted < accepted", checked, "cut"),
-    LineMutant(summary.conclusion, "sure = max(told", "sure = min(told", told, "first"),
-    LineMutant(summary.conclusion, "elif best in told:", "elif told:", told, "first"),
-    LineMutant(summary.agreement, "largest = max(", "largest = min(", told, "second"),
-    LineMutant(summary.speed_rows, "if len(outcome.kinds) > 1 else ()", "", told, "columns"),
-    LineMutant(summary._few, ">= FEWEST_UNITS", "> FEWEST_UNITS", told, "few"),
-    LineMutant(bootstrap_ratio, "n < FEWEST_UNITS", "n <= FEWEST_UNITS", told, "five units"),
-    LineMutant(Widening.of, "plain_like or own_like", "plain_like", few_passes, "own"),
-    LineMutant(Widening.of, ">= _ENOUGH", ">= 2", few_passes, "too few"),
-    LineMutant(Widening.of, "range(rows - 1, 0, -1)", "range(rows - 1, 1, -1)", few_passes, "fewer"),
-    LineMutant(Widening.of_one_row, "self.cost <= 1 or ", "", few_passes, "of one row"),
-    LineMutant(Costs.of, "len(found) < len(parts)", "False", stated, "wrong"),
-    LineMutant(recorded_runs._number, "0 <= value", "-9 <= value", stated, "wrong"),
-    LineMutant(advise_parts._absolute, "1e3 * parts.once * getattr", "1e3 * getattr", stated, "less"),
-    LineMutant(advise_parts._describe, "if measured > predicted", "if measured < predicted", stated, "less"),
-    LineMutant(missing, "key=distance", "key=lambda name: -distance(name)", stated, "two"),
-    LineMutant(missing, "> CLOSE", "> 0", stated, "close"),
-    LineMutant(advise_parts._gain, ' * parts["rows"]', "", stated, "rows"),
-]
+MUTANTS = line_mutants(
+    (Outcome.seconds, "sum(sum(", "max(sum(", conversations, "times"),
+    (Outcome.clusters, 'entry.get("began", ', "(lambda _, own: own)(0, ", conversations, "times"),
+    (Outcome.tokens_and_steps, "[sum(one[name]", "[max(one[name]", conversations, "tokens and steps"),
+    (OutsideLoops.total, "sum(getattr", "max(getattr", conversations, "outside"),
+    (Outcome._as_many, 'sum(arms[against]["stats"]', 'max(arms[against]["stats"]', conversations, "draws"),
+    (Outcome._as_many, 'sum(arms[name]["num_tokens"]', 'max(arms[name]["num_tokens"]', conversations, "draws"),
+    (Outcome._as_many, "[(sum(own), sum(others))]", "[(max(own), sum(others))]", draws_by_rounds, "times"),
+    (Outcome._as_many, "sum(prefill) / len(times)", "sum(prefill)", draws_by_rounds, "times"),
+    (Outcome.by_rounds, "< FEWEST_UNITS", "<= FEWEST_UNITS", draws_by_rounds, "enough"),
+    (Outcome.calibrations, " and one not in measured[:i]", "", checked, "calibrations"),
+    (summary._checks, '{"identical": sum(passed)', '{"identical": len(passed)', checked, "identical"),
+    (summary._checks, '{"sound": sum(passed)', '{"sound": len(passed)', checked, "draws"),
+    (summary._summary_without_times, "sum(same)", "len(same)", checked, "identical"),
+    (summary._summary_without_times, '"seconds" not in name and ', "", checked, "seconds"),
+    (summary.work_rows, "drafted + scouts", "drafted", checked, "scouts"),
+    (acceptance_columns.cut_steps, "emitted < accepted + 1", "emitted < accepted", checked, "cut"),
+    (summary.conclusion, "sure = max(told", "sure = min(told", told, "first"),
+    (summary.conclusion, "elif best in told:", "elif told:", told, "first"),
+    (summary.agreement, "largest = max(", "largest = min(", told, "second"),
+    (summary.speed_rows, "if len(outcome.kinds) > 1 else ()", "", told, "columns"),
+    (summary._few, ">= FEWEST_UNITS", "> FEWEST_UNITS", told, "few"),
+    (bootstrap_ratio, "n < FEWEST_UNITS", "n <= FEWEST_UNITS", told, "five units"),
+    (Widening.of, "plain_like or own_like", "plain_like", few_passes, "own"),
+    (Widening.of, ">= _ENOUGH", ">= 2", few_passes, "too few"),
+    (Widening.of, "range(rows - 1, 0, -1)", "range(rows - 1, 1, -1)", few_passes, "fewer"),
+    (Widening.of_one_row, "self.cost <= 1 or ", "", few_passes, "of one row"),
+    (Costs.of, "len(found) < len(parts)", "False", stated, "wrong"),
+    (recorded_runs._number, "0 <= value", "-9 <= value", stated, "wrong"),
+    (advise_parts._absolute, "1e3 * parts.once * getattr", "1e3 * getattr", stated, "less"),
+    (advise_parts._describe, "if measured > predicted", "if measured < predicted", stated, "less"),
+    (missing, "key=distance", "key=lambda name: -distance(name)", stated, "two"),
+    (missing, "> CLOSE", "> 0", stated, "close"),
+    (advise_parts._gain, ' * parts["rows"]', "", stated, "rows"),
+)

@@ -15,7 +15,7 @@ from specdec.stats.report.intervals import (
     units_to_tell,
     verdict,
 )
-from tests.support.line_mutants import Differences, LineMutant, differences
+from tests.support.line_mutants import Differences, differences, line_mutants
 
 # Six units, of which one is long and slow: both tails of the bootstrap differ.
 ABOVE, BELOW = [1.3, 2.9, 2.1, 9.0, 4.2, 0.8], [1.0, 2.0, 2.2, 3.5, 3.1, 1.1]
@@ -146,28 +146,28 @@ def decisions() -> Differences:
 
 
 STATISTICS = (bounds, changes, decisions)
-MUTANTS = [
-    LineMutant(bootstrap_ratio, "np.exp(-high * spread)", "np.exp(low * spread)", bounds, "bootstrap low"),
-    LineMutant(bootstrap_ratio, "np.exp(-low * spread)", "np.exp(high * spread)", bounds, "bootstrap high"),
-    LineMutant(bootstrap_ratio, "spreads[some]", "spread", bounds, "bootstrap low"),
-    LineMutant(bootstrap_ratio, "[0.5 - level / 2,", "[1 - level,", bounds, "bootstrap high"),
-    LineMutant(bootstrap_ratio, "if n < FEWEST_UNITS:", "if n < 4:", bounds, "few"),
-    LineMutant(paired_ratio, "0.5 + level / 2", "level", bounds, "delta"),
-    LineMutant(paired_ratio, "level / 2, n - 1)", "level / 2, n)", bounds, "delta"),
-    LineMutant(intervals._log_ratio_sd, "n / (n - 1)", "1", bounds, "delta"),
-    LineMutant(ratio_change, "/ a.sum() - (c", "/ a.sum() + (c", changes, "low"),
-    LineMutant(ratio_change, "float(c.sum() / d.sum()), float", "float(d.sum() / c.sum()), float", changes, "change"),
-    LineMutant(swap_p_value, "- np.log(bound)", "", changes, "p"),
-    LineMutant(swap_p_value, "weights / weights.sum() *", "", changes, "p"),
-    LineMutant(swap_p_value, "at_least = 1 + sum", "at_least = sum", changes, "p of many"),
-    LineMutant(swap_p_value, "(_SWAPS + 1)", "_SWAPS", changes, "p of many"),
-    LineMutant(intervals._random_swaps, "rng.integers(2,", "rng.integers(3,", changes, "p of many"),
-    LineMutant(ratio_change, "Interval(now / was, None", "Interval(now * was, None", changes, "few"),
-    LineMutant(verdict, "interval.low > 1", "interval.low >= 1", decisions, "at 1"),
-    LineMutant(verdict, "if all(interval.high", "if any(interval.high", decisions, "one is open"),
-    LineMutant(units_to_tell, "/ 2", "", decisions, "to tell"),
-    LineMutant(units_to_tell, "** 2", "", decisions, "to tell"),
-    LineMutant(units_to_tell, "max(*needed, intervals[0].num_units + 1)", "max(needed)", decisions, "one more"),
-    LineMutant(units_to_tell, "max(*needed", "min(*needed", decisions, "to tell"),
-    LineMutant(format_estimate, "high <= WIDEST_PRINTED * low", "high - low <= WIDEST_PRINTED", decisions, "wide"),
-]
+MUTANTS = line_mutants(
+    (bootstrap_ratio, "np.exp(-high * spread)", "np.exp(low * spread)", bounds, "bootstrap low"),
+    (bootstrap_ratio, "np.exp(-low * spread)", "np.exp(high * spread)", bounds, "bootstrap high"),
+    (bootstrap_ratio, "spreads[some]", "spread", bounds, "bootstrap low"),
+    (bootstrap_ratio, "[0.5 - level / 2,", "[1 - level,", bounds, "bootstrap high"),
+    (bootstrap_ratio, "if n < FEWEST_UNITS:", "if n < 4:", bounds, "few"),
+    (paired_ratio, "0.5 + level / 2", "level", bounds, "delta"),
+    (paired_ratio, "level / 2, n - 1)", "level / 2, n)", bounds, "delta"),
+    (intervals._log_ratio_sd, "n / (n - 1)", "1", bounds, "delta"),
+    (ratio_change, "/ a.sum() - (c", "/ a.sum() + (c", changes, "low"),
+    (ratio_change, "float(c.sum() / d.sum()), float", "float(d.sum() / c.sum()), float", changes, "change"),
+    (swap_p_value, "- np.log(bound)", "", changes, "p"),
+    (swap_p_value, "weights / weights.sum() *", "", changes, "p"),
+    (swap_p_value, "at_least = 1 + sum", "at_least = sum", changes, "p of many"),
+    (swap_p_value, "(_SWAPS + 1)", "_SWAPS", changes, "p of many"),
+    (intervals._random_swaps, "rng.integers(2,", "rng.integers(3,", changes, "p of many"),
+    (ratio_change, "Interval(now / was, None", "Interval(now * was, None", changes, "few"),
+    (verdict, "interval.low > 1", "interval.low >= 1", decisions, "at 1"),
+    (verdict, "if all(interval.high", "if any(interval.high", decisions, "one is open"),
+    (units_to_tell, "/ 2", "", decisions, "to tell"),
+    (units_to_tell, "** 2", "", decisions, "to tell"),
+    (units_to_tell, "max(*needed, intervals[0].num_units + 1)", "max(needed)", decisions, "one more"),
+    (units_to_tell, "max(*needed", "min(*needed", decisions, "to tell"),
+    (format_estimate, "high <= WIDEST_PRINTED * low", "high - low <= WIDEST_PRINTED", decisions, "wide"),
+)

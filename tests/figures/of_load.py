@@ -16,7 +16,7 @@ from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder, State, StepInfo
 from specdec.theory import WidthCurve
 from tests.support.hand_clock import HandClock, clock_of
-from tests.support.line_mutants import Differences, LineMutant, differences, together
+from tests.support.line_mutants import Differences, differences, line_mutants, together
 
 PROPOSE, VERIFY, COMMIT, PROMPT = 0.25, 0.125, 0.375, 4.0
 
@@ -292,58 +292,56 @@ def timed() -> Differences:
 
 
 STATISTICS = (simulated, latency, served_loads, foretold, compared, timed)
-MUTANTS = [
-    LineMutant(serving._let_in, "arrivals[num_arrived] <= now", "True", simulated, "seated"),
-    LineMutant(serve, "arrivals[num_arrived] - began", "0.5 * arrivals[num_arrived]", simulated, "seated"),
-    LineMutant(serving._Book.note, "dict.fromkeys(new, began)", "dict.fromkeys(new, ended)", simulated, "seated"),
-    LineMutant(serving._Book.note, "append(ended)", "append(began)", simulated, "times"),
-    LineMutant(serving._Book.note, "rows + drafted", "drafted", simulated, "steps"),
-    LineMutant(
-        serving._Book.note, "ended - began - sum(parts.values())", "0.0 * (ended - began)", simulated, "seconds"
-    ),
-    LineMutant(latencies.counted, "window.holds(request.arrival)", "True", latency, "row: TTFT P95"),
-    LineMutant(
+MUTANTS = line_mutants(
+    (serving._let_in, "arrivals[num_arrived] <= now", "True", simulated, "seated"),
+    (serve, "arrivals[num_arrived] - began", "0.5 * arrivals[num_arrived]", simulated, "seated"),
+    (serving._Book.note, "dict.fromkeys(new, began)", "dict.fromkeys(new, ended)", simulated, "seated"),
+    (serving._Book.note, "append(ended)", "append(began)", simulated, "times"),
+    (serving._Book.note, "rows + drafted", "drafted", simulated, "steps"),
+    (serving._Book.note, "ended - began - sum(parts.values())", "0.0 * (ended - began)", simulated, "seconds"),
+    (latencies.counted, "window.holds(request.arrival)", "True", latency, "row: TTFT P95"),
+    (
         latencies.ttft,
         "request.times[0] - request.arrival",
         "request.times[0] - request.seated",
         latency,
         "row: TTFT P95",
     ),
-    LineMutant(
+    (
         latencies.e2el,
         "request.times[-1] - request.arrival",
         "request.times[-1] - request.seated",
         latency,
         "row: E2EL P95",
     ),
-    LineMutant(latencies.tpot, "sum(request.counts) - 1", "len(request.counts) - 1", latency, "row: TPOT P50"),
-    LineMutant(latencies.itls, "after - before", "after - request.arrival", latency, "row: ITL P50"),
-    LineMutant(Window.holds, "self.begin <= time", "0.0 <= time", latency, "row: TTFT P95"),
-    LineMutant(latencies.goodput, "counted(served, window)", "served.requests", served_loads, "row: goodput"),
-    LineMutant(latencies.is_good, "all(", "any(", served_loads, "row: goodput"),
-    LineMutant(latencies.throughput, "if window.holds(time)", "if time", served_loads, "row: tokens/s"),
-    LineMutant(latencies.rows_in_use, "request.seated", "request.arrival", served_loads, "row: rows"),
-    LineMutant(Window.share, "min(end, self.end)", "end", served_loads, "row: rows"),
-    LineMutant(latencies.queue_growth, "min(request.seated, window.end)", "window.end", served_loads, "row: queue"),
-    LineMutant(latencies.queue_growth, "**3 / 12", "**2 / 12", served_loads, "row: queue"),
-    LineMutant(latencies.is_saturated, "SATURATED * arrived", "2.0 * arrived", served_loads, "queue: grows"),
-    LineMutant(latencies.is_saturated, "SATURATED * arrived", "0.0 * arrived", served_loads, "queue: ends"),
-    LineMutant(load_tables.throughput_row, "good / rate", "good", served_loads, "row: good"),
-    LineMutant(StepCosts.of, "if not step.seated", "if step.rows", foretold, "steps"),
-    LineMutant(StepCosts.of, '- step.seconds["score"]', "", foretold, "steps"),
-    LineMutant(Prediction.step_seconds, "* self.width_cost(rows)", "", foretold, "capacity"),
-    LineMutant(Prediction.width_cost, "np.interp(rows,", "np.interp(1,", foretold, "v"),
-    LineMutant(Prediction.capacity, "self.prefill + ", "", foretold, "capacity"),
-    LineMutant(Prediction.tpot, "rate >= self.capacity", "rate >= 9", foretold, "beyond"),
-    LineMutant(Prediction._token, "1 + others", "others", foretold, "tpot"),
-    LineMutant(Prediction._token, " / (1 - rate * self.prefill)", "", foretold, "tpot"),
-    LineMutant(load_predictions.prefill_seconds, "step.seated for step", "1 for step", foretold, "prefill"),
-    LineMutant(load_tables.prediction_row, "base / measured", "measured / base", compared, "row: over plain"),
-    LineMutant(load_tables.prediction_row, "foretold[PLAIN].tpot", "own.tpot", compared, "row: predicted ratio"),
-    LineMutant(load_tables._holds_to, "break", "continue", compared, "held: plain, holds to"),
-    LineMutant(load_tables.conclusions, " and not load.is_saturated", "", compared, "words: 1"),
-    LineMutant(load_tables._most_goodput, "max(goods", "min(goods", compared, "words: 0"),
-    LineMutant(load_tables._queues, "is not None", "is None", compared, "words: 3"),
-    LineMutant(measuring_loads.Loads._capacity, "/ tokens_of([served])", "", timed, "capacity"),
-    LineMutant(measuring_loads.Loads._capacity, "request.seated", "request.times[-1]", timed, "capacity"),
-]
+    (latencies.tpot, "sum(request.counts) - 1", "len(request.counts) - 1", latency, "row: TPOT P50"),
+    (latencies.itls, "after - before", "after - request.arrival", latency, "row: ITL P50"),
+    (Window.holds, "self.begin <= time", "0.0 <= time", latency, "row: TTFT P95"),
+    (latencies.goodput, "counted(served, window)", "served.requests", served_loads, "row: goodput"),
+    (latencies.is_good, "all(", "any(", served_loads, "row: goodput"),
+    (latencies.throughput, "if window.holds(time)", "if time", served_loads, "row: tokens/s"),
+    (latencies.rows_in_use, "request.seated", "request.arrival", served_loads, "row: rows"),
+    (Window.share, "min(end, self.end)", "end", served_loads, "row: rows"),
+    (latencies.queue_growth, "min(request.seated, window.end)", "window.end", served_loads, "row: queue"),
+    (latencies.queue_growth, "**3 / 12", "**2 / 12", served_loads, "row: queue"),
+    (latencies.is_saturated, "SATURATED * arrived", "2.0 * arrived", served_loads, "queue: grows"),
+    (latencies.is_saturated, "SATURATED * arrived", "0.0 * arrived", served_loads, "queue: ends"),
+    (load_tables.throughput_row, "good / rate", "good", served_loads, "row: good"),
+    (StepCosts.of, "if not step.seated", "if step.rows", foretold, "steps"),
+    (StepCosts.of, '- step.seconds["score"]', "", foretold, "steps"),
+    (Prediction.step_seconds, "* self.width_cost(rows)", "", foretold, "capacity"),
+    (Prediction.width_cost, "np.interp(rows,", "np.interp(1,", foretold, "v"),
+    (Prediction.capacity, "self.prefill + ", "", foretold, "capacity"),
+    (Prediction.tpot, "rate >= self.capacity", "rate >= 9", foretold, "beyond"),
+    (Prediction._token, "1 + others", "others", foretold, "tpot"),
+    (Prediction._token, " / (1 - rate * self.prefill)", "", foretold, "tpot"),
+    (load_predictions.prefill_seconds, "step.seated for step", "1 for step", foretold, "prefill"),
+    (load_tables.prediction_row, "base / measured", "measured / base", compared, "row: over plain"),
+    (load_tables.prediction_row, "foretold[PLAIN].tpot", "own.tpot", compared, "row: predicted ratio"),
+    (load_tables._holds_to, "break", "continue", compared, "held: plain, holds to"),
+    (load_tables.conclusions, " and not load.is_saturated", "", compared, "words: 1"),
+    (load_tables._most_goodput, "max(goods", "min(goods", compared, "words: 0"),
+    (load_tables._queues, "is not None", "is None", compared, "words: 3"),
+    (measuring_loads.Loads._capacity, "/ tokens_of([served])", "", timed, "capacity"),
+    (measuring_loads.Loads._capacity, "request.seated", "request.times[-1]", timed, "capacity"),
+)

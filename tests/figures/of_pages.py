@@ -29,7 +29,7 @@ from specdec.stats import Stats
 from specdec.stats.report.intervals import Interval, ratio_change
 from specdec.theory import WidthCurve
 from tests.support.hand_run import DRAFTED, Hand, HandArm, HandRun, hand, texts
-from tests.support.line_mutants import Differences, LineMutant, differences, together
+from tests.support.line_mutants import Differences, differences, line_mutants, together
 
 
 class _Asked(HandArm):
@@ -303,68 +303,52 @@ def crossed() -> Differences:
 
 
 STATISTICS = (order, reasons, drawn, guarded, needs, predicted, crossed)
-MUTANTS = [
-    LineMutant(_measure, "for arm in arms if first.problem is None else ():", "for arm in ():", order, "warm-up"),
-    LineMutant(harness.measure, "first = (unit.index + round_) % len(arms)", "first = 0", order, "measured"),
-    LineMutant(harness.measure, "(seed, number) for number", "(seed, 0) for number", order, "measured"),
-    LineMutant(harness.measure, "for round_ in range(repeats)", "for round_ in range(1)", order, "measured"),
-    LineMutant(why._cost, ' + why["other/T"]', "", reasons, "drafting"),
-    LineMutant(why.with_drafting, "factor * costs[1]", "factor", reasons, "twice as fast"),
-    LineMutant(
-        why._step,
-        'why["tau"] * why["rows"] / why["predicted"]',
-        'why["tau"] / why["predicted"]',
-        reasons,
-        "plain steps",
-    ),
-    LineMutant(why._affordable, 'why["predicted"] * _cost(why)', "_cost(why)", reasons, "some draft"),
-    LineMutant(
-        why._break_even, 'why["tau"] / why["predicted"]', 'why["tau"] / why["predicted"] ** 0.5', reasons, "needed"
-    ),
-    LineMutant(why._step, "with_drafting(why, 0.0)", "with_drafting(why, 0.1)", reasons, "faster drafts"),
-    LineMutant(length_tables.longest_of, " - 1", "", drawn, "lengths"),
-    LineMutant(length_tables.drafts_chains, "stats.num_drafted > 0", "True", drawn, "chains"),
-    LineMutant(
-        step_parts.predict, "parts.seconds(length, REST) / once", "parts.seconds(length, REST)", crossed, "predicted"
-    ),
-    LineMutant(length_tables.acceptance_for, "- tokens", "- 0.9 * tokens", reasons, "alpha"),
-    LineMutant(length_tables._nodes, " * stats.num_steps / stats.target_calls", "", drawn, "widths"),
-    LineMutant(length_tables._curve, "/ once", "/ 1.0", drawn, "costs"),
-    LineMutant(pictures._rates, "Point(place + 1,", "Point(place,", drawn, "rates"),
-    LineMutant(pictures.acceptance_histogram, "count / counts.total()", "count / len(counts)", drawn, "histogram"),
-    LineMutant(
-        figures_of,
-        "reference.outcome.times(arm), 1 - tolerance",
-        "reference.outcome.times(arm), 1.0",
-        guarded,
-        "speed",
-    ),
-    LineMutant(figures_of, "reference.outcome.times(arm)", "run.outcome.times(arm)", guarded, "speed"),
-    LineMutant(judge, "FALSE_ALARMS / len(figures)", "FALSE_ALARMS", guarded, "rate"),
-    LineMutant(judge, "1 - 2 * rate", "1 - rate", guarded, "rate"),
-    LineMutant(Finding.fell, "< self.figure.bound", "< 1.0", guarded, "fell"),
-    LineMutant(Finding.row, "(self.figure.new, self.figure.old)", "(self.figure.old, self.figure.new)", guarded, "row"),
-    LineMutant(benchmark_figures.with_costs, "float(row['tau']) * costs[PLAIN]", "costs[PLAIN]", needs, "cost"),
-    LineMutant(benchmark_figures.needs_of, "1 + propose / c", "1 + propose", needs, "dear"),
-    LineMutant(benchmark_figures.needs_of, "(1 + spare / propose)", "(1 + spare)", needs, "needs"),
-    LineMutant(benchmark_figures.needs_of, "total / even", "even / total", needs, "needs"),
-    LineMutant(
+MUTANTS = line_mutants(
+    (_measure, "for arm in arms if first.problem is None else ():", "for arm in ():", order, "warm-up"),
+    (harness.measure, "first = (unit.index + round_) % len(arms)", "first = 0", order, "measured"),
+    (harness.measure, "(seed, number) for number", "(seed, 0) for number", order, "measured"),
+    (harness.measure, "for round_ in range(repeats)", "for round_ in range(1)", order, "measured"),
+    (why._cost, ' + why["other/T"]', "", reasons, "drafting"),
+    (why.with_drafting, "factor * costs[1]", "factor", reasons, "twice as fast"),
+    (why._step, 'why["tau"] * why["rows"] / why["predicted"]', 'why["tau"] / why["predicted"]', reasons, "plain steps"),
+    (why._affordable, 'why["predicted"] * _cost(why)', "_cost(why)", reasons, "some draft"),
+    (why._break_even, 'why["tau"] / why["predicted"]', 'why["tau"] / why["predicted"] ** 0.5', reasons, "needed"),
+    (why._step, "with_drafting(why, 0.0)", "with_drafting(why, 0.1)", reasons, "faster drafts"),
+    (length_tables.longest_of, " - 1", "", drawn, "lengths"),
+    (length_tables.drafts_chains, "stats.num_drafted > 0", "True", drawn, "chains"),
+    (step_parts.predict, "parts.seconds(length, REST) / once", "parts.seconds(length, REST)", crossed, "predicted"),
+    (length_tables.acceptance_for, "- tokens", "- 0.9 * tokens", reasons, "alpha"),
+    (length_tables._nodes, " * stats.num_steps / stats.target_calls", "", drawn, "widths"),
+    (length_tables._curve, "/ once", "/ 1.0", drawn, "costs"),
+    (pictures._rates, "Point(place + 1,", "Point(place,", drawn, "rates"),
+    (pictures.acceptance_histogram, "count / counts.total()", "count / len(counts)", drawn, "histogram"),
+    (figures_of, "reference.outcome.times(arm), 1 - tolerance", "reference.outcome.times(arm), 1.0", guarded, "speed"),
+    (figures_of, "reference.outcome.times(arm)", "run.outcome.times(arm)", guarded, "speed"),
+    (judge, "FALSE_ALARMS / len(figures)", "FALSE_ALARMS", guarded, "rate"),
+    (judge, "1 - 2 * rate", "1 - rate", guarded, "rate"),
+    (Finding.fell, "< self.figure.bound", "< 1.0", guarded, "fell"),
+    (Finding.row, "(self.figure.new, self.figure.old)", "(self.figure.old, self.figure.new)", guarded, "row"),
+    (benchmark_figures.with_costs, "float(row['tau']) * costs[PLAIN]", "costs[PLAIN]", needs, "cost"),
+    (benchmark_figures.needs_of, "1 + propose / c", "1 + propose", needs, "dear"),
+    (benchmark_figures.needs_of, "(1 + spare / propose)", "(1 + spare)", needs, "needs"),
+    (benchmark_figures.needs_of, "total / even", "even / total", needs, "needs"),
+    (
         benchmark_figures.cells_of,
         "{**row, **rows.get(row[key], {})}",
         "{**rows.get(row[key], {}), **row}",
         needs,
         "cells",
     ),
-    LineMutant(Reading.of, "stats.num_drafted + stats.num_steps", "stats.num_drafted", predicted, "work: nodes"),
-    LineMutant(Reading.of, "stats.num_draft_passes / calls", "stats.num_drafted / calls", predicted, "work: levels"),
-    LineMutant(Line.at, "self.node * work.nodes", "self.node * work.rows", predicted, "fits: line"),
-    LineMutant(Costs.parts, "/ self.nodes.at(plain.rows)", "", predicted, "parts: scoring"),
-    LineMutant(Costs.parts, "work.rows / plain.rows", "1.0", predicted, "parts: rows"),
-    LineMutant(_fit, "np.ones(len(taken))", "taken", predicted, "fits: fit"),
-    LineMutant(step_parts.step_times, "== rows", ">= 1", crossed, "times"),
-    LineMutant(step_parts.step_times, "np.median(steps, axis=1)", "np.min(steps, axis=1)", crossed, "times"),
-    LineMutant(step_parts.predict, "* parts.seconds(0) / once", "", crossed, "predicted"),
-    LineMutant(step_parts.in_flight, " / (plain.num_steps / plain.target_calls)", "", crossed, "rows"),
-    LineMutant(step_parts.crossing, "(above - 1) / (above - below)", "above / (above + below)", crossed, "crossing"),
-    LineMutant(batch_sizes._row, '"v": costs(1 + length)', '"v": costs(length)', crossed, "v"),
-]
+    (Reading.of, "stats.num_drafted + stats.num_steps", "stats.num_drafted", predicted, "work: nodes"),
+    (Reading.of, "stats.num_draft_passes / calls", "stats.num_drafted / calls", predicted, "work: levels"),
+    (Line.at, "self.node * work.nodes", "self.node * work.rows", predicted, "fits: line"),
+    (Costs.parts, "/ self.nodes.at(plain.rows)", "", predicted, "parts: scoring"),
+    (Costs.parts, "work.rows / plain.rows", "1.0", predicted, "parts: rows"),
+    (_fit, "np.ones(len(taken))", "taken", predicted, "fits: fit"),
+    (step_parts.step_times, "== rows", ">= 1", crossed, "times"),
+    (step_parts.step_times, "np.median(steps, axis=1)", "np.min(steps, axis=1)", crossed, "times"),
+    (step_parts.predict, "* parts.seconds(0) / once", "", crossed, "predicted"),
+    (step_parts.in_flight, " / (plain.num_steps / plain.target_calls)", "", crossed, "rows"),
+    (step_parts.crossing, "(above - 1) / (above - below)", "above / (above + below)", crossed, "crossing"),
+    (batch_sizes._row, '"v": costs(1 + length)', '"v": costs(length)', crossed, "v"),
+)

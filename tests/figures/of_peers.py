@@ -24,7 +24,7 @@ from oracles.tabular import TabularLM
 from specdec import SamplingParams
 from specdec.prompts import NamedPrompt
 from tests.support.hand_clock import HandClock, clock_of
-from tests.support.line_mutants import Differences, LineMutant, differences
+from tests.support.line_mutants import Differences, differences, line_mutants
 
 ARGUMENTS = {
     "oracle": "code",
@@ -277,102 +277,92 @@ def benched() -> Differences:
 
 
 STATISTICS = (with_library, with_binding, benched)
-MUTANTS = [
-    LineMutant(
+MUTANTS = line_mutants(
+    (
         with_transformers._assistant_settings,
         "assistant_confidence_threshold = 0.0",
         "assistant_confidence_threshold = 0.4",
         with_library,
         "transformers:assisted",
     ),
-    LineMutant(
+    (
         with_transformers._assistant_settings,
         'arguments["small_transformer.num_draft_tokens"]',
         "1",
         with_library,
         "transformers:assisted-heuristic",
     ),
-    LineMutant(
+    (
         with_transformers._assistant_settings,
         "num_assistant_tokens_schedule = schedule",
         'num_assistant_tokens_schedule = "heuristic"',
         with_library,
         "transformers:assisted",
     ),
-    LineMutant(
+    (
         with_transformers._lookup,
         'arguments["prompt_lookup.num_draft_tokens"]',
         "1",
         with_library,
         "transformers:lookup",
     ),
-    LineMutant(
-        with_transformers._lookup, 'arguments["prompt_lookup.max_ngram"]', "1", with_library, "transformers:lookup"
-    ),
-    LineMutant(
-        with_transformers._load,
-        "dtype=oracle.dtype",
-        "dtype=torch.float64",
-        with_library,
-        "transformers",
-    ),
-    LineMutant(
+    (with_transformers._lookup, 'arguments["prompt_lookup.max_ngram"]', "1", with_library, "transformers:lookup"),
+    (with_transformers._load, "dtype=oracle.dtype", "dtype=torch.float64", with_library, "transformers"),
+    (
         with_transformers._load,
         "model.generation_config = type(model.generation_config)()",
         "pass",
         with_library,
         "transformers",
     ),
-    LineMutant(TransformersArm._generate, "max_new_tokens=new", "max_new_tokens=2 * new", with_library, "transformers"),
-    LineMutant(TransformersArm._generate, "do_sample=False", "do_sample=True", with_library, "transformers"),
-    LineMutant(TransformersArm._generate, "eos_token_id=ends, ", "", with_library, "transformers"),
-    LineMutant(
+    (TransformersArm._generate, "max_new_tokens=new", "max_new_tokens=2 * new", with_library, "transformers"),
+    (TransformersArm._generate, "do_sample=False", "do_sample=True", with_library, "transformers"),
+    (TransformersArm._generate, "eos_token_id=ends, ", "", with_library, "transformers"),
+    (
         TransformersArm.run,
         "[0] * (width - len(row)) + [1]",
         "[1] * (width - len(row)) + [1]",
         with_library,
         "transformers",
     ),
-    LineMutant(with_transformers._until_end, "row[: at + 1]", "row", with_library, "transformers, told"),
-    LineMutant(
+    (with_transformers._until_end, "row[: at + 1]", "row", with_library, "transformers, told"),
+    (
         TransformersArm.run,
         "seconds = time.perf_counter() - began",
         "seconds = 2 * (time.perf_counter() - began)",
         with_library,
         "transformers, told",
     ),
-    LineMutant(with_llama_cpp._load, "n_threads=threads", "n_threads=1", with_binding, "llama.cpp"),
-    LineMutant(with_llama_cpp._load, "n_threads_batch=threads", "n_threads_batch=1", with_binding, "llama.cpp"),
-    LineMutant(with_llama_cpp._load, "flash_attn=flash != 0", "flash_attn=False", with_binding, "llama.cpp:bfloat16"),
-    LineMutant(
+    (with_llama_cpp._load, "n_threads=threads", "n_threads=1", with_binding, "llama.cpp"),
+    (with_llama_cpp._load, "n_threads_batch=threads", "n_threads_batch=1", with_binding, "llama.cpp"),
+    (with_llama_cpp._load, "flash_attn=flash != 0", "flash_attn=False", with_binding, "llama.cpp:bfloat16"),
+    (
         with_llama_cpp._load,
         "LlamaPromptLookupDecoding(*lookup)",
         "LlamaPromptLookupDecoding(1, 1)",
         with_binding,
         "llama.cpp:lookup",
     ),
-    LineMutant(
+    (
         with_llama_cpp.llama_cpp_arm,
         "lengths if drafts else None",
         "lengths[::-1] if drafts else None",
         with_binding,
         "llama.cpp:lookup",
     ),
-    LineMutant(LlamaCppArm._row, "self._model.reset()", "pass", with_binding, "llama.cpp, resets"),
-    LineMutant(LlamaCppArm._row, "repeat_penalty=1.0", "repeat_penalty=1.1", with_binding, "llama.cpp, asked"),
-    LineMutant(
+    (LlamaCppArm._row, "self._model.reset()", "pass", with_binding, "llama.cpp, resets"),
+    (LlamaCppArm._row, "repeat_penalty=1.0", "repeat_penalty=1.1", with_binding, "llama.cpp, asked"),
+    (
         speculation.settings_of,
         "assistant_confidence_threshold = 0.0",
         "assistant_confidence_threshold = 0.4",
         benched,
         "draft",
     ),
-    LineMutant(speculation.settings_of, "num_assistant_tokens = DRAFTED", "num_assistant_tokens = 1", benched, "draft"),
-    LineMutant(
-        speculation.settings_of, '"max_matching_ngram_size": NGRAM', '"max_matching_ngram_size": 1', benched, "lookup"
-    ),
-    LineMutant(speculation._theirs, ", **settings)", ")", benched, "asked"),
-    LineMutant(decoding.generate, "do_sample=False", "do_sample=True", benched, "asked"),
-    LineMutant(LlamaCpp.set_threads, "number, number)", "1, number)", benched, "threads"),
-    LineMutant(Models.llama_cpp, "model.set_threads(torch.get_num_threads())", "pass", benched, "threads"),
-]
+    (speculation.settings_of, "num_assistant_tokens = DRAFTED", "num_assistant_tokens = 1", benched, "draft"),
+    (speculation.settings_of, '"max_matching_ngram_size": NGRAM', '"max_matching_ngram_size": 1', benched, "lookup"),
+    (speculation._theirs, ", **settings)", ")", benched, "asked"),
+    (decoding.generate, "do_sample=False", "do_sample=True", benched, "asked"),
+    (LlamaCpp.set_threads, "number, number)", "1, number)", benched, "threads"),
+    (Models.llama_cpp, "model.set_threads(torch.get_num_threads())", "pass", benched, "threads"),
+)

@@ -16,7 +16,7 @@ from specdec.drafting.lengths.schedules import Tracked, _TrackedSession
 from specdec.stats.calibration import Calibration, Monotone, _best_rate
 from specdec.theory import WidthCurve
 from tests.support.hand_clock import clock_of
-from tests.support.line_mutants import Differences, LineMutant, differences
+from tests.support.line_mutants import Differences, differences, line_mutants
 
 # Seconds of drafting, scoring, verdict and commit; drafted depth of each row; nodes of a row.
 TimedStep = tuple[tuple[float, float, float, float], Sequence[int], int]
@@ -179,31 +179,31 @@ def calibrations() -> Differences:
 
 
 STATISTICS = (calibrated_costs, timed_passes, thresholds, fates, calibrations)
-MUTANTS = [
-    LineMutant(_costs, "token / step", "token / float(np.median(plain.scoring))", calibrated_costs, "c"),
-    LineMutant(_steps, '("verify", 2), ', "", calibrated_costs, "v"),
-    LineMutant(_costs, "(drafted.scoring + drafted.rest)[some]", "drafted.scoring[some]", calibrated_costs, "v"),
-    LineMutant(_costs, "+ beyond * np.arange(len(more))", "", calibrated_costs, "v"),
-    LineMutant(_costs, "* np.median(plain.scoring)", "* step", calibrated_costs, "v"),
-    LineMutant(_steps, "== num_rows", ">= 1", calibrated_costs, "step"),
-    LineMutant(_steps, "np.maximum.at(made[3]", "np.add.at(made[3]", calibrated_costs, "c"),
-    LineMutant(pass_seconds, "np.median(seconds[1:], axis=0)", "seconds.min(axis=0)", timed_passes, "seconds"),
-    LineMutant(pass_seconds, "seconds[1:]", "seconds", timed_passes, "seconds"),
-    LineMutant(_TrackedSession.update, "<= own.target", "< own.target", thresholds, "tracked"),
-    LineMutant(_TrackedSession.update, "(1 - own.inertia) * pull", "pull", thresholds, "tracked"),
-    LineMutant(
+MUTANTS = line_mutants(
+    (_costs, "token / step", "token / float(np.median(plain.scoring))", calibrated_costs, "c"),
+    (_steps, '("verify", 2), ', "", calibrated_costs, "v"),
+    (_costs, "(drafted.scoring + drafted.rest)[some]", "drafted.scoring[some]", calibrated_costs, "v"),
+    (_costs, "+ beyond * np.arange(len(more))", "", calibrated_costs, "v"),
+    (_costs, "* np.median(plain.scoring)", "* step", calibrated_costs, "v"),
+    (_steps, "== num_rows", ">= 1", calibrated_costs, "step"),
+    (_steps, "np.maximum.at(made[3]", "np.add.at(made[3]", calibrated_costs, "c"),
+    (pass_seconds, "np.median(seconds[1:], axis=0)", "seconds.min(axis=0)", timed_passes, "seconds"),
+    (pass_seconds, "seconds[1:]", "seconds", timed_passes, "seconds"),
+    (_TrackedSession.update, "<= own.target", "< own.target", thresholds, "tracked"),
+    (_TrackedSession.update, "(1 - own.inertia) * pull", "pull", thresholds, "tracked"),
+    (
         _MarginalValueSession.values,
         "np.maximum(self.tokens[rows] / self.cost[rows], 1.0)",
         "self.tokens[rows] / self.cost[rows]",
         thresholds,
         "rate of a slow row",
     ),
-    LineMutant(_MarginalValueSession.update, "fate.accepted + 1, 0", "fate.accepted, 0", thresholds, "rate"),
-    LineMutant(Feedback.settle, " & (growth - 1 <= drafted)", "", fates, "known"),
-    LineMutant(Feedback.settle, "self._drafted[rows] = 0", "pass", fates, "without a draft"),
-    LineMutant(Feedback.settle, "np.clip(growth - 1,", "np.clip(growth,", fates, "accepted"),
-    LineMutant(Calibration.step_cost, "num_drafted + 1", "num_drafted", calibrations, "costs"),
-    LineMutant(Calibration.next_costs, ".min() for n", "[0] for n", calibrations, "next"),
-    LineMutant(Calibration.fit, "len(draft)) <= n for", "len(draft)) <= 9 for", calibrations, "acceptance"),
-    LineMutant(_best_rate, "1 + np.cumsum", "np.cumsum", calibrations, "rate"),
-]
+    (_MarginalValueSession.update, "fate.accepted + 1, 0", "fate.accepted, 0", thresholds, "rate"),
+    (Feedback.settle, " & (growth - 1 <= drafted)", "", fates, "known"),
+    (Feedback.settle, "self._drafted[rows] = 0", "pass", fates, "without a draft"),
+    (Feedback.settle, "np.clip(growth - 1,", "np.clip(growth,", fates, "accepted"),
+    (Calibration.step_cost, "num_drafted + 1", "num_drafted", calibrations, "costs"),
+    (Calibration.next_costs, ".min() for n", "[0] for n", calibrations, "next"),
+    (Calibration.fit, "len(draft)) <= n for", "len(draft)) <= 9 for", calibrations, "acceptance"),
+    (_best_rate, "1 + np.cumsum", "np.cumsum", calibrations, "rate"),
+)

@@ -23,7 +23,7 @@ from specdec.stats import Stats
 from specdec.stats.report.intervals import paired_ratio
 from specdec.theory import WidthCurve
 from tests.support.hand_run import DRAFTED, LONGEST, NEW, PEER, PHASES, Hand, HandRun, hand, run_of
-from tests.support.line_mutants import Differences, LineMutant, differences, together
+from tests.support.line_mutants import Differences, differences, line_mutants, together
 
 ARMS = (PLAIN, DRAFTED)
 
@@ -532,223 +532,183 @@ STATISTICS = (
     speeds, draws, rounds, draws_by_rounds, reasons, work, accepted, ragged, kept, widened, by_length, devices,
     worth, parts, sentences,
 )  # fmt: skip
-MUTANTS = [
-    LineMutant(Outcome.who, "in self.done if", "in self.done[:1] if", work, f"work: {DRAFTED}, judge"),
-    LineMutant(
+MUTANTS = line_mutants(
+    (Outcome.who, "in self.done if", "in self.done[:1] if", work, f"work: {DRAFTED}, judge"),
+    (
         Outcome.tokens_per_second,
         'entry["arms"][arm]["num_tokens"] * len(entry["arms"][arm]["seconds"])',
         'entry["arms"][arm]["num_tokens"]',
         speeds,
         f"{DRAFTED}, tokens/s",
     ),
-    LineMutant(
+    (
         Outcome.speedup_outside,
         "plain.seconds / plain.tokens * own.tokens",
         "plain.seconds",
         speeds,
         f"{DRAFTED}, no loops",
     ),
-    LineMutant(OutsideLoops.of, "not part.any()", "not part.all()", speeds, f"{DRAFTED}, no loops"),
-    LineMutant(OutsideLoops.of, "counts[outside].sum()", "counts.sum()", work, f"work: {DRAFTED}, no loops"),
-    LineMutant(Outcome.seconds, "sum(sum(", "sum(min(", speeds, f"{DRAFTED}, end to end"),
-    LineMutant(Outcome.seconds, "self.clusters(kind)", "self.clusters()", speeds, f"{DRAFTED}, chat"),
-    LineMutant(summary.speed_rows, "outcome.speedup(arm, kind)", "outcome.speedup(arm)", speeds, f"{DRAFTED}, code"),
-    LineMutant(run_outcome.check_cells, "{sum(passed)}", "{len(outcome.done) - 1}", speeds, f"{DRAFTED}, identical"),
-    LineMutant(Outcome._as_many, "before + (seconds - before) * more", "seconds * more", draws, "value"),
-    LineMutant(Outcome._as_many, "for name in (arm, against)", "for name in (against, arm)", draws, "end to end"),
-    LineMutant(
+    (OutsideLoops.of, "not part.any()", "not part.all()", speeds, f"{DRAFTED}, no loops"),
+    (OutsideLoops.of, "counts[outside].sum()", "counts.sum()", work, f"work: {DRAFTED}, no loops"),
+    (Outcome.seconds, "sum(sum(", "sum(min(", speeds, f"{DRAFTED}, end to end"),
+    (Outcome.seconds, "self.clusters(kind)", "self.clusters()", speeds, f"{DRAFTED}, chat"),
+    (summary.speed_rows, "outcome.speedup(arm, kind)", "outcome.speedup(arm)", speeds, f"{DRAFTED}, code"),
+    (run_outcome.check_cells, "{sum(passed)}", "{len(outcome.done) - 1}", speeds, f"{DRAFTED}, identical"),
+    (Outcome._as_many, "before + (seconds - before) * more", "seconds * more", draws, "value"),
+    (Outcome._as_many, "for name in (arm, against)", "for name in (against, arm)", draws, "end to end"),
+    (
         Outcome.decoding_speedup,
         "decoding_seconds(theirs) * ours.",
         "decoding_seconds(theirs) * theirs.",
         draws,
         "decoding alone",
     ),
-    LineMutant(Outcome.decoding_speedup, "seconds * more", "seconds", draws_by_rounds, "value"),
-    LineMutant(Outcome.decoding_speedup, "self.by_rounds and", "False and", rounds, "alone"),
-    LineMutant(Outcome.decoding_speedup, "for name in (against, arm))", "for name in (PLAIN, arm))", rounds, "cell"),
-    LineMutant(Outcome._decoding_rounds, 'if kind in (ALL, entry["kind"])', "", rounds, "chat"),
-    LineMutant(
-        run_outcome.speed_cells, "decoding_speedup(arm, kind, against)", "decoding_speedup(arm, kind)", rounds, "cell"
-    ),
-    LineMutant(decoding_time, ' - stats.seconds["prefill"]', "", reasons, f"{DRAFTED}, decoding alone"),
-    LineMutant(decoding_seconds, "stats.num_emitted", "stats.num_steps", draws, "back"),
-    LineMutant(Outcome.rounds, "sum(seconds)", "min(seconds)", rounds, "plain"),
-    LineMutant(Outcome.times, "return other, self._times(arm, kind)", "return [*other], other", rounds, "own"),
-    LineMutant(Outcome.speedup, "self.times(arm, kind, against)", "self.times(arm, kind)", rounds, "value"),
-    LineMutant(Outcome.by_rounds, "< FEWEST_UNITS", "< 3", rounds, "plain"),
-    LineMutant(summary.against_rows, "ALL, against, method", "ALL, PLAIN, method", rounds, "verdict"),
-    LineMutant(summary.against_rows, 'if found == "not told apart" else None', "", rounds, "to tell"),
-    LineMutant(
-        reason,
-        'plain.seconds_per_call("score")',
-        'stats.seconds_per_call("score")',
-        reasons,
-        f"{DRAFTED}, T ms",
-    ),
-    LineMutant(
+    (Outcome.decoding_speedup, "seconds * more", "seconds", draws_by_rounds, "value"),
+    (Outcome.decoding_speedup, "self.by_rounds and", "False and", rounds, "alone"),
+    (Outcome.decoding_speedup, "for name in (against, arm))", "for name in (PLAIN, arm))", rounds, "cell"),
+    (Outcome._decoding_rounds, 'if kind in (ALL, entry["kind"])', "", rounds, "chat"),
+    (run_outcome.speed_cells, "decoding_speedup(arm, kind, against)", "decoding_speedup(arm, kind)", rounds, "cell"),
+    (decoding_time, ' - stats.seconds["prefill"]', "", reasons, f"{DRAFTED}, decoding alone"),
+    (decoding_seconds, "stats.num_emitted", "stats.num_steps", draws, "back"),
+    (Outcome.rounds, "sum(seconds)", "min(seconds)", rounds, "plain"),
+    (Outcome.times, "return other, self._times(arm, kind)", "return [*other], other", rounds, "own"),
+    (Outcome.speedup, "self.times(arm, kind, against)", "self.times(arm, kind)", rounds, "value"),
+    (Outcome.by_rounds, "< FEWEST_UNITS", "< 3", rounds, "plain"),
+    (summary.against_rows, "ALL, against, method", "ALL, PLAIN, method", rounds, "verdict"),
+    (summary.against_rows, 'if found == "not told apart" else None', "", rounds, "to tell"),
+    (reason, 'plain.seconds_per_call("score")', 'stats.seconds_per_call("score")', reasons, f"{DRAFTED}, T ms"),
+    (
         reason,
         "stats.num_scored_nodes / stats.target_calls",
         "stats.num_scored_nodes / stats.num_steps",
         reasons,
         f"{DRAFTED}, nodes",
     ),
-    LineMutant(reason, "tokens=expected", "tokens=expected, rows=1.0", reasons, f"{DRAFTED}, from alpha"),
-    LineMutant(Stats.draft_cost_ratio, "self.num_draft_passes", "self.num_drafted", reasons, f"{DRAFTED}, c"),
-    LineMutant(
-        Stats.block_efficiency_full, "self.num_emitted_full", "self.num_emitted", reasons, f"{DRAFTED}, tau full"
-    ),
-    LineMutant(
-        Stats.acceptance_rate,
-        "self.num_accepted + self.num_recovered",
-        "self.num_drafted",
-        reasons,
-        f"{DRAFTED}, alpha",
-    ),
-    LineMutant(
-        Stats.theoretical_block_efficiency, "self.num_steps", "self.target_calls", reasons, f"{DRAFTED}, from alpha"
-    ),
-    LineMutant(Stats.seconds_per_call, "self.target_calls", "self.num_steps", parts, "once"),
-    LineMutant(Parts.of, "(plain.num_steps / plain.target_calls)", "plain.num_requests", parts, "rows"),
-    LineMutant(
+    (reason, "tokens=expected", "tokens=expected, rows=1.0", reasons, f"{DRAFTED}, from alpha"),
+    (Stats.draft_cost_ratio, "self.num_draft_passes", "self.num_drafted", reasons, f"{DRAFTED}, c"),
+    (Stats.block_efficiency_full, "self.num_emitted_full", "self.num_emitted", reasons, f"{DRAFTED}, tau full"),
+    (Stats.acceptance_rate, "self.num_accepted + self.num_recovered", "self.num_drafted", reasons, f"{DRAFTED}, alpha"),
+    (Stats.theoretical_block_efficiency, "self.num_steps", "self.target_calls", reasons, f"{DRAFTED}, from alpha"),
+    (Stats.seconds_per_call, "self.target_calls", "self.num_steps", parts, "once"),
+    (Parts.of, "(plain.num_steps / plain.target_calls)", "plain.num_requests", parts, "rows"),
+    (
         Parts.of,
         '(stats.seconds_per_call("verify", "commit", "other")',
         '(stats.seconds_per_call("verify", "commit")',
         parts,
         "rest",
     ),
-    LineMutant(
-        Parts.of, 'plain.seconds_per_call("propose", "verify"', 'plain.seconds_per_call("verify"', parts, "plain"
-    ),
-    LineMutant(Parts.of, '(stats.seconds_per_call("propose")', '(plain.seconds_per_call("propose")', parts, "drafting"),
-    LineMutant(Parts.speedup, " * (1 + self.plain)", "", reasons, f"{PLAIN}, predicted"),
-    LineMutant(Parts.speedup, "self.tokens * self.rows", "self.tokens", reasons, f"{DRAFTED}, predicted"),
-    LineMutant(summary.phase_times, "stats.num_emitted", "stats.num_steps", work, f"{DRAFTED}: score"),
-    LineMutant(
+    (Parts.of, 'plain.seconds_per_call("propose", "verify"', 'plain.seconds_per_call("verify"', parts, "plain"),
+    (Parts.of, '(stats.seconds_per_call("propose")', '(plain.seconds_per_call("propose")', parts, "drafting"),
+    (Parts.speedup, " * (1 + self.plain)", "", reasons, f"{PLAIN}, predicted"),
+    (Parts.speedup, "self.tokens * self.rows", "self.tokens", reasons, f"{DRAFTED}, predicted"),
+    (summary.phase_times, "stats.num_emitted", "stats.num_steps", work, f"{DRAFTED}: score"),
+    (
         summary.work_rows,
         "stats.num_drafted / stats.num_steps",
         "stats.num_drafted / stats.num_emitted",
         work,
         f"work: {DRAFTED}, drafted",
     ),
-    LineMutant(
+    (
         Outcome.tokens_and_steps,
         '("num_emitted", "num_steps")',
         '("num_emitted", "target_calls")',
         ragged,
         "tokens and steps",
     ),
-    LineMutant(Stats.block_efficiency, "self.num_steps", "self.target_calls", ragged, "accept_len"),
-    LineMutant(acceptance_columns._row, "/ num_answers", "/ len(outcome.done)", ragged, "tokens/answer"),
-    LineMutant(
+    (Stats.block_efficiency, "self.num_steps", "self.target_calls", ragged, "accept_len"),
+    (acceptance_columns._row, "/ num_answers", "/ len(outcome.done)", ragged, "tokens/answer"),
+    (
         acceptance_columns._row,
         "stats.num_drafted / stats.num_steps",
         "stats.num_drafted / stats.target_calls",
         ragged,
         "proposed",
     ),
-    LineMutant(
-        acceptance_columns._row, "sum(stats.steps_by_depth[1:])", "sum(stats.steps_by_depth)", ragged, "drafts of plain"
-    ),
-    LineMutant(acceptance_columns._row, "survival.get(k + 1)", "survival.get(k)", accepted, "accept_rate@1"),
-    LineMutant(acceptance_columns._row, "conditional.get(k + 1)", "survival.get(k + 1)", accepted, "cond_accept@1"),
-    LineMutant(acceptance_columns.ends_of, "rounds[0]", "[*rounds[0], *rounds[-1]]", accepted, "ends"),
-    LineMutant(Stats.survival_by_position, "steps_by_depth[i:]", "steps_by_depth[i - 1:]", accepted, "accept_rate@0"),
-    LineMutant(
-        Stats.verify_rate, "self.num_accepted + self.num_steps, ", "self.num_accepted, ", accepted, "verify_rate"
-    ),
-    LineMutant(
-        Stats.time_to_first_token, "self.num_first_tokens", "self.num_steps", kept, "drafted: time_to_first_token"
-    ),
-    LineMutant(
+    (acceptance_columns._row, "sum(stats.steps_by_depth[1:])", "sum(stats.steps_by_depth)", ragged, "drafts of plain"),
+    (acceptance_columns._row, "survival.get(k + 1)", "survival.get(k)", accepted, "accept_rate@1"),
+    (acceptance_columns._row, "conditional.get(k + 1)", "survival.get(k + 1)", accepted, "cond_accept@1"),
+    (acceptance_columns.ends_of, "rounds[0]", "[*rounds[0], *rounds[-1]]", accepted, "ends"),
+    (Stats.survival_by_position, "steps_by_depth[i:]", "steps_by_depth[i - 1:]", accepted, "accept_rate@0"),
+    (Stats.verify_rate, "self.num_accepted + self.num_steps, ", "self.num_accepted, ", accepted, "verify_rate"),
+    (Stats.time_to_first_token, "self.num_first_tokens", "self.num_steps", kept, "drafted: time_to_first_token"),
+    (
         harness._arm_entry,
         "[run.seconds for run in runs]",
         "[min(run.seconds for run in runs)] * len(runs)",
         kept,
         "drafted: tokens_per_second",
     ),
-    LineMutant(harness._arm_entry, "pool(stats).as_dict()", "stats[0].as_dict()", kept, "drafted: time_to_first_token"),
-    LineMutant(widening._passes, "rows * records", "records", widened, "passes"),
-    LineMutant(
-        Widening.of, "key=lambda shape: len(passes[shape])", "key=lambda shape: shape[1]", widened, "most frequent"
-    ),
-    LineMutant(Widening.of, "(ones if plain_like else passes)[rows, 1]", "ones[1, 1]", widened, "cost"),
-    LineMutant(
-        Widening.of,
-        "median(several) / median(single)",
-        "median(passes[rows, nodes]) / median(single)",
-        widened,
-        "fewer",
-    ),
-    LineMutant(
-        Widening.of_one_row, "(self.rows * (self.nodes - self.cost))", "(self.nodes - self.cost)", widened, "of one row"
-    ),
-    LineMutant(lengths.tables_of, "outcome.stats(PLAIN, length)", "outcome.stats(PLAIN)", by_length, "chat, T ms"),
-    LineMutant(
+    (harness._arm_entry, "pool(stats).as_dict()", "stats[0].as_dict()", kept, "drafted: time_to_first_token"),
+    (widening._passes, "rows * records", "records", widened, "passes"),
+    (Widening.of, "key=lambda shape: len(passes[shape])", "key=lambda shape: shape[1]", widened, "most frequent"),
+    (Widening.of, "(ones if plain_like else passes)[rows, 1]", "ones[1, 1]", widened, "cost"),
+    (Widening.of, "median(several) / median(single)", "median(passes[rows, nodes]) / median(single)", widened, "fewer"),
+    (Widening.of_one_row, "(self.rows * (self.nodes - self.cost))", "(self.nodes - self.cost)", widened, "of one row"),
+    (lengths.tables_of, "outcome.stats(PLAIN, length)", "outcome.stats(PLAIN)", by_length, "chat, T ms"),
+    (
         lengths.tables_of,
         "outcome.block_efficiency(arm, length)",
         "outcome.block_efficiency(arm)",
         by_length,
         "chat, tau",
     ),
-    LineMutant(
+    (
         DeviceWork.of,
         '(counts["downloads"] + counts.get("captures", 0))',
         'counts["downloads"]',
         devices,
         "device: waits",
     ),
-    LineMutant(
+    (
         DeviceWork.of,
         'stats.total_seconds - stats.seconds.get("prefill", 0.0)',
         "stats.total_seconds",
         devices,
         "device: idle",
     ),
-    LineMutant(DeviceWork.of, "(padded + ragged)", "padded", devices, "device: of rows"),
-    LineMutant(
+    (DeviceWork.of, "(padded + ragged)", "padded", devices, "device: of rows"),
+    (
         DeviceWork.of,
         'counts["passes_in_graphs"] / passes',
         'counts["passes_outside"] / passes',
         devices,
         "device: in graphs",
     ),
-    LineMutant(
+    (
         stage_columns.stage_rows,
         'stage["emitted"] / max(stage["steps"], 1)',
         'stage["emitted"] / max(stage["passes"], 1)',
         devices,
         "stage: tokens/step",
     ),
-    LineMutant(
+    (
         stage_columns.stage_rows,
         '1e3 * stage["seconds"] / ',
         '1e3 * (stage["seconds"] + stage["inner_seconds"]) / ',
         devices,
         "stage: ms/pass",
     ),
-    LineMutant(Costs.speedup, "tau * rows", "tau", worth, "drafted: speed-up"),
-    LineMutant(
-        Costs.speedup, 'self.draft.get(arm, self.draft.get(""))', 'self.draft.get("", 0.0)', worth, "drafted: c"
-    ),
-    LineMutant(Costs.speedup, "0.0 if arm == PLAIN else ", "", worth, "plain: c"),
-    LineMutant(
-        recorded_runs._passes_per_step, "stats.num_draft_passes", "stats.num_drafted", worth, "drafted: drafted"
-    ),
-    LineMutant(
+    (Costs.speedup, "tau * rows", "tau", worth, "drafted: speed-up"),
+    (Costs.speedup, 'self.draft.get(arm, self.draft.get(""))', 'self.draft.get("", 0.0)', worth, "drafted: c"),
+    (Costs.speedup, "0.0 if arm == PLAIN else ", "", worth, "plain: c"),
+    (recorded_runs._passes_per_step, "stats.num_draft_passes", "stats.num_drafted", worth, "drafted: drafted"),
+    (
         summary.conclusion,
         "key=lambda arm: speedups[arm].value)\n    told",
         "key=lambda arm: -speedups[arm].value)\n    told",
         sentences,
         "of several",
     ),
-    LineMutant(summary.against_rows, "verdict(delta, bootstrap)", "verdict(delta)", sentences, "verdict"),
-    LineMutant(
+    (summary.against_rows, "verdict(delta, bootstrap)", "verdict(delta)", sentences, "verdict"),
+    (
         summary.conclusion,
         "verdict(speedups[arm], outcome.speedup(arm, method=bootstrap_ratio))",
         "verdict(speedups[arm])",
         sentences,
         "undecided",
     ),
-    LineMutant(summary.heading_of, "(memory.cache_bytes or 0)", "(memory.weight_bytes or 0)", sentences, "sizes"),
-    LineMutant(summary.agreement, "{sum(passed)} of", "{len(passed)} of", sentences, "no agreement"),
-]
+    (summary.heading_of, "(memory.cache_bytes or 0)", "(memory.weight_bytes or 0)", sentences, "sizes"),
+    (summary.agreement, "{sum(passed)} of", "{len(passed)} of", sentences, "no agreement"),
+)

@@ -19,7 +19,7 @@ from specdec.stats import Stats, StatsRecorder, pool
 from specdec.stats.reduction import Reduction
 from tests.support.hand_run import DRAFTED, PHASES, hand, run_of, stats_of, texts
 from tests.support.hand_steps import chain_step
-from tests.support.line_mutants import Differences, LineMutant, differences, together
+from tests.support.line_mutants import Differences, differences, line_mutants, together
 
 
 def requests() -> Differences:
@@ -197,57 +197,43 @@ def advice() -> Differences:
 
 
 STATISTICS = (requests, prefills, counts, records, advice)
-MUTANTS = [
-    LineMutant(StatsRecorder._prefill_shares, "taken / len(requests)", "taken", requests, "request 0: prefill"),
-    LineMutant(StatsRecorder._requests, "share * sum(seconds.values())", "share", requests, "request 1: other"),
-    LineMutant(
-        StatsRecorder._first_tokens, '[trace.columns["step"][at]]', "[at]", requests, "request 1: first_token_seconds"
-    ),
-    LineMutant(
+MUTANTS = line_mutants(
+    (StatsRecorder._prefill_shares, "taken / len(requests)", "taken", requests, "request 0: prefill"),
+    (StatsRecorder._requests, "share * sum(seconds.values())", "share", requests, "request 1: other"),
+    (StatsRecorder._first_tokens, '[trace.columns["step"][at]]', "[at]", requests, "request 1: first_token_seconds"),
+    (
         StatsRecorder._requests,
         'reduction.sum(columns["num_nodes"])',
         'reduction.sum(columns["num_drafted"] + 1)',
         requests,
         "request 1: num_scored_nodes",
     ),
-    LineMutant(
+    (
         Reduction.sum,
         "np.float64 else sums.astype",
         "np.float64 else sums[::-1].astype",
         requests,
         "request 0: num_emitted",
     ),
-    LineMutant(
+    (
         StatsRecorder._run,
         'trace.steps["draft_depth"].sum()',
         'trace.columns["draft_depth"].sum()',
         counts,
         "draft passes",
     ),
-    LineMutant(
-        StatsRecorder._run,
-        'trace.steps["num_nodes"].sum()',
-        'trace.columns["num_nodes"].sum()',
-        counts,
-        "scored",
-    ),
-    LineMutant(StatsRecorder._run, "sum(seconds for seconds", "max(seconds for seconds", prefills, "seconds"),
-    LineMutant(StatsRecorder._run, "sum(calls for _", "max(calls for _", prefills, "calls"),
-    LineMutant(StatsRecorder._run, "int((~np.isnan(first)).sum())", "len(self.infos) - 1", prefills, "first"),
-    LineMutant(pool, "max((b for b", "min((b for b", prefills, "memory"),
-    LineMutant(Stats.num_truncated, "sum(self", "max(self", prefills, "cut"),
-    LineMutant(Stats.tokens_per_second, "self.num_emitted", "self.num_steps", counts, "tokens/s"),
-    LineMutant(Stats.width_cost, "scoring / pass_seconds", "scoring * pass_seconds", counts, "width cost"),
-    LineMutant(pool, "default=None)", "default=None) and sum(kept['num_requests'])", counts, "memory"),
-    LineMutant(
-        run_records.write_records,
-        'kept["finish_reasons"][number][i]',
-        'kept["finish_reasons"][0][i]',
-        records,
-        "end",
-    ),
-    LineMutant(run_records.write_records, 'entry["prompts"][i] for i', 'entry["prompts"][0] for i', records, "prompt"),
-    LineMutant(run_records.write_records, 'if timed or not name.startswith("seconds")', "", records, "untimed"),
-    LineMutant(cells._row, '"predicted": one.parts.speedup', '"predicted": measured.speedup', advice, "predicted"),
-    LineMutant(cells._row, '"measured": alone.value', '"measured": intervals[0].value', advice, "measured"),
-]
+    (StatsRecorder._run, 'trace.steps["num_nodes"].sum()', 'trace.columns["num_nodes"].sum()', counts, "scored"),
+    (StatsRecorder._run, "sum(seconds for seconds", "max(seconds for seconds", prefills, "seconds"),
+    (StatsRecorder._run, "sum(calls for _", "max(calls for _", prefills, "calls"),
+    (StatsRecorder._run, "int((~np.isnan(first)).sum())", "len(self.infos) - 1", prefills, "first"),
+    (pool, "max((b for b", "min((b for b", prefills, "memory"),
+    (Stats.num_truncated, "sum(self", "max(self", prefills, "cut"),
+    (Stats.tokens_per_second, "self.num_emitted", "self.num_steps", counts, "tokens/s"),
+    (Stats.width_cost, "scoring / pass_seconds", "scoring * pass_seconds", counts, "width cost"),
+    (pool, "default=None)", "default=None) and sum(kept['num_requests'])", counts, "memory"),
+    (run_records.write_records, 'kept["finish_reasons"][number][i]', 'kept["finish_reasons"][0][i]', records, "end"),
+    (run_records.write_records, 'entry["prompts"][i] for i', 'entry["prompts"][0] for i', records, "prompt"),
+    (run_records.write_records, 'if timed or not name.startswith("seconds")', "", records, "untimed"),
+    (cells._row, '"predicted": one.parts.speedup', '"predicted": measured.speedup', advice, "predicted"),
+    (cells._row, '"measured": alone.value', '"measured": intervals[0].value', advice, "measured"),
+)

@@ -17,7 +17,7 @@ from specdec.sampling import SamplingParams
 from specdec.sampling.randomness import part_number
 from specdec.verify import MultiDraft, multi_draft
 from tests.support.counting import Counting, guessing, letters
-from tests.support.line_mutants import Differences, LineMutant, differences
+from tests.support.line_mutants import Differences, differences, line_mutants
 
 
 def full_steps() -> Differences:
@@ -121,27 +121,25 @@ def certain() -> Differences:
 
 
 STATISTICS = (full_steps, logprobs, held_text, windows, parts, reused_rows, certain)
-MUTANTS = [
-    LineMutant(
+MUTANTS = line_mutants(
+    (
         SpeculativeDecoder._record,
         "frame.budget.max_depth < self.offers.max_depth",
         "frame.budget.max_depth <= self.offers.max_depth",
         full_steps,
         "shortened",
     ),
-    LineMutant(verification._logprobs, "at_path.double()", "at_path", logprobs, "logprob"),
-    LineMutant(
+    (verification._logprobs, "at_path.double()", "at_path", logprobs, "logprob"),
+    (
         streaming._overlap,
         "range(min(len(stop) - 1, len(text)), 0, -1)",
         "range(1, min(len(stop), len(text) + 1))",
         held_text,
         "pieces",
     ),
-    LineMutant(stopping._ends_in, " and not before.startswith(UNFINISHED)", "", windows, "places"),
-    LineMutant(part_number, "* 2 + 1", "* 2", parts, "names among ints"),
-    LineMutant(part_number, "part * 2 if", "part if", parts, "names among ints"),
-    LineMutant(SlotCache.reset, "self._written[rows] = 0", "pass", reused_rows, "kept"),
-    LineMutant(
-        multi_draft._offer_all, "torch.where(has_rest | is_point[rows, parent], ratio, 1.0)", "ratio", certain, "stops"
-    ),
-]
+    (stopping._ends_in, " and not before.startswith(UNFINISHED)", "", windows, "places"),
+    (part_number, "* 2 + 1", "* 2", parts, "names among ints"),
+    (part_number, "part * 2 if", "part if", parts, "names among ints"),
+    (SlotCache.reset, "self._written[rows] = 0", "pass", reused_rows, "kept"),
+    (multi_draft._offer_all, "torch.where(has_rest | is_point[rows, parent], ratio, 1.0)", "ratio", certain, "stops"),
+)

@@ -117,10 +117,7 @@ def test_policies_are_told_the_same_of_adjusted_chains_both_ways(policy, heat, a
     policies = [replace(policy, told=[]) if isinstance(policy, Curious) else policy for _ in range(2)]
     unused = iter(policies)
     by_pass, whole, asked, asked_whole = both_ways(
-        run_of_chains,
-        lambda one: SmallTransformer(one, length=next(unused)),
-        requests(heat, adjusted),
-        batch_size,
+        run_of_chains, lambda one: SmallTransformer(one, length=next(unused)), requests(heat, adjusted), batch_size
     )
     assert by_pass == whole
     assert policies[0] == policies[1]

@@ -62,7 +62,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCompiler:
     return made
 
 
-def test_the_library_is_built_once_and_loaded_once(cache: Path, sources: Path, caplog: pytest.LogCaptureFixture):
+def test_the_library_is_built_once_and_loaded_once(cache, sources, caplog):
     caplog.set_level("INFO", "specdec")
     needed_machine()
     needed_compiler()
@@ -81,7 +81,7 @@ def test_the_library_is_built_once_and_loaded_once(cache: Path, sources: Path, c
     assert (cache / "native").stat().st_mode & 0o777 == 0o700
 
 
-def test_further_flags_make_a_library_of_their_own(cache: Path, sources: Path):
+def test_further_flags_make_a_library_of_their_own(cache, sources):
     needed_machine()
     needed_compiler()
     (sources / "answer.h").write_text("#ifndef ANSWER\n#define ANSWER 1\n#endif\n")
@@ -91,7 +91,7 @@ def test_further_flags_make_a_library_of_their_own(cache: Path, sources: Path):
     )
 
 
-def test_threads_share_one_library(cache: Path, sources: Path, fake: FakeCompiler, monkeypatch: pytest.MonkeyPatch):
+def test_threads_share_one_library(cache, sources, fake, monkeypatch):
     needed_machine()
     monkeypatch.setattr(building, "_load", lambda path: object())
     found: list[object] = []
@@ -104,7 +104,7 @@ def test_threads_share_one_library(cache: Path, sources: Path, fake: FakeCompile
     assert fake.count == 1
 
 
-def test_processes_at_once_build_once(cache: Path, tmp_path: Path):
+def test_processes_at_once_build_once(cache, tmp_path):
     fake = FakeCompiler(tmp_path, first="sleep 3")
     unit = answer_of(answer_sources(tmp_path / "sources"))
     with ProcessPoolExecutor(3, FORKED) as processes:
@@ -114,7 +114,7 @@ def test_processes_at_once_build_once(cache: Path, tmp_path: Path):
     assert [is_whole(path) for path in paths] == [True]
 
 
-def test_a_killed_build_holds_nothing(cache: Path, tmp_path: Path):
+def test_a_killed_build_holds_nothing(cache, tmp_path):
     slow = FakeCompiler(tmp_path, first='if [ ! -e "$0.again" ]; then touch "$0.again"; sleep 60; fi')
     sources = answer_sources(tmp_path / "sources")
     program = BUILD.format(sources=str(sources), cache=str(cache), command=slow.command)
@@ -127,7 +127,7 @@ def test_a_killed_build_holds_nothing(cache: Path, tmp_path: Path):
     assert slow.count == 2
 
 
-def test_a_build_that_waits_says_so(cache: Path, fake: FakeCompiler, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_a_build_that_waits_says_so(cache, fake, tmp_path, caplog):
     sources = answer_sources(tmp_path / "sources")
     with caching.lock(cache / "lock"):
         waiting = threading.Thread(target=build, args=(answer_of(sources), cache, fake.command, ()))
@@ -141,9 +141,7 @@ def test_a_build_that_waits_says_so(cache: Path, fake: FakeCompiler, tmp_path: P
     assert fake.count == 1
 
 
-def test_a_file_system_without_locks_still_builds(
-    cache: Path, fake: FakeCompiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_file_system_without_locks_still_builds(cache, fake, tmp_path, monkeypatch):
     def flock(file: int, kind: int) -> None:
         raise OSError(37, "No locks available")
 
@@ -151,16 +149,11 @@ def test_a_file_system_without_locks_still_builds(
     assert is_whole(build(answer_of(answer_sources(tmp_path / "sources")), cache, fake.command, ()))
 
 
-def test_the_key_holds_all_that_a_library_depends_on(
-    cache: Path, tmp_path: Path, fake: FakeCompiler, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_key_holds_all_that_a_library_depends_on(cache, tmp_path, fake, monkeypatch):
     sources, other = answer_sources(tmp_path / "sources"), tmp_path / "other"
     other.mkdir()
     unit = answer_of(sources)
-    paths = [
-        build(unit, cache, fake.command, ("-O2",)),
-        build(unit, cache, fake.command, ("-O3",)),
-    ]
+    paths = [build(unit, cache, fake.command, ("-O2",)), build(unit, cache, fake.command, ("-O3",))]
     paths.append(build(unit, cache, (*fake.command, "-v"), ("-O2",)))
     paths.append(build(unit, cache, FakeCompiler(other).command, ("-O2",)))
     paths.append(build(unit, cache, FakeCompiler(tmp_path, version="fake 2.0").command, ("-O2",)))
@@ -177,7 +170,7 @@ def test_the_key_holds_all_that_a_library_depends_on(
     assert build(unit, cache, fake.command, ("-O2",)) == paths[-1]
 
 
-def test_what_was_hashed_is_compiled_though_the_sources_change(cache: Path, tmp_path: Path):
+def test_what_was_hashed_is_compiled_though_the_sources_change(cache, tmp_path):
     chosen, sources = needed_compiler(), answer_sources(tmp_path / "sources")
     wrapper = tmp_path / "wrapper"
     wrapper.write_text(f'#!/bin/sh\necho "#define ANSWER 0" > {sources}/answer.h\nexec {chosen[0]} "$@"\n')
@@ -186,7 +179,7 @@ def test_what_was_hashed_is_compiled_though_the_sources_change(cache: Path, tmp_
     assert ctypes.CDLL(str(path)).answer() == 42
 
 
-def test_a_failed_build_shows_the_compilers_message_and_leaves_nothing(cache: Path, sources: Path):
+def test_a_failed_build_shows_the_compilers_message_and_leaves_nothing(cache, sources):
     needed_machine()
     needed_compiler()
     (sources / "answer.h").write_text("#define ANSWER nothing_of_this_name\n")
@@ -199,7 +192,7 @@ def test_a_failed_build_shows_the_compilers_message_and_leaves_nothing(cache: Pa
     assert str(again.value) == str(caught.value), "the failure is remembered"
 
 
-def test_a_failure_is_announced(cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_a_failure_is_announced(cache, tmp_path, caplog):
     caplog.set_level("INFO", "specdec")
     failing = FakeCompiler(tmp_path, first="echo out of order >&2; exit 3")
     with pytest.raises(NativeUnavailable, match=r"status 3: .*c[+][+] -v api.cpp -o .*\.so\nout of order"):
@@ -209,7 +202,7 @@ def test_a_failure_is_announced(cache: Path, tmp_path: Path, caplog: pytest.LogC
     assert ended.startswith("specdec: compiling an answer failed after ")
 
 
-def test_missing_sources_are_a_reason(cache: Path, tmp_path: Path, fake: FakeCompiler):
+def test_missing_sources_are_a_reason(cache, tmp_path, fake):
     with pytest.raises(NativeUnavailable, match=r"sources .* cannot be read: .*api\.cpp.*install"):
         build(answer_of(tmp_path), cache, fake.command, ())
 
@@ -222,16 +215,14 @@ def test_missing_sources_are_a_reason(cache: Path, tmp_path: Path, fake: FakeCom
         ("'open", 'CXX is "\'open", which is no command'),
     ],
 )
-def test_no_compiler_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cxx: str, reason: str):
+def test_no_compiler_is_a_reason(tmp_path, monkeypatch, cxx, reason):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CXX", cxx)
     with pytest.raises(NativeUnavailable, match=reason):
         compiler()
 
 
-def test_the_first_known_compiler_on_the_path_is_taken_unless_cxx_names_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_first_known_compiler_on_the_path_is_taken_unless_cxx_names_one(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     for name in ("clang++", "g++", "mine"):
@@ -245,7 +236,7 @@ def test_the_first_known_compiler_on_the_path_is_taken_unless_cxx_names_one(
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "changed"])
-def test_a_damaged_library_is_built_again(cache: Path, tmp_path: Path, damage: str):
+def test_a_damaged_library_is_built_again(cache, tmp_path, damage):
     chosen, sources = needed_compiler(), answer_sources(tmp_path / "sources")
     path = build(answer_of(sources), cache, chosen, STRICT)
     good = path.read_bytes()
@@ -256,7 +247,7 @@ def test_a_damaged_library_is_built_again(cache: Path, tmp_path: Path, damage: s
     assert ctypes.CDLL(str(path)).answer() == 42
 
 
-def test_a_library_that_does_not_load_is_a_reason(cache: Path, sources: Path, fake: FakeCompiler):
+def test_a_library_that_does_not_load_is_a_reason(cache, sources, fake):
     needed_machine()
     for _ in range(2):
         with pytest.raises(NativeUnavailable, match=r"\.so does not load: .*noexec.*SPECDEC_CACHE.*delete the file"):

@@ -35,7 +35,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPECDEC_CACHE", raising=False)
 
 
-def test_the_folder_is_the_one_named_else_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_folder_is_the_one_named_else_the_users_cache(tmp_path, monkeypatch):
     assert cache_folder() == tmp_path / "home" / ".cache" / "specdec" / "native"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     assert cache_folder() == tmp_path / "home" / ".cache" / "specdec" / "native"
@@ -48,7 +48,7 @@ def test_the_folder_is_the_one_named_else_the_users_cache(tmp_path: Path, monkey
     assert cache_folder() == tmp_path / "home" / "named" / "native"
 
 
-def test_the_folder_is_the_users_alone(tmp_path: Path):
+def test_the_folder_is_the_users_alone(tmp_path):
     folder = cache_folder()
     assert folder.stat().st_mode & 0o777 == 0o700
     assert cache_folder() == folder
@@ -63,9 +63,7 @@ def unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Unit:
     return answer_of(answer_sources(tmp_path / "sources"))
 
 
-def test_without_a_home_to_write_to_the_library_is_this_processs_alone(
-    unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+def test_without_a_home_to_write_to_the_library_is_this_processs_alone(unit, tmp_path, monkeypatch, caplog):
     (tmp_path / "home").touch()
     private = tmp_path / "temporary"
     private.mkdir()
@@ -76,16 +74,14 @@ def test_without_a_home_to_write_to_the_library_is_this_processs_alone(
     assert list(private.iterdir()) == []
 
 
-def test_a_named_folder_that_cannot_be_written_is_a_reason(unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_named_folder_that_cannot_be_written_is_a_reason(unit, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "file"))
     with pytest.raises(NativeUnavailable, match=r"SPECDEC_CACHE names: .*file.*; name another"):
         library(unit)
 
 
-def test_a_library_in_a_folder_that_can_only_be_read_is_used(
-    unit: Unit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+def test_a_library_in_a_folder_that_can_only_be_read_is_used(unit, monkeypatch, caplog):
     library(unit)
     caplog.clear()
 
@@ -119,9 +115,7 @@ def foreign(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, swap: Callable[[Pat
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_a_cache_whose_parent_is_a_strangers_is_not_used_and_a_line_says_so(
-    unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, named: bool
-):
+def test_a_cache_whose_parent_is_a_strangers_is_not_used_and_a_line_says_so(unit, tmp_path, monkeypatch, caplog, named):
     """The stranger may rename our folder in theirs and put another one in its place, between the check and the load."""
     parent = tmp_path / "shared"
     parent.mkdir(mode=0o755)
@@ -144,9 +138,7 @@ def test_a_cache_whose_parent_is_a_strangers_is_not_used_and_a_line_says_so(
 
 
 @pytest.mark.parametrize("has_descriptors", [True, False])
-def test_what_was_checked_is_what_is_loaded(
-    unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_descriptors: bool
-):
+def test_what_was_checked_is_what_is_loaded(unit, tmp_path, monkeypatch, has_descriptors):
     """A file that takes the library's name after the check is not loaded."""
     foreign(monkeypatch, tmp_path, lambda path, evil: evils.append((path, evil)))
     evils: list[tuple[Path, Path]] = []
@@ -163,9 +155,7 @@ def test_what_was_checked_is_what_is_loaded(
     assert library(unit).answer() == 42
 
 
-def test_a_library_that_a_stranger_left_there_is_compiled_again(
-    unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_library_that_a_stranger_left_there_is_compiled_again(unit, tmp_path, monkeypatch):
     """Its name can be guessed, and its seal is no secret: it was put there when others could write to the folder."""
     library(unit)
     (path,) = cache_folder().glob("*.so")
@@ -178,9 +168,7 @@ def test_a_library_that_a_stranger_left_there_is_compiled_again(
     assert library(unit).answer() == 42
 
 
-def test_a_library_is_the_users_own_whatever_the_umask(
-    unit: Unit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+def test_a_library_is_the_users_own_whatever_the_umask(unit, monkeypatch, caplog):
     before = os.umask(0o002)
     try:
         library(unit)
@@ -191,16 +179,14 @@ def test_a_library_is_the_users_own_whatever_the_umask(
     assert caplog.text.count("compiling") == 1
 
 
-def test_a_lock_that_is_a_link_is_not_followed(unit: Unit, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_a_lock_that_is_a_link_is_not_followed(unit, tmp_path, caplog):
     (cache_folder() / "lock").symlink_to(tmp_path / "made")
     assert library(unit).answer() == 42
     assert not (tmp_path / "made").exists()
     assert re.match(r"specdec: no library can be kept \(.*lock is a link.*delete it\)", caplog.messages[0])
 
 
-def test_the_slow_pass_is_never_taken_without_a_word(
-    unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+def test_the_slow_pass_is_never_taken_without_a_word(unit, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(laws, "LAWS", unit)
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "file"))
     (tmp_path / "file").touch()
@@ -211,7 +197,7 @@ def test_the_slow_pass_is_never_taken_without_a_word(
     assert re.match(r"specdec: laws and draws are torch operations, which take longer: no library .*name another", line)
 
 
-def test_the_lines_that_tell_a_cpu_leave_out_what_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_lines_that_tell_a_cpu_leave_out_what_changes(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
     assert machine.cpu() == ""
 
@@ -235,9 +221,7 @@ def test_the_lines_that_tell_a_cpu_leave_out_what_changes(tmp_path: Path, monkey
         ("Darwin", "arm64", "", "this is Darwin on arm64"),
     ],
 )
-def test_machines_that_the_pass_is_not_written_for_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str, kind: str, flags: str, expected: str
-):
+def test_machines_that_the_pass_is_not_written_for_are_refused(tmp_path, monkeypatch, system, kind, flags, expected):
     (tmp_path / "cpuinfo").write_text(CPUINFO.format(name="A", mhz="1", flags=flags))
     monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(platform, "system", lambda: system)

@@ -375,7 +375,7 @@ def test_a_sampled_tree_whose_nodes_stand_above_themselves_is_told(parent):
 @pytest.mark.parametrize("rule", ["multi_draft", "sample_and_match", "coupled"])
 def test_of_many_faults_both_ways_name_the_same(rule):
     generator, told = np.random.default_rng(6), set()
-    for _ in range(150):
+    for _ in range(70):
         step = by_the_rule(rule, grown(generator, whole()))
         for change in generator.permutation(len(MANY))[: generator.integers(1, 4)]:
             step = MANY[change](generator, step)

@@ -10,7 +10,7 @@ from specdec.kernels import NativeKernels
 from specdec.kernels.compiled.laws import LAWS
 from specdec.verify import BlockVerification, MultiDraft, Standard, Traversal
 from tests.native import test_judging, test_laws, test_penalties, test_verdicts, test_walks
-from tests.native.twins import Twin, changed
+from tests.native.twins import changed, twins
 from tests.support.backends import kernels_are, needed_kernels
 
 pytestmark = pytest.mark.long
@@ -61,227 +61,173 @@ penalised = partial(test_penalties.test_penalties_are_those_of_torch_operations,
 impossible = test_judging.test_a_law_that_cannot_give_its_token_is_told
 unfit = partial(test_judging.test_both_ways_name_a_fault_alike, "standard", "a law of 0.9")
 
-OF_LAWS = [
-    Twin(
-        "11",
-        "what was rejected may come again",
-        "verdicts.h",
-        "[pending_.point - size] = 0;",
-        "[pending_.point - size] *= 1;",
-        judged,
-    ),
-    Twin(
-        "11",
-        "padding is accepted",
-        "verify.h",
-        "of_.sizes[row_] - 1, by_.drawn",
-        "of_.width - 1, by_.drawn",
-        judged,
-    ),
-    Twin("11", "the residual is the target's law", "verdicts.h", " - pending_.probs[id]", "", weighed),
-    Twin("26", "another's children are offered", "verdicts.h", "parent(child) == node && ", "", branching),
-    Twin("27", "scouts are offered", "verdicts.h", " && !(scouts && scouts[child])", "", branching),
-    Twin("5b", "elder siblings stay in the law", "verdicts.h", "narrowed[row.tokens[elder]] = 0;", "", branching),
-    Twin(
-        "5b",
-        "another source's siblings leave the law",
-        "verdicts.h",
-        " && (!sources || sources[elder] == sources[node])",
-        "",
-        of_two_ids,
-    ),
-    Twin(
-        "11", "a narrowed law does not sum to 1", "verdicts.h", "narrowed && normalise(narrowed)", "narrowed", branching
-    ),
-    Twin(
-        "11",
-        "each child meets the target's law",
-        "verdicts.h",
-        "left_ = LawOf<T>(static_cast<const T*>(rest));",
-        "{}",
-        branching,
-    ),
-    Twin("13", "groups of ids leave nothing", "standing.h", "begin < full;", "begin < 0;", standing),
-    Twin(
-        "11",
-        "children take no weight",
-        "standing.h",
-        "if (law.probs || !is_whole) weight",
-        "if (false) weight",
-        standing_trees,
-    ),
-    Twin("1", "accepted by p alone", "verdicts.h", "p / std::max(double(drawn.of(id)),", "p / std::max(1.0,", weighed),
-    Twin("39", "one row's laws for all drafts", "verify.h", "by_.drawn, first}", "by_.drawn, 0}", weighed),
-    Twin("8", "one number for all nodes", "laws.cpp", "nodes[entry % period]", "nodes[0]", keyed),
-    Twin(
-        "8",
-        "one number for all ranks",
-        "draws.h",
-        "extended(key, uint64_t(rank))",
-        "extended(key, 0)",
-        without_replacement,
-    ),
-    Twin(
-        "5b",
-        "what was drawn stays",
-        "draws.h",
-        "&= ~(uint32_t(1) << (id % GROUP));",
-        "&= ~uint32_t(0);",
-        without_replacement,
-    ),
-    Twin("9", "one stream for all rows", "draws.h", "uint64_t(path[stream])", "uint64_t(path[0])", keyed),
-    Twin("6", "a race without weights", "draws.h", "double(weights[id]) / waiting", "1.0 / waiting", raced),
-    Twin("39", "one row's parameters for all", "laws.cpp", "i / warp.nodes)", "0 * i)", sweep),
-    Twin("45b", "all equals stay", "laws.h", "if (double(equals) > kept.equals) {", "if (false) {", ties_of_top_p),
-    Twin(
-        "45b",
-        "the id that crosses is dropped",
-        "crossing.h",
-        "return {low, above}",
-        "return {low + 1, above}",
-        ties_of_top_p,
-    ),
-    Twin("45b", "one of a few is dropped", "crossing.h", "return {key, above}", "return {key + 1, above}", sweep),
-    Twin("45b", "best ids that fall short", "laws.h", "(1 - MARGIN) < bound", "(1 - MARGIN) < 0", wide_sweep),
-    Twin(
-        "45b",
-        "too high a floor of groups",
-        "laws.h",
-        "low = kth(groups, low);",
-        "low = kth(groups, low) + 1;",
-        wide_sweep,
-    ),
-    Twin(
-        "45b",
-        "the last ids are passed over",
-        "laws.h",
-        "i < size; ++i) {\n        bits",
-        "i < full; ++i) {\n        bits",
-        wide_sweep,
-    ),
-    Twin("45b", "ties with the k-th are dropped", "laws.h", "x[i] < floor ?", "x[i] <= floor ?", ties_of_top_k),
-    Twin(
-        "39",
-        "min_p of the whole",
-        "laws.h",
-        "{T(ask.min_p), double(size)}",
-        "{T(ask.min_p * mass), double(size)}",
-        sweep,
-    ),
-    Twin(
-        "20",
-        "padding is entered",
-        "walks.h",
-        "from + 2) && node < size;",
-        "from + 2) && node < of.width;",
-        along_chains,
-    ),
-    Twin("26", "walks enter others' children", "walks.h", "parent(node) == from && ", "", along_trees),
-    Twin("27", "walks enter scouts", "walks.h", "&& !is_scout(node)) return node", ") return node", past_scouts),
-    Twin("39", "one row's EOS for all", "walks.h", "!of.ignores_eos[row]", "!of.ignores_eos[0]", along_trees),
-    Twin("39", "one row's size for all", "walks.h", "size = of.sizes[row], *", "size = of.sizes[0], *", along_chains),
-    Twin(
-        "39",
-        "deeper than allowed",
-        "walks.h",
-        "deepest > of.max_depth[row]",
-        "deepest > of.max_depth[row] + 1",
-        within_budgets,
-    ),
-    Twin(
-        "9",
-        "one stream for all judged rows",
-        "verify.h",
-        "by_.words - 2, of_.batch, row_)",
-        "by_.words - 2, of_.batch, 0)",
-        whole,
-    ),
-    Twin("10", "the stop's number draws the next id", "verify.h", "draw(number(1))", "draw(number(0))", whole),
-    Twin(
-        "39",
-        "one row's parameters for all judged rows",
-        "verify.h",
-        "by_.filters, of_.batch, row_)",
-        "by_.filters, of_.batch, 0)",
-        whole,
-    ),
-    Twin(
-        "39",
-        "one row's laws for all judged drafts",
-        "verify.h",
-        "of_.sizes[row_] - 1, by_.drawn, first}",
-        "of_.sizes[row_] - 1, by_.drawn, 0}",
-        whole,
-    ),
-    Twin(
-        "11",
-        "judged ids that were rejected may come again",
-        "verify.h",
-        "rule.after(drafted(), stop, target).probs",
-        "target.probs",
-        whole,
-    ),
-    Twin("11", "ids of children may follow", "matching.h", "            mass = 0;\n", "", matched),
-    Twin(
-        "11",
-        "twins are entered both",
-        "matching.h",
-        "tell(child, double(mass));",
-        "tell(child, double(target.of(id)));",
-        matched_trees,
-    ),
-    Twin("1", "children share no whole", "matching.h", "(left + entered)", "(1 + entered)", matched_trees),
-    Twin(
-        "8",
-        "one race for all positions",
-        "verify.h",
-        "uint64_t(positions[row_]) + uint64_t(depth)",
-        "uint64_t(positions[row_])",
-        drawn_by_race,
-    ),
-    Twin("9", "one race for all rows", "verify.h", "keys[row_]", "keys[0]", drawn_by_race),
-    Twin("39", "one row's positions for all races", "verify.h", "positions[row_]", "positions[0]", raced_trees),
-    Twin(
-        "11",
-        "judged padding is accepted",
-        "verify.h",
-        "of_.sizes[row_] - 1, by_.drawn, first}",
-        "of_.width - 1, by_.drawn, first}",
-        whole,
-    ),
-    Twin("26", "a way skips nodes", "walks.h", "node = parent(node), --at", "node = node - 1, --at", whole_trees),
-    Twin("26", "a way of another length", "walks.h", "to.depths ? nodes(to.depths)[stop] : stop", "stop", whole_trees),
-    Twin("11", "the law of the node before the stop", "verify.h", "if (at != at_) {", "if (at_ < 0) {", whole),
-    Twin(
-        "6",
-        "nodes beyond a close sum count for nothing",
-        "verify.h",
-        "is_close |= sum > part - MARGIN;",
-        "is_close |= false;",
-        of_all_sizes,
-    ),
-    Twin(
-        "1",
-        "declared laws are not looked at",
-        "verify.h",
-        "if (!(law.of(token(node)) > 0)) return false;",
-        "",
-        impossible,
-    ),
-    Twin(
-        "1",
-        "sums of declared laws are not looked at",
-        "verify.h",
-        "return !law.probs || std::abs",
-        "return true || std::abs",
-        unfit,
-    ),
-    Twin("39", "one row's strengths for all", "penalties.h", "T(by[row])", "T(by[0])", penalised),
-    Twin("39", "paths of the first node", "penalties.h", "(row * before.nodes + node) * before.width", "0", penalised),
-    Twin("39", "what was met stays", "penalties.h", "--produced_[size_t(id)];", "", penalised),
-    Twin("39", "prompts count as output", "penalties.h", "before.produced[i])", "true)", penalised),
-    Twin("39", "a row's ids stay for the next one", "penalties.h", "met.forget();", "", penalised),
-]
+OF_LAWS = twins(
+    """
+11 what was rejected may come again (verdicts.h, judged)
+- [pending_.point - size] = 0;
++ [pending_.point - size] *= 1;
+11 padding is accepted (verify.h, judged)
+- of_.sizes[row_] - 1, by_.drawn
++ of_.width - 1, by_.drawn
+11 the residual is the target's law (verdicts.h, weighed)
+-  - pending_.probs[id]
+26 another's children are offered (verdicts.h, branching)
+- parent(child) == node &&
++ true &&
+27 scouts are offered (verdicts.h, branching)
+-  && !(scouts && scouts[child])
+5b elder siblings stay in the law (verdicts.h, branching)
+- narrowed[row.tokens[elder]] = 0;
+5b another source's siblings leave the law (verdicts.h, of_two_ids)
+-  && (!sources || sources[elder] == sources[node])
+11 a narrowed law does not sum to 1 (verdicts.h, branching)
+- narrowed && normalise(narrowed)
++ narrowed
+11 each child meets the target's law (verdicts.h, branching)
+- left_ = LawOf<T>(static_cast<const T*>(rest));
++ {}
+13 groups of ids leave nothing (standing.h, standing)
+- begin < full;
++ begin < 0;
+11 children take no weight (standing.h, standing_trees)
+- if (law.probs || !is_whole) weight
++ if (false) weight
+1 accepted by p alone (verdicts.h, weighed)
+- p / std::max(double(drawn.of(id)),
++ p / std::max(1.0,
+39 one row's laws for all drafts (verify.h, weighed)
+- by_.drawn, first}
++ by_.drawn, 0}
+8 one number for all nodes (laws.cpp, keyed)
+- nodes[entry % period]
++ nodes[0]
+8 one number for all ranks (draws.h, without_replacement)
+- extended(key, uint64_t(rank))
++ extended(key, 0)
+5b what was drawn stays (draws.h, without_replacement)
+- &= ~(uint32_t(1) << (id % GROUP));
++ &= ~uint32_t(0);
+9 one stream for all rows (draws.h, keyed)
+- uint64_t(path[stream])
++ uint64_t(path[0])
+6 a race without weights (draws.h, raced)
+- double(weights[id]) / waiting
++ 1.0 / waiting
+39 one row's parameters for all (laws.cpp, sweep)
+- i / warp.nodes)
++ 0 * i)
+45b all equals stay (laws.h, ties_of_top_p)
+- if (double(equals) > kept.equals) {
++ if (false) {
+45b the id that crosses is dropped (crossing.h, ties_of_top_p)
+- return {low, above}
++ return {low + 1, above}
+45b one of a few is dropped (crossing.h, sweep)
+- return {key, above}
++ return {key + 1, above}
+45b best ids that fall short (laws.h, wide_sweep)
+- (1 - MARGIN) < bound
++ (1 - MARGIN) < 0
+45b too high a floor of groups (laws.h, wide_sweep)
+- low = kth(groups, low);
++ low = kth(groups, low) + 1;
+45b the last ids are passed over (laws.h, wide_sweep)
+- i < size; ++i) {
+-         bits
++ i < full; ++i) {
++         bits
+45b ties with the k-th are dropped (laws.h, ties_of_top_k)
+- x[i] < floor ?
++ x[i] <= floor ?
+39 min_p of the whole (laws.h, sweep)
+- {T(ask.min_p), double(size)}
++ {T(ask.min_p * mass), double(size)}
+20 padding is entered (walks.h, along_chains)
+- from + 2) && node < size;
++ from + 2) && node < of.width;
+26 walks enter others' children (walks.h, along_trees)
+- parent(node) == from &&
++ true &&
+27 walks enter scouts (walks.h, past_scouts)
+- && !is_scout(node)) return node
++ ) return node
+39 one row's EOS for all (walks.h, along_trees)
+- !of.ignores_eos[row]
++ !of.ignores_eos[0]
+39 one row's size for all (walks.h, along_chains)
+- size = of.sizes[row], *
++ size = of.sizes[0], *
+39 deeper than allowed (walks.h, within_budgets)
+- deepest > of.max_depth[row]
++ deepest > of.max_depth[row] + 1
+9 one stream for all judged rows (verify.h, whole)
+- by_.words - 2, of_.batch, row_)
++ by_.words - 2, of_.batch, 0)
+10 the stop's number draws the next id (verify.h, whole)
+- draw(number(1))
++ draw(number(0))
+39 one row's parameters for all judged rows (verify.h, whole)
+- by_.filters, of_.batch, row_)
++ by_.filters, of_.batch, 0)
+39 one row's laws for all judged drafts (verify.h, whole)
+- of_.sizes[row_] - 1, by_.drawn, first}
++ of_.sizes[row_] - 1, by_.drawn, 0}
+11 judged ids that were rejected may come again (verify.h, whole)
+- rule.after(drafted(), stop, target).probs
++ target.probs
+11 ids of children may follow (matching.h, matched)
+-             mass = 0;
+11 twins are entered both (matching.h, matched_trees)
+- tell(child, double(mass));
++ tell(child, double(target.of(id)));
+1 children share no whole (matching.h, matched_trees)
+- (left + entered)
++ (1 + entered)
+8 one race for all positions (verify.h, drawn_by_race)
+- uint64_t(positions[row_]) + uint64_t(depth)
++ uint64_t(positions[row_])
+9 one race for all rows (verify.h, drawn_by_race)
+- keys[row_]
++ keys[0]
+39 one row's positions for all races (verify.h, raced_trees)
+- positions[row_]
++ positions[0]
+11 judged padding is accepted (verify.h, whole)
+- of_.sizes[row_] - 1, by_.drawn, first}
++ of_.width - 1, by_.drawn, first}
+26 a way skips nodes (walks.h, whole_trees)
+- node = parent(node), --at
++ node = node - 1, --at
+26 a way of another length (walks.h, whole_trees)
+- to.depths ? nodes(to.depths)[stop] : stop
++ stop
+11 the law of the node before the stop (verify.h, whole)
+- if (at != at_) {
++ if (at_ < 0) {
+6 nodes beyond a close sum count for nothing (verify.h, of_all_sizes)
+- is_close |= sum > part - MARGIN;
++ is_close |= false;
+1 declared laws are not looked at (verify.h, impossible)
+- if (!(law.of(token(node)) > 0)) return false;
+1 sums of declared laws are not looked at (verify.h, unfit)
+- return !law.probs || std::abs
++ return true || std::abs
+39 one row's strengths for all (penalties.h, penalised)
+- T(by[row])
++ T(by[0])
+39 paths of the first node (penalties.h, penalised)
+- (row * before.nodes + node) * before.width
++ 0
+39 what was met stays (penalties.h, penalised)
+- --produced_[size_t(id)];
+39 prompts count as output (penalties.h, penalised)
+- before.produced[i])
++ true)
+39 a row's ids stay for the next one (penalties.h, penalised)
+- met.forget();
+""",
+    globals(),
+)
 
 
 @pytest.mark.parametrize("twin", OF_LAWS, ids=[f"{twin.pitfall} {twin.name}" for twin in OF_LAWS])

@@ -135,7 +135,7 @@ def awake():
     return any(stat.rpartition(")")[2].split()[0] != "S" for stat in stats)
 
 found = [first]
-for _ in range(5):
+for _ in range(3):
     while awake():
         time.sleep(0.02)
     found.append(bits(texts[0]))
@@ -169,28 +169,25 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> str:
     return START + COMMON.format(library=str(build(Unit("a region", folder / "api.cpp", ()), folder, chosen, STRICT)))
 
 
-def ran(program: str, **environment: str) -> SimpleNamespace:
-    """Return what a program prints; it may take minutes where the machine is busy."""
+def all_of(program: str, **environment: str) -> list[SimpleNamespace]:
+    """Return what the parts of a program print, a line each; it may take minutes where the machine is busy."""
     done = subprocess.run(
         script(program), cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    return SimpleNamespace(**json.loads(done.stdout))
+    return [SimpleNamespace(**json.loads(line)) for line in done.stdout.splitlines()]
 
 
-def test_a_region_runs_on_the_threads_that_torch_has(common: str):
-    found = ran(common + ON_THE_POOL)
-    assert (found.pool, found.same, found.new, found.num) == (2, True, 0, 3)
+def ran(program: str, **environment: str) -> SimpleNamespace:
+    (found,) = all_of(program, **environment)
+    return found
 
 
-def test_two_threads_may_call_at_once(common: str):
-    found = ran(common + TWO_CALLERS)
-    assert (found.sizes, found.shared) == ([3], 0)
-
-
-def test_a_forked_child_works_alone(common: str):
-    found = ran(common + FORKED)
-    assert (found.status, found.num, found.ran, found.parent) == (0, 1, 1, 3)
+def test_a_region_runs_on_the_threads_that_torch_has_for_two_callers_and_in_a_fork(common: str):
+    pool, callers, child = all_of(common + ON_THE_POOL + TWO_CALLERS + FORKED)
+    assert (pool.pool, pool.same, pool.new, pool.num) == (2, True, 0, 3)
+    assert (callers.sizes, callers.shared) == ([3], 0)
+    assert (child.status, child.num, child.ran, child.parent) == (0, 1, 1, 3), "a forked child works alone"
 
 
 @pytest.fixture
@@ -201,20 +198,16 @@ def passes() -> str:
     return START + PASSES
 
 
-@pytest.mark.parametrize(("environment", "workers"), [({}, 2), ({"OMP_THREAD_LIMIT": "2"}, 1)], ids=["all", "fewer"])
-def test_passes_on_threads_that_fell_asleep_have_the_same_bits(passes: str, environment: dict[str, str], workers: int):
-    found = ran(passes + IDLED, **environment)
-    assert (found.workers, found.stayed, found.same) == (workers, True, True)
+def test_passes_have_the_same_bits_after_sleep_on_teams_of_two_threads_and_after_a_fork(passes: str):
+    asleep, scorers, child = all_of(passes + IDLED + TWO_SCORERS + FORKED_PASSES)
+    assert (asleep.workers, asleep.stayed, asleep.same) == (2, True, True)
+    assert (scorers.nums, scorers.same) == ([3, 3], True)
+    assert (child.workers, child.status, child.same) == (2, 0, True), "in the child and in its parent"
 
 
-def test_passes_after_a_fork_have_the_same_bits_in_child_and_parent(passes: str):
-    found = ran(passes + FORKED_PASSES)
-    assert (found.workers, found.status, found.same) == (2, 0, True)
-
-
-def test_two_threads_that_score_at_once_on_teams_of_their_own_have_the_same_bits(passes: str):
-    found = ran(passes + TWO_SCORERS)
-    assert (found.nums, found.same) == ([3, 3], True)
+def test_passes_on_fewer_threads_that_fell_asleep_have_the_same_bits(passes: str):
+    found = ran(passes + IDLED, OMP_THREAD_LIMIT="2")
+    assert (found.workers, found.stayed, found.same) == (1, True, True)
 
 
 @pytest.fixture

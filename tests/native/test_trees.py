@@ -53,12 +53,7 @@ def both_ways(shape, sampling, batch_size, rule, **options):
 
 
 @pairwise(
-    {
-        "shape": STATIC,
-        "sampling": {**SAMPLINGS, "many": MANY},
-        "batch_size": (1, 3),
-        "rule": ("multi_draft", "coupled"),
-    }
+    {"shape": STATIC, "sampling": {**SAMPLINGS, "many": MANY}, "batch_size": (1, 3), "rule": ("multi_draft", "coupled")}
 )
 def test_both_ways_draft_alike(shape, sampling, batch_size, rule):
     by_level, whole, asked_by_level, asked_whole = both_ways(shape, sampling, batch_size, rule)

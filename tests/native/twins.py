@@ -1,10 +1,12 @@
 """Native twins of the mutants: the sources with one line changed, compiled."""
 
 import ctypes
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from specdec.kernels.compiled.build import Unit, build, compiler
 from specdec.kernels.compiled.machine import target_flag
@@ -22,7 +24,22 @@ class Twin:
     file: str
     line: str
     changed: str
-    kill: Callable[[], None]
+    kill: Callable[[], Any]
+
+
+def twins(patches: str, kills: Mapping[str, Any]) -> list[Twin]:
+    """Return the twins of a text: "pitfall name (file, kill)", then the line after "- " and its change after "+ ".
+
+    Args:
+        patches: a line may be several; without a "+ " it is left out.
+        kills: by the name that stands in the text.
+    """
+    found = []
+    for head, body in re.findall(r"^(?![-+] )(.+)\n((?:[-+] .*\n)+)", patches, re.MULTILINE):
+        pitfall, name, file, kill = re.fullmatch(r"(\w+) (.+) \((\S+), (\w+)\)", head).groups()
+        line, wrong = ("\n".join(re.findall(rf"^[{sign}] (.*)$", body, re.MULTILINE)) for sign in "-+")
+        found.append(Twin(pitfall, name, file, line, wrong, kills[kill]))
+    return found
 
 
 def changed(unit: Unit, twin: Twin, folder: Path) -> ctypes.CDLL:

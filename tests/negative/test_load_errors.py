@@ -63,11 +63,11 @@ def assert_refused(folder: Path, *parts: str, **options: Any) -> None:
         assert part in str(caught.value)
 
 
-def test_the_checkpoint_that_the_others_break_loads(folder: Path) -> None:
+def test_the_checkpoint_that_the_others_break_loads(folder):
     assert load(folder).eos_ids == (1,)
 
 
-def test_unknown_names_list_the_known_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_names_list_the_known_ones(tmp_path, monkeypatch):
     monkeypatch.setattr(oracles.checkpoints.embedded_folders, "EMBEDDED", tmp_path)
     for name in ("alpha", "beta"):
         (tmp_path / name).mkdir()
@@ -77,20 +77,15 @@ def test_unknown_names_list_the_known_ones(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("name", ["meta-llama/Llama-3.2-1B", "org/code", "a.b/c_d-e"])
-def test_a_name_of_the_hub_is_answered_by_the_line_that_downloads_it(name: str) -> None:
+def test_a_name_of_the_hub_is_answered_by_the_line_that_downloads_it(name):
     folder = "./" + name.partition("/")[2]
     line = f"; if it is a model of the Hugging Face hub: hf download {name} --local-dir {folder}, then give {folder!r}"
-    for loads in (
-        load,
-        oracles.checkpoints.loading.load_tokenizer,
-        oracles.load_trainable,
-        oracles.load_huggingface,
-    ):
+    for loads in (load, oracles.checkpoints.loading.load_tokenizer, oracles.load_trainable, oracles.load_huggingface):
         with pytest.raises(ValueError, match=re.escape(line) + "$"):
             loads(name)
 
 
-def test_what_is_no_name_of_the_hub_is_not_downloaded(tmp_path: Path) -> None:
+def test_what_is_no_name_of_the_hub_is_not_downloaded(tmp_path):
     for place in (
         "nowhere",
         "./org/model",
@@ -107,12 +102,12 @@ def test_what_is_no_name_of_the_hub_is_not_downloaded(tmp_path: Path) -> None:
         load(tmp_path / "org" / "model")
 
 
-def test_a_directory_without_config(tmp_path: Path) -> None:
+def test_a_directory_without_config(tmp_path):
     assert_refused(tmp_path, str(tmp_path), "config.json")
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "\xff", "[" * 100_000])
-def test_a_config_that_is_no_object(folder: Path, text: str) -> None:
+def test_a_config_that_is_no_object(folder, text):
     (folder / "config.json").write_bytes(text.encode("latin-1"))
     assert_refused(folder, str(folder / "config.json"), "JSON")
 
@@ -127,18 +122,18 @@ def test_a_config_that_is_no_object(folder: Path, text: str) -> None:
         {"model_type": None, "architectures": None},
     ],
 )
-def test_unknown_architectures(folder: Path, changes: dict[str, Any]) -> None:
+def test_unknown_architectures(folder, changes):
     write_config(folder, LLAMA | changes)
     assert_refused(folder, "config.json", "unknown architecture", "gpt_neox", "hf:DIR")
 
 
-def test_architectures_serve_where_model_type_is_absent(folder: Path) -> None:
+def test_architectures_serve_where_model_type_is_absent(folder):
     write_config(folder, LLAMA | {"model_type": None})
     assert load(folder).vocab_size == 11
 
 
 @pytest.mark.parametrize("key", [key for key in LLAMA if key not in ("architectures", "model_type", "eos_token_id")])
-def test_missing_keys(folder: Path, key: str) -> None:
+def test_missing_keys(folder, key):
     write_config(folder, {name: value for name, value in LLAMA.items() if name != key})
     assert_refused(folder, "config.json", repr(key))
 
@@ -199,9 +194,7 @@ def test_missing_keys(folder: Path, key: str) -> None:
         (LLAMA, {"layer_types": [["full_attention"]]}, "layer_types"),
     ],
 )
-def test_keys_that_would_change_the_forward_pass(
-    folder: Path, base: dict[str, Any], changes: dict[str, Any], key: str
-) -> None:
+def test_keys_that_would_change_the_forward_pass(folder, base, changes, key):
     write_config(folder, base | changes)
     assert_refused(folder, "config.json", key)
 
@@ -218,7 +211,7 @@ def test_keys_that_would_change_the_forward_pass(
         {"quantization_config": None, "rope_interleaved": False, "pruned_heads": {}},
     ],
 )
-def test_the_same_keys_with_a_meaning_that_is_understood(folder: Path, changes: dict[str, Any]) -> None:
+def test_the_same_keys_with_a_meaning_that_is_understood(folder, changes):
     write_config(folder, LLAMA | changes)
     assert load(folder).vocab_size == 11
 
@@ -235,9 +228,7 @@ SIZES = (
 
 @pytest.mark.parametrize("size", [10**9, 10**18, 10**30])
 @pytest.mark.parametrize("key", SIZES)
-def test_sizes_that_no_tensor_bears_out_are_refused_before_a_model_is_built(
-    folder: Path, key: str, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sizes_that_no_tensor_bears_out_are_refused_before_a_model_is_built(folder, key, size, monkeypatch):
     def build(*arguments: Any, **options: Any) -> None:
         raise AssertionError("a model was built")
 
@@ -250,27 +241,25 @@ def test_sizes_that_no_tensor_bears_out_are_refused_before_a_model_is_built(
 
 
 @pytest.mark.parametrize("key", ["n_layer", "n_inner", "n_positions", "vocab_size"])
-def test_absurd_sizes_of_gpt2_are_refused_before_a_model_is_built(
-    folder: Path, key: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_absurd_sizes_of_gpt2_are_refused_before_a_model_is_built(folder, key, monkeypatch):
     monkeypatch.setattr(oracles.checkpoints.loading, "Transformer", lambda *_, **__: pytest.fail("a model was built"))
     write_config(folder, GPT2 | {"n_inner": 12} | {key: 10**9})
     assert_refused(folder, str(folder / "config.json"), str(10**9))
 
 
-def test_an_empty_tensor_bears_no_size_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_tensor_bears_no_size_out(folder, monkeypatch):
     change_weights(folder, extra=torch.ones(0, 10**9))
     monkeypatch.setattr(oracles.checkpoints.loading, "Transformer", lambda *_, **__: pytest.fail("a model was built"))
     write_config(folder, LLAMA | {"intermediate_size": 10**9})
     assert_refused(folder, str(folder / "config.json"), str(10**9))
 
 
-def test_a_long_context_is_none_of_the_tensors_business(folder: Path) -> None:
+def test_a_long_context_is_none_of_the_tensors_business(folder):
     write_config(folder, LLAMA | {"max_position_embeddings": 10**12})
     assert load(folder).max_context == 10**12
 
 
-def test_missing_tensors(folder: Path) -> None:
+def test_missing_tensors(folder):
     for key in ("model.layers.0.mlp.up_proj.weight", "model.norm.weight", "lm_head.weight"):
         kept = load_file(folder / "model.safetensors")
         change_weights(folder, **{key: None})
@@ -288,42 +277,42 @@ def test_missing_tensors(folder: Path) -> None:
         "score.weight",
     ],
 )
-def test_unexpected_tensors(folder: Path, key: str) -> None:
+def test_unexpected_tensors(folder, key):
     change_weights(folder, **{key: torch.ones(8)})
     assert_refused(folder, "model.safetensors", repr(key), "unexpected")
 
 
-def test_a_head_that_differs_from_the_embedding_it_is_tied_to(folder: Path) -> None:
+def test_a_head_that_differs_from_the_embedding_it_is_tied_to(folder):
     write_config(folder, LLAMA | {"tie_word_embeddings": True})
     assert_refused(folder, "model.safetensors", "'lm_head.weight'", "tie_word_embeddings")
 
 
-def test_wrong_shapes(folder: Path) -> None:
+def test_wrong_shapes(folder):
     change_weights(folder, **{"model.layers.0.mlp.up_proj.weight": torch.ones(8, 12)})
     assert_refused(folder, "model.safetensors", "'model.layers.0.mlp.up_proj.weight'", "(8, 12)", "(12, 8)")
 
 
-def test_quantised_tensors(folder: Path) -> None:
+def test_quantised_tensors(folder):
     change_weights(folder, **{"model.norm.weight": torch.ones(8, dtype=torch.int8)})
     assert_refused(folder, "model.safetensors", "'model.norm.weight'", "I8")
 
 
-def test_pickles_only(folder: Path) -> None:
+def test_pickles_only(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     assert_refused(folder, str(folder), "pytorch_model.bin", "convert")
 
 
-def test_no_weights(folder: Path) -> None:
+def test_no_weights(folder):
     (folder / "model.safetensors").unlink()
     assert_refused(folder, str(folder), "no *.safetensors")
 
 
-def test_a_corrupt_file(folder: Path) -> None:
+def test_a_corrupt_file(folder):
     (folder / "model.safetensors").write_bytes(b"\0" * 50)
     assert_refused(folder, "model.safetensors", "readable")
 
 
-def test_a_tensor_in_two_files(folder: Path) -> None:
+def test_a_tensor_in_two_files(folder):
     save_file({"model.norm.weight": torch.ones(8)}, folder / "b.safetensors")
     (folder / "model.safetensors").rename(folder / "a.safetensors")
     assert_refused(folder, "b.safetensors", "'model.norm.weight'", "another file")
@@ -334,12 +323,12 @@ def write_index(folder: Path, **files: str) -> None:
     write_config(folder, {"weight_map": weight_map}, "model.safetensors.index.json")
 
 
-def test_an_index_that_names_an_absent_file(folder: Path) -> None:
+def test_an_index_that_names_an_absent_file(folder):
     write_index(folder, **{"model.norm.weight": "model-2.safetensors"})
     assert_refused(folder, "model-2.safetensors", "missing")
 
 
-def test_an_index_that_names_an_absent_tensor(folder: Path) -> None:
+def test_an_index_that_names_an_absent_tensor(folder):
     write_index(folder, **{"model.extra.weight": "model.safetensors"})
     assert_refused(folder, "model.safetensors", "'model.extra.weight'", "missing")
 
@@ -348,7 +337,7 @@ OUTSIDE = ["../outside.safetensors", "/outside.safetensors", "a/../../outside.sa
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_an_index_that_leaves_the_folder(folder: Path, name: str) -> None:
+def test_an_index_that_leaves_the_folder(folder, name):
     outside = folder.parent / "outside.safetensors"
     save_file({"model.norm.weight": torch.ones(8)}, outside)
     change_weights(folder, **{"model.norm.weight": None})
@@ -357,7 +346,7 @@ def test_an_index_that_leaves_the_folder(folder: Path, name: str) -> None:
     assert_refused(folder, "model.safetensors.index.json: tensor 'model.norm.weight' lies in", repr(name), "leaves the")
 
 
-def test_an_index_may_name_links_and_files_below(folder: Path) -> None:
+def test_an_index_may_name_links_and_files_below(folder):
     """As in the hub's cache: the folder holds links to files elsewhere."""
     blob, below = folder.parent / f"{folder.name}-blob", folder / "shards"
     below.mkdir()
@@ -369,19 +358,19 @@ def test_an_index_may_name_links_and_files_below(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("index", [{}, {"weight_map": ["a"]}, {"weight_map": {}}, []])
-def test_an_index_without_a_weight_map(folder: Path, index: Any) -> None:
+def test_an_index_without_a_weight_map(folder, index):
     write_config(folder, index, "model.safetensors.index.json")
     assert_refused(folder, "model.safetensors.index.json", "weight_map")
 
 
-def test_a_corrupt_tokenizer(folder: Path) -> None:
+def test_a_corrupt_tokenizer(folder):
     (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
     assert_refused(folder, "tokenizer.json")
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "generation_config.json", "model.safetensors.index.json"])
 @pytest.mark.parametrize("kind", ["folder", "dangling link"])
-def test_a_file_of_the_checkpoint_that_is_no_file(folder: Path, name: str, kind: str) -> None:
+def test_a_file_of_the_checkpoint_that_is_no_file(folder, name, kind):
     if kind == "folder":
         (folder / name).mkdir()
     else:
@@ -390,22 +379,22 @@ def test_a_file_of_the_checkpoint_that_is_no_file(folder: Path, name: str, kind:
 
 
 @pytest.mark.parametrize("eos", ["1", 1.0, [1, "2"], True])
-def test_bad_eos_ids(folder: Path, eos: Any) -> None:
+def test_bad_eos_ids(folder, eos):
     write_config(folder, {"eos_token_id": eos}, "generation_config.json")
     assert_refused(folder, "generation_config.json", "eos_token_id")
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float", torch.int64, torch.complex64])
-def test_bad_dtypes(folder: Path, dtype: Any) -> None:
+def test_bad_dtypes(folder, dtype):
     assert_refused(folder, "dtype", "bfloat16", dtype=dtype)
 
 
 @pytest.mark.parametrize("max_context", [0, -1])
-def test_bad_contexts(folder: Path, max_context: int) -> None:
+def test_bad_contexts(folder, max_context):
     assert_refused(folder, "max_context", max_context=max_context)
 
 
-def test_without_a_tokenizer_prompts_must_be_ids(folder: Path) -> None:
+def test_without_a_tokenizer_prompts_must_be_ids(folder):
     decoder = SpeculativeDecoder(load(folder), None)
     assert len(decoder.generate([[1, 2]], max_new_tokens=2).tokens[0]) <= 2
     with pytest.raises(ValueError, match=r"prompts\[0\].*tokenizer"):

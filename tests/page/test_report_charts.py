@@ -65,14 +65,14 @@ def paper(shown: Page) -> float:
     return brightness(colour)
 
 
-def test_every_chart_is_drawn_when_it_comes_near(shown: Page) -> None:
+def test_every_chart_is_drawn_when_it_comes_near(shown):
     assert len(drawn(shown)) >= 5
     assert None in drawn(shown)
     read_through(shown)
     assert all(drawn(shown)), drawn(shown)
 
 
-def test_the_button_changes_the_colours_of_the_page_and_of_its_charts(shown: Page) -> None:
+def test_the_button_changes_the_colours_of_the_page_and_of_its_charts(shown):
     read_through(shown)
     seen = []
     for _ in range(4):
@@ -92,7 +92,7 @@ def test_the_button_changes_the_colours_of_the_page_and_of_its_charts(shown: Pag
         shown.one("#theme").click()
 
 
-def test_charts_follow_the_system(shown: Page) -> None:
+def test_charts_follow_the_system(shown):
     read_through(shown)
     shown.device(dark=True)
     shown.wait(300)
@@ -100,7 +100,7 @@ def test_charts_follow_the_system(shown: Page) -> None:
     assert own > paper(shown)
 
 
-def test_paper_has_every_chart_in_light_colours(shown: Page) -> None:
+def test_paper_has_every_chart_in_light_colours(shown):
     shown.device(dark=True)
     shown.script(
         "window.printed = []; window.addEventListener('beforeprint', () => window.printed.push("
@@ -121,7 +121,7 @@ def test_paper_has_every_chart_in_light_colours(shown: Page) -> None:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("size", list(SIZES))
-def test_the_page_fits_the_window(size: str, dark: bool, shown: Page) -> None:
+def test_the_page_fits_the_window(size, dark, shown):
     shown.device(size, dark)
     read_through(shown)
     assert shown.script("return document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
@@ -130,7 +130,7 @@ def test_the_page_fits_the_window(size: str, dark: bool, shown: Page) -> None:
     shown.picture(f"report-{size}-{'dark' if dark else 'light'}")
 
 
-def test_no_table_hides_a_column_at_1400_pixels(shown: Page) -> None:
+def test_no_table_hides_a_column_at_1400_pixels(shown):
     shown.device("wide")
     shown.script("for (const one of document.querySelectorAll('details')) one.open = true")
     boxes = "[...document.querySelectorAll('.scroll')].filter(box => box.querySelector('table'))"
@@ -142,7 +142,7 @@ def test_no_table_hides_a_column_at_1400_pixels(shown: Page) -> None:
     shown.picture("report-wide")
 
 
-def test_paper_has_the_reasons_and_the_screen_has_them_folded_again(shown: Page) -> None:
+def test_paper_has_the_reasons_and_the_screen_has_them_folded_again(shown):
     shown.script(
         "window.addEventListener('beforeprint', () => window.folded = "
         "[...document.querySelectorAll('details.reasons')].map(d => d.open))"
@@ -153,9 +153,7 @@ def test_paper_has_the_reasons_and_the_screen_has_them_folded_again(shown: Page)
     assert set(shown.script("return [...document.querySelectorAll('details.reasons')].map(d => d.open)")) == {False}
 
 
-def test_a_browser_that_cannot_unpack_the_charts_says_so(
-    show: Callable[..., Page], real_run: Path, tmp_path: Path
-) -> None:
+def test_a_browser_that_cannot_unpack_the_charts_says_so(show, real_run, tmp_path):
     text = write_page([real_run], tmp_path / "run.html").read_text(encoding="utf-8")
     shown = show(text.replace("const PACKED_PLOTLY", "delete window.DecompressionStream;\nconst PACKED_PLOTLY"))
     shown.wait(500)

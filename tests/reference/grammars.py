@@ -26,12 +26,7 @@ def mask_after(tokenizer: LLTokenizer, grammar: str, output: Sequence[int]) -> t
 
 
 def masked_law(
-    table: Floats,
-    tokenizer: LLTokenizer,
-    grammar: str,
-    prompt: Sequence[int],
-    length: int,
-    **sampling: Any,
+    table: Floats, tokenizer: LLTokenizer, grammar: str, prompt: Sequence[int], length: int, **sampling: Any
 ) -> dict[tuple[int, ...], float]:
     """Return ``{ids: probability}`` of the outputs of a table's model: each law masked, then warped.
 

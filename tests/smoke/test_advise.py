@@ -42,13 +42,13 @@ def row(name: str, what: str, measured: float, interval: Interval, verdict: str)
     return {"strategy": name, "best": what, "measured": measured, **both}
 
 
-def test_at_most_four_units_are_timed_spread_over_all() -> None:
+def test_at_most_four_units_are_timed_spread_over_all():
     for count, timed in {1: [0], 2: [0], 3: [0, 2], 7: [0, 2, 4, 6], 9: [0, 3, 6], 11: [0, 3, 6, 9]}.items():
         units = [Unit(number, "all", (number,), ()) for number in range(count)]
         assert [unit.index for unit in to_time(units)] == timed
 
 
-def test_both_halves_have_every_kind_in_the_order_of_the_file() -> None:
+def test_both_halves_have_every_kind_in_the_order_of_the_file():
     kinds = "abababaabcc" + "d" + "e"
     prompts = [NamedPrompt(str(number), kind, "") for number, kind in enumerate(kinds)]
     known, other = cells.halves(prompts)
@@ -62,7 +62,7 @@ def test_both_halves_have_every_kind_in_the_order_of_the_file() -> None:
         assert {one.kind for one in half} == {"all"}, "batches are of one kind"
 
 
-def test_the_last_table_counts_close_predictions_and_names_what_others_miss() -> None:
+def test_the_last_table_counts_close_predictions_and_names_what_others_miss():
     row = {"best": "2 tokens", "verdict": "slower", "why not": None, "measured": 1.0, "intervals": []}
     rows = [
         {**row, "strategy": "near", "predicted": 1.09, "missing": []},
@@ -94,9 +94,7 @@ DEAR = replace(PAYS, drafting=2.0)
         (PAYS, PAYS, (1.2, 1.4), None),
     ],
 )
-def test_what_is_not_faster_says_why_and_what_is_faster_does_not(
-    predicted: Parts, measured: Parts, bounds: tuple[float, float], words: str | None
-) -> None:
+def test_what_is_not_faster_says_why_and_what_is_faster_does_not(predicted, measured, bounds, words):
     one = Advised(
         "a", "2 tokens", predicted, "drafts of 2", "as predicted" if predicted == DEAR else None, drafts.PromptLookup(2)
     )
@@ -105,7 +103,7 @@ def test_what_is_not_faster_says_why_and_what_is_faster_does_not(
     assert told is None if words is None else str(told).startswith(words)
 
 
-def test_one_token_is_no_tokens() -> None:
+def test_one_token_is_no_tokens():
     assert [cells.count_of(number, "token") for number in (0, 1, 2)] == ["0 tokens", "1 token", "2 tokens"]
 
 
@@ -116,7 +114,7 @@ def arguments(folder: Path, out: Path) -> list[str]:
     return [*common(folder, out), *sizes, "--strategies", *names, *chosen]
 
 
-def test_the_command_line(checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line(checkpoints, tmp_path, capsys):
     assert main(arguments(checkpoints, tmp_path)) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("Advice:\n\n- batch 1, temperature 0: ")
@@ -138,12 +136,7 @@ def test_the_command_line(checkpoints: Path, tmp_path: Path, capsys: pytest.Capt
     assert printed.count("\nbatch 2, temperature 0  ") >= 3
 
 
-def test_what_nobody_asked_for_is_left_out_with_the_reason(
-    checkpoints: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_nobody_asked_for_is_left_out_with_the_reason(checkpoints, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(cells, "CHAINS", ("prompt_lookup", "early_exit"))
     argv = [*common(checkpoints, tmp_path), "--batch-sizes", "1", "--temperatures", "0", "--longest", "2"]
     assert main([*argv, "--tree-model", str(checkpoints / "draft")]) == 0
@@ -156,10 +149,7 @@ def test_what_nobody_asked_for_is_left_out_with_the_reason(
     assert [*kept["left out"]] == ["early_exit"]
 
 
-def test_what_cannot_be_had_is_refused_before_anything_runs(
-    checkpoints: Path,
-    tmp_path: Path,
-) -> None:
+def test_what_cannot_be_had_is_refused_before_anything_runs(checkpoints, tmp_path):
     trained = own(checkpoints, "ngram", "ngram-")
     argv = [*common(checkpoints, tmp_path), *trained, "--batch-sizes", "1", "--strategies", "early_exit"]
     with pytest.raises(SystemExit, match="advise: early_exit: give --early-exit-head none, "):

@@ -1,7 +1,6 @@
 """Static and continuous batches: the same tokens, every request served once, latencies that add up."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ PROMPTS = [[1], [1, 2], [3], [2, 1], [3, 1, 2], [2], [1, 1]]
 
 @pytest.mark.parametrize("static", [True, False])
 @pytest.mark.parametrize("length", [0, 3])
-def test_every_request_is_served_once(static: bool, length: int) -> None:
+def test_every_request_is_served_once(static, length):
     target, model = (TabularLM.random(4, 2, seed, eos_id=0) for seed in (0, 1))
     draft = drafts.SmallTransformer(model, length) if length else None
     served = serve(SpeculativeDecoder(target, draft, "coupled"), PROMPTS, OPTIONS, static)
@@ -37,7 +36,7 @@ def test_every_request_is_served_once(static: bool, length: int) -> None:
         assert min(served.first[i] for i in (3, 4, 5)) > max(served.latency[i] for i in (0, 1, 2))
 
 
-def test_continuous_batches_use_more_rows() -> None:
+def test_continuous_batches_use_more_rows():
     target = TabularLM.random(4, 2, 0, eos_id=0)
     both = [serve(SpeculativeDecoder(target, None, "coupled"), PROMPTS * 3, OPTIONS, way) for way in (True, False)]
     assert both[0].rows == both[1].rows
@@ -49,14 +48,7 @@ def test_continuous_batches_use_more_rows() -> None:
     [([], "ids as plain"), (["coupled"], "ids as plain"), (["rejection"], "ids as static")],
     ids=["greedy", "coupled", "rejection"],
 )
-def test_the_table_has_both_ways_of_every_arm(
-    way: list[str],
-    column: str,
-    checkpoints: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_table_has_both_ways_of_every_arm(way, column, checkpoints, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(rounds, "PAUSE", 0.0)
     argv = [*common(checkpoints, tmp_path), "--batch-sizes", "2", "3", "--rounds", "2"]
     argv += ["--temperature", "0.8", "--rule", *way] if way else []

@@ -1,8 +1,5 @@
 """The benchmark of passes from its command line, on tiny models: its tables, its comparisons, its refusals."""
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -37,9 +34,7 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "warn_of_contention", lambda: None)
 
 
-def test_the_parts_of_a_shape_print_their_tables(
-    native: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_parts_of_a_shape_print_their_tables(native, capsys, monkeypatch):
     monkeypatch.setattr(with_llama_cpp, "PACKAGES", ("no_such_package",))
     parts = ["--parts", "decode", "passes", "bandwidth", "curve", "prefill"]
     sizes = ["--batches", "1", "2", "--widths", "1", "3", "--contexts", "5", "9", "--prefill-rows", "6"]
@@ -68,7 +63,7 @@ def test_the_parts_of_a_shape_print_their_tables(
     assert not any("llama" in goal for goal in goals)
 
 
-def test_the_parts_of_the_pair_print_their_tables(native: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_parts_of_the_pair_print_their_tables(native, capsys):
     bench.main([*TINY, "--rounds", "1", "--parts", "c", "levels", "speculate", "--num-prompts", "1"])
     printed = capsys.readouterr().out
     rows = table_rows(printed, "Speculative decoding beside transformers")
@@ -100,7 +95,7 @@ def test_the_parts_of_the_pair_print_their_tables(native: None, capsys: pytest.C
         (["--bogus"], "--bogus"),
     ],
 )
-def test_unusable_arguments_are_named(argv: Sequence[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusable_arguments_are_named(argv, message, capsys):
     with pytest.raises(SystemExit) as stop:
         bench.parse(argv)
     assert stop.value.code == 2
@@ -115,14 +110,14 @@ def fake(name: str, log: list[str], ids: list[int] | None = None, **settings: ob
     return TimedArm(name, run, **settings)  # type: ignore[arg-type]
 
 
-def test_every_arm_runs_once_a_round_and_another_one_first() -> None:
+def test_every_arm_runs_once_a_round_and_another_one_first():
     log: list[str] = []
     timings = measure([fake(name, log) for name in "abc"], 4)
     assert "".join(log) == "abc" + "abc" + "bca" + "cab" + "abc"
     assert timings.seconds["a"] == [4, 9, 11, 13]
 
 
-def test_ids_unlike_the_twins_end_a_run_or_are_counted() -> None:
+def test_ids_unlike_the_twins_end_a_run_or_are_counted():
     log: list[str] = []
     first, loose = fake("a", log, [1, 2, 3, 4]), fake("b", log, [1, 2, 3, 5], twin="a", strict=False)
     assert measure([first, loose], 2).agreement == {"b": 0.75}
@@ -133,26 +128,26 @@ def test_ids_unlike_the_twins_end_a_run_or_are_counted() -> None:
         measure([first, fake("b", log, [1, 2], twin="a", strict=False)], 2)
 
 
-def test_ratios_are_paired_by_round() -> None:
+def test_ratios_are_paired_by_round():
     timings = Timings({"a": [1.0, 2.0, 9.0], "b": [2.0, 1.0, 3.0]})
     assert str(timings.ratio("a", "b")) == "2.00 (0.50 .. 3.00)"
     assert timings.fastest("a", "b", "c") == "a"
     assert timings.fastest("c") is None
 
 
-def test_repeated_calls_are_undone_and_the_first_does_not_count() -> None:
+def test_repeated_calls_are_undone_and_the_first_does_not_count():
     calls: list[str] = []
     median_seconds(lambda: calls.append("do"), 2, lambda: calls.append("undo"))
     assert calls == ["do", "undo"] * 3
 
 
-def test_arms_of_one_name_run_once() -> None:
+def test_arms_of_one_name_run_once():
     log: list[str] = []
     kept = [fake("a", log), fake("b", log)]
     assert unique([*kept, fake("a", log)]) == kept
 
 
-def test_weights_are_the_same_in_every_storage_and_their_bytes_known(native: None) -> None:
+def test_weights_are_the_same_in_every_storage_and_their_bytes_known(native):
     models = Models("tiny", None, 8)
     table = models.config.vocab_size * models.config.hidden_size
     for storage, size in (("bfloat16", 2), ("float32", 4)):
@@ -160,21 +155,21 @@ def test_weights_are_the_same_in_every_storage_and_their_bytes_known(native: Non
     assert all(torch.equal(weight.float().bfloat16(), weight) for weight in models.state.values())
 
 
-def test_names_and_rotary_pairs_are_those_of_llama_cpp() -> None:
+def test_names_and_rotary_pairs_are_those_of_llama_cpp():
     assert gguf_name("model.layers.3.self_attn.q_proj.weight") == "blk.3.attn_q.weight"
     assert gguf_name("model.embed_tokens.weight") == "token_embd.weight"
     rows = torch.arange(8.0)[:, None]
     assert interleave(rows, 2).flatten().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
 
 
-def test_other_shapes_than_llamas_have_no_gguf_file(tmp_path: Path) -> None:
+def test_other_shapes_than_llamas_have_no_gguf_file(tmp_path):
     config = TransformerConfig(16, 8, 1, 2, 8, 16, qkv_bias=True)
     with pytest.raises(ValueError, match="only plain Llama shapes"):
         write_gguf(tmp_path / "x.gguf", config, {}, "float32")
 
 
 @pytest.mark.skipif(bool(with_llama_cpp.missing()), reason=f"not installed: {with_llama_cpp.missing()}")
-def test_llama_cpp_writes_the_same_ids(native: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_llama_cpp_writes_the_same_ids(native, capsys):
     bench.main([*TINY, "--parts", "decode", "passes", "--batches", "1", "--new-tokens", "32"])
     rows = {row["program"]: row for row in table_rows(capsys.readouterr().out, "Plain greedy decoding")}
     assert rows["llama.cpp float32"]["ids as native bfloat16"] == "100.0%"

@@ -63,7 +63,7 @@ def answers(entries: list[dict[str, Any]], arm: str) -> dict[str, list[int]]:
 
 
 @pytest.mark.parametrize("batch", ["1", "2"])
-def test_later_turns_go_on_after_plain_decodings_answers(chat: Path, tmp_path: Path, batch: str) -> None:
+def test_later_turns_go_on_after_plain_decodings_answers(chat, tmp_path, batch):
     options = ("--turns", "all", "--strategies", "prompt_lookup", "--batch-size", batch)
     found = run(spec_bench.main, chat, tmp_path, *options)
     made = answers(found["entries"], PLAIN)
@@ -79,7 +79,7 @@ def test_later_turns_go_on_after_plain_decodings_answers(chat: Path, tmp_path: P
     )
 
 
-def test_an_interrupted_run_goes_on_with_the_same_later_turns(chat: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_goes_on_with_the_same_later_turns(chat, tmp_path):
     options = ("--turns", "all", "--strategies", "prompt_lookup")
     whole = run(spec_bench.main, chat, tmp_path / "a", *options)
     run(spec_bench.main, chat, tmp_path / "b", *options)
@@ -95,7 +95,7 @@ def test_an_interrupted_run_goes_on_with_the_same_later_turns(chat: Path, tmp_pa
 SAMPLED = ("--strategies", "prompt_lookup", "--temperature", "1")
 
 
-def test_every_seed_is_measured_by_itself_with_its_own_later_turns(chat: Path, tmp_path: Path) -> None:
+def test_every_seed_is_measured_by_itself_with_its_own_later_turns(chat, tmp_path):
     both = run(spec_bench.main, chat, tmp_path / "a", *SAMPLED, "--seeds", "3", "4")
     names = ["1", "3", "2", "1, turn 2", "3, turn 2", "3, turn 3"]
     alone = {seed: run(spec_bench.main, chat, tmp_path / seed, *SAMPLED, "--seed", seed) for seed in ("3", "4")}
@@ -115,7 +115,7 @@ def test_every_seed_is_measured_by_itself_with_its_own_later_turns(chat: Path, t
     assert files == {f"seed-{seed}/{arm}.jsonl" for seed in (3, 4) for arm in ("plain", "prompt-lookup")}
 
 
-def test_a_run_of_several_seeds_goes_on_where_it_was_interrupted(chat: Path, tmp_path: Path) -> None:
+def test_a_run_of_several_seeds_goes_on_where_it_was_interrupted(chat, tmp_path):
     options = (*SAMPLED, "--seeds", "3", "4", "--trace", "4", "--show", "9")
     whole = run(spec_bench.main, chat, tmp_path, *options)
     (folder,) = tmp_path.iterdir()
@@ -130,19 +130,19 @@ def test_a_run_of_several_seeds_goes_on_where_it_was_interrupted(chat: Path, tmp
 
 
 @pytest.mark.parametrize(("options", "turns"), [((), 6), (("--turns", "first"), 3)])
-def test_all_turns_are_asked_under_a_template(chat: Path, tmp_path: Path, options: tuple[str, ...], turns: int) -> None:
+def test_all_turns_are_asked_under_a_template(chat, tmp_path, options, turns):
     found = run(spec_bench.main, chat, tmp_path, "--strategies", "prompt_lookup", *options)
     assert found["Spec-Bench, end to end"][-1]["answers"] == turns
 
 
-def test_intervals_count_a_conversation_once(chat: Path, tmp_path: Path) -> None:
+def test_intervals_count_a_conversation_once(chat, tmp_path):
     found = run(spec_bench.main, chat, tmp_path, "--turns", "all", "--strategies", "prompt_lookup")
     row = found["Spec-Bench, end to end"][0]
     assert (row["task"], row["questions"], row["answers"]) == ("mt_bench", 2, 5)
     assert row["end to end"].endswith("(n = 2)")
 
 
-def test_a_later_batch_goes_on_with_conversations_of_one_batch() -> None:
+def test_a_later_batch_goes_on_with_conversations_of_one_batch():
     firsts = [NamedPrompt(str(i), "k", "x") for i in range(6)]
     seconds = [LaterTurn(f"{i}, 2", "k", "x", after=str(i), turn=2) for i in (1, 2, 3, 5)]
     thirds = [LaterTurn(f"{i}, 3", "k", "x", after=f"{i}, 2", turn=3) for i in (2, 3)]
@@ -153,7 +153,7 @@ def test_a_later_batch_goes_on_with_conversations_of_one_batch() -> None:
     assert failed == [["0", "1"], ["3", "4"], ["5"], ["1, 2"], ["2, 2"], ["3, 2"], ["5, 2"], ["2, 3"], ["3, 3"], ["2"]]
 
 
-def test_a_conversation_is_in_one_cluster_with_batches_too(chat: Path, tmp_path: Path) -> None:
+def test_a_conversation_is_in_one_cluster_with_batches_too(chat, tmp_path):
     rows = [{"id": str(i), "turns": ["help me", "and again"][: 1 + (i in (1, 2))]} for i in range(4)]
     (tmp_path / "model").symlink_to(chat / "model")
     (tmp_path / "question.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -165,7 +165,7 @@ def test_a_conversation_is_in_one_cluster_with_batches_too(chat: Path, tmp_path:
     assert [len(cluster) for cluster in clusters] == [2, 2]
 
 
-def test_a_summary_says_template_stops_and_the_hash_of_the_ids(chat: Path, tmp_path: Path) -> None:
+def test_a_summary_says_template_stops_and_the_hash_of_the_ids(chat, tmp_path):
     oracle = oracles.load(chat / "model")
     assert oracle.chat_template is not None
     first = run(lookup, chat, tmp_path / "a")["chat"]
@@ -188,7 +188,7 @@ def test_a_summary_says_template_stops_and_the_hash_of_the_ids(chat: Path, tmp_p
     assert run(lookup, chat, tmp_path / "again")["chat"] == first
 
 
-def test_a_template_of_a_file_with_arguments(chat: Path, tmp_path: Path) -> None:
+def test_a_template_of_a_file_with_arguments(chat, tmp_path):
     file = tmp_path / "mine.jinja"
     file.write_text("{{ word }}{{ messages[-1].content }}{{ eos_token }}{{ flag is false }}", encoding="utf-8")
     options = ("--template", str(file), "--template-arg", "word=x=y", "flag=false")
@@ -198,7 +198,7 @@ def test_a_template_of_a_file_with_arguments(chat: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["with its own template", "without"])
-def test_another_template_writes_the_bos_and_eos_of_a_gguf_file(tmp_path: Path, own: bool) -> None:
+def test_another_template_writes_the_bos_and_eos_of_a_gguf_file(tmp_path, own):
     general = {"tokenizer.chat_template": "{{ messages[0].content }}<|turn|>"} if own else {}
     model, keys = family_model("llama", tie_embeddings=True), tokenizer_keys()
     path = str(write_gguf(tmp_path / "model.gguf", model, tokenizer=keys, general=general))
@@ -213,9 +213,7 @@ def test_another_template_writes_the_bos_and_eos_of_a_gguf_file(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("name", ["messages", "add_generation_prompt", "bos_token", "eos_token"])
-def test_what_the_conversation_gives_is_no_argument_of_a_template(
-    chat: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_what_the_conversation_gives_is_no_argument_of_a_template(chat, tmp_path, capsys, name):
     with pytest.raises(SystemExit):
         run(lookup, chat, tmp_path, "--template-arg", f"{name}=3")
     assert f"'{name}' is not to be set" in capsys.readouterr().err
@@ -227,7 +225,7 @@ def asked(chat: Path, prompts: list[NamedPrompt], **changes: Any) -> list[NamedP
     return as_conversations(prompts, oracles.load(chat / "model"), arguments)
 
 
-def test_prompts_become_turns_of_a_user(chat: Path) -> None:
+def test_prompts_become_turns_of_a_user(chat):
     own = ({"role": "system", "content": "own"}, {"role": "user", "content": "b"})
     prompts = [NamedPrompt("p", "k", "a", later_turns=("c",)), NamedPrompt("q", "k", "b", own)]
     first, second, later = asked(chat, prompts, system="Be brief.", turns="all")
@@ -248,27 +246,25 @@ def test_prompts_become_turns_of_a_user(chat: Path) -> None:
         ({"template": "nowhere.jinja"}, "'nowhere.jinja' is no file, and none of auto, none, vicuna"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(chat: Path, changes: dict[str, Any], words: str) -> None:
+def test_what_cannot_be_asked_is_refused(chat, changes, words):
     with pytest.raises(ValueError, match=words):
         asked(chat, [NamedPrompt("p", "k", "a")], **changes)
 
 
-def test_a_prompt_that_is_no_unicode_is_a_problem_by_its_name(chat: Path) -> None:
+def test_a_prompt_that_is_no_unicode_is_a_problem_by_its_name(chat):
     oracle = oracles.load(chat / "model")
     prompts = [NamedPrompt(name, "k", text, ({"role": "user", "content": text},)) for name, text in ("pa", "q\ud800")]
     assert problems_of(oracle, prompts, 4).keys() == {1}
     assert "message 0: 'content' holds half of a surrogate pair" in problems_of(oracle, prompts, 4)[1]
 
 
-def test_conversations_need_a_template(chat: Path) -> None:
+def test_conversations_need_a_template(chat):
     prompt = NamedPrompt("p", "k", "a", ({"role": "user", "content": "a"},))
     with pytest.raises(ValueError, match="--prompts: p is a conversation, and prompts are raw text here"):
         asked(chat, [prompt], template="none")
 
 
-def test_a_failed_answer_fails_the_next_turn_by_name(
-    chat: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_answer_fails_the_next_turn_by_name(chat, tmp_path, capsys):
     (tmp_path / "model").symlink_to(chat / "model")
     row = {"id": "long", "turns": ["help " * 300, "again"]}
     (tmp_path / "question.jsonl").write_text(f"{json.dumps(row)}\n{json.dumps(TURNS[1])}\n", encoding="utf-8")
@@ -276,21 +272,19 @@ def test_a_failed_answer_fails_the_next_turn_by_name(
     assert "long has no answer that its next turn could go on from" in capsys.readouterr().err
 
 
-def test_the_suite_of_exactness_decodes_conversations(
-    chat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_suite_of_exactness_decodes_conversations(chat, tmp_path, monkeypatch):
     monkeypatch.setattr(exactness, "law_rows", lambda: [{"mode": "law", "problem": ""}])
     found = run(exactness.main, chat, tmp_path, "--strategies", "prompt_lookup", "--num-prompts", "1")
     assert found["chat"]["template"]["name"] == "tokenizer_config.json"
 
 
-def test_lengths_are_of_raw_text(chat: Path, tmp_path: Path) -> None:
+def test_lengths_are_of_raw_text(chat, tmp_path):
     (tmp_path / "text.jsonl").write_text(json.dumps({"text": "help me with the text " * 40}), encoding="utf-8")
     options = ["--prompts", str(tmp_path / "text.jsonl"), "--lengths", "16", "--strategies", "prompt_lookup"]
     assert run(lengths.main, chat, tmp_path / "runs", *options)["chat"]["template"] is None
 
 
-def test_watch_answers_a_question(chat: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_answers_a_question(chat, tmp_path, capsys):
     common = ["--oracle", str(chat / "model"), "--max-new-tokens", "8", "--temperature", "1", "--rule", "coupled"]
     assert watch.main(["help <|im_end|>", *common, "--system", "Be brief."]) == 0
     (tmp_path / "told.json").write_text(json.dumps([{"role": "user", "content": "hello sign"}]), encoding="utf-8")
@@ -300,9 +294,7 @@ def test_watch_answers_a_question(chat: Path, tmp_path: Path, capsys: pytest.Cap
     assert "hello sign" in shown
 
 
-def test_a_template_that_refuses_fails_its_prompt_by_name(
-    chat: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_template_that_refuses_fails_its_prompt_by_name(chat, tmp_path, capsys):
     (tmp_path / "mistral.jinja").write_text(MISTRAL, encoding="utf-8")
     options = ("--template", str(tmp_path / "mistral.jinja"), "--system", "x", "--num-prompts", "1")
     with pytest.raises(AssertionError):
@@ -311,7 +303,7 @@ def test_a_template_that_refuses_fails_its_prompt_by_name(
 
 
 @pytest.mark.parametrize("values", [[], ["flag=false", "word=x"]])
-def test_a_page_has_the_template_and_a_command_that_asks_for_it(values: list[str]) -> None:
+def test_a_page_has_the_template_and_a_command_that_asks_for_it(values):
     chat = {
         "template": {"name": "mine.jinja", "sha256": "c0ffee", "arguments": {"flag": False}},
         "stop_ids": [2], "stop_strings": [], "prompts": 3, "prompts_sha256": "beef",

@@ -16,12 +16,7 @@ def arguments(folder: Path, out: Path, *more: str) -> list[str]:
 
 
 @pytest.mark.parametrize("heat", ["0", "0.8"])
-def test_the_tables_have_every_batch_and_length(
-    heat: str,
-    checkpoints: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_tables_have_every_batch_and_length(heat, checkpoints, tmp_path, capsys):
     assert main(arguments(checkpoints, tmp_path, "--temperature", heat)) == 0
     printed, folder = capsys.readouterr().out, the_folder(tmp_path)
     assert {path.name for path in folder.iterdir()} == {"crossover.json", "crossover.png", "units.jsonl"}
@@ -39,11 +34,11 @@ def test_the_tables_have_every_batch_and_length(
     assert "the residual there" in printed
 
 
-def test_too_few_prompts_are_refused_before_anything_runs(checkpoints: Path, tmp_path: Path) -> None:
+def test_too_few_prompts_are_refused_before_anything_runs(checkpoints, tmp_path):
     with pytest.raises(SystemExit, match="crossover: --num-prompts: 4 prompts fit the oracle, and the largest batch"):
         main([*arguments(checkpoints, tmp_path), "--batch-sizes", "8"])
 
 
-def test_recorded_text_has_no_times() -> None:
+def test_recorded_text_has_no_times():
     with pytest.raises(SystemExit, match="crossover: --oracle recorded:x: times are measured here"):
         main(["--oracle", "recorded:x"])

@@ -15,14 +15,7 @@ def arguments(folder: Path, out: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(("budget", "fewest", "expected"), [(0.0, 1, 1), (0.0, 3, 3), (1e9, 1, 40)])
-def test_prompts_follow_the_budget(
-    budget: float,
-    fewest: int,
-    expected: int,
-    checkpoints: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_prompts_follow_the_budget(budget, fewest, expected, checkpoints, tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "FEWEST", fewest)
     assert demo.fitting(plan_of(COMPARE, arguments(checkpoints, tmp_path)), budget) == expected
 
@@ -40,14 +33,7 @@ def test_prompts_follow_the_budget(
     ],
     ids=["greedy", "coupled", "rejection"],
 )
-def test_the_demo_concludes_in_two_sentences(
-    way: list[str],
-    said: str,
-    checkpoints: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_demo_concludes_in_two_sentences(way, said, checkpoints, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(demo, "FEWEST", 2)
     monkeypatch.setattr(demo, "BUDGET", 0.0)
     assert demo.main([*arguments(checkpoints, tmp_path), *way]) == 0
@@ -61,11 +47,11 @@ def test_the_demo_concludes_in_two_sentences(
     assert f"Page: {page}" in printed
 
 
-def test_a_run_without_a_page_is_not_excused(tmp_path: Path) -> None:
+def test_a_run_without_a_page_is_not_excused(tmp_path):
     with pytest.raises(ValueError, match="no such folder"):
         demo.page_of([tmp_path / "none"])
 
 
-def test_the_demo_stands_without_the_charting_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_stands_without_the_charting_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     assert demo.page_of([]) == "No page: the page's charts need the package plotly: pip install 'exactspec[report]'"

@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -28,9 +27,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)  # machines with a GPU may lack it
 
 
-def test_the_parts_are_printed_and_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_parts_are_printed_and_kept(tmp_path, capsys, monkeypatch):
     asked = [*CPU, *SMALL, *QUICK, "--out", str(tmp_path)]
     assert device.main(asked) == 0
     printed = capsys.readouterr().out
@@ -71,9 +68,7 @@ def test_the_parts_are_printed_and_kept(
     assert len(measured) == 2
 
 
-def test_figures_of_other_code_are_measured_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figures_of_other_code_are_measured_again(tmp_path, capsys, monkeypatch):
     """Two states of a changed checkout have one commit, and an installed copy has none."""
     source, measured = tmp_path / "experiments" / "device" / "passes.py", list[object]()
     source.parent.mkdir(parents=True)
@@ -91,9 +86,7 @@ def test_figures_of_other_code_are_measured_again(
     assert len(measured) == 3
 
 
-def test_a_cache_that_does_not_fit_is_a_row_without_times(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_does_not_fit_is_a_row_without_times(tmp_path, capsys, monkeypatch):
     def refuse(*_: object) -> None:
         raise ValueError("a cache of 1 rows takes too much")
 
@@ -108,9 +101,7 @@ def test_a_cache_that_does_not_fit_is_a_row_without_times(
     ]
 
 
-def test_a_device_that_does_not_keep_bits_has_no_bitwise_figures(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_that_does_not_keep_bits_has_no_bitwise_figures(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("oracles.graphed.graphed_transformer.differing_bucket", lambda *_: "a chain of 3 nodes")
     device.main([*CPU, *SMALL, *QUICK, "--parts", "agreement", "passes", "identity", "--out", str(tmp_path)])
     assert capsys.readouterr().err.count("bitwise: bitwise is True, and on cpu in torch.float32 bits depend on") == 3
@@ -120,7 +111,7 @@ def test_a_device_that_does_not_keep_bits_has_no_bitwise_figures(
         assert "bitwise" not in json.dumps(json.loads(kept)["rows"])
 
 
-def test_a_product_by_triton_is_one_and_keeps_its_bits() -> None:
+def test_a_product_by_triton_is_one_and_keeps_its_bits():
     pytest.importorskip("triton", reason="the package triton is missing")
     place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     x, weight = torch.randn(33, 100, device=place), torch.randn(70, 100, device=place)
@@ -129,7 +120,7 @@ def test_a_product_by_triton_is_one_and_keeps_its_bits() -> None:
     assert torch.equal(products.by_triton(x[5:6], weight)[0], found[5])
 
 
-def test_a_product_by_triton_runs_on_the_device_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_product_by_triton_runs_on_the_device_of_its_rows(monkeypatch):
     """Triton launches on the current device, which need not be that of the tensors."""
     pytest.importorskip("triton", reason="the package triton is missing")
     from experiments.device import product_kernel
@@ -166,9 +157,7 @@ def test_a_product_by_triton_runs_on_the_device_of_its_rows(monkeypatch: pytest.
         (["--device", "cuda"], "has no CUDA; give --device cpu"),
     ],
 )
-def test_what_cannot_be_is_refused(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_is_refused(arguments, message, capsys, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(SystemExit):
         device.main(arguments)

@@ -33,9 +33,9 @@ from tests.support.experiments import TEXT, common, own, the_folder
 
 
 @pytest.mark.parametrize("name", list(STRATEGIES))
-def test_a_strategy_runs_and_leaves_its_results(
-    name: str, checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_strategy_runs_and_leaves_its_results(name, checkpoints, tmp_path, capsys, monkeypatch, request):
+    if name in ("prompt_lookup", "tree"):
+        request.getfixturevalue("as_shipped")
     monkeypatch.setattr(sys, "argv", [name, *common(checkpoints, tmp_path), *own(checkpoints, name)])
     monkeypatch.delitem(sys.modules, f"experiments.{name}", raising=False)  # runpy warns of one that was imported
     with pytest.raises(SystemExit) as stop:
@@ -58,9 +58,7 @@ def test_a_strategy_runs_and_leaves_its_results(
     assert summary["provenance"]["arguments"]["seed"] == 0
 
 
-def test_arms_are_paired_with_one_another_by_rounds_where_prompts_are_few(
-    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_arms_are_paired_with_one_another_by_rounds_where_prompts_are_few(checkpoints, tmp_path, capsys):
     argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "lookahead", "--repeats", "5"]
     assert harness.comparison("", [*argv, "--against", "lookahead"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
@@ -80,7 +78,7 @@ def test_arms_are_paired_with_one_another_by_rounds_where_prompts_are_few(
     assert the_folder(tmp_path) == folder
 
 
-def test_pairing_with_an_arm_that_does_not_run_is_refused(checkpoints: Path, tmp_path: Path) -> None:
+def test_pairing_with_an_arm_that_does_not_run_is_refused(checkpoints, tmp_path):
     argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "--against", "ngram"]
     with pytest.raises(SystemExit, match="compare: --against: 'ngram' is none of the arms: plain, prompt_lookup"):
         harness.comparison("", argv)
@@ -96,17 +94,13 @@ def test_pairing_with_an_arm_that_does_not_run_is_refused(checkpoints: Path, tmp
         ),
     ],
 )
-def test_a_view_that_cannot_be_had_is_refused(
-    argv: list[str], message: str, checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_view_that_cannot_be_had_is_refused(argv, message, checkpoints, tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         harness.script("quantized", "", [*common(checkpoints, tmp_path), *argv])
     assert re.search(message, f"{capsys.readouterr().err} {stop.value}")
 
 
-def test_variants_are_arms_and_work_is_counted(
-    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_variants_are_arms_and_work_is_counted(checkpoints, tmp_path, capsys):
     argv = [*common(checkpoints, tmp_path), "--window", "2", "--ngram", "3", "--guesses", "2"]
     assert harness.script("lookahead", "", argv) == 0
     assert "extra nodes" in capsys.readouterr().out
@@ -126,9 +120,7 @@ def test_variants_are_arms_and_work_is_counted(
 
 
 @pytest.mark.parametrize("rule", ["rejection", "coupled", "sample_and_match"])
-def test_compare_with_sampling_in_batches(
-    rule: str, checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compare_with_sampling_in_batches(rule, checkpoints, tmp_path, capsys):
     argv = [*common(checkpoints, tmp_path), "--temperature", "0.9", "--batch-size", "2", "--repeats", "2"]
     names = list(STRATEGIES) if rule == "rejection" else ["ngram", "tree", "merged"]
     argv += [] if rule == "rejection" else ["--rule", rule, "--strategies", *names]
@@ -184,9 +176,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...], in
     return seen
 
 
-def test_int8_weights_are_named_and_drafts_change_no_token(
-    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_int8_weights_are_named_and_drafts_change_no_token(checkpoints, tmp_path, capsys):
     argv = [*common(checkpoints, tmp_path), *own(checkpoints, "small_transformer"), "--weights", "int8"]
     assert harness.script("small_transformer", "", argv) == 0
     assert "; int8 weights 0." in capsys.readouterr().out
@@ -195,22 +185,14 @@ def test_int8_weights_are_named_and_drafts_change_no_token(
     assert {arm["identical"] for arm in summary["arms"].values()} == {4}
 
 
-def test_arms_are_interleaved_and_rotated(
-    checkpoints: Path, tmp_path: Path, runs: list[tuple[str, tuple[str, ...], int]]
-) -> None:
+def test_arms_are_interleaved_and_rotated(checkpoints, tmp_path, runs):
     assert lookup(checkpoints, tmp_path, "--repeats", "2", "--num-prompts", "2") == 0
     measured = [(arm, prompts[0]) for arm, prompts, tokens in runs if tokens == 10]
     one, two = ("plain", "prompt_lookup"), ("prompt_lookup", "plain")
     assert measured == [(arm, "p0") for arm in (*one, *two)] + [(arm, "p1") for arm in (*two, *one)]
 
 
-def test_a_failed_prompt_is_recorded_and_tried_again(
-    checkpoints: Path,
-    tmp_path: Path,
-    runs: list[tuple[str, tuple[str, ...], int]],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_failed_prompt_is_recorded_and_tried_again(checkpoints, tmp_path, runs, monkeypatch, capsys):
     working = EngineArm.run
 
     def broken(self: EngineArm, prompts: Sequence[NamedPrompt], seeds: Any, max_new_tokens: int) -> Measurement:
@@ -235,12 +217,7 @@ def test_a_failed_prompt_is_recorded_and_tried_again(
     assert len({prompts for _, prompts, tokens in runs if tokens == 10}) == 4
 
 
-def test_an_interrupted_run_goes_on_where_it_was(
-    checkpoints: Path,
-    tmp_path: Path,
-    runs: list[tuple[str, tuple[str, ...], int]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_interrupted_run_goes_on_where_it_was(checkpoints, tmp_path, runs, monkeypatch):
     working = Journal.append
 
     def interrupted(self: Journal, entry: dict[str, Any]) -> None:
@@ -262,9 +239,7 @@ def test_an_interrupted_run_goes_on_where_it_was(
     assert len({prompts for _, prompts, tokens in runs if tokens == 10}) == 4
 
 
-def test_draws_of_another_law_or_length_fail(
-    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_draws_of_another_law_or_length_fail(checkpoints, tmp_path, monkeypatch, capsys):
     """One arm draws twice as hot as the requests ask, and loses a token; another is another one when asked again."""
     original, asked = EngineArm.run, []
 
@@ -296,9 +271,7 @@ def test_draws_of_another_law_or_length_fail(
     }
 
 
-def test_a_rule_that_does_not_fit_is_refused_or_left_out(
-    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rule_that_does_not_fit_is_refused_or_left_out(checkpoints, tmp_path, capsys):
     argv = [*common(checkpoints, tmp_path), "--rule", "standard", *own(checkpoints, "tree", "tree-")]
     words = "--rule standard judges chains only, and small_transformer branches: use one of rejection, "
     with pytest.raises(SystemExit, match=f"compare: {words}sample_and_match, coupled, multi_draft"):
@@ -311,9 +284,7 @@ def test_a_rule_that_does_not_fit_is_refused_or_left_out(
     assert f"left out: tree: {words}" in capsys.readouterr().err
 
 
-def test_outputs_are_equally_long_if_ends_of_texts_are_ignored(
-    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_outputs_are_equally_long_if_ends_of_texts_are_ignored(checkpoints, tmp_path, capsys):
     argv = ["--temperature", "8", "--ignore-eos"]
     assert lookup(checkpoints, tmp_path, *argv) == 0
     printed = capsys.readouterr().out
@@ -335,9 +306,7 @@ def test_outputs_are_equally_long_if_ends_of_texts_are_ignored(
     assert summary["provenance"]["arguments"]["ignore_eos"] is True
 
 
-def test_output_that_differs_from_plain_fails(
-    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_output_that_differs_from_plain_fails(checkpoints, tmp_path, monkeypatch, capsys):
     original = EngineArm.run
 
     def wrong(self: EngineArm, prompts: Sequence[NamedPrompt], seeds: Any, max_new_tokens: int) -> Measurement:
@@ -352,9 +321,7 @@ def test_output_that_differs_from_plain_fails(
     assert "['p3']: the output of prompt_lookup differs" in said.err
 
 
-def test_trees_stand_beside_theory(
-    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trees_stand_beside_theory(checkpoints, tmp_path, capsys, monkeypatch):
     argv = [*common(checkpoints, tmp_path), *own(checkpoints, "tree"), "--sizes", "3", "--max-nodes", "5"]
     argv += ["--shapes", "chain:2", "reranked:4x2x2", "paths:0.0,1", "--max-depth", "2", "--ranks", "3"]
     assert trees.main(argv) == 0
@@ -378,12 +345,12 @@ def test_trees_stand_beside_theory(
 
 
 @pytest.mark.parametrize("text", ["chain", "kary:2", "bush:3", "paths:1", "grown:4x-1", "chain:x"])
-def test_a_shape_that_is_none_is_refused(text: str) -> None:
+def test_a_shape_that_is_none_is_refused(text):
     with pytest.raises(ValueError, match=f"shape '{text}' is none"):
         shape_of(text)
 
 
-def test_every_strategy_has_a_tiny_one_whose_law_is_enumerated() -> None:
+def test_every_strategy_has_a_tiny_one_whose_law_is_enumerated():
     assert {name for name, _, _ in tiny_strategies()} == set(STRATEGIES)
 
 
@@ -417,7 +384,7 @@ def test_exactness_passes_and_notices(
     assert "FAILED: 1 of" in said.err
 
 
-def test_a_peer_runs_beside_ours(checkpoints: Path, tmp_path: Path) -> None:
+def test_a_peer_runs_beside_ours(checkpoints, tmp_path):
     argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "--peer", "transformers"]
     assert harness.comparison("", [*argv, "--batch-size", "2"]) == 0
     arms = json.loads((the_folder(tmp_path) / "summary.json").read_text(encoding="utf-8"))["arms"]
@@ -427,9 +394,7 @@ def test_a_peer_runs_beside_ours(checkpoints: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 2])
-def test_peers_that_draft_run_or_say_why_not(
-    batch_size: int, checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_peers_that_draft_run_or_say_why_not(batch_size, checkpoints, tmp_path, capsys):
     names = ["transformers", "transformers:assisted", "transformers:assisted-heuristic", "transformers:lookup"]
     own_options = ["--small-transformer-model", str(checkpoints / "draft"), "--batch-size", str(batch_size)]
     argv = [*common(checkpoints, tmp_path), *own_options, "--strategies", "prompt_lookup", "--peer", *names]
@@ -446,7 +411,7 @@ def test_peers_that_draft_run_or_say_why_not(
     assert f"refused: {refused[names[1]]}" in " ".join(printed.split())
 
 
-def test_a_peer_obeys_no_settings_of_the_checkpoint(checkpoints: Path, tmp_path: Path) -> None:
+def test_a_peer_obeys_no_settings_of_the_checkpoint(checkpoints, tmp_path):
     folder = tmp_path / "target"
     shutil.copytree(checkpoints / "target", folder)
     settings = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
@@ -456,7 +421,7 @@ def test_a_peer_obeys_no_settings_of_the_checkpoint(checkpoints: Path, tmp_path:
     assert peers.TransformersArm("peer", folder, oracle).run([prompt], [(0, 0)], 10).tokens == wanted
 
 
-def test_the_key_of_a_run_covers_the_files_that_its_options_name(tmp_path: Path) -> None:
+def test_the_key_of_a_run_covers_the_files_that_its_options_name(tmp_path):
     model, text = tmp_path / "model", tmp_path / "text.py"
     model.mkdir()
     (model / "weights").write_bytes(b"one")
@@ -471,7 +436,7 @@ def test_the_key_of_a_run_covers_the_files_that_its_options_name(tmp_path: Path)
     assert fingerprint(arguments | {"out": "elsewhere"}, ["x"]) == keys[2]
 
 
-def test_units_hold_one_kind_each() -> None:
+def test_units_hold_one_kind_each():
     prompts = [NamedPrompt(str(i), "abb"[i % 3], "x") for i in range(7)]
     units = units_of(prompts, batch_size=2)
     assert [(unit.kind, unit.numbers) for unit in units] == [
@@ -488,24 +453,20 @@ def test_units_hold_one_kind_each() -> None:
         (["--temperature", "-1"], "temperature"),
     ],
 )
-def test_unusable_arguments_end_with_the_reason(
-    argv: list[str], message: str, checkpoints: Path, tmp_path: Path
-) -> None:
+def test_unusable_arguments_end_with_the_reason(argv, message, checkpoints, tmp_path):
     with pytest.raises(SystemExit, match=message):
         harness.script("prompt_lookup", "", [*common(checkpoints, tmp_path), *argv])
 
 
 @pytest.mark.parametrize("argv", [["--bogus"], ["--batch-size", "0"], ["--dtype", "int8"], ["--order", "3"]])
-def test_unknown_options_are_errors(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_options_are_errors(argv, capsys):
     with pytest.raises(SystemExit) as stop:
         harness.script("prompt_lookup", "", argv)
     assert stop.value.code == 2
     assert argv[0] in capsys.readouterr().err
 
 
-def test_the_same_experiment_run_twice_at_once_is_refused_the_second_time(
-    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_experiment_run_twice_at_once_is_refused_the_second_time(checkpoints, tmp_path, monkeypatch):
     working, refused = EngineArm.run, []
 
     def twice(self: EngineArm, prompts: Sequence[NamedPrompt], seeds: Any, max_new_tokens: int) -> Measurement:
@@ -522,13 +483,9 @@ def test_the_same_experiment_run_twice_at_once_is_refused_the_second_time(
 
 
 @pytest.mark.parametrize(
-    "main",
-    [harness.comparison, exactness.main, trees.main, train_early_exit.main],
-    ids=lambda main: main.__module__,
+    "main", [harness.comparison, exactness.main, trees.main, train_early_exit.main], ids=lambda main: main.__module__
 )
-def test_a_folder_that_cannot_be_written_ends_a_script_before_it_computes(
-    main: Any, checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_written_ends_a_script_before_it_computes(main, checkpoints, tmp_path, monkeypatch):
     def load(*arguments: Any, **options: Any) -> None:
         raise AssertionError("a checkpoint was loaded")
 
@@ -553,13 +510,8 @@ def misfits(checkpoints: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3])
 def test_prompts_that_do_not_fit_fail_by_name_and_the_others_go_on(
-    batch_size: int,
-    checkpoints: Path,
-    tmp_path: Path,
-    misfits: Path,
-    runs: list[tuple[str, tuple[str, ...], int]],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    batch_size, checkpoints, tmp_path, misfits, runs, capsys
+):
     argv = ["--prompts", str(misfits), "--batch-size", str(batch_size)]
     assert lookup(checkpoints, tmp_path / "out", *argv) == 1
     said = capsys.readouterr()
@@ -573,7 +525,7 @@ def test_prompts_that_do_not_fit_fail_by_name_and_the_others_go_on(
     assert [json.loads(line)["error"] is None for line in entries].count(False) == 2
 
 
-def test_the_others_keep_their_seeds_when_a_prompt_does_not_fit() -> None:
+def test_the_others_keep_their_seeds_when_a_prompt_does_not_fit():
     prompts = [NamedPrompt(str(i), "abb"[i % 3], "x") for i in range(7)]
     units = units_of(prompts, 2, {1: "too long", 3: "too long"})
     assert [(unit.kind, unit.numbers, unit.problem) for unit in units] == [
@@ -583,22 +535,14 @@ def test_the_others_keep_their_seeds_when_a_prompt_does_not_fit() -> None:
     assert all(unit.prompts == tuple(prompts[i] for i in unit.numbers) for unit in units)
 
 
-def test_when_no_prompt_fits_all_fail_by_name(
-    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_when_no_prompt_fits_all_fail_by_name(checkpoints, tmp_path, capsys):
     path = tmp_path / "long.jsonl"
     path.write_text(json.dumps({"id": "long", "prompt": TEXT * 40}) + "\n", encoding="utf-8")
     assert lookup(checkpoints, tmp_path / "out", "--prompts", str(path)) == 1
     assert "prompts ['long']: has " in capsys.readouterr().err
 
 
-def test_exactness_goes_on_without_the_prompts_that_do_not_fit(
-    checkpoints: Path,
-    tmp_path: Path,
-    misfits: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_exactness_goes_on_without_the_prompts_that_do_not_fit(checkpoints, tmp_path, misfits, monkeypatch, capsys):
     monkeypatch.setattr(exactness, "law_rows", lambda: [{"mode": "law", "problem": ""}])
     argv = [*common(checkpoints, tmp_path / "out"), "--strategies", "prompt_lookup", "--batch-sizes", "2"]
     argv += ["--prompts", str(misfits)]
@@ -626,9 +570,7 @@ def test_exactness_goes_on_without_the_prompts_that_do_not_fit(
         exactness.main([*argv, "--prompts", str(long)])
 
 
-def test_trees_are_calibrated_on_prompts_that_fit(
-    checkpoints: Path, tmp_path: Path, misfits: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trees_are_calibrated_on_prompts_that_fit(checkpoints, tmp_path, misfits, monkeypatch):
     argv = [*common(checkpoints, tmp_path / "out"), *own(checkpoints, "tree"), "--prompts", str(misfits)]
     argv += ["--shapes", "chain:2", "--sizes", "--max-nodes", "2", "--calibrate-on", "2", "--batch-size", "2"]
     asked: list[tuple[str, ...]] = []
@@ -645,7 +587,7 @@ def test_trees_are_calibrated_on_prompts_that_fit(
     assert "chain:2" in {row["shape"] for row in kept["rows"]}
 
 
-def test_prompts_of_one_name_stay_apart_in_the_records(checkpoints: Path, tmp_path: Path) -> None:
+def test_prompts_of_one_name_stay_apart_in_the_records(checkpoints, tmp_path):
     from datasets import Dataset
 
     path = tmp_path / "equal.jsonl"
@@ -656,9 +598,7 @@ def test_prompts_of_one_name_stay_apart_in_the_records(checkpoints: Path, tmp_pa
     assert set(records["prompt"]) == {"x (row 0)", "y", "x (row 2)"}
 
 
-def test_a_broken_journal_ends_a_run_before_it_computes(
-    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_journal_ends_a_run_before_it_computes(checkpoints, tmp_path, monkeypatch):
     working = Journal.append
 
     def interrupted(self: Journal, entry: dict[str, Any]) -> None:
@@ -678,7 +618,7 @@ def test_a_broken_journal_ends_a_run_before_it_computes(
 
 
 @pytest.mark.parametrize("batch_size", [1, 8])
-def test_the_reasons_account_for_the_whole_speed_up(batch_size: int) -> None:
+def test_the_reasons_account_for_the_whole_speed_up(batch_size):
     target, model = oracles.TabularLM.pair(8, 2, 0.7, seed=3)
     sampling, prompts = SamplingParams(temperature=1.0), [[i] for i in range(8)]
     plain, drafted = (

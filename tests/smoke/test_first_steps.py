@@ -35,15 +35,13 @@ def printed_by(blocks: list[str], capsys: pytest.CaptureFixture[str]) -> Iterato
         yield capsys.readouterr().out
 
 
-def test_the_code_prints_what_the_page_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_code_prints_what_the_page_says(folder, capsys):
     assert len(BLOCKS) == PAGE.count("```python\n") == 3
     for printed, (_, said) in zip(printed_by([code for code, _ in BLOCKS], capsys), BLOCKS, strict=True):
         assert rounded(printed) == rounded(said)
 
 
-def test_a_source_on_recorded_text_has_the_acceptance_that_the_page_says(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_source_on_recorded_text_has_the_acceptance_that_the_page_says(folder, capsys):
     command, said = re.findall(r"^\$ exactspec prompt_lookup (.*)\n\.\.\.\n(.*?)```", PAGE, re.M | re.S)[0]
     assert harness.script("prompt_lookup", "", command.split()) == 0
     assert said in capsys.readouterr().out

@@ -30,15 +30,13 @@ def argv(oracle: Path, tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["prompt_lookup", "quantized"])
-def test_strategies_run_on_it(name: str, argv: list[str], tmp_path: Path) -> None:
+def test_strategies_run_on_it(name, argv, tmp_path):
     assert harness.script(name, "", argv) == 0
     summary = json.loads((the_folder(tmp_path / "out") / "summary.json").read_text(encoding="utf-8"))
     assert {arm["identical"] for arm in summary["arms"].values()} == {3}
 
 
-def test_products_of_whole_numbers_are_asked_for_by_name(
-    argv: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_products_of_whole_numbers_are_asked_for_by_name(argv, tmp_path, capsys):
     assert harness.script("prompt_lookup", "", [*argv, "--arithmetic", "int8", "--backend", "eager"]) == 0
     assert "MB, products of whole numbers." in capsys.readouterr().out
     summary = json.loads((the_folder(tmp_path / "out") / "summary.json").read_text(encoding="utf-8"))
@@ -46,12 +44,12 @@ def test_products_of_whole_numbers_are_asked_for_by_name(
     assert {arm["identical"] for arm in summary["arms"].values()} == {3}
 
 
-def test_the_arithmetic_is_the_oracles_alone(oracle: Path) -> None:
+def test_the_arithmetic_is_the_oracles_alone(oracle):
     assert load_model(str(oracle), EAGER, arithmetic="int8").weight_type == "q4_1-int8"
     assert load_own(str(oracle), EAGER).weight_type != "q4_1-int8"
 
 
-def test_what_others_compute_has_no_such_products(argv: list[str], oracle: Path) -> None:
+def test_what_others_compute_has_no_such_products(argv, oracle):
     with pytest.raises(ValueError, match="--arithmetic int8: hf:nowhere is computed by transformers"):
         load_model("hf:nowhere", dict.fromkeys(PLACEMENT), arithmetic="int8")
     with pytest.raises(SystemExit, match="arithmetic='int8' cannot be had"):
@@ -60,7 +58,7 @@ def test_what_others_compute_has_no_such_products(argv: list[str], oracle: Path)
         )
 
 
-def test_peers_say_why_they_do_not_run(argv: list[str], oracle: Path, tmp_path: Path) -> None:
+def test_peers_say_why_they_do_not_run(argv, oracle, tmp_path):
     more = ["--strategies", "prompt_lookup", "--peer", "transformers", "--arithmetic", "int8", "--backend", "eager"]
     assert harness.comparison("", [*argv, *more]) == 0
     summary = json.loads((the_folder(tmp_path / "out") / "summary.json").read_text(encoding="utf-8"))

@@ -16,13 +16,7 @@ from tests.support.experiments import TEXT, common, the_folder
 
 
 @pytest.mark.parametrize("way", [[], ["--temperature", "0.1"]], ids=["greedy", "drawn"])
-def test_a_run_beside_itself_and_beside_a_hampered_one(
-    way: list[str],
-    checkpoints: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_run_beside_itself_and_beside_a_hampered_one(way, checkpoints, tmp_path, capsys, monkeypatch):
     rows = [{"id": f"p{i}", "prompt": TEXT * (1 + i % 3) + f"\n\ndef f{i}(" * (1 + i)} for i in range(12)]
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

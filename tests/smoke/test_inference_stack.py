@@ -61,7 +61,7 @@ def tiny(num_prompts: int = 6) -> Subject:
 
 @pytest.mark.parametrize("batch", first_of(3, 1))
 @pytest.mark.usefixtures("_traced_only")
-def test_every_arm_writes_what_the_naive_one_does(batch: int) -> None:
+def test_every_arm_writes_what_the_naive_one_does(batch):
     subject = replace(tiny(), num_new=5)
     wanted = write_ids(naive(subject, batch), subject, batch, 6, "naive")
     assert len({tuple(row) for row in wanted.tolist()}) > 1
@@ -82,7 +82,7 @@ def test_every_arm_writes_what_the_naive_one_does(batch: int) -> None:
     assert ran > 20
 
 
-def test_the_tables_the_file_and_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tables_the_file_and_the_picture(tmp_path, capsys):
     arguments = [*TINY, *SIZES, *EAGER, "--parts", "gate", "time", "--batches", "1", "2", "--out", str(tmp_path)]
     stack.main(arguments)
     printed = capsys.readouterr().out
@@ -115,9 +115,7 @@ def _broken(subject: Subject, batch: int) -> Generate:
     raise ValueError("not here\nnor there")
 
 
-def test_an_arm_that_changes_an_output_is_failed_not_fast(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_arm_that_changes_an_output_is_failed_not_fast(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(stack_registry.STACK, "wrong", Arm(_wrong, "one id is another"))
     monkeypatch.setitem(stack_registry.STACK, "broken", Arm(_broken, "cannot run"))
     arms = ["--arms", NAIVE, "wrong", "broken"]
@@ -132,9 +130,7 @@ def test_an_arm_that_changes_an_output_is_failed_not_fast(
     assert table_rows(printed, "Best arm over the naive one")[0]["best arm"] == NAIVE
 
 
-def test_an_interrupted_run_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_goes_on(tmp_path, capsys, monkeypatch):
     gate = [*TINY, *SIZES, *EAGER, "--parts", "gate", "--batches", "2", "--out", str(tmp_path)]
     judge, seen = stack_study.judge, []
 
@@ -156,26 +152,26 @@ def test_an_interrupted_run_goes_on(
     assert len(seen) == 9
 
 
-def test_arms_that_are_not_there_are_refused(tmp_path: Path) -> None:
+def test_arms_that_are_not_there_are_refused(tmp_path):
     with pytest.raises(SystemExit, match="--arms: turbo not among those of --groups here: naive, cache"):
         stack.main([*TINY, *SIZES, "--arms", "turbo", "--out", str(tmp_path)])
 
 
-def test_a_first_call_in_a_new_process(tmp_path: Path) -> None:
+def test_a_first_call_in_a_new_process(tmp_path):
     found = in_new_process("tiny", "prefill", 2, "cpu", 1, tmp_path)
     assert set(found) == {"load_seconds", "first_seconds", "later_seconds", "peak_bytes"}
     assert 5e7 < found["peak_bytes"] < 4e9
     assert peak_bytes(CPU) > 5e7
 
 
-def test_the_gate_counts_texts_and_answers() -> None:
+def test_the_gate_counts_texts_and_answers():
     wanted = torch.tensor([[1, 2], [3, 4], [5, 6]])
     ids = torch.tensor([[1, 2], [3, 5]])
     assert judge(ids, wanted, None) == {"prompts": 2, "same": 1, "exact": None}
     assert judge(ids, wanted, torch.tensor([[0, 2], [3, 5], [5, 6]])) == {"prompts": 2, "same": 1, "exact": 1}
 
 
-def test_arithmetic_brings_its_answers() -> None:
+def test_arithmetic_brings_its_answers():
     subject = subject_named("arithmetic", "cpu", 7, 3)
     generate = arms_of(subject)["prefill"].build(subject, 3)
     ids = generation(generate, subject.gate, CPU)[0]
@@ -185,14 +181,14 @@ def test_arithmetic_brings_its_answers() -> None:
     assert len(subject_named("arithmetic", "cpu", 1, None).gate) == NUM_HELD_OUT == 3277
 
 
-def test_batches_begin_again() -> None:
+def test_batches_begin_again():
     prompts = torch.arange(5).view(5, 1)
     found = batches_of(prompts, 2)
     assert [next(found).flatten().tolist() for _ in range(3)] == [[0, 1], [2, 3], [0, 1]]
     assert next(batches_of(prompts[:2], 3)).flatten().tolist() == [0, 1, 0]
 
 
-def test_the_least_time_counts_passes(tmp_path: Path) -> None:
+def test_the_least_time_counts_passes(tmp_path):
     subject, results = tiny(), Results(tmp_path, {})
     assert least_seconds(subject, results, 1, 4) is None
     results.put(stack_roofline.PART, 1, {"4": {"bytes_per_second": 1e9, "flops_per_second": 1e30}})
@@ -202,7 +198,7 @@ def test_the_least_time_counts_passes(tmp_path: Path) -> None:
     assert least_seconds(subject, results, 3, 4) == pytest.approx(wanted / 1e9)
 
 
-def test_when_a_first_call_pays(tmp_path: Path) -> None:
+def test_when_a_first_call_pays(tmp_path):
     results = Results(tmp_path, {})
     slow, fast = (
         {"seconds": [value] * 3, "first_token_seconds": [0.1] * 3, "interleaved": "now"} for value in (2.0, 1.5)
@@ -217,7 +213,7 @@ def test_when_a_first_call_pays(tmp_path: Path) -> None:
     assert rows["packed weights"]["pays after requests"] == "never"
 
 
-def test_each_ablation_is_compared_with_the_first_of_its_kind(tmp_path: Path) -> None:
+def test_each_ablation_is_compared_with_the_first_of_its_kind(tmp_path):
     results = Results(tmp_path, {})
     names = [name for name in ABLATIONS if name.startswith("fusion")]
     for name, seconds in zip(names, (1.0, 4.0), strict=True):
@@ -232,13 +228,13 @@ def test_each_ablation_is_compared_with_the_first_of_its_kind(tmp_path: Path) ->
     ]
 
 
-def test_the_picture_bears_failures_and_slower_arms(tmp_path: Path) -> None:
+def test_the_picture_bears_failures_and_slower_arms(tmp_path):
     bars = [("naive", 10.0), ("faster", 40.0), ("slower", 20.0), ("wrong", None), ("drafts", 80.0)]
     waterfall.draw(tmp_path / "stack.png", {"batch 1": bars, "batch 8": bars}, chained=4)
     assert (tmp_path / "stack.png").stat().st_size > 5000
 
 
-def test_times_count_only_behind_the_gate_and_beside_others_of_their_rounds(tmp_path: Path) -> None:
+def test_times_count_only_behind_the_gate_and_beside_others_of_their_rounds(tmp_path):
     results = Results(tmp_path, {})
     times = {"seconds": [1.0], "first_token_seconds": [0.5]}
     results.put("time", 1, {NAIVE: {**times, "interleaved": "a"}, "cache": {**times, "interleaved": "a"}})
@@ -249,13 +245,13 @@ def test_times_count_only_behind_the_gate_and_beside_others_of_their_rounds(tmp_
     assert stack_tables.over(results, 1, "prefill", NAIVE) is None
 
 
-def test_an_arm_that_returns_too_few_rows_is_refused() -> None:
+def test_an_arm_that_returns_too_few_rows_is_refused():
     subject = tiny()
     with pytest.raises(ValueError, match=r"ids of shape \(1, 16\), not \(2, 16\)"):
         write_ids(lambda prompts, mark: (mark(), prompts[:1, :16])[1], subject, 2, 6, "short")
 
 
-def test_more_problems_than_there_are_is_refused(tmp_path: Path) -> None:
+def test_more_problems_than_there_are_is_refused(tmp_path):
     kept = tmp_path / "results.json"
     kept.write_text("{}", encoding="utf-8")
     with pytest.raises(SystemExit, match="--num-prompts: there are 2,000,000 problems, not 3,000,000"):

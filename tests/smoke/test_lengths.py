@@ -24,7 +24,7 @@ def arguments(texts: Path, **changes: object) -> dict[str, object]:
     return {**own, "max_new_tokens": 8, **changes}
 
 
-def test_prompts_end_at_the_same_place(texts: Path) -> None:
+def test_prompts_end_at_the_same_place(texts):
     found = lengths.choose(arguments(texts))
     assert [(prompt.name, prompt.kind) for prompt in found] == [
         ("a, 16", "16"),
@@ -37,23 +37,18 @@ def test_prompts_end_at_the_same_place(texts: Path) -> None:
     assert len(lengths.choose(arguments(texts, num_prompts=1))) == 2
 
 
-def test_texts_that_are_too_short_are_refused(texts: Path) -> None:
+def test_texts_that_are_too_short_are_refused(texts):
     with pytest.raises(ValueError, match="no text has 5000 ids and 8 more: ask for shorter --lengths"):
         lengths.choose(arguments(texts, lengths=[16, 5000]))
 
 
-def test_held_out_modules_are_those_of_the_split() -> None:
+def test_held_out_modules_are_those_of_the_split():
     names = {prompt.name for prompt in lengths.modules_held_out()}
     assert names
     assert all(prompt.text for prompt in lengths.modules_held_out())
 
 
-def test_the_table_has_a_row_for_every_arm_and_length(
-    texts: Path,
-    checkpoints: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_table_has_a_row_for_every_arm_and_length(texts, checkpoints, tmp_path, capsys):
     argv = common(checkpoints, tmp_path / "runs")
     argv[argv.index("--prompts") + 1] = str(texts)
     assert lengths.main([*argv, "--lengths", "64", "16", "16", "--strategies", "prompt_lookup", "lookahead"]) == 0

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,7 +49,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "model", [["--shape", "tiny"], ["--shape", "tiny", "--backend", "eager"], ["--oracle", "arithmetic"]]
 )
-def test_the_tables_and_pictures(model: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tables_and_pictures(model, tmp_path, capsys):
     assert limits.main([*model, *SIZES, *PROMPT, "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert [line[4:] for line in printed.splitlines() if line.startswith("### ")] == TITLES
@@ -70,15 +69,13 @@ def test_the_tables_and_pictures(model: list[str], tmp_path: Path, capsys: pytes
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_attention_of_the_arithmetic_checkpoint_is_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_attention_of_the_arithmetic_checkpoint_is_printed(tmp_path, capsys):
     limits.main(["--oracle", "arithmetic", *SIZES, *PROMPT, "--out", str(tmp_path)])
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| 9 "))
     assert [cell.strip() for cell in line.split("|")[3:8]] == ["10.33", "0.53", "19.67", "61.99", "3.15"]
 
 
-def test_an_oracle_serves_its_own_context_and_random_weights_a_longer_one() -> None:
+def test_an_oracle_serves_its_own_context_and_random_weights_a_longer_one():
     own = parse(["--oracle", "code-draft-tiny", "--contexts", "8", "--prefill", "8"], None)
     longer = parse(["--oracle", "code-draft-tiny", "--contexts", "5000", "--prefill", "8"], None)
     near, far = Subject(own), Subject(longer)
@@ -89,7 +86,7 @@ def test_an_oracle_serves_its_own_context_and_random_weights_a_longer_one() -> N
     assert near.with_window(7).config.sliding_window == 7
 
 
-def test_the_shape_of_a_native_oracle_has_its_storage() -> None:
+def test_the_shape_of_a_native_oracle_has_its_storage():
     try:
         NativeTransformer.check()
     except NativeUnavailable as reason:
@@ -103,7 +100,7 @@ def test_the_shape_of_a_native_oracle_has_its_storage() -> None:
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
-def test_a_filled_cache_takes_a_pass_after_its_context(backend: str) -> None:
+def test_a_filled_cache_takes_a_pass_after_its_context(backend):
     if backend == "native":
         try:
             NativeTransformer.check()
@@ -118,7 +115,7 @@ def test_a_filled_cache_takes_a_pass_after_its_context(backend: str) -> None:
     assert torch.isfinite(logits).all()
 
 
-def test_chunks_of_a_prompt_are_all_timed() -> None:
+def test_chunks_of_a_prompt_are_all_timed():
     oracle = random_oracle(tiny_unpacked().config, "float32", "eager")
     found = measure_prefill(oracle, 30, (7, 30, 64), 2, "chunks")
     assert [prefill.chunk for prefill in found] == [7, 30, 64]
@@ -127,19 +124,19 @@ def test_chunks_of_a_prompt_are_all_timed() -> None:
     assert found[1].longest == found[1].seconds
 
 
-def test_the_roofline_of_this_machine_is_measured() -> None:
+def test_the_roofline_of_this_machine_is_measured():
     oracle = random_oracle(tiny_unpacked().config, "float32", "eager")
     assert machine.measure_bandwidth(pass_cost(shape_of(oracle)).bytes, 1) > 0
     assert all(machine.measure_flops(dtype, 1) > 0 for dtype in limits.DTYPES)
 
 
-def test_all_ways_to_multiply_make_the_same_product() -> None:
+def test_all_ways_to_multiply_make_the_same_product():
     plain, packed = (multiply() for multiply in machine._products(torch.float32, 16))
     torch.testing.assert_close(packed, plain)
     torch.testing.assert_close(plain, plain.t())
 
 
-def test_every_kind_of_attention_is_named_once() -> None:
+def test_every_kind_of_attention_is_named_once():
     shape = shape_of(random_oracle(tiny_unpacked().config, "float32", "eager"))
     assert [*attention_kinds(shape, 9)] == [
         "MHA, 4 KV heads",
@@ -161,18 +158,18 @@ def test_every_kind_of_attention_is_named_once() -> None:
         (["--draft-cost", "-1"], "at least 0"),
     ],
 )
-def test_what_cannot_be_is_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_is_refused(arguments, message, capsys):
     with pytest.raises(SystemExit):
         parse(arguments, None)
     assert message in capsys.readouterr().err
 
 
-def test_an_unknown_oracle_ends_the_program_with_the_reason() -> None:
+def test_an_unknown_oracle_ends_the_program_with_the_reason():
     with pytest.raises(SystemExit, match="limits: 'nowhere' is neither"):
         limits.main(["--oracle", "nowhere", *SIZES, *PROMPT])
 
 
-def test_panels_are_a_picture(tmp_path: Path) -> None:
+def test_panels_are_a_picture(tmp_path):
     points = [(1.0, 2.0), (10.0, 3.0)]
     panels(
         tmp_path / "p.png",

@@ -26,15 +26,13 @@ def arguments(folder: Path, out: Path, *more: str) -> list[str]:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        (["--loads", "0.3", "3"], "outputs, of 3 arms, are plain decoding's, token for token."),
+        (["--loads", "0.5", "1.5"], "outputs, of 3 arms, are plain decoding's, token for token."),
         (["--rates", "30", "--temperature", "0.8"], "outputs, of 3 arms, are as long as plain decoding's."),
         (["--rates", "30", "--temperature", "0.8", "--rule", "coupled"], "are plain decoding's, token for token."),
     ],
     ids=["greedy", "draws", "coupled"],
 )
-def test_every_arm_serves_every_rate(
-    more: list[str], told: str, checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_arm_serves_every_rate(more, told, checkpoints, tmp_path, capsys):
     assert main(arguments(checkpoints, tmp_path, *more, "--goodput", "e2el:60000")) == 0
     printed, folder = " ".join(capsys.readouterr().out.split()), the_folder(tmp_path)
     assert {path.name for path in folder.iterdir()} == {"load.json", "load.png", "units.jsonl"}
@@ -54,7 +52,7 @@ def test_every_arm_serves_every_rate(
         assert title in printed
 
 
-def test_requests_arrive_as_in_a_file(checkpoints: Path, tmp_path: Path) -> None:
+def test_requests_arrive_as_in_a_file(checkpoints, tmp_path):
     (tmp_path / "times").write_text("1\n1.02\n1.04\n1.2\n", encoding="utf-8")
     out = tmp_path / "out"
     assert main([*arguments(checkpoints, out), "--arrivals", str(tmp_path / "times"), "--warm-up", "0"]) == 0
@@ -64,9 +62,7 @@ def test_requests_arrive_as_in_a_file(checkpoints: Path, tmp_path: Path) -> None
         assert [request["arrival"] for request in load["requests"]] == pytest.approx([0.0, 0.02, 0.04, 0.2])
 
 
-def test_a_run_that_failed_goes_on_with_what_is_missing(
-    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_failed_goes_on_with_what_is_missing(checkpoints, tmp_path, capsys, monkeypatch):
     argv, real = arguments(checkpoints, tmp_path, "--rates", "20", "40"), measuring_loads.Loads._serve
     ran: list[str] = []
 
@@ -87,9 +83,7 @@ def test_a_run_that_failed_goes_on_with_what_is_missing(
     assert ran == ["prompt_lookup"] * 2
 
 
-def test_a_run_without_a_capacity_ends_there(
-    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_without_a_capacity_ends_there(checkpoints, tmp_path, capsys, monkeypatch):
     monkeypatch.delattr(measuring_loads, "pass_seconds")
     assert main(arguments(checkpoints, tmp_path)) == 1
     assert "capacity: NameError" in capsys.readouterr().err
@@ -105,7 +99,7 @@ def test_a_run_without_a_capacity_ends_there(
         (["--oracle", "recorded:x"], "--oracle recorded:x: times are measured here"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(more: list[str], told: str, checkpoints: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_measured_is_refused(more, told, checkpoints, tmp_path):
     with pytest.raises(SystemExit, match=f"^load: {told}"):
         main(arguments(checkpoints, tmp_path, *more))
 
@@ -115,7 +109,7 @@ def outputs(arm: str, claim: str, *lengths: int, first: int = 5) -> Load:
     return Load(1.0, arm, Served(tuple(requests), (), claim), Window(0.0, 1.0))
 
 
-def test_other_work_is_told_and_fails_where_it_was_to_be_the_same() -> None:
+def test_other_work_is_told_and_fails_where_it_was_to_be_the_same():
     loads = [
         outputs("plain", "exact", 2, 3, 4),
         outputs("same", "exact", 2, 3, 4),

@@ -53,9 +53,7 @@ def summary_of(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_compare_runs_what_the_checkpoint_can_have_and_says_why_not_the_others(
-    argv: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compare_runs_what_the_checkpoint_can_have_and_says_why_not_the_others(argv, tmp_path, capsys):
     assert harness.comparison("", [*argv, "--trace", "1"]) == 0
     printed, told = capsys.readouterr()
     assert re.search(rf"^left out: small_transformer: .*{FOREIGN} \(--small-transformer-model DIR\)$", told, re.M)
@@ -75,19 +73,19 @@ def test_compare_runs_what_the_checkpoint_can_have_and_says_why_not_the_others(
 @pytest.mark.parametrize(
     "given", [["--strategies", "small_transformer"], ["--small-transformer-num-draft-tokens", "2"]]
 )
-def test_what_was_asked_for_is_refused_and_not_left_out(argv: list[str], given: list[str]) -> None:
+def test_what_was_asked_for_is_refused_and_not_left_out(argv, given):
     with pytest.raises(SystemExit, match=rf"^compare: .*{FOREIGN} \(--small-transformer-model DIR\)$"):
         harness.comparison("", [*argv, *given])
 
 
-def test_a_script_names_its_own_option(argv: list[str]) -> None:
+def test_a_script_names_its_own_option(argv):
     with pytest.raises(SystemExit, match=rf"^small_transformer: .*{FOREIGN} \(--model DIR\)$"):
         harness.script("small_transformer", "", argv)
     with pytest.raises(SystemExit, match=r"^early_exit: early_exit: give --head none, the oracle's own, "):
         harness.script("early_exit", "", argv)
 
 
-def test_batching_load_and_replay_end_with_the_reason(argv: list[str]) -> None:
+def test_batching_load_and_replay_end_with_the_reason(argv):
     with pytest.raises(SystemExit, match=rf"^batching: .*{FOREIGN}$"):
         batching.main([*argv, "--batch-sizes", "2"])
     with pytest.raises(SystemExit, match=rf"^load: .*{FOREIGN}$"):

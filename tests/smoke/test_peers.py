@@ -14,12 +14,7 @@ from tests.support.experiments import LLAMA, compared
 ROOT = Path(__file__).parents[2]
 
 
-def test_what_is_not_installed_is_a_row(
-    checkpoints: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_is_not_installed_is_a_row(checkpoints, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(with_llama_cpp, "PACKAGES", ("no_such_package", "nor_this"))
     summary = compared(checkpoints, tmp_path, ["transformers", *LLAMA])
     words = "no_such_package and nor_this not installed: pip install 'exactspec[llamacpp]'"
@@ -32,14 +27,14 @@ def test_what_is_not_installed_is_a_row(
     ("option", "value", "words"),
     [("--temperature", "0.5", "use --temperature 0"), ("--weights", "int8", "--weights int8: leave that out")],
 )
-def test_what_no_peer_can_do_is_a_row(option: str, value: str, words: str, checkpoints: Path, tmp_path: Path) -> None:
+def test_what_no_peer_can_do_is_a_row(option, value, words, checkpoints, tmp_path):
     peers = ["transformers", *LLAMA]
     refused = compared(checkpoints, tmp_path, peers, option, value)["provenance"]["refused"]
     assert list(refused) == peers
     assert all(words in said for said in refused.values())
 
 
-def test_a_fault_is_no_refusal(checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_is_no_refusal(checkpoints, tmp_path, monkeypatch):
     def broken(folder: Path, oracle: Oracle) -> None:
         raise RuntimeError("a fault of ours")
 
@@ -48,13 +43,13 @@ def test_a_fault_is_no_refusal(checkpoints: Path, tmp_path: Path, monkeypatch: p
         compared(checkpoints, tmp_path, ["transformers"])
 
 
-def test_words_fit_a_cell_of_a_table() -> None:
+def test_words_fit_a_cell_of_a_table():
     assert words_of(ValueError("a | b\nsecond line")) == "a / b"
     assert words_of(KeyError()) == "KeyError()"
 
 
 @pytest.mark.skipif(bool(with_llama_cpp.missing()), reason=f"not installed: {with_llama_cpp.missing()}")
-def test_llama_cpp_in_a_process_of_its_own() -> None:
+def test_llama_cpp_in_a_process_of_its_own():
     command = [sys.executable, "-m", "pytest", "-q", "tests/smoke/llama_cpp_cases.py"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr

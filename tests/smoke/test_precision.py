@@ -48,7 +48,7 @@ def run(out: Path, *more: str) -> None:
     precision.main([*QUICK, *SIZES, "--out", str(out), *more])
 
 
-def test_all_tables_are_printed_and_figures_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_tables_are_printed_and_figures_are_kept(tmp_path, capsys):
     chosen = ["--arms", "float32", "bfloat16 weights", "float16", "int8, dequantised", "int8", "int4"]
     drafted = ["--views", "int8", "--lengths", "2", "--draft-subjects", "arithmetic", "--draft-batches", "1"]
     run(tmp_path, *chosen, *drafted)
@@ -75,9 +75,7 @@ def test_all_tables_are_printed_and_figures_are_kept(tmp_path: Path, capsys: pyt
     assert json.loads(kept)["measured"] == json.loads((tmp_path / "results.json").read_text("utf-8"))["measured"]
 
 
-def test_an_arm_that_cannot_be_made_is_told_and_leaves_the_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_arm_that_cannot_be_made_is_told_and_leaves_the_others(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(precision_arms.ARMS, "int8", replace(ARMS["int8"], method="no method"))
     run(tmp_path, "--arms", "float32", "int8", "--parts", "text", "bits", "time", "--batches", "2")
     printed = capsys.readouterr().out
@@ -89,9 +87,7 @@ def test_an_arm_that_cannot_be_made_is_told_and_leaves_the_others(
     assert [row["arm"] for row in table_rows(printed, "As oracles: speed at batch 2")] == ["float32"]
 
 
-def test_torchao_rounds_as_we_do_and_its_weights_are_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_torchao_rounds_as_we_do_and_its_weights_are_counted(tmp_path, capsys):
     chosen = ["float32", "int8, dequantised", "int8, torchao", "int8 inputs, torchao"]
     run(tmp_path, "--arms", *chosen, "--parts", "text", "bits", "time")
     printed = capsys.readouterr().out
@@ -108,9 +104,7 @@ def test_torchao_rounds_as_we_do_and_its_weights_are_counted(
     assert [row["arm"] for row in table_rows(printed, "As oracles: speed at batch 1")] == chosen
 
 
-def test_without_torchao_its_arms_are_named_as_not_run_or_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_torchao_its_arms_are_named_as_not_run_or_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(with_torchao, "is_installed", lambda: False)
     default = precision_options.parse([], None)
     assert not [name for name in default.arms if "torchao" in name]
@@ -128,19 +122,19 @@ def test_without_torchao_its_arms_are_named_as_not_run_or_refused(
 
 
 @pytest.mark.parametrize(("argument", "unknown"), [("--arms", "int3"), ("--views", "bfloat16")])
-def test_unknown_arms_are_refused(argument: str, unknown: str, tmp_path: Path) -> None:
+def test_unknown_arms_are_refused(argument, unknown, tmp_path):
     with pytest.raises(SystemExit, match=f"precision: {argument}: {unknown} not among"):
         run(tmp_path, argument, unknown)
 
 
-def test_every_format_is_measured_and_what_drafts_is_native() -> None:
+def test_every_format_is_measured_and_what_drafts_is_native():
     assert {arm.weights for arm in ARMS.values()} >= set(FORMATS)
     assert all(ARMS[view].backend == precision_arms.NATIVE for view in VIEWS)
     assert ARMS["int8 inputs"].products == "int8, sums int32"
     assert Arm("bfloat16", precision_arms.EAGER, "bfloat16").products == "bfloat16"
 
 
-def test_the_reference_column_tells_the_worst_batch_size(tmp_path: Path) -> None:
+def test_the_reference_column_tells_the_worst_batch_size(tmp_path):
     results = Results(tmp_path, {})
     found = {"prompts": 5, "same": 4, "exact": None, "bytes_read": 1e6, "load_seconds": 1.0}
     results.put("text", 1, {"int8": {**found, "as_reference": 5}})

@@ -48,7 +48,7 @@ def summary_of(records: Path) -> dict[str, Any]:
     return found
 
 
-def test_compare_runs_what_needs_no_model_and_shows_no_time(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_runs_what_needs_no_model_and_shows_no_time(records, capsys):
     text = str(records.parent / "text.py")
     trained = [part for name in ("ngram", "merged", "cascade", "staged") for part in (f"--{name}-train-on", text)]
     assert harness.comparison("", [*common(records), *trained]) == 0
@@ -76,7 +76,7 @@ def test_compare_runs_what_needs_no_model_and_shows_no_time(records: Path, capsy
     assert list(rows["plain"]) == ["arm", "tau", "tau full", "alpha", "used", "nodes", "drafted", "identical"]
 
 
-def test_a_speedup_is_shown_at_stated_costs_and_for_the_arms_that_they_are_stated_of(records: Path) -> None:
+def test_a_speedup_is_shown_at_stated_costs_and_for_the_arms_that_they_are_stated_of(records):
     argv = [*common(records), "--strategies", "prompt_lookup", "small_transformer", "--num-prompts", "2"]
     assert harness.comparison("", [*argv, "--draft-cost", "prompt_lookup=0.02", "--width-cost", "0.1"]) == 0
     rows = {row["arm"]: row for row in summary_of(records)["worth"]}
@@ -86,7 +86,7 @@ def test_a_speedup_is_shown_at_stated_costs_and_for_the_arms_that_they_are_state
     assert (rows["plain"]["speed-up"], rows["small_transformer"]["speed-up"]) == (1, None)
 
 
-def test_strategies_have_it_by_themselves_and_results_depend_on_the_file(records: Path) -> None:
+def test_strategies_have_it_by_themselves_and_results_depend_on_the_file(records):
     argv = [*common(records), "--batch-size", "2", "--draft-cost", "0.1", "--width-cost", "1,1,1.5"]
     assert harness.script("prompt_lookup", "", argv) == 0
     assert summary_of(records)["worth"][1]["speed-up"] > 0
@@ -96,14 +96,12 @@ def test_strategies_have_it_by_themselves_and_results_depend_on_the_file(records
     assert fingerprint(arguments, []) != before
 
 
-def test_staged_runs_beside_its_model(records: Path) -> None:
+def test_staged_runs_beside_its_model(records):
     assert staged.main([*common(records), "--inner", "prompt_lookup", "--num-prompts", "1"]) == 0
     assert list(summary_of(records)["arms"]) == ["plain", "small_transformer", "staged"]
 
 
-def test_an_output_that_is_not_the_record_fails(
-    records: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_output_that_is_not_the_record_fails(records, monkeypatch, capsys):
     right = RecordedText.output_of
 
     def wrong(self: RecordedText, prompt: Any, name: str = "prompt") -> Any:
@@ -116,10 +114,7 @@ def test_an_output_that_is_not_the_record_fails(
 
 
 REFUSED = {
-    "lookahead": (
-        ["--strategies", "lookahead"],
-        "lookahead reads the oracle's logits, and recorded text is no model",
-    ),
+    "lookahead": (["--strategies", "lookahead"], "lookahead reads the oracle's logits, and recorded text is no model"),
     "early_exit": (["--strategies", "prompt_lookup", "early_exit"], "early_exit drafts with the oracle's own layers"),
     "quantized": (["--strategies", "quantized"], "quantized drafts with the oracle's own weights"),
     "threshold": (["--strategies", "threshold"], "threshold measures the times of the oracle's passes"),
@@ -132,22 +127,19 @@ REFUSED = {
     "negative": (["--draft-cost", "0.1", "--width-cost=-1"], "--width-cost: '-1' is no number of at least 0"),
     "falling": (["--draft-cost", "0.1", "--width-cost", "1,2,1"], "--width-cost: costs must be finite, begin at 1"),
     "no arm": (["--draft-cost", "lookup=0.1", "--width-cost", "0"], "--draft-cost: 'lookup' is none of the arms: "),
-    "column": (
-        ["--record-column", "reference"],
-        "not 'reference'; name one as output_column .--column names",
-    ),
+    "column": (["--record-column", "reference"], "not 'reference'; name one as output_column .--column names"),
     "tokenizer": (["--tokenizer", "nowhere"], "'nowhere' has no tokenizer"),
     "another tokenizer": (["--tokenizer", "arithmetic"], "row 0: the tokenizer cannot read its prompt: "),
 }
 
 
 @pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_it_cannot_answer_is_refused_by_name(options: list[str], message: str, records: Path) -> None:
+def test_what_it_cannot_answer_is_refused_by_name(options, message, records):
     with pytest.raises(SystemExit, match=message):
         harness.comparison("", [*common(records), *options])
 
 
-def test_sources_of_another_vocabulary_are_refused(records: Path) -> None:
+def test_sources_of_another_vocabulary_are_refused(records):
     words = Tokenizer(WordLevel({"def": 0, "?": 1}, unk_token="?"))
     words.pre_tokenizer = Whitespace()
     words.save(str(records.parent / "words.json"))
@@ -158,18 +150,18 @@ def test_sources_of_another_vocabulary_are_refused(records: Path) -> None:
 
 
 @pytest.mark.parametrize("main", [trees.main, exactness.main, threshold.main])
-def test_experiments_that_need_a_model_refuse_it(main: Any, records: Path) -> None:
+def test_experiments_that_need_a_model_refuse_it(main, records):
     with pytest.raises(SystemExit, match=r"needs a model|is no model"):
         main(common(records)[:4])
 
 
 @pytest.mark.parametrize("option", ["--record-column", "--tokenizer", "--draft-cost", "--width-cost"])
-def test_its_options_are_refused_with_a_model(option: str, tmp_path: Path) -> None:
+def test_its_options_are_refused_with_a_model(option, tmp_path):
     with pytest.raises(SystemExit, match=f"{option} belongs to --oracle recorded:FILE"):
         harness.comparison("", ["--strategies", "prompt_lookup", option, "1", "--out", str(tmp_path)])
 
 
-def test_prompts_without_a_record_fail_by_name(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prompts_without_a_record_fail_by_name(records, capsys):
     other = records.parent / "other.jsonl"
     rows = [{"id": "known", "prompt": TEXT}, {"id": "unknown", "prompt": "import os\n"}]
     other.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -179,7 +171,7 @@ def test_prompts_without_a_record_fail_by_name(records: Path, capsys: pytest.Cap
     assert "known']" in err
 
 
-def test_costs_are_read() -> None:
+def test_costs_are_read():
     assert Costs.of({}) is None
     found = Costs.of({"draft_cost": ["0.1", "ngram=0.2"], "width_cost": "1,1.5"})
     assert found == Costs({"": 0.1, "ngram": 0.2}, WidthCurve((1, 2), (1.0, 1.5)))

@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,7 @@ def copied(compared: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(compared, tmp_path / compared.name))
 
 
-def test_the_data_of_the_page_is_the_runs(compared: Path, tmp_path: Path) -> None:
+def test_the_data_of_the_page_is_the_runs(compared, tmp_path):
     found = read([compared], tmp_path / "page.html")
     (data,) = found.data.values()
     summary = summary_of(compared)
@@ -84,7 +83,7 @@ def test_the_data_of_the_page_is_the_runs(compared: Path, tmp_path: Path) -> Non
     assert "Speed over tree" in found.seen
 
 
-def test_pictures_hold_the_statistics_of_the_run(compared: Path, tmp_path: Path) -> None:
+def test_pictures_hold_the_statistics_of_the_run(compared, tmp_path):
     (data,) = read([compared], tmp_path / "page.html").data.values()
     titles = {one["layout"]["xaxis"].get("title", {}).get("text"): one for one in data["figures"]}
     arms = data["summary"]["arms"]
@@ -103,7 +102,7 @@ def test_pictures_hold_the_statistics_of_the_run(compared: Path, tmp_path: Path)
     assert phases["score"][0] == pytest.approx(1e3 * plain["seconds"]["score"] / plain["num_emitted"])
 
 
-def test_theory_stands_beside_the_measured_lengths(compared: Path) -> None:
+def test_theory_stands_beside_the_measured_lengths(compared):
     (run,) = load_runs([compared])
     found = predictions(run, "small_transformer")
     stats = run.drafting["small_transformer"]
@@ -116,7 +115,7 @@ def test_theory_stands_beside_the_measured_lengths(compared: Path) -> None:
     assert in_the_way(run, "tree") is None
 
 
-def test_the_reasons_are_theorys(compared: Path, tmp_path: Path) -> None:
+def test_the_reasons_are_theorys(compared, tmp_path):
     (run,) = load_runs([compared])
     stats = run.drafting["small_transformer"]
     why = reason(run.plain, stats)
@@ -141,9 +140,7 @@ def test_the_reasons_are_theorys(compared: Path, tmp_path: Path) -> None:
     assert "charges drafting in proportion to their length: too little, where a draft costs something once" in seen
 
 
-def test_shorter_drafts_are_explained_only_where_one_can_be_shorter(
-    compared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shorter_drafts_are_explained_only_where_one_can_be_shorter(compared, monkeypatch):
     (run,) = load_runs([compared])
     note = "What is said of shorter drafts"
     assert note in one_run._why(run)
@@ -152,9 +149,7 @@ def test_shorter_drafts_are_explained_only_where_one_can_be_shorter(
     assert note not in one_run._why(run)
 
 
-def test_drafts_that_are_too_short_are_told_by_their_mean_length(
-    compared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drafts_that_are_too_short_are_told_by_their_mean_length(compared, monkeypatch):
     (run,) = load_runs([compared])
     stats = run.drafting["small_transformer"]
     monkeypatch.setattr("experiments.report.why.reason", lambda *both: {**reason(*both), "predicted": 0.01})
@@ -165,9 +160,7 @@ def test_drafts_that_are_too_short_are_told_by_their_mean_length(
     assert most == pytest.approx(1 + depths)
 
 
-def test_a_best_length_that_gains_less_than_is_worth_it_is_not_said_to_lose(
-    compared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_best_length_that_gains_less_than_is_worth_it_is_not_said_to_lose(compared, monkeypatch):
     (run,) = load_runs([compared])
     found = Prediction(2, Parts(tokens=1.01, rows=1.0, drafting=0.0, scoring=1.0, rest=0.0, plain=0.0))
     monkeypatch.setattr("experiments.report.why.in_the_way", lambda *_: (found, "so it is"))
@@ -196,7 +189,7 @@ def spoil(folder: Path) -> None:
     (folder / "units.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
-def test_no_text_breaks_out_of_the_page(copied: Path, compared: Path, tmp_path: Path) -> None:
+def test_no_text_breaks_out_of_the_page(copied, compared, tmp_path):
     clean = read([compared], tmp_path / "clean.html")
     spoil(copied)
     found = read([copied], tmp_path / "page.html")
@@ -213,7 +206,7 @@ def test_no_text_breaks_out_of_the_page(copied: Path, compared: Path, tmp_path: 
     assert not any("<" in name for name in names)
 
 
-def test_the_page_loads_nothing(compared: Path, tmp_path: Path) -> None:
+def test_the_page_loads_nothing(compared, tmp_path):
     found = read([compared], tmp_path / "page.html")
     assert {tag for tag, _ in found.tags} & LOADING == set()
     attributes = [(name, value or "") for _, one in found.tags for name, value in one.items()]
@@ -231,7 +224,7 @@ def test_the_page_loads_nothing(compared: Path, tmp_path: Path) -> None:
     assert not any(re.search(r"https?:|import\(|fetch\(|XMLHttpRequest|\beval\b", text) for text in ours)
 
 
-def test_every_link_leads_somewhere_and_every_chart_has_its_data(compared: Path, tmp_path: Path) -> None:
+def test_every_link_leads_somewhere_and_every_chart_has_its_data(compared, tmp_path):
     found = read([compared], tmp_path / "page.html")
     places = {one["id"] for _, one in found.tags if "id" in one}
     assert {str(one["href"])[1:] for tag, one in found.tags if tag == "a"} <= places
@@ -262,19 +255,14 @@ def test_every_link_leads_somewhere_and_every_chart_has_its_data(compared: Path,
         ),
     ],
 )
-def test_a_folder_without_a_finished_run_is_refused(
-    harm: Callable[[Path], Any], message: str, copied: Path, tmp_path: Path
-) -> None:
+def test_a_folder_without_a_finished_run_is_refused(harm, message, copied, tmp_path):
     harm(copied)
     with pytest.raises(SystemExit, match=f"report: .*{re.escape(str(copied))}.*{message}"):
         main([str(copied), "--out", str(tmp_path / "page.html")])
     assert not (tmp_path / "page.html").exists()
 
 
-def test_a_run_that_ended_with_problems_has_a_page_that_names_them(
-    checkpoints: Path,
-    tmp_path: Path,
-) -> None:
+def test_a_run_that_ended_with_problems_has_a_page_that_names_them(checkpoints, tmp_path):
     too_long = json.dumps({"id": "long", "kind": "a", "prompt": TEXT * 40}) + "\n"
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text((checkpoints / "prompts.jsonl").read_text(encoding="utf-8") + too_long, encoding="utf-8")
@@ -297,14 +285,14 @@ def test_a_run_that_ended_with_problems_has_a_page_that_names_them(
             main([str(folder)])
 
 
-def test_a_run_that_measured_nothing_is_refused_with_its_problems(copied: Path) -> None:
+def test_a_run_that_measured_nothing_is_refused_with_its_problems(copied):
     summary = {name: found for name, found in summary_of(copied).items() if name != "arms"}
     (copied / "summary.json").write_text(json.dumps({**summary, "problems": ["prompt p: too long"]}), encoding="utf-8")
     with pytest.raises(SystemExit, match="it measured nothing and ended with problems: prompt p: too long"):
         main([str(copied)])
 
 
-def test_places_that_cannot_be_written_and_runs_given_twice_are_refused(compared: Path, tmp_path: Path) -> None:
+def test_places_that_cannot_be_written_and_runs_given_twice_are_refused(compared, tmp_path):
     with pytest.raises(SystemExit, match=r"report: --out .*: a folder; name a file in it"):
         main([str(compared), "--out", str(tmp_path)])
     with pytest.raises(SystemExit, match=r"report: --out .*: there is no folder"):
@@ -313,19 +301,13 @@ def test_places_that_cannot_be_written_and_runs_given_twice_are_refused(compared
         main([str(compared), str(compared)])
 
 
-def test_without_the_charting_library_the_error_names_what_to_install(
-    compared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_charting_library_the_error_names_what_to_install(compared, monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     with pytest.raises(SystemExit, match=re.escape("report: the page's charts need the package plotly: pip install")):
         main([str(compared)])
 
 
-def test_several_runs_have_pictures_across_them(
-    checkpoints: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_several_runs_have_pictures_across_them(checkpoints, tmp_path, capsys):
     folders = []
     length, warm = ["--small-transformer-num-draft-tokens", "2"], ["--temperature", "0.8", "--top-p", "0.9"]
     for varied in ([], ["--batch-size", "2"], length, warm):
@@ -354,7 +336,7 @@ def test_several_runs_have_pictures_across_them(
     assert [row["batch size"] for row in found.data["across"]["overview"]] == [1, 2, 1, 1]
 
 
-def test_runs_of_one_name_stay_apart(compared: Path, copied: Path, tmp_path: Path) -> None:
+def test_runs_of_one_name_stay_apart(compared, copied, tmp_path):
     found = read([compared, copied], tmp_path / "page.html")
     assert len(found.data) == 3
     for subject in ("rows in a batch", "temperature", "draft length"):
@@ -362,7 +344,7 @@ def test_runs_of_one_name_stay_apart(compared: Path, copied: Path, tmp_path: Pat
     assert f"{copied.parent.name}/{copied.name}" in found.seen
 
 
-def test_arms_are_numbered_over_all_runs_of_a_page(compared: Path, copied: Path) -> None:
+def test_arms_are_numbered_over_all_runs_of_a_page(compared, copied):
     for path in (copied / "units.jsonl", copied / "summary.json"):
         text = path.read_text(encoding="utf-8")
         entries = [json.loads(part) for part in (text.splitlines() if path.suffix == ".jsonl" else [text])]
@@ -373,7 +355,7 @@ def test_arms_are_numbered_over_all_runs_of_a_page(compared: Path, copied: Path)
     assert fewer.page_arms == more.page_arms == ["prompt_lookup", "tree", "small_transformer"]
 
 
-def test_traces_of_runs_of_one_name_stay_apart(checkpoints: Path, tmp_path: Path) -> None:
+def test_traces_of_runs_of_one_name_stay_apart(checkpoints, tmp_path):
     argv = [*common(checkpoints, tmp_path / "runs"), "--strategies", "prompt_lookup", "--trace", "1"]
     assert harness.comparison("", argv) == 0
     folder = the_folder(tmp_path / "runs")
@@ -386,7 +368,7 @@ def test_traces_of_runs_of_one_name_stay_apart(checkpoints: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["processor", "device", "backend", "threads", "commit"])
-def test_runs_of_other_machines_or_versions_are_not_joined(name: str, compared: Path, tmp_path: Path) -> None:
+def test_runs_of_other_machines_or_versions_are_not_joined(name, compared, tmp_path):
     joined = altered(compared, tmp_path / "joined", {}, batch_size=2)
     apart = altered(compared, tmp_path / "apart", {name: "another"}, batch_size=2)
     assert "Decoding alone by rows in a batch" in read([compared, joined], tmp_path / "page.html").seen
@@ -395,7 +377,7 @@ def test_runs_of_other_machines_or_versions_are_not_joined(name: str, compared: 
     assert f"In none of these pictures: {compared.name}, apart. A picture joins timed runs" in seen
 
 
-def test_a_run_that_no_picture_has_is_named(compared: Path, tmp_path: Path) -> None:
+def test_a_run_that_no_picture_has_is_named(compared, tmp_path):
     wide, again = altered(compared, tmp_path / "wide", {}, batch_size=2), altered(compared, tmp_path / "again", {})
     found = read([compared, wide, again], tmp_path / "page.html")
     assert {tuple(trace["x"]) for trace in found.data["across"]["figures"][0]["data"]} == {(1, 2)}
@@ -412,14 +394,7 @@ def test_a_run_that_no_picture_has_is_named(compared: Path, tmp_path: Path) -> N
         (None, None, "by an unknown commit, from times and counts that an unknown commit measured."),
     ],
 )
-def test_a_page_says_whose_code_computed_its_tables(
-    now: str | None,
-    then: str | None,
-    said: str | None,
-    compared: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_page_says_whose_code_computed_its_tables(now, then, said, compared, tmp_path, monkeypatch):
     run = altered(compared, tmp_path / "run", {"commit": then})
     monkeypatch.setattr("experiments.report.facts.facts_now", lambda arguments: {"commit": now})
     seen = read([run], tmp_path / "page.html").seen
@@ -428,7 +403,7 @@ def test_a_page_says_whose_code_computed_its_tables(
     assert said is None or f"{words} {said}" in seen
 
 
-def test_a_page_of_every_strategy_sampled_in_batches(checkpoints: Path, tmp_path: Path) -> None:
+def test_a_page_of_every_strategy_sampled_in_batches(checkpoints, tmp_path):
     argv = [*common(checkpoints, tmp_path / "runs"), *options(checkpoints, tuple(STRATEGIES))]
     assert harness.comparison("", [*argv, "--temperature", "0.9", "--batch-size", "2"]) == 0
     found = read([the_folder(tmp_path / "runs")], tmp_path / "page.html")
@@ -438,10 +413,7 @@ def test_a_page_of_every_strategy_sampled_in_batches(checkpoints: Path, tmp_path
     assert "Acceptance by node: tree" in found.seen
 
 
-def test_peers_have_verdicts_and_their_refusals_stand_in_their_words(
-    checkpoints: Path,
-    tmp_path: Path,
-) -> None:
+def test_peers_have_verdicts_and_their_refusals_stand_in_their_words(checkpoints, tmp_path):
     argv = [*common(checkpoints, tmp_path / "runs"), "--strategies", "prompt_lookup", "--batch-size", "2"]
     assert harness.comparison("", [*argv, "--peer", "transformers", "transformers:lookup"]) == 0
     folder = the_folder(tmp_path / "runs")
@@ -453,7 +425,7 @@ def test_peers_have_verdicts_and_their_refusals_stand_in_their_words(
     assert f"Refused: {refused['transformers:lookup']}" in found.seen
 
 
-def test_trees_have_maps_and_stand_beside_theory(checkpoints: Path, tmp_path: Path) -> None:
+def test_trees_have_maps_and_stand_beside_theory(checkpoints, tmp_path):
     argv = [*common(checkpoints, tmp_path / "runs"), *own(checkpoints, "tree"), "--sizes", "3", "--max-nodes", "5"]
     argv += ["--model", str(checkpoints / "target"), "--max-depth", "2", "--ranks", "3"]
     argv += ["--shapes", "chain:2", "kary:2x2", "grown:4x2"]
@@ -475,7 +447,7 @@ def test_trees_have_maps_and_stand_beside_theory(checkpoints: Path, tmp_path: Pa
     assert "trees.json was written by another version" in read([folder], tmp_path / "page.html").seen
 
 
-def test_acceptance_by_node_by_hand() -> None:
+def test_acceptance_by_node_by_hand():
     paths = [(0,), (1,), (0, 0), (0, 1)]
     records = [
         {"ranks": [[0], [0, 1], [1], []], "shortened": [False] * 4},
@@ -484,7 +456,7 @@ def test_acceptance_by_node_by_hand() -> None:
     assert acceptance(records, paths) == {(0,): (3, 5), (1,): (1, 5), (0, 0): (1, 3), (0, 1): (1, 3)}
 
 
-def test_recorded_text_has_a_page_without_times(tmp_path: Path) -> None:
+def test_recorded_text_has_a_page_without_times(tmp_path):
     rows = [{"id": f"p{i}", "kind": "ab"[i % 2], "prompt": TEXT * (i + 1), "completion": TEXT[i:]} for i in range(4)]
     records = tmp_path / "records.jsonl"
     records.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -506,7 +478,7 @@ def test_recorded_text_has_a_page_without_times(tmp_path: Path) -> None:
     assert f"{outputs - 1} of {outputs} outputs, of 3 arms, are plain decoding's" in seen
 
 
-def test_the_command_of_a_run_gives_its_arguments_back(compared: Path) -> None:
+def test_the_command_of_a_run_gives_its_arguments_back(compared):
     (run,) = load_runs([compared])
     words = shlex.split(command_of(run))
     assert words[:3] == ["python", "-m", "experiments.compare"]
@@ -537,9 +509,7 @@ def asked(name: str, argv: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[s
         ("threshold", ["--gammas", "1", "2", "--model", "code-draft-tiny"]),
     ],
 )
-def test_the_command_of_an_experiment_gives_its_arguments_back(
-    name: str, argv: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_of_an_experiment_gives_its_arguments_back(name, argv, monkeypatch):
     arguments = asked(name, [*argv, "--temperature", "0.5", "--fresh"], monkeypatch)
     run = Run(Path(), "", "", {"provenance": {"experiment": name, "arguments": arguments}}, Outcome([], []))
     words = shlex.split(command_of(run))
@@ -548,12 +518,12 @@ def test_the_command_of_an_experiment_gives_its_arguments_back(
 
 
 @pytest.mark.parametrize("name", ["", "1st", "a b", "a/b", 'a"b'])
-def test_a_name_that_is_no_anchor_is_refused(name: str) -> None:
+def test_a_name_that_is_no_anchor_is_refused(name):
     with pytest.raises(ValueError, match="give each a name of its own"):
         page("t", [Section(name, "t", "")])
 
 
-def test_sections_that_would_break_the_page_are_refused() -> None:
+def test_sections_that_would_break_the_page_are_refused():
     with pytest.raises(ValueError, match="give each a name of its own"):
         page("t", [Section("a", "t", ""), Section("a", "t", "")])
     for bad in (Section("a", "t", "", script="x = '</SCRIPT>'"), Section("a", "t", "", style="</style>")):
@@ -563,7 +533,7 @@ def test_sections_that_would_break_the_page_are_refused() -> None:
         page("t", [Section("a", "t", "", script="'<!--' + '<script>'")])
 
 
-def test_parts_of_sections_stand_once_and_data_by_name() -> None:
+def test_parts_of_sections_stand_once_and_data_by_name():
     sections = [Section(name, f"<{name}>", "<p>b</p>", ".x {}", "run()", {"text": HOSTILE}) for name in ("one", "two")]
     found = Reader(page(HOSTILE, sections))
     assert found.styles.count(".x {}") == 1
@@ -572,7 +542,7 @@ def test_parts_of_sections_stand_once_and_data_by_name() -> None:
     assert "<one>" in found.seen
 
 
-def test_json_in_a_page_has_no_tags_and_no_numbers_that_json_lacks() -> None:
+def test_json_in_a_page_has_no_tags_and_no_numbers_that_json_lacks():
     text = embed_json({"<": ["</script>", "<!--", "\u2028\u2029", "&lt;", "\ud800"]})
     assert not set("<>&\u2028\u2029") & set(text)
     assert json.loads(text) == {"<": ["</script>", "<!--", "\u2028\u2029", "&lt;", "\ud800"]}
@@ -580,14 +550,14 @@ def test_json_in_a_page_has_no_tags_and_no_numbers_that_json_lacks() -> None:
         embed_json(float("nan"))
 
 
-def test_names_in_charts_have_no_tags() -> None:
+def test_names_in_charts_have_no_tags():
     assert label("<b>a</b>\n&  b") == "&lt;b&gt;a&lt;/b&gt; &amp; b"
     assert label("x" * 99) == "x" * 25 + "…"
     picture = points("t", "n", "<i>x</i>", "y", [Series("<a href='http://x'>", 0, [])])
     assert "<" not in json.dumps(picture.layout) + json.dumps(picture.traces)
 
 
-def test_long_names_that_begin_alike_are_series_of_their_own() -> None:
+def test_long_names_that_begin_alike_are_series_of_their_own():
     names = [f"{'x' * 40} {end}" for end in "ab"]
     series = [Series(name, number, [Point(1, 1)], [(1, 1), (2, 1)]) for number, name in enumerate(names)]
     groups = [trace["legendgroup"] for trace in points("t", "n", "x", "y", series).traces]

@@ -28,12 +28,7 @@ def questions(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_run_writes_both_tables_and_the_answers(
-    checkpoints: Path,
-    questions: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_run_writes_both_tables_and_the_answers(checkpoints, questions, tmp_path, capsys):
     argv = ["--file", str(questions), "--oracle", str(checkpoints / "target"), "--out", str(tmp_path / "runs")]
     asked = ["--max-new-tokens", "6", "--per-category", "1", "--strategies", "prompt_lookup", "lookahead"]
     assert spec_bench.main([*argv, *asked]) == 0
@@ -67,13 +62,13 @@ def answers_of(path: Path) -> dict[Any, list[str]]:
     return {line["question_id"]: line["choices"][0]["turns"] for line in lines}
 
 
-def test_a_file_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_is_asked_for(capsys):
     with pytest.raises(SystemExit):
         spec_bench.main([])
     assert "--file" in capsys.readouterr().err
 
 
-def test_the_help_has_the_defaults_of_this_experiment(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_has_the_defaults_of_this_experiment(capsys):
     with pytest.raises(SystemExit):
         spec_bench.main(["--help"])
     told = " ".join(capsys.readouterr().out.split())
@@ -81,9 +76,7 @@ def test_the_help_has_the_defaults_of_this_experiment(capsys: pytest.CaptureFixt
         assert words in told
 
 
-def test_all_questions_are_asked_with_512_tokens_unless_told_otherwise(
-    questions: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_questions_are_asked_with_512_tokens_unless_told_otherwise(questions, monkeypatch):
     kept: list[dict[str, Any]] = []
     monkeypatch.setattr(spec_bench, "compare", lambda _, arguments, *rest: kept.append(arguments))
     spec_bench.main(["--file", str(questions)])
@@ -95,14 +88,14 @@ def test_all_questions_are_asked_with_512_tokens_unless_told_otherwise(
         spec_bench.choose({**arguments, "num_prompts": 5, "per_category": 1})
 
 
-def test_the_first_of_each_category_are_taken_in_the_order_of_the_file() -> None:
+def test_the_first_of_each_category_are_taken_in_the_order_of_the_file():
     prompts = [NamedPrompt(str(number), kind, "x") for number, kind in enumerate("abacbaa")]
     assert [prompt.name for prompt in spec_bench.first_of_each(prompts, 2)] == ["0", "1", "2", "3", "4"]
     assert spec_bench.first_of_each(prompts, 9) == prompts
 
 
 @pytest.mark.skipif(PUBLISHED is None, reason="Spec-Bench's question.jsonl does not lie in shared/data/spec_bench")
-def test_the_published_questions() -> None:
+def test_the_published_questions():
     arguments = {"prompts": str(PUBLISHED), "column": None, "oracle": "code", "num_prompts": None, "per_category": None}
     prompts = spec_bench.choose(arguments)
     assert len(prompts) == 480
@@ -119,12 +112,12 @@ def test_the_published_questions() -> None:
         (["--seeds", "1", "1", "--temperature", "1"], "--seeds 1 1: a seed stands twice"),
     ],
 )
-def test_seeds_that_mean_nothing_are_refused(questions: Path, options: list[str], words: str) -> None:
+def test_seeds_that_mean_nothing_are_refused(questions, options, words):
     with pytest.raises(SystemExit, match=words):
         spec_bench.main(["--file", str(questions), *options])
 
 
-def test_why_there_are_no_answer_files(tmp_path: Path) -> None:
+def test_why_there_are_no_answer_files(tmp_path):
     arguments = {"batch_size": 2, "oracle": "code"}
     assert "a batch has one wall time" in "".join(map(str, spec_bench.report_answers(arguments, None, tmp_path)))  # type: ignore[arg-type]
     arguments = {"batch_size": 1, "oracle": str(tmp_path)}

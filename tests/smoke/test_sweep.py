@@ -25,10 +25,11 @@ from experiments.sweep.grid import read_grid
 from experiments.sweep.sweep_results import rows_of
 from experiments.sweep.working import DONE, Seat, Worker, result_of
 from tests.support.experiments import a_file
+from tests.support.pairwise import first_of
 from tests.support.processes import started, status_of
 
 
-def test_a_grid_is_every_combination(checkpoints: Path, tmp_path: Path) -> None:
+def test_a_grid_is_every_combination(checkpoints, tmp_path):
     grid = read_grid(a_file(tmp_path, checkpoints))
     assert [unit.chosen for unit in grid.units] == [
         {"num-draft-tokens": length, "temperature": heat} for length in (1, 2) for heat in (0, 0.8)
@@ -53,16 +54,14 @@ def test_a_grid_is_every_combination(checkpoints: Path, tmp_path: Path) -> None:
         ("[grid]\nseed = 3", r"a list of values each; \['seed'\]"),
     ],
 )
-def test_files_that_make_no_sense_are_refused(text: str, message: str, tmp_path: Path) -> None:
+def test_files_that_make_no_sense_are_refused(text, message, tmp_path):
     path = tmp_path / "grid.toml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(SystemExit, match=f"sweep: .*{message}"):
         main([str(path), "--out", str(tmp_path / "out")])
 
 
-def test_an_option_that_does_not_exist_is_refused_before_anything_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_option_that_does_not_exist_is_refused_before_anything_runs(tmp_path, capsys):
     path = tmp_path / "grid.toml"
     path.write_text("[grid]\nsede = [1, 2]", encoding="utf-8")
     with pytest.raises(SystemExit):
@@ -71,14 +70,13 @@ def test_an_option_that_does_not_exist_is_refused_before_anything_runs(
     assert not (tmp_path / "out").exists()
 
 
-def test_one_table_of_all_units_which_are_not_done_twice(
-    checkpoints: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_one_table_of_all_units_which_are_not_done_twice(checkpoints, tmp_path, capsys):
     path, out = a_file(tmp_path, checkpoints), tmp_path / "out"
     assert main([str(path), "--out", str(out), "--threads", "1"]) == 0
     printed = capsys.readouterr().out
+    of_first = json.loads((out / "0000" / DONE).read_text(encoding="utf-8"))
+    assert of_first["chosen"] == {"num-draft-tokens": 1, "temperature": 0}
+    assert "Speed-up over plain decoding" in (out / "0000" / working.PRINTED).read_text(encoding="utf-8")
     rows = rows_of(read_grid(path), out)
     assert [(row["num-draft-tokens"], row["temperature"]) for row in rows] == [(1, 0), (1, 0.8), (2, 0), (2, 0.8)]
     assert [(row["passed"], row["prompts"], row["check"]) for row in rows] == [
@@ -103,12 +101,7 @@ def test_one_table_of_all_units_which_are_not_done_twice(
         main([str(path), "--out", str(out)])
 
 
-def test_a_unit_that_fails_is_told_and_done_again_on_request(
-    checkpoints: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_unit_that_fails_is_told_and_done_again_on_request(checkpoints, tmp_path, capsys, monkeypatch):
     path, out = a_file(tmp_path, checkpoints), tmp_path / "out"
     sound = working.run
 
@@ -143,7 +136,7 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     torch.set_num_threads(threads)
 
 
-def test_no_two_workers_have_a_core(held: Path) -> None:
+def test_no_two_workers_have_a_core(held):
     cores = os.sched_getaffinity(0)
     with seat().take() as first, seat().take() as second:
         assert (first, second) == (True, False)
@@ -157,7 +150,7 @@ def test_no_two_workers_have_a_core(held: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads cannot be listed")
-def test_threads_that_run_already_move_with_their_worker(held: Path) -> None:
+def test_threads_that_run_already_move_with_their_worker(held):
     def cores_of(thread: threading.Thread) -> set[int]:
         assert thread.native_id is not None
         return os.sched_getaffinity(thread.native_id)
@@ -175,7 +168,7 @@ def test_threads_that_run_already_move_with_their_worker(held: Path) -> None:
         pooled.join()
 
 
-def test_each_worker_of_torchrun_has_an_equal_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_worker_of_torchrun_has_an_equal_share_of_the_cores(monkeypatch):
     cores = os.sched_getaffinity(0)
     assert Seat.here(None) == Seat(0, len(cores), tuple(sorted(cores)))
     monkeypatch.setenv("LOCAL_RANK", "1")
@@ -183,7 +176,7 @@ def test_each_worker_of_torchrun_has_an_equal_share_of_the_cores(monkeypatch: py
     assert Seat.here(None) == Seat(1, 1, tuple(sorted(cores)))
 
 
-def test_more_threads_than_cores_are_refused(checkpoints: Path, tmp_path: Path) -> None:
+def test_more_threads_than_cores_are_refused(checkpoints, tmp_path):
     path, cores = a_file(tmp_path, checkpoints), len(os.sched_getaffinity(0))
     with pytest.raises(SystemExit, match=f"--threads: {cores + 1}, and a worker may run on {cores} cores here"):
         main([str(path), "--out", str(tmp_path / "out"), "--threads", str(cores + 1)])
@@ -193,13 +186,7 @@ def nothing() -> None:
     """Stand for a pause in which nothing changes."""
 
 
-def test_a_worker_waits_until_cores_and_the_device_are_free(
-    checkpoints: Path,
-    tmp_path: Path,
-    held: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_worker_waits_until_cores_and_the_device_are_free(checkpoints, tmp_path, held, monkeypatch, capsys):
     grid, done, waited = read_grid(a_file(tmp_path, checkpoints)), tmp_path / "out", []
     others, pauses = ExitStack(), iter([nothing, lambda: others.pop_all().close()] * 2)
     monkeypatch.setattr(working, "_device", lambda _: held / "cuda-0")
@@ -236,9 +223,7 @@ def test_a_worker_waits_until_cores_and_the_device_are_free(
         ("mps", None, "mps-0"),
     ],
 )
-def test_workers_hold_a_device_by_its_number_on_the_machine(
-    name: str, visible: str | None, wanted: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_hold_a_device_by_its_number_on_the_machine(name, visible, wanted, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -246,11 +231,7 @@ def test_workers_hold_a_device_by_its_number_on_the_machine(
     assert (None if found is None else found.name) == wanted
 
 
-def test_a_sweep_of_recorded_text_has_no_times(
-    checkpoints: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_sweep_of_recorded_text_has_no_times(checkpoints, tmp_path, capsys):
     text = 'experiment = "prompt_lookup"\n[options]\noracle = "recorded:{prompts}"\n[grid]\nnum-draft-tokens = [2]\n'
     records = tmp_path / "records.jsonl"
     rows = [{"prompt": f"def f{i}(x):", "completion": f" return f{i}(x)"} for i in range(2)]
@@ -268,12 +249,8 @@ def worker(path: Path, out: Path) -> ForkServerProcess:
     return started(main, [str(path), "--out", str(out), "--threads", "1"])
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_the_units_of_a_killed_worker_are_done_by_the_others(
-    count: int,
-    checkpoints: Path,
-    tmp_path: Path,
-) -> None:
+@pytest.mark.parametrize("count", first_of(3, 2, 4))
+def test_the_units_of_a_killed_worker_are_done_by_the_others(count, checkpoints, tmp_path):
     path, out = a_file(tmp_path, checkpoints, new=40), tmp_path / "out"
     out.mkdir()
     grid = read_grid(path)
@@ -304,11 +281,3 @@ def killed_at_work(out: Path, pids: set[int | None]) -> int:
                 return int(text)
         time.sleep(0.01)
     raise AssertionError("no worker took a unit")
-
-
-def test_what_a_unit_printed_is_kept(checkpoints: Path, tmp_path: Path) -> None:
-    path, out = a_file(tmp_path, checkpoints), tmp_path / "out"
-    assert main([str(path), "--out", str(out), "--threads", "1"]) == 0
-    found = json.loads((out / "0000" / DONE).read_text(encoding="utf-8"))
-    assert found["chosen"] == {"num-draft-tokens": 1, "temperature": 0}
-    assert "Speed-up over plain decoding" in (out / "0000" / working.PRINTED).read_text(encoding="utf-8")

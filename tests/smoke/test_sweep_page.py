@@ -37,7 +37,7 @@ def drawn(data: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
     }
 
 
-def test_a_sweep_has_one_page_with_axes_as_series(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_has_one_page_with_axes_as_series(swept, capsys):
     assert report([str(swept)]) == 0
     assert f"Written: {swept / 'page.html'}" in capsys.readouterr().out
     found = read([swept], swept / "page.html")
@@ -50,9 +50,7 @@ def test_a_sweep_has_one_page_with_axes_as_series(swept: Path, capsys: pytest.Ca
     assert "In none of these pictures" not in found.seen
 
 
-def test_units_that_did_not_end_well_are_named_and_left_out(
-    swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_units_that_did_not_end_well_are_named_and_left_out(swept, tmp_path, capsys):
     undone, failed = swept / "0000" / DONE, swept / "0004" / DONE
     kept = {path: path.read_text(encoding="utf-8") for path in (undone, failed)}
     try:
@@ -67,14 +65,14 @@ def test_units_that_did_not_end_well_are_named_and_left_out(
             path.write_text(text, encoding="utf-8")
 
 
-def test_a_sweep_of_which_nothing_ended_well_is_refused(swept: Path, tmp_path: Path) -> None:
+def test_a_sweep_of_which_nothing_ended_well_is_refused(swept, tmp_path):
     (tmp_path / "grid.toml").write_text((swept / "grid.toml").read_text(encoding="utf-8"), encoding="utf-8")
     with pytest.raises(SystemExit, match="no unit of this sweep has ended well; run its command again"):
         report([str(tmp_path)])
 
 
 @pytest.mark.parametrize(("count", "pictures"), [(FEW, 1), (FEW + 1, FEW + 1)])
-def test_an_axis_of_many_values_has_a_chart_a_value(count: int, pictures: int, swept: Path, tmp_path: Path) -> None:
+def test_an_axis_of_many_values_has_a_chart_a_value(count, pictures, swept, tmp_path):
     short, _, longer, *_ = SweepRuns.of(swept).labels
     folders = [
         altered(folder, tmp_path / f"{folder.parent.name}-{tokens}", {}, max_new_tokens=tokens)

@@ -20,6 +20,7 @@ from experiments.report.traces import trace_sections
 from experiments.strategies import STRATEGIES
 from specdec.traces import NodeRecords
 from tests.support.experiments import common, own, the_folder
+from tests.support.pairwise import first_of
 
 RUN = "run-1"
 LOOKUPS = ["--strategies", "prompt_lookup", "lookahead"]
@@ -36,13 +37,8 @@ def timed_tokens(folder: Path, arm: str) -> dict[str, list[int]]:
     return found
 
 
-@pytest.mark.parametrize("temperature", ["0", "0.9"])
-def test_every_strategy_is_traced_and_emits_what_it_emitted(
-    temperature: str,
-    checkpoints: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.mark.parametrize("temperature", first_of("0.9", "0"))
+def test_every_strategy_is_traced_and_emits_what_it_emitted(temperature, checkpoints, tmp_path, capsys):
     argv = [*common(checkpoints, tmp_path), "--temperature", temperature, "--batch-size", "2", "--trace", "3"]
     for name in STRATEGIES:
         argv += own(checkpoints, name, prefix=f"{name.replace('_', '-')}-")
@@ -66,11 +62,7 @@ class Interrupted(BaseException):
     """What no part of the program catches."""
 
 
-def test_an_interrupted_trace_goes_on_and_measures_nothing_again(
-    checkpoints: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_interrupted_trace_goes_on_and_measures_nothing_again(checkpoints, tmp_path, monkeypatch):
     argv = [*common(checkpoints, tmp_path), *LOOKUPS, "--trace", "2"]
     working, asked = Tracing.record, []
 
@@ -97,7 +89,7 @@ def test_an_interrupted_trace_goes_on_and_measures_nothing_again(
     assert len(trace_sections(folder, RUN)) == 2
 
 
-def test_a_run_that_begins_afresh_has_no_trace_of_the_last_one(checkpoints: Path, tmp_path: Path) -> None:
+def test_a_run_that_begins_afresh_has_no_trace_of_the_last_one(checkpoints, tmp_path):
     argv = [*common(checkpoints, tmp_path), *LOOKUPS]
     assert harness.comparison("", [*argv, "--trace", "2"]) == 0
     folder = the_folder(tmp_path)
@@ -109,11 +101,7 @@ def test_a_run_that_begins_afresh_has_no_trace_of_the_last_one(checkpoints: Path
     assert not (folder / "nodes").exists()
 
 
-def test_another_number_of_prompts_drops_what_an_interrupted_run_recorded(
-    checkpoints: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_another_number_of_prompts_drops_what_an_interrupted_run_recorded(checkpoints, tmp_path, monkeypatch):
     argv, kept = [*common(checkpoints, tmp_path), *LOOKUPS], []
 
     def dying(*arguments: Any) -> None:
@@ -150,14 +138,8 @@ def claim_all(claim: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_other_tokens_than_in_the_timed_rounds_are_an_error_if_they_are_claimed_to_be_exact(
-    claim: str,
-    status: int,
-    words: str,
-    checkpoints: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    claim, status, words, checkpoints, tmp_path, monkeypatch, capsys
+):
     claim_all(claim, monkeypatch)
     monkeypatch.setattr(Tracing, "record", shorter)
     argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "--trace", "1"]
@@ -169,11 +151,7 @@ def test_other_tokens_than_in_the_timed_rounds_are_an_error_if_they_are_claimed_
     assert html.escape(f"Other tokens than in the timed rounds on p0, {words}") in section.body
 
 
-def test_a_refuted_trace_and_its_page_go_with_a_run_that_traces_nothing(
-    checkpoints: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_refuted_trace_and_its_page_go_with_a_run_that_traces_nothing(checkpoints, tmp_path, monkeypatch):
     claim_all("exact", monkeypatch)
     monkeypatch.setattr(Tracing, "record", shorter)
     argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup"]
@@ -189,12 +167,7 @@ def test_a_refuted_trace_and_its_page_go_with_a_run_that_traces_nothing(
     assert json.loads((folder / "summary.json").read_text(encoding="utf-8"))["problems"] == []
 
 
-def test_the_same_tokens_from_other_drafts_are_named(
-    checkpoints: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_same_tokens_from_other_drafts_are_named(checkpoints, tmp_path, monkeypatch, capsys):
     def drafting_less(self: Tracing, arm: EngineArm, folder: Path) -> NodeRecords:
         return RECORD(self, EngineArm(arm.name, self.oracle, short, arm.sampling), folder)
 
@@ -210,12 +183,7 @@ def test_the_same_tokens_from_other_drafts_are_named(
     assert "Other tokens" not in section.body
 
 
-def test_an_arm_that_fails_is_named_and_the_others_go_on(
-    checkpoints: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_arm_that_fails_is_named_and_the_others_go_on(checkpoints, tmp_path, monkeypatch, capsys):
     def failing(self: Tracing, arm: EngineArm, folder: Path) -> NodeRecords:
         if arm.name == "prompt_lookup":
             raise FloatingPointError("NaN in the logits")
@@ -227,11 +195,7 @@ def test_an_arm_that_fails_is_named_and_the_others_go_on(
     assert [section.title for section in trace_sections(the_folder(tmp_path), RUN)] == ["Trace: lookahead"]
 
 
-def test_peers_are_named(
-    checkpoints: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_peers_are_named(checkpoints, tmp_path, capsys):
     argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "--trace", "1", "--peer", "transformers"]
     assert harness.comparison("", argv) == 0
     assert "no trace of transformers: another program, which does not show its drafts" in capsys.readouterr().err
@@ -240,21 +204,19 @@ def test_peers_are_named(
 
 
 @pytest.mark.parametrize(("number", "words"), [("-1", "must be at least 0, got -1"), ("some", "invalid")])
-def test_what_is_no_number_of_prompts_is_refused(
-    number: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_number_of_prompts_is_refused(number, words, tmp_path, capsys):
     with pytest.raises(SystemExit):
         harness.script("prompt_lookup", "", ["--trace", number, "--out", str(tmp_path)])
     assert words in capsys.readouterr().err
 
 
-def test_recorded_text_has_no_trace(tmp_path: Path) -> None:
+def test_recorded_text_has_no_trace(tmp_path):
     argv = ["--oracle", "recorded:x.jsonl", "--trace", "1", "--out", str(tmp_path)]
     with pytest.raises(SystemExit, match="prompt_lookup: --trace: recorded text has no laws"):
         harness.script("prompt_lookup", "", argv)
 
 
-def test_folders_of_arms_have_names_of_their_own() -> None:
+def test_folders_of_arms_have_names_of_their_own():
     names = ["best of 8", "Best-of-8", "kary:2x3", "é", "best of 8 2", "../x"]
     slugs = slugs_of(names)
     assert slugs == {

@@ -3,7 +3,6 @@
 import re
 from functools import partial
 from io import StringIO
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -34,14 +33,14 @@ from tests.support.experiments import common
 TEXT = "def f(x):\n    return f(x"
 
 
-def test_tokens_are_told_apart_by_where_they_came_from() -> None:
+def test_tokens_are_told_apart_by_where_they_came_from():
     assert Emitted([5, 6, 7], 2, ["a", "b"], at_leaf=True).origins() == ["a", "b", BONUS]
     assert Emitted([5], 0, [], at_leaf=False).origins() == [RECOVERED]
     assert Emitted([5], 3, ["a", "a", "b"], at_leaf=True).origins() == ["a"]  # the rest was cut off
     assert Pieces(None).of(Emitted([5, 6], 1, ["a"], at_leaf=True)) == [Piece("5 ", "a"), Piece("6 ", BONUS)]
 
 
-def test_the_pieces_of_a_run_are_its_text() -> None:
+def test_the_pieces_of_a_run_are_its_text():
     oracle = oracles.load("code-draft-tiny")
     source = drafts.Merged([drafts.PromptLookup(3), drafts.SmallTransformer(oracle, 2)])
     result = SpeculativeDecoder(oracle, source, "multi_draft").generate([TEXT, "é"], max_new_tokens=24)
@@ -57,12 +56,12 @@ def test_the_pieces_of_a_run_are_its_text() -> None:
         assert colour_text(TEXT, steps, oracle.tokenizer, Palette()).plain == TEXT + result.texts[request]
 
 
-def test_no_control_character_reaches_the_terminal() -> None:
+def test_no_control_character_reaches_the_terminal():
     shown = Palette().text([Piece("a\x1b]0;title\x07\x00\n\tb\x9b", "bonus")]).plain
     assert shown == "a\ufffd]0;title\ufffd\ufffd\n\tb\ufffd"
 
 
-def test_several_rounds_are_shown_once() -> None:
+def test_several_rounds_are_shown_once():
     columns = {
         "request": [0, 0],
         "round": [0, 1],
@@ -74,7 +73,7 @@ def test_several_rounds_are_shown_once() -> None:
     assert len(list(steps_in(columns, 0))) == 1
 
 
-def test_sources_have_colours_of_their_own() -> None:
+def test_sources_have_colours_of_their_own():
     palette = Palette()
     styles = [palette.style(name) for name in ("a", "b", RECOVERED, BONUS, PROMPT, "a")]
     assert styles[0] == styles[-1]
@@ -87,15 +86,10 @@ def test_sources_have_colours_of_their_own() -> None:
     [
         (["--temperature", "0"], "The same tokens as plain decoding."),
         (["--temperature", "0.9", "--rule", "coupled"], "The same tokens as plain decoding."),
-        (
-            ["--temperature", "0.9"],
-            "Another draw of the same law as plain decoding's",
-        ),
+        (["--temperature", "0.9"], "Another draw of the same law as plain decoding's"),
     ],
 )
-def test_watching_shows_the_output_and_writes_a_picture(
-    way: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watching_shows_the_output_and_writes_a_picture(way, said, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(watch, "WARM_UP_TOKENS", 2)
     argv = [TEXT, "--oracle", "code-draft-tiny", "--max-new-tokens", "12", *way]
     picture = tmp_path / "watch.svg"
@@ -110,7 +104,7 @@ def test_watching_shows_the_output_and_writes_a_picture(
     assert re.findall(r"https?://[^\s\"<]+", drawn) == ["http://www.w3.org/2000/svg"]
 
 
-def test_what_is_shown_while_it_runs_is_no_part_of_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_shown_while_it_runs_is_no_part_of_the_picture(tmp_path, monkeypatch):
     monkeypatch.setattr(watch, "WARM_UP_TOKENS", 2)
     terminal = StringIO()
     monkeypatch.setattr(watch, "Console", partial(Console, force_terminal=True, file=terminal))
@@ -121,9 +115,7 @@ def test_what_is_shown_while_it_runs_is_no_part_of_the_picture(tmp_path: Path, m
     assert texts.count("recovered") == texts.count("The same tokens") == 1
 
 
-def test_busy_cores_are_told_and_pairs_can_be_few(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_busy_cores_are_told_and_pairs_can_be_few(monkeypatch, capsys):
     monkeypatch.setattr(watch, "WARM_UP_TOKENS", 2)
     monkeypatch.setattr(watch, "warn_of_contention", lambda: print("warning: busy"))
     assert watch.main(["a = 1", "--oracle", "code-draft-tiny", "--max-new-tokens", "6", "--repeats", "1"]) == 0
@@ -135,13 +127,13 @@ def test_busy_cores_are_told_and_pairs_can_be_few(
     )
 
 
-def test_the_last_lines_of_a_prompt_are_shown() -> None:
+def test_the_last_lines_of_a_prompt_are_shown():
     assert watch.last_lines("a\nb\nc\n", 2) == "...\nb\nc\n"
     assert watch.last_lines("a\nb", 2) == watch.last_lines("a\nb", None) == "a\nb"
 
 
 @pytest.mark.parametrize("kind", ["svg", "png"])
-def test_pictures_show_a_screen_and_the_same_screen_alike(kind: str, tmp_path: Path) -> None:
+def test_pictures_show_a_screen_and_the_same_screen_alike(kind, tmp_path):
     shown = Text.assemble(("  in", "black on cyan"), (" <&> ", "bold red"), ("\nx = $1$", "dim"))
     paths = [tmp_path / f"{number}.{kind}" for number in range(2)]
     for path in paths:
@@ -166,25 +158,19 @@ def test_pictures_show_a_screen_and_the_same_screen_alike(kind: str, tmp_path: P
     ("name", "message"),
     [("watch.jpg", "must end in .svg or .png"), ("nowhere/watch.svg", "there is no folder 'nowhere'")],
 )
-def test_a_picture_that_cannot_be_written_is_refused(
-    name: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_picture_that_cannot_be_written_is_refused(name, message, capsys):
     with pytest.raises(SystemExit):
         watch.parse(["--picture", name])
     assert message in capsys.readouterr().err
 
 
-def test_a_strategy_that_does_not_fit_is_refused() -> None:
+def test_a_strategy_that_does_not_fit_is_refused():
     argv = [TEXT, "--oracle", "code-draft-tiny", "--strategy", "early_exit"]
     with pytest.raises(SystemExit, match="watch: early_exit: "):
         watch.main(argv)
 
 
-def test_experiments_show_their_first_outputs(
-    checkpoints: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_experiments_show_their_first_outputs(checkpoints, tmp_path, capsys):
     argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "lookahead", "--show", "1"]
     assert harness.comparison("", argv) == 0
     printed = capsys.readouterr().out

@@ -17,13 +17,35 @@ from specdec.kernels.compiled.build_cache import lock
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("exactspec", "specdec", "drafts", "oracles", "experiments")
 SHIPPED = (*PACKAGES, "setup.cfg", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
-SCRIPT = """
+# What a user of the package, of the command and of a script does, each part printed behind a mark.
+PROGRAM = """
+import contextlib, io, runpy, sys
 import specdec, drafts, oracles
+from exactspec.console import main
+
+def printed(program, *arguments, **options):
+    text = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(text):
+            program(*arguments, **options)
+    except SystemExit as end:
+        assert not end.code, end.code
+    print(text.getvalue(), end="====")
+    return text.getvalue()
+
+def script(module, *arguments):
+    sys.argv = [module, *arguments]
+    return printed(runpy.run_module, module, run_name="__main__", alter_sys=True)
+
 oracle = oracles.load("code")
 decoder = specdec.SpeculativeDecoder(oracle, drafts.PromptLookup(num_draft_tokens=4))
 result = decoder.generate(["import os\\nimport os\\nimport"], max_new_tokens=4)
 same = oracles.load("code-draft").vocab_size == oracle.vocab_size
-print(oracles.__file__, len(result.tokens[0]), same, oracles.load_head("code-exit", oracle).num_layers)
+layers = oracles.load_head("code-exit", oracle).num_layers
+printed(print, oracles.__file__, len(result.tokens[0]), same, layers)
+told = script("experiments.prompt_lookup", *sys.argv[1:])
+script(*told.splitlines()[-1].partition("python -m ")[2].split())
+printed(main, ["watch", "--help"])  # with which a process ends
 """
 
 
@@ -74,7 +96,7 @@ def read_config(path: Path) -> configparser.ConfigParser:
     return parser
 
 
-def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_the_packages_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert tops == set(PACKAGES)
@@ -88,32 +110,27 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     assert {f"{package}/py.typed" for package in PACKAGES} | {"specdec/drafts.pyi", "specdec/oracles.pyi"} <= set(names)
 
 
-def test_the_wheel_installs_the_command(site: Path, tmp_path: Path) -> None:
+def test_the_wheel_works_outside_the_checkout(site, tmp_path):
     (entries,) = site.glob("*.dist-info/entry_points.txt")
     (place,) = read_config(entries)["console_scripts"].items()
     assert place == ("exactspec", "exactspec.console:main")
-    environment = {**os.environ, "PYTHONPATH": str(site)}
-    script = "import sys; from exactspec.console import main; sys.exit(main(['watch', '--help']))"
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
-    )
-    assert done.stdout.startswith("usage: exactspec watch [-h]")
-
-
-def test_the_wheel_works_outside_the_checkout(site: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(site)}
-    printed = subprocess.run(
-        [sys.executable, "-c", SCRIPT], cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
-    ).stdout
-    location, count, same, exit_layers = printed.split()
+    sizes = ["--oracle", "code-draft-tiny", "--num-prompts", "2", "--max-new-tokens", "4", "--threads", "1"]
+    command, environment = [sys.executable, "-c", PROGRAM, *sizes], {**os.environ, "PYTHONPATH": str(site)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True)
+    package, experiment, page, usage, rest = done.stdout.split("====")
+    location, count, same, exit_layers = package.split()
     assert Path(location).is_relative_to(site)
-    assert (count, same, exit_layers) == ("4", "True", "2")
+    assert (count, same, exit_layers, rest) == ("4", "True", "2", "")
+    assert usage.startswith("usage: exactspec watch [-h]")
+    assert "2/2" in experiment
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert experiment.splitlines()[-1].endswith(f"python -m experiments.report runs/{folder.name}")
+    assert page.startswith(f"Written: runs/{folder.name}/page.html (")
+    assert json.loads((folder / "summary.json").read_text(encoding="utf-8"))["provenance"]["commit"] is None
 
 
 @pytest.mark.parametrize("name", ["prompt_lookup", "sweep", "watch"])
-def test_the_usage_of_a_script_is_the_command_that_starts_it(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_usage_of_a_script_is_the_command_that_starts_it(name, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", [name, "--help"])
     for imported in (f"experiments.{name}", f"experiments.{name}.__main__"):  # runpy warns of one that was imported
         monkeypatch.delitem(sys.modules, imported, raising=False)
@@ -121,19 +138,3 @@ def test_the_usage_of_a_script_is_the_command_that_starts_it(
         runpy.run_module(f"experiments.{name}", run_name="__main__", alter_sys=True)
     assert stop.value.code == 0
     assert capsys.readouterr().out.startswith(f"usage: python -m experiments.{name} [-h]")
-
-
-def test_an_experiment_and_its_page_run_outside_the_checkout(site: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(site)}
-    sizes = ["--oracle", "code-draft-tiny", "--num-prompts", "2", "--max-new-tokens", "4", "--threads", "1"]
-    command = [sys.executable, "-m", "experiments.prompt_lookup", *sizes]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True)
-    assert "2/2" in done.stdout
-    (folder,) = (tmp_path / "runs").iterdir()
-    page = done.stdout.splitlines()[-1].partition("python -m ")[2].split()
-    assert page == ["experiments.report", f"runs/{folder.name}"]
-    done = subprocess.run(
-        [sys.executable, "-m", *page], cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
-    )
-    assert done.stdout.startswith(f"Written: runs/{folder.name}/page.html (")
-    assert json.loads((folder / "summary.json").read_text(encoding="utf-8"))["provenance"]["commit"] is None

@@ -36,6 +36,11 @@ class LineMutant:
         return f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}-{self.wrong.strip() or 'nothing'}"
 
 
+def line_mutants(*rows: tuple[Any, str, str, Callable[[], Differences], str]) -> list[LineMutant]:
+    """Return the mutants of a table, whose columns are the attributes of ``LineMutant``."""
+    return [LineMutant(*row) for row in rows]
+
+
 def plain_function(function: Any) -> Any:
     """Return the function itself, or the one that a property is made of."""
     return function.fget if isinstance(function, property) else function

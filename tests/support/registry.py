@@ -153,7 +153,7 @@ SOURCES: dict[str, dict[str, Callable[[Models, int], DraftSource]]] = {
     "Cascade": {
         "lookup, then model": lambda m, k: drafts.Cascade(
             [drafts.PromptLookup(k, min_ngram=2), drafts.SmallTransformer(m.model, k)]
-        ),
+        )
     },
     "stateless": {"rotation": lambda m, k: drafts.stateless(num_draft_tokens=k)(rotation)},
 }
@@ -171,7 +171,7 @@ OTHERS: dict[str, dict[str, Callable[[Models], DraftSource]]] = {
     "OtherVocabulary": {
         "staged": lambda m: drafts.Staged(
             m.other, drafts.OtherVocabulary(m.model, 2, tokenizers=letters_of(m.model)), 3
-        ),
+        )
     },
     "Forced": {
         "merged": lambda m: drafts.Merged([drafts.Forced(3), drafts.PromptLookup(2)]),
@@ -187,12 +187,12 @@ OTHERS: dict[str, dict[str, Callable[[Models], DraftSource]]] = {
     "Cascade": {
         "lookahead in a merger": lambda m: drafts.Cascade(
             [drafts.PromptLookup(2, min_ngram=2), drafts.Merged([drafts.Lookahead(), drafts.PromptLookup(2)])]
-        ),
+        )
     },
     "Merged": {
         "lookahead in a cascade": lambda m: drafts.Merged(
             [drafts.SmallTransformer(m.model, 2), drafts.Cascade([drafts.PromptLookup(3), drafts.Lookahead(2, 3, 2)])]
-        ),
+        )
     },
 }
 ENUMERATED: dict[str, DraftSource] = {
