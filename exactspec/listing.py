@@ -44,6 +44,7 @@ GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
         "inference_stack": "from naive decoding to speculation, idea by idea",
         "spec_bench": "Spec-Bench's tables",
         "sweep": "an experiment at every point of a grid",
+        "processes": "one model on several processes: bits, bytes, times",
     },
     "Results": {
         "report": "one HTML page of runs",

@@ -9,6 +9,7 @@ put_up_for_help(__name__)
 from oracles.checkpoints.loading import load, load_trainable
 from oracles.heads import load_head
 from oracles.huggingface import HuggingFaceLM, load_huggingface
+from oracles.parallel.parallel_loading import load_parallel
 from oracles.recorded import RecordedText
 from oracles.tabular import TabularLM
 from oracles.transformer.config import TransformerConfig
@@ -23,5 +24,6 @@ __all__ = [
     "load",
     "load_head",
     "load_huggingface",
+    "load_parallel",
     "load_trainable",
 ]

@@ -76,6 +76,7 @@ FILES: Mapping[str, Mapping[str, str]] = {
     },
     "precision.md": {"Precision": "python -m experiments.precision"},
     "advice.md": {"Advice": "python -m experiments.advise"},
+    "processes.md": {"Several processes": "python -m experiments.processes"},
     "batches.md": {"Static and continuous batches": "python -m experiments.batching"},
     "load.md": {"SmolLM2 under load": _LOAD},
     "prompt-lengths.md": {"Prompts of many lengths": "python -m experiments.lengths"},

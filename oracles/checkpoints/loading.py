@@ -1,6 +1,7 @@
 """Load a checkpoint, embedded, published, from a Hugging Face directory or a GGUF file, as an oracle."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -24,14 +25,17 @@ from oracles.checkpoints.placement import (
     checkpoint_place,
     dtype_to_load,
 )
-from oracles.checkpoints.weights import StoredTensors, check_names, check_sizes, fill, is_there
+from oracles.checkpoints.weights import StoredTensors, Take, check_names, check_sizes, fill, is_there
 from oracles.graphed import GraphedTransformer
 from oracles.native import NativeTransformer
+from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import DraftHead, give_tables, take_written_ids
 from oracles.transformer.eager import Transformer
 from oracles.transformer.linear import round_inputs
 
 LoadedOracle = Transformer | NativeTransformer | GraphedTransformer
+# Returns a part of a model of that shape, on the meta device, and what that part holds of every parameter.
+Split = Callable[[TransformerConfig], tuple[Transformer, Take]]
 
 
 @overload
@@ -127,10 +131,10 @@ def load(
     check_context(max_context)
     check_weights(weights, asked, where)
     check_arithmetic(arithmetic, weights, asked, where)
-    place = _checkpoint(name_or_path)
+    place = find_checkpoint(name_or_path)
     chosen = backend_of(backend, asked, where, bitwise)
     as_stored = chosen == "native" or weights is not None or arithmetic == "int8"
-    model = _model(place, dtype, where, max_context, as_stored)
+    model = checkpoint_model(place, dtype, where, max_context, as_stored)
     computing = dtype_to_load(dtype, model.dtype, where)
     if weights is not None:
         model.dequantise().store(weights)
@@ -167,7 +171,9 @@ def load_trainable(
     ``Transformer.pack`` makes an oracle of it. Arguments and errors as of ``load``; the dtype is that of the weights.
     """
     check_context(max_context)
-    return _model(_checkpoint(name_or_path), dtype, checkpoint_place(device), max_context, as_stored=False)
+    return checkpoint_model(
+        find_checkpoint(name_or_path), dtype, checkpoint_place(device), max_context, as_stored=False
+    )
 
 
 def _round_inputs(model: Transformer, place: Path) -> None:
@@ -177,10 +183,15 @@ def _round_inputs(model: Transformer, place: Path) -> None:
         raise ValueError(f"{place}: arithmetic='int8' cannot be had: {error}") from error
 
 
-def _model(
-    folder: Path, dtype: torch.dtype | str | None, device: torch.device, max_context: int | None, as_stored: bool
+def checkpoint_model(
+    folder: Path,
+    dtype: torch.dtype | str | None,
+    device: torch.device,
+    max_context: int | None,
+    as_stored: bool,
+    split: Split | None = None,
 ) -> Transformer:
-    """Return a checkpoint's transformer with its tokenizer and the ids that end a text."""
+    """Return a checkpoint's transformer with its tokenizer and the ids that end a text; ``split``: a part of it."""
     if folder.is_file():
         model = load_gguf(folder, device, max_context).model
         return model if as_stored else model.dequantise().to(dtype_to_load(dtype, model.dtype, device))
@@ -192,7 +203,7 @@ def _model(
     if lender is not None:
         shape = parse_config(values, str(folder / "config.json"), lender.vocab_size, max_context)
     eos_ids = _eos_ids(folder, values, shape.config.vocab_size)
-    model = _load_weights(folder, shape, lender, dtype, device, as_stored)
+    model = _load_weights(folder, shape, lender, dtype, device, as_stored, split)
     if lender is not None:
         model.tokenizer, model.eos_ids, model.chat_template = lender.tokenizer, lender.eos_ids, lender.chat_template
         return model
@@ -208,12 +219,12 @@ def _lender(folder: Path, name: str, tokenizer: Tokenizer | None) -> Transformer
         ValueError: it is not here, or reads those of yet another one.
     """
     try:
-        place = _checkpoint(name)
+        place = find_checkpoint(name)
         if place.is_dir() and "vocabulary_of" in read_json(place / "config.json"):
             raise ValueError(f"{place} has no vocabulary of its own either")
         if tokenizer is not None:
             raise ValueError("there is a tokenizer.json of its own too; remove one of them")
-        return _model(place, None, torch.device("cpu"), None, as_stored=True)
+        return checkpoint_model(place, None, torch.device("cpu"), None, as_stored=True)
     except ValueError as error:
         raise ValueError(f"{folder} reads the vocabulary_of {name!r}: {error}") from error
 
@@ -225,6 +236,7 @@ def _load_weights(
     dtype: torch.dtype | str | None,
     device: torch.device,
     as_stored: bool,
+    split: Split | None,
 ) -> Transformer:
     """Return the model with its weights, after checking all names and shapes; the files are closed again."""
     stored = StoredTensors(folder)
@@ -236,7 +248,13 @@ def _load_weights(
         model = Transformer(shape.config, seed=None)
     found = check_names(model, shape, stored)
     kept = stored.dtype(found["model.embed_tokens.weight"].key)
-    fill(model, found, stored, None if as_stored else dtype_to_load(dtype, kept, device), device)
+    filled = None if as_stored else dtype_to_load(dtype, kept, device)
+    if split is None:
+        fill(model, found, stored, filled, device)
+    else:
+        with torch.device("meta"):
+            model, take = split(shape.config)
+        fill(model, found, stored, filled, device, take)
     if isinstance(model.lm_head, DraftHead) and written is not None:
         model.lm_head.target_ids = written.to(device)
     return model
@@ -251,7 +269,7 @@ def file_by_name(name: str | Path) -> Path | None:
     return PUBLISHED[name].locate() if isinstance(name, str) and name in PUBLISHED else None
 
 
-def _checkpoint(name_or_path: str | Path) -> Path:
+def find_checkpoint(name_or_path: str | Path) -> Path:
     """Return the directory of a checkpoint, or a GGUF file, by its name or path."""
     file = file_by_name(name_or_path) or Path(name_or_path)
     known = embedded_folder(name_or_path) is not None

@@ -3,7 +3,7 @@
 import json
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -20,6 +20,8 @@ SINGLE = "model.safetensors"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
+# Returns what a model holds of a parameter of that name, a view.
+Take = Callable[[str, Tensor], Tensor]
 
 
 class StoredTensors:
@@ -249,6 +251,7 @@ def fill(
     stored: StoredTensors,
     dtype: torch.dtype | None,
     device: torch.device,
+    take: Take = lambda name, weight: weight,
 ) -> None:
     """Give a model on the meta device its weights.
 
@@ -258,6 +261,7 @@ def fill(
         stored: the file's tensors.
         dtype: of the weights; None: as each is stored, float64 as float32.
         device: of the weights.
+        take: which part of each weight the model holds; all of it by default.
 
     Cost: memory of the weights plus one stored tensor; each stored tensor is read once.
     """
@@ -267,7 +271,7 @@ def fill(
     for key, parts in names.items():
         tensor = stored.read(key)
         for name in parts:
-            value = places_of[name].layout.take(tensor)
+            value = take(name, places_of[name].layout.take(tensor))
             weight = torch.empty(value.shape, dtype=dtype or stored.narrow_dtype(key), device=device).copy_(value)
             module, _, kind = name.rpartition(".")
             setattr(model.get_submodule(module), kind, nn.Parameter(weight, requires_grad=False))

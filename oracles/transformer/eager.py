@@ -258,8 +258,12 @@ class Transformer(PagedCaches, Shaped, nn.Module):
             if isinstance(module, SelfAttention):
                 module.pack(pair)
         pack_parts(self)
-        self.bitwise = self.dtype == torch.float32 and self.device.type == "cpu" and scores_are_bitwise(self)
+        self.bitwise = self.keeps_bits()
         return self
+
+    def keeps_bits(self) -> bool:
+        """Tell whether scores depend bitwise on nothing but the path, once packed. Cost: some 600 scored nodes."""
+        return self.dtype == torch.float32 and self.device.type == "cpu" and scores_are_bitwise(self)
 
     def cut_head(self) -> Linear:
         """Return a head without the rows that pad the vocabulary."""

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from experiments.harness.claims import LOCK, claim_folder
 from experiments.harness.running import Plan
 from experiments.sweep import working
 from experiments.sweep.__main__ import main
-from experiments.sweep.grid import read_grid
+from experiments.sweep.grid import Grid, read_grid
 from experiments.sweep.sweep_results import rows_of
 from experiments.sweep.working import DONE, Seat, Worker, result_of
 from tests.support.experiments import a_file
@@ -265,6 +266,16 @@ def test_the_units_of_a_killed_worker_are_done_by_the_others(count, checkpoints,
     assert all(row["passed"] == row["prompts"] == 4 for row in rows_of(grid, out))
     assert len(rows_of(grid, out)) == 4
     assert not list(out.rglob(LOCK))
+    if count == 4:
+        alone = worker(path, tmp_path / "alone")
+        assert status_of(alone) == 0
+        assert untimed(grid, out) == untimed(grid, tmp_path / "alone")
+
+
+def untimed(grid: Grid, out: Path) -> list[dict[str, Any]]:
+    """Return the rows of a sweep's table without what the clock says."""
+    timed = ("decoding_alone", "end_to_end", "tokens_per_second")
+    return [{key: row[key] for key in row if not key.startswith(timed)} for row in rows_of(grid, out)]
 
 
 def killed_at_work(out: Path, pids: set[int | None]) -> int:

@@ -1,0 +1,226 @@
+"""Run one model on several processes that share it (tensor parallelism), and compare them with one process.
+
+Every number of processes decodes the same prompts on this machine, plainly, with drafts, and with sampled drafts. Sums
+over blocks must give the bits and tokens of one process, and every byte that is sent must be in the formula; the run
+fails if not. On few cores more processes gain nothing: they are there for models that one machine does not hold.
+"""
+
+import hashlib
+import json
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing import get_all_start_methods, get_context
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.multiprocessing.spawn import ProcessException, start_processes
+
+import drafts
+import oracles
+from exactspec.parser import Parser
+from experiments.harness.arguments import PROMPTS, positive, refusing
+from oracles.parallel.parallel_transformer import ParallelTransformer, Sums
+from specdec import SamplingParams, SpeculativeDecoder
+from specdec.contracts import Scores
+from specdec.prompts import load_prompts
+from specdec.stats import Table
+from specdec.stats.report import show
+
+# Children of a process that has imported everything start in no time.
+METHOD = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
+_NUM_DRAFTED = 4
+_ARMS = {
+    "plain": (False, SamplingParams()),
+    "prompt_lookup": (True, SamplingParams()),
+    "prompt_lookup, T = 0.8": (True, SamplingParams(temperature=0.8)),
+}
+_LEGEND = {
+    "sums": "blocks: gathered and added in the order of the blocks; reduced: by all_reduce",
+    "ms a pass": "of all requests, prompts left out",
+    "kB a token": "sent by each process for an emitted token, prompts left out",
+    "formula": "the same from the shapes of the model and of every pass",
+    "MB": "weights of each process",
+    "tokens, bits": "whether outputs, and logits of a prompt, are those of the first row of the arm",
+}
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What every process is told."""
+
+    oracle: str
+    prompts: tuple[str, ...]
+    max_new_tokens: int
+    threads: int
+    timeout: float
+
+
+class Traffic:
+    """Counts what the passes of an oracle send.
+
+    Attributes:
+        steps, prompts: bytes sent by passes with logits and by others, and the same by the formula.
+    """
+
+    def __init__(self, oracle: ParallelTransformer) -> None:
+        self.reset()
+        score = oracle.score
+
+        def counted(tokens: Tensor, *rest: Any, **more: Any) -> Scores:
+            before = oracle.ranks.num_bytes_sent
+            scores = score(tokens, *rest, **more)
+            num_logits = 0 if scores.logits is None else scores.logits[..., 0].numel()
+            part = self.steps if num_logits else self.prompts
+            part[0] += oracle.ranks.num_bytes_sent - before
+            part[1] += oracle.bytes_of_pass(tokens.numel(), num_logits)
+            return scores
+
+        oracle.score = counted  # type: ignore[method-assign]
+
+    def reset(self) -> None:
+        """Begin again."""
+        self.steps, self.prompts = [0, 0], [0, 0]
+
+
+def decode(oracle: ParallelTransformer, options: Options) -> list[Row]:
+    """Return a row for every arm, with a hash of its tokens and of the logits of the first prompt."""
+    assert oracle.tokenizer is not None
+    traffic, rows = Traffic(oracle), []
+    ids = torch.tensor([oracle.tokenizer.encode(options.prompts[0]).ids])
+    scores = oracle.score(
+        ids, None, torch.tensor([ids.shape[1]]), oracle.new_cache(1, ids.shape[1]), np.zeros(1, dtype=np.int64)
+    )
+    assert scores.logits is not None
+    bits = hashlib.sha256(scores.logits.numpy().tobytes()).hexdigest()
+    for name, (drafted, sampling) in _ARMS.items():
+        draft = drafts.PromptLookup(num_draft_tokens=_NUM_DRAFTED) if drafted else None
+        traffic.reset()
+        result = SpeculativeDecoder(oracle, draft).generate(
+            list(options.prompts), max_new_tokens=options.max_new_tokens, sampling=sampling
+        )
+        rows.append(
+            {
+                "processes": oracle.ranks.count,
+                "sums": oracle.sums,
+                "arm": name,
+                "seconds": result.stats.seconds_per_call("score"),
+                "tokens": result.tokens,
+                "steps": traffic.steps,
+                "prompts": traffic.prompts,
+                "weights": oracle.weight_bytes,
+                "bits": bits,
+                "claim": result.exactness,
+            }
+        )
+    return rows
+
+
+def run_share(rank: int, count: int, port: int, options: Options, out: str) -> None:
+    """Be one of several processes; the first one writes the rows, which are everybody's."""
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_PORT": port}
+    os.environ.update({name: str(number) for name, number in numbers.items()} | {"MASTER_ADDR": "127.0.0.1"})
+    torch.set_num_threads(options.threads)
+    rows = []
+    for sums in get_args(Sums):
+        oracle = oracles.load_parallel(options.oracle, device="cpu", sums=sums, timeout=options.timeout)
+        rows += decode(oracle, options)
+    if rank == 0:
+        Path(out).write_text(json.dumps(rows), encoding="utf-8")
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens on."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
+
+
+def measure(count: int, options: Options) -> list[Row]:
+    """Return the rows of so many processes.
+
+    Raises:
+        ValueError: one of them failed; with its error.
+    """
+    if METHOD == "forkserver":
+        get_context(METHOD).set_forkserver_preload([run_share.__module__])
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "rows.json"
+        given = (count, free_port(), options, str(out))
+        try:
+            start_processes(run_share, given, nprocs=count, start_method=METHOD)  # type: ignore[no-untyped-call]
+        except ProcessException as error:
+            raise ValueError(f"{count} processes: {str(error).strip().splitlines()[-1]}") from error
+        rows: list[Row] = json.loads(out.read_text(encoding="utf-8"))
+        return rows
+
+
+def faults_of(rows: Sequence[Row]) -> list[str]:
+    """Return what must not be: other bits or tokens than the first processes' blocks give, bytes beside the formula."""
+    firsts = {row["arm"]: row for row in reversed(rows) if row["sums"] == "blocks"}
+    found = []
+    for row in rows:
+        where, first = f"{row['processes']} processes, {row['sums']}, {row['arm']}", firsts[row["arm"]]
+        for sent, formula in (row["steps"], row["prompts"]):
+            if sent != formula:
+                found.append(f"{where}: {sent} bytes were sent, the formula says {formula}")
+        if row["sums"] == "blocks" and (row["bits"], row["tokens"]) != (first["bits"], first["tokens"]):
+            found.append(f"{where}: not the output of {first['processes']}")
+    return found
+
+
+def table_of(rows: Sequence[Row]) -> Table:
+    """Return the table."""
+    shown = []
+    for row in rows:
+        first = next(one for one in rows if one["arm"] == row["arm"])
+        sent, formula = (f"{size / sum(map(len, row['tokens'])) / 1e3:.1f}" for size in row["steps"])
+        shown.append(
+            {
+                "processes": row["processes"],
+                "sums": row["sums"],
+                "arm": row["arm"],
+                "ms a pass": f"{1e3 * row['seconds']:.1f}",
+                "kB a token": sent,
+                "formula": formula,
+                "MB": f"{row['weights'] / 1e6:.1f}",
+                **{name: "same" if row[name] == first[name] else "others" for name in ("tokens", "bits")},
+                "claim": row["claim"],
+            }
+        )
+    return Table("One model on several processes", shown, legend=_LEGEND)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure every number of processes and print the table; 1 if something is not as it must be."""
+    parser = Parser(__doc__)
+    add = parser.add_argument
+    add("--oracle", default="code", help="embedded name or checkpoint directory (%(default)s)")
+    add("--counts", type=positive, nargs="+", default=[1, 2, 4], help="numbers of processes (1 2 4)")
+    add("--prompts", default=str(PROMPTS), help="JSONL, parquet or text file (the shipped ones)")
+    add("--num-prompts", type=positive, default=2, help="how many (%(default)s)")
+    add("--max-new-tokens", type=positive, default=32, help="per prompt (%(default)s)")
+    add("--threads", type=positive, default=1, help="torch threads of each process (%(default)s)")
+    add("--timeout", type=positive, default=60, help="seconds after which a process counts as gone (%(default)s)")
+    arguments = parser.parse_args(argv)
+    with refusing("processes"):
+        prompts = load_prompts(arguments.prompts, None, arguments.num_prompts)
+        texts = tuple(str(prompt.text) for prompt in prompts)
+        options = Options(arguments.oracle, texts, arguments.max_new_tokens, arguments.threads, arguments.timeout)
+        rows = [row for count in arguments.counts for row in measure(count, options)]
+    faults = faults_of(rows)
+    show([table_of(rows)])
+    if faults:
+        print("\n".join(["FAILED:", *faults]), file=sys.stderr)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Load a checkpoint as one process's share of it."""
+
+import os
+from pathlib import Path
+from typing import get_args
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from oracles.checkpoints.loading import checkpoint_model, find_checkpoint
+from oracles.checkpoints.placement import check_context, checkpoint_dtype, checkpoint_place, dtype_to_load
+from oracles.checkpoints.weights import Take
+from oracles.parallel.parallel_transformer import ParallelTransformer, Sums
+from oracles.parallel.ranks import Ranks
+from oracles.parallel.shares import Share
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.eager import Transformer
+
+NUM_BLOCKS = 4
+
+
+def load_parallel(
+    name_or_path: str | Path,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str | None = None,
+    max_context: int | None = None,
+    *,
+    sums: Sums = "blocks",
+    num_blocks: int = NUM_BLOCKS,
+    mesh: DeviceMesh | None = None,
+    timeout: float = 60.0,
+) -> ParallelTransformer:
+    """Return this process's share of a checkpoint: together the processes are one oracle (tensor parallelism).
+
+    All processes call it with the same arguments, and then run the same program: ``torchrun --nproc-per-node 2
+    program.py`` starts them. Each reads its part of the weights from the mapped files. See docs/guides/processes.md.
+
+    Args:
+        name_or_path, dtype, max_context: as of ``oracles.load``; a directory of safetensors, no GGUF file.
+        device: as of ``oracles.load``; "cuda" is the device of the process's ``LOCAL_RANK``.
+        sums: how products that cross processes are added. "blocks": inputs are cut into ``num_blocks`` blocks, whose
+            products are gathered and added in the order of the blocks, so that float32 scores on a CPU have the same
+            bits on every number of processes; this is checked here. "reduced": by ``all_reduce``, which sends less and
+            whose bits may depend on everything, so that results say "exact up to numerics".
+        num_blocks: of "blocks": a multiple of the number of processes.
+        mesh: of one dimension, whose processes share the model (None: all that were started), so that several such
+            groups can each have one.
+        timeout: seconds after which a process that says nothing counts as gone. Of a mesh, or where
+            ``torch.distributed`` was initialised before, it is that of its groups.
+
+    Returns:
+        The oracle; ``oracle.ranks.is_first`` tells who prints. A process that is alone has the whole model.
+
+    Raises:
+        ValueError: as of ``oracles.load``; a GGUF file; unknown sums; what does not divide by the number of processes;
+            the message names the argument and what to give.
+        RankLost: another process ended meanwhile.
+
+    Guarantee: every process gets the same logits, and so decides alike; if one is gone or about to score other nodes,
+        the others end with an error that names it.
+
+    Cost: see ``ParallelTransformer.bytes_of_pass``; the check of the bits scores some 600 nodes.
+    """
+    if sums not in get_args(Sums):
+        raise ValueError(f"sums is {sums!r}; choose one of {', '.join(map(repr, get_args(Sums)))}")
+    where, place = checkpoint_place(device), find_checkpoint(name_or_path)
+    checkpoint_dtype(dtype)
+    check_context(max_context)
+    if place.is_file():
+        raise ValueError(f"{place} is a GGUF file, and processes share a Hugging Face directory: give one")
+    if where.type == "cuda" and where.index is None:
+        where = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    ranks = Ranks.join(mesh, where, timeout)
+
+    def split(config: TransformerConfig) -> tuple[Transformer, Take]:
+        share = Share(config, ranks.rank, ranks.count, num_blocks if sums == "blocks" else None)
+        return ParallelTransformer(share, ranks), share.take
+
+    model = checkpoint_model(place, dtype, where, max_context, as_stored=False, split=split)
+    assert isinstance(model, ParallelTransformer)
+    model.to(dtype_to_load(dtype, model.dtype, where)).eval()
+    return model.pack()

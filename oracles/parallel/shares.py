@@ -1,0 +1,131 @@
+"""Which part of every weight a process holds of a model that several processes share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from torch import Tensor
+
+from oracles.transformer.config import TransformerConfig
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one process holds of a model.
+
+    Attention is shared by key heads, each with its group of query heads. If there are more processes than key heads,
+    as many processes compute the same heads (and cache their keys), and each multiplies its part of what comes out.
+
+    Args:
+        whole: the model's shape.
+        rank, count: of the process among those that share it.
+        num_blocks: into which sums over inputs are cut, the same for every number of processes; None: one for each
+            process.
+
+    Raises:
+        ValueError: key heads or blocks cannot be shared by so many; the model is a draft with a vocabulary of its own.
+    """
+
+    whole: TransformerConfig
+    rank: int
+    count: int
+    num_blocks: int | None
+
+    def __post_init__(self) -> None:
+        if self.num_blocks is not None and self.num_blocks < 1:
+            raise ValueError(f"num_blocks is {self.num_blocks}; give at least 1")
+        if self.whole.draft_vocab_size is not None:
+            raise ValueError("a model that writes a draft vocabulary is small: load it whole, by oracles.load")
+        if not self._can_share(self.count):
+            raise ValueError(
+                f"{self.count} processes cannot share {self.whole.kv_heads} key heads{self._blocks_in_words()}: start "
+                f"{' or '.join(map(str, self._possible()))} of them (torchrun --nproc-per-node)"
+                + ("" if self.num_blocks is None else ", or choose other num_blocks or sums='reduced'")
+            )
+
+    def _can_share(self, count: int) -> bool:
+        heads = self.whole.kv_heads
+        in_blocks = self.num_blocks is None or self.num_blocks % count == 0
+        return in_blocks and (count % heads == 0 or heads % count == 0)
+
+    def _blocks_in_words(self) -> str:
+        return "" if self.num_blocks is None else f" and num_blocks={self.num_blocks}"
+
+    def _possible(self) -> list[int]:
+        """Return numbers of processes that can share the model, up to 8 and its key heads."""
+        return [count for count in range(1, max(8, self.whole.kv_heads) + 1) if self._can_share(count)]
+
+    @property
+    def config(self) -> TransformerConfig:
+        """The shape of the part: an ordinary transformer of fewer heads and a narrower MLP."""
+        heads, keys = self.whole.num_heads // self._num_parts, self.whole.kv_heads // self._num_parts
+        first, last = self.own(self.whole.intermediate_size)
+        return replace(
+            self.whole,
+            num_heads=heads,
+            num_kv_heads=keys,
+            head_dim=self.whole.head_size,
+            intermediate_size=last - first,
+        )
+
+    @property
+    def _num_parts(self) -> int:
+        """Parts of the attention: several processes have the same one if there are fewer key heads."""
+        return min(self.count, self.whole.kv_heads)
+
+    @property
+    def _part(self) -> int:
+        return self.rank * self._num_parts // self.count
+
+    @property
+    def attended(self) -> int:
+        """Width of what the attention of all heads gives."""
+        return self.whole.num_heads * self.whole.head_size
+
+    @property
+    def first_attended(self) -> int:
+        """Where this process's inputs of the output projection begin in what its own heads give."""
+        return self.own(self.attended)[0] - self._part * (self.attended // self._num_parts)
+
+    def own(self, size: int) -> tuple[int, int]:
+        """Return (first, last) of this process's part of so many rows or columns."""
+        return size * self.rank // self.count, size * (self.rank + 1) // self.count
+
+    def widths(self, size: int) -> list[int]:
+        """Return the widths of this process's blocks of so many inputs, in their order."""
+        blocks = self.num_blocks or self.count
+        each = blocks // self.count
+        bounds = [size * i // blocks for i in range(self.rank * each, (self.rank + 1) * each + 1)]
+        return [end - begin for begin, end in pairwise(bounds)]
+
+    def take(self, name: str, weight: Tensor) -> Tensor:
+        """Return this process's part of a parameter, a view of the whole one."""
+        module, _, kind = name.rpartition(".")
+        cut = _CUTS.get(module.rpartition(".")[2])
+        return weight if cut is None else cut(self, weight, kind == "bias")
+
+    def _heads(self, weight: Tensor, _: bool) -> Tensor:
+        """Return the rows of this process's heads: queries, keys or values ``[heads * D, ...]``."""
+        rows = len(weight) // self._num_parts
+        return weight[self._part * rows : (self._part + 1) * rows]
+
+    def _rows(self, weight: Tensor, _: bool) -> Tensor:
+        return weight[slice(*self.own(len(weight)))]
+
+    def _ids(self, weight: Tensor, is_bias: bool) -> Tensor:
+        return self._rows(weight[: self.whole.vocab_size], is_bias)
+
+    def _columns(self, weight: Tensor, is_bias: bool) -> Tensor:
+        return weight if is_bias else weight[:, slice(*self.own(weight.shape[1]))]
+
+
+_CUTS: dict[str, Callable[[Share, Tensor, bool], Tensor]] = {
+    "q_proj": Share._heads,
+    "k_proj": Share._heads,
+    "v_proj": Share._heads,
+    "o_proj": Share._columns,
+    "gate_proj": Share._rows,
+    "up_proj": Share._rows,
+    "down_proj": Share._columns,
+    "lm_head": Share._ids,
+}

@@ -1,0 +1,98 @@
+"""Processes that share a model and do not get on: who is gone is named, and what cannot be shared is refused."""
+
+import json
+import os
+import signal
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import oracles
+from oracles.parallel.ranks import RankLost, Ranks
+from oracles.parallel.shares import Share
+from tests.support.processes import status_of
+from tests.support.ranks import start_ranks
+
+VICTIM = 1
+
+
+def lose_one(place: Path, way: str) -> None:
+    """Go on until another process is gone, and write what this one is told."""
+    silence = 3.0 if way == "silent" else 120.0
+    Ranks.join(None, torch.device("cpu"), 120.0)
+    ranks = Ranks(dist.new_group(timeout=timedelta(seconds=silence)), silence)
+    for step in range(6):
+        if ranks.rank == VICTIM and step == 4:
+            if way == "silent":
+                signal.pause()
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            (ranks.add if way == "add" else ranks.gather)(torch.ones(3))
+        except RankLost as error:
+            place.write_text(json.dumps([step, str(error)]), encoding="utf-8")
+            return
+
+
+@pytest.mark.parametrize(("way", "count"), [("gather", 4), ("add", 4), ("silent", 2)])
+def test_all_others_end_and_name_the_process_that_is_gone(way: str, count: int, tmp_path: Path) -> None:
+    began, running = time.monotonic(), start_ranks(lose_one, count, tmp_path, way)
+    others = [rank for rank in range(count) if rank != VICTIM]
+    assert [status_of(running[rank]) for rank in others] == [0] * len(others)
+    assert time.monotonic() - began < 110, "nobody waited until the connection ran out of time"
+    running[VICTIM].kill()
+    assert status_of(running[VICTIM]) == -signal.SIGKILL
+    for rank in others:
+        step, words = json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8"))
+        assert (step, words.partition(":")[0]) == (4, f"rank {VICTIM} of {count} is gone")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sums": "tree"}, "sums is 'tree'; choose one of 'blocks', 'reduced'"),
+        ({"num_blocks": 0}, "num_blocks is 0; give at least 1"),
+        ({"timeout": 0.0}, "timeout is 0.0; give seconds, more than 0"),
+        ({"max_context": 0}, "max_context is 0; give at least 1"),
+        ({"dtype": "int8"}, "dtype is 'int8'; choose one of"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_bad_arguments_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        oracles.load_parallel("code-draft", **options)
+
+
+def config(**sizes: Any) -> oracles.TransformerConfig:
+    return oracles.TransformerConfig(
+        **{"vocab_size": 9, "hidden_size": 36, "num_layers": 1, "intermediate_size": 8, "max_context": 8, **sizes}
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count", "num_blocks", "message"),
+    [
+        ((6, 2), 3, 4, "3 processes cannot share 2 key heads and num_blocks=4: start 1 or 2 or 4 of them"),
+        ((9, 3), 2, 4, "2 processes cannot share 3 key heads and num_blocks=4: start 1 of them .* sums='reduced'"),
+        ((9, 3), 2, None, r"2 processes cannot share 3 key heads: start 1 or 3 or 6 of them \(torchrun"),
+    ],
+)
+def test_what_does_not_divide_is_refused(sizes: tuple[int, int], count: int, num_blocks: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Share(config(num_heads=sizes[0], num_kv_heads=sizes[1]), 0, count, num_blocks)
+
+
+def test_drafts_with_a_vocabulary_of_their_own_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"a draft vocabulary is small: load it whole, by oracles\.load"):
+        Share(config(num_heads=2, draft_vocab_size=3), 0, 1, 4)
+
+
+def test_a_gguf_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF")
+    with pytest.raises(ValueError, match="is a GGUF file, and processes share a Hugging Face directory"):
+        oracles.load_parallel(path)
