@@ -29,8 +29,8 @@ class PageViews(NamedTuple):
 def view_pages(memory: TensorMemory, pages: IntArray) -> PageViews:
     """Return views of the slots of rows, as few as the order of their pages allows.
 
-    Rows whose pages lie side by side are read where they are. All key heads of all rows are one piece if the rows lie at
-    equal distances through the whole memory. Else there is a piece for each key head, if the rows lie at equal
+    Rows whose pages lie side by side are read where they are. All key heads of all rows are one piece if the rows lie
+    at equal distances through the whole memory. Else there is a piece for each key head, if the rows lie at equal
     distances, or one for each row, whichever are fewer. Other pages have to be copied, by ``copy_pages``.
 
     Args:
