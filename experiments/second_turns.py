@@ -16,9 +16,8 @@ import drafts
 import oracles
 from exactspec.parser import Parser
 from experiments.harness.arguments import positive
-from specdec import SpeculativeDecoder
+from specdec import Result, SpeculativeDecoder
 from specdec.contracts import DraftSource, Oracle
-from specdec.engine.result import Result
 from specdec.prompts import NamedPrompt, load_prompts
 from specdec.stats import Table
 from specdec.stats.report import paired_ratio, provenance, show
