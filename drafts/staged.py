@@ -23,6 +23,7 @@ from specdec.contracts import (
     Offers,
     OpenVerdict,
     Oracle,
+    Prefixes,
     Randomness,
     Scores,
     StageInfo,
@@ -30,6 +31,7 @@ from specdec.contracts import (
     check_vocabulary,
     close_session,
     numbers_of,
+    share_prefixes,
     sum_of_stages,
 )
 from specdec.drafting import DraftModel, SampledSource, Trunk, check_servable, defined, first_undefined, proposal
@@ -202,6 +204,10 @@ class _Session(DraftSession):
     ) -> None:
         self.source, self.model, self.inner, self.length, self.device = source, model, inner, length, device
         self._verify: ChainVerifier | None = None
+
+    def share(self, prefixes: Prefixes) -> None:
+        self.model.share(prefixes)
+        share_prefixes(self.inner, prefixes)
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
         self.length.begin(rows)

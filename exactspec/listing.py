@@ -38,6 +38,7 @@ GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
         "replay": "tokens a step by draft length, from one record",
         "rules": "what each verification rule keeps of the same drafts",
         "forced": "JSON answers: what forced tokens are worth",
+        "second_turns": "conversations whose beginning is not read again",
         "precision": "what fewer bits cost and save",
         "overlap": "how much of a text another tokenizer can draft",
         "limits": "what a pass costs at least, and what it takes here",

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from oracles.transformer.config import TransformerConfig
+from oracles.transformer.page_views import copy_pages, view_pages
 from specdec.cache import PAGE, PagedKVCache
 from specdec.contracts import IntArray, Tree
 from specdec.transfers import together_on_device
@@ -139,17 +140,6 @@ def visible_slots(
     return seen if window is None else seen & (at_position > positions - window)
 
 
-def _steps_of(pages: IntArray) -> tuple[int, int] | None:
-    """Return the first page, and the distance of two rows, if ``[B, n]`` pages lie side by side and rows as far apart.
-
-    None: they do not.
-    """
-    steps = np.diff(pages[:, 0])
-    if (np.diff(pages, axis=1) != 1).any() or (steps != steps[:1]).any() or (steps < 0).any():
-        return None
-    return int(pages[0, 0]), int(steps[0]) if steps.size else 0
-
-
 class CachedAttention:
     """Attend from the nodes of one scoring call to cached prefixes, ancestors and themselves.
 
@@ -158,8 +148,7 @@ class CachedAttention:
     positions. For a tree the slots after the shortest prefix are permuted, per node, to put its ancestors first; the
     weights go back to the slots, so that no value is ever copied.
 
-    Pages are read where they are if those of each row lie side by side, and the rows at equal distances, as they do if
-    no prefix is shared; with several rows that takes a product for each key head. Others are copied layer by layer.
+    Pages are read where they are, or copied layer by layer: ``view_pages`` says when.
 
     Args:
         config: the model's shape.
@@ -176,7 +165,7 @@ class CachedAttention:
         path, for up to 128 nodes and heads of at most 192: every dot product and every block is a chain of fused
         multiply-adds in the order of the positions, to which weights of 0 add nothing.
 
-    Cost: O(B N T) per head, with T the longest row; a copy of keys and values if pages lie in another order.
+    Cost: O(B N T) per head, with T the longest row; a copy of keys and values if the pages of a row lie apart.
     """
 
     def __init__(
@@ -192,14 +181,14 @@ class CachedAttention:
         self.block = BLOCK if exact else self.span
         self.shared = int(lengths.min()) // self.block * self.block
         pages, slots = cache.span(rows, self.span // PAGE), lengths[:, None] + np.arange(tree.size)
-        self._steps = _steps_of(pages)
-        self._num_parts = config.kv_heads if self._steps is not None and self.batch > 1 else 1
+        self._views = view_pages(cache.memory, pages)
         numbers = (lengths, pages.ravel(), cache.lines(rows[:, None], slots[:, first:]).ravel())
         start, self._pages, self._lines = together_on_device(*numbers, device=tree.tokens.device)
         self.start = start.view(-1, 1)
         self.positions = self.start + (tree.depth[:, first:] if first else tree.depth)
         self._slots = self.start + torch.arange(tree.size, device=self.start.device)
-        self._bias = self._make_bias()
+        # The first block of positions whose weights lie in other slots for every node.
+        self._spread_from = self.span if tree.parents is None else self.shared // self.block
         self._make_buffers()
         self._make_views()
 
@@ -208,48 +197,38 @@ class CachedAttention:
 
         A layer's own arithmetic takes few microseconds, so what is the same in all of them is done once.
         """
-        heads, payload = self.config.kv_heads, self.cache.payload
-        query = payload.new_zeros(heads * self.batch, self.queries, payload.shape[-1])
-        self._query, self._sum = query, torch.empty_like(query)
-        # [K, B, N, G, D] -> [B, N, K, G, D]
+        both, payload = self.config.kv_heads * self.batch, self.cache.payload
+        query = payload.new_zeros(both, self.queries, payload.shape[-1])
+        self._query, sums = query, torch.empty_like(query)
+        # [B, K, N, G, D] -> [B, N, K, G, D]
         self._query_nodes, self._sum_nodes = (
-            self._nodes(buffer)[..., : self.config.head_size].permute(1, 2, 0, 3, 4) for buffer in (query, self._sum)
+            self._nodes(buffer)[..., : self.config.head_size].transpose(1, 2) for buffer in (query, sums)
         )
-        self._scores = payload.new_empty(heads * self.batch, self.queries, self.span)
-        self._products = list(zip(*map(self._split, (query, self._scores, self._sum)), strict=True))
+        self._scores = payload.new_empty(both, self.queries, self.span)
+        self._weights = torch.empty_like(self._scores)
+        self._products = list(zip(self._make_bias(), *map(self._split, (query, self._scores)), strict=True))
+        self._sums = self._split(sums)
+        self._weight_blocks = list(map(self._split, torch.split(self._weights, self.block, dim=-1)))
 
     def _split(self, whole: Tensor) -> tuple[Tensor, ...]:
-        """Return ``[K * B, ...]`` in the parts that are multiplied on their own."""
-        return whole.view(self._num_parts, -1, *whole.shape[1:]).unbind(0)
+        """Return ``[K * B, ...]`` in the pieces that are multiplied on their own."""
+        count = len(self._views.pieces)
+        return (whole,) if count == 1 else whole.view(count, -1, *whole.shape[1:]).unbind(0)
 
     def _make_views(self) -> None:
         """Look at the cache as the layers do: as pages to read, and as slots to write."""
-        payload, size = self.cache.payload, self.config.head_size
+        payload, size, pieces = self.cache.payload, self.config.head_size, self._views.pieces
         layers, _, heads, lines, _ = payload.shape
-        self._pages_of = self.cache.memory.by_page().unbind(0)
-        self._met, self._room = [], None
-        if self._steps is None:
-            self._room = payload.new_empty(2, heads, len(self._pages), PAGE, payload.shape[-1])
-        else:
-            (first, step), row = self._steps, PAGE * payload.shape[-1]
-            shape = (layers, 2, heads, self.batch, self.span, payload.shape[-1])
-            strides = (*payload.stride()[:3], int(step) * row, *payload.stride()[3:])
-            there = payload.as_strided(shape, strides, payload.storage_offset() + int(first) * row)
-            # A product for each key head of several rows, or one for all key heads of a row.
-            there = there.transpose(1, 2) if self.batch > 1 else there.permute(0, 3, 1, 2, 4, 5)
-            self._met = [layer.unbind(0) for layer in there.unbind(0)]
+        self._keys = list(zip(*(piece[:, 0].transpose(-1, -2).unbind(0) for piece in pieces), strict=True))
+        self._values = list(zip(*(piece[:, 1].unbind(0) for piece in pieces), strict=True))
+        # A block's pieces, block after block, of every layer.
+        blocks = zip(*(torch.split(piece[:, 1], self.block, dim=2) for piece in pieces), strict=True)
+        by_block = [zip(*(piece.unbind(0) for piece in block), strict=True) for block in blocks]
+        self._value_blocks = list(zip(*by_block, strict=True))
         flat = payload.view(layers, 2, heads * lines, -1)[..., :size]
         self._written = list(zip(flat[:, 0].unbind(0), flat[:, 1].unbind(0), strict=True))
         # [B * N, K]: where a node's heads lie among the slots of all heads
         self._write_at = self._lines.unsqueeze(1) + torch.arange(heads, device=self._lines.device) * lines
-
-    def _read(self, layer: int) -> Sequence[Tensor]:
-        """Return the keys and values of a layer, ``[2, B or K * B, T, D]`` for each of the parts."""
-        if self._met:
-            return self._met[layer]
-        met = torch.index_select(self._pages_of[layer], 2, self._pages, out=self._room)
-        # [2, K, B * T / 16, 16, D] -> [2, K * B, T, D]
-        return (met.view(2, self.config.kv_heads * self.batch, self.span, met.shape[-1]),)
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Return ``[B * N, H * D]`` from ``[B * N, H, D]`` and ``[B * N, K, D]``, and cache keys and values."""
@@ -257,30 +236,36 @@ class CachedAttention:
         keys.index_put_((self._write_at,), key)
         values.index_put_((self._write_at,), value)
         self._place(query)
-        met = self._read(layer)
-        for (asked, scores, _), part in zip(self._products, met, strict=True):
-            torch.baddbmm(self._bias, asked, part[0].transpose(1, 2), out=scores)
-        weights = self._softmax(self._scores if self.tree.parents is None else self._by_position(self._scores))
-        self._sum_values(weights, [part[1] for part in met])
+        if self._views.room is not None:
+            copy_pages(self.cache.memory, layer, self._pages, self._views.room)
+        for (bias, asked, scores), met in zip(self._products, self._keys[layer], strict=True):
+            torch.baddbmm(bias, asked, met, out=scores)
+        self._softmax(self._scores if self.tree.parents is None else self._by_position(self._scores))
+        self._sum_values(layer)
         return self._sum_nodes.reshape(self.batch * self.width, -1)
 
-    def _softmax(self, scores: Tensor) -> Tensor:
+    def _softmax(self, scores: Tensor) -> None:
         if scores.itemsize >= 4:
-            return scores.softmax(-1)
-        return scores.softmax(-1, dtype=torch.float32).to(scores.dtype)
+            torch.softmax(scores, -1, out=self._weights)
+        else:
+            self._weights.copy_(scores.softmax(-1, dtype=torch.float32))
 
-    def _sum_values(self, weights: Tensor, values: Sequence[Tensor]) -> None:
+    def _sum_values(self, layer: int) -> None:
         """Sum the values, block after block."""
-        for i, part in enumerate(torch.split(weights, self.block, dim=-1)):
-            begin = i * self.block
-            if self.tree.parents is not None and begin + self.block > self.shared:
-                part = self._by_slot(part, begin)
-            for (_, _, out), weight, value in zip(self._products, self._split(part), values, strict=True):
-                met = value[:, begin : begin + part.shape[-1]]
+        for i, (weights, values) in enumerate(zip(self._weight_blocks, self._value_blocks[layer], strict=True)):
+            if i >= self._spread_from:
+                weights, values = self._spread(layer, i * self.block)
+            for out, weight, value in zip(self._sums, weights, values, strict=True):
                 if i == 0:
-                    torch.bmm(weight, met, out=out)
+                    torch.bmm(weight, value, out=out)
                 else:
-                    out.baddbmm_(weight, met)
+                    out.baddbmm_(weight, value)
+
+    def _spread(self, layer: int, begin: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Return the weights of a block of positions, and the values that they belong to, piece by piece."""
+        weights = self._by_slot(self._weights[..., begin : begin + self.block], begin)
+        end = begin + weights.shape[-1]
+        return self._split(weights), tuple(value[:, begin:end] for value in self._values[layer])
 
     def _place(self, query: Tensor) -> None:
         """Scale ``[B * N, H, D]`` into the query buffer, the query heads of a key head side by side."""
@@ -289,20 +274,22 @@ class CachedAttention:
         torch.mul(split, self.config.head_size**-0.5, out=self._query_nodes)
 
     def _nodes(self, padded: Tensor) -> Tensor:
-        """View ``[K * B, queries, X]`` as ``[K, B, N, G, X]``, without the padding."""
-        whole = padded.view(self.config.kv_heads, self.batch, self.queries, padded.shape[-1])
-        shape = (self.config.kv_heads, self.batch, self.width, self.groups, padded.shape[-1])
-        return whole[:, :, : self.width * self.groups].view(shape)
+        """View ``[K * B, queries, X]``, in the order of the pieces, as ``[B, K, N, G, X]``, without the padding."""
+        heads, groups = self.config.kv_heads, (self.width, self.groups)
+        outer = (self.batch, heads) if self._views.rows_first else (heads, self.batch)
+        nodes = padded[:, : self.width * self.groups].view(*outer, *groups, padded.shape[-1])
+        return nodes if self._views.rows_first else nodes.transpose(0, 1)
 
-    def _make_bias(self) -> Tensor:
-        """Return ``[K * B or B, queries, T]``, for every part: 0 if a node sees a slot, else -inf."""
+    def _make_bias(self) -> list[Tensor]:
+        """Return what is added to the scores ``[M, queries, T]`` of each piece: 0 if a node sees a slot, else -inf."""
         hidden = (~self._visible()).unsqueeze(2)
         bias = self.cache.payload.new_zeros(self.batch, self.queries, self.span)
         nodes = bias[:, : self.width * self.groups].view(self.batch, self.width, self.groups, self.span)
         nodes.masked_fill_(hidden, float("-inf"))
-        if self.batch == 1 or self._num_parts > 1:
-            return bias
-        return bias.repeat(self.config.kv_heads, 1, 1)
+        if self._views.rows_first:
+            return list(torch.split(bias, 1))
+        count = len(self._views.pieces)
+        return [bias] * count if count > 1 else [bias.repeat(self.config.kv_heads, 1, 1)]
 
     def _visible(self) -> Tensor:
         """Return ``[B, N, T]`` bool: which slots a node sees."""
@@ -316,13 +303,13 @@ class CachedAttention:
 
     @cached_property
     def _order(self) -> Tensor:
-        """``[1, B, N, 1, T - shared]``: the slot at each position after the shared blocks, as a permutation."""
+        """``[B, 1, N, 1, T - shared]``: the slot at each position after the shared blocks, as a permutation."""
         identity = torch.arange(self.span - self.shared, device=self.start.device)
         ancestors_first = (~self._ancestors).long().argsort(dim=2, stable=True)
         slots = (self._slots - self.shared).unsqueeze(1).expand(-1, self.width, -1)
         order = identity.expand(self.batch, self.width, -1)
         order = order.scatter(2, slots, (self.start - self.shared).unsqueeze(2) + ancestors_first)
-        return order.view(1, self.batch, self.width, 1, -1)
+        return order.view(self.batch, 1, self.width, 1, -1)
 
     def _by_position(self, scores: Tensor) -> Tensor:
         """Permute the scores after the shared blocks from slots to positions, in place."""
@@ -333,7 +320,7 @@ class CachedAttention:
     def _by_slot(self, part: Tensor, begin: int) -> Tensor:
         """Return the weights of a block of positions at the slots ``begin .. begin + block + N - 1`` that hold them."""
         end = min(begin + self.block + self.tree.size - 1, self.span)
-        nodes = self._nodes(part.contiguous())
+        nodes = self._nodes(part)
         order = self._order[..., begin - self.shared : begin - self.shared + self.block]
         spread = part.new_zeros(*part.shape[:-1], self.span - self.shared)
         self._nodes(spread).scatter_(-1, order.expand(nodes.shape), nodes)

@@ -37,7 +37,7 @@ class PagedCaches:
         Raises:
             ValueError: it would exceed ``max_cache_bytes`` (None: half of the free memory).
 
-        Cost: 2 * layers * KV heads * head size * bytes * (rows * capacity + 16).
+        Cost: 2 * layers * KV heads * head size * bytes * rows * capacity.
         """
         leading, trailing, slots = cache_shape(self.config, capacity)
         return PagedKVCache.alone(leading, trailing, num_rows, slots, self.dtype, self.device, max_cache_bytes)

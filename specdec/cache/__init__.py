@@ -4,6 +4,7 @@ from specdec.cache.feature_cache import FeatureCache, FeatureSlots
 from specdec.cache.page_pool import PAGE, PagePool, count_pages
 from specdec.cache.paged_cache import PagedCache, PagedKVCache, PageMemory, TensorMemory
 from specdec.cache.prefill import CHUNK, prefill
+from specdec.cache.prefix_memory import FreshRows, ModelPrefixes, PrefixMemory
 from specdec.cache.slot_cache import KVCache, SlotCache, check_fits, free_memory, move_kept
 
 __all__ = [
@@ -11,11 +12,14 @@ __all__ = [
     "PAGE",
     "FeatureCache",
     "FeatureSlots",
+    "FreshRows",
     "KVCache",
+    "ModelPrefixes",
     "PageMemory",
     "PagePool",
     "PagedCache",
     "PagedKVCache",
+    "PrefixMemory",
     "SlotCache",
     "TensorMemory",
     "check_fits",

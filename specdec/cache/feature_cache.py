@@ -113,9 +113,11 @@ class FeatureCache(FeatureSlots, PagedKVCache):
     ) -> None:
         limit = free_memory(device) // 2 if max_bytes is None else max_bytes
         slots, slot = count_pages(capacity) * PAGE, math.prod(leading) * math.prod(trailing)
-        size = (num_rows * slots + PAGE) * slot + num_rows * (capacity + 1) * feature_size
+        size = num_rows * slots * slot + num_rows * (capacity + 1) * feature_size
         check_fits(size * dtype.itemsize, num_rows, capacity, limit)
-        super().__init__(TensorMemory(leading, trailing, slots // PAGE * num_rows, dtype, device), num_rows, capacity)
+        super().__init__(
+            TensorMemory(leading, trailing, slots // PAGE * num_rows, dtype, device, 0), num_rows, capacity
+        )
         self._make_features(feature_size, dtype, device)
 
     @property

@@ -156,15 +156,16 @@ def _leave(pool: PagePool, pages: NDArray[np.int32], rooms: IntArray) -> None:
 
 
 class TensorMemory(PageMemory):
-    """Hold pages in one tensor, with one more page that takes what is written beyond the pages of a row.
+    """Hold pages in one tensor.
 
     Args:
         leading, trailing: of the tensor's shape, around the slots of all pages.
         num_pages: that rows can have.
         dtype, device: of the numbers.
+        num_spare: 1: a page more takes what is written beyond the pages of a row; 0: every row has pages for all slots.
 
     Attributes:
-        lines: ``[*leading, 16 * (num_pages + 1), *trailing]``.
+        lines: ``[*leading, 16 * (num_pages + num_spare), *trailing]``.
         line_dim: where the slots are.
     """
 
@@ -175,11 +176,12 @@ class TensorMemory(PageMemory):
         num_pages: int,
         dtype: torch.dtype,
         device: torch.device,
+        num_spare: int = 1,
     ) -> None:
         super().__init__(num_pages)
         self._shape = leading, trailing
-        self.line_dim = len(leading)
-        self.lines = torch.zeros(*leading, (num_pages + 1) * PAGE, *trailing, dtype=dtype, device=device)
+        self.line_dim, self._num_spare = len(leading), num_spare
+        self.lines = torch.zeros(*leading, (num_pages + num_spare) * PAGE, *trailing, dtype=dtype, device=device)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -187,7 +189,7 @@ class TensorMemory(PageMemory):
         return (self.lines,)
 
     def by_page(self) -> Tensor:
-        """Return ``[*leading, num_pages + 1, 16, *trailing]``, the same memory."""
+        """Return ``[*leading, num_pages + num_spare, 16, *trailing]``, the same memory."""
         shape = self.lines.shape
         return self.lines.view(*shape[: self.line_dim], -1, PAGE, *shape[self.line_dim + 1 :])
 
@@ -195,10 +197,8 @@ class TensorMemory(PageMemory):
         self.by_page().index_fill_(self.line_dim, on_device(pages, self.lines.device), 0)
 
     def copy(self, num_pages: int) -> "TensorMemory":
-        other, count = (
-            TensorMemory(*self._shape, num_pages, self.lines.dtype, self.lines.device),
-            self.pool.num_pages * PAGE,
-        )
+        other = TensorMemory(*self._shape, num_pages, self.lines.dtype, self.lines.device, self._num_spare)
+        count = self.pool.num_pages * PAGE
         other.lines.narrow(self.line_dim, 0, count).copy_(self.lines.narrow(self.line_dim, 0, count))
         other.pool.inherit(self.pool)
         return other
@@ -242,8 +242,8 @@ class PagedKVCache(PagedCache):
         per_row = count_pages(capacity)
         limit = free_memory(device) // 2 if max_bytes is None else max_bytes
         slot = math.prod(leading) * math.prod(trailing) * dtype.itemsize
-        check_fits((num_rows * per_row + 1) * PAGE * slot, num_rows, capacity, limit)
-        return cls(TensorMemory(leading, trailing, num_rows * per_row, dtype, device), num_rows, capacity)
+        check_fits(num_rows * per_row * PAGE * slot, num_rows, capacity, limit)
+        return cls(TensorMemory(leading, trailing, num_rows * per_row, dtype, device, 0), num_rows, capacity)
 
     @property
     def payload(self) -> Tensor:

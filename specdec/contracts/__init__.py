@@ -34,7 +34,7 @@ from specdec.contracts.oracle import (
     describe_oracle,
     ids_device,
 )
-from specdec.contracts.prefixes import PrefixOracle
+from specdec.contracts.prefixes import Prefixes, PrefixOracle, PromptRows
 from specdec.contracts.recorded import RecordedOracle, as_recorded, check_has_laws
 from specdec.contracts.rule import NativeJudge, Rule, Verdict, VerificationRule, rule_label
 from specdec.contracts.source import (
@@ -46,6 +46,7 @@ from specdec.contracts.source import (
     check_source,
     check_tensors,
     close_session,
+    share_prefixes,
 )
 from specdec.contracts.step import KIND, MEANING, Ending, StageInfo, StepInfo, sum_of_stages
 from specdec.contracts.tree import Tree, ancestors_of, is_chain, with_root
@@ -90,6 +91,8 @@ __all__ = [
     "Oracle",
     "OracleDefaults",
     "PrefixOracle",
+    "Prefixes",
+    "PromptRows",
     "Randomness",
     "RecordedOracle",
     "Resume",
@@ -125,6 +128,7 @@ __all__ = [
     "is_chain",
     "numbers_of",
     "rule_label",
+    "share_prefixes",
     "sum_of_stages",
     "with_root",
 ]

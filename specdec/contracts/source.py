@@ -9,6 +9,7 @@ from specdec.contracts.arrays import IntArray
 from specdec.contracts.draft import Budget, Draft, form_fault
 from specdec.contracts.drawing import Randomness, Warping
 from specdec.contracts.oracle import Cache, Oracle, Scores
+from specdec.contracts.prefixes import Prefixes
 
 if TYPE_CHECKING:
     from specdec.stats import Calibration
@@ -57,6 +58,11 @@ class Needs:
     prompt: bool = True
     cache_of: Oracle | None = field(default=None, repr=False)
 
+    @property
+    def reads_prompts(self) -> bool:
+        """Whether ``begin`` gets scores of whole prompts."""
+        return self.prompt and (self.logits or bool(self.hidden))
+
 
 @dataclass(frozen=True)
 class Offers:
@@ -93,6 +99,13 @@ class DraftSession(Protocol):
     budget) again in later steps: a session reads them, and copies what it wants to change.
     """
 
+    def share(self, prefixes: Prefixes) -> None:
+        """Have draft models read only what is new in prompts: called before the first ``begin``, or not at all.
+
+        Guarantee: drafts are the same as without.
+        """
+        return
+
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
         """Take in new requests, after their prefill; what the rows held before is forgotten."""
         return
@@ -126,10 +139,15 @@ class DraftSession(Protocol):
 
 def close_session(session: DraftSession) -> None:
     """Close a session; one of another base, without a method of this name, leaves nothing to later runs."""
-    getattr(session, "close", _leave_nothing)()
+    getattr(session, "close", _nothing)()
 
 
-def _leave_nothing() -> None:
+def share_prefixes(session: DraftSession, prefixes: Prefixes) -> None:
+    """Let a session's models share what they read; one of another base, without a ``share``, reads all by itself."""
+    getattr(session, "share", _nothing)(prefixes)
+
+
+def _nothing(*_: object) -> None:
     return
 
 

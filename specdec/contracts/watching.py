@@ -7,7 +7,8 @@ from specdec.contracts.arrays import IntArray
 from specdec.contracts.draft import Budget, Draft
 from specdec.contracts.drawing import Randomness
 from specdec.contracts.oracle import Oracle, Scores
-from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers, close_session
+from specdec.contracts.prefixes import Prefixes
+from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers, close_session, share_prefixes
 
 
 @dataclass
@@ -19,6 +20,9 @@ class WatchedSession(DraftSession):
     """
 
     inner: DraftSession
+
+    def share(self, prefixes: Prefixes) -> None:
+        share_prefixes(self.inner, prefixes)
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
         self.inner.begin(rows, prompts, scores)

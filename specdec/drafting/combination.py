@@ -16,11 +16,13 @@ from specdec.contracts import (
     Needs,
     Offers,
     Oracle,
+    Prefixes,
     Randomness,
     Scores,
     check_source,
     check_tensors,
     close_session,
+    share_prefixes,
 )
 from specdec.drafting.merging import merge
 
@@ -150,6 +152,10 @@ class CombinationSession(DraftSession):
         self._at = np.full(num_rows, -1, dtype=np.int64)
         # See merge; after the batch stands a row without nodes, which -1 finds.
         self._places = [np.zeros((1, 1), dtype=np.int64) for _ in sessions]
+
+    def share(self, prefixes: Prefixes) -> None:
+        for session in self.sessions:
+            share_prefixes(session, prefixes)
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
         for member, session in enumerate(self.sessions):

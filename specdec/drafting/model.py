@@ -1,7 +1,6 @@
 """A drafting model at work: its cache, the ids whose keys it holds, catch-up and rollback."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -9,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.cache import CHUNK, prefill
+from specdec.cache import CHUNK, FreshRows, prefill
 from specdec.contracts import (
     ChainDraws,
     ChainingOracle,
@@ -20,6 +19,8 @@ from specdec.contracts import (
     IntArray,
     Needs,
     Oracle,
+    Prefixes,
+    PromptRows,
     Scores,
     TreeDraws,
     TreePlan,
@@ -30,26 +31,12 @@ from specdec.contracts import (
     ids_device,
 )
 from specdec.drafting.chain_sampler import Follow
+from specdec.drafting.chain_start import ChainStart
 from specdec.drafting.model_source import RunModel
 from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.tree_sampler import Frontier
 from specdec.laws import scatter_rows, take
 from specdec.transfers import HOST, PendingDownload, on_device
-
-
-@dataclass(frozen=True)
-class ChainStart:
-    """Where chains begin that a model scores.
-
-    Attributes:
-        rows: ``[R]``.
-        standing: ``[R, M]`` the ids that stand and have no keys, padded with the last of each row.
-        behind: ``[R]`` how many these are.
-    """
-
-    rows: IntArray
-    standing: IntArray
-    behind: IntArray
 
 
 class DraftModel(RunModel):
@@ -78,12 +65,19 @@ class DraftModel(RunModel):
         self.model, self.device = model, device
         self._chaining = cast(ChainingOracle, model) if model.chains else None
         self.capacity = min(capacity, model.max_context)
-        self.cache = model.new_cache(num_rows, self.capacity + slack)
+        self._rows: PromptRows = FreshRows(model.new_cache(num_rows, self.capacity + slack))
+        self.cache, self._slack = self._rows.cache, slack
         self._place = ids_device(model)
         self._at_once = 2 + slack  # ids a row may be behind for one pass to catch up
         self.ids = np.zeros((num_rows, self.capacity + 1), dtype=np.int64)  # the last column: of what stands beyond
         # Rows, first columns, tokens.
         self._unread: tuple[IntArray, IntArray, PendingDownload] | None = None
+
+    def share(self, prefixes: Prefixes) -> None:
+        """Read only what is new in prompts; see ``DraftSession.share``."""
+        rows = prefixes.rows_of(self.model, self.cache.num_rows, self.capacity + self._slack)
+        if rows is not None:
+            self._rows, self.cache = rows, rows.cache
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None = None) -> None:
         """Take in new requests. Cost: the prompts' passes, in chunks."""
@@ -92,16 +86,20 @@ class DraftModel(RunModel):
     def prefill(self, rows: IntArray, prompts: Sequence[IntArray], needs: Needs | None) -> Scores | None:
         """Take in new requests; return the scores of prompts that are needed. Cost: the prompts' passes, in chunks."""
         self.read_back()
-        self.cache.reset(rows)
         prompts = [prompt[: self.capacity] for prompt in prompts]
+        read = [prompt[:-1] for prompt in prompts]
+        are_scored = needs is not None and needs.reads_prompts
+        self._rows.begin(rows, [text[:0] for text in read] if are_scored else read)
         scores, _ = prefill(self.model, self.cache, rows, prompts, needs)
+        self._rows.keep(rows, read)
         for row, prompt in zip(rows, prompts, strict=True):
             self.ids[row, : len(prompt)] = prompt
         return scores
 
     def end(self, rows: IntArray) -> None:
         """Forget finished requests."""
-        self.cache.truncate(rows, np.zeros_like(rows))
+        texts = [self.ids[row, :length] for row, length in zip(rows, self.cache.lengths[rows], strict=True)]
+        self._rows.end(rows, texts)
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None = None) -> None:
         """Keep the keys of the ids that stand; arguments as of ``DraftSession.sync``. Cost: see ``read_back``."""

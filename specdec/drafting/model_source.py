@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Oracle, Randomness, Scores
+from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Oracle, Prefixes, Randomness, Scores
 from specdec.drafting.chain_sampler import ChainSampler, Follow
 from specdec.drafting.lengths import depth_limits
 from specdec.drafting.planned_trees import GrowWhole
@@ -27,6 +27,10 @@ class RunModel(Protocol):
     """
 
     has_confidence: bool = False
+
+    def share(self, prefixes: Prefixes) -> None:
+        """See ``DraftSession.share``."""
+        return
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
         """Take in new requests."""
@@ -101,6 +105,9 @@ class ModelSource(SampledSource, ABC):
 class _Session(DraftSession):
     def __init__(self, model: RunModel) -> None:
         self.model = model
+
+    def share(self, prefixes: Prefixes) -> None:
+        self.model.share(prefixes)
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
         self.model.begin(rows, prompts, scores)

@@ -5,8 +5,8 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from specdec.cache import PAGE, PagedCache, check_fits, count_pages, free_memory
-from specdec.contracts import Cache, DraftSource, IntArray, Oracle, PrefixOracle, declared
+from specdec.cache import PAGE, ModelPrefixes, PagedCache, PrefixMemory, count_pages
+from specdec.contracts import Cache, DraftSession, DraftSource, IntArray, Oracle, PrefixOracle, declared, share_prefixes
 from specdec.requests import Request
 
 
@@ -18,6 +18,9 @@ class Seating(Protocol):
     """
 
     cache: Any
+
+    def share(self, session: DraftSession) -> None:
+        """Let the source's own models share prompts, if the oracle does."""
 
     def seat(self, row: int, request: Request) -> bool:
         """Give a request an idle row, or return that it has to wait."""
@@ -44,6 +47,9 @@ class EmptyRows:
         self.cache = cache
         self.figures: dict[str, int] = {}
 
+    def share(self, session: DraftSession) -> None:
+        return
+
     def seat(self, row: int, request: Request) -> bool:
         self.cache.reset(np.array([row]))
         return True
@@ -65,10 +71,11 @@ class KnownPrefixes:
         cache: the run's; its rows have no pages.
         slack: slots that a request may write beyond its longest text.
         reads_prompts: the source reads scores of whole prompts, so that all of them are computed, and none is kept.
+        of_drafts: what the source's own models know.
     """
 
-    def __init__(self, cache: PagedCache, slack: int, reads_prompts: bool) -> None:
-        self.cache = cache
+    def __init__(self, cache: PagedCache, slack: int, reads_prompts: bool, of_drafts: ModelPrefixes) -> None:
+        self.cache, self._of_drafts = cache, of_drafts
         self._pool, self._slack, self._reads_prompts = cache.memory.pool, slack, reads_prompts
         self._pool.most_used, self._evicted_before = 0, self._pool.num_evicted
         self._unread: list[IntArray] = []
@@ -77,7 +84,15 @@ class KnownPrefixes:
     @property
     def figures(self) -> dict[str, int]:
         evicted = self._pool.num_evicted - self._evicted_before
-        return {"num_prefix_tokens": self._reused, "most_pages": self._pool.most_used, "num_evicted_pages": evicted}
+        return {
+            "num_prefix_tokens": self._reused,
+            "num_draft_prefix_tokens": self._of_drafts.num_known,
+            "most_pages": self._pool.most_used,
+            "num_evicted_pages": evicted,
+        }
+
+    def share(self, session: DraftSession) -> None:
+        share_prefixes(session, self._of_drafts)
 
     def seat(self, row: int, request: Request) -> bool:
         prompt, num_slots = request.prompt, request.max_length + self._slack
@@ -145,9 +160,8 @@ class Prefixes:
                 f"{oracle.backend!r} read rows that lie in one piece: load the oracle with backend='native' or "
                 "'eager', or leave it False"
             )
-        self._oracle, self._max_bytes = cast(PrefixOracle, oracle), max_bytes
-        self._memory: Any = None
-        self._key: Any = None
+        self._memory, self._max_bytes = PrefixMemory(cast(PrefixOracle, oracle), max_bytes), max_bytes
+        self._drafts = ModelPrefixes()
 
     def open(self, requests: Sequence[Request], num_rows: int, capacity: int, source: DraftSource) -> Seating:
         """Return how the requests of a run are seated.
@@ -160,35 +174,16 @@ class Prefixes:
         Raises:
             ValueError: a request needs more pages than there may be.
         """
-        slack, needs = int(source.offers.max_nodes) + 1, source.needs
-        self._make_room(num_rows * count_pages(capacity))
-        lengths, most = [request.max_length for request in requests], self._memory.pool.num_pages
+        slack = int(source.offers.max_nodes) + 1
+        cache = self._memory.open(num_rows, capacity)
+        lengths, most = [request.max_length for request in requests], cache.memory.pool.num_pages
         needed = count_pages(max(lengths, default=0) + slack)
         if lengths and needed > most:
             raise ValueError(
                 f"request {lengths.index(max(lengths))} may fill {needed} pages of {PAGE} slots, and max_cache_bytes = "
                 f"{self._max_bytes:,} holds {most}: raise it, or lower max_new_tokens or the length of drafts"
             )
-        cache = self._oracle.cache_on(self._memory, num_rows, capacity)
-        return KnownPrefixes(cache, slack, needs.prompt and (needs.logits or bool(needs.hidden)))
-
-    def _make_room(self, num_pages: int) -> None:
-        """Have a memory that holds what was computed with these weights, of enough pages if nothing bounds them."""
-        oracle, key = self._oracle, self._oracle.prefix_key
-        if key != self._key:
-            self._memory, self._key = None, key
-        if self._max_bytes is not None:
-            # One more is that which padding may be written to.
-            wanted = max(self._max_bytes // oracle.page_bytes - 1, 0)
-        elif self._memory is not None and self._memory.pool.num_pages >= num_pages:
-            return
-        else:
-            wanted = 2 * num_pages
-            check_fits(wanted * oracle.page_bytes, 2, num_pages * PAGE, free_memory(oracle.device) // 2)
-        if self._memory is None:
-            self._memory = oracle.new_memory(wanted)
-        elif wanted > self._memory.pool.num_pages:
-            self._memory = self._memory.copy(wanted)
+        return KnownPrefixes(cache, slack, source.needs.reads_prompts, self._drafts.open())
 
 
 def rows_of(oracle: Oracle, max_bytes: int | None, prefix_sharing: bool) -> NewRows | Prefixes:

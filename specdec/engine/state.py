@@ -76,6 +76,7 @@ class State:
 
     def __post_init__(self) -> None:
         self.cache = self.seating.cache
+        self.seating.share(self.session)
 
     @property
     def has_work(self) -> bool:

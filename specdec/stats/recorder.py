@@ -58,7 +58,7 @@ class StatsRecorder:
             cache_bytes: payload of the cache (all caches together, at their largest).
             weight_bytes: weights of the oracle.
             device: see ``Stats``.
-            prefixes: "num_prefix_tokens", "most_pages" and "num_evicted_pages", see there; None: they are not shared.
+            prefixes: figures of shared prefixes by their names, see ``Stats``; None: they are not shared.
 
         Raises:
             AssertionError: an identity between the statistics does not hold; the message has the numbers.

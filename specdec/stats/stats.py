@@ -70,6 +70,7 @@ class Stats:
         first_token_seconds: sum over requests of the time from the run's start to their first token.
         num_first_tokens: requests that have one.
         num_prefix_tokens: tokens of prompts that stood in the cache already, with ``prefix_sharing``; of the run only.
+        num_draft_prefix_tokens: the same of the models that a source drafts with, all of them together.
         num_evicted_pages: pages whose texts were forgotten because others needed them; of the run only.
         most_pages: the most pages that rows used at a time. None: they were not shared, or it is a request.
         cache_bytes: payload of the cache. None: not reported.
@@ -106,6 +107,7 @@ class Stats:
     first_token_seconds: float = 0.0
     num_first_tokens: int = 0
     num_prefix_tokens: int = 0
+    num_draft_prefix_tokens: int = 0
     num_evicted_pages: int = 0
     most_pages: int | None = None
     cache_bytes: int | None = None

@@ -10,19 +10,30 @@ import drafts
 from oracles import HuggingFaceLM, RecordedText, TabularLM
 from oracles.graphed import GraphedTransformer
 from oracles.native import NativeTransformer
-from specdec import SamplingParams, SpeculativeDecoder
+from specdec import Kary, SamplingParams, SpeculativeDecoder
+from specdec.cache import prefill
+from specdec.cache.prefix_memory import KnownRows
 from specdec.contracts import OracleDefaults
+from specdec.drafting import model as draft_model
 from tests.support.models import rough_view, tiny_transformer
 from tests.support.pairwise import chosen
 from tests.support.registry import SIX_IDS, WAYS
 
+
+def models_of(dtype: torch.dtype, **options):
+    """Return models all of which read pages: what drafts has two layers, the oracle three."""
+    deep, flat = (options | {"num_layers": layers, "max_context": 128} for layers in (3, 2))
+    return replace(
+        SIX_IDS,
+        model=tiny_transformer(6, dtype, 1, **flat),
+        other=tiny_transformer(6, dtype, 2, **flat),
+        layered=tiny_transformer(6, dtype, **deep),
+        view=rough_view(6, dtype, **deep),
+    )
+
+
 SHAPE = {"num_layers": 3, "max_context": 128}
-EAGER = replace(SIX_IDS, layered=tiny_transformer(6, **SHAPE), view=rough_view(6, **SHAPE))
-NATIVE = replace(
-    SIX_IDS,
-    layered=tiny_transformer(6, torch.float32, pack=NativeTransformer, **SHAPE),
-    view=rough_view(6, torch.float32, pack=NativeTransformer, **SHAPE),
-)
+EAGER, NATIVE = models_of(torch.float64), models_of(torch.float32, pack=NativeTransformer)
 WARM = SamplingParams(temperature=0.9)
 TEXT = np.random.default_rng(5).integers(0, 6, 200).tolist()
 # The second and the third begin with two pages of the first, the fourth is the first, and the last is short.
@@ -48,9 +59,16 @@ def run_both(decoders, prompts, seed: int, batch_size: int | None = None):
             assert mine == theirs
         else:
             assert mine == pytest.approx(theirs, abs=1e-9)
-    for mine, theirs in zip(shared.stats.requests, alone.stats.requests, strict=True):
-        assert (mine.num_drafted, mine.num_accepted) == (theirs.num_drafted, theirs.num_accepted)
+    assert drafted(shared) == drafted(alone)
     return shared.stats
+
+
+def drafted(result):
+    """Return how many nodes each request was drafted, step after step, by whom, and which were accepted."""
+    steps = [[] for _ in result.tokens]
+    for row in result.records:
+        steps[row["request"]].append((row["node_sources"], row["draft_depth"], row["path_sources"], row["ranks"]))
+    return steps
 
 
 # The quick part has every way, and each kind of them with both backends.
@@ -60,8 +78,7 @@ def run_both(decoders, prompts, seed: int, batch_size: int | None = None):
 )
 def test_a_hit_is_a_miss_and_so_is_what_comes_after_eviction(make, models):
     decoders = pair(models.layered, lambda: make(models), num_pages=16)
-    needs = decoders[0].draft.needs
-    reads_prompts = needs.prompt and (needs.logits or bool(needs.hidden))
+    reads_prompts = decoders[0].draft.needs.reads_prompts
     first, again, evicting, after = (
         run_both(decoders, prompts, seed, batch_size=3)
         for seed, prompts in enumerate((PROMPTS, PROMPTS, OTHERS, PROMPTS))
@@ -93,6 +110,71 @@ def test_the_second_turn_of_a_conversation_reads_what_is_new(size, known):
     second = TEXT[:size] + said + TEXT[40:50]
     assert run_both(decoders, [second], 1).num_prefix_tokens == known
     assert run_both(decoders, [second], 2).num_prefix_tokens == (len(second) - 1) // 16 * 16
+
+
+def read_by_drafts(monkeypatch):
+    """Return a list that will hold how many ids of prompts each prefill of a draft model reads."""
+    counts = []
+
+    def watch(model, cache, rows, prompts, needs=None):
+        counts.append(sum(len(prompt) - 1 for prompt in prompts) - int(cache.lengths[rows].sum()))
+        return prefill(model, cache, rows, prompts, needs)
+
+    monkeypatch.setattr(draft_model, "prefill", watch)
+    return counts
+
+
+DRAFTS = {
+    "chains": lambda models: drafts.SmallTransformer(models.model, 3),
+    "trees": lambda models: drafts.SmallTransformer(models.model, tree=Kary(2, 2)),
+    "staged": lambda models: drafts.Staged(models.model, drafts.PromptLookup(2), 4),
+    "merged": lambda models: drafts.Merged([drafts.SmallTransformer(models.model, 3), drafts.PromptLookup(3)]),
+}
+
+
+@pytest.mark.parametrize("make", DRAFTS.values(), ids=DRAFTS)
+def test_a_draft_model_reads_of_a_prompt_what_is_new(make, monkeypatch):
+    shared, _ = decoders = pair(NATIVE.layered, lambda: make(NATIVE))
+    counts = read_by_drafts(monkeypatch)
+    shared.generate([TEXT[:81]] * 3, 9, WARM)
+    assert counts == [80, 0]
+    second = TEXT[:81] + shared.generate([TEXT[:81]], 9, WARM).tokens[0] + TEXT[90:110]
+    stats = run_both(decoders, [second] * 2, 1)
+    assert stats.num_draft_prefix_tokens == stats.num_prefix_tokens == 80 + 96
+    counts.clear()
+    for first in range(0, 90, 9):
+        shared.generate([TEXT[first + 1 : first + 100]] * 2, 9, WARM)
+    assert counts == [98, 2] * 10, "no two texts begin alike"
+    evicted = run_both(decoders, [second] * 2, 2)
+    assert evicted.num_draft_prefix_tokens < evicted.num_prefix_tokens + 96
+
+
+def test_models_inside_one_another_share_what_each_has_read():
+    inner = drafts.SmallTransformer(NATIVE.other, 2)
+    decoders = pair(NATIVE.layered, lambda: drafts.Staged(NATIVE.model, inner, 4))
+    assert run_both(decoders, [TEXT[:81]] * 2, 0).num_draft_prefix_tokens == 2 * 80
+    twice = pair(NATIVE.layered, lambda: drafts.Merged([inner, drafts.SmallTransformer(NATIVE.other, 1)]))
+    assert run_both(twice, [TEXT[:81]], 0).num_draft_prefix_tokens == 80, "one has read it for the other"
+
+
+def test_keys_of_another_text_change_drafts(monkeypatch):
+    decoders = pair(NATIVE.layered, lambda: drafts.SmallTransformer(NATIVE.model, 3))
+    run_both(decoders, [TEXT[:81]], 0)
+    original = KnownRows.begin
+    monkeypatch.setattr(KnownRows, "begin", lambda self, rows, texts: original(self, rows, [np.array(TEXT[:80])]))
+    with pytest.raises(AssertionError):
+        run_both(decoders, [TEXT[90:190]], 1)
+
+
+def test_runs_at_a_time_have_rows_of_the_draft_model_each():
+    shared, alone = pair(NATIVE.layered, lambda: drafts.SmallTransformer(NATIVE.model, 3))
+    states = [shared.start([TEXT[10 * i : 10 * i + 80]] * 2, 9, WARM, seed=i) for i in range(5)]
+    while any(state.has_work for state in states):
+        for state in states:
+            if state.has_work:
+                shared.step(state)
+    for i, state in enumerate(states):
+        assert shared.finish(state).tokens == alone.generate([TEXT[10 * i : 10 * i + 80]] * 2, 9, WARM, seed=i).tokens
 
 
 def test_the_pending_token_of_a_prompt_is_not_known():

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from experiments import forced, overlap, replay, rules, threshold
+from experiments import forced, overlap, replay, rules, second_turns, threshold
 from experiments.bench import records, stored
 from experiments.bench.oracle.llama_cpp_arm import MAX_BATCH
 from experiments.bench.oracle.rounds import Timings
@@ -18,6 +18,7 @@ from experiments.spec_bench import spec_bench_tables
 from experiments.spec_bench.spec_bench_tables import tables_of
 from specdec import Calibration, SamplingParams
 from specdec.drafting import SharedPieces
+from specdec.prompts import NamedPrompt
 from specdec.stats import Stats
 from specdec.stats.report.intervals import Interval, paired_ratio
 from specdec.traces import Replay
@@ -335,6 +336,50 @@ def replayed() -> Differences:
 
 
 STATISTICS = (questions, policies, answers, vocabularies, judged, recorded, stored_file, replayed)
+
+
+class _Remembering:
+    """A decoder whose second turns hold 120 and 80 tokens; if it shares, 60 and 30 of them are known."""
+
+    def __init__(self, sharing: bool) -> None:
+        self.sharing = sharing
+
+    def generate(self, prompts: Sequence[Sequence[Any]], *_: Any) -> Any:
+        (said,) = prompts
+        is_long = said[0]["content"] == "long"
+        known = (60 if is_long else 30) * (self.sharing and len(said) == 3)
+        seconds = (0.25 if self.sharing else 1.0) * (3 if is_long else 1)
+        stats = SimpleNamespace(
+            num_prefix_tokens=known, num_draft_prefix_tokens=known // 3, first_token_seconds=seconds * len(said)
+        )
+        length = (120 if is_long else 80) * (len(said) == 3)
+        return SimpleNamespace(stats=stats, tokens=[[7, len(said)]], records=[{"num_committed": length}])
+
+
+def remembered() -> Differences:
+    """Second turns: tokens of their prompts, how many are read, and times to their first tokens."""
+    prompts = [NamedPrompt(name, "writing", name, later_turns=("more",)) for name in ("long", "short")]
+    with patch.object(second_turns, "SpeculativeDecoder", lambda *_, prefix_sharing: _Remembering(prefix_sharing)):
+        oracle: Any = None
+        alone, shared = second_turns.rows_of("small_transformer", second_turns.measure(oracle, None, prompts, 8))
+    found = {
+        "prompt": (alone["prompt"], shared["prompt"]),
+        "read": (alone["read"], shared["read"]),
+        "by the draft": (alone["by the draft"], shared["by the draft"]),
+        "first ms": (alone["first ms"], shared["first ms"]),
+        "ratio": (alone["ratio"], shared["ratio"]),
+    }
+    expected = {
+        "prompt": ("100", "100"),
+        "read": ("100", "55"),
+        "by the draft": ("100", "85"),
+        # Nine and three seconds, and a quarter of these.
+        "first ms": ("6000.0", "1500.0"),
+        "ratio": ("", "4.00 (n = 2)"),
+    }
+    return differences(found, expected)
+
+
 MUTANTS = [
     LineMutant(*row)
     for row in (
@@ -377,6 +422,11 @@ MUTANTS = [
         (forced.rows_of, "(counts > 1) & ", "", answers, "shares"),
         (forced.rows_of, "found[PLAIN].seconds, one.seconds", "one.seconds, found[PLAIN].seconds", answers, "speed-up"),
         (forced.counts_of_choices, "ids[:at]", "ids[: at + 1]", answers, "choices"),
+        (second_turns.ask, "[*said, answer, ", "[*said, ", remembered, "read"),
+        (second_turns.rows_of, "turns.tokens / count", "turns.tokens", remembered, "prompt"),
+        (second_turns.rows_of, "turns.read_by_drafts", "turns.read", remembered, "by the draft"),
+        (second_turns.rows_of, "1e3 * sum(turns.first)", "1e3 * max(turns.first)", remembered, "first ms"),
+        (second_turns.rows_of, "found[False].first, turns.first", "turns.first, turns.first", remembered, "ratio"),
         (overlap.pieces_row, "common / size", "common / len(contents + [b''])", vocabularies, "share"),
         (overlap.text_row, "groupby(row) if common", "groupby(row)", vocabularies, "mean run of common ids"),
         (overlap.text_row, "sum(map(sum, is_common)) / count", "len(runs) / count", vocabularies, "common"),

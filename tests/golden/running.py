@@ -15,7 +15,7 @@ from tests.golden.worlds import world
 
 # "bits" are those of the log-probabilities: they are compared on one machine only.
 # No case shares prefixes.
-_OF_PREFIXES = ("num_prefix_tokens", "num_evicted_pages", "most_pages")
+_OF_PREFIXES = ("num_prefix_tokens", "num_draft_prefix_tokens", "num_evicted_pages", "most_pages")
 PARTS = ("ids", "records", "stats", "logprobs", "bits")
 # Torch's logarithms differ from one machine to another by about 1e-15.
 GRID = 2**24
