@@ -2,6 +2,7 @@
 #include <iterator>
 #include <memory>
 
+#include "arrivals.h"
 #include "trees.h"
 
 using namespace specdec;
@@ -65,6 +66,11 @@ int64_t score(const Model& model, const Cache& cache, const Call& call) {
     return FINE;
 }
 
+// What a call of a cache begins with. Returns what `score` does.
+int64_t take_in(const Cache& cache, const Call& call) {
+    return specdec::take_in(cache, call, [](const Model& model, const Call& pass) { return score(model, Cache{}, pass); });
+}
+
 bool fits(const Model& model, const Call& call, const Adjustments* adjustments) {
     return !adjustments || is_sound(*adjustments, call.batch, model.vocabulary);
 }
@@ -73,8 +79,12 @@ bool fits(const Model& model, const Call& call, const Adjustments* adjustments) 
 
 // Score a call. Returns 0, a `Fault` below 0, or the bytes of scratch that it needs where it was given fewer.
 EXPORT int64_t specdec_pass(const Model* model, const Cache* cache, const Call* call) {
+    if (const int64_t answer = take_in(*cache, *call); answer != FINE) return answer;
     return score(*model, *cache, *call);
 }
+
+// Take in the hidden states that arrived for a cache, which any other call of it does first. Returns what `specdec_pass` does.
+EXPORT int64_t specdec_take_in(const Model*, const Cache* cache, const Call* call) { return take_in(*cache, *call); }
 
 // Score what the cache lacks of a text for the logits of the last ids; then follow the likeliest ids, or drawn ones, until
 // no row wants more. All but the last id of a row are scored in turn, and the cache keeps what was scored. Returns what
@@ -82,6 +92,7 @@ EXPORT int64_t specdec_pass(const Model* model, const Cache* cache, const Call* 
 EXPORT int64_t specdec_chains(const Model* model, const Cache* cache, const Call* call, const Text* text,
                               Following* follow) {
     if (!fits(*model, *call, follow->adjustments)) return BAD_ADJUSTMENT;
+    if (const int64_t answer = take_in(*cache, *call); answer != FINE) return answer;
     Unread unread(*model, *cache, *call, *text);
     const Fault fault = unread.find([=](int64_t b) { return Chains::after(*follow, b); });
     if (fault != FINE) return fault;
@@ -106,6 +117,7 @@ EXPORT int64_t specdec_chains(const Model* model, const Cache* cache, const Call
 EXPORT int64_t specdec_trees(const Model* model, const Cache* cache, const Call* call, const Text* text,
                              const Growth* growth, const Draws* draws) {
     if (!fits(*model, *call, growth->adjustments)) return BAD_ADJUSTMENT;
+    if (const int64_t answer = take_in(*cache, *call); answer != FINE) return answer;
     Trees trees(*call, model->vocabulary, *growth, *draws);
     Unread unread(*model, *cache, *call, *text);
     const Fault fault = unread.find([&](int64_t b) { return trees.after(b); });
@@ -150,6 +162,7 @@ EXPORT void specdec_rotations(const double* frequencies, int32_t pairs, int32_t 
 // Sizes of the structures, for the binding to compare with its own.
 EXPORT void specdec_sizes(int64_t* sizes) {
     const int64_t all[] = {sizeof(Linear), sizeof(Norm), sizeof(Layer), sizeof(Model), sizeof(Cache), sizeof(Call),
-                           sizeof(Text), sizeof(Draws), sizeof(Following), sizeof(Growth), sizeof(Adjustments), sizeof(Reading)};
+                           sizeof(Text), sizeof(Draws), sizeof(Following), sizeof(Growth), sizeof(Adjustments), sizeof(Reading),
+                           sizeof(Arrival)};
     std::copy(std::begin(all), std::end(all), sizes);
 }

@@ -78,6 +78,17 @@ struct Model {
     const Reading* reading;  // null: a model of ids alone
 };
 
+// Hidden states on their way into the features of a cache: those of successive positions of some of its rows.
+struct Arrival {
+    const Model* combiner;       // no layers: hidden states of a position side by side, and a head that writes features
+    const float* const* states;  // [num_states], of each [batch][width][size]
+    const int64_t* rows;         // [batch] of the cache
+    const int64_t *starts, *counts;  // [batch] the first position of each, and how many there are
+    const int64_t* columns;      // [batch][most] where the states of each stand among `width`; null: in order
+    int32_t batch, num_states, width, most;  // batch: 0 once they are taken in
+    int64_t row_stride;          // floats of a row of states
+};
+
 // keys [layers][kv_heads][num_pages][head_size][16], values [layers][kv_heads][num_pages][16][padded head_size]: a page
 // holds 16 slots of a row, those of its number 16 p .. 16 p + 15 where `pages` lists it p-th.
 // Its books say how many slots of each row stand, and how many were ever written. That of a head has features too: a
@@ -91,6 +102,7 @@ struct Cache {
     int64_t num_pages;
     float* features;       // [num_rows][slots + 1][hidden], or null
     const int64_t* known;  // [num_rows] positions whose features were given, or null
+    Arrival* arrival;      // what the next call takes in before all else, or null
 };
 
 struct Call {

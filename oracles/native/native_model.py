@@ -133,6 +133,11 @@ class NativeModel:
         self.struct.head, self.base = other.struct.head, other
         self.struct.written_ids, self.struct.written = other.struct.written_ids, other.struct.written
 
+    def norm_parts(self, norms: Sequence[bindings.Norm]) -> None:
+        """Let a stream that is given consist of parts, each normed by itself; no norms: it is taken as it is."""
+        self._parts = (bindings.Norm * len(norms))(*norms)
+        self.struct.num_parts, self.struct.parts = len(norms), ctypes.addressof(self._parts)
+
     def behind(self, adapter: Adapter) -> "NativeModel":
         """Return a model whose only layer is an adapter; norm and head are shared with this one."""
         weights = Weights()
@@ -249,6 +254,10 @@ class NativeModel:
         except BaseException:
             cache.truncate(rows, before[rows])
             raise
+
+    def take_in(self, cache: NativeCache) -> None:
+        """Take in the hidden states that arrived for a cache, which any other call of it does first."""
+        self._run("specdec_take_in", cache.address, 0, {})
 
     def _run(self, entry: str, cache: int, end: int, fields: Mapping[str, Any], *rest: int) -> None:
         """Run a function of the library.

@@ -86,6 +86,10 @@ few_ids, all_norms = (
     partial(test_native_heads.check_reference, layout) for layout in (test_native_heads.FEW, test_native_heads.NORMED)
 )
 in_chunks = test_native_heads.test_a_text_in_chunks_has_the_bits_of_the_whole
+arriving = partial(
+    test_native_heads.test_states_that_arrive_are_features_of_their_columns_however_many_come_together,
+    test_native_heads.FEW,
+)
 refused = test_native_heads.test_a_node_that_hangs_on_one_of_the_same_pass_is_refused
 cleared, felled = (
     partial(test_texts.test_what_was_drafted_in_a_row_does_not_outlive_it, draft)
@@ -568,6 +572,30 @@ TWINS = [
         "if (reading.norms_stream)",
         "if (false)",
         all_norms,
+    ),
+    Twin(
+        "46e",
+        "the first nodes' hidden states arrive in place of those that stand",
+        "arrivals.h",
+        "arrival_.columns ? arrival_.columns[position.batch * arrival_.most + at] : at;",
+        "at;",
+        arriving,
+    ),
+    Twin(
+        "46e",
+        "hidden states after the first 256 positions never arrive",
+        "arrivals.h",
+        "from < all_.size(); from += AT_ONCE",
+        "from < 1; from += AT_ONCE",
+        arriving,
+    ),
+    Twin(
+        "46e",
+        "what arrived for a head is never taken in",
+        "arrivals.h",
+        "if (!cache.arrival || !cache.arrival->batch) return FINE;",
+        "return FINE;",
+        few_ids,
     ),
     Twin(
         "46",
