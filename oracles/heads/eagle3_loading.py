@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,13 +14,12 @@ from oracles.heads.aux_layers import Convention
 from oracles.heads.eagle3 import Eagle3Head
 from oracles.heads.eagle3_config import Eagle3Shape, read_eagle3
 from oracles.heads.eagle3_network import Eagle3Network
-from oracles.heads.head_tensors import READ_OUT, borrow_rows
+from oracles.heads.head_tensors import READ_OUT, HeadBackend, borrow_rows
 from oracles.heads.native_eagle3 import NativeEagle3Head
 from oracles.native import NativeTransformer
 from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN, DraftHead, check_mask, take_written_ids
 from specdec.contracts import HostOracle
 
-HeadBackend = Literal["native", "eager"]
 LoadedEagle3 = Eagle3Head | NativeEagle3Head
 EMBEDDINGS = "embed_tokens.weight"
 # What the one layer is called: by EAGLE's authors, and by others.

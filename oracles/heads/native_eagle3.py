@@ -7,6 +7,7 @@ from oracles.heads.eagle3_base import Eagle3Base
 from oracles.heads.eagle3_config import Eagle3Shape
 from oracles.heads.eagle3_network import Eagle3Network
 from oracles.native import NativeTransformer, bindings
+from oracles.native.arrivals import combiner_of
 from oracles.native.native_features import NativeFeatureCache
 from oracles.native.native_model import NativeModel, layer_of
 from oracles.native.native_scoring import NativeScoring
@@ -56,7 +57,8 @@ class NativeEagle3Head(NativeScoring, Eagle3Base):
                 network.embed_tokens.weight
             )
         self.native.struct.reading = ctypes.addressof(self._reading)
-        self._combiner = _combiner_of(self.native, network)
+        parts = [norm for norm in network.fc_norm if isinstance(norm, Norm)]
+        self._combiner = combiner_of(self.native, network.fc, network.input_norm, parts)
 
     @property
     def weight_bytes(self) -> int:
@@ -76,21 +78,3 @@ class NativeEagle3Head(NativeScoring, Eagle3Base):
     def put(self, features: Features, cache: NativeFeatureCache) -> None:
         """Take in what the oracle's layers gave at positions; see ``NativeFeatureCache.arrive``."""
         cache.arrive(features)
-
-
-def _combiner_of(model: NativeModel, network: Eagle3Network) -> NativeModel:
-    """Return what projects hidden states that stand side by side to features: a model that is nothing but a head.
-
-    Args:
-        model: keeps the weights.
-        network: of the head.
-    """
-    weights, wide, norm = model.weights, network.fc.in_features, network.input_norm
-    last = bindings.Norm(None, None, 0.0, wide) if norm is None else weights.norm(norm)
-    norms = [weights.norm(norm) for norm in network.fc_norm if isinstance(norm, Norm)]
-    combiner = NativeModel(model.config, weights, [], last, weights.linear([network.fc]), 1)
-    combiner.norm_parts(norms)
-    shape = combiner.struct
-    shape.hidden, shape.vocabulary = wide, network.fc.out_features
-    shape.query_heads, shape.kv_heads, shape.head_size = 1, 1, 1
-    return combiner

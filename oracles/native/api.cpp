@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "arrivals.h"
+#include "blocks.h"
 #include "trees.h"
 
 using namespace specdec;
@@ -66,10 +67,11 @@ int64_t score(const Model& model, const Cache& cache, const Call& call) {
     return FINE;
 }
 
+// `score`, as templates take it.
+const auto run = [](const Model& model, const Cache& cache, const Call& call) { return score(model, cache, call); };
+
 // What a call of a cache begins with. Returns what `score` does.
-int64_t take_in(const Cache& cache, const Call& call) {
-    return specdec::take_in(cache, call, [](const Model& model, const Call& pass) { return score(model, Cache{}, pass); });
-}
+int64_t take_in(const Cache& cache, const Call& call) { return specdec::take_in(cache, call, run); }
 
 bool fits(const Model& model, const Call& call, const Adjustments* adjustments) {
     return !adjustments || is_sound(*adjustments, call.batch, model.vocabulary);
@@ -128,6 +130,39 @@ EXPORT int64_t specdec_trees(const Model* model, const Cache* cache, const Call*
     return answer;
 }
 
+// Run a head's blocks after what stands in the rows of a call, all of which are opened: see `open_blocks`. The books stay as
+// they are. Returns what `specdec_pass` does.
+EXPORT int64_t specdec_blocks(const Model* model, const Cache* cache, const Call* call, const Blocks* blocks, float* stream,
+                              float* logits) {
+    if (const int64_t answer = take_in(*cache, *call); answer != FINE) return answer;
+    return open_blocks(*model, *cache, *call, *blocks, [](int64_t) { return true; }, stream, logits, run);
+}
+
+// The same, for the rows that want ids; then follow the likeliest ids along the blocks, or drawn ones, until no row wants more.
+// Asked for more scratch, call again: the blocks are run anew, and the chains go on where they were.
+EXPORT int64_t specdec_block_chains(const Model* model, const Cache* cache, const Call* call, const Blocks* blocks,
+                                    Following* follow) {
+    if (!fits(*model, *call, follow->adjustments)) return BAD_ADJUSTMENT;
+    if (const int64_t answer = take_in(*cache, *call); answer != FINE) return answer;
+    const int64_t batch = call->batch, vocabulary = model->vocabulary;
+    const std::unique_ptr<float[]> stream(new float[size_t(batch * blocks->size * model->hidden)]);
+    const std::unique_ptr<float[]> laws(new float[size_t(batch * blocks->depth * vocabulary)]);
+    const std::unique_ptr<float[]> logits(new float[size_t(batch * vocabulary)]);
+    const auto takes = [=](int64_t b) { return follow->limits[b] > 0; };
+    int64_t answer = open_blocks(*model, *cache, *call, *blocks, takes, stream.get(), laws.get(), run);
+    if (answer != FINE) return answer;
+    if (!follow->begun) std::fill_n(follow->kept, batch, 0);
+    Call read = without_nodes(*call);
+    read.logits = logits.get();
+    Chains chains(read, vocabulary, *follow);
+    for (int64_t& step = follow->begun; chains.is_wanted(step); ++step) {
+        answer = lay_logits(*model, *call, *blocks, *follow, laws.get(), logits.get(), run);
+        if (answer != FINE) return answer;
+        chains.choose(step);
+    }
+    return FINE;
+}
+
 // Write the embeddings [count][hidden] of ids, without what positions add. Returns 0 or a `Fault`.
 EXPORT int64_t specdec_embed(const Model* model, const int64_t* ids, int64_t count, float* out) {
     const FloatMode mode;
@@ -163,6 +198,6 @@ EXPORT void specdec_rotations(const double* frequencies, int32_t pairs, int32_t 
 EXPORT void specdec_sizes(int64_t* sizes) {
     const int64_t all[] = {sizeof(Linear), sizeof(Norm), sizeof(Layer), sizeof(Model), sizeof(Cache), sizeof(Call),
                            sizeof(Text), sizeof(Draws), sizeof(Following), sizeof(Growth), sizeof(Adjustments), sizeof(Reading),
-                           sizeof(Arrival)};
+                           sizeof(Arrival), sizeof(Blocks)};
     std::copy(std::begin(all), std::end(all), sizes);
 }

@@ -1,6 +1,7 @@
 """Hidden states on their way to a head in compiled code: the next call that reads the head's cache takes them in."""
 
 import ctypes
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -8,6 +9,8 @@ from torch import Tensor
 from oracles.native import bindings
 from oracles.native.host_memory import to_bytes
 from oracles.native.native_model import NativeModel
+from oracles.transformer.blocks import Norm
+from oracles.transformer.linear import Linear
 from specdec.contracts import Features
 
 
@@ -16,15 +19,21 @@ class Arrivals:
 
     Args:
         combiner: makes one feature of the hidden states of a position.
+        reader: its layers keep keys and values of features; None: the cache keeps features.
+        norm: what features pass before they do.
 
     Attributes:
         address: of the structure that the cache's own points to.
     """
 
-    def __init__(self, combiner: NativeModel) -> None:
+    def __init__(
+        self, combiner: NativeModel, reader: NativeModel | None = None, norm: bindings.Norm | None = None
+    ) -> None:
         self._struct = bindings.Arrival(combiner=combiner.address)
+        if reader is not None and norm is not None:
+            self._struct.reader, self._struct.norm = reader.address, ctypes.addressof(norm)
         self.address = ctypes.addressof(self._struct)
-        self._combiner = combiner
+        self._combiner, self._reader = combiner, (reader, norm)
         self._kept: tuple[object, ...] = ()
 
     @property
@@ -65,3 +74,17 @@ def _side_by_side(layers: tuple[Tensor, ...]) -> list[Tensor]:
     here = [layer if layer.is_cpu and layer.dtype is torch.float32 else layer.cpu().float() for layer in layers]
     alike = (here[0].stride(0), here[0].shape[-1], 1)
     return here if all(layer.stride() == alike for layer in here) else [layer.contiguous() for layer in here]
+
+
+def combiner_of(model: NativeModel, fc: Linear, norm: Norm | None = None, parts: Sequence[Norm] = ()) -> NativeModel:
+    """Return what projects hidden states that stand side by side to features: a model that is nothing but a head.
+
+    Args:
+        model: keeps the weights.
+        fc: projects.
+        norm: of all of them together, before that.
+        parts: of each by itself, before that.
+    """
+    combiner = model.projection(fc, norm)
+    combiner.norm_parts([model.weights.norm(part) for part in parts])
+    return combiner

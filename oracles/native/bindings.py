@@ -102,6 +102,12 @@ class Text(ctypes.Structure):
     whole: Any
 
 
+class Blocks(ctypes.Structure):
+    """Blocks whose laws a head makes in one pass."""
+
+    _fields_ = fields_of(MODEL, "Blocks", {})
+
+
 class Draws(ctypes.Structure):
     """How the ids of chains and trees are drawn."""
 
@@ -140,7 +146,22 @@ def functions(*extra: str) -> Any:
         NativeUnavailable: it cannot be built here, or it is not of these sources.
     """
     built = library(PASS, *extra)
-    kinds = (Linear, Norm, Layer, Model, Cache, Call, Text, Draws, Following, Growth, Adjustments, Reading, Arrival)
+    kinds = (
+        Linear,
+        Norm,
+        Layer,
+        Model,
+        Cache,
+        Call,
+        Text,
+        Draws,
+        Following,
+        Growth,
+        Adjustments,
+        Reading,
+        Arrival,
+        Blocks,
+    )
     mirrored = [ctypes.sizeof(kind) for kind in kinds]
     sizes = (_I64 * len(kinds))()
     built.specdec_sizes(sizes)
@@ -152,6 +173,10 @@ def functions(*extra: str) -> Any:
     built.specdec_take_in.argtypes = (_POINTER, _POINTER, _POINTER)
     built.specdec_chains.restype = _I64
     built.specdec_chains.argtypes = (_POINTER,) * 5
+    built.specdec_blocks.restype = _I64
+    built.specdec_blocks.argtypes = (_POINTER,) * 6
+    built.specdec_block_chains.restype = _I64
+    built.specdec_block_chains.argtypes = (_POINTER,) * 5
     built.specdec_trees.restype = _I64
     built.specdec_trees.argtypes = (_POINTER,) * 6
     built.specdec_embed.restype = _I64

@@ -7,11 +7,14 @@ import numpy as np
 import torch
 
 from oracles.native import bindings
-from oracles.native.call_inputs import adjustments_of, text_of
+from oracles.native.call_inputs import adjustments_of, draws_of
 from oracles.native.keys_values import NativeCache
 from oracles.native.native_model import NativeModel
-from specdec.contracts import Adjustments, ChainWatch, Float32Array, IntArray
+from specdec.contracts import Adjustments, ChainDraws, ChainWatch, Float32Array, IntArray
 from specdec.kernels.compiled import integers
+
+# What chains begin with, and the function that does so.
+_ENTRIES = {bindings.Text: "specdec_chains", bindings.Blocks: "specdec_block_chains"}
 
 
 class _Asker:
@@ -88,7 +91,7 @@ def _rooms(batch: int, steps: int) -> list[_Room]:
 def follow(
     model: NativeModel,
     cache: NativeCache,
-    ids: IntArray,
+    start: bindings.Text | bindings.Blocks,
     ends: IntArray,
     rows: IntArray,
     limits: IntArray,
@@ -100,11 +103,12 @@ def follow(
 
     Args:
         model: its layers.
-        cache, ids, ends, rows, limits, watch, adjustments: see there.
+        cache, rows, limits, watch, adjustments: see there.
+        start: a text whose last ids the chains follow, or blocks that they run along.
+        ends: ``[B]`` the positions that are met before they begin.
         draws: what ids are drawn by; None: the likeliest.
     """
     batch, steps = len(rows), max(limits.tolist(), default=0)
-    text = text_of(ids, ends, batch)
     watch = watch if watch is not None and (watch.reads_entropy or watch.reads_confidence) else None
     rooms = _rooms(batch, steps) if watch is None else []
     room = rooms.pop() if rooms else _Room(batch, steps)
@@ -114,10 +118,28 @@ def follow(
     room.following.adjustments = None if adjusted is None else ctypes.addressof(adjusted)
     asker = None if watch is None else _Asker(watch, room, steps)
     try:
-        places, check = (ctypes.addressof(text), room.address), None if asker is None else asker.check
-        model.draft("specdec_chains", cache, rows, ends, steps, places, check)
+        places, check = (ctypes.addressof(start), room.address), None if asker is None else asker.check
+        model.draft(_ENTRIES[type(start)], cache, rows, ends, steps, places, check)
         if asker is not None:
             return room.ids[:, : room.limits.max()], room.peaks[:, : room.following.begun]
         return room.ids.copy(), room.peaks.copy()
     finally:
         rooms.append(room)
+
+
+def follow_drawn(
+    model: NativeModel,
+    cache: NativeCache,
+    start: bindings.Text | bindings.Blocks,
+    ends: IntArray,
+    rows: IntArray,
+    limits: IntArray,
+    draws: ChainDraws,
+    watch: ChainWatch | None,
+    adjustments: Adjustments | None,
+) -> tuple[IntArray, Float32Array, Float32Array]:
+    """Return ids, peaks and laws of chains that are drawn; arguments as of ``follow``."""
+    laws = np.empty((len(rows), max(limits.tolist(), default=0), model.struct.vocabulary), dtype=np.float32)
+    struct = draws_of("chains", len(rows), draws.filters, draws.keys, laws)
+    drafted, peaks = follow(model, cache, start, ends, rows, limits, watch, struct, adjustments)
+    return drafted, peaks, laws[:, : drafted.shape[1]]

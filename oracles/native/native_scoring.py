@@ -9,7 +9,7 @@ from torch import Tensor
 
 from oracles.native import bindings
 from oracles.native.call_inputs import adjustments_of, draws_of, text_of
-from oracles.native.chains import follow
+from oracles.native.chains import follow, follow_drawn
 from oracles.native.host_memory import floats, integers, to_bytes, to_host
 from oracles.native.keys_values import NativeCache
 from oracles.native.native_model import NativeModel
@@ -122,7 +122,8 @@ class NativeScoring:
 
         Cost: one pass, and one more for each further id; a law of O(V) for each id that a watch is told of.
         """
-        return follow(self.native, cache, ids, ends, rows, limits, watch, None, adjustments)
+        start = text_of(ids, ends, len(rows))
+        return follow(self.native, cache, start, ends, rows, limits, watch, None, adjustments)
 
     def sampled_chains(
         self,
@@ -142,10 +143,8 @@ class NativeScoring:
 
         Cost: that of ``greedy_chains``; a law and a draw of O(V) for each id.
         """
-        laws = np.empty((len(rows), max(limits.tolist(), default=0), self.native.struct.vocabulary), dtype=np.float32)
-        struct = draws_of("chains", len(rows), draws.filters, draws.keys, laws)
-        drafted, peaks = follow(self.native, cache, ids, ends, rows, limits, watch, struct, adjustments)
-        return drafted, peaks, laws[:, : drafted.shape[1]]
+        start = text_of(ids, ends, len(rows))
+        return follow_drawn(self.native, cache, start, ends, rows, limits, draws, watch, adjustments)
 
     def trees(
         self,

@@ -18,6 +18,7 @@ from tests.native import (
     test_adjusting,
     test_chains,
     test_few_bits,
+    test_native_blocks,
     test_native_heads,
     test_pass,
     test_stored_formats,
@@ -90,6 +91,7 @@ arriving = partial(
     test_native_heads.test_states_that_arrive_are_features_of_their_columns_however_many_come_together,
     test_native_heads.FEW,
 )
+anchored, unanchored = (partial(test_native_blocks.check_reference, name) for name in ("dspark", "few ids"))
 refused = test_native_heads.test_a_node_that_hangs_on_one_of_the_same_pass_is_refused
 cleared, felled = (
     partial(test_texts.test_what_was_drafted_in_a_row_does_not_outlive_it, draft)
@@ -596,6 +598,46 @@ TWINS = [
         "if (!cache.arrival || !cache.arrival->batch) return FINE;",
         "return FINE;",
         few_ids,
+    ),
+    Twin(
+        "26",
+        "a place of a block sees the places before it alone",
+        "pass.h",
+        "call.form == BLOCKS ?",
+        "call.form == CONTEXT ?",
+        anchored,
+    ),
+    Twin(
+        "46d",
+        "a block's context without its norm",
+        "arrivals.h",
+        "normalise(*arrival_.norm, row.data(), row.data());",
+        "",
+        anchored,
+    ),
+    Twin(
+        "46",
+        "the pending id before every place of a block",
+        "blocks.h",
+        "step ? follow.ids[b * follow.steps + step - 1] : blocks.pending[b]",
+        "blocks.pending[b]",
+        anchored,
+    ),
+    Twin(
+        "46b",
+        "laws are read from the pending id's own place on",
+        "blocks.h",
+        "size_t(blocks.first) + i %",
+        "i %",
+        unanchored,
+    ),
+    Twin(
+        "4",
+        "what the Markov head adds goes to other ids",
+        "blocks.h",
+        "(ids ? ids[c] : c)] +=",
+        "c] +=",
+        unanchored,
     ),
     Twin(
         "46",
