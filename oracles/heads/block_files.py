@@ -18,6 +18,7 @@ from oracles.heads.block_head import BlockNetwork, BlockShape, DFlashHead
 from oracles.heads.head_tensors import READ_OUT, HeadBackend, borrow_rows, check_places, load_network
 from oracles.heads.markov_head import MARKOV_KINDS
 from oracles.heads.native_block import NativeBlockHead
+from oracles.heads.rounding import narrow
 from oracles.native import NativeTransformer
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN, check_mask, take_written_ids
@@ -79,12 +80,12 @@ def load_block_head(
     shape, draft_vocab = _read(keys, oracle, aux_layers)
     shape = replace(shape, own_embeddings="embed_tokens.weight" in stored.shapes, own_head=READ_OUT in stored.shapes)
     _check(shape, keys.source, oracle, stored)
-    target_ids = None
+    target_ids, borrows_rows = None, False
     if draft_vocab < shape.config.vocab_size:
         target_ids = _target_ids(shape, draft_vocab, oracle, stored).to(oracle.device)
         if not shape.own_head:
             borrow_rows(stored, target_ids, oracle)
-            shape = replace(shape, own_head=True)
+            borrows_rows, shape = True, replace(shape, own_head=True)
     shape = replace(shape, columns=oracle.vocab_size if target_ids is None else draft_vocab)
     with torch.device("meta"):
         network = BlockNetwork(shape, oracle.hidden_size)
@@ -95,6 +96,8 @@ def load_block_head(
     load_network(network, places, stored, oracle, backend == "native" or weights is not None)
     if weights is not None:
         network.store(weights)
+    elif borrows_rows and network.lm_head is not None and isinstance(oracle, NativeTransformer):
+        narrow(network.lm_head, READ_OUT, oracle.weight_type)
     if backend == "native" and isinstance(oracle, NativeTransformer):
         return NativeBlockHead(shape, network, oracle, target_ids)
     network.dequantise()

@@ -14,8 +14,11 @@ from torch import Tensor
 
 import drafts
 from oracles import load_head
-from oracles.heads import Eagle3Head, NativeEagle3Head
+from oracles.heads import Eagle3Head, NativeEagle3Head, eagle3_loading
+from oracles.heads.rounding import narrow
 from oracles.native import NativeTransformer
+from oracles.quantisation import STORED, Quantised
+from oracles.transformer.linear import Linear
 from specdec import Kary, Paths, SamplingParams, SpeculativeDecoder
 from specdec.contracts import Features
 from specdec.drafting import HeadModel
@@ -336,6 +339,37 @@ def test_nothing_of_the_oracle_is_copied_and_memory_is_counted():
     assert cached.bytes == cached.memory.keys.nbytes + cached.memory.values.nbytes + cached.features.nbytes
     with pytest.raises(ValueError, match="max_cache_bytes"):
         few.new_cache(2, 10, max_cache_bytes=cached.bytes - 1)
+
+
+@pytest.mark.parametrize("weight_type", ["bfloat16", "q8_0-int8"])
+def test_borrowed_rows_are_held_as_the_oracle_stores_them_and_change_no_bit(weight_type, tmp_path, monkeypatch):
+    unpacked = tiny_unpacked(VOCAB, torch.bfloat16, tie_embeddings=True, **SHAPE)
+    if weight_type != "bfloat16":
+        rounded = Quantised.of(unpacked.model.embed_tokens.weight, "a table", STORED["q8_0"]).dequantise()
+        unpacked = unpacked.float()
+        with torch.no_grad():
+            unpacked.model.embed_tokens.weight.copy_(rounded)
+    oracle = NativeTransformer(unpacked)
+    monkeypatch.setattr(NativeTransformer, "weight_type", weight_type)
+    write_head(tmp_path, oracle, Layout("specforge", ids=(0, 2, 4), own_head=False, written=(0, 2, 7)))
+    held = load_head(tmp_path, oracle)
+    monkeypatch.setattr(eagle3_loading, "narrow", lambda *_: None)
+    wide = load_head(tmp_path, oracle)
+    assert (held.native.weight_type, wide.native.weight_type) == (weight_type.removesuffix("-int8"), "float32")
+    assert held.weight_bytes < wide.weight_bytes
+    ours, theirs = (played(head, [9, 4], 13) for head in (held, wide))
+    assert all(torch.equal(a, b) for a, b in zip(ours.logits, theirs.logits, strict=True))
+
+
+def test_rows_that_a_narrower_type_would_change_stay_as_they_are():
+    layer = Linear(SIZE, 8)
+    weight = torch.randn(8, SIZE, generator=torch.Generator().manual_seed(0))
+    for weight_type in ("q8_0", "bfloat16", "int8", "float32"):
+        layer.weight = torch.nn.Parameter(weight.clone(), requires_grad=False)
+        narrow(layer, "a head", weight_type)
+        assert layer.quantised is None
+        assert layer.weight.dtype == torch.float32
+        assert torch.equal(layer.weight, weight)
 
 
 def test_ids_that_pad_the_vocabulary_are_written_by_nobody(tmp_path):
