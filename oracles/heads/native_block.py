@@ -10,7 +10,7 @@ from oracles.heads.block_head import BlockBase, BlockNetwork, BlockShape, DFlash
 from oracles.heads.markov_head import MarkovHead
 from oracles.native import NativeTransformer, bindings
 from oracles.native.arrivals import Arrivals, combiner_of
-from oracles.native.chains import follow, follow_drawn
+from oracles.native.chains import follow
 from oracles.native.host_memory import floats, to_bytes
 from oracles.native.native_features import NativeContextCache
 from oracles.native.native_model import NativeModel, layer_of
@@ -114,9 +114,7 @@ class NativeBlockHead(BlockBase):
         """
         ends = self._ends(cache, rows)
         blocks = self._blocks(pending, max(limits.tolist()))
-        if draws is None:
-            return *follow(self.native, cache, blocks, ends, rows, limits, watch, None, adjustments), None
-        return follow_drawn(self.native, cache, blocks, ends, rows, limits, draws, watch, adjustments)
+        return follow(self.native, cache, blocks, ends, rows, limits, watch, draws, adjustments)
 
     def _ends(self, cache: NativeContextCache, rows: IntArray) -> IntArray:
         """Return ``[B]`` how many positions a pass over the blocks of some rows meets."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from oracles.native import bindings
 from oracles.native.call_inputs import adjustments_of, draws_of, text_of
-from oracles.native.chains import follow, follow_drawn
+from oracles.native.chains import follow
 from oracles.native.host_memory import floats, integers, to_bytes, to_host
 from oracles.native.keys_values import NativeCache
 from oracles.native.native_model import NativeModel
@@ -123,7 +123,7 @@ class NativeScoring:
         Cost: one pass, and one more for each further id; a law of O(V) for each id that a watch is told of.
         """
         start = text_of(ids, ends, len(rows))
-        return follow(self.native, cache, start, ends, rows, limits, watch, None, adjustments)
+        return follow(self.native, cache, start, ends, rows, limits, watch, None, adjustments)[:2]
 
     def sampled_chains(
         self,
@@ -144,7 +144,9 @@ class NativeScoring:
         Cost: that of ``greedy_chains``; a law and a draw of O(V) for each id.
         """
         start = text_of(ids, ends, len(rows))
-        return follow_drawn(self.native, cache, start, ends, rows, limits, draws, watch, adjustments)
+        drafted, peaks, laws = follow(self.native, cache, start, ends, rows, limits, watch, draws, adjustments)
+        assert laws is not None
+        return drafted, peaks, laws
 
     def trees(
         self,
