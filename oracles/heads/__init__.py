@@ -9,6 +9,7 @@ from oracles.heads.eagle3_network import Eagle3Network
 from oracles.heads.exit_head import ExitHead, HeadShape, load_exit_head, save_head
 from oracles.heads.head_loading import load_head
 from oracles.heads.medusa_head import MedusaHead, MedusaNetwork, MedusaShape
+from oracles.heads.native_block import NativeBlockHead
 from oracles.heads.native_eagle3 import NativeEagle3Head
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "MedusaHead",
     "MedusaNetwork",
     "MedusaShape",
+    "NativeBlockHead",
     "NativeEagle3Head",
     "load_exit_head",
     "load_head",

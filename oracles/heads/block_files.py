@@ -10,12 +10,16 @@ from torch import Tensor
 
 from oracles.checkpoints.config_keys import ConfigKeys
 from oracles.checkpoints.hf_config import FIXED, INERT, read_layers
+from oracles.checkpoints.placement import WeightType
 from oracles.checkpoints.tensor_names import PLAIN, Place, first_rows
 from oracles.checkpoints.weights import StoredTensors
 from oracles.heads.aux_layers import AuxLayers, Convention
 from oracles.heads.block_head import BlockNetwork, BlockShape, DFlashHead
-from oracles.heads.head_tensors import READ_OUT, borrow_rows, check_places, load_network
+from oracles.heads.head_tensors import READ_OUT, HeadBackend, borrow_rows, check_places, load_network
 from oracles.heads.markov_head import MARKOV_KINDS
+from oracles.heads.native_block import NativeBlockHead
+from oracles.heads.rounding import narrow
+from oracles.native import NativeTransformer
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN, check_mask, take_written_ids
 from specdec.contracts import BITWISE_NODES, HostOracle
@@ -39,6 +43,7 @@ _QWEN3 = {
 }
 _FIXED = {**FIXED, "projector_type": "dflash", "shift_label": False}
 _OF_TARGET = frozenset((WRITTEN, OFFSETS, "verifier_norm.weight", "verifier_lm_head.weight"))
+LoadedBlockHead = DFlashHead | NativeBlockHead
 DFLASH, DSPARK = ("DFlashDraftModel",), ("Qwen3DSparkModel",)
 
 
@@ -50,8 +55,13 @@ def is_block_head(values: Mapping[str, Any]) -> bool:
 
 
 def load_block_head(
-    folder: Path, values: Mapping[str, Any], oracle: HostOracle, aux_layers: Convention | None
-) -> DFlashHead:
+    folder: Path,
+    values: Mapping[str, Any],
+    oracle: HostOracle,
+    aux_layers: Convention | None,
+    backend: HeadBackend,
+    weights: WeightType | None,
+) -> LoadedBlockHead:
     """Return the block drafter that a folder holds, bound to the oracle that it was trained for.
 
     Args:
@@ -59,6 +69,8 @@ def load_block_head(
         values: of its ``config.json``.
         oracle: lends its embeddings and its read-out.
         aux_layers: what numbers of layers mean; None: DFlash and DSpark number outputs, ``speculators`` inputs.
+        backend: which can run.
+        weights: what linear layers but those of Markov and confidence heads are rounded to; None: nothing.
 
     Raises:
         ValueError: a config that is unknown, contradictory, or of another oracle; a tensor that is missing, unexpected
@@ -68,12 +80,12 @@ def load_block_head(
     shape, draft_vocab = _read(keys, oracle, aux_layers)
     shape = replace(shape, own_embeddings="embed_tokens.weight" in stored.shapes, own_head=READ_OUT in stored.shapes)
     _check(shape, keys.source, oracle, stored)
-    target_ids = None
+    target_ids, borrows_rows = None, False
     if draft_vocab < shape.config.vocab_size:
         target_ids = _target_ids(shape, draft_vocab, oracle, stored).to(oracle.device)
         if not shape.own_head:
             borrow_rows(stored, target_ids, oracle)
-            shape = replace(shape, own_head=True)
+            borrows_rows, shape = True, replace(shape, own_head=True)
     shape = replace(shape, columns=oracle.vocab_size if target_ids is None else draft_vocab)
     with torch.device("meta"):
         network = BlockNetwork(shape, oracle.hidden_size)
@@ -81,8 +93,15 @@ def load_block_head(
     names = [name for name, _ in network.named_parameters()]
     places = {name: Place(name, first_rows(shape.columns, rows[name]) if name in rows else PLAIN) for name in names}
     check_places(network, places, stored, _OF_TARGET)
-    load_network(network, places, stored, oracle)
-    return DFlashHead(shape, network, oracle, target_ids)
+    load_network(network, places, stored, oracle, backend == "native" or weights is not None)
+    if weights is not None:
+        network.store(weights)
+    elif borrows_rows and network.lm_head is not None and isinstance(oracle, NativeTransformer):
+        narrow(network.lm_head, READ_OUT, oracle.weight_type)
+    if backend == "native" and isinstance(oracle, NativeTransformer):
+        return NativeBlockHead(shape, network, oracle, target_ids)
+    network.dequantise()
+    return DFlashHead(shape, network.to(oracle.dtype), oracle, target_ids)
 
 
 def _read(keys: ConfigKeys, oracle: HostOracle, aux_layers: Convention | None) -> tuple[BlockShape, int]:

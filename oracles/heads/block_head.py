@@ -1,5 +1,6 @@
 """Block drafters as a source uses them: one pass makes the laws of a whole block (DFlash, DSpark)."""
 
+from abc import ABC
 from dataclasses import dataclass
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor, nn
 
 from oracles.heads.block_trunk import BlockTrunk
 from oracles.heads.markov_head import ConfidenceHead, MarkovHead, MarkovKind
+from oracles.heads.rounding import dequantise, store
 from oracles.heads.spread import Spread
 from oracles.transformer.blocks import embedding
 from oracles.transformer.config import TransformerConfig
@@ -75,6 +77,27 @@ class BlockNetwork(BlockTrunk):
         if shape.own_head:
             self.lm_head = Linear(config.hidden_size, shape.columns)
 
+    @torch.no_grad()
+    def store(self, weight_type: str) -> None:
+        """Round the weights of the trunk and of the read-out to a type, in place; see ``Transformer.store``."""
+        for part in self._rounded():
+            store(part, weight_type)
+
+    @torch.no_grad()
+    def dequantise(self) -> None:
+        """Make quantised weights plain ones again, in place; see ``Transformer.dequantise``."""
+        for part in self._rounded():
+            dequantise(part)
+
+    def _rounded(self) -> list[nn.Module]:
+        return [self.fc, self.layers, *([] if self.lm_head is None else [self.lm_head])]
+
+    def shed(self) -> None:
+        """Let go of what compiled code computes, and compute the rest, the last norm among it, in float32."""
+        del self.fc
+        self.layers, self.lm_head, self.embed_tokens = nn.ModuleList(), None, None
+        self.float().requires_grad_(False)
+
     def own_read_out(self, stream: Tensor) -> Tensor:
         """Return logits ``[R, columns]`` of a stream ``[R, H]`` by the head that the file brought."""
         assert self.lm_head is not None
@@ -82,21 +105,56 @@ class BlockNetwork(BlockTrunk):
         return logits
 
 
-class DFlashHead:
+class BlockBase(ABC):
+    """What block heads have in common, whatever computes their passes.
+
+    Args:
+        shape: of the network.
+        network: in the oracle's dtype.
+        oracle: lends what the network has none of.
+        target_ids: ``[columns]`` the id that each column is for; None: column i is for id i.
+
+    Attributes:
+        oracle, network: the same.
+        layers: see ``BlockShape``.
+        num_laws: the most tokens that a block gives.
+        max_context: positions that it can serve.
+        has_confidence: whether its blocks tell confidences.
+    """
+
+    drafter = "block_drafter"
+    backend: str
+
+    def __init__(self, shape: BlockShape, network: BlockNetwork, oracle: HostOracle, target_ids: Tensor | None) -> None:
+        self.shape, self.network, self.oracle, self.vocab_size = shape, network, oracle, oracle.vocab_size
+        self._spread = Spread(target_ids, oracle.vocab_size)
+        self.layers, self.max_context = shape.layers, shape.config.max_context
+        self.num_laws = shape.block_size - (not shape.from_anchor)
+        self.has_confidence = shape.confidence
+
+    def __repr__(self) -> str:
+        kind, rank = self.shape.markov, self.shape.markov_rank
+        markov = "" if kind is None else f", {kind} Markov head of rank {rank}"
+        return f"<block head: {self.num_laws} tokens a block{markov}, reads {self.shape.layers_said}, {self.backend}>"
+
+    @property
+    def first_law(self) -> int:
+        """The first place of a block that has a law."""
+        return self.shape.block_size - self.num_laws
+
+    def spread(self, columns: Tensor) -> Tensor:
+        """Return logits ``[R, V]`` of all ids from those of the columns."""
+        return self._spread(columns)
+
+
+class DFlashHead(BlockBase):
     """Draft blocks from a target's hidden states: a ``specdec.contracts.BlockHead``.
 
     Args:
         shape: of the network.
         network: on the oracle's device and in its dtype; it is packed here.
         oracle: lends its embeddings and its read-out where the network has none.
-        target_ids: ``[columns]`` the id that each column is for; None: column i is for id i.
-
-    Attributes:
-        oracle: the same.
-        layers: see ``BlockShape``.
-        num_laws: the most tokens that a block gives.
-        max_context: positions that it can serve.
-        has_confidence: whether its blocks tell confidences.
+        target_ids: see ``BlockBase``.
 
     Guarantee: keys and values of a position are made once, of the target's states alone, so that rollback is a length.
         A row's laws do not depend on how many of them are wanted.
@@ -104,25 +162,15 @@ class DFlashHead:
     Source: Chen et al. 2026 (DFlash, arXiv 2602.06036); DeepSpec 2026 (DSpark, arXiv 2607.05147).
     """
 
-    drafter = "block_drafter"
+    backend, chains = "eager", False
 
     def __init__(self, shape: BlockShape, network: BlockNetwork, oracle: HostOracle, target_ids: Tensor | None) -> None:
-        self.shape, self.network, self.oracle, self.vocab_size = shape, network, oracle, oracle.vocab_size
+        super().__init__(shape, network, oracle, target_ids)
         self._embed = oracle.embed if network.embed_tokens is None else network.embed_tokens
         # Before the norm is packed.
         self._read_out = oracle.read_out_after(network.norm) if network.lm_head is None else network.own_read_out
         network.pack()
-        self._spread = Spread(target_ids, oracle.vocab_size)
         self._mask = self._embed(torch.tensor([shape.mask_id], device=oracle.device))
-        self.layers, self.max_context = shape.layers, shape.config.max_context
-        self.num_laws = shape.block_size - (not shape.from_anchor)
-        self.has_confidence = shape.confidence
-
-    def __repr__(self) -> str:
-        markov = (
-            "" if self.shape.markov is None else f", {self.shape.markov} Markov head of rank {self.shape.markov_rank}"
-        )
-        return f"<block head: {self.num_laws} tokens a block{markov}, reads {self.shape.layers_said}>"
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> PagedKVCache:
         """Return an empty cache for ``capacity`` positions a row, with room for a block after them.
@@ -144,14 +192,9 @@ class DFlashHead:
         """
         masks = self._mask.expand(len(rows), self.shape.block_size - 1, -1)
         stream = self.network(cache, rows, torch.cat([self._embed(pending).unsqueeze(1), masks], dim=1))
-        first = self.shape.block_size - self.num_laws
-        read = stream[:, first : first + depth]
+        read = stream[:, self.first_law : self.first_law + depth]
         columns = self._read_out(read.flatten(0, 1)).view(*read.shape[:2], -1)
         return DFlashBlock(self, pending, self.network.normed(stream), columns)
-
-    def spread(self, columns: Tensor) -> Tensor:
-        """Return logits ``[R, V]`` of all ids from those of the columns."""
-        return self._spread(columns)
 
 
 class DFlashBlock:
@@ -166,9 +209,9 @@ class DFlashBlock:
         columns: ``[R, depth, columns]`` logits before the Markov head.
     """
 
-    def __init__(self, head: DFlashHead, pending: Tensor, normed: Tensor, columns: Tensor) -> None:
+    def __init__(self, head: BlockBase, pending: Tensor, normed: Tensor, columns: Tensor) -> None:
         self._head, self._normed, self._columns = head, normed, columns
-        self._first = normed.shape[1] - head.num_laws
+        self._first = head.first_law
         self._states: Tensor | None = None
         markov = head.network.markov_head
         if markov is not None:

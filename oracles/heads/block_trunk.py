@@ -47,10 +47,15 @@ class BlockTrunk(nn.Module):
         self.rotary = RotaryTable(config)
 
     @property
+    def blocks(self) -> list[Block]:
+        """The layers, in order."""
+        parts: list[Any] = list(self.layers)
+        return parts
+
+    @property
     def attentions(self) -> list[SelfAttention]:
         """The layers' attentions, in order."""
-        parts: list[Any] = [block.self_attn for block in self.layers]
-        return parts
+        return [block.self_attn for block in self.blocks]
 
     def pack(self) -> "BlockTrunk":
         """Prepare for inference, once, in place: weights are laid out for small batches. Return the trunk itself."""

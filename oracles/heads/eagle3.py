@@ -13,7 +13,7 @@ from oracles.transformer.attention import CachedAttention, cache_shape
 from oracles.transformer.linear import Linear
 from oracles.transformer.pass_parts import check_call, wanted_logits
 from specdec.cache import FeatureCache
-from specdec.contracts import HostOracle, IntArray, Scores, Tree, Want, is_chain
+from specdec.contracts import Features, HostOracle, IntArray, Scores, Tree, Want, is_chain
 from specdec.transfers import on_host
 
 
@@ -77,10 +77,13 @@ class Eagle3Head(Eagle3Base):
         return FeatureCache(leading, trailing, num_rows, slots, self.dtype, self.device, *sizes)
 
     @torch.no_grad()
-    def combine(self, layers: Sequence[Tensor]) -> Tensor:
-        """Return features ``[R, H]`` from the oracle's hidden states, one ``[R, D]`` for each layer."""
-        here = tuple(layer.to(self.device, self.dtype) for layer in layers)
-        return self._network.combine(here) if len(here[0]) else here[0].new_zeros(0, self.config.hidden_size)
+    def put(self, features: Features, cache: FeatureCache) -> None:
+        """Take in what the oracle's layers gave at positions, projected to one feature each."""
+        batch, width = features.layers[0].shape[:2]
+        flat = tuple(layer.to(self.device, self.dtype).flatten(0, 1) for layer in features.layers)
+        size = self.config.hidden_size
+        combined = self._network.combine(flat) if len(flat[0]) else flat[0].new_zeros(0, size)
+        cache.put(features.rows, features.starts, features.counts, combined.view(batch, width, size))
 
     @torch.no_grad()
     def score(

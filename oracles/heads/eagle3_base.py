@@ -1,21 +1,17 @@
 """What EAGLE-3 heads have in common, whatever computes their passes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Self
 
-from torch import Tensor
-
 from oracles.heads.aux_layers import AuxLayers
 from oracles.heads.eagle3_config import Eagle3Shape
-from specdec.cache import FeatureSlots
-from specdec.contracts import Features, HostOracle
+from specdec.contracts import HostOracle
 
 
 class Eagle3Base(ABC):
-    """Say what a head is, and take in what the oracle's layers gave.
+    """Say what a head is.
 
     Args:
         shape: of its network.
@@ -49,10 +45,6 @@ class Eagle3Base(ABC):
     def weight_bytes(self) -> int:
         """Memory of its own weights."""
 
-    @abstractmethod
-    def combine(self, layers: Sequence[Tensor]) -> Tensor:
-        """Return features ``[R, H]`` from the oracle's hidden states, one ``[R, D]`` for each layer."""
-
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}({self.name}, reads {self.aux_layers}, writes {self.num_written:,} of "
@@ -84,9 +76,3 @@ class Eagle3Base(ABC):
     def max_context(self) -> int:
         """Positions, as many as the oracle has."""
         return self.oracle.max_context
-
-    def put(self, features: Features, cache: FeatureSlots) -> None:
-        """Take in what the oracle's layers gave at positions, projected to one feature each."""
-        batch, width = features.layers[0].shape[:2]
-        combined = self.combine([layer.flatten(0, 1) for layer in features.layers])
-        cache.put(features.rows, features.starts, features.counts, combined.view(batch, width, self.config.hidden_size))

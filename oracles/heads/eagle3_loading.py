@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,13 +14,13 @@ from oracles.heads.aux_layers import Convention
 from oracles.heads.eagle3 import Eagle3Head
 from oracles.heads.eagle3_config import Eagle3Shape, read_eagle3
 from oracles.heads.eagle3_network import Eagle3Network
-from oracles.heads.head_tensors import READ_OUT, borrow_rows
+from oracles.heads.head_tensors import READ_OUT, HeadBackend, borrow_rows
 from oracles.heads.native_eagle3 import NativeEagle3Head
+from oracles.heads.rounding import narrow
 from oracles.native import NativeTransformer
 from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN, DraftHead, check_mask, take_written_ids
 from specdec.contracts import HostOracle
 
-HeadBackend = Literal["native", "eager"]
 LoadedEagle3 = Eagle3Head | NativeEagle3Head
 EMBEDDINGS = "embed_tokens.weight"
 # What the one layer is called: by EAGLE's authors, and by others.
@@ -51,9 +51,10 @@ def load_eagle3(
     target_ids = _take_target_ids(stored, shape)
     own = {name: name in stored.shapes for name in (EMBEDDINGS, READ_OUT)}
     _check_borrowed(own, shape, oracle, stored)
+    borrows_rows = False
     if not own[READ_OUT] and target_ids is not None:
         borrow_rows(stored, target_ids, oracle)
-        own[READ_OUT] = True
+        borrows_rows = own[READ_OUT] = True
     with torch.device("meta"):
         network = Eagle3Network(shape, own[EMBEDDINGS], own[READ_OUT], target_ids)
     as_stored = backend == "native" or weights is not None
@@ -63,6 +64,8 @@ def load_eagle3(
     name = "speculators eagle3" if "speculators_model_type" in values else "EAGLE-3"
     if weights is not None:
         network.store(weights)
+    elif borrows_rows and network.lm_head is not None and isinstance(oracle, NativeTransformer):
+        narrow(network.lm_head, READ_OUT, oracle.weight_type)
     if backend == "native" and isinstance(oracle, NativeTransformer):
         return NativeEagle3Head(network, shape, oracle, name)
     return Eagle3Head(network.dequantise().to(oracle.dtype), shape, oracle, name)

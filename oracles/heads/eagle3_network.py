@@ -4,12 +4,12 @@ import torch
 from torch import Tensor, nn
 
 from oracles.heads.eagle3_config import Eagle3Shape
-from oracles.quantisation import FORMATS
+from oracles.heads.rounding import dequantise, store
 from oracles.transformer.attention import Attend
 from oracles.transformer.blocks import MLP, Norm, SelfAttention, at_once, embedding, pack_parts
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import DraftHead
-from oracles.transformer.linear import Linear, round_weight
+from oracles.transformer.linear import Linear
 from oracles.transformer.rotary import Rope, RotaryTable
 
 
@@ -83,19 +83,13 @@ class Eagle3Network(nn.Module):
     @torch.no_grad()
     def store(self, weight_type: str) -> "Eagle3Network":
         """Round the weights of all linear layers to a type, in place; see ``Transformer.store``."""
-        for name, part in self.named_modules():
-            if isinstance(part, Linear) and weight_type in FORMATS:
-                part.quantise(name, FORMATS[weight_type])
-            elif isinstance(part, Linear):
-                round_weight(part, name, weight_type)
+        store(self, weight_type)
         return self
 
     @torch.no_grad()
     def dequantise(self) -> "Eagle3Network":
         """Make quantised weights plain ones again, in place; see ``Transformer.dequantise``."""
-        for part in self.modules():
-            if isinstance(part, Linear):
-                part.dequantise()
+        dequantise(self)
         return self
 
     @torch.no_grad()

@@ -9,38 +9,27 @@ from oracles.checkpoints.loading import LoadedOracle, read_json
 from oracles.checkpoints.placement import WeightType, check_weights
 from oracles.checkpoints.weights import PICKLES
 from oracles.heads.aux_layers import Convention
-from oracles.heads.block_files import is_block_head, load_block_head
-from oracles.heads.block_head import DFlashHead
+from oracles.heads.block_files import LoadedBlockHead, is_block_head, load_block_head
 from oracles.heads.convention_check import check_convention
 from oracles.heads.eagle3_config import ARCHITECTURES
-from oracles.heads.eagle3_loading import HeadBackend, LoadedEagle3, load_eagle3
+from oracles.heads.eagle3_loading import LoadedEagle3, load_eagle3
 from oracles.heads.exit_head import ExitHead, load_exit_head
-from oracles.heads.medusa_files import is_medusa, load_medusa
+from oracles.heads.head_tensors import HeadBackend
+from oracles.heads.medusa_files import MedusaHost, is_medusa, load_medusa
 from oracles.heads.medusa_head import MedusaHead
 from oracles.huggingface import HuggingFaceLM
 from oracles.native import NativeTransformer
 from specdec.contracts import HostOracle
 
-LoadedHead = ExitHead | LoadedEagle3 | DFlashHead | MedusaHead
+LoadedHead = ExitHead | LoadedEagle3 | LoadedBlockHead | MedusaHead
 Loader = Callable[
     [Path, Mapping[str, Any], Any, Convention | None, HeadBackend | None, WeightType | None],
-    LoadedEagle3 | DFlashHead | MedusaHead,
+    LoadedEagle3 | LoadedBlockHead | MedusaHead,
 ]
 
 
-def _stepping(
-    folder: Path,
-    values: Mapping[str, Any],
-    oracle: HostOracle,
-    aux_layers: Convention | None,
-    backend: HeadBackend | None,
-    weights: WeightType | None,
-) -> LoadedEagle3:
-    return load_eagle3(folder, values, oracle, aux_layers, _backend(backend, oracle), weights)
-
-
-def _by_torch(load: Callable[..., DFlashHead | MedusaHead]) -> Loader:
-    """Return what loads a kind of head that has no compiled pass."""
+def _compiled(load: Callable[..., LoadedEagle3 | LoadedBlockHead]) -> Loader:
+    """Return what loads a kind of head that has a compiled pass."""
 
     def loader(
         folder: Path,
@@ -49,22 +38,33 @@ def _by_torch(load: Callable[..., DFlashHead | MedusaHead]) -> Loader:
         aux_layers: Convention | None,
         backend: HeadBackend | None,
         weights: WeightType | None,
-    ) -> DFlashHead | MedusaHead:
-        if backend not in (None, "eager") or weights is not None:
-            raise ValueError(
-                f"{folder / 'config.json'}: this kind of head computes as torch operations, in the oracle's dtype: "
-                "leave out backend and weights"
-            )
-        return load(folder, values, oracle, aux_layers)
+    ) -> LoadedEagle3 | LoadedBlockHead:
+        return load(folder, values, oracle, aux_layers, _backend(backend, oracle), weights)
 
     return loader
 
 
+def _by_torch(
+    folder: Path,
+    values: Mapping[str, Any],
+    oracle: MedusaHost,
+    aux_layers: Convention | None,
+    backend: HeadBackend | None,
+    weights: WeightType | None,
+) -> MedusaHead:
+    if backend not in (None, "eager") or weights is not None:
+        raise ValueError(
+            f"{folder / 'config.json'}: this kind of head computes as torch operations, in the oracle's dtype: "
+            "leave out backend and weights"
+        )
+    return load_medusa(folder, values, oracle, aux_layers)
+
+
 # By kind: what loads a published head from a folder whose config.json was read.
 KINDS: dict[str, Loader] = {
-    "eagle3": _stepping,
-    "block drafter": _by_torch(load_block_head),
-    "medusa": _by_torch(load_medusa),
+    "eagle3": _compiled(load_eagle3),
+    "block drafter": _compiled(load_block_head),
+    "medusa": _by_torch,
 }
 _MTP = (
     "{}: {!r} is a multi-token prediction module, a part of its model's own checkpoint, which is not supported; known "
@@ -96,10 +96,11 @@ def load_head(
             which.
         check: for EAGLE-3, also draft one token after every id of eight texts of 32 tokens that the oracle writes,
             reading the neighbouring layers too.
-        backend: of an EAGLE-3 head: "native" drafts whole chains and trees in one call of compiled code, beside a
-            native oracle; weights stay as they are stored. "eager": torch operations in the oracle's dtype. None: as
-            the oracle's.
-        weights: what linear layers of an EAGLE-3 head are rounded to, as of ``oracles.load``; None: nothing.
+        backend: of an EAGLE-3 head or a block drafter: "native" drafts in one call of compiled code, beside a native
+            oracle; weights stay as they are stored. "eager": torch operations in the oracle's dtype. None: as the
+            oracle's.
+        weights: what linear layers of such a head are rounded to, as of ``oracles.load``, but those of Markov and
+            confidence heads; None: nothing.
 
     Returns:
         For ``drafts.EarlyExit``, ``drafts.Eagle3``, ``drafts.BlockDrafter`` or ``drafts.Medusa``.

@@ -1,6 +1,7 @@
 """The tensors of a head: checked by name and shape before memory is spent, then read."""
 
 from collections.abc import Collection, Mapping
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -10,6 +11,7 @@ from oracles.transformer.pass_parts import Shaped
 from specdec.contracts import HostOracle, Oracle
 
 READ_OUT = "lm_head.weight"
+HeadBackend = Literal["native", "eager"]
 
 
 def check_places(
@@ -55,6 +57,8 @@ def borrow_rows(stored: StoredTensors, target_ids: Tensor, oracle: HostOracle) -
     stored.give(READ_OUT, oracle.embed(target_ids.to(oracle.device)).cpu(), stored.folder)
 
 
-def load_network(network: nn.Module, places: Mapping[str, Place], stored: StoredTensors, oracle: Oracle) -> None:
-    """Give a network on the meta device its weights, in an oracle's dtype and on its device."""
-    fill(network, dict(places), stored, oracle.dtype, oracle.device)
+def load_network(
+    network: nn.Module, places: Mapping[str, Place], stored: StoredTensors, oracle: Oracle, as_stored: bool = False
+) -> None:
+    """Give a network on the meta device its weights, on an oracle's device, in its dtype or as they are stored."""
+    fill(network, dict(places), stored, None if as_stored else oracle.dtype, oracle.device)

@@ -33,7 +33,7 @@ class MarkovHead(nn.Module):
         super().__init__()
         self.kind, self.rank = kind, rank
         self.markov_w1 = embedding(vocab_size, rank)
-        self.markov_w2 = Linear(rank, columns)
+        self.markov_w2: nn.Module = Linear(rank, columns)
         if kind == "gated":
             self.gate_proj = Linear(hidden_size + rank, rank, bias=True)
         if kind == "rnn":

@@ -91,7 +91,7 @@ class MedusaHead:
     Source: Cai et al. 2024 (Medusa, arXiv 2401.10774).
     """
 
-    drafter, has_confidence = "medusa", False
+    drafter, has_confidence, chains = "medusa", False, False
 
     def __init__(
         self, shape: MedusaShape, network: MedusaNetwork, oracle: LayeredOracle, target_ids: Tensor | None

@@ -1,24 +1,19 @@
 """An EAGLE-3 head whose passes, and the chains and trees that it drafts, are calls of compiled code."""
 
 import ctypes
-from collections.abc import Sequence
 from dataclasses import replace
-
-import torch
-from torch import Tensor
 
 from oracles.heads.eagle3_base import Eagle3Base
 from oracles.heads.eagle3_config import Eagle3Shape
 from oracles.heads.eagle3_network import Eagle3Network
 from oracles.native import NativeTransformer, bindings
-from oracles.native.host_memory import floats
+from oracles.native.arrivals import combiner_of
 from oracles.native.native_features import NativeFeatureCache
 from oracles.native.native_model import NativeModel, layer_of
 from oracles.native.native_scoring import NativeScoring
 from oracles.native.packing import Weights
 from oracles.transformer.blocks import Norm
-
-_ROWS_AT_ONCE = 256
+from specdec.contracts import Features
 
 
 class NativeEagle3Head(NativeScoring, Eagle3Base):
@@ -62,7 +57,8 @@ class NativeEagle3Head(NativeScoring, Eagle3Base):
                 network.embed_tokens.weight
             )
         self.native.struct.reading = ctypes.addressof(self._reading)
-        self._combiner = _Combiner(self.native, network)
+        parts = [norm for norm in network.fc_norm if isinstance(norm, Norm)]
+        self._combiner = combiner_of(self.native, network.fc, network.input_norm, parts)
 
     @property
     def weight_bytes(self) -> int:
@@ -77,38 +73,8 @@ class NativeEagle3Head(NativeScoring, Eagle3Base):
 
         Cost: see ``NativeFeatureCache``.
         """
-        return NativeFeatureCache(self.native.config, self.native.struct, num_rows, capacity, max_cache_bytes)
+        return NativeFeatureCache(self.native, self._combiner, num_rows, capacity, max_cache_bytes)
 
-    def combine(self, layers: Sequence[Tensor]) -> Tensor:
-        """Return features ``[R, H]`` from the oracle's hidden states, one ``[R, D]`` for each layer."""
-        return self._combiner(torch.cat([layer.to(self.device, self.dtype) for layer in layers], dim=-1))
-
-
-class _Combiner:
-    """Project hidden states that stand side by side to features: a model that is nothing but a head.
-
-    Args:
-        model: keeps the weights.
-        network: of the head.
-    """
-
-    def __init__(self, model: NativeModel, network: Eagle3Network) -> None:
-        weights, wide = model.weights, network.fc.in_features
-        norm = network.input_norm
-        last = bindings.Norm(None, None, 0.0, wide) if norm is None else weights.norm(norm)
-        norms = [weights.norm(norm) for norm in network.fc_norm if isinstance(norm, Norm)]
-        self._parts = (bindings.Norm * len(norms))(*norms)
-        self._model = NativeModel(model.config, weights, [], last, weights.linear([network.fc]), 1)
-        shape = self._model.struct
-        shape.hidden, shape.vocabulary, self._size = wide, network.fc.out_features, network.fc.out_features
-        shape.query_heads, shape.kv_heads, shape.head_size = 1, 1, 1
-        shape.num_parts, shape.parts = len(self._parts), ctypes.addressof(self._parts)
-
-    def __call__(self, states: Tensor) -> Tensor:
-        """Return features ``[R, H]`` of hidden states ``[R, X]``. Cost: one read of the weights for every 256 rows."""
-        features = floats(len(states), self._size)
-        if len(states):
-            for given, found in zip(*(torch.split(x, _ROWS_AT_ONCE) for x in (states, features)), strict=True):
-                stream, size = given.contiguous(), len(given)
-                self._model.run(None, batch=size, width=1, layers=(0, 0), want="all", stream=stream, found=(found,))
-        return features
+    def put(self, features: Features, cache: NativeFeatureCache) -> None:
+        """Take in what the oracle's layers gave at positions; see ``NativeFeatureCache.arrive``."""
+        cache.arrive(features)

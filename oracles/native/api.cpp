@@ -2,6 +2,8 @@
 #include <iterator>
 #include <memory>
 
+#include "arrivals.h"
+#include "blocks.h"
 #include "trees.h"
 
 using namespace specdec;
@@ -65,6 +67,12 @@ int64_t score(const Model& model, const Cache& cache, const Call& call) {
     return FINE;
 }
 
+// `score`, as templates take it.
+const auto run = [](const Model& model, const Cache& cache, const Call& call) { return score(model, cache, call); };
+
+// What a call of a cache begins with. Returns what `score` does.
+int64_t take_in(const Cache& cache, const Call& call) { return specdec::take_in(cache, call, run); }
+
 bool fits(const Model& model, const Call& call, const Adjustments* adjustments) {
     return !adjustments || is_sound(*adjustments, call.batch, model.vocabulary);
 }
@@ -73,8 +81,12 @@ bool fits(const Model& model, const Call& call, const Adjustments* adjustments) 
 
 // Score a call. Returns 0, a `Fault` below 0, or the bytes of scratch that it needs where it was given fewer.
 EXPORT int64_t specdec_pass(const Model* model, const Cache* cache, const Call* call) {
+    if (const int64_t answer = take_in(*cache, *call); answer != FINE) return answer;
     return score(*model, *cache, *call);
 }
+
+// Take in the hidden states that arrived for a cache, which any other call of it does first. Returns what `specdec_pass` does.
+EXPORT int64_t specdec_take_in(const Model*, const Cache* cache, const Call* call) { return take_in(*cache, *call); }
 
 // Score what the cache lacks of a text for the logits of the last ids; then follow the likeliest ids, or drawn ones, until
 // no row wants more. All but the last id of a row are scored in turn, and the cache keeps what was scored. Returns what
@@ -82,6 +94,7 @@ EXPORT int64_t specdec_pass(const Model* model, const Cache* cache, const Call* 
 EXPORT int64_t specdec_chains(const Model* model, const Cache* cache, const Call* call, const Text* text,
                               Following* follow) {
     if (!fits(*model, *call, follow->adjustments)) return BAD_ADJUSTMENT;
+    if (const int64_t answer = take_in(*cache, *call); answer != FINE) return answer;
     Unread unread(*model, *cache, *call, *text);
     const Fault fault = unread.find([=](int64_t b) { return Chains::after(*follow, b); });
     if (fault != FINE) return fault;
@@ -106,6 +119,7 @@ EXPORT int64_t specdec_chains(const Model* model, const Cache* cache, const Call
 EXPORT int64_t specdec_trees(const Model* model, const Cache* cache, const Call* call, const Text* text,
                              const Growth* growth, const Draws* draws) {
     if (!fits(*model, *call, growth->adjustments)) return BAD_ADJUSTMENT;
+    if (const int64_t answer = take_in(*cache, *call); answer != FINE) return answer;
     Trees trees(*call, model->vocabulary, *growth, *draws);
     Unread unread(*model, *cache, *call, *text);
     const Fault fault = unread.find([&](int64_t b) { return trees.after(b); });
@@ -114,6 +128,39 @@ EXPORT int64_t specdec_trees(const Model* model, const Cache* cache, const Call*
     const int64_t answer = trees.grow(unread.pass(), cache->num_rows, score_one);
     if (answer == FINE) unread.keep([](int64_t) { return 0; });
     return answer;
+}
+
+// Run a head's blocks after what stands in the rows of a call, all of which are opened: see `open_blocks`. The books stay as
+// they are. Returns what `specdec_pass` does.
+EXPORT int64_t specdec_blocks(const Model* model, const Cache* cache, const Call* call, const Blocks* blocks, float* stream,
+                              float* logits) {
+    if (const int64_t answer = take_in(*cache, *call); answer != FINE) return answer;
+    return open_blocks(*model, *cache, *call, *blocks, [](int64_t) { return true; }, stream, logits, run);
+}
+
+// The same, for the rows that want ids; then follow the likeliest ids along the blocks, or drawn ones, until no row wants more.
+// Asked for more scratch, call again: the blocks are run anew, and the chains go on where they were.
+EXPORT int64_t specdec_block_chains(const Model* model, const Cache* cache, const Call* call, const Blocks* blocks,
+                                    Following* follow) {
+    if (!fits(*model, *call, follow->adjustments)) return BAD_ADJUSTMENT;
+    if (const int64_t answer = take_in(*cache, *call); answer != FINE) return answer;
+    const int64_t batch = call->batch, vocabulary = model->vocabulary;
+    const std::unique_ptr<float[]> stream(new float[size_t(batch * blocks->size * model->hidden)]);
+    const std::unique_ptr<float[]> laws(new float[size_t(batch * blocks->depth * vocabulary)]);
+    const std::unique_ptr<float[]> logits(new float[size_t(batch * vocabulary)]);
+    const auto takes = [=](int64_t b) { return follow->limits[b] > 0; };
+    int64_t answer = open_blocks(*model, *cache, *call, *blocks, takes, stream.get(), laws.get(), run);
+    if (answer != FINE) return answer;
+    if (!follow->begun) std::fill_n(follow->kept, batch, 0);
+    Call read = without_nodes(*call);
+    read.logits = logits.get();
+    Chains chains(read, vocabulary, *follow);
+    for (int64_t& step = follow->begun; chains.is_wanted(step); ++step) {
+        answer = lay_logits(*model, *call, *blocks, *follow, laws.get(), logits.get(), run);
+        if (answer != FINE) return answer;
+        chains.choose(step);
+    }
+    return FINE;
 }
 
 // Write the embeddings [count][hidden] of ids, without what positions add. Returns 0 or a `Fault`.
@@ -150,6 +197,7 @@ EXPORT void specdec_rotations(const double* frequencies, int32_t pairs, int32_t 
 // Sizes of the structures, for the binding to compare with its own.
 EXPORT void specdec_sizes(int64_t* sizes) {
     const int64_t all[] = {sizeof(Linear), sizeof(Norm), sizeof(Layer), sizeof(Model), sizeof(Cache), sizeof(Call),
-                           sizeof(Text), sizeof(Draws), sizeof(Following), sizeof(Growth), sizeof(Adjustments), sizeof(Reading)};
+                           sizeof(Text), sizeof(Draws), sizeof(Following), sizeof(Growth), sizeof(Adjustments), sizeof(Reading),
+                           sizeof(Arrival), sizeof(Blocks)};
     std::copy(std::begin(all), std::end(all), sizes);
 }

@@ -67,6 +67,12 @@ class Model(ctypes.Structure):
     _fields_ = fields_of(MODEL, "Model", {"Linear": Linear, "Norm": Norm})
 
 
+class Arrival(ctypes.Structure):
+    """Hidden states on their way into a cache."""
+
+    _fields_ = fields_of(MODEL, "Arrival", {})
+
+
 class Cache(ctypes.Structure):
     """Keys and values."""
 
@@ -94,6 +100,12 @@ class Text(ctypes.Structure):
 
     _fields_ = fields_of(MODEL, "Text", {})
     whole: Any
+
+
+class Blocks(ctypes.Structure):
+    """Blocks whose laws a head makes in one pass."""
+
+    _fields_ = fields_of(MODEL, "Blocks", {})
 
 
 class Draws(ctypes.Structure):
@@ -134,7 +146,22 @@ def functions(*extra: str) -> Any:
         NativeUnavailable: it cannot be built here, or it is not of these sources.
     """
     built = library(PASS, *extra)
-    kinds = (Linear, Norm, Layer, Model, Cache, Call, Text, Draws, Following, Growth, Adjustments, Reading)
+    kinds = (
+        Linear,
+        Norm,
+        Layer,
+        Model,
+        Cache,
+        Call,
+        Text,
+        Draws,
+        Following,
+        Growth,
+        Adjustments,
+        Reading,
+        Arrival,
+        Blocks,
+    )
     mirrored = [ctypes.sizeof(kind) for kind in kinds]
     sizes = (_I64 * len(kinds))()
     built.specdec_sizes(sizes)
@@ -142,8 +169,14 @@ def functions(*extra: str) -> Any:
         raise NativeUnavailable(f"the library's structures have sizes {list(sizes)}, bindings.py reads {mirrored}")
     built.specdec_pass.restype = _I64
     built.specdec_pass.argtypes = (_POINTER, _POINTER, _POINTER)
+    built.specdec_take_in.restype = _I64
+    built.specdec_take_in.argtypes = (_POINTER, _POINTER, _POINTER)
     built.specdec_chains.restype = _I64
     built.specdec_chains.argtypes = (_POINTER,) * 5
+    built.specdec_blocks.restype = _I64
+    built.specdec_blocks.argtypes = (_POINTER,) * 6
+    built.specdec_block_chains.restype = _I64
+    built.specdec_block_chains.argtypes = (_POINTER,) * 5
     built.specdec_trees.restype = _I64
     built.specdec_trees.argtypes = (_POINTER,) * 6
     built.specdec_embed.restype = _I64

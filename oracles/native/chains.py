@@ -7,11 +7,14 @@ import numpy as np
 import torch
 
 from oracles.native import bindings
-from oracles.native.call_inputs import adjustments_of, text_of
+from oracles.native.call_inputs import adjustments_of, draws_of
 from oracles.native.keys_values import NativeCache
 from oracles.native.native_model import NativeModel
-from specdec.contracts import Adjustments, ChainWatch, Float32Array, IntArray
+from specdec.contracts import Adjustments, ChainDraws, ChainWatch, Float32Array, IntArray
 from specdec.kernels.compiled import integers
+
+# What chains begin with, and the function that does so.
+_ENTRIES = {bindings.Text: "specdec_chains", bindings.Blocks: "specdec_block_chains"}
 
 
 class _Asker:
@@ -88,36 +91,43 @@ def _rooms(batch: int, steps: int) -> list[_Room]:
 def follow(
     model: NativeModel,
     cache: NativeCache,
-    ids: IntArray,
+    start: bindings.Text | bindings.Blocks,
     ends: IntArray,
     rows: IntArray,
     limits: IntArray,
     watch: ChainWatch | None,
-    draws: bindings.Draws | None = None,
-    adjustments: Adjustments | None = None,
-) -> tuple[IntArray, Float32Array]:
-    """Return ids and peaks of chains, greedy or drawn; see ``specdec.contracts.ChainingOracle``.
+    draws: ChainDraws | None,
+    adjustments: Adjustments | None,
+) -> tuple[IntArray, Float32Array, Float32Array | None]:
+    """Return ids, peaks and, if ids are drawn, laws of chains; see ``specdec.contracts.ChainingOracle``.
 
     Args:
         model: its layers.
-        cache, ids, ends, rows, limits, watch, adjustments: see there.
-        draws: what ids are drawn by; None: the likeliest.
+        cache, rows, limits, watch, adjustments: see there.
+        start: a text whose last ids the chains follow, or blocks that they run along.
+        ends: ``[B]`` the positions that are met before they begin.
+        draws: how ids are drawn; None: the likeliest.
     """
     batch, steps = len(rows), max(limits.tolist(), default=0)
-    text = text_of(ids, ends, batch)
+    laws = how = None
+    if draws is not None:
+        laws = np.empty((batch, steps, model.struct.vocabulary), dtype=np.float32)
+        how = draws_of("chains", batch, draws.filters, draws.keys, laws)
     watch = watch if watch is not None and (watch.reads_entropy or watch.reads_confidence) else None
     rooms = _rooms(batch, steps) if watch is None else []
     room = rooms.pop() if rooms else _Room(batch, steps)
     adjusted = None if adjustments is None else adjustments_of(adjustments, batch)
     room.limits[:], room.following.begun = limits, 0
-    room.following.draws = None if draws is None else ctypes.addressof(draws)
+    room.following.draws = None if how is None else ctypes.addressof(how)
     room.following.adjustments = None if adjusted is None else ctypes.addressof(adjusted)
     asker = None if watch is None else _Asker(watch, room, steps)
     try:
-        places, check = (ctypes.addressof(text), room.address), None if asker is None else asker.check
-        model.draft("specdec_chains", cache, rows, ends, steps, places, check)
-        if asker is not None:
-            return room.ids[:, : room.limits.max()], room.peaks[:, : room.following.begun]
-        return room.ids.copy(), room.peaks.copy()
+        places, check = (ctypes.addressof(start), room.address), None if asker is None else asker.check
+        model.draft(_ENTRIES[type(start)], cache, rows, ends, steps, places, check)
+        if asker is None:
+            return room.ids.copy(), room.peaks.copy(), laws
+        drafted = int(room.limits.max())
+        found = None if laws is None else laws[:, :drafted]
+        return room.ids[:, :drafted], room.peaks[:, : room.following.begun], found
     finally:
         rooms.append(room)

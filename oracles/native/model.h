@@ -13,6 +13,12 @@ enum Storage : int32_t {
     Q8_0_WHOLE = 9, Q4_0_WHOLE = 10, Q4_1_WHOLE = 11,
 };
 enum Want : int32_t { ALL = 0, LAST = 1, NONE = 2 };
+// What the nodes of a call see, and how far they go.
+enum Form : int32_t {
+    PATHS = 0,    // what stands, and their ancestors
+    BLOCKS = 1,   // what stands, and all nodes of their row, none of which has a parent
+    CONTEXT = 2,  // nothing: a stream that is given leaves its keys and values in every layer, and goes no further
+};
 
 // Columns of a block of weights, and floats in a `V`: keys of so many positions lie side by side.
 constexpr int BLOCK = 32, WIDTH = 16;
@@ -78,6 +84,19 @@ struct Model {
     const Reading* reading;  // null: a model of ids alone
 };
 
+// Hidden states on their way into the features of a cache: those of successive positions of some of its rows.
+struct Arrival {
+    const Model* combiner;       // no layers: hidden states of a position side by side, and a head that writes features
+    const Model* reader;         // the layers that keep keys and values of features, normed; null: the cache keeps features
+    const Norm* norm;            // of features, where there is a reader
+    const float* const* states;  // [num_states], of each [batch][width][size]
+    const int64_t* rows;         // [batch] of the cache
+    const int64_t *starts, *counts;  // [batch] the first position of each, and how many there are
+    const int64_t* columns;      // [batch][most] where the states of each stand among `width`; null: in order
+    int32_t batch, num_states, width, most;  // batch: 0 once they are taken in
+    int64_t row_stride;          // floats of a row of states
+};
+
 // keys [layers][kv_heads][num_pages][head_size][16], values [layers][kv_heads][num_pages][16][padded head_size]: a page
 // holds 16 slots of a row, those of its number 16 p .. 16 p + 15 where `pages` lists it p-th.
 // Its books say how many slots of each row stand, and how many were ever written. That of a head has features too: a
@@ -91,6 +110,7 @@ struct Cache {
     int64_t num_pages;
     float* features;       // [num_rows][slots + 1][hidden], or null
     const int64_t* known;  // [num_rows] positions whose features were given, or null
+    Arrival* arrival;      // what the next call takes in before all else, or null
 };
 
 struct Call {
@@ -111,8 +131,17 @@ struct Call {
     Team team;
     int32_t threads, batch, width, first;
     int32_t first_layer, last_layer, want, num_hidden;
-    int32_t rotations, unused;
+    int32_t rotations, form;
 };
+
+// A call of the same rows, tables of rotations, threads and scratch, without nodes.
+INL Call without_nodes(const Call& call) {
+    Call bare{};
+    bare.rows = call.rows, bare.batch = call.batch, bare.threads = call.threads, bare.team = call.team;
+    bare.cosines = call.cosines, bare.sines = call.sines, bare.rotations = call.rotations;
+    bare.scratch = call.scratch, bare.scratch_bytes = call.scratch_bytes;
+    return bare;
+}
 
 // What stands in the rows of a call. Chains and trees read the ids whose keys the cache lacks, and of the call its rows,
 // tables of rotations, threads and scratch alone.
@@ -120,6 +149,15 @@ struct Text {
     const int64_t* ids;   // [batch][stride]
     const int64_t* ends;  // [batch] how many of them stand
     int64_t stride;
+};
+
+// Blocks whose laws a head makes in one pass: the pending ids, and a mask at each place after them.
+struct Blocks {
+    const Model* host;       // whose embeddings the ids have
+    const Model* markov;     // no layers: a table of ids, and a head that makes of its rows what is added to logits; or null
+    const int64_t* pending;  // [batch]
+    int64_t mask, size;      // the id of a mask; places of a block
+    int64_t first, depth;    // so many places have laws that are read, the first of which is that
 };
 
 // How the ids of chains and trees are drawn: the law of each, and the numbers that it is drawn by.

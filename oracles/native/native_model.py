@@ -125,13 +125,30 @@ class NativeModel:
     def write_ids(self, head: Linear) -> None:
         """Let the head's columns write the ids that they are for, if these are not all; those that pad, none."""
         if isinstance(head, DraftHead):
-            ids = head.target_ids[head.target_ids < self.config.vocab_size].to("cpu", torch.int32).contiguous()
-            self.struct.written_ids, self.struct.written = self.weights.address(ids), len(ids)
+            self.write_only(head.target_ids[head.target_ids < self.config.vocab_size])
+
+    def write_only(self, ids: Tensor) -> None:
+        """Let the head's columns write rising ids, and no others."""
+        self.struct.written_ids, self.struct.written = self.weights.address(ids.to("cpu", torch.int32)), len(ids)
 
     def borrow_head(self, other: "NativeModel") -> None:
         """Read another model's head, and write the ids that it writes."""
         self.struct.head, self.base = other.struct.head, other
         self.struct.written_ids, self.struct.written = other.struct.written_ids, other.struct.written
+
+    def projection(self, layer: Linear, norm: Norm | None = None) -> "NativeModel":
+        """Return a model that is nothing but a head, which projects rows, normed first; mine holds its weights."""
+        last = bindings.Norm(None, None, 0.0, layer.in_features) if norm is None else self.weights.norm(norm)
+        model = NativeModel(self.config, self.weights, [], last, self.weights.linear([layer]), 1)
+        shape = model.struct
+        shape.hidden, shape.vocabulary = layer.in_features, layer.out_features
+        shape.query_heads, shape.kv_heads, shape.head_size = 1, 1, 1
+        return model
+
+    def norm_parts(self, norms: Sequence[bindings.Norm]) -> None:
+        """Let a stream that is given consist of parts, each normed by itself; no norms: it is taken as it is."""
+        self._parts = (bindings.Norm * len(norms))(*norms)
+        self.struct.num_parts, self.struct.parts = len(norms), ctypes.addressof(self._parts)
 
     def behind(self, adapter: Adapter) -> "NativeModel":
         """Return a model whose only layer is an adapter; norm and head are shared with this one."""
@@ -249,6 +266,10 @@ class NativeModel:
         except BaseException:
             cache.truncate(rows, before[rows])
             raise
+
+    def take_in(self, cache: NativeCache) -> None:
+        """Take in the hidden states that arrived for a cache, which any other call of it does first."""
+        self._run("specdec_take_in", cache.address, 0, {})
 
     def _run(self, entry: str, cache: int, end: int, fields: Mapping[str, Any], *rest: int) -> None:
         """Run a function of the library.

@@ -122,7 +122,8 @@ class NativeScoring:
 
         Cost: one pass, and one more for each further id; a law of O(V) for each id that a watch is told of.
         """
-        return follow(self.native, cache, ids, ends, rows, limits, watch, None, adjustments)
+        start = text_of(ids, ends, len(rows))
+        return follow(self.native, cache, start, ends, rows, limits, watch, None, adjustments)[:2]
 
     def sampled_chains(
         self,
@@ -142,10 +143,10 @@ class NativeScoring:
 
         Cost: that of ``greedy_chains``; a law and a draw of O(V) for each id.
         """
-        laws = np.empty((len(rows), max(limits.tolist(), default=0), self.native.struct.vocabulary), dtype=np.float32)
-        struct = draws_of("chains", len(rows), draws.filters, draws.keys, laws)
-        drafted, peaks = follow(self.native, cache, ids, ends, rows, limits, watch, struct, adjustments)
-        return drafted, peaks, laws[:, : drafted.shape[1]]
+        start = text_of(ids, ends, len(rows))
+        drafted, peaks, laws = follow(self.native, cache, start, ends, rows, limits, watch, draws, adjustments)
+        assert laws is not None
+        return drafted, peaks, laws
 
     def trees(
         self,

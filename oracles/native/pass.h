@@ -95,7 +95,7 @@ struct Plan {
         for (int q = queries.from; q < queries.to; ++q) {
             const Node& node = nodes.all[nodes.begins[batch] + q / groups(model)];
             tile.first_chunk = std::min(tile.first_chunk, low(node) / CHUNK);
-            tile.last_chunk = std::max(tile.last_chunk, (node.length + node.depth) / CHUNK);
+            tile.last_chunk = std::max(tile.last_chunk, (end(node) - 1) / CHUNK);
         }
         return tile;
     }
@@ -103,6 +103,11 @@ struct Plan {
     // The first position that a node sees.
     int low(const Node& node) const {
         return model.window ? std::max(0, node.length + node.depth + 1 - model.window) : 0;
+    }
+
+    // The end of the positions that it sees.
+    int end(const Node& node) const {
+        return node.length + (call.form == BLOCKS ? int(call.num_nodes[node.batch]) : node.depth + 1);
     }
 
     // List the nodes whose logits are read.

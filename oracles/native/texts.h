@@ -16,10 +16,7 @@ struct After {
 class Unread {
 public:
     Unread(const Model& model, const Cache& cache, const Call& call, const Text& text)
-        : model_(model), cache_(cache), text_(text), call_(), counts_(size_t(call.batch)) {
-        call_.rows = call.rows, call_.batch = call.batch, call_.threads = call.threads, call_.team = call.team;
-        call_.cosines = call.cosines, call_.sines = call.sines, call_.rotations = call.rotations;
-        call_.scratch = call.scratch, call_.scratch_bytes = call.scratch_bytes;
+        : model_(model), cache_(cache), text_(text), call_(without_nodes(call)), counts_(size_t(call.batch)) {
         call_.last_layer = model.num_layers, call_.want = LAST;
     }
 

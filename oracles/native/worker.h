@@ -91,6 +91,7 @@ private:
 
     void layer(int i) {
         const Layer& layer = m_.layers[i];
+        if (call_.form == CONTEXT) return remember(layer, i);
         const Epilogue add{Epilogue::ADD, p_.x, p_.x_stride, int32_t(p_.x_stride), nullptr, SILU};
         if (layer.qkv.weights) {
             const bool reads = m_.reading && !i;
@@ -111,6 +112,14 @@ private:
             meet();
         }
         multiply(layer.down, p_.inner, p_.inner_stride, rows_, add);
+        meet();
+    }
+
+    // Leave keys and values of the stream as it is.
+    void remember(const Layer& layer, int index) {
+        multiply(layer.qkv, p_.x, p_.x_stride, rows_, store(p_.qkv, p_.qkv_stride, layer.qkv.columns));
+        meet();
+        place_heads(layer, index);
         meet();
     }
 
@@ -200,7 +209,7 @@ private:
             const int q = tile.first + i, row = p_.nodes.begins[tile.batch] + q / per_node;
             const Node& node = p_.nodes.all[row];
             const float* vector = p_.qkv + row * p_.qkv_stride + tile.head * head_columns(m_) + q % per_node * padded;
-            const int end = node.length + node.depth + 1;
+            const int end = p_.end(node);
             queries[i] = {vector, node.path, p_.low(node), end, node.path ? node.length : end};
         }
         return tile.count;

@@ -43,18 +43,20 @@ class FeatureSlots(SlotCache):
         Raises:
             ValueError: a row would have a gap, keys of positions that are put stand, or there is no room.
         """
-        self._check(rows, starts, counts)
+        self.check_put(rows, starts, counts)
         line, column = np.nonzero(np.arange(features.shape[1]) < counts[:, None])
         places = (line, column, rows[line], starts[line] + column)
         of_line, of_column, row, position = together_on_device(*places, device=features.device)
         self.features[row, position] = features[of_line, of_column].to(self.features.dtype)
         self.known[rows] = starts + counts
 
-    def _check(self, rows: IntArray, starts: IntArray, counts: IntArray) -> None:
-        if (starts > self.known[rows]).any() or (self.lengths[rows] > starts).any():
+    def check_put(self, rows: IntArray, starts: IntArray, counts: IntArray) -> None:
+        """Raise ValueError if features cannot be put; arguments and errors as of ``put``."""
+        slack = np.minimum(self.known[rows] - starts, starts - self.lengths[rows])
+        if min(slack.tolist(), default=0) < 0:
             raise ValueError(f"features from {starts} on leave a gap, or change what keys were made of, in rows {rows}")
-        if int((starts + counts).max()) > self.features.shape[1]:
-            raise ValueError(f"features {starts} + {counts} are more than the {self.features.shape[1]} of a row")
+        if max((starts + counts).tolist(), default=0) > self.capacity + 1:
+            raise ValueError(f"features {starts} + {counts} are more than the {self.capacity + 1} of a row")
 
     def read(self, rows: Tensor, positions: Tensor) -> Tensor:
         """Return the features ``[B, W, feature_size]`` of positions ``[B, W]`` of rows ``[B]``."""

@@ -7,7 +7,7 @@ Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the mode
 """
 
 from specdec.contracts.arrays import BoolArray, Float32Array, FloatArray, IntArray, constant
-from specdec.contracts.block import Block, BlockHead
+from specdec.contracts.block import Block, BlockHead, ChainingBlockHead
 from specdec.contracts.chaining import (
     ChainDraws,
     ChainingOracle,
@@ -68,6 +68,7 @@ __all__ = [
     "ChainDraws",
     "ChainKeys",
     "ChainWatch",
+    "ChainingBlockHead",
     "ChainingOracle",
     "ChatEncoder",
     "Context",

@@ -4,7 +4,9 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from specdec.contracts.arrays import IntArray
+from specdec.contracts.arrays import Float32Array, IntArray
+from specdec.contracts.chaining import ChainDraws, ChainWatch
+from specdec.contracts.drawing import Adjustments
 from specdec.contracts.head import Head
 
 
@@ -49,6 +51,10 @@ class BlockHead(Head, Protocol):
     def has_confidence(self) -> bool:
         """Whether its blocks tell confidences."""
 
+    @property
+    def chains(self) -> bool:
+        """Whether it is a ``ChainingBlockHead``."""
+
     def open_block(self, cache: Any, rows: IntArray, pending: Tensor, depth: int) -> Block:
         """Return the laws after the pending tokens of some rows; the cache is as it was.
 
@@ -58,4 +64,40 @@ class BlockHead(Head, Protocol):
             rows: ``[R]`` distinct.
             pending: ``[R]`` int64, on the head's device.
             depth: how many laws are wanted, 1 .. ``num_laws``.
+        """
+
+
+class ChainingBlockHead(BlockHead, Protocol):
+    """A block head that draws along its blocks by itself: see ``BlockHead.chains``.
+
+    Attributes:
+        adjusts: whether it takes ``adjustments``; who does not say so is never given any.
+    """
+
+    adjusts: bool
+
+    def follow_blocks(
+        self,
+        cache: Any,
+        rows: IntArray,
+        pending: IntArray,
+        limits: IntArray,
+        watch: ChainWatch | None,
+        draws: ChainDraws | None,
+        adjustments: Adjustments | None,
+    ) -> tuple[IntArray, Float32Array, Float32Array | None]:
+        """Open the blocks of the rows whose limit is not 0, and follow their likeliest ids, or drawn ones, in one call.
+
+        Args:
+            cache, rows: see ``open_block``; a row whose limit is 0 may have no features.
+            pending: ``[B]``.
+            limits: ``[B]`` how many ids each row wants, ``num_laws`` at most, 1 or more in one of them.
+            watch: is told of the laws' own probabilities, never of the head's confidences; None: nobody is.
+            draws: how ids are drawn; None: the likeliest.
+            adjustments: what changes logits before that; see ``adjusts``.
+
+        Returns:
+            What ``follow_ids`` does.
+
+        Guarantee: bit for bit what ``open_block``, ``Warping.laws`` and ``Randomness.choose`` give.
         """

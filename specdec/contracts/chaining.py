@@ -218,8 +218,16 @@ class ChainingOracle(Oracle, Protocol):
         """
 
 
-def can_draft_natively(model: Oracle, warping: Warping) -> bool:
-    """Tell whether a model drafts chains and trees by itself with the adjustments that a warping makes.
+class Chaining(Protocol):
+    """What says whether it drafts by itself."""
+
+    @property
+    def chains(self) -> bool:
+        """Whether it does."""
+
+
+def can_draft_natively(model: Chaining, warping: Warping) -> bool:
+    """Tell whether a model or head drafts by itself with the adjustments that a warping makes.
 
     Grammars are asked for a mask between any two tokens, and compiled code asks nobody.
     """

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from specdec.contracts.arrays import IntArray
 from specdec.contracts.oracle import Oracle
+from specdec.transfers import on_device
 
 
 @dataclass(frozen=True)
@@ -18,14 +20,27 @@ class Features:
         rows: ``[B]`` distinct rows of the head's cache.
         starts: ``[B]`` the first position of each row.
         counts: ``[B]`` how many positions, 0..M.
-        layers: a ``[B, M, D]`` tensor for each layer that the head reads; column i is of position ``starts[b] + i``,
-            columns from ``counts[b]`` on are arbitrary. They lie where the oracle put them, in its dtype.
+        scored: a ``[B, W, D]`` tensor for each layer that the head reads, where the oracle put it, in its dtype.
+        columns: ``[B, M]`` where among W the states of position ``starts[b] + i`` stand; from ``counts[b]`` on any of
+            them. None: in order, and M is W.
     """
 
     rows: IntArray
     starts: IntArray
     counts: IntArray
-    layers: tuple[Tensor, ...]
+    scored: tuple[Tensor, ...]
+    columns: IntArray | None = None
+
+    @cached_property
+    def layers(self) -> tuple[Tensor, ...]:
+        """``[B, M, D]`` for each layer, in order; what follows the first ``counts[b]`` of a row is arbitrary.
+
+        Cost: a gather for each layer, unless they are in order already.
+        """
+        if self.columns is None or not self.scored:
+            return self.scored
+        at = on_device(self.columns, self.scored[0].device).unsqueeze(-1)
+        return tuple(layer.gather(1, at.expand(-1, -1, layer.shape[-1])) for layer in self.scored)
 
 
 class Head(Protocol):

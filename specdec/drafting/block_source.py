@@ -1,10 +1,25 @@
 """Sources that draft from a head's blocks: a chain, or a tree of a fixed shape, one pass of the head a step."""
 
+from typing import cast
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Block, BlockHead, Context, Draft, IntArray, Oracle
+from specdec.contracts import (
+    Block,
+    BlockHead,
+    ChainDraws,
+    ChainingBlockHead,
+    ChainWatch,
+    Context,
+    Draft,
+    Float32Array,
+    IntArray,
+    Oracle,
+    can_draft_natively,
+)
+from specdec.drafting.chain_sampler import Follow
 from specdec.drafting.head_source import HeadSource
 from specdec.drafting.hidden_states import HiddenStates
 from specdec.drafting.lengths import LengthPolicy
@@ -92,6 +107,22 @@ class _BlockModel(HiddenStates, RunModel):
         self._previous = pending.unsqueeze(1)
         self._block = self.head.open_block(self.cache, rows[live], pending, min(depth, self.head.num_laws))
         return self._scatter(self._block.logits(0, self._previous))
+
+    def follower(self, context: Context) -> Follow | None:
+        """Return what draws along whole blocks if the head does that by itself, else None."""
+        return self._follow if can_draft_natively(self.head, context.warping) else None
+
+    def _follow(
+        self,
+        rows: IntArray,
+        context: Context,
+        limits: IntArray,
+        watch: ChainWatch | None,
+        draws: ChainDraws | None,
+    ) -> tuple[IntArray, Float32Array, Float32Array | None]:
+        pending = context.ids[np.arange(len(rows)), context.num_committed - 1]
+        head = cast(ChainingBlockHead, self.head)
+        return head.follow_blocks(self.cache, rows, pending, limits, watch, draws, context.warping.adjustments)
 
     def note(self, rows: IntArray, starts: IntArray, draft: Draft) -> None:
         """Let go of the blocks, which are as wide as the vocabulary."""

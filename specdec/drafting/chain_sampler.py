@@ -99,7 +99,8 @@ class ChainSampler:
                 greedily), returns what ``follow_ids`` does; None if the model cannot. It serves if all rows draft
                 greedily or all are sampled, and the numbers of the draws are to be had.
             confidence: returns ``[B, 1]`` the model's own belief that the token after the latest logits stands if all
-                before it do; None: a token is believed in as much as it is probable. Not read with ``follow``.
+                before it do; None: a token is believed in as much as it is probable. ``follow`` does not serve a
+                policy that reads it.
 
         Guarantee: the declared laws are those drawn from; rows at their limit draw nothing. A token is never dropped
             once drawn: a policy ends a chain after it, or before the draw by its law alone.
@@ -107,6 +108,8 @@ class ChainSampler:
             draw of ``[B, V]``. A policy that reads confidences or entropies is asked on the host at each depth, which
             waits for the device.
         """
+        if confidence is not None and self.length.policy.reads_confidence:
+            follow = None
         if follow is not None and context.warping.kernels.are_compiled and any(limits.tolist()):
             made = self._followed(rows, context, limits, randomness, follow)
             if made is not None:

@@ -1,7 +1,6 @@
 """Hidden states on their way from the oracle's passes to a head: what came of each row, and what no longer stands."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -23,7 +22,7 @@ class HiddenStates:
     Attributes:
         known: ``[num_rows]`` how many positions the head was given, from 0 on.
 
-    Cost: of a step one gather a layer, of the root and the accepted nodes.
+    Cost: of a step what the head makes of the root and the accepted nodes.
     """
 
     def __init__(self, head: Head, cache: Cache, num_rows: int, capacity: int) -> None:
@@ -49,16 +48,16 @@ class HiddenStates:
             ValueError: the scores lack the layers or the path, or positions would be left out.
         """
         starts = keep - 1
-        if (missing := self.known[rows] < np.minimum(starts, self.capacity)).any():
-            row, known = int(rows[missing.argmax()]), int(self.known[rows][missing.argmax()])
-            raise ValueError(f"the hidden states of row {row} after position {known} never came: sync with scores")
+        missing = np.minimum(starts, self.capacity) - self.known[rows]
+        if max(missing.tolist(), default=0) > 0:
+            row = int(rows[(missing > 0).argmax()])
+            raise ValueError(
+                f"the hidden states of row {row} after position {self.known[row]} never came: sync with scores"
+            )
         self.forget(rows, starts)
-        if scores is not None and scores.path is not None:
-            path = scores.path[:, : new_ids.shape[1]]
-            scores = replace(scores, logits=None, likeliest=None).gather(path)
-        elif scores is not None:
+        if scores is not None and scores.path is None:
             raise ValueError("scores say nothing of the path: a source that reads hidden layers needs Scores.path")
-        self._put(rows, starts, (new_ids >= 0).sum(1), scores)
+        self._put(rows, starts, (new_ids >= 0).sum(1), scores, None if scores is None else scores.path)
 
     def forget(self, rows: IntArray, ends: IntArray) -> None:
         """Take back the head's memory of positions from ``ends[b]`` on."""
@@ -78,8 +77,18 @@ class HiddenStates:
                 f"{wanted.tolist()}: sync with scores after every step"
             )
 
-    def _put(self, rows: IntArray, starts: IntArray, counts: IntArray, scores: Scores | None) -> None:
-        """Give the head ``counts[b]`` positions from ``starts[b]`` on, but for those beyond its capacity."""
+    def _put(
+        self,
+        rows: IntArray,
+        starts: IntArray,
+        counts: IntArray,
+        scores: Scores | None,
+        path: IntArray | None = None,
+    ) -> None:
+        """Give the head ``counts[b]`` positions from ``starts[b]`` on, but for those beyond its capacity.
+
+        ``path`` ``[B, M]`` says which nodes they are; None: the first ones, in order.
+        """
         if scores is None or len(scores.hidden) != len(self.head.layers):
             raise ValueError(
                 f"a head reads the outputs of layers {self.head.layers} and was given none of them: its source must "
@@ -88,5 +97,9 @@ class HiddenStates:
         starts = np.minimum(starts, self.capacity)
         counts = np.minimum(counts, self.capacity - starts)
         width = int(counts.max())
-        self.head.put(Features(rows, starts, counts, tuple(layer[:, :width] for layer in scores.hidden)), self.cache)
+        if path is None:
+            features = Features(rows, starts, counts, tuple(layer[:, :width] for layer in scores.hidden))
+        else:
+            features = Features(rows, starts, counts, scores.hidden, path[:, :width])
+        self.head.put(features, self.cache)
         self.known[rows] = starts + counts

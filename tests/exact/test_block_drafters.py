@@ -223,12 +223,13 @@ MUTANTS = {
         HiddenStates,
         "_put",
         lambda original: (
-            lambda self, rows, starts, counts, scores: original(
+            lambda self, rows, starts, counts, scores, *path: original(
                 self,
                 rows,
                 starts,
                 counts,
                 scores and replace(scores, hidden=tuple(h.roll(1, 1) for h in scores.hidden)),
+                *path,
             )
         ),
         "dflash",
@@ -245,7 +246,7 @@ MUTANTS = {
         DFlashHead,
         "put",
         lambda original: (
-            lambda self, features, cache: original(self, replace(features, layers=features.layers[::-1]), cache)
+            lambda self, features, cache: original(self, replace(features, scored=features.scored[::-1]), cache)
         ),
         "dflash",
     ),

@@ -61,7 +61,7 @@ def keeps_the_keys_of_drafted_features(monkeypatch):
         self.known[rows] = np.minimum(self.known[rows], ends)
 
     monkeypatch.setattr(HiddenStates, "forget", forget)
-    monkeypatch.setattr(FeatureCache, "_check", lambda *_: None)
+    monkeypatch.setattr(FeatureCache, "check_put", lambda *_: None)
 
 
 def goes_on_from_its_own_features(monkeypatch):

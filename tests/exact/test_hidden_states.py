@@ -187,7 +187,7 @@ def test_features_leave_no_gap_and_change_no_key_that_stands():
     cache.commit(np.array([1]), None, np.array([2]))
     with pytest.raises(ValueError, match="change what keys were made of"):
         RememberingHead((0,), 2, 4).put(replace(one, starts=np.array([1])), cache)
-    many = replace(one, starts=np.array([2]), counts=np.array([6]), layers=(torch.ones(1, 6, 2),))
+    many = replace(one, starts=np.array([2]), counts=np.array([6]), scored=(torch.ones(1, 6, 2),))
     with pytest.raises(ValueError, match="more than the 7 of a row"):
         RememberingHead((0,), 2, 4).put(many, cache)
     at, row = torch.tensor([1]), np.array([1])

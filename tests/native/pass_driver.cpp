@@ -245,7 +245,7 @@ struct Player {
         std::rotate(pages.begin() + 5, pages.begin() + 20, pages.end() - 7);
         std::reverse(pages.begin() + 40, pages.begin() + 50);
         cache = {keys.data(), values.data(), pages.data(), rooms.data(), lengths.data(), written.data(), ROWS, SLOTS, most,
-                 nullptr, nullptr};
+                 nullptr, nullptr, nullptr};
     }
     int64_t size(int of_head) const { return int64_t(LAYERS) * ROWS * built.model.kv_heads * SLOTS * of_head; }
 

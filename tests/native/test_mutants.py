@@ -18,6 +18,7 @@ from tests.native import (
     test_adjusting,
     test_chains,
     test_few_bits,
+    test_native_blocks,
     test_native_heads,
     test_pass,
     test_stored_formats,
@@ -98,6 +99,11 @@ few_ids, all_norms = (
     partial(test_native_heads.check_reference, layout) for layout in (test_native_heads.FEW, test_native_heads.NORMED)
 )
 in_chunks = test_native_heads.test_a_text_in_chunks_has_the_bits_of_the_whole
+arriving = partial(
+    test_native_heads.test_states_that_arrive_are_features_of_their_columns_however_many_come_together,
+    test_native_heads.FEW,
+)
+anchored, unanchored = (partial(test_native_blocks.check_reference, name) for name in ("dspark", "few ids"))
 refused = test_native_heads.test_a_node_that_hangs_on_one_of_the_same_pass_is_refused
 cleared, felled = (
     partial(test_texts.test_what_was_drafted_in_a_row_does_not_outlive_it, draft)
@@ -307,6 +313,29 @@ TWINS = twins(
 46d a head's stream begins without its norm (reading.h, all_norms)
 - if (reading.norms_stream)
 + if (false)
+46e the first nodes' hidden states arrive in place of those that stand (arrivals.h, arriving)
+- arrival_.columns ? arrival_.columns[position.batch * arrival_.most + at] : at;
++ at;
+46e hidden states after the first 256 positions never arrive (arrivals.h, arriving)
+- from < all_.size(); from += AT_ONCE
++ from < 1; from += AT_ONCE
+46e what arrived for a head is never taken in (arrivals.h, few_ids)
+- if (!cache.arrival || !cache.arrival->batch) return FINE;
++ return FINE;
+26 a place of a block sees the places before it alone (pass.h, anchored)
+- call.form == BLOCKS ?
++ call.form == CONTEXT ?
+46d a block's context without its norm (arrivals.h, anchored)
+- normalise(*arrival_.norm, row.data(), row.data());
+46 the pending id before every place of a block (blocks.h, anchored)
+- step ? follow.ids[b * follow.steps + step - 1] : blocks.pending[b]
++ blocks.pending[b]
+46b laws are read from the pending id's own place on (blocks.h, unanchored)
+- size_t(blocks.first) + i %
++ i %
+4 what the Markov head adds goes to other ids (blocks.h, unanchored)
+- (ids ? ids[c] : c)] +=
++ c] +=
 46 a head's node may need what its parent leaves in the same pass (nodes.h, refused)
 - node.after_parent() >= cache.known[row]) return NO_FEATURE;
 + node.after_parent() < 0) return NO_FEATURE;

@@ -1,7 +1,7 @@
 """EAGLE-3 heads in compiled code: beside the reference and the eager head, and the same bits however they are asked."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,8 +14,11 @@ from torch import Tensor
 
 import drafts
 from oracles import load_head
-from oracles.heads import Eagle3Head, NativeEagle3Head
+from oracles.heads import Eagle3Head, NativeEagle3Head, eagle3_loading
+from oracles.heads.rounding import narrow
 from oracles.native import NativeTransformer
+from oracles.quantisation import STORED, Quantised
+from oracles.transformer.linear import Linear
 from specdec import Kary, Paths, SamplingParams, SpeculativeDecoder
 from specdec.contracts import Features
 from specdec.drafting import HeadModel
@@ -177,6 +180,54 @@ def test_bits_depend_on_the_path_alone(weights, layout, threads):
     assert torch.equal(alone.logits[0], wanted.logits[0])
 
 
+def arrived(lengths: list[int], columns: list[list[int]] | None = None, starts: int = 0) -> Features:
+    """Return hidden states of rows, of the given columns if there are some."""
+    counts = np.array(lengths if columns is None else [len(row) for row in columns])
+    wide = None if columns is None else np.array([row + [0] * (max(counts) - len(row)) for row in columns])
+    return Features(np.arange(len(lengths)), np.full_like(counts, starts), counts, states_of(lengths), wide)
+
+
+@pytest.mark.parametrize("layout", [FEW, NORMED], ids=("few ids", "norms"))
+def test_states_that_arrive_are_features_of_their_columns_however_many_come_together(layout):
+    head, lengths = head_of(layout), [31, 7, 30, 29, 31, 12, 31, 28, 31, 31, 30]
+    together = head.new_cache(len(lengths), CAPACITY)
+    head.put(arrived(lengths), together)
+    assert sum(lengths) > 256
+    columns = [list(range(0, length, 2)) for length in lengths]
+    some = head.new_cache(len(lengths), CAPACITY)
+    head.put(arrived(lengths, [row[:3] for row in columns]), some)
+    head.put(arrived(lengths, [row[3:] for row in columns], starts=3), some)  # nobody has read the first ones
+    for row, (length, chosen) in enumerate(zip(lengths, columns, strict=True)):
+        alone, states = head.new_cache(1, CAPACITY), tuple(layer[row : row + 1] for layer in states_of(lengths))
+        head.put(Features(np.array([0]), np.array([0]), np.array([length]), states), alone)
+        assert alone.features[0, :length].isfinite().all()
+        assert torch.equal(together.features[row], alone.features[0])
+        assert torch.equal(some.features[row, : len(chosen)], alone.features[0, chosen])
+
+
+def test_states_that_nobody_read_do_not_outlive_their_row():
+    head = head_of(FEW)
+    cached = head.new_cache(2, CAPACITY)
+    head.put(arrived([5, 4]), cached)
+    cached.reset(np.array([1]))
+    assert cached.known.tolist() == [5, 0]
+    assert cached.features[0, :5].any(dim=-1).all()
+    assert not cached.features[1].any()
+
+
+def test_states_that_cannot_arrive_are_refused_at_once():
+    head = head_of(FEW)
+    cached = head.new_cache(1, CAPACITY)
+    with pytest.raises(ValueError, match=r"columns \[\[0, 3\]\] name nodes that a pass of 3 does not have"):
+        head.put(arrived([3], [[0, 3]]), cached)
+    with pytest.raises(ValueError, match=r"counts \[4\] are more than the 3 positions"):
+        head.put(replace(arrived([3]), counts=np.array([4])), cached)
+    narrow = replace(arrived([3]), scored=states_of([3])[:2])
+    with pytest.raises(ValueError, match=f"hidden states are {2 * SIZE} wide, and the head reads {3 * SIZE}"):
+        head.put(narrow, cached)
+    assert cached.known.tolist() == [0]
+
+
 def stand(head: Any, lengths: list[int]) -> tuple[Any, Any]:
     """Return a cache that has keys of all ids but the last of each text, and the texts."""
     made = played(head, lengths, 40)
@@ -288,6 +339,37 @@ def test_nothing_of_the_oracle_is_copied_and_memory_is_counted():
     assert cached.bytes == cached.memory.keys.nbytes + cached.memory.values.nbytes + cached.features.nbytes
     with pytest.raises(ValueError, match="max_cache_bytes"):
         few.new_cache(2, 10, max_cache_bytes=cached.bytes - 1)
+
+
+@pytest.mark.parametrize("weight_type", ["bfloat16", "q8_0-int8"])
+def test_borrowed_rows_are_held_as_the_oracle_stores_them_and_change_no_bit(weight_type, tmp_path, monkeypatch):
+    unpacked = tiny_unpacked(VOCAB, torch.bfloat16, tie_embeddings=True, **SHAPE)
+    if weight_type != "bfloat16":
+        rounded = Quantised.of(unpacked.model.embed_tokens.weight, "a table", STORED["q8_0"]).dequantise()
+        unpacked = unpacked.float()
+        with torch.no_grad():
+            unpacked.model.embed_tokens.weight.copy_(rounded)
+    oracle = NativeTransformer(unpacked)
+    monkeypatch.setattr(NativeTransformer, "weight_type", weight_type)
+    write_head(tmp_path, oracle, Layout("specforge", ids=(0, 2, 4), own_head=False, written=(0, 2, 7)))
+    held = load_head(tmp_path, oracle)
+    monkeypatch.setattr(eagle3_loading, "narrow", lambda *_: None)
+    wide = load_head(tmp_path, oracle)
+    assert (held.native.weight_type, wide.native.weight_type) == (weight_type.removesuffix("-int8"), "float32")
+    assert held.weight_bytes < wide.weight_bytes
+    ours, theirs = (played(head, [9, 4], 13) for head in (held, wide))
+    assert all(torch.equal(a, b) for a, b in zip(ours.logits, theirs.logits, strict=True))
+
+
+def test_rows_that_a_narrower_type_would_change_stay_as_they_are():
+    layer = Linear(SIZE, 8)
+    weight = torch.randn(8, SIZE, generator=torch.Generator().manual_seed(0))
+    for weight_type in ("q8_0", "bfloat16", "int8", "float32"):
+        layer.weight = torch.nn.Parameter(weight.clone(), requires_grad=False)
+        narrow(layer, "a head", weight_type)
+        assert layer.quantised is None
+        assert layer.weight.dtype == torch.float32
+        assert torch.equal(layer.weight, weight)
 
 
 def test_ids_that_pad_the_vocabulary_are_written_by_nobody(tmp_path):

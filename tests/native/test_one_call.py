@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import torch
 
-from drafts import PromptLookup, SmallTransformer
+from drafts import BlockDrafter, PromptLookup, SmallTransformer
 from experiments.harness import running as harness
 from experiments.harness.arguments import paired_parser, settings_of
 from experiments.harness.arms import EngineArm
 from experiments.harness.models import load_oracle
 from experiments.strategies import STRATEGIES
-from oracles.heads import DFlashHead, MedusaHead
+from oracles.heads import DFlashHead, MedusaHead, NativeBlockHead
 from oracles.native import NativeTransformer
 from oracles.native.native_scoring import NativeScoring
 from specdec import SamplingParams, SpeculativeDecoder
@@ -53,7 +53,7 @@ needed_native()
 
 # By the name of a class, of a source or of its tree's shape: why a model drafts pass by pass.
 BY_PASSES = {
-    "BlockDrafter": "a block is one pass of torch operations: there is no chain to follow",
+    "BlockDrafter": "trees, and Markov heads that read more than ids, go from depth to depth after the one pass",
     "Medusa": "heads are torch operations on one state: there is no chain to follow",
     "OtherVocabulary": "what is drawn is a law of the target's ids, made of the model's logits between two passes",
     "EarlyExit": "the verify pass goes on from the streams that the passes through the lower layers leave",
@@ -163,7 +163,8 @@ def tallied(tally: Tally) -> Iterator[None]:
         for name in ("greedy_chains", "sampled_chains", "trees"):
             patch.setattr(NativeScoring, name, tally.calling(name, getattr(NativeScoring, name)))
         patch.setattr(NativeScoring, "score", tally.scoring(NativeScoring.score))
-        for head in (DFlashHead, MedusaHead):
+        patch.setattr(NativeBlockHead, "follow_blocks", tally.calling("blocks", NativeBlockHead.follow_blocks))
+        for head in (DFlashHead, MedusaHead, NativeBlockHead):
             patch.setattr(head, "open_block", tally.opening(head.open_block))
         yield
 
@@ -185,12 +186,20 @@ def by(rule: str | VerificationRule) -> Decode:
     return lambda source, _: SpeculativeDecoder(ORACLE, source, rule)
 
 
+def kinds_of(source: DraftSource) -> set[str]:
+    """Return by which names ``BY_PASSES`` may know a source."""
+    shape = getattr(source, "tree", None)
+    if isinstance(source, BlockDrafter) and source.head.chains and shape is None:
+        return set()
+    return {type(source).__name__, type(shape).__name__}
+
+
 def astray(
     source: DraftSource, decode: Decode, prompts: Sequence[Any] = PROMPTS, samplings: Iterable[str] = SAMPLINGS
 ) -> list[str]:
     """Return what went another way than it should."""
     found = []
-    kinds = {type(source).__name__, type(getattr(source, "tree", None)).__name__}
+    kinds = kinds_of(source)
     for how in samplings:
         tally = run(source, decode, SAMPLINGS[how], prompts)
         calls = tally.calls.total()

@@ -110,8 +110,8 @@ def new_dspark(shape: BlockShape, oracle: Transformer, target_ids: Tensor | None
         network.fc.weight[:, -size:] += torch.eye(size)
         network.norm.weight.copy_(oracle.model.norm.weight)
         if network.markov_head is not None:
-            assert network.markov_head.markov_w2.weight is not None
-            network.markov_head.markov_w2.weight.zero_()
+            for parameter in network.markov_head.markov_w2.parameters():
+                parameter.zero_()
         if network.confidence_head is not None:
             for parameter in network.confidence_head.parameters():
                 parameter.zero_()

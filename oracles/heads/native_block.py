@@ -1,0 +1,185 @@
+"""A block drafter whose pass, and the chains along its blocks, are calls of compiled code."""
+
+import ctypes
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from oracles.heads.block_head import BlockBase, BlockNetwork, BlockShape, DFlashBlock
+from oracles.heads.markov_head import MarkovHead
+from oracles.native import NativeTransformer, bindings
+from oracles.native.arrivals import Arrivals, combiner_of
+from oracles.native.chains import follow
+from oracles.native.host_memory import floats, to_bytes
+from oracles.native.native_features import NativeContextCache
+from oracles.native.native_model import NativeModel, layer_of
+from oracles.native.packing import Weights
+from oracles.transformer.linear import Linear
+from specdec.contracts import Adjustments, ChainDraws, ChainWatch, Features, Float32Array, IntArray
+from specdec.transfers import on_host
+
+
+class NativeBlockHead(BlockBase):
+    """Make the laws of blocks in one call, and draw along them in the same one.
+
+    Args:
+        shape: of the network.
+        network: gives up its weights, as they are stored; not packed.
+        oracle: its embeddings and head are read where they lie, if the network has none.
+        target_ids: see ``BlockBase``.
+
+    Attributes:
+        native: the weights.
+        chains: whether it draws along blocks by itself: if it has no Markov head, or one that reads ids alone
+            ("vanilla"). Others go from depth to depth in torch, after the one pass.
+
+    Raises:
+        NativeUnavailable: the compiled code cannot be had here.
+
+    Guarantee: a row's laws depend bitwise on its ids and the oracle's hidden states only, in whatever batch, parts or
+        threads.
+    Cost: of a pass one read of its weights and of the rows' keys; of each token drafted one of the Markov head's.
+    Source: Chen et al. 2026 (DFlash, arXiv 2602.06036); DeepSpec 2026 (DSpark, arXiv 2607.05147).
+    """
+
+    backend, adjusts = "native", True
+
+    def __init__(
+        self, shape: BlockShape, network: BlockNetwork, oracle: NativeTransformer, target_ids: Tensor | None
+    ) -> None:
+        super().__init__(shape, network, oracle, target_ids)
+        self.native = _model_of(shape, network, oracle, target_ids)
+        weights = self.native.weights
+        self._combiner, self._norm = combiner_of(self.native, network.fc), weights.norm(network.hidden_norm)
+        self._host = oracle.native if network.embed_tokens is None else self.native
+        self._markov: NativeModel | None = None
+        if network.markov_head is not None:
+            self._markov = _markov_model(self.native, network.markov_head)
+            network.markov_head.markov_w2 = _Rows(self._markov)
+        network.shed()
+        self.chains = shape.markov in (None, "vanilla")
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of its own weights in compiled code."""
+        return self.native.weights.bytes
+
+    @property
+    def weight_type(self) -> str:
+        """What the weights of its layers are stored in."""
+        return self._combiner.weight_type
+
+    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> NativeContextCache:
+        """Return an empty cache for ``capacity`` positions a row, with room for a block after them.
+
+        Raises:
+            ValueError: it would exceed ``max_cache_bytes`` (None: half of the free memory).
+        """
+        arrivals = Arrivals(self._combiner, self.native, self._norm)
+        return NativeContextCache(self.native, arrivals, num_rows, capacity + self.shape.block_size, max_cache_bytes)
+
+    def put(self, features: Features, cache: NativeContextCache) -> None:
+        """Take in features; see ``NativeContextCache.arrive``."""
+        cache.arrive(features)
+
+    @torch.no_grad()
+    def open_block(self, cache: NativeContextCache, rows: IntArray, pending: Tensor, depth: int) -> DFlashBlock:
+        """Return the blocks of some rows; see ``specdec.contracts.BlockHead``.
+
+        Cost: one call: a pass over ``block_size`` tokens a row, and a read of the head for ``depth`` of them.
+        """
+        stream = floats(len(rows), self.shape.block_size, self.shape.config.hidden_size)
+        logits = floats(len(rows), depth, self.vocab_size)
+        blocks = self._blocks(on_host(pending), depth)
+        places = ctypes.addressof(blocks), stream.data_ptr(), logits.data_ptr()
+        self.native.draft("specdec_blocks", cache, rows, self._ends(cache, rows), 0, places)
+        ids = self._spread.target_ids
+        columns = logits if ids is None else logits[..., ids]
+        return DFlashBlock(self, pending, self.network.normed(stream), columns)
+
+    def follow_blocks(
+        self,
+        cache: NativeContextCache,
+        rows: IntArray,
+        pending: IntArray,
+        limits: IntArray,
+        watch: ChainWatch | None,
+        draws: ChainDraws | None,
+        adjustments: Adjustments | None,
+    ) -> tuple[IntArray, Float32Array, Float32Array | None]:
+        """Draw along blocks in one call; see ``specdec.contracts.ChainingBlockHead``.
+
+        Cost: the pass of ``open_block``; a law and a draw of O(V) for each token.
+        """
+        ends = self._ends(cache, rows)
+        blocks = self._blocks(pending, max(limits.tolist()))
+        return follow(self.native, cache, blocks, ends, rows, limits, watch, draws, adjustments)
+
+    def _ends(self, cache: NativeContextCache, rows: IntArray) -> IntArray:
+        """Return ``[B]`` how many positions a pass over the blocks of some rows meets."""
+        ends: IntArray = cache.lengths[rows] + self.shape.block_size
+        return ends
+
+    def _blocks(self, pending: IntArray, depth: int) -> bindings.Blocks:
+        """Return what compiled code is told of blocks."""
+        return bindings.Blocks(
+            host=self._host.address,
+            markov=None if self._markov is None else self._markov.address,
+            pending=to_bytes(pending),
+            mask=self.shape.mask_id,
+            size=self.shape.block_size,
+            first=self.first_law,
+            depth=depth,
+        )
+
+
+class _Rows(nn.Module):
+    """Project rows as compiled code does, so that a bias has the same bits wherever it is added.
+
+    Args:
+        model: nothing but a head.
+    """
+
+    def __init__(self, model: NativeModel) -> None:
+        super().__init__()
+        self._model = model
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return ``[R, columns]`` of rows ``[R, rank]``."""
+        found, given = floats(len(rows), self._model.struct.vocabulary), rows.contiguous()
+        self._model.run(None, batch=len(rows), width=1, layers=(0, 0), want="all", stream=given, found=(found,))
+        return found
+
+
+def _model_of(
+    shape: BlockShape, network: BlockNetwork, oracle: NativeTransformer, target_ids: Tensor | None
+) -> NativeModel:
+    """Return the layers and the read-out of a network; the last block of a context goes beyond it."""
+    config = replace(
+        shape.config,
+        vocab_size=oracle.vocab_size,
+        padded_vocab_size=None,
+        draft_vocab_size=None,
+        max_context=shape.config.max_context + shape.block_size,
+    )
+    weights, own = Weights(), network.lm_head
+    layers = [layer_of(config, weights, block) for block in network.blocks]
+    head = bindings.Linear() if own is None else weights.linear([own])
+    model = NativeModel(config, weights, layers, weights.norm(network.norm), head, config.intermediate_size)
+    if own is None:
+        model.borrow_head(oracle.native)
+    elif target_ids is not None:
+        model.write_only(target_ids)
+    if network.embed_tokens is not None:
+        # A mask may stand among the rows that pad the table.
+        model.struct.embeddings, model.struct.embedding_storage = weights.table(network.embed_tokens.weight)
+    return model
+
+
+def _markov_model(native: NativeModel, head: MarkovHead) -> NativeModel:
+    """Return a table of ids, and a head that makes of its rows what is added to logits."""
+    assert isinstance(head.markov_w2, Linear)
+    model = native.projection(head.markov_w2)
+    model.struct.embeddings, model.struct.embedding_storage = native.weights.table(head.markov_w1.weight)
+    return model
