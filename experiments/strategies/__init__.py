@@ -1,10 +1,9 @@
 """The registry of draft strategies: a new one is a file beside this one and one line in ``STRATEGIES``."""
 
 from experiments.strategies import (
-    block_strategies,
     combined,
-    eagle3_strategy,
     early_exit_strategy,
+    head_strategies,
     lookahead_strategy,
     ngram_strategy,
     other_vocabulary_strategy,
@@ -29,9 +28,9 @@ STRATEGIES = {
         tree_strategy.STRATEGY,
         ngram_strategy.STRATEGY,
         early_exit_strategy.STRATEGY,
-        eagle3_strategy.STRATEGY,
-        block_strategies.BLOCK_DRAFTER,
-        block_strategies.MEDUSA,
+        head_strategies.EAGLE3,
+        head_strategies.BLOCK_DRAFTER,
+        head_strategies.MEDUSA,
         quantized_strategy.STRATEGY,
         prompt_lookup_strategy.STRATEGY,
         suffix_automaton_strategy.STRATEGY,

@@ -18,6 +18,7 @@ PUBLISHED_SETTINGS: Mapping[str, Mapping[str, Settings]] = {
         "ngram": {"train_on": _OWN_TEXT, "num_draft_tokens": 2},
         "early_exit": {"head": "none", "num_draft_tokens": 1},
         "eagle3": {"head_weights": "int8-dynamic", "num_draft_tokens": 2},
+        "block_drafter": {"head_weights": "int8-dynamic", "num_draft_tokens": 3},
         "quantized": {"num_draft_tokens": 2},
         "prompt_lookup": {"num_draft_tokens": 3},
         "suffix_automaton": {"num_draft_tokens": 3},

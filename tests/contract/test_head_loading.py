@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import drafts
-from experiments.strategies import eagle3_strategy
+from experiments.strategies import head_strategies
 from oracles import HuggingFaceLM, load_head
 from oracles.heads import Eagle3Head, convention_check
 from oracles.heads.aux_layers import aux_layers_of
@@ -273,4 +273,4 @@ def test_the_command_says_what_a_head_of_another_kind_is_for(tmp_path):
     folder = medusa_folder(tmp_path, layout="original").path
     settings = {"head": folder, "aux_layers": None, "check_layers": False, "head_weights": None, "weights": None}
     with pytest.raises(ValueError, match=r"of another kind: it is for medusa"):
-        eagle3_strategy.build(settings, tiny_transformer())
+        head_strategies.EAGLE3.build(settings, tiny_transformer())

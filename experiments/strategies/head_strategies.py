@@ -1,0 +1,59 @@
+"""Heads draft from the oracle's hidden states: EAGLE-3, DFlash and DSpark, Medusa."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, get_args
+
+import drafts
+import oracles
+from experiments.strategies.strategy import Option, Settings, Strategy, depth, head_of, one_of, yes_or_no
+from experiments.strategies.tree_shapes import FORMS, shape_of
+from oracles.checkpoints.loading import LoadedOracle
+from oracles.checkpoints.placement import WeightType
+from oracles.heads import Eagle3Base
+from oracles.huggingface import HuggingFaceLM
+from specdec import DraftSource, Oracle
+
+
+def build(name: str, source: Callable[..., DraftSource], settings: Settings, oracle: Oracle) -> DraftSource:
+    """Return the source that the settings describe."""
+    if not isinstance(oracle, LoadedOracle | HuggingFaceLM):
+        raise ValueError(f"{name}: its head reads hidden states, which this oracle does not give: leave it out")
+    chosen = head_of(settings, name)
+    asked: dict[str, Any] = {"aux_layers": settings.get("aux_layers"), "check": settings.get("check_layers", False)}
+    if "head_weights" in settings:
+        asked["weights"] = settings["head_weights"] or settings["weights"]
+    try:
+        head = oracles.load_head(chosen, oracle, **asked)
+    except ValueError as error:
+        raise ValueError(f"{name}: --head {chosen} cannot be used: {error}") from error
+    fits = "eagle3" if isinstance(head, Eagle3Base) else getattr(head, "drafter", "early_exit")
+    if fits != name:
+        raise ValueError(f"{name}: --head {chosen} is of another kind: it is for {fits}")
+    given: dict[str, Any] = {"num_draft_tokens": settings["num_draft_tokens"]}
+    if settings["shape"] is not None:
+        shape = shape_of(settings["shape"])
+        given = {"tree": shape, "temperature": None if shape.num_kept is None else 0.0}
+    return source(head, **given)
+
+
+def _strategy(name: str, source: Callable[..., DraftSource], kind: str, *options: Option) -> Strategy:
+    head = Option("head", None, str, f"{kind} for this oracle: embedded name or folder (what ships for it)")
+    shape = Option("shape", None, str, f"trees in place of chains: {FORMS}")
+    first, *more = options
+    build_one = partial(build, name, source)
+    return Strategy(
+        name, (first, head, shape, *more), build_one, needs_model="drafts from the oracle's hidden states", asks="head"
+    )
+
+
+_ALL = Option("num-draft-tokens", None, int, "tokens to draft per step (all that the head has laws for)")
+_WEIGHTS = Option("head-weights", None, one_of(*get_args(WeightType)), "type of its linear layers (that of --weights)")
+_LAYERS = Option(
+    "aux-layers", None, one_of("inputs", "outputs"), "what the config's layers mean (what its format says)"
+)
+_CHECK = Option("check-layers", False, yes_or_no, "try the neighbouring layers too, and warn: yes or no (no)")
+
+EAGLE3 = _strategy("eagle3", drafts.Eagle3, "EAGLE-3 head", depth(5), _WEIGHTS, _LAYERS, _CHECK)
+BLOCK_DRAFTER = _strategy("block_drafter", drafts.BlockDrafter, "DFlash or DSpark head", _ALL, _WEIGHTS, _LAYERS)
+MEDUSA = _strategy("medusa", drafts.Medusa, "Medusa's heads", _ALL)
