@@ -62,7 +62,7 @@ class Eagle3(HeadSource):
 
 def _check_head(head: SteppingHead) -> None:
     """Raise ValueError if a head does not step token by token."""
-    parts = ("layers", "put", "new_cache", "score", "vocab_size", "oracle")
+    parts = ("layers", "put", "new_cache", "score", "vocab_size", "oracle", "max_context", "device", "dtype", "chains")
     lacks = [part for part in parts if not hasattr(head, part)]
     if lacks:
         raise ValueError(

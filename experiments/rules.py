@@ -140,7 +140,7 @@ def rows_of(
         run = SpeculativeDecoder(oracle, source, name).generate(prompts, **asked)
         all_first = sum(one.first[name] for kept in steps for one in kept)
         rows.append({
-            "rule": name if RULES[name].lossless else f"{rule_label(RULES[name])}, lossy",
+            "rule": rule_label(RULES[name]) + ("" if RULES[name].lossless else ", lossy"),
             "judge": run.judge,
             "tokens a step": float(total.sum() / counts.sum()),
             "over": str(paired_ratio(total, totals[leading])),

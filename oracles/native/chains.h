@@ -33,7 +33,7 @@ static float law_or_uniform(const float* logits, int64_t size, const Sampling& a
 // The law of a row of logits at temperature 1, in double precision; `room` takes the logits.
 static const double* unwarped(const float* logits, int64_t size, double* probs, double* room) {
     std::copy(logits, logits + size, room);
-    law<double>(room, size, {1, 0, 1, 0}, probs, nullptr);
+    law<double>(room, size, Sampling{}, probs, nullptr);
     return probs;
 }
 

@@ -16,7 +16,7 @@ class ChainDraws(NamedTuple):
     """What sampled chains need beside logits.
 
     Attributes:
-        filters: ``[4, B]``, see ``Warping.filters``.
+        filters: ``[F, B]``, see ``Warping.filters``.
         keys: of B rows.
     """
 
@@ -59,7 +59,7 @@ class TreeDraws(NamedTuple):
     """What trees need beside logits.
 
     Attributes:
-        filters: ``[4, B]`` what laws are made by, see ``Warping.filters``.
+        filters: ``[F, B]`` what laws are made by, see ``Warping.filters``.
         keys: of B rows, what children are drawn by; None: they are not drawn.
     """
 

@@ -69,8 +69,18 @@ class HeadModel(HiddenStates, RunModel):
         return np.where(num_committed > 1, self._model.room(rows, num_committed - 1), 0)
 
     def catch_up(self, rows: IntArray, context: Context, live: IntArray, depth: int = 1) -> Tensor:
-        """Score the ids that stand and have no keys yet, beside their hidden states; see ``DraftModel.catch_up``."""
-        return self._model.catch_up(rows, _own(context), live)
+        """Score the ids that stand and have no keys yet, beside their hidden states; see ``DraftModel.catch_up``.
+
+        Raises:
+            ValueError: the head's logits are not of its vocabulary.
+        """
+        logits, head = self._model.catch_up(rows, _own(context), live), self._model.model
+        if logits.shape[-1] != head.vocab_size:
+            raise ValueError(
+                f"head is of type {type(head).__name__}, has vocab_size={head.vocab_size} and scores "
+                f"{logits.shape[-1]} ids: return a logit for each id, -inf for those that it never drafts"
+            )
+        return logits
 
     def advance(self, rows: IntArray, tokens: Tensor, live: IntArray) -> Tensor:
         """Score the token drafted last, beside the head's own feature; see ``DraftModel.advance``."""

@@ -43,9 +43,9 @@ def _check_layers(name: str, head: Head, oracle: Oracle) -> None:
     """Raise ValueError if an oracle cannot be the one that a head was loaded with; ``name`` is the source's."""
     there = declared(oracle, "hidden_layers")
     if max(head.layers) >= there:
-        gives = f"gives outputs of layers 0..{there - 1}" if there else "gives none"
+        gives = f"gives those of layers 0..{there - 1}: choose among these, or" if there else "gives none:"
         raise ValueError(
-            f"draft {name!r} reads the outputs of layers {head.layers}, and the oracle ({oracle.backend}) {gives}: "
+            f"draft {name!r} reads the outputs of layers {head.layers}, and the oracle ({oracle.backend}) {gives} "
             "decode with the oracle that the head was loaded with"
         )
     own, given = (_sizes(one) for one in (head.oracle, oracle))

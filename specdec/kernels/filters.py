@@ -131,8 +131,8 @@ def torch_probs(logits: Tensor, filters: FloatArray, there: Sequence[Tensor]) ->
 
     Args:
         logits: ``[R, M, V]``.
-        filters: ``[4, R]`` temperature, top_k, top_p, min_p.
-        there: four of ``[R]``, the same numbers beside the logits.
+        filters: ``[F, R]`` a row for each of FILTERS, in their order.
+        there: as many of ``[R]``, the same numbers beside the logits.
     """
     temperature, top_k, top_p, min_p = filters
     limits = torch.finfo(logits.dtype)

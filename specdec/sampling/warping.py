@@ -246,7 +246,7 @@ class BatchWarping:
         )
 
     def filters(self, temperature: float | None = None) -> FloatArray | None:
-        """Return ``[4, B]`` what compiled code makes laws by after ``adjustments``; None if it takes more than that."""
+        """Return ``[F, B]`` what compiled code makes laws by after ``adjustments``; None if it takes more than that."""
         params = self.params if temperature is None else self._at(temperature)
         return params.filters if params.sampling_rows.size == len(self.ids) and self.kernels.are_compiled else None
 

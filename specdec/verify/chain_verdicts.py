@@ -1,4 +1,4 @@
-"""What the rules for chains share: they refuse trees, compare ids at temperature 0, and draw on from a residual."""
+"""What rules for chains share: they refuse trees, compare ids, draw on from a residual; the verdict of ``Standard``."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import Draft, Verdict
-from specdec.laws import Laws, residual, where
+from specdec.laws import Laws, has_residual, residual, where
 
 
 def refuse_tree(name: str, draft: Draft) -> None:
@@ -48,3 +48,29 @@ def next_law_of(draft: Draft, target: Laws, weights: Tensor | None = None) -> Ca
         return left if on_host and not bool(at_leaf.any()) else where(at_leaf, at_stop, left)
 
     return next_law
+
+
+def standard(draft: Draft, target: Laws) -> Verdict:
+    """Return the verdict of ``Standard`` on chains ``[B, N]``, from the target's laws ``[B, N+1]``.
+
+    Cost: that of ``Standard``. Rules that change what is accepted, or how many tokens, build on it.
+    """
+    width = draft.width
+    if target.all_points and draft.laws is None:
+        return compare_ids(draft, target)
+    accept = torch.where(draft.is_verified, _acceptance(draft, target[:, :width]), 0.0)
+    reached = torch.constant_pad_nd(accept.cumprod(1), (1, 0), 1.0)
+    stop_probs = reached * (1 - torch.constant_pad_nd(accept, (0, 1)))
+    return Verdict(Laws.from_probs(stop_probs), width + 1, next_law_of(draft, target))
+
+
+def _acceptance(draft: Draft, target: Laws) -> Tensor:
+    """Return ``[B, N]`` float64, the probability that each token stands once it is reached."""
+    p, drawn_from = target.probs_of(draft.tokens), draft.laws
+    if drawn_from is None:  # q is 1, and nothing is left beside a token of probability 1
+        return p.clamp(max=1)
+    q = drawn_from.probs_of(draft.tokens)
+    ratio = (p / q.clamp(min=torch.finfo(q.dtype).tiny)).clamp(max=1)
+    if target.all_points:
+        return ratio
+    return torch.where(has_residual(target, drawn_from) | p.isnan() | (target.index < 0), ratio, 1.0)

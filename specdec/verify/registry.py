@@ -1,4 +1,4 @@
-"""The registry of rules: a new one is a file beside this one and one entry in ``RULES``."""
+"""The registry of rules, ``RULES``: a new one is a file beside this one, an entry of ``_ALL`` and an export."""
 
 from specdec.contracts import VerificationRule
 from specdec.verify.block import BlockVerification

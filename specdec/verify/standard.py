@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from specdec.contracts import Draft, NativeJudge, Rule, Verdict
-from specdec.laws import Laws, as_laws, has_residual
-from specdec.verify.chain_verdicts import compare_ids, next_law_of, refuse_tree
+from specdec.laws import Laws, as_laws
+from specdec.verify.chain_verdicts import refuse_tree, standard
 
 
 @dataclass(frozen=True)
@@ -33,22 +32,4 @@ class Standard(Rule):
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
         """Return the law of the decision on drafts ``[B, N]``, from target laws ``[B, N+1]``."""
         refuse_tree(self.name, draft)
-        target, width = as_laws(target_laws), draft.width
-        if target.all_points and draft.laws is None:
-            return compare_ids(draft, target)
-        accept = torch.where(draft.is_verified, _acceptance(draft, target[:, :width]), 0.0)
-        reached = torch.constant_pad_nd(accept.cumprod(1), (1, 0), 1.0)
-        stop_probs = reached * (1 - torch.constant_pad_nd(accept, (0, 1)))
-        return Verdict(Laws.from_probs(stop_probs), width + 1, next_law_of(draft, target))
-
-
-def _acceptance(draft: Draft, target: Laws) -> Tensor:
-    """Return ``[B, N]`` float64, the probability that each token stands once it is reached."""
-    p, drawn_from = target.probs_of(draft.tokens), draft.laws
-    if drawn_from is None:  # q is 1, and nothing is left beside a token of probability 1
-        return p.clamp(max=1)
-    q = drawn_from.probs_of(draft.tokens)
-    ratio = (p / q.clamp(min=torch.finfo(q.dtype).tiny)).clamp(max=1)
-    if target.all_points:
-        return ratio
-    return torch.where(has_residual(target, drawn_from) | p.isnan() | (target.index < 0), ratio, 1.0)
+        return standard(draft, as_laws(target_laws))

@@ -9,7 +9,8 @@ import torch
 import drafts
 import oracles
 from oracles.factory.training.head_losses import LOSSES
-from specdec import Paths
+from specdec import Paths, SpeculativeDecoder
+from specdec.contracts import Scores
 from specdec.exactness import check_draft
 from tests.support.eagle3_heads import Layout, write_head
 from tests.support.models import tiny_transformer
@@ -62,3 +63,17 @@ def test_its_own_head_conforms(names, shape):
     head = names["OneLayer"](oracle, 1)
     source = drafts.Eagle3(head, 2) if shape is None else drafts.Eagle3(head, tree=shape)
     check_draft(source, oracle, max_new_tokens=12)
+
+
+def test_a_head_that_lacks_a_part_or_scores_another_vocabulary_is_refused(names):
+    oracle = tiny_transformer()
+    head = names["OneLayer"](oracle, 1)
+    del head.max_context
+    with pytest.raises(ValueError, match="of type OneLayer and lacks max_context:"):
+        drafts.Eagle3(head)
+    narrow = names["OneLayer"](oracle, 1)
+    score = narrow.score
+    narrow.score = lambda *given: Scores(logits if (logits := score(*given).logits) is None else logits[..., 1:])
+    sizes = f"vocab_size={oracle.vocab_size} and scores {oracle.vocab_size - 1} ids: return a logit for each id"
+    with pytest.raises(ValueError, match=sizes):
+        SpeculativeDecoder(oracle, drafts.Eagle3(narrow)).generate([[1, 2, 3]], 4)

@@ -116,7 +116,8 @@ def test_siblings_do_not_import_each_other(folder, shared):
             continue
         others = set(siblings) - {name}
         found = {i for i in imported_by(path) if i == package or any(i == o or i.startswith(f"{o}.") for o in others)}
-        assert not found, f"{path.relative_to(ROOT)} imports {found}"
+        way_out = "share through chain_verdicts.py or tree_verdicts.py" if shared else "share through specdec.drafting"
+        assert not found, f"{path.relative_to(ROOT)} imports {found}: files of {folder} stand alone; {way_out}"
 
 
 # They take their steps from ``test_walks`` and ``test_judging`` still.

@@ -11,7 +11,7 @@ from oracles.tabular import TabularLM
 from specdec import Kary, Laws, NativeJudge, Rule, SamplingParams, SpeculativeDecoder, Verdict
 from specdec.contracts import Draft
 from specdec.laws import as_laws
-from specdec.verify import RULES, MultiDraft, SampleAndMatch, Standard, multi_draft, sample_and_match, standard
+from specdec.verify import RULES, MultiDraft, SampleAndMatch, Standard, chain_verdicts, multi_draft, sample_and_match
 from specdec.verify.native_judge import JudgeDiffers, confirm_judge
 from tests.support.backends import needed_kernels
 
@@ -73,7 +73,12 @@ def test_a_rule_that_is_edited_in_place_runs(source, rule, temperature, monkeypa
 @pytest.mark.parametrize(
     ("rule", "place", "helper", "wrong"),
     [
-        (Standard(), standard, "_acceptance", lambda draft, _: torch.ones(draft.tokens.shape, dtype=torch.float64)),
+        (
+            Standard(),
+            chain_verdicts,
+            "_acceptance",
+            lambda draft, _: torch.ones(draft.tokens.shape, dtype=torch.float64),
+        ),
         (MultiDraft(), multi_draft, "match_ids", lambda draft, *_: draft.num_nodes),
         (SampleAndMatch(), sample_and_match, "_eligible", lambda draft: draft.is_verified & False),
     ],

@@ -10,27 +10,36 @@ from tests.support.rule_cases import CHAINS, TABLES, TOLERANCE, deviation
 
 
 def test_the_recipes_own_proof_holds():
-    run_recipe("rules.md", 2)["test_match_chain"]()
+    run_recipe("rules.md", 3)["test_match_chain"]()
 
 
+@pytest.mark.parametrize("name", ["MatchChain", "AtMost"])
 @pytest.mark.parametrize("shape", CHAINS.values(), ids=CHAINS)
-def test_the_recipes_rule_gives_the_targets_joint_law(shape: Shape):
-    rule = run_recipe("rules.md", 2)["MatchChain"]()
-    found = {name: deviation(rule, shape, tables) for name, tables in TABLES.items()}
+def test_the_recipes_rules_give_the_targets_joint_law(shape: Shape, name: str):
+    rule = run_recipe("rules.md", 3)[name]()
+    found = {table: deviation(rule, shape, tables) for table, tables in TABLES.items()}
     assert max(found.values()) < TOLERANCE, found
 
 
 def test_its_numbers_are_those_that_the_text_names():
     target = Laws.from_probs(torch.tensor([[[0.5, 0.2, 0.3], [0.1, 0.6, 0.3], [1 / 3] * 3]], dtype=torch.float64))
     draft = Draft(torch.tensor([[1, 2]]), torch.tensor([2]))
-    verdict = run_recipe("rules.md", 2)["MatchChain"]()(draft, target)
+    verdict = run_recipe("rules.md", 3)["MatchChain"]()(draft, target)
     assert verdict.stop_probs[0].tolist() == pytest.approx([0.8, 0.2 * 0.7, 0.2 * 0.3])
     assert verdict.next_law(torch.tensor([0])).dense()[0].tolist() == pytest.approx([0.625, 0, 0.375])
     assert verdict.next_law(torch.tensor([2])).dense()[0].tolist() == pytest.approx([1 / 3] * 3)
 
 
+def test_the_rule_built_on_another_stops_after_two_tokens_at_the_latest():
+    same = Laws.from_probs(torch.full((1, 4, 3), 1 / 3, dtype=torch.float64))
+    draft = Draft(torch.tensor([[0, 1, 2]]), torch.tensor([3]), laws=same[:, :3])
+    verdict = run_recipe("rules.md", 3)["AtMost"]()(draft, same)
+    assert verdict.stop_probs[0].tolist() == pytest.approx([0, 0, 1, 0])
+    assert verdict.next_law(torch.tensor([2])).dense()[0].tolist() == pytest.approx([1 / 3] * 3)
+
+
 def test_a_tree_is_refused_and_a_wrong_body_is_found():
-    names = run_recipe("rules.md", 2)
+    names = run_recipe("rules.md", 3)
     tree = Draft(torch.tensor([[1, 2]]), torch.tensor([2]), torch.tensor([[-1, -1]]))
     with pytest.raises(ValueError, match="use rule='sample_and_match'"):
         names["MatchChain"]()(tree, torch.full((1, 3, 3), 1 / 3))

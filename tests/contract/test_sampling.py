@@ -9,6 +9,7 @@ import torch
 from oracles import TabularLM
 from specdec import Draft, SamplingParams
 from specdec.grammars import make_grammars
+from specdec.kernels.compiled import NEUTRAL
 from specdec.sampling import BatchWarping, ParameterTable
 from tests.support.grammars import END, pieces_of
 from tests.support.warpings import warping_of
@@ -32,9 +33,12 @@ def test_the_default_is_greedy():
 
 
 def test_the_neutral_values_leave_the_models_own_law():
-    neutral = SamplingParams(1.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, {}, 0, False)
+    filters = {name: type(getattr(SamplingParams(), name))(value) for name, value in NEUTRAL.items()}
+    neutral = SamplingParams(
+        **filters, repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias={}, min_new_tokens=0
+    )
     torch.testing.assert_close(law_of(neutral), LOGITS[0, 0].softmax(-1), rtol=1e-14, atol=0)
-    assert neutral == SamplingParams(temperature=1.0)
+    assert neutral == SamplingParams(temperature=1.0), "laws.h and SamplingParams have the same neutral numbers"
 
 
 @pytest.mark.parametrize(
@@ -56,7 +60,7 @@ def test_values_at_the_border_leave_the_best_id(values):
 
 @pytest.mark.parametrize("field", dataclasses.fields(SamplingParams), ids=lambda field: field.name)
 def test_every_parameter_but_ignore_eos_changes_a_law(field):
-    other = {
+    others = {
         "temperature": 0.5,
         "top_k": 2,
         "top_p": 0.5,
@@ -70,7 +74,9 @@ def test_every_parameter_but_ignore_eos_changes_a_law(field):
         "json_schema": {"type": "integer"},
         "regex": "1[12]*",
         "grammar": 'start: "1" ("1" | "2")*',
-    }[field.name]
+    }
+    assert field.name in others, f"give {field.name} a value here that changes the law of LOGITS"
+    other = others[field.name]
     changed = not torch.equal(
         law_of(SamplingParams(**{"temperature": 1.0, field.name: other})), law_of(SamplingParams(temperature=1.0))
     )

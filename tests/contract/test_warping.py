@@ -1,5 +1,6 @@
 """Warping against plain numpy: every step, their order, ties, and penalties along the paths of trees."""
 
+import inspect
 import math
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec import Draft, SamplingParams
-from specdec.kernels import best_kernels
+from specdec.kernels import FILTERS, best_kernels
 from specdec.kernels.filters import filter_top_k, keep_top_p
 from specdec.sampling import ParameterTable, path_mask
 from tests.reference.warping import filtered, penalised
@@ -33,7 +34,7 @@ NO_DRAFT = drafted([[]])
 
 def wanted_law(logits, params, prompt, output, eos_ids=()):
     values = penalised(logits, prompt, output, eos_ids, **{name: getattr(params, name) for name in BEFORE})
-    return filtered(values, params.temperature, params.top_k, params.top_p, params.min_p)
+    return filtered(values, **{name: getattr(params, name) for name in FILTERS})
 
 
 def path_to(node, tokens, parents):
@@ -45,12 +46,15 @@ def path_to(node, tokens, parents):
     return path
 
 
+VALUES = {
+    "temperature": [0.0, 0.3, 1.0, 1.7],
+    "top_k": [0, 1, 2, 3, SIZE, 50],
+    "top_p": [0.21, 0.63, 0.97, 1.0],
+    "min_p": [0.0, 0.07, 0.41, 1.0],
+}
 params_strategy = st.builds(
     SamplingParams,
-    temperature=st.sampled_from([0.0, 0.3, 1.0, 1.7]),
-    top_k=st.sampled_from([0, 1, 2, 3, SIZE, 50]),
-    top_p=st.sampled_from([0.21, 0.63, 0.97, 1.0]),
-    min_p=st.sampled_from([0.0, 0.07, 0.41, 1.0]),
+    **{name: st.sampled_from(values) for name, values in VALUES.items()},
     repetition_penalty=st.sampled_from([1.0, 0.7, 1.9]),
     presence_penalty=st.sampled_from([0.0, 0.8, -0.6]),
     frequency_penalty=st.sampled_from([0.0, 0.5, -0.3]),
@@ -68,6 +72,12 @@ rows_strategy = st.lists(
     min_size=1,
     max_size=4,
 )
+
+
+def test_every_filter_is_drawn_here_and_has_its_reference():
+    assert set(VALUES) == set(FILTERS), "give each sampling parameter of laws.h a row in VALUES"
+    known = tuple(inspect.signature(filtered).parameters)[1:]
+    assert known == FILTERS, "filtered in tests/reference/warping.py takes the sampling parameters of laws.h in order"
 
 
 @settings(max_examples=150, deadline=None)

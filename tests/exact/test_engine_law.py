@@ -9,6 +9,7 @@ from drafts import SmallTransformer
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless, oracle_law, output_law, total_variation
+from specdec.kernels.compiled import FILTERS, NEUTRAL
 from tests.reference.tables import random_table, sequence_law
 from tests.support.models import tiny_transformer
 from tests.support.rule_cases import Lenient
@@ -44,6 +45,12 @@ SOURCES = {
     "trees": (RandomTrees(DRAFT, max_nodes=3), "sample_and_match"),
     "plain": (None, "standard"),
 }
+
+
+def test_every_filter_is_enumerated():
+    drawn = [params for params in SAMPLINGS.values() if params.temperature > 0]
+    asked = {name for params in drawn for name in FILTERS if getattr(params, name) != NEUTRAL[name]}
+    assert asked == set(FILTERS), "give each sampling parameter of laws.h a row in SAMPLINGS"
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)

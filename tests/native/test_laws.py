@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specdec import SamplingParams
 from specdec.drafting.certainty import confidence_of, entropy_of
-from specdec.kernels import REFERENCE, best_kernels, native
+from specdec.kernels import FILTERS, REFERENCE, best_kernels, native
 from specdec.kernels.compiled import NATIVE_DTYPES, NativeLaws, NativeUnavailable, laws_library
 from specdec.kernels.compiled import laws as native_laws
 from specdec.kernels.filters import torch_probs
@@ -334,10 +334,12 @@ def test_draws_from_laws_of_any_layout():
 
 def test_calls_that_cannot_be_are_refused():
     native, streams = NativeLaws(laws_library()), Keyed(seed_keys([1, 2]))
-    with pytest.raises(ValueError, match=r"Warp.filters has the shape \(4, 1\), not \(4, 2\)"):
-        native.laws(torch.zeros(2, 1, 3), np.zeros((4, 1)))
+    with pytest.raises(
+        ValueError, match=rf"Warp.filters has the shape \({len(FILTERS)}, 1\), not \({len(FILTERS)}, 2\)"
+    ):
+        native.laws(torch.zeros(2, 1, 3), np.zeros((len(FILTERS), 1)))
     with pytest.raises(ValueError, match=r"torch.bfloat16 is neither float32 nor float64"):
-        native.laws(torch.zeros(1, 1, 3, dtype=torch.bfloat16), np.zeros((4, 1)))
+        native.laws(torch.zeros(1, 1, 3, dtype=torch.bfloat16), np.zeros((len(FILTERS), 1)))
     with pytest.raises(ValueError, match=r"not torch.float16 on cpu"):
         native.entropies(torch.zeros(1, 3, dtype=torch.float16))
     beyond = Laws(torch.full((2, 3), 1 / 3), torch.tensor([0, 2]), torch.tensor([0, 0]))

@@ -12,7 +12,8 @@ from oracles.native import NativeTransformer
 from specdec import SamplingParams
 from specdec.contracts import ChainDraws, ChainKeys, Scores
 from specdec.drafting.certainty import confidence_of, entropy_of
-from specdec.kernels import best_kernels
+from specdec.kernels import FILTERS, best_kernels
+from specdec.kernels.compiled import NEUTRAL
 from specdec.laws import Laws
 from specdec.sampling import ParameterTable
 from specdec.sampling.randomness import Coupled, Keyed, seed_keys
@@ -251,7 +252,7 @@ def test_sampled_chains_draw_uniformly_where_logits_allow_no_law(special):
         model.lm_head.bias.fill_(special)
     native, one = NativeTransformer(model), np.ones(1, dtype=np.int64)
     call = torch.zeros(1, 1, dtype=torch.int64), torch.tensor([1]), native.new_cache(1, 8), np.array([0])
-    draws = ChainDraws(np.array([[1.0], [0.0], [1.0], [0.0]]), ChainKeys(False, one, one))
+    draws = ChainDraws(np.array([[NEUTRAL[name]] for name in FILTERS]), ChainKeys(False, one, one))
     _, peaks, laws = as_tensors(native.sampled_chains, *call, np.array([2]), draws)
     assert torch.equal(laws, torch.full((1, 2, 37), 1 / 37))
     assert torch.equal(peaks.nan_to_num(7.0), torch.full((1, 2), special).nan_to_num(7.0))
@@ -261,9 +262,9 @@ def test_chains_are_not_drawn_by_the_numbers_of_other_rows():
     model, one = NativeTransformer(small_model()), np.ones(1, dtype=np.int64)
     call = torch.zeros(1, 1, dtype=torch.int64), torch.tensor([1]), model.new_cache(1, 8), np.array([0]), np.array([2])
     for filters, keys in (
-        (np.ones((4, 2)), ChainKeys(True, one, one)),
-        (np.ones((4, 1)), ChainKeys(True, np.ones(2, dtype=np.int64), one)),
-        (np.ones((4, 1)), ChainKeys(True, one, np.ones(2, dtype=np.int64))),
+        (np.ones((len(FILTERS), 2)), ChainKeys(True, one, one)),
+        (np.ones((len(FILTERS), 1)), ChainKeys(True, np.ones(2, dtype=np.int64), one)),
+        (np.ones((len(FILTERS), 1)), ChainKeys(True, one, np.ones(2, dtype=np.int64))),
     ):
         with pytest.raises(ValueError, match="chains of 1 rows"):
             as_tensors(model.sampled_chains, *call, ChainDraws(filters, keys))

@@ -11,6 +11,7 @@ from specdec.contracts import Budget, ChainKeys, Context, TreeDraws, TreePlan
 from specdec.drafting.levels import top_ids
 from specdec.drafting.shapes import Kary, Paths
 from specdec.exactness.findings import Recorder
+from specdec.kernels import FILTERS
 from specdec.sampling import BatchWarping, ParameterTable
 from specdec.sampling.randomness import Coupled, Keyed, seed_keys
 from tests.support.backends import laws_by, needed_native
@@ -173,9 +174,9 @@ def test_trees_are_not_drawn_by_the_numbers_of_other_rows():
     one, plan = np.ones(1, dtype=np.int64), TreePlan(np.array([-1, -1]))
     call = torch.zeros(1, 1, dtype=torch.int64), torch.tensor([1]), DRAFT.new_cache(1, 8), np.array([0]), plan, one * 2
     for draws in (
-        TreeDraws(np.ones((4, 2)), None),
-        TreeDraws(np.ones((4, 1)), ChainKeys(True, np.ones(2, dtype=np.int64), one)),
-        TreeDraws(np.ones((4, 1)), ChainKeys(True, one, np.ones(2, dtype=np.int64))),
+        TreeDraws(np.ones((len(FILTERS), 2)), None),
+        TreeDraws(np.ones((len(FILTERS), 1)), ChainKeys(True, np.ones(2, dtype=np.int64), one)),
+        TreeDraws(np.ones((len(FILTERS), 1)), ChainKeys(True, one, np.ones(2, dtype=np.int64))),
     ):
         with pytest.raises(ValueError, match="trees of 1 rows"):
             as_tensors(DRAFT.trees, *call, draws)

@@ -1,5 +1,6 @@
 """The law of an output under a grammar, prefix by prefix: a matcher that has read nothing before, a mask, a sum."""
 
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from llguidance import LLMatcher, LLTokenizer
 from tests.reference.tables import Floats, law_after
 from tests.reference.warping import filtered, penalised
 
-FILTERS = ("temperature", "top_k", "top_p", "min_p")
+FILTERS = tuple(inspect.signature(filtered).parameters)[1:]
 
 
 def mask_after(tokenizer: LLTokenizer, grammar: str, output: Sequence[int]) -> tuple[list[bool], bool]:

@@ -25,7 +25,7 @@ from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.features import eager_reader, served_reader
 from oracles.factory.training.head_distillation import HeadDistillation, Lesson, calibration_error
 from oracles.factory.training.head_export import describe_eagle3, new_eagle3, usual_outputs
-from oracles.factory.training.head_losses import DSPARK_LOSS, Said, bce, ce, kl, mix, read_mixture, tv
+from oracles.factory.training.head_losses import DSPARK_LOSS, LOSSES, Said, bce, ce, kl, mix, read_mixture, tv
 from oracles.factory.training.head_text import HeadText, dialogues, own_text
 from oracles.factory.training.loop import LOG_FILE, STATE_FILE, Options, Trainer, run
 from oracles.factory.training.medusa_distillation import MedusaDistillation
@@ -119,6 +119,13 @@ def test_mixtures_are_sums_of_what_they_name() -> None:
             read_mixture(wrong)
     with pytest.raises(ValueError, match="loss 'bce' is of a head that tells confidences"):
         bce(replace(said, believed=None))
+
+
+def test_a_loss_of_ones_own_may_have_any_name_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LOSSES, "top_1_hinge", kl)
+    assert read_mixture("0.5*top_1_hinge+tv") == {"top_1_hinge": 0.5, "tv": 1.0}
+    with pytest.raises(ValueError, match="loss is '1_hinge'"):
+        read_mixture("1_hinge")
 
 
 def test_the_calibration_error_is_the_gap_of_bins() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_FACTOR = re.compile(r"(?:([0-9]*\.?[0-9]+)\*)?([a-z]+)")
+_FACTOR = re.compile(r"(?:([0-9]*\.?[0-9]+)\*)?([a-z_][a-z0-9_]*)")
 # Chances are kept this far from 0 and 1 before their logarithm is taken.
 _SURE = 1e-6
 

@@ -10,7 +10,7 @@
 
 namespace specdec {
 
-// How a row is sampled; these numbers change nothing. Python names its lists by these fields.
+// How a row is sampled; these numbers change nothing. Python names its lists by these fields. A new one comes last.
 struct Sampling {
     double temperature = 1;
     double top_k = 0;
