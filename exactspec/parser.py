@@ -67,7 +67,9 @@ class Parser(argparse.ArgumentParser):
         plain = None if description is None else description.replace("``", "")
         super().__init__(description=plain, **ours | options)
         self._folded: dict[str, Any] = {}
-        self._help = self.add_argument("-h", "--help", action=_Help, nargs=0, help="show this help message and exit")
+        self._help = _Help(["-h", "--help"], argparse.SUPPRESS, nargs=0, help="show this help message and exit")
+        self._help.default = argparse.SUPPRESS
+        self._add_action(self._help)
 
     def add_folded_group(self, name: str) -> Any:
         """Return a group of options, as ``add_argument_group`` does, that the help names and does not print."""

@@ -335,9 +335,6 @@ def replayed() -> Differences:
     return differences(found, expected | {f"other {name}": "no" for name in others})
 
 
-STATISTICS = (questions, policies, answers, vocabularies, judged, recorded, stored_file, replayed)
-
-
 class _Remembering:
     """A decoder whose second turns hold 120 and 80 tokens; if it shares, 60 and 30 of them are known."""
 
@@ -380,6 +377,7 @@ def remembered() -> Differences:
     return differences(found, expected)
 
 
+STATISTICS = (questions, policies, answers, vocabularies, judged, recorded, stored_file, replayed, remembered)
 MUTANTS = [
     LineMutant(*row)
     for row in (

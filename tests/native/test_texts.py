@@ -252,7 +252,7 @@ def test_a_drafting_model_knows_what_it_caught_up_with():
     for end in (6, 9):
         ends = end + np.array([0, 2, 1])
         context = SimpleNamespace(ids=IDS, num_committed=ends, warping=warping)
-        model.follow(ROWS, context, watch, None)
+        model.follow(ROWS, context, np.ones(3, np.int64), watch, None)
         assert np.array_equal(model.cache.lengths[ROWS], ends)
     other = IDS[:, 4:9].copy()
     other[0, 4], other[1, 2] = (other[0, 4] + 1) % VOCAB, (other[1, 2] + 1) % VOCAB
