@@ -43,12 +43,14 @@ FILES: Mapping[str, Mapping[str, str]] = {
     "spec-bench.md": {
         "Spec-Bench, greedy": f"{_SPEC_BENCH} {_THREE}",
         "Spec-Bench, T = 1": f"{_SPEC_BENCH} --per-category 4 {_REJECTION} --seeds 0 1 2 {_THREE}",
+        "Second turns": (
+            f"python -m experiments.second_turns --arithmetic int8 --draft smol-draft --prompts {QUESTIONS} --num-prompts 20"
+        ),
     },
     "every-strategy.md": {
         "Every strategy, greedy": f"{_SPEC_BENCH} --per-category 1",
         "Every strategy, T = 1": f"{_SPEC_BENCH} --per-category 1 {_REJECTION}",
         "Every strategy, batch 8": f"{_CONVERSATIONS} --batch-size 8",
-        "Every strategy, batch 8, T = 1": f"{_CONVERSATIONS} --batch-size 8 {_REJECTION}",
     },
     "passes.md": {
         "Passes": "python -m experiments.bench.oracle --shapes 10m",
