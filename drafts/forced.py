@@ -102,4 +102,6 @@ class _Session(MemorylessSession):
         for b, (row, chain, new) in enumerate(zip(rows.tolist(), chains, new_ids.tolist(), strict=True)):
             agrees = [one == other for one, other in zip(chain, new, strict=False)]
             stood = agrees.index(False) if False in agrees else len(agrees)
-            self._logits[row] = scores.logits[b, stood].clone()
+            # An id of a chain that a budget has dropped may come all the same: nothing was scored after it.
+            accepted = min(stood, sum(one >= 0 for one in new) - 1)
+            self._logits[row] = scores.logits[b, accepted].clone()

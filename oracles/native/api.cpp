@@ -145,7 +145,7 @@ EXPORT int64_t specdec_block_chains(const Model* model, const Cache* cache, cons
     if (!fits(*model, *call, follow->adjustments)) return BAD_ADJUSTMENT;
     if (const int64_t answer = take_in(*cache, *call); answer != FINE) return answer;
     const int64_t batch = call->batch, vocabulary = model->vocabulary;
-    const std::unique_ptr<float[]> stream(new float[size_t(batch * blocks->size * model->hidden)]);
+    const std::unique_ptr<float[]> stream(new float[size_t(batch * blocks->size * model->hidden)]());
     const std::unique_ptr<float[]> laws(new float[size_t(batch * blocks->depth * vocabulary)]);
     const std::unique_ptr<float[]> logits(new float[size_t(batch * vocabulary)]);
     const auto takes = [=](int64_t b) { return follow->limits[b] > 0; };

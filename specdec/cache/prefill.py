@@ -1,6 +1,6 @@
 """Prefill: prompts without their last token go into the cache, in chunks, with logits only if they are wanted."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from torch import Tensor
@@ -35,7 +35,8 @@ def prefill(
     Returns:
         The scores asked for (None if nothing was asked for), and the number of passes.
 
-    Cost: ceil(L / 128) passes of at most 128 tokens a row.
+    Cost: ceil(L / 128) passes of at most 128 tokens a row; more if rows that hold much already lack the room to be
+        padded to the width of others.
     """
     rests = [prompt[start:-1] for prompt, start in zip(prompts, cache.lengths[rows].tolist(), strict=True)]
     lengths = np.array([len(rest) for rest in rests], dtype=np.int64)
@@ -47,13 +48,25 @@ def prefill(
     calls = 0
     for start in range(0, ids.shape[1], CHUNK):
         counts = np.clip(lengths - start, 0, CHUNK)
-        live = np.arange(len(rows)) if wanted else np.flatnonzero(counts)
-        chunk, nodes = _placed(oracle, ids[live, start : start + CHUNK], np.maximum(counts[live], 1))
-        scores = oracle.score(chunk, None, nodes, cache, rows[live], want, hidden)  # type: ignore[arg-type]
-        cache.commit(rows[live], None, counts[live])
-        collected.append(scores)
-        calls += 1
+        room = cache.capacity - cache.lengths[rows]
+        for live in [np.arange(len(rows))] if wanted else _passes(counts, room):
+            some = counts[live]
+            chunk, nodes = _placed(oracle, ids[live, start : start + int(some.max())], np.maximum(some, 1))
+            scores = oracle.score(chunk, None, nodes, cache, rows[live], want, hidden)  # type: ignore[arg-type]
+            cache.commit(rows[live], None, some)
+            collected.append(scores)
+            calls += 1
     return (Scores.concat(collected) if wanted and collected else None), calls
+
+
+def _passes(counts: IntArray, room: IntArray) -> Iterator[IntArray]:
+    """Yield who reads ``counts`` ``[B]`` tokens in each pass: those left that have ``room`` ``[B]`` for the most."""
+    left = np.flatnonzero(counts)
+    while left.size:
+        # Who has no room for its own tokens is told so by the pass.
+        fits = np.maximum(room, counts)[left] >= counts[left].max()
+        yield left[fits]
+        left = left[~fits]
 
 
 def _placed(oracle: Oracle, *values: IntArray) -> list[Tensor]:

@@ -118,9 +118,10 @@ class DraftSession(Protocol):
         """Learn what stands: the first ``keep[b]`` ids of the row, then ``new_ids[b]`` (``[B, M]``, -1 = padding).
 
         ``keep`` may be shorter than what the session has seen, by any amount. ``scores`` are those of the nodes drafted
-        last, root first (of the root alone if the session was not asked for a draft); None if the model that is
-        drafted for has not scored them since. The root is the id before ``new_ids[:, 0]``; a source that reads hidden
-        layers is told in ``scores.path`` after which node each new id came.
+        last, root first (of the root alone if the session was not asked for a draft; of a chain without its end if a
+        shared budget has dropped that); None if the model that is drafted for has not scored them since. The root is
+        the id before ``new_ids[:, 0]``; a source that reads hidden layers is told in ``scores.path`` after which node
+        each new id came.
         """
         return
 

@@ -197,8 +197,11 @@ class CombinationSession(DraftSession):
 def _of_nodes(scores: Scores, nodes: IntArray) -> Scores:
     """Return the scores of a member's nodes ``[B, K]``, and after them those of the path, if it reads hidden layers.
 
-    Other members may have drafted what stands: their nodes are none of its own.
+    Other members may have drafted what stands: their nodes are none of its own. Of chains a shared budget may have
+    dropped the ends: nodes beyond those that were scored cannot stand, and any scores are told of them.
     """
+    given = (scores.logits, *scores.hidden, *(scores.likeliest or ()))
+    nodes = np.minimum(nodes, next(values.shape[1] for values in given if values is not None) - 1)
     if scores.path is None:
         return scores.gather(nodes)
     path = np.tile(nodes.shape[1] + np.arange(scores.path.shape[1]), (len(nodes), 1))

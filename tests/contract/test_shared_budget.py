@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from drafts import EarlyExit, Lookahead, PromptLookup, SmallTransformer
+from drafts import BlockDrafter, Cascade, Eagle3, EarlyExit, Forced, Lookahead, PromptLookup, SmallTransformer
 from oracles import TabularLM
 from specdec import Calibration, CostBudget, Draft, Kary, Laws, Needs, SamplingParams, SharedBudget, SpeculativeDecoder
 from specdec.engine.shared_budget import cut
 from specdec.theory import WidthCurve
 from tests.reference.tables import random_table
+from tests.support.eagle3_heads import tiny_eagle3
+from tests.support.grammars import LISTS, WORDS
+from tests.support.head_folders import tiny_block
 from tests.support.models import tiny_transformer
 from tests.support.sources import Chains, RandomTrees
 
@@ -101,6 +104,36 @@ def test_deterministic_trees_are_cut_and_greedy_and_coupled_tokens_stay(rule):
     for max_nodes in (1, 5, 30):
         decoder = SpeculativeDecoder(oracle, source, rule, budget=SharedBudget(max_nodes))
         assert decoder.generate(PROMPTS, 20, sampling).tokens == wanted
+
+
+FORCED = {
+    "alone": lambda: Forced(3, max_ids=3),
+    "in a cascade": lambda: Cascade([Forced(3, max_ids=3), PromptLookup(2)]),
+}
+
+
+@pytest.mark.parametrize("case", [WORDS, LISTS], ids=["words", "lists"])
+@pytest.mark.parametrize("make", FORCED.values(), ids=FORCED)
+def test_a_source_that_reads_scores_is_told_of_none_that_were_dropped(make, case):
+    """Ids whose nodes were dropped come all the same where the source guessed right: nothing was scored after them."""
+    for sampling in (case.sampling(), case.sampling(temperature=0.0)):
+        wanted = SpeculativeDecoder(case.oracle(), None, "coupled").generate([[0, 1], [1], [0]], 12, sampling).tokens
+        for max_nodes in (0, 1, 2, 9):
+            decoder = SpeculativeDecoder(case.oracle(), make(), "coupled", budget=SharedBudget(max_nodes))
+            assert decoder.generate([[0, 1], [1], [0]], 12, sampling).tokens == wanted
+
+
+@pytest.mark.parametrize("max_nodes", [0, 1, 4])
+def test_heads_in_a_cascade_read_what_stands_whatever_was_dropped(max_nodes):
+    oracle = tiny_transformer(num_layers=3)
+    wanted = SpeculativeDecoder(oracle, None, "coupled").generate(PROMPTS, 20, PLAIN).tokens
+    for head in (Eagle3(tiny_eagle3(oracle), 3), BlockDrafter(tiny_block(oracle, "dspark"), 3)):
+        source = Cascade([PromptLookup(3, min_ngram=2), head])
+        result = SpeculativeDecoder(oracle, source, "coupled", budget=SharedBudget(max_nodes)).generate(
+            PROMPTS, 20, PLAIN
+        )
+        assert result.tokens == wanted
+        assert result.stats.num_drafted or not max_nodes
 
 
 @pytest.mark.parametrize("max_nodes", [0, 1, 5])

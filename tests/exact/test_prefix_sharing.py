@@ -189,6 +189,21 @@ def test_a_memory_grows_with_the_runs_and_keeps_what_it_knows():
     assert run_both(decoders, [TEXT[:20], *OTHERS], 2).num_prefix_tokens == 16 + 4 * 48
 
 
+@pytest.mark.parametrize("make", [lambda models: None, *DRAFTS.values()], ids=["plain", *DRAFTS])
+@pytest.mark.parametrize("models", [EAGER, NATIVE], ids=["eager", "native"])
+def test_a_row_that_holds_much_is_not_padded_beyond_its_room(make, models):
+    """Beside 100 known ids stand 16 slots for 2 more tokens, and the other prompt has 90 ids to be read."""
+    shared, alone = (
+        SpeculativeDecoder(models.layered, make(models), "coupled", prefix_sharing=s) for s in (True, False)
+    )
+    shared.generate([TEXT[:100]], 2)
+    prompts = [TEXT[:101], TEXT[100:190], TEXT[:99]]
+    result = shared.generate(prompts, 2, WARM)
+    assert result.tokens == alone.generate(prompts, 2, WARM).tokens
+    assert result.stats.num_prefix_tokens == 96 + 96
+    assert result.stats.prefill_calls == 2
+
+
 def test_other_weights_are_not_taken_for_the_same():
     model = tiny_transformer(6, **SHAPE)
     decoders = pair(model, lambda: drafts.PromptLookup(3))
