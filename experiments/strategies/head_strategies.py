@@ -34,7 +34,10 @@ def build(name: str, source: Callable[..., DraftSource], settings: Settings, ora
     if settings["shape"] is not None:
         shape = shape_of(settings["shape"])
         given = {"tree": shape, "temperature": None if shape.num_kept is None else 0.0}
-    return source(head, **given)
+    try:
+        return source(head, **given)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 def _strategy(name: str, source: Callable[..., DraftSource], kind: str, *options: Option) -> Strategy:
@@ -52,7 +55,7 @@ _WEIGHTS = Option("head-weights", None, one_of(*get_args(WeightType)), "type of 
 _LAYERS = Option(
     "aux-layers", None, one_of("inputs", "outputs"), "what the config's layers mean (what its format says)"
 )
-_CHECK = Option("check-layers", False, yes_or_no, "try the neighbouring layers too, and warn: yes or no (no)")
+_CHECK = Option("check-layers", False, yes_or_no, "try the neighbouring layers too, and warn: yes or no")
 
 EAGLE3 = _strategy("eagle3", drafts.Eagle3, "EAGLE-3 head", depth(5), _WEIGHTS, _LAYERS, _CHECK)
 BLOCK_DRAFTER = _strategy("block_drafter", drafts.BlockDrafter, "DFlash or DSpark head", _ALL, _WEIGHTS, _LAYERS)

@@ -23,7 +23,8 @@ class Share:
             process.
 
     Raises:
-        ValueError: key heads or blocks cannot be shared by so many; the model is a draft with a vocabulary of its own.
+        ValueError: key heads or blocks cannot be shared by so many; no such number of blocks; the model is a draft
+            with a vocabulary of its own.
     """
 
     whole: TransformerConfig
@@ -32,28 +33,23 @@ class Share:
     num_blocks: int | None
 
     def __post_init__(self) -> None:
-        if self.num_blocks is not None and self.num_blocks < 1:
-            raise ValueError(f"num_blocks is {self.num_blocks}; give at least 1")
         if self.whole.draft_vocab_size is not None:
             raise ValueError("a model that writes a draft vocabulary is small: load it whole, by oracles.load")
-        if not self._can_share(self.count):
-            raise ValueError(
-                f"{self.count} processes cannot share {self.whole.kv_heads} key heads{self._blocks_in_words()}: start "
-                f"{' or '.join(map(str, self._possible()))} of them (torchrun --nproc-per-node)"
-                + ("" if self.num_blocks is None else ", or choose other num_blocks or sums='reduced'")
-            )
-
-    def _can_share(self, count: int) -> bool:
+        narrowest = min(self.attended, self.whole.intermediate_size)
+        if self.num_blocks is not None and self.num_blocks not in range(1, narrowest + 1):
+            raise ValueError(f"num_blocks is {self.num_blocks}; give 1 to {narrowest}, the inputs of the narrowest sum")
         heads = self.whole.kv_heads
-        in_blocks = self.num_blocks is None or self.num_blocks % count == 0
-        return in_blocks and (count % heads == 0 or heads % count == 0)
-
-    def _blocks_in_words(self) -> str:
-        return "" if self.num_blocks is None else f" and num_blocks={self.num_blocks}"
-
-    def _possible(self) -> list[int]:
-        """Return numbers of processes that can share the model, up to 8 and its key heads."""
-        return [count for count in range(1, max(8, self.whole.kv_heads) + 1) if self._can_share(count)]
+        if self.count % heads and heads % self.count:
+            possible = [count for count in range(1, max(8, heads) + 1) if not (count % heads and heads % count)]
+            raise ValueError(
+                f"{self.count} processes cannot share {heads} key heads: start {' or '.join(map(str, possible))} of "
+                "them (torchrun --nproc-per-node)"
+            )
+        if self.num_blocks is not None and self.num_blocks % self.count:
+            raise ValueError(
+                f"{self.count} processes cannot share num_blocks={self.num_blocks} of every sum: give a multiple of "
+                f"{self.count}, or sums='reduced'"
+            )
 
     @property
     def config(self) -> TransformerConfig:

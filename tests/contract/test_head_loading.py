@@ -274,3 +274,9 @@ def test_the_command_says_what_a_head_of_another_kind_is_for(tmp_path):
     settings = {"head": folder, "aux_layers": None, "check_layers": False, "head_weights": None, "weights": None}
     with pytest.raises(ValueError, match=r"of another kind: it is for medusa"):
         head_strategies.EAGLE3.build(settings, tiny_transformer())
+
+
+def test_the_command_names_the_strategy_whose_head_has_fewer_laws(tmp_path):
+    settings = {"head": medusa_folder(tmp_path, layout="original").path, "num_draft_tokens": 99, "shape": None}
+    with pytest.raises(ValueError, match=r"^medusa: drafts of 99 tokens are asked for"):
+        head_strategies.MEDUSA.build(settings, tiny_transformer())

@@ -39,6 +39,7 @@ def twins(patches: str, kills: Mapping[str, Any]) -> list[Twin]:
         pitfall, name, file, kill = re.fullmatch(r"(\w+) (.+) \((\S+), (\w+)\)", head).groups()
         line, wrong = ("\n".join(re.findall(rf"^[{sign}] (.*)$", body, re.MULTILINE)) for sign in "-+")
         found.append(Twin(pitfall, name, file, line, wrong, kills[kill]))
+    assert len(found) == len(re.findall(r"^(?![-+] ).+", patches, re.MULTILINE)), "a head without a line is no twin"
     return found
 
 

@@ -55,12 +55,14 @@ def test_all_others_end_and_name_the_process_that_is_gone(way: str, count: int, 
     ("options", "message"),
     [
         ({"sums": "tree"}, "sums is 'tree'; choose one of 'blocks', 'reduced'"),
-        ({"num_blocks": 0}, "num_blocks is 0; give at least 1"),
+        ({"num_blocks": 0}, "num_blocks is 0; give 1 to [0-9]+, the inputs of the narrowest sum"),
+        ({"num_blocks": 2.5}, "num_blocks is 2.5; give 1 to"),
+        ({"num_blocks": 10**6}, "num_blocks is 1000000; give 1 to"),
         ({"timeout": 0.0}, "timeout is 0.0; give seconds, more than 0"),
         ({"max_context": 0}, "max_context is 0; give at least 1"),
         ({"dtype": "int8"}, "dtype is 'int8'; choose one of"),
     ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+    ids=lambda value: "-".join(f"{name} {given}" for name, given in value.items()) if isinstance(value, dict) else "",
 )
 def test_bad_arguments_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -76,9 +78,10 @@ def config(**sizes: Any) -> oracles.TransformerConfig:
 @pytest.mark.parametrize(
     ("sizes", "count", "num_blocks", "message"),
     [
-        ((6, 2), 3, 4, "3 processes cannot share 2 key heads and num_blocks=4: start 1 or 2 or 4 of them"),
-        ((9, 3), 2, 4, "2 processes cannot share 3 key heads and num_blocks=4: start 1 of them .* sums='reduced'"),
+        ((6, 2), 3, 4, r"3 processes cannot share 2 key heads: start 1 or 2 or 4 or 6 or 8 of them \(torchrun"),
+        ((9, 3), 2, 4, r"2 processes cannot share 3 key heads: start 1 or 3 or 6 of them \(torchrun"),
         ((9, 3), 2, None, r"2 processes cannot share 3 key heads: start 1 or 3 or 6 of them \(torchrun"),
+        ((9, 3), 3, 4, "3 processes cannot share num_blocks=4 of every sum: give a multiple of 3, or sums='reduced'"),
     ],
 )
 def test_what_does_not_divide_is_refused(sizes: tuple[int, int], count: int, num_blocks: Any, message: str) -> None:

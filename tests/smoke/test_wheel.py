@@ -16,6 +16,7 @@ import pytest
 from specdec.kernels.compiled.build_cache import lock
 
 ROOT = Path(__file__).parents[2]
+EMBEDDED = ROOT / "oracles" / "embedded"
 PACKAGES = ("exactspec", "specdec", "drafts", "oracles", "experiments")
 SHIPPED = (*PACKAGES, "setup.cfg", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
 # What a user of the package, of the command and of a script does, each part printed behind a mark.
@@ -107,7 +108,8 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel):
         for kind in ("py", "cpp", "h", "jsonl", "js", "css", "html")
         for p in (ROOT / top).rglob(f"*.{kind}")
     }
-    assert sources <= set(names)
+    embedded = {str(p.relative_to(ROOT)) for p in EMBEDDED.rglob("*") if p.suffix in (".json", ".safetensors", ".xz")}
+    assert sources | embedded <= set(names)
     assert {f"{package}/py.typed" for package in PACKAGES} | {"specdec/drafts.pyi", "specdec/oracles.pyi"} <= set(names)
 
 
