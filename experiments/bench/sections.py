@@ -44,7 +44,8 @@ FILES: Mapping[str, Mapping[str, str]] = {
         "Spec-Bench, greedy": f"{_SPEC_BENCH} {_THREE}",
         "Spec-Bench, T = 1": f"{_SPEC_BENCH} --per-category 4 {_REJECTION} --seeds 0 1 2 {_THREE}",
         "Second turns": (
-            f"python -m experiments.second_turns --arithmetic int8 --draft smol-draft --prompts {QUESTIONS} --num-prompts 20"
+            "python -m experiments.second_turns --arithmetic int8 --draft smol-draft "
+            f"--prompts {QUESTIONS} --num-prompts 20"
         ),
     },
     "every-strategy.md": {
