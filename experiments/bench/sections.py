@@ -52,6 +52,7 @@ FILES: Mapping[str, Mapping[str, str]] = {
         "Every strategy, greedy": f"{_SPEC_BENCH} --per-category 1",
         "Every strategy, T = 1": f"{_SPEC_BENCH} --per-category 1 {_REJECTION}",
         "Every strategy, batch 8": f"{_CONVERSATIONS} --batch-size 8",
+        "Every strategy, batch 8, T = 1": f"{_CONVERSATIONS} --batch-size 8 {_REJECTION}",
     },
     "passes.md": {
         "Passes": "python -m experiments.bench.oracle --shapes 10m",
