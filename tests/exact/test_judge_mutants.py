@@ -15,6 +15,7 @@ pytestmark = pytest.mark.long
 
 # The law that a mutant tells is the law that it draws from, and it is not the target's.
 OF_LAWS = twins(
+    LAWS,
     """
 11 the last child's residual is not left (verdicts.h, law_with_a_sampled_model)
 - return left_.law();
@@ -66,6 +67,7 @@ OF_LAWS = twins(
 )
 # A mutant draws from another law than it tells, or otherwise, or the law that it tells is none.
 OF_DRAWS = twins(
+    LAWS,
     """
 13 longer beginnings are not asked first (standing.h, law_with_a_block)
 -             above *= none_[size_t(child + 1)];
@@ -119,6 +121,7 @@ OF_DRAWS = twins(
 )
 # The records of the run break an identity before the law is known.
 OF_RECORDS = twins(
+    LAWS,
     """
 26 a way skips nodes (walks.h, law_with_a_drawn_tree)
 - node = parent(node), --at

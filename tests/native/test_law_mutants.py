@@ -62,6 +62,7 @@ impossible = test_judging.test_a_law_that_cannot_give_its_token_is_told
 unfit = partial(test_judging.test_both_ways_name_a_fault_alike, "standard", "a law of 0.9")
 
 OF_LAWS = twins(
+    LAWS,
     """
 11 what was rejected may come again (verdicts.h, judged)
 - [pending_.point - size] = 0;

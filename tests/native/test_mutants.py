@@ -112,6 +112,7 @@ cleared, felled = (
 
 
 TWINS = twins(
+    bindings.PASS,
     """
 18 what stands is read from its first id on (texts.h, unread)
 - std::copy(ids + cache_.lengths[row], ids + text_.ends[b],
@@ -314,8 +315,8 @@ TWINS = twins(
 - if (reading.norms_stream)
 + if (false)
 46e the first nodes' hidden states arrive in place of those that stand (arrivals.h, arriving)
-- arrival_.columns ? arrival_.columns[position.batch * arrival_.most + at] : at;
-+ at;
+- arrival_.columns ? arrival_.columns[position.batch * arrival_.most + index] : index;
++ index;
 46e hidden states after the first 256 positions never arrive (arrivals.h, arriving)
 - from < all_.size(); from += AT_ONCE
 + from < 1; from += AT_ONCE

@@ -27,10 +27,13 @@ class Twin:
     kill: Callable[[], Any]
 
 
-def twins(patches: str, kills: Mapping[str, Any]) -> list[Twin]:
+def twins(unit: Unit, patches: str, kills: Mapping[str, Any]) -> list[Twin]:
     """Return the twins of a text: "pitfall name (file, kill)", then the line after "- " and its change after "+ ".
 
+    A line that is gone from the sources, or stands twice, is told as soon as the tests are collected.
+
     Args:
+        unit: whose sources hold the lines.
         patches: a line may be several; without a "+ " it is left out.
         kills: by the name that stands in the text.
     """
@@ -38,6 +41,8 @@ def twins(patches: str, kills: Mapping[str, Any]) -> list[Twin]:
     for head, body in re.findall(r"^(?![-+] )(.+)\n((?:[-+] .*\n)+)", patches, re.MULTILINE):
         pitfall, name, file, kill = re.fullmatch(r"(\w+) (.+) \((\S+), (\w+)\)", head).groups()
         line, wrong = ("\n".join(re.findall(rf"^[{sign}] (.*)$", body, re.MULTILINE)) for sign in "-+")
+        text = (unit.source.parent / file).read_text(encoding="utf-8")
+        assert text.count(line) == 1, f"{file} has {line!r} {text.count(line)} times: mend the twin {name!r}"
         found.append(Twin(pitfall, name, file, line, wrong, kills[kill]))
     assert len(found) == len(re.findall(r"^(?![-+] ).+", patches, re.MULTILINE)), "a head without a line is no twin"
     return found
@@ -48,7 +53,6 @@ def changed(unit: Unit, twin: Twin, folder: Path) -> ctypes.CDLL:
     home = unit.source.parent
     sources = shutil.copytree(home, folder / "sources", ignore=shutil.ignore_patterns("__pycache__"))
     text = (sources / twin.file).read_text(encoding="utf-8")
-    assert text.count(twin.line) == 1, "the line is gone, or stands twice"
     (sources / twin.file).write_text(text.replace(twin.line, twin.changed), encoding="utf-8")
     shared = tuple(headers for headers in unit.headers if headers != home)
     mutant = Unit("a twin", sources / unit.source.name, (*shared, sources))
