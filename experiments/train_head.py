@@ -1,10 +1,11 @@
-"""Train a head that drafts from an oracle's hidden states: ``python -m experiments.train_head --kind eagle3 ...``.
+"""Train what drafts for an oracle: ``python -m experiments.train_head --kind eagle3 | dspark | medusa | draft_model``.
 
-The head learns what the oracle's whole law says of the tokens that it will draft: an EAGLE-3 head running on over its
-own features, a DSpark head in blocks after many anchors of a text, Medusa's heads side by side. It reads text that the
-oracle wrote: ``--own-text`` of ``oracles.factory.own_text``, or ``--shards`` of conversations. Features are computed
-anew from the text, once for all drafts of a window. The head lies in OUT/head, in the format of ``speculators`` or of
-Medusa's authors, which ``oracles.load_head`` opens.
+It learns what the oracle's whole law says of the tokens that it will draft: an EAGLE-3 head running on over its own
+features, a DSpark head in blocks after many anchors of a text, Medusa's heads side by side, a small transformer token
+by token. It reads text that the oracle wrote: ``--own-text`` of ``oracles.factory.own_text``, or ``--shards`` of
+conversations. Features and laws are computed anew from the text, once for all drafts of a window. A head lies in
+OUT/head, in the format of ``speculators`` or of Medusa's authors, which ``oracles.load_head`` opens; a draft model in
+OUT/draft_model, for ``oracles.load``: it reads all ids through the oracle's embeddings and writes the most frequent.
 """
 
 import argparse
@@ -24,24 +25,28 @@ from experiments.harness.claims import claim_folder
 from oracles.checkpoints.loading import load, load_tokenizer, load_trainable
 from oracles.checkpoints.placement import Arithmetic
 from oracles.checkpoints.tokenization import end_of_text_id
-from oracles.factory.dialogues.draft import begin_of
 from oracles.factory.dialogues.shards import Shards
+from oracles.factory.dialogues.writing import begin_of
 from oracles.factory.training import workers
 from oracles.factory.training.block_distillation import BlockDistillation
 from oracles.factory.training.block_export import BlockSizes, describe_dspark, dspark_shape, new_dspark, save_dspark
+from oracles.factory.training.draft_distillation import DraftDistillation, draft_shape, new_draft
 from oracles.factory.training.eagle3_distillation import Eagle3Distillation
+from oracles.factory.training.export import export_draft, read_written_ids, take_weights
 from oracles.factory.training.features import Reader, served_reader
 from oracles.factory.training.head_distillation import HeadDistillation, Lesson
-from oracles.factory.training.head_export import describe_eagle3, new_eagle3, save_eagle3, usual_outputs
+from oracles.factory.training.head_export import describe_eagle3, eagle3_name, new_eagle3, save_eagle3, usual_outputs
 from oracles.factory.training.head_losses import DSPARK_LOSS, LOSSES, read_mixture
 from oracles.factory.training.head_text import HeadText, dialogues, own_text
 from oracles.factory.training.loop import Trainer, run
 from oracles.factory.training.medusa_distillation import MedusaDistillation
-from oracles.factory.training.medusa_export import new_medusa, save_medusa
+from oracles.factory.training.medusa_export import medusa_name, new_medusa, save_medusa
 from oracles.factory.training.recipes import Recipe
 from oracles.factory.training.training_arguments import add_run_arguments, options, precision, resume
 from oracles.factory.training.windows import WindowPlan, Windows
 from oracles.transformer.eager import Transformer
+from specdec.stats import Table
+from specdec.stats.report import show
 
 _READS = {"layers": None, "vocab_size": None, "lm_head": "oracle", "intermediate_size": None}
 # The options that a kind of head has, and what stands for those that are not given.
@@ -52,15 +57,20 @@ KINDS: dict[str, dict[str, Any]] = {
         **{"own_layers": 2, "markov_rank": 16, "anchors": 128, "mask_id": None},
     },
     "medusa": {"num_draft_tokens": 4, "loss": "kl", "own_layers": 1},
+    "draft_model": {
+        **{"num_draft_tokens": 1, "loss": "kl", "vocab_size": 8192},
+        **{"hidden_size": 384, "intermediate_size": 1024, "own_layers": 2},
+    },
 }
 
 
 @dataclass(frozen=True)
 class Pupil:
-    """A head in training, and what writes it into a folder."""
+    """A head in training, what writes it into a folder, and what a parameter is called there."""
 
     task: HeadDistillation
     save: Callable[[Path], None]
+    stored_name: Callable[[str], str] = str
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -73,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     text.add_argument("--own-text", type=Path, help="safetensors of text that the oracle wrote")
     text.add_argument("--shards", type=Path, help="folder of conversations that the oracle wrote")
     _add_shape(parser)
+    add("--init", type=Path, metavar="FOLDER", help="begin with the weights, and ids, of a finished one of this shape")
     told = f"sum of {', '.join(LOSSES)}, from the oracle's whole law or the text (kl; dspark: {DSPARK_LOSS})"
     add("--loss", metavar="SUM", help=told)
     add("--discount", type=float, default=0.8, help="by which a further token counts less (%(default)s)")
@@ -81,7 +92,12 @@ def _parser() -> argparse.ArgumentParser:
         choices=get_args(Arithmetic),
         help="features and laws of the pass that serves, on a CPU, in this arithmetic (of the pass that trains)",
     )
-    add("--rate", type=float, default=4e-3, help="peak learning rate (%(default)s)")
+    add(
+        "--rate",
+        type=float,
+        default=4e-3,
+        help="peak rate of learning; twice that for a draft model's matrices (%(default)s)",
+    )
     add("--window", type=positive, default=512, help="tokens of a window (%(default)s)")
     add("--step-tokens", type=positive, default=4096, help="tokens of a step (%(default)s)")
     add("--dev-windows", type=positive, default=16, help="held-out windows to measure on (%(default)s)")
@@ -96,13 +112,24 @@ def _add_shape(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--num-draft-tokens", type=positive, metavar="K",
-        help="tokens of a draft that it learns: steps unrolled, a block, or heads (eagle3: 3, dspark: 6, medusa: 4)",
+        help="tokens of a draft that it learns: steps unrolled, a block, or heads (3, 6, 4; draft_model: 1)",
     )  # fmt: skip
     add("--layers", type=int, nargs="+", metavar="L", help="whose outputs it reads (EAGLE-3's usual three)")
-    add("--vocab-size", type=positive, metavar="N", help="it writes the N most frequent ids of the text (all)")
+    add(
+        "--vocab-size",
+        type=positive,
+        metavar="N",
+        help="it writes the N most frequent ids of the text (all; draft_model: 8192)",
+    )
     add("--lm-head", choices=("oracle", "own"), help="rows of its head, stored if own (oracle)")
-    add("--intermediate-size", type=positive, help="width of its MLPs (the oracle's)")
-    add("--own-layers", type=positive, metavar="N", help="layers of its own (dspark: 2; medusa: residual blocks, 1)")
+    add("--intermediate-size", type=positive, help="width of its MLPs (the oracle's; draft_model: 1024)")
+    add("--hidden-size", type=positive, metavar="H", help="width of a draft model, a multiple of 64 (384)")
+    add(
+        "--own-layers",
+        type=positive,
+        metavar="N",
+        help="layers of its own (dspark, draft_model: 2; medusa: residual blocks, 1)",
+    )
     add("--markov-rank", type=positive, metavar="R", help="of its Markov head (dspark: 16)")
     add("--anchors", type=positive, metavar="N", help="blocks that begin in a window, at most (dspark: 128)")
     add("--mask-id", type=int, metavar="ID", help="id at the places of a block (dspark: the rarest of the text)")
@@ -137,6 +164,8 @@ def _complete(args: argparse.Namespace) -> None:
 
 def _target_ids(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Tensor | None:
     """Return the ids that the head writes; None: all."""
+    if args.init is not None:
+        return read_written_ids(args.init)
     if args.vocab_size is None or args.vocab_size >= oracle.vocab_size:
         return None
     if args.lm_head == "oracle" and not oracle.config.tie_embeddings:
@@ -157,7 +186,7 @@ def _reader(args: argparse.Namespace, layers: tuple[int, ...]) -> Reader | None:
 def _lesson(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Lesson:
     """Return what the head learns from."""
     layers = usual_outputs(oracle.num_layers) if args.layers is None else tuple(args.layers)
-    layers = (oracle.num_layers - 1,) if args.kind == "medusa" else layers
+    layers = {"medusa": (oracle.num_layers - 1,), "draft_model": ()}.get(args.kind, layers)
     reader, chosen = _reader(args, layers), precision(args)
     ids = _target_ids(args, oracle, text)
     return Lesson(oracle, layers, ids, text, args.num_draft_tokens, args.loss, args.discount, chosen, reader)
@@ -169,7 +198,9 @@ def _eagle3(args: argparse.Namespace, lesson: Lesson) -> Pupil:
     count = None if ids is None else len(ids)
     values = describe_eagle3(oracle, args.verifier or args.oracle, lesson.layers, inner, count)
     network = new_eagle3(values, oracle, ids, args.lm_head == "own", args.seed)
-    return Pupil(Eagle3Distillation(lesson, network), lambda folder: save_eagle3(network, values, folder, ids))
+    return Pupil(
+        Eagle3Distillation(lesson, network), lambda folder: save_eagle3(network, values, folder, ids), eagle3_name
+    )
 
 
 def _dspark(args: argparse.Namespace, lesson: Lesson) -> Pupil:
@@ -190,13 +221,23 @@ def _dspark(args: argparse.Namespace, lesson: Lesson) -> Pupil:
 def _medusa(args: argparse.Namespace, lesson: Lesson) -> Pupil:
     network = new_medusa(lesson.oracle, args.num_draft_tokens, args.own_layers)
     name = args.verifier or args.oracle
-    return Pupil(MedusaDistillation(lesson, network), lambda folder: save_medusa(network, name, folder))
+    task = MedusaDistillation(lesson, network)
+    return Pupil(task, lambda folder: save_medusa(network, name, folder), lambda key: medusa_name(key, args.own_layers))
+
+
+def _draft_model(args: argparse.Namespace, lesson: Lesson) -> Pupil:
+    table = lesson.oracle.model.embed_tokens.weight.detach().cpu()
+    ids = torch.arange(lesson.num_written) if lesson.target_ids is None else lesson.target_ids
+    shape = draft_shape(len(table), len(ids), args.hidden_size, args.own_layers, args.intermediate_size)
+    model = new_draft(shape, table, ids, lesson.text.numbers(len(table)), args.seed).to(lesson.oracle.device)
+    return Pupil(DraftDistillation(lesson, model), lambda folder: export_draft(model, args.oracle, folder))
 
 
 MAKERS: dict[str, Callable[[argparse.Namespace, Lesson], Pupil]] = {
     "eagle3": _eagle3,
     "dspark": _dspark,
     "medusa": _medusa,
+    "draft_model": _draft_model,
 }
 
 
@@ -216,6 +257,17 @@ def measure(task: HeadDistillation, text: HeadText, places: Tensor, num_done: in
     return found
 
 
+def by_kind(task: HeadDistillation, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the acceptance on held-out conversations of each kind of which there is a window."""
+    begin, rows = begin_of(load_tokenizer(args.oracle)), []
+    held_out = Shards(args.shards).split("dev")
+    for kind in sorted({one.kind for one in held_out}):
+        text = dialogues(Shards(args.shards), begin, "dev", kind)
+        if len(text.ids) > args.window:
+            rows.append({"of": kind, **task.acceptance(text, text.spread(args.dev_windows, args.window))})
+    return rows
+
+
 def train(args: argparse.Namespace) -> None:
     """Train to the end, or to ``--stop-after``, and write the head."""
     _complete(args)
@@ -224,19 +276,26 @@ def train(args: argparse.Namespace) -> None:
     text, held_out = _texts(args)
     print(f"{len(text.ids):,} tokens, {int(text.counts.sum()):,} of them count; {len(held_out.ids):,} held out")
     pupil = MAKERS[args.kind](args, _lesson(args, oracle, text))
-    print(f"the head has {sum(part.numel() for part in pupil.task.model.parameters()):,} parameters", flush=True)
+    if args.init is not None:
+        take_weights(pupil.task.model, args.init, pupil.stored_name)
+    print(f"it has {sum(part.numel() for part in pupil.task.model.parameters()):,} parameters", flush=True)
     windows = Windows(
         WindowPlan(args.step_tokens, args.window, args.window, long_share=0.0), torch.arange(len(text.ids)), args.seed
     )
-    recipe = Recipe(oracle.config, args.steps, matrix_rate=args.rate, other_rate=args.rate)
+    # A draft model begins with embeddings that fit, and with layers that know nothing.
+    matrix_rate = args.rate * (2 if args.kind == "draft_model" else 1)
+    recipe = Recipe(oracle.config, args.steps, matrix_rate=matrix_rate, other_rate=args.rate)
     trainer = Trainer(recipe, windows, chosen, pupil.task)
     resume(trainer, args)
     places = held_out.spread(args.dev_windows, args.window)
     run(trainer, watch(pupil.task, held_out, places, args.measure_every))
     if trainer.may_export:
         measure(pupil.task, held_out, places, args.steps)
-        pupil.save(args.out / "head")
-        print(f"the head is in {args.out / 'head'}")
+        folder = args.out / ("draft_model" if args.kind == "draft_model" else "head")
+        pupil.save(folder)
+        if args.shards is not None:
+            show([Table("held out, by kind", by_kind(pupil.task, args)), ""])
+        print(f"it is in {folder}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

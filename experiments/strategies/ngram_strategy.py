@@ -8,8 +8,8 @@ from typing import Any
 import drafts
 from experiments.strategies.strategy import ORDER, TRAIN_ON, Option, Settings, Strategy, depth, yes_or_no
 from oracles.factory.corpus import load_manifest, stdlib_folder
-from oracles.factory.dialogues.draft import begin_of
 from oracles.factory.dialogues.shards import Shards
+from oracles.factory.dialogues.writing import begin_of
 from specdec import DraftSource, Oracle
 from specdec.drafting import NGramModel
 

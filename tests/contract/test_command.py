@@ -20,7 +20,6 @@ UNLISTED = {
     "experiments.inference_stack.fresh",
     "oracles.factory.arithmetic.train",
     "oracles.factory.corpus",
-    "oracles.factory.dialogues.draft",
     "oracles.checkpoints.tokenization",
 }
 LIBRARIES = (

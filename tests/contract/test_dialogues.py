@@ -11,7 +11,6 @@ import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-import oracles
 from experiments.strategies.ngram_strategy import training_sequences
 from oracles.factory.dialogues import documents
 from oracles.factory.dialogues.__main__ import check_facts, main
@@ -19,10 +18,8 @@ from oracles.factory.dialogues.cleaning import Benchmarks, fault_of_question, pl
 from oracles.factory.dialogues.dialogue_parts import SPLITS, Conversation, facts_of, read_part, split_of, write_part
 from oracles.factory.dialogues.dialogue_tasks import KINDS, TEMPERATURES, Task, tasks
 from oracles.factory.dialogues.documents import Documents, Package
-from oracles.factory.dialogues.draft import begin_of
 from oracles.factory.dialogues.shards import Shards
-from oracles.factory.dialogues.teacher import Teacher, likeliest, with_likeliest
-from oracles.factory.dialogues.writing import SYSTEM, Turns, Writer
+from oracles.factory.dialogues.writing import SYSTEM, Turns, Writer, begin_of
 from oracles.tabular import TabularLM
 
 TALK = (
@@ -103,21 +100,6 @@ def test_conversations_are_turns_of_a_question_and_an_answer(writer, tokenizer):
     assert next(one for one in made if one.temperature == 0.0).temperature in TEMPERATURES
 
 
-def test_the_teacher_says_the_law_of_each_token_of_the_answers(writer, model):
-    for one in writer.write(MIXED, (5,)):
-        ids, laws = one.likeliest
-        assert ids.shape == laws.shape == (one.num_answered, 32)
-        before = np.concatenate([one.ids[start - 1 : stop - 1] for start, stop in one.answers]).astype(np.int64)
-        expected = model.table[torch.from_numpy(before)].log()
-        best = expected.max(dim=1).values
-        assert torch.allclose(torch.from_numpy(laws[:, 0]).double(), best, atol=2e-3)
-        said = torch.from_numpy(ids.astype(np.int64))
-        assert torch.allclose(expected.gather(1, said), torch.from_numpy(laws).double(), rtol=2e-3, atol=2e-3)
-        if one.temperature == 0:
-            written = np.concatenate([one.ids[start:stop] for start, stop in one.answers])
-            assert np.array_equal(ids[:, 0], written)
-
-
 def test_questions_that_stand_are_not_asked_again(writer, model, tokenizer):
     first = writer.write([a_task(temperature=1.0)] * 60, (1,))
     questions = {tokenizer.decode(one.ids[: one.answers[0][0]].tolist()) for one in first}
@@ -173,15 +155,6 @@ def test_plain_forms_are_letters_and_digits():
     assert plain_form("What is a CAT, no. 9?") == "whatisacatno9"
 
 
-@pytest.mark.parametrize("size", [33, 64, 100, 3072, 5001])
-def test_the_likeliest_of_blocks_are_those_of_all(size):
-    logits = torch.randn(7, size, generator=torch.Generator().manual_seed(size)) * 4
-    ids, laws = likeliest(logits)
-    expected = logits.log_softmax(dim=1).topk(32)
-    assert torch.equal(torch.from_numpy(ids.astype(np.int64)), expected.indices)
-    assert np.allclose(laws, expected.values.numpy(), atol=0.02)
-
-
 # ---- Files ----
 
 
@@ -202,7 +175,6 @@ def test_parts_and_shards_hold_what_was_written(writer, tmp_path, capsys):
             again.temperature,
             again.split,
         )
-        assert all(np.array_equal(a, b) for a, b in zip(one.likeliest, again.likeliest, strict=True))
     shards = tmp_path / "shards"
     arguments = ["--parts", str(tmp_path / "parts"), "--shards", str(shards)]
     main(["shards", *arguments])
@@ -211,7 +183,6 @@ def test_parts_and_shards_hold_what_was_written(writer, tmp_path, capsys):
     assert {p.name: p.read_bytes() for p in shards.iterdir()} == before
     found = [one for split in SPLITS for one in Shards(shards).split(split)]
     assert sorted(one.ids.tolist() for one in found) == sorted(one.ids.tolist() for one in made)
-    assert all(one.likeliest is None for one in found)
     main(["count", *arguments])
     printed = capsys.readouterr().out
     assert f"{len(made):,} conversations, {sum(one.num_answered for one in made):,} tokens of answers" in printed
@@ -254,44 +225,6 @@ def test_shards_refuse_gaps_other_writings_and_broken_files(writer, tmp_path):
         Shards(tmp_path)
 
 
-def test_parts_are_restored_out_of_shards_with_the_teachers_words(writer, model, tokenizer, tmp_path, monkeypatch):
-    for module in ("oracles.factory.dialogues.__main__.load", "oracles.factory.dialogues.__main__.load_tokenizer"):
-        result = tokenizer if module.endswith("tokenizer") else model
-        monkeypatch.setattr(module, lambda *_, result=result, **__: result)
-    made = [writer.write(MIXED, (seed,)) for seed in range(2)]
-    parts, shards = tmp_path / "parts", tmp_path / "shards"
-    Shards(shards).append(enumerate(made), FACTS)
-    main(["restore", "--parts", str(parts), "--shards", str(shards)])
-    for index, some in enumerate(made):
-        path = parts / f"part-000{index}.safetensors"
-        again = read_part(path)
-        assert as_lists(again) == as_lists(some)
-        for before, after in zip(some, again, strict=True):
-            assert all(np.array_equal(a, b) for a, b in zip(before.likeliest, after.likeliest, strict=True))
-        path.unlink()
-    (parts / "part-0000.safetensors").write_bytes(b"stays")
-    main(["restore", "--parts", str(parts), "--shards", str(shards)])
-    assert (parts / "part-0000.safetensors").read_bytes() == b"stays"
-    assert as_lists(read_part(parts / "part-0001.safetensors")) == as_lists(made[1])
-
-
-def test_what_a_teacher_says_again_has_the_bits_of_the_first_time():
-    oracle = oracles.load("code-draft-tiny")
-    ids = np.random.default_rng(3).integers(300, size=200).astype(np.uint16)
-    written = Conversation(ids, ((20, 90), (130, 200)), "chat", 0.0, "train")
-    found = with_likeliest(written, oracle, [1, 2, 3])
-    row, teacher = np.zeros(1, dtype=np.int64), Teacher(oracle)
-    cache = oracle.new_cache(1, 203)
-    said = []
-    for i in [1, 2, 3, *ids.tolist()]:
-        teacher.score(torch.tensor([[i]]), None, torch.tensor([1]), cache, row)
-        cache.commit(row, None, np.ones(1, dtype=np.int64))
-        said.append(teacher.likeliest)
-    places = [*range(22, 92), *range(132, 202)]
-    assert np.array_equal(found.likeliest[0], np.concatenate([said[at][0] for at in places]))
-    assert np.array_equal(found.likeliest[1], np.concatenate([said[at][1] for at in places]))
-
-
 def test_splits_go_by_the_text_that_a_conversation_begins_from():
     shares = np.array([SPLITS.index(split_of(f"text {i}")) for i in range(20_000)])
     assert np.allclose(np.bincount(shares) / len(shares), [240 / 256, 8 / 256, 8 / 256], atol=0.005)
@@ -305,8 +238,6 @@ def test_shards_that_are_not_there_and_splits_that_are_none_are_named(tmp_path):
         Shards(tmp_path).split("train")
     with pytest.raises(ValueError, match="split is 'valid'; choose one of train, dev, test"):
         Shards(tmp_path).split("valid")
-    with pytest.raises(SystemExit, match=r"--shards: .* holds none"):
-        main(["restore", "--shards", str(tmp_path)])
 
 
 def test_writing_needs_a_benchmark_to_keep_away_from(tmp_path):
@@ -361,7 +292,7 @@ def test_models_that_parts_cannot_hold_are_refused(tokenizer):
         vocab_size = 2**16 + 1
 
     with pytest.raises(ValueError, match="has 65537 ids, and parts hold ids of 16 bits"):
-        Teacher(Wide())
+        Writer(Wide(), Turns.of(tokenizer, "Be kind."), Benchmarks([]), batch_size=1)
     with pytest.raises(ValueError, match=r"has no <\|im_start\|> and <\|im_end\|>"):
         Turns.of(Tokenizer(models.BPE()), "")
 

@@ -11,8 +11,8 @@ from tokenizers import Tokenizer
 
 import oracles
 from oracles import Transformer
-from oracles.factory.dialogues.draft import draft_recipe, new_draft
 from oracles.factory.train import TOKENIZER
+from oracles.factory.training.draft_distillation import draft_shape, new_draft
 from oracles.factory.training.export import export_checkpoint, export_draft
 from oracles.factory.training.recipes import RECIPES
 from oracles.transformer.draft_vocabulary import DraftHead
@@ -20,9 +20,7 @@ from oracles.transformer.draft_vocabulary import DraftHead
 CODE = Tokenizer.from_file(str(TOKENIZER))
 LENDING = RECIPES["tiny"].recipe.config
 V, W = LENDING.vocab_size, LENDING.hidden_size
-SHAPE = replace(
-    draft_recipe(V, 9).config, hidden_size=16, num_heads=2, num_kv_heads=1, intermediate_size=24, max_context=64
-)
+SHAPE = replace(draft_shape(V, 9, 64, 2, 24), hidden_size=16, num_heads=2, num_kv_heads=1, max_context=64)
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +34,9 @@ def lender(tmp_path_factory) -> Path:
 def trained(lender) -> Transformer:
     """Return a draft in training form, whose frequent ids are 100 .. 108."""
     table = oracles.load_trainable(lender, dtype="float32").model.embed_tokens.weight.detach()
-    mass = torch.zeros(V, dtype=torch.float64)
-    mass[100:109] = torch.arange(1.0, 10.0)
-    return new_draft(SHAPE, table, mass, seed=2)
+    counts = torch.zeros(V, dtype=torch.int64)
+    counts[100:109] = torch.arange(1, 10)
+    return new_draft(SHAPE, table, torch.arange(100, 109), counts, seed=2)
 
 
 @pytest.fixture
@@ -66,9 +64,8 @@ def test_a_table_with_rows_beyond_the_vocabulary_is_cut_to_it(tmp_path):
     padded = replace(LENDING, vocab_size=V + 32)
     export_checkpoint(Transformer(padded, seed=1).state_dict(), padded, CODE, tmp_path / "lender")
     table = oracles.load_trainable(tmp_path / "lender", dtype="float32").model.embed_tokens.weight.detach()
-    mass = torch.zeros(V + 32, dtype=torch.float64)
-    mass[:9] = 1
-    export_draft(new_draft(replace(SHAPE, vocab_size=V + 32), table, mass, 2), str(tmp_path / "lender"), tmp_path / "d")
+    counts, shape = torch.zeros(V + 32, dtype=torch.int64), replace(SHAPE, vocab_size=V + 32)
+    export_draft(new_draft(shape, table, torch.arange(9), counts, 2), str(tmp_path / "lender"), tmp_path / "d")
     assert oracles.load(tmp_path / "d").vocab_size == oracles.load(tmp_path / "lender").vocab_size == V
 
 
@@ -144,3 +141,13 @@ def test_lenders_have_a_vocabulary_of_their_own_and_drafts_have_none(folder, tmp
     CODE.save(str(folder / "tokenizer.json"))
     with pytest.raises(ValueError, match=r"there is a tokenizer.json of its own too; remove one of them"):
         oracles.load(folder)
+
+
+def test_shapes_of_drafts_are_of_heads_of_64_and_no_wider_than_what_they_read():
+    assert [(s.num_heads, s.num_kv_heads) for s in (draft_shape(V, 9, 64 * n, 2, 24) for n in (1, 4, 6))] == [
+        (1, 1), (4, 1), (6, 2),
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="hidden_size is 100; give a multiple of 64"):
+        draft_shape(V, 9, 100, 2, 24)
+    with pytest.raises(ValueError, match="hidden_size is 16, and the embeddings that the draft reads are 12 wide"):
+        new_draft(SHAPE, torch.eye(V)[:, :12], torch.arange(9), torch.ones(V), 1)

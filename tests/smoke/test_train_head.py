@@ -20,6 +20,7 @@ from oracles.factory.dialogues.dialogue_parts import Conversation
 from oracles.factory.dialogues.shards import Shards
 from oracles.factory.training.block_distillation import BlockDistillation
 from oracles.factory.training.block_export import BlockSizes, dspark_shape, new_dspark
+from oracles.factory.training.draft_distillation import DraftDistillation, draft_shape, new_draft
 from oracles.factory.training.eagle3_distillation import Eagle3Distillation
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.features import eager_reader, served_reader
@@ -73,7 +74,18 @@ def tiny_block_task(
     return BlockDistillation(lesson, new_dspark(shape, oracle, written, 0), shape, anchors)
 
 
-TASKS = {"eagle3": tiny_task, "dspark": tiny_block_task, "medusa": tiny_medusa_task}
+def tiny_draft_task(
+    loss: str = "kl", target_ids: tuple[int, ...] | None = None, text: HeadText | None = None
+) -> DraftDistillation:
+    oracle, learned = tiny_unpacked(VOCAB, torch.float32, num_layers=6), tiny_text() if text is None else text
+    ids = torch.tensor(range(VOCAB) if target_ids is None else target_ids)
+    table = oracle.model.embed_tokens.weight.detach()
+    shape = replace(draft_shape(VOCAB, len(ids), 64, 1, 24), hidden_size=8, num_heads=2)
+    model = new_draft(shape, table, ids, learned.numbers(VOCAB), 0)
+    return DraftDistillation(Lesson(oracle, (), ids, learned, 3, loss, 0.8, "float32"), model)
+
+
+TASKS = {"eagle3": tiny_task, "dspark": tiny_block_task, "medusa": tiny_medusa_task, "draft_model": tiny_draft_task}
 # What is learned, and by which factor the loss falls at least in 60 steps.
 LEARNED = [
     ("eagle3", "kl", 0.75),
@@ -81,6 +93,7 @@ LEARNED = [
     ("eagle3", "ce", 0.9),
     ("dspark", DSPARK_LOSS, 0.9),
     ("medusa", "kl", 0.9),
+    ("draft_model", "kl", 0.9),
 ]
 
 
@@ -152,7 +165,7 @@ def test_a_head_learns_and_the_oracle_stays(kind: str, loss: str, falls: float, 
     assert all(torch.equal(value, before[name]) for name, value in task.oracle.state_dict().items())
 
 
-@pytest.mark.parametrize("make", [tiny_task, tiny_block_task])
+@pytest.mark.parametrize("make", [tiny_task, tiny_block_task, tiny_draft_task])
 def test_acceptance_is_one_less_total_variation_of_the_first_step(make) -> None:
     task = make("tv", (0, 2, 3, 7))
     places = task.text.spread(4, 32)
@@ -241,6 +254,15 @@ def test_an_interrupted_run_is_saved_and_goes_on_with_the_same_bits(make, tmp_pa
     assert [row.get("seen") for row in rows] == [1, 2, 3, *[None] * 5]
 
 
+def check_init(options: dict[str, object], made: str) -> None:
+    """Check that a run of one step with hardly any rate begins with the weights that ``--init`` names."""
+    train_head.main([str(x) for pair in {**options, "--rate": 1e-12}.items() for x in pair])
+    begun, found = (load_file(Path(str(path)) / "model.safetensors") for path in (
+        options["--init"], Path(str(options["--out"])) / made,
+    ))  # fmt: skip
+    assert all(torch.equal(found[name], begun[name]) for name in begun)
+
+
 def code_oracle(folder: Path) -> Path:
     config = RECIPES["tiny"].recipe.config
     export_checkpoint(Transformer(config, seed=0).state_dict(), config, CODE, folder / "oracle")
@@ -270,6 +292,11 @@ def test_the_script_goes_on_where_it_stopped_and_writes_a_head_that_drafts(tmp_p
     prompt = [STREAM[:9].tolist()]
     drafted = SpeculativeDecoder(oracle, drafts.Eagle3(head, 3)).generate(prompt, 12)
     assert drafted.tokens == SpeculativeDecoder(oracle).generate(prompt, 12).tokens
+    check_init({**options, "--init": tmp_path / "parts" / "head", "--steps": 1, "--out": tmp_path / "begun"}, "head")
+    with pytest.raises(SystemExit, match=r"lm_head.weight' is missing, and training wants .*: give the options"):
+        train_head.main(
+            [*argv, "--init", str(tmp_path / "parts" / "head"), "--lm-head", "own", "--out", str(tmp_path / "no")]
+        )
     with pytest.raises(SystemExit, match="another run"):
         train_head.main([*argv, "--out", str(tmp_path / "parts"), "--resume", "--loss", "tv"])
     untied = replace(RECIPES["tiny"].recipe.config, tie_embeddings=False)
@@ -298,6 +325,9 @@ def test_heads_of_other_kinds_are_written_in_formats_that_load(kind: str, given,
     argv = ["--kind", kind, "--oracle", str(where), "--own-text", str(tmp_path / "own.safetensors"), *given]
     sizes = "--steps 2 --window 32 --step-tokens 64 --dev-windows 2 --num-draft-tokens 3 --precision float32"
     train_head.main([*argv, *sizes.split(), "--out", str(tmp_path / "run")])
+    asked = [*argv, *sizes.split()]
+    begun = {**dict(zip(asked[::2], asked[1::2], strict=True)), "--init": tmp_path / "run" / "head"}
+    check_init({**begun, "--steps": 1, "--out": tmp_path / "again"}, "head")
     oracle = oracles.load(where)
     head = oracles.load_head(tmp_path / "run" / "head", oracle)
     assert head.num_laws == 3
@@ -306,11 +336,43 @@ def test_heads_of_other_kinds_are_written_in_formats_that_load(kind: str, given,
     assert drafted.tokens == SpeculativeDecoder(oracle).generate(prompt, 12).tokens
 
 
+def test_a_draft_model_learns_from_shards_and_drafts(tmp_path: Path, monkeypatch, capsys) -> None:
+    config = replace(RECIPES["tiny"].recipe.config, hidden_size=64)
+    export_checkpoint(Transformer(config, seed=0).state_dict(), config, CODE, tmp_path / "oracle")
+    ids = np.arange(60, dtype=np.uint16)
+    kinds = [("train", "chat")] * 8 + [("dev", "chat"), ("dev", "summary")]
+    talks = [Conversation(ids + i, ((10, 60),), kind, 0.0, split) for i, (split, kind) in enumerate(kinds)]
+    Shards(tmp_path / "shards").append([(0, talks)], {"seed": "1"})
+    monkeypatch.setattr(train_head, "begin_of", lambda _: (7, 8))
+    argv = ["--kind", "draft_model", "--oracle", tmp_path / "oracle", "--shards", tmp_path / "shards", "--steps", 3]
+    argv += ["--vocab-size", 50, "--hidden-size", 64, "--own-layers", 1, "--intermediate-size", 32, "--window", 32]
+    argv += ["--step-tokens", 64, "--dev-windows", 2, "--precision", "float32", "--out", tmp_path / "run"]
+    train_head.main([str(x) for x in argv])
+    printed = capsys.readouterr().out
+    assert "held out, by kind" in printed
+    rows = printed.partition("held out, by kind")[2].split()
+    assert [word for word in rows if word in ("chat", "summary", "answer")] == ["chat", "summary"]
+    begun = {**dict(zip(argv[::2], argv[1::2], strict=True)), "--init": tmp_path / "run" / "draft_model"}
+    check_init({**begun, "--steps": 1, "--out": tmp_path / "again"}, "draft_model")
+    oracle, draft = oracles.load(tmp_path / "oracle"), oracles.load(tmp_path / "run" / "draft_model")
+    prompt = [STREAM[:9].tolist()]
+    drafted = SpeculativeDecoder(oracle, drafts.SmallTransformer(draft, 3)).generate(prompt, 12)
+    assert drafted.tokens == SpeculativeDecoder(oracle).generate(prompt, 12).tokens
+
+
 def test_texts_are_split_by_hash_and_joined() -> None:
     conversation = Conversation(np.arange(9, dtype=np.uint16), ((2, 4), (6, 9)), "open", 0.0, "train")
     ids, counts = text_of(conversation)
     assert ids.tolist() == [7, 8, *range(9)]
     assert counts.nonzero()[:, 0].tolist() == [4, 5, 8, 9, 10]
+
+
+def test_what_covers_is_the_mass_of_the_written_ids() -> None:
+    task = tiny_draft_task(target_ids=(0, 2, 3, 7))
+    places = task.text.spread(2, 32)
+    laws = task.oracle(task.text.ids[places[:, :-1]].long()).softmax(-1)[:, 1:-2]
+    found = task.acceptance(task.text, places)["covered"]
+    assert found == pytest.approx(laws[..., [0, 2, 3, 7]].sum(-1).mean().item(), abs=1e-6)
 
 
 def text_of(conversation: Conversation) -> tuple[torch.Tensor, torch.Tensor]:

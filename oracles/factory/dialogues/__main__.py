@@ -1,8 +1,8 @@
 """Let a chat model write text for its drafts to learn on: ``python -m oracles.factory.dialogues ACTION``.
 
 ``documents`` downloads what half of the conversations are about. ``write`` goes on after the last whole part, until it
-is stopped or has enough. ``shards`` compresses the ids of the parts that no shard holds, for the repository.
-``restore`` makes the parts of shards again, with what the teacher says of each token. ``count`` says what parts hold.
+is stopped or has enough. ``shards`` compresses the ids of the parts that no shard holds, for the repository. ``count``
+says what parts hold.
 """
 
 import argparse
@@ -24,7 +24,6 @@ from oracles.factory.dialogues.cleaning import Benchmarks
 from oracles.factory.dialogues.dialogue_parts import SPLITS, Conversation, facts_of, read_part, write_part
 from oracles.factory.dialogues.dialogue_tasks import tasks
 from oracles.factory.dialogues.shards import Part, Shards
-from oracles.factory.dialogues.teacher import with_likeliest
 from oracles.factory.dialogues.writing import SYSTEM, Turns, Writer
 
 PART = 256
@@ -162,26 +161,6 @@ def _further_parts(folder: Path, shards: Shards) -> Iterator[Part]:
     return ((_index(path), read_part(path)) for path in _paths(folder) if _index(path) >= num_held)
 
 
-def _restore(args: argparse.Namespace) -> None:
-    """Make the parts again that shards hold and the folder lacks. *Guarantee*: the bits that were written."""
-    facts, shards = _facts(args), Shards(args.shards)
-    if not shards.num_parts:
-        raise ValueError(f"--shards: {args.shards} holds none")
-    check_facts([], facts, shards)
-    args.parts.mkdir(parents=True, exist_ok=True)
-    oracle, tokenizer = load(args.oracle, arithmetic=args.arithmetic), load_tokenizer(args.oracle)
-    begin = Turns.of(tokenizer, SYSTEM).begin
-    missing = [(i, some) for i, some in shards.parts() if not _path(args.parts, i).exists()]
-    with tqdm(total=sum(one.num_answered for _, some in missing for one in some), unit="token") as bar:
-        # The last first: what is there has no gap at any time.
-        for index, some in reversed(missing):
-            conversations: list[Conversation] = []
-            for one in some:
-                conversations.append(with_likeliest(one, oracle, begin))
-                bar.update(one.num_answered)
-            write_part(_path(args.parts, index), conversations, facts | {"part": str(index), "faults": "{}"})
-
-
 def _count(args: argparse.Namespace) -> None:
     """Print what the parts hold, by kind and split, and why questions were not kept."""
     tokens: Counter[tuple[str, str]] = Counter()
@@ -199,7 +178,7 @@ def _count(args: argparse.Namespace) -> None:
     )
 
 
-_ACTIONS = {"documents": _documents, "write": _write, "shards": _shards, "restore": _restore, "count": _count}
+_ACTIONS = {"documents": _documents, "write": _write, "shards": _shards, "count": _count}
 
 
 def _path(folder: Path, index: int) -> Path:

@@ -1,4 +1,4 @@
-"""Parts: files of conversations, with what the teacher said of each token of their answers."""
+"""Parts: files of conversations."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,23 +15,19 @@ from oracles.factory.dialogues.dialogue_tasks import KINDS, Kind
 from specdec.system import write_whole
 
 SPLITS = ("train", "dev", "test")
-# Ids that are kept of what a teacher says of a token.
-LIKELIEST = 32
 # Of 256 conversations, as many go to dev and to test.
 HELD_OUT = 8
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """What was said, and what the teacher said of it.
+    """What was said.
 
     Attributes:
         ids: ``[T]`` of all turns, after the system's.
         answers: begin and end of each answer in them; the id that ends the turn included, if it came.
         kind, temperature: of the task.
         split: one of ``SPLITS``.
-        likeliest: of each id of the answers, in order, 32 ids and their log-probabilities, ``[A, 32]`` each; None: they
-            were not kept.
     """
 
     ids: NDArray[np.uint16]
@@ -39,7 +35,6 @@ class Conversation:
     kind: Kind
     temperature: float
     split: str
-    likeliest: tuple[NDArray[np.uint16], NDArray[np.float16]] | None = None
 
     @property
     def num_answered(self) -> int:
@@ -54,13 +49,8 @@ def split_of(source: str) -> str:
 
 
 def write_part(path: Path, conversations: Sequence[Conversation], facts: dict[str, str]) -> None:
-    """Write conversations with what the teacher said, as a whole or not at all; ``facts`` say how they were made."""
-    kept = [conversation.likeliest for conversation in conversations if conversation.likeliest is not None]
-    said = {
-        "likeliest_ids": np.concatenate([np.zeros((0, LIKELIEST), np.uint16), *(ids for ids, _ in kept)]),
-        "likeliest_logprobs": np.concatenate([np.zeros((0, LIKELIEST), np.float16), *(laws for _, laws in kept)]),
-    }
-    write_whole(path, save(columns_of(conversations) | said, metadata=facts))
+    """Write conversations, as a whole or not at all; ``facts`` say how they were made."""
+    write_whole(path, save(columns_of(conversations), metadata=facts))
 
 
 def read_part(path: Path) -> list[Conversation]:
@@ -77,7 +67,7 @@ def facts_of(path: Path) -> dict[str, str]:
 
 
 def columns_of(conversations: Sequence[Conversation]) -> dict[str, NDArray[Any]]:
-    """Return what was said as arrays by name; what the teacher said is not among them."""
+    """Return what was said as arrays by name."""
     empty = np.zeros(0, np.uint16)
     spans = [(i, *span) for i, conversation in enumerate(conversations) for span in conversation.answers]
     return {
@@ -96,16 +86,11 @@ def conversations_in(columns: Mapping[str, NDArray[Any]]) -> Iterator[Conversati
     spans: list[list[tuple[int, int]]] = [[] for _ in ends]
     for index, start, stop in columns["answers"].tolist():
         spans[index].append((start, stop))
-    said, at = columns.get("likeliest_ids"), 0
     for i, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):
-        count = sum(after - before for before, after in spans[i])
-        here = slice(at, at + count)
-        at += count
         yield Conversation(
             ids=columns["ids"][start:stop],
             answers=tuple(spans[i]),
             kind=KINDS[columns["kinds"][i]],
             temperature=round(float(columns["temperatures"][i]), 6),
             split=SPLITS[columns["splits"][i]],
-            likeliest=None if said is None else (said[here], columns["likeliest_logprobs"][here]),
         )

@@ -1,4 +1,4 @@
-"""Shards: files that the repository holds, with the ids of many parts, compressed, and without the teacher's words."""
+"""Shards: files that the repository holds, with the ids of many parts, compressed."""
 
 import json
 import lzma

@@ -9,13 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from oracles.factory.dialogues.cleaning import Benchmarks, fault_of_question, plain_form
 from oracles.factory.dialogues.dialogue_parts import Conversation, split_of
 from oracles.factory.dialogues.dialogue_tasks import Task
-from oracles.factory.dialogues.teacher import Teacher
 from specdec.contracts import Oracle
 from specdec.engine import SpeculativeDecoder
 from specdec.sampling import SamplingParams
@@ -23,7 +21,6 @@ from specdec.sampling import SamplingParams
 QUESTION_TOKENS, ANSWER_TOKENS = 256, 512
 # What the template of SmolLM2 says as the system.
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-_Said = tuple[NDArray[np.uint16], NDArray[np.float16]]
 
 
 @dataclass(frozen=True)
@@ -75,13 +72,12 @@ class Turns:
 
 @dataclass
 class _Growing:
-    """A conversation while it is written: ids after the system's turn, and what the teacher said of its answers."""
+    """A conversation while it is written: ids after the system's turn."""
 
     task: Task
     place: int
     ids: list[int] = field(default_factory=list)
     answers: list[tuple[int, int]] = field(default_factory=list)
-    said: list[_Said] = field(default_factory=list)
 
     @property
     def opening(self) -> str:
@@ -107,6 +103,9 @@ class Writer:
     Attributes:
         seen: the plain forms of questions that were kept, which are not kept again.
         faults: why others were not, counted.
+
+    Raises:
+        ValueError: the oracle has more ids than 16 bits hold.
     """
 
     def __init__(
@@ -117,9 +116,12 @@ class Writer:
         batch_size: int,
         watch: Callable[[int], object] = lambda count: None,
     ) -> None:
-        self._teacher, self._turns, self._benchmarks = Teacher(oracle), turns, benchmarks
-        self._tokenizer = turns.tokenizer
-        self._decoder = SpeculativeDecoder(self._teacher, None)
+        if oracle.vocab_size > 2**16:
+            raise ValueError(
+                f"the oracle has {oracle.vocab_size} ids, and parts hold ids of 16 bits: take another oracle"
+            )
+        self._turns, self._benchmarks, self._tokenizer = turns, benchmarks, turns.tokenizer
+        self._decoder = SpeculativeDecoder(oracle, None)
         self._batch_size, self._watch = batch_size, watch
         self.seen: set[str] = set()
         self.faults: Counter[str] = Counter()
@@ -148,7 +150,7 @@ class Writer:
         open_ones = [one for one in growing if one.is_open]
         prompts = [self._history(one) + self._ids(one.opening) for one in open_ones]
         outputs = self._run(prompts, open_ones, [1.0] * len(open_ones), QUESTION_TOKENS, seed)
-        written = {one.place: ids for one, (ids, _) in zip(open_ones, outputs, strict=True)}
+        written = {one.place: ids for one, ids in zip(open_ones, outputs, strict=True)}
         return [one for one in growing if self._takes_question(one, written.get(one.place))]
 
     def _takes_question(self, one: _Growing, ids: list[int] | None) -> bool:
@@ -189,10 +191,9 @@ class Writer:
         prompts = [list(self._turns.begin) + one.ids for one in growing]
         temperatures = [one.task.temperature for one in growing]
         outputs = self._run(prompts, growing, temperatures, ANSWER_TOKENS, seed)
-        for one, (ids, said) in zip(growing, outputs, strict=True):
+        for one, ids in zip(growing, outputs, strict=True):
             one.answers.append((len(one.ids), len(one.ids) + len(ids)))
             one.ids += ids
-            one.said.append(said)
         return growing
 
     def _run(
@@ -202,24 +203,17 @@ class Writer:
         temperatures: list[float],
         most: int,
         seed: Sequence[int],
-    ) -> list[tuple[list[int], _Said]]:
-        """Return what is written after each prompt, with what the teacher said of it."""
+    ) -> list[list[int]]:
+        """Return what is written after each prompt."""
         if not prompts:
             return []
         seeds = [(*seed, one.place) for one in growing]
         sampling = [SamplingParams(temperature=temperature) for temperature in temperatures]
         state = self._decoder.start(prompts, most, sampling, seeds, batch_size=self._batch_size)
-        said: list[list[tuple[NDArray[np.uint16], NDArray[np.float16]]]] = [[] for _ in prompts]
         while state.has_work:
             state, info = self._decoder.step(state)
-            assert self._teacher.likeliest is not None
-            ids, laws = self._teacher.likeliest
-            for row, request in enumerate(info.requests):
-                said[request].append((ids[row], laws[row]))
             self._watch(len(info.requests))
-        outputs = self._decoder.finish(state).tokens
-        joined = ((np.stack([i for i, _ in one]), np.stack([law for _, law in one])) for one in said)
-        return list(zip(outputs, joined, strict=True))
+        return self._decoder.finish(state).tokens
 
     def _history(self, one: _Growing) -> list[int]:
         return [*self._turns.begin, *one.ids, *(self._turns.again if one.answers else ())]
@@ -230,12 +224,15 @@ class Writer:
     def _conversation(self, one: _Growing) -> Conversation:
         question = one.ids[: one.answers[0][0]]
         stopped = one.task.kind == "two turns" and len(one.answers) == 1
-        ids, laws = zip(*one.said, strict=True)
         return Conversation(
             ids=np.array(one.ids, dtype=np.uint16),
             answers=tuple(one.answers),
             kind="chat" if stopped else one.task.kind,
             temperature=one.task.temperature,
             split=split_of(one.task.source or plain_form(str(self._tokenizer.decode(question)))),
-            likeliest=(np.concatenate(ids), np.concatenate(laws)),
         )
+
+
+def begin_of(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the ids before the first user's words."""
+    return Turns.of(tokenizer, SYSTEM).begin

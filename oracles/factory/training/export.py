@@ -1,15 +1,17 @@
 """Write a trained model as a Hugging Face directory: bfloat16 safetensors in small shards, no pickle."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 
 from oracles.checkpoints.tokenization import END_OF_TEXT
+from oracles.checkpoints.weights import StoredTensors
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import OFFSETS, ProjectedHead
 from oracles.transformer.eager import Transformer
@@ -162,3 +164,37 @@ def save_folder(tensors: dict[str, Tensor], values: dict[str, Any], folder: Path
     halves = {name: tensor.bfloat16() if tensor.is_floating_point() else tensor for name, tensor in kept.items()}
     _save_weights({name: tensor.contiguous() for name, tensor in halves.items()}, folder)
     _save_json({**values, "torch_dtype": "bfloat16"}, folder / "config.json")
+
+
+@torch.no_grad()
+def take_weights(network: nn.Module, folder: Path, stored_name: Callable[[str], str] = str) -> None:
+    """Fill a network with the weights of a finished one of its shape.
+
+    Args:
+        network: in training form.
+        folder: of ``save_folder``.
+        stored_name: what a parameter is called there.
+
+    Raises:
+        ValueError: a tensor is missing, or has another shape.
+    """
+    stored = StoredTensors(folder)
+    for name, parameter in network.named_parameters():
+        key = stored_name(name)
+        shape = stored.shapes.get(key)
+        if shape != parameter.shape:
+            found = "missing" if shape is None else f"of shape {tuple(shape)}"
+            raise ValueError(
+                f"{folder}: tensor {key!r} is {found}, and training wants {tuple(parameter.shape)}: give the options "
+                "that the folder was trained with"
+            )
+        parameter.copy_(stored.take(key))
+
+
+def read_written_ids(folder: Path) -> Tensor | None:
+    """Return the ids ``[R]`` that a finished head or draft writes; None: all."""
+    stored = StoredTensors(folder)
+    if OFFSETS not in stored.shapes:
+        return None
+    offsets = stored.take(OFFSETS).long()
+    return offsets + torch.arange(len(offsets))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from oracles.transformer.eager import Transformer
@@ -14,12 +15,14 @@ Reader = Callable[[Tensor], Iterator[tuple[list[Tensor], Tensor]]]
 
 
 def eager_reader(oracle: Transformer, layers: tuple[int, ...]) -> Reader:
-    """Return the pass that trains: all windows at once, in the precision of the context, on any device."""
+    """Return the pass that trains: all windows at once, on any device; logits in float32, whatever the context's."""
 
     def read(windows: Tensor) -> Iterator[tuple[list[Tensor], Tensor]]:
         streams = oracle.streams(windows)
         for row in range(len(windows)):
-            yield [streams[layer][row] for layer in layers], oracle.read_out(streams[-1][row])
+            with torch.autocast(windows.device.type, enabled=False):
+                logits = oracle.read_out(streams[-1][row])
+            yield [streams[layer][row] for layer in layers], logits
 
     return read
 

@@ -138,8 +138,10 @@ class HeadDistillation(ABC):
         Returns:
             "greedy_j", the share of places at which the likeliest ids of both are the same, and "drawn_j", the
             probability that a drawn token stands, for j = 1 .. ``num_steps``; NaN if nothing counts. Of a head that
-            tells confidences also "miscalibrated_j", see ``calibration_error``.
+            tells confidences also "miscalibrated_j", see ``calibration_error``. "covered", the oracle's mass on the ids
+            that the head writes, at j = 1.
         """
+        covered: list[Tensor] = []
         same: list[list[Tensor]] = [[] for _ in range(self.num_steps)]
         stands: list[list[Tensor]] = [[] for _ in range(self.num_steps)]
         believed: list[list[Tensor]] = [[] for _ in range(self.num_steps)]
@@ -148,6 +150,7 @@ class HeadDistillation(ABC):
                 same[step].append((said.learnt.argmax(-1) == said.likeliest_column).double().cpu())
                 stands[step].append(said.stands.double().cpu())
                 believed[step] += [] if said.believed is None else [said.believed.double().cpu()]
+                covered += [] if step else [said.taught.double().exp().sum(-1).cpu()]
         found = {}
         for step in range(self.num_steps):
             kept = torch.cat(stands[step])
@@ -155,7 +158,7 @@ class HeadDistillation(ABC):
             found[f"drawn_{step + 1}"] = kept.mean().item()
             if believed[step]:
                 found[f"miscalibrated_{step + 1}"] = calibration_error(torch.cat(believed[step]), kept)
-        return found
+        return found | {"covered": torch.cat(covered).mean().item()}
 
     def said(self, rows: Tensor, text: HeadText) -> Iterator[Said]:
         """Yield what head and oracle say at each drafted position of windows of a text, where all ids count."""

@@ -124,6 +124,11 @@ def head_rows(oracle: Transformer, target_ids: Tensor | None) -> Tensor:
     return rows if target_ids is None else rows[target_ids.to(rows.device)]
 
 
+def eagle3_name(name: str) -> str:
+    """Return what ``speculators`` calls a parameter of the network."""
+    return f"layers.0.{name.removeprefix('layer.')}" if name.startswith("layer.") else name
+
+
 def save_eagle3(network: Eagle3Network, values: dict[str, Any], folder: Path, target_ids: Tensor | None) -> None:
     """Write a head: ``config.json``, and bfloat16 tensors in the names of ``speculators``.
 
@@ -133,10 +138,7 @@ def save_eagle3(network: Eagle3Network, values: dict[str, Any], folder: Path, ta
         folder: made if absent; old weights in it are removed.
         target_ids: ``[R]`` what it writes, whoever's the rows are; None: all ids.
     """
-    tensors = {
-        f"layers.0.{name.removeprefix('layer.')}" if name.startswith("layer.") else name: parameter.detach()
-        for name, parameter in network.named_parameters()
-    }
+    tensors = {eagle3_name(name): parameter.detach() for name, parameter in network.named_parameters()}
     if target_ids is not None:
         tensors |= written_ids(target_ids, values["transformer_layer_config"]["vocab_size"])
     save_folder(tensors, values, folder)

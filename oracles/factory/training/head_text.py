@@ -44,8 +44,12 @@ class HeadText:
 
     def frequent(self, count: int, vocab_size: int) -> Tensor:
         """Return the ``count`` most frequent of the ids that count, rising, int64; among equals the lowest."""
-        numbers = torch.bincount(self.ids[self.counts].long(), minlength=vocab_size)
+        numbers = self.numbers(vocab_size)
         return numbers.argsort(descending=True, stable=True)[:count].sort().values
+
+    def numbers(self, vocab_size: int) -> Tensor:
+        """Return ``[V]`` how often each id stands among those that count."""
+        return torch.bincount(self.ids[self.counts].long(), minlength=vocab_size)
 
     def rarest(self, vocab_size: int) -> int:
         """Return the id that the text has least of; among equals the lowest."""
@@ -87,18 +91,19 @@ def _is_held_out(text: Tensor) -> bool:
     return hashlib.sha256(begin).digest()[0] < HELD_OUT
 
 
-def dialogues(shards: Shards, begin: Sequence[int], split: str) -> HeadText:
-    """Return the conversations of a split, of which the answers count.
+def dialogues(shards: Shards, begin: Sequence[int], split: str, kind: str | None = None) -> HeadText:
+    """Return the conversations of a split, all or those of a kind, of which the answers count.
 
     Args:
         shards: of ``oracles.factory.dialogues``.
         begin: ids before the first user's words.
         split: "train", "dev" or "test"; a hash decided.
+        kind: one of ``dialogue_tasks.KINDS``; None: all.
 
     Raises:
         ValueError: there is no such conversation.
     """
-    return HeadText.of(_row(one, begin) for one in shards.split(split))
+    return HeadText.of(_row(one, begin) for one in shards.split(split) if kind in (None, one.kind))
 
 
 def _row(one: Conversation, begin: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -39,10 +39,14 @@ def save_medusa(network: MedusaNetwork, name: str, folder: Path) -> None:
         name: of the oracle.
         folder: made if absent; old weights in it are removed.
     """
-    num_layers, tensors = len(network.blocks[0]), {}  # type: ignore[arg-type]
-    for key, parameter in network.named_parameters():
-        part, head, *rest = key.split(".")
-        place = f"{rest[0]}.linear.{rest[1]}" if part == "blocks" else f"{num_layers}.{rest[0]}"
-        tensors[f"{head}.{place}"] = parameter.detach()
+    num_layers: int = len(network.blocks[0])  # type: ignore[arg-type]
+    tensors = {medusa_name(key, num_layers): parameter.detach() for key, parameter in network.named_parameters()}
     values = {"medusa_num_heads": len(network.blocks), "medusa_num_layers": num_layers, "base_model_name_or_path": name}
     save_folder(tensors, values, folder)
+
+
+def medusa_name(name: str, num_layers: int) -> str:
+    """Return what the authors call a parameter of a network with so many residual blocks a head."""
+    part, head, *rest = name.split(".")
+    place = f"{rest[0]}.linear.{rest[1]}" if part == "blocks" else f"{num_layers}.{rest[0]}"
+    return f"{head}.{place}"

@@ -1,0 +1,104 @@
+"""Draft models in training: a small transformer that reads the oracle's embeddings and learns the oracle's law."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Lesson, Roots, every_root
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.draft_vocabulary import DraftHead, ProjectedEmbedding, ProjectedHead
+from oracles.transformer.eager import Transformer
+
+
+def draft_shape(
+    vocab_size: int, num_written: int, hidden_size: int, num_layers: int, intermediate_size: int
+) -> TransformerConfig:
+    """Return the shape of a draft model, whose heads have 64 dimensions and share keys by threes if they can.
+
+    Raises:
+        ValueError: the hidden size is no multiple of 64.
+    """
+    heads, rest = divmod(hidden_size, 64)
+    if rest:
+        raise ValueError(f"hidden_size is {hidden_size}; give a multiple of 64, the size of a head")
+    return TransformerConfig(
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        num_layers=num_layers,
+        num_heads=heads,
+        num_kv_heads=heads // 3 if heads % 3 == 0 else 1,
+        intermediate_size=intermediate_size,
+        max_context=8192,
+        rope_theta=100000.0,
+        draft_vocab_size=num_written,
+    )
+
+
+def new_draft(config: TransformerConfig, table: Tensor, ids: Tensor, counts: Tensor, seed: int) -> Transformer:
+    """Return a draft that has learned nothing but in which directions the embeddings of frequent ids differ most.
+
+    Args:
+        config: its shape.
+        table: ``[V, W]`` the oracle's embeddings.
+        ids: ``[R]`` rising, those that it writes.
+        counts: ``[V]`` how often the text has each id.
+        seed: of the other initial weights.
+
+    Raises:
+        ValueError: the draft is wider than the embeddings.
+    """
+    if config.hidden_size > table.shape[1]:
+        raise ValueError(
+            f"hidden_size is {config.hidden_size}, and the embeddings that the draft reads are {table.shape[1]} wide; "
+            "give no more"
+        )
+    model, width = Transformer(config, seed=seed), config.hidden_size
+    directions = torch.linalg.svd(table * (counts.float() + 1).sqrt().unsqueeze(1), full_matrices=False)[2][:width]
+    inner = table @ directions.t()
+    embedding, head = ProjectedEmbedding(table, width), ProjectedHead(table, width, ids)
+    embedding.projection.weight = nn.Parameter(directions / inner.std())
+    head.projection.weight = nn.Parameter(directions.t() / inner.std() * 0.02)
+    model.model.embed_tokens = embedding  # type: ignore[assignment]  # it looks ids up as an nn.Embedding does
+    model.lm_head = head
+    return model
+
+
+class DraftDistillation(HeadDistillation):
+    """A draft model: it reads ids alone, so that what it says of a token does not depend on where the draft began.
+
+    Args:
+        lesson: what it learns from; no layer's output is read.
+        model: of ``new_draft``.
+    """
+
+    model: Transformer
+
+    def __init__(self, lesson: Lesson, model: Transformer) -> None:
+        super().__init__(lesson, model)
+        assert isinstance(model.lm_head, DraftHead)
+        self._head = model.lm_head
+
+    @property
+    def identity(self) -> str:
+        """What a resumed run must share beside recipe and batches."""
+        one = self.lesson
+        return (
+            f"draft model by {one.loss}, {one.num_written} ids, {len(one.text.ids)} tokens of text"
+            f"{'' if one.read is None else ', served'}"
+        )
+
+    def roots(self, counts: Tensor) -> Roots:
+        """Return every place."""
+        return every_root(counts, self.num_steps)
+
+    def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
+        """Yield what the model says after each root, and after the text's own tokens behind it."""
+        stream = self.model.streams(inputs)[-1]
+        for step in range(self.num_steps):
+
+            def say(known: Tensor, step: int = step) -> tuple[Tensor, None]:
+                row, at = roots.row[known], roots.at[known] + step
+                return self._head.columns(self.model.model.norm(stream[row, at])), None
+
+            yield say
