@@ -7,6 +7,7 @@ GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
     "First": {
         "demo": "every strategy beside plain decoding: two minutes",
         "watch": "one generation, its tokens coloured by source",
+        "chat": "talk to a model, its tokens coloured by source",
         "compare": "strategies and other programs side by side",
         "advise": "which strategy pays on this machine, and why",
         "smollm2": ("oracles.smollm2", "fetch SmolLM2-135M-Instruct, once"),

@@ -25,7 +25,7 @@ from experiments.harness.building import build_shared
 from experiments.harness.claims import claim_folder
 from experiments.harness.conversations import as_conversations, prompt_facts
 from experiments.harness.models import AnyModel, load_oracle
-from experiments.harness.rule_choice import add_rule, judging_of, sampling_of
+from experiments.harness.rule_choice import add_sampling, judging_of, sampling_of
 from experiments.harness.running import Plan, folder_of, prepare
 from experiments.strategies import STRATEGIES
 from specdec import SamplingParams, SpeculativeDecoder
@@ -134,9 +134,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     parser, names = common_parser(__doc__, num_prompts=48, max_new_tokens=96, resumes=False), list(STRATEGIES)
     add = parser.add_argument
     add("--batch-sizes", type=positive, nargs="+", default=[4, 8, 16], help="rows in flight (4 8 16)")
-    add("--temperature", type=float, default=0.0, help="0 is greedy (%(default)s)")
-    add("--top-p", type=float, default=1.0, help="nucleus mass (%(default)s)")
-    add_rule(parser)
+    add_sampling(parser)
     add("--rounds", type=positive, default=5, help="of every arm, interleaved (%(default)s)")
     add("--strategies", nargs="+", choices=names, default=["prompt_lookup", "small_transformer"], metavar="NAME")
     for name in names:

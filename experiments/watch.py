@@ -6,9 +6,7 @@ both sides decode the prompt again and again, interleaved, and what is said of s
 """
 
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,68 +14,25 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from exactspec.parser import Parser, command_like_this
-from experiments.findings.colouring import PROMPT, Emitted, Palette, Piece, Pieces
+from exactspec.parser import command_like_this
+from experiments.findings.colouring import PROMPT, Palette, Piece
 from experiments.findings.screen_picture import picture_path, write_picture
-from experiments.harness.arguments import PROMPTS, add_placement, add_strategy, positive, refusing, settings_of
+from experiments.harness.arguments import PROMPTS, positive, refusing, settings_of
 from experiments.harness.arms import PLAIN, EngineArm, units_of
-from experiments.harness.conversations import add_template_options, as_conversations
+from experiments.harness.conversations import as_conversations
+from experiments.harness.live_run import Run, live_arguments, live_parser
 from experiments.harness.models import load_oracle
-from experiments.harness.rule_choice import add_rule, judging_of, sampling_of
+from experiments.harness.rule_choice import judging_of, sampling_of
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, Outcome
 from experiments.harness.running import measure
 from experiments.harness.thread_check import warn_of_contention
 from experiments.strategies import STRATEGIES
-from specdec import SpeculativeDecoder
-from specdec.contracts import StepInfo
-from specdec.engine import State
 from specdec.prompts import NamedPrompt, load_prompts
 from specdec.stats.report import Interval, median_ratio, verdict
 
 WARM_UP_TOKENS = 8
 # With fewer pairs a median has no interval of 95 %.
 REPEATS = 6
-
-
-@dataclass
-class Run:
-    """A generation under the clock, prefill and display left out.
-
-    Args:
-        decoder: decodes it.
-        state: of the run.
-        seconds: of the steps after the first one, which holds the prefill.
-        tokens: that these emitted.
-    """
-
-    decoder: SpeculativeDecoder
-    state: State
-    seconds: float = 0.0
-    tokens: int = 0
-    steps: int = 0
-
-    def step(self) -> Emitted:
-        """Take a step and return what it emitted."""
-        began = time.perf_counter()
-        self.state, info = self.decoder.step(self.state)
-        step = emission_of(info)
-        if self.steps:
-            self.seconds += time.perf_counter() - began
-            self.tokens += len(step.tokens)
-        self.steps += 1
-        return step
-
-    @property
-    def speed(self) -> float | None:
-        """Tokens a second; None before the second step."""
-        return self.tokens / self.seconds if self.seconds else None
-
-
-def emission_of(info: StepInfo) -> Emitted:
-    """Return what the only row of a step emitted."""
-    count, accepted = int(info.num_emitted[0]), int(info.num_accepted[0])
-    sources = [info.source_names[i] for i in info.path_sources[0][:accepted]]
-    return Emitted(info.tokens[0][:count].tolist(), accepted, sources, bool(info.stopped_at_leaf[0]))
 
 
 def last_lines(text: str, number: int | None) -> str:
@@ -104,7 +59,7 @@ class Screen:
 
     def line(self, run: Run) -> Text:
         """Return the figures so far."""
-        parts = [self.strategy, f"{(run.tokens / max(run.steps - 1, 1)):.2f} tokens a step"]
+        parts = [self.strategy, f"{run.block_efficiency:.2f} tokens a step"]
         if run.speed is not None:
             parts.append(f"{run.speed:,.0f} tokens/s")
         return Text("   ".join(parts), "bold")
@@ -112,29 +67,14 @@ class Screen:
 
 def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     """Return the arguments."""
-    parser = Parser(__doc__)
+    parser = live_parser(__doc__, oracle="code", strategy="prompt_lookup", max_new_tokens=128)
     add = parser.add_argument
     add("prompt", nargs="?", help="text to go on from, or to answer (the first of --prompts)")
     add("--prompts", default=str(PROMPTS), help="JSONL, parquet or text file; conversations too (the shipped ones)")
-    add("--strategy", choices=list(STRATEGIES), default="prompt_lookup", help="what drafts (%(default)s)")
-    add(
-        "--oracle",
-        default="code",
-        help="embedded or published name, checkpoint directory, GGUF file or hf:DIR (%(default)s)",
-    )
-    add("--max-new-tokens", type=positive, default=128, help="(%(default)s)")
-    add("--temperature", type=float, default=0.0, help="0 is greedy (%(default)s)")
-    add("--top-p", type=float, default=1.0, help="nucleus mass (%(default)s)")
-    add_rule(parser)
-    add("--seed", type=int, default=0, help="of sampling (%(default)s)")
     add("--repeats", type=positive, default=REPEATS, help="interleaved pairs that are timed afterwards (%(default)s)")
     add("--prompt-lines", type=positive, metavar="N", help="show the last N lines of the prompt (all)")
     add("--picture", type=picture_path, metavar="FILE", help="write what was shown at the end: .svg or .png")
-    add_template_options(parser)
-    add_placement(parser)
-    for strategy in STRATEGIES.values():
-        add_strategy(parser, strategy, prefixed=True)
-    return {**vars(parser.parse_args(argv)), "batch_size": 1}
+    return live_arguments(parser, argv)
 
 
 def prompt_of(arguments: dict[str, Any]) -> NamedPrompt:
@@ -162,12 +102,12 @@ def watch(arguments: dict[str, Any], console: Console) -> Group:
         arm.run([prompt], seeds, WARM_UP_TOKENS)
     decoder = arms[1].decoder
     run = Run(decoder, decoder.start([prompt.start], new, sampling, seeds))
-    screen, pieces = Screen(last_lines(prompt.text, arguments["prompt_lines"]), name), Pieces(oracle.tokenizer)
+    screen = Screen(last_lines(prompt.text, arguments["prompt_lines"]), name)
     with Live(screen.show(run), console=console, auto_refresh=False, transient=True) as live:
         while run.state.has_work:
-            screen.pieces += pieces.of(run.step())
+            screen.pieces += run.step()
             live.update(screen.show(run), refresh=True)
-        screen.pieces.append(Piece(pieces.rest(), screen.pieces[-1].origin))
+        screen.pieces.append(run.rest())
         live.update(Group(screen.show(run), Text(f"Timing {repeats} interleaved pairs ...")), refresh=True)
         (unit,) = units_of([prompt], 1)
         outcome = Outcome([arm.name for arm in arms], [measure(unit, arms, arguments["seed"], new, repeats)])

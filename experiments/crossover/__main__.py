@@ -21,7 +21,7 @@ from experiments.harness.arms import those_that_fit
 from experiments.harness.conversations import as_conversations, prompt_facts
 from experiments.harness.journal import hold_journal
 from experiments.harness.models import load_oracle, needing_a_model
-from experiments.harness.rule_choice import add_rule
+from experiments.harness.rule_choice import add_sampling
 from experiments.harness.run_outcome import DECODING_ALONE
 from experiments.harness.running import Plan, folder_of, measure_all, prepare
 from experiments.strategies import STRATEGIES
@@ -84,9 +84,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add("--batch-sizes", type=positive, nargs="+", default=[1, 2, 4, 8, 16, 32], help="rows (1 2 4 8 16 32)")
     add("--draft-lengths", type=positive, nargs="+", default=[1, 2, 4, 8], help="tokens, two at least (1 2 4 8)")
     add("--strategy", choices=CHAINS, default="small_transformer", help="what drafts chains (%(default)s)")
-    add("--temperature", type=float, default=0.0, help="0 is greedy (%(default)s)")
-    add("--top-p", type=float, default=1.0, help="nucleus mass (%(default)s)")
-    add_rule(parser)
+    add_sampling(parser)
     for name in CHAINS:
         add_strategy(parser, STRATEGIES[name], prefixed=True)
     arguments = needing_a_model(vars(parser.parse_args(argv)), "crossover")

@@ -1,10 +1,13 @@
 """Generations in colour: which tokens were drafted, and by whom, which were drawn anew, which came on top."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
+from rich.segment import Segment, Segments
+from rich.style import Style
 from rich.text import Text
 
 from experiments.harness.arms import PLAIN
@@ -68,10 +71,11 @@ class Pieces:
 
     Args:
         tokenizer: of the oracle; None: ids are shown.
+        stop_strings: what the output is cut before.
     """
 
-    def __init__(self, tokenizer: Any | None) -> None:
-        self._tokenizer, self._holder = tokenizer, TextHolder(tokenizer, ())
+    def __init__(self, tokenizer: Any | None, stop_strings: Sequence[str] = ()) -> None:
+        self._tokenizer, self._holder = tokenizer, TextHolder(tokenizer, stop_strings)
         self._ids: list[int] = []
 
     def of(self, step: Emitted) -> list[Piece]:
@@ -104,6 +108,15 @@ class Palette:
     def text(self, pieces: Sequence[Piece]) -> Text:
         """Return pieces in their styles; control characters, which a terminal would obey, are shown as U+FFFD."""
         return Text.assemble(*((piece.text.translate(_SHOWN), self.style(piece.origin)) for piece in pieces))
+
+    def segments(self, pieces: Sequence[Piece]) -> Segments:
+        """Return pieces as ``text`` does, to go on a line with: a console wraps no line of them, and keeps tabs."""
+        found = []
+        for piece in pieces:
+            style = Style.parse(self.style(piece.origin))
+            parts = re.split("(\n)", piece.text.translate(_SHOWN))
+            found += [Segment(part, None if part == "\n" else style) for part in parts]
+        return Segments(found)
 
     def legend(self) -> Text:
         """Return the names of all origins so far but the prompt, each in its style."""

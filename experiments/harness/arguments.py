@@ -13,7 +13,7 @@ import torch
 from exactspec.parser import Parser
 from experiments.harness.conversations import add_template_options, add_turns
 from experiments.harness.models import PLACEMENT, RECORDED, path_of, record_file
-from experiments.harness.rule_choice import add_rule
+from experiments.harness.rule_choice import add_sampling
 from experiments.strategies import STRATEGIES, Strategy
 from experiments.strategies.published_settings import PUBLISHED_SETTINGS
 from experiments.strategies.strategy import yes_or_no
@@ -106,8 +106,8 @@ def common_parser(
     return parser
 
 
-def add_placement(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where and how models compute."""
+def add_placement(parser: argparse.ArgumentParser, arithmetic: str = "float32") -> None:
+    """Add the options that say where and how models compute; ``arithmetic``: what its help calls the default."""
     add = parser.add_argument
     add("--device", default="cpu", help="cpu, cuda, cuda:1, ... (%(default)s)")
     add("--dtype", choices=DTYPES, help="of the arithmetic (float32 on the CPU, the file's own on CUDA)")
@@ -120,7 +120,7 @@ def add_placement(parser: argparse.ArgumentParser) -> None:
     add(
         "--arithmetic",
         choices=get_args(Arithmetic),
-        help="of the oracle's products with a GGUF file's weights (float32)",
+        help=f"of the oracle's products with a GGUF file's weights ({arithmetic})",
     )
     add(
         "--bitwise", type=yes_or_no, nargs="?", const=True, default=False, metavar="YES_OR_NO",
@@ -137,9 +137,7 @@ def paired_parser(
     add_turns(parser)
     add = parser.add_argument
     add("--batch-size", type=positive, default=1, help="prompts decoded together (%(default)s)")
-    add("--temperature", type=float, default=0.0, help="0 is greedy (%(default)s)")
-    add("--top-p", type=float, default=1.0, help="nucleus mass (%(default)s)")
-    add_rule(parser)
+    add_sampling(parser)
     add(
         "--ignore-eos", type=yes_or_no, nargs="?", const=True, default=False, metavar="YES_OR_NO",
         help="go on after an end of text, so that all outputs are equally long (no)",

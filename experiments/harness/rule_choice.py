@@ -11,6 +11,14 @@ REJECTION, COUPLED = "rejection", "coupled"
 CHAINS, TREES = "standard", "multi_draft"
 
 
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how tokens are chosen, and how drafts are judged."""
+    add = parser.add_argument
+    add("--temperature", type=float, default=0.0, help="0 is greedy (%(default)s)")
+    add("--top-p", type=float, default=1.0, help="nucleus mass (%(default)s)")
+    add_rule(parser)
+
+
 def add_rule(parser: argparse.ArgumentParser) -> None:
     """Add the options that say by which rule drafts are judged, and by which kernels."""
     text = (

@@ -18,7 +18,7 @@ from experiments.harness.arms import PLAIN, those_that_fit
 from experiments.harness.conversations import as_conversations, prompt_facts
 from experiments.harness.journal import Journal, hold_journal
 from experiments.harness.models import load_oracle, needing_a_model
-from experiments.harness.rule_choice import add_rule
+from experiments.harness.rule_choice import add_sampling
 from experiments.harness.running import Plan, folder_of, measure_all, prepare
 from experiments.load.latencies import LIMITS
 from experiments.load.load_arms import ArmSpec, repeats_plain
@@ -76,9 +76,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add("--goodput", type=_limit, nargs="+", default=[("ttft", 0.5), ("tpot", 0.05)], metavar="LIMIT",
         help="what a good request keeps, in ms: ttft:, tpot:, e2el: (ttft:500 tpot:50)")  # fmt: skip
     add("--batch-size", type=positive, default=8, help="rows (%(default)s)")
-    add("--temperature", type=float, default=0.0, help="0 is greedy (%(default)s)")
-    add("--top-p", type=float, default=1.0, help="nucleus mass (%(default)s)")
-    add_rule(parser)
+    add_sampling(parser)
     add("--ignore-eos", type=yes_or_no, nargs="?", const=True, default=False, metavar="YES_OR_NO",
         help="go on after an end of text; draws of an arm's own do (no)")  # fmt: skip
     add("--wide", type=yes_or_no, nargs="?", const=True, default=False, metavar="YES_OR_NO",

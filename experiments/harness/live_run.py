@@ -1,0 +1,100 @@
+"""A generation that is shown while it grows: the options of a program that shows one, and its steps under the clock."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from experiments.findings.colouring import BONUS, Emitted, Piece, Pieces
+from experiments.harness.arguments import ExperimentParser, add_placement, add_strategy, positive
+from experiments.harness.conversations import add_template_options
+from experiments.harness.rule_choice import add_sampling
+from experiments.strategies import STRATEGIES
+from specdec import SpeculativeDecoder
+from specdec.contracts import StepInfo
+from specdec.engine import State
+from specdec.requests import FinishReason
+
+
+def live_parser(
+    description: str | None, oracle: str, strategy: str, max_new_tokens: int, arithmetic: str = "float32"
+) -> ExperimentParser:
+    """Return a parser of the options that programs share which show a generation; its arguments are their defaults."""
+    parser = ExperimentParser(description)
+    add = parser.add_argument
+    add("--strategy", choices=list(STRATEGIES), default=strategy, help="what drafts (%(default)s)")
+    what = "embedded or published name, checkpoint directory, GGUF file or hf:DIR (%(default)s)"
+    add("--oracle", default=oracle, help=what)
+    add("--max-new-tokens", type=positive, default=max_new_tokens, help="of a generation (%(default)s)")
+    add_sampling(parser)
+    add("--seed", type=int, default=0, help="of sampling (%(default)s)")
+    add_template_options(parser)
+    add_placement(parser, arithmetic)
+    for one in STRATEGIES.values():
+        add_strategy(parser, one, prefixed=True)
+    return parser
+
+
+def live_arguments(parser: ExperimentParser, argv: Sequence[str] | None) -> dict[str, Any]:
+    """Return the arguments, and that one row is decoded."""
+    return {**vars(parser.parse_args(argv)), "batch_size": 1}
+
+
+class Run:
+    """The only generation of a state, under the clock; prefill and display are left out.
+
+    Args:
+        decoder: decodes it.
+        state: from its ``start``.
+
+    Attributes:
+        state: after the latest step.
+        tokens, steps: so far.
+    """
+
+    def __init__(self, decoder: SpeculativeDecoder, state: State) -> None:
+        self.state, self.tokens, self.steps = state, 0, 0
+        self._decoder, self._last = decoder, BONUS
+        self._pieces = Pieces(decoder.oracle.tokenizer, state.slots.requests[0].stop_strings)
+        # The first step holds the prefill.
+        self._seconds, self._first_tokens = 0.0, 0
+
+    def step(self) -> list[Piece]:
+        """Take a step and return the text that it made certain."""
+        began = time.perf_counter()
+        self.state, info = self._decoder.step(self.state)
+        step = emission_of(info)
+        if self.steps:
+            self._seconds += time.perf_counter() - began
+        else:
+            self._first_tokens = len(step.tokens)
+        self.tokens += len(step.tokens)
+        self.steps += 1
+        self._last = step.origins()[-1]
+        return self._pieces.of(replace(step, tokens=step.tokens[:-1]) if self.finish_reason == "eos" else step)
+
+    def rest(self) -> Piece:
+        """Return the text that was held back to the end."""
+        return Piece(self._pieces.rest(), self._last)
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why it ended; None: it has not."""
+        return None if self.state.has_work else self.state.finish_reasons[0]
+
+    @property
+    def block_efficiency(self) -> float:
+        """tau: tokens a step; 0 before the first one."""
+        return self.tokens / max(self.steps, 1)
+
+    @property
+    def speed(self) -> float | None:
+        """Tokens a second; None before the second step."""
+        return (self.tokens - self._first_tokens) / self._seconds if self._seconds else None
+
+
+def emission_of(info: StepInfo) -> Emitted:
+    """Return what the only row of a step emitted."""
+    count, accepted = int(info.num_emitted[0]), int(info.num_accepted[0])
+    sources = [info.source_names[i] for i in info.path_sources[0][:accepted]]
+    return Emitted(info.tokens[0][:count].tolist(), accepted, sources, bool(info.stopped_at_leaf[0]))
