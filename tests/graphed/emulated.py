@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.graphed.fakes import BEHIND, CUDA, taken
+from tests.graphed.fakes import BEHIND, CUDA, no_device, taken
 
 # What makes the host wait for the device, or gives a shape that depends on what a tensor holds.
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "equal", "is_nonzero")
@@ -166,5 +166,5 @@ def _put(x: Tensor, index: Any, value: Any) -> None:
 @contextmanager
 def emulated_device() -> Iterator[Emulated]:
     """Let tensors lie on ``tests.graphed.fakes.CUDA``, with values; yield what is seen of it."""
-    with Emulated() as device, _Methods():
+    with no_device(), Emulated() as device, _Methods():
         yield device

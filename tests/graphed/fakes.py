@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -51,9 +52,16 @@ BEHIND = {
 
 
 @contextmanager
+def no_device() -> Iterator[None]:
+    """Have torch say that there is no CUDA device, also where there is one: what stands for a device pins no memory."""
+    with mock.patch("torch.cuda.is_available", return_value=False):
+        yield
+
+
+@contextmanager
 def fakes() -> Iterator[None]:
     """Make all tensors fake ones, which may lie on any device."""
-    with FakeTensorMode(allow_non_fake_inputs=True), _Operations():
+    with no_device(), FakeTensorMode(allow_non_fake_inputs=True), _Operations():
         yield
 
 
