@@ -126,11 +126,12 @@ class PagedCache(SlotCache):
         self.pages[row, first:count], self.rooms[row] = taken, count * PAGE
 
     def _give_back(self, row: int) -> None:
-        """Give the pages of a row back."""
-        pool, own = self.memory.pool, self.pages[row, : self.rooms[row] // PAGE]
+        """Give the pages of a row back. *Guarantee*: none goes back twice, wherever Ctrl-C comes."""
+        pool, own = self.memory.pool, self.pages[row, : self.rooms[row] // PAGE].astype(np.int64)
         pool.is_dirty[own[: count_pages(int(self._written[row]))]] = True
-        pool.give_back(own.astype(np.int64))
-        own[:], self.rooms[row], self._shared[row] = pool.num_pages, 0, 0
+        self.rooms[row] = 0
+        pool.give_back(own)
+        self.pages[row], self._shared[row] = pool.num_pages, 0
 
     def lines(self, rows: IntArray, slots: IntArray) -> IntArray:
         """Return where slots lie, counted in slots over all pages; beyond a row's pages, in the page after the last.

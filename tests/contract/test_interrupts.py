@@ -3,15 +3,20 @@
 import sys
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import drafts
 import specdec
 from specdec import SamplingParams, SpeculativeDecoder
+from specdec.cache import PAGE, PagedKVCache
+from specdec.cache.paged_cache import TensorMemory
 from tests.support.registry import SIX_IDS
 
 FOLDERS = tuple(str(Path(package.__file__).parent) for package in (specdec, drafts))
@@ -65,10 +70,8 @@ def places(decoder: SpeculativeDecoder, sampling: SamplingParams) -> list[tuple[
     return [visits[line][len(visits[line]) // 2] for line in chosen]
 
 
-def interrupt(decoder: SpeculativeDecoder, state: specdec.State, step: int, number: int) -> None:
-    """Take so many steps, and stop at a line of the next one."""
-    for _ in range(step):
-        decoder.step(state)
+def stops_at(number: int, act: Callable[[], object]) -> bool:
+    """Act, and press Ctrl-C at a line of ours; tell whether there are so many."""
     left = [number]
 
     def visit(line: Line) -> None:
@@ -78,12 +81,19 @@ def interrupt(decoder: SpeculativeDecoder, state: specdec.State, step: int, numb
 
     count_lines(visit)
     try:
-        decoder.step(state)
+        act()
     except KeyboardInterrupt:
-        return
+        return True
     finally:
         sys.settrace(None)
-    raise AssertionError("the step ended before")
+    return False
+
+
+def interrupt(decoder: SpeculativeDecoder, state: specdec.State, step: int, number: int) -> None:
+    """Take so many steps, and stop at a line of the next one."""
+    for _ in range(step):
+        decoder.step(state)
+    assert stops_at(number, partial(decoder.step, state)), "the step ended before"
 
 
 def ends(decoder: SpeculativeDecoder, state: specdec.State, wanted: list[list[int]]) -> bool:
@@ -129,3 +139,17 @@ def test_a_state_whose_step_failed_neither_steps_nor_finishes_and_tells_what_was
     for go_on in (decoder.step, decoder.finish):
         with pytest.raises(ValueError, match=r"was interrupted.*call start again; state\.emitted\(\) has what"):
             go_on(state)
+
+
+@pytest.mark.parametrize("action", ["vacate", "seat"])
+def test_no_page_goes_back_twice_wherever_a_row_is_left(action: str) -> None:
+    number, stopped = 0, True
+    while stopped:
+        memory = TensorMemory((1,), (1,), 8, torch.float32, torch.device("cpu"), 0)
+        cache = PagedKVCache(memory, 2, 3 * PAGE)
+        given = (np.array([0]),) if action == "vacate" else (0, cache.pages[1, :1].astype(np.int64), 3 * PAGE)
+        stopped = stops_at(number, partial(getattr(cache, action), *given))
+        del cache
+        assert memory.pool._uses.min() >= 0, number
+        number += 1
+    assert number > 8
