@@ -5,7 +5,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -110,6 +110,8 @@ FILES: Mapping[str, Mapping[str, str]] = {
         "Draft lengths that follow confidence, sampled": f"python -m experiments.threshold {SAMPLED}",
     },
 }
+# Tables that commands print and files leave out, whose readers have enough of others.
+LEFT_OUT: Mapping[str, Sequence[str]] = {"every-strategy.md": ("Stages", "Spec-Bench, end to end")}
 COMMANDS = {title: command for commands in FILES.values() for title, command in commands.items()}
 FOLDER = ROOT / "benchmarks"
 
@@ -130,11 +132,17 @@ def write_section(title: str, printed: str, folder: Path = FOLDER) -> None:
     """Write a section into its file, in which all others and what stands before them stay."""
     path = folder / next(name for name, commands in FILES.items() if title in commands)
     front, sections = _parts_of(path)
-    sections[title] = lay_out(printed, front)
+    sections[title] = lay_out(without(printed, LEFT_OUT.get(path.name, ())), front)
     ordered = [one for one in FILES[path.name] if one in sections]
     texts = [front, *(f"## {one}\n\n{sections[one]}" for one in ordered)]
     folder.mkdir(exist_ok=True)
     path.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+
+
+def without(printed: str, tables: Sequence[str]) -> str:
+    """Return what was printed less the third-level sections of these titles."""
+    parts = re.split(r"^(?=### )", printed, flags=re.MULTILINE)
+    return "".join(part for part in parts if part.partition("\n")[0].removeprefix("### ") not in tables).strip()
 
 
 def run(command: str) -> str:

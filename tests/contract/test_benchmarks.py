@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from experiments.bench.benchmark_figures import tables_in
-from experiments.bench.sections import COMMANDS, FILES, FOLDER, read_sections, write_section
+from experiments.bench.sections import COMMANDS, FILES, FOLDER, LEFT_OUT, read_sections, write_section
 from experiments.findings.page_layout import WIDTH, lay_out, narrow
 from specdec.stats.result_table import Table
 
@@ -109,6 +109,19 @@ def test_a_section_is_replaced_and_all_else_stays(tmp_path: Path) -> None:
     assert (tmp_path / "trees.md").read_text(encoding="utf-8") == (
         "# Trees\n\nBy hand.\n\n## Trees by shape and size\n\nfirst\n\n## Trees by shape and size, sampled\n\nthird\n"
     )
+
+
+def test_a_file_leaves_out_the_tables_that_it_names(tmp_path: Path) -> None:
+    printed = "First.\n\n### Speed\n\nfast\n\n### Stages\n\nmany\n\n### Work\n\nmuch"
+    for name, title in (("every-strategy.md", "Every strategy, greedy"), ("trees.md", "Trees by shape and size")):
+        write_section(title, printed, tmp_path)
+        kept = (tmp_path / name).read_text(encoding="utf-8")
+        assert ("Stages" in kept) == (name == "trees.md")
+        assert [word in kept for word in ("First.", "fast", "much")] == [True] * 3
+    titles = {
+        title for name, left in LEFT_OUT.items() for title in left if f"### {title}\n" in (FOLDER / name).read_text()
+    }
+    assert not titles
 
 
 def test_make_real_measures_what_the_benchmarks_say_of_smollm2() -> None:
