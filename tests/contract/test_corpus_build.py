@@ -58,7 +58,7 @@ def test_entries_say_what_the_files_are(manifest: Manifest, root: Path) -> None:
     name = NAMES["train"]
     entry = next(entry for entry in manifest.files if entry.path == f"{name}/a.py")
     data = code(f"{name} a").encode()
-    assert entry == Entry(name, f"{name}/a.py", hashlib.sha256(data).hexdigest(), len(data), "train")
+    assert entry == Entry(name, f"{name}/a.py", hashlib.sha256(data).hexdigest()[:16], len(data), "train")
     package = next(package for package in manifest.packages if package.name == name)
     digest = hashlib.sha256((root / "wheels" / package.wheel).read_bytes()).hexdigest()
     assert (package.version, package.licence, package.sha256, package.family) == ("1.0", "MIT", digest, name)

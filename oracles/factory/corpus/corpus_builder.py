@@ -21,7 +21,17 @@ from oracles.factory.corpus.corpus_filters import (
 )
 from oracles.factory.corpus.duplicates import Seen
 from oracles.factory.corpus.licences import licence_of
-from oracles.factory.corpus.manifest import SPLITS, STDLIB, Entry, Manifest, Package, in_order, module_of, split_of
+from oracles.factory.corpus.manifest import (
+    SPLITS,
+    STDLIB,
+    Entry,
+    Manifest,
+    Package,
+    file_hash,
+    in_order,
+    module_of,
+    split_of,
+)
 
 # Of one wheel at most this much text is taken.
 MAX_PACKAGE_BYTES = 3_000_000
@@ -78,7 +88,7 @@ class Builder:
             if room < 0:
                 return
             self._seen.add(text)
-            self.files.append(Entry(package, path, hashlib.sha256(data).hexdigest(), num_bytes, split))
+            self.files.append(Entry(package, path, file_hash(data), num_bytes, split))
 
     def _text_to_keep(self, data: bytes) -> str | None:
         reason = early_refusal(data)

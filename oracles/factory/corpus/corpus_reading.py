@@ -1,6 +1,5 @@
 """Reading the corpus: every file from its wheel or from the standard library, checked by its hash."""
 
-import hashlib
 import platform
 import sysconfig
 import zipfile
@@ -11,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from oracles.factory.corpus.corpus_filters import clean
-from oracles.factory.corpus.manifest import STDLIB, Entry, Manifest, load_manifest
+from oracles.factory.corpus.manifest import STDLIB, Entry, Manifest, file_hash, load_manifest
 
 # The folder of the wheels: below the checkout, ignored by git.
 GATHERED = Path(__file__).parents[3] / "runs" / "corpus"
@@ -93,7 +92,7 @@ def _read_checking(entry: Entry, read: Callable[[str], bytes], place: str, advic
         data = read(entry.path)
     except (OSError, KeyError) as error:
         raise ValueError(f"corpus file {entry.path} does not exist in {place}; {advice}") from error
-    if hashlib.sha256(data).hexdigest() != entry.sha256:
+    if file_hash(data) != entry.sha256:
         raise ValueError(f"corpus file {entry.path} in {place} differs from its hash in the manifest; {advice}")
     source = SourceFile(entry, clean(data))
     if len(source.text.encode()) != entry.num_bytes:

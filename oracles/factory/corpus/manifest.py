@@ -41,7 +41,7 @@ class Entry:
     Attributes:
         package: name of its wheel, or ``STDLIB``.
         path: place in the wheel, or below the standard library.
-        sha256: hash of the raw file.
+        sha256: ``file_hash`` of the raw file.
         num_bytes: size of the cleaned text in UTF-8.
         split: one of ``SPLITS``.
     """
@@ -85,6 +85,11 @@ class Manifest:
         for entry in self.files:
             sizes[entry.package] = sizes.get(entry.package, 0) + entry.num_bytes
         return sizes
+
+
+def file_hash(data: bytes) -> str:
+    """Return the first 16 hexadecimal digits of the SHA-256 of a file; a wheel has its whole one."""
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def module_of(path: str) -> str:
