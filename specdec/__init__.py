@@ -22,8 +22,8 @@ from specdec.drafting.shapes import Chain, Grown, Kary, Paths, ReRanked, TreeSha
 from specdec.engine import CostBudget, NodeBudget, Result, SharedBudget, SpeculativeDecoder, State, StreamEvent
 from specdec.laws import Laws
 from specdec.sampling import SamplingParams
-from specdec.stats import Calibration
 from specdec.system import register
+from specdec.theory import Calibration
 from specdec.verify import RULES
 
 # The second names of our other packages.

@@ -25,8 +25,7 @@ from specdec.drafting.lengths import Fixed, LengthPolicy
 from specdec.engine import SpeculativeDecoder
 from specdec.requests import Prompt, list_prompts
 from specdec.sampling import SamplingParams
-from specdec.stats import Calibration
-from specdec.theory import WidthCurve
+from specdec.theory import Calibration, WidthCurve
 
 _WARM_UP_TOKENS = 4
 _PREFIX, _ROUNDS = 64, 15

@@ -19,7 +19,7 @@ from specdec.contracts.chaining import (
 )
 from specdec.contracts.chat import ChatEncoder
 from specdec.contracts.draft import NEVER, Budget, Draft, Resume, form_fault
-from specdec.contracts.drawing import Adjustments, ChainKeys, OpenVerdict, Randomness, Warping, numbers_of
+from specdec.contracts.drawing import Adjustments, ChainKeys, DraftKernels, OpenVerdict, Randomness, Warping, numbers_of
 from specdec.contracts.head import Features, Head, HostOracle, SteppingHead
 from specdec.contracts.layered import LayeredOracle, LayerHead
 from specdec.contracts.oracle import (
@@ -73,6 +73,7 @@ __all__ = [
     "ChatEncoder",
     "Context",
     "Draft",
+    "DraftKernels",
     "DraftSession",
     "DraftSource",
     "Ending",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 from torch import Tensor
@@ -10,9 +10,6 @@ from torch import Tensor
 from specdec.contracts.arrays import BoolArray, FloatArray, IntArray
 from specdec.contracts.draft import Draft
 from specdec.laws import Laws
-
-if TYPE_CHECKING:
-    from specdec.kernels import Kernels
 
 
 @dataclass(frozen=True)
@@ -40,11 +37,29 @@ class Adjustments:
     eos_ids: IntArray
 
 
+class DraftKernels(Protocol):
+    """What a source may ask of the decoder's kernels; ``specdec.kernels.Kernels`` has more."""
+
+    @property
+    def are_compiled(self) -> bool:
+        """Whether laws and draws are compiled code's."""
+
+    @property
+    def walks(self) -> Any:
+        """What verifies drafts in one call, a ``specdec.kernels.compiled.NativeWalks``; None: nothing does."""
+
+    def softmax(self, logits: Tensor) -> Tensor:
+        """Return the float64 laws at temperature 1 of logits ``[..., V]``."""
+
+    def entropies(self, probs: Tensor) -> Tensor:
+        """Return the entropies in nats, float64, of probabilities ``[..., V]``."""
+
+
 class Warping(Protocol):
     """Turn logits into the laws that tokens are drawn from, as each row's request asks."""
 
     @property
-    def kernels(self) -> "Kernels":
+    def kernels(self) -> DraftKernels:
         """What computes laws: the decoder's."""
 
     def laws(

@@ -3,16 +3,14 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from specdec.contracts.arrays import IntArray
 from specdec.contracts.draft import Budget, Draft, form_fault
 from specdec.contracts.drawing import Randomness, Warping
 from specdec.contracts.oracle import Cache, Oracle, Scores
 from specdec.contracts.prefixes import Prefixes
-
-if TYPE_CHECKING:
-    from specdec.stats import Calibration
+from specdec.theory import Calibration
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ class Offers:
     confidence: bool = False
     reproducible: bool = True
     adaptive: bool = False
-    calibration: "Calibration | None" = None
+    calibration: Calibration | None = None
     max_depth: int = 0
     max_nodes: int = 0
 

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from specdec.kernels import Kernels
+from specdec.contracts import DraftKernels
 from specdec.laws import Laws
 
 
-def confidence_of(laws: Laws, logits: Tensor, tokens: Tensor, kernels: Kernels) -> Tensor:
+def confidence_of(laws: Laws, logits: Tensor, tokens: Tensor, kernels: DraftKernels) -> Tensor:
     """Return the probability of tokens: under their law, or the model's own if that is a point mass.
 
     Args:
@@ -28,7 +28,7 @@ def confidence_of(laws: Laws, logits: Tensor, tokens: Tensor, kernels: Kernels) 
     return torch.where(laws.index < 0, kernels.softmax(logits).gather(-1, tokens.unsqueeze(-1)).squeeze(-1), drawn)
 
 
-def entropy_of(laws: Laws, logits: Tensor, kernels: Kernels) -> Tensor:
+def entropy_of(laws: Laws, logits: Tensor, kernels: DraftKernels) -> Tensor:
     """Return the entropy in nats of laws, or of the model's own if they are point masses; see ``confidence_of``.
 
     Cost: O(V) a law.

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from specdec.contracts import BoolArray, Draft
 from specdec.engine.shared_budget import check_belief, take_best
-from specdec.stats import Calibration
+from specdec.theory import Calibration
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from specdec.contracts import BITWISE_NODES, DraftSource, Offers, Oracle, StepIn
 from specdec.engine.shared_budget import NodeBudget
 from specdec.requests import FinishReason, Request
 from specdec.sampling import Seed
-from specdec.stats import Calibration, Records, Stats, Table, cell, count_of
+from specdec.stats import Records, Stats, Table, cell, count_of
+from specdec.theory import Calibration
 
 Provenance = Literal["draft", "recovered", "bonus"]
 # Of a notebook's table: characters of a text, and what the columns mean.

@@ -1,6 +1,5 @@
 """What a run did: its records and its statistics, from what every step tells."""
 
-from specdec.stats.calibration import Calibration
 from specdec.stats.device_seconds import DeviceSeconds, Mark
 from specdec.stats.recorder import StatsRecorder
 from specdec.stats.result_table import BOUNDS, BREAKS, Kind, Table, cell, count_of
@@ -11,7 +10,6 @@ __all__ = [
     "BOUNDS",
     "BREAKS",
     "RECORD_COLUMNS",
-    "Calibration",
     "DeviceSeconds",
     "Kind",
     "Mark",

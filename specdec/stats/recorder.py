@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from specdec.contracts import IntArray, StepInfo, sum_of_stages
-from specdec.stats.identities import check_pool, check_trace
 from specdec.stats.reduction import Reduction
-from specdec.stats.stats import Stats
-from specdec.stats.trace import Array, Trace
+from specdec.stats.stats import Stats, check_pool
+from specdec.stats.trace import Array, Trace, check_trace
 
 
 class StatsRecorder:

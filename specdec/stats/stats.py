@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.stats.identities import check_pool
 from specdec.stats.result_table import cell, count_of
 from specdec.theory import expected_tokens
 
@@ -227,6 +226,35 @@ class Stats:
         """Return what ``as_dict`` wrote. Raises TypeError for a field that does not exist."""
         values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in plain.items()}
         return Stats(**values)
+
+
+def check_pool(stats: Stats) -> None:
+    """Assert what must hold between the statistics of a run or of several.
+
+    Raises:
+        AssertionError: names the identity and both of its sides.
+    """
+    tried, accepted = sum(stats.tried_at_position), sum(stats.accepted_at_position)
+    tried_at_rank, hits = sum(stats.tried_at_rank), sum(stats.accepted_at_rank)
+    identities = {
+        "num_emitted + num_truncated = num_accepted + num_steps": (
+            stats.num_emitted + stats.num_truncated,
+            stats.num_accepted + stats.num_steps,
+        ),
+        "num_recovered + num_bonus = num_steps": (stats.num_recovered + stats.num_bonus, stats.num_steps),
+        "num_accepted = sum over positions": (stats.num_accepted, accepted),
+        "num_accepted + num_recovered = verdicts over positions": (stats.num_accepted + stats.num_recovered, tried),
+        "num_accepted = sum over ranks": (stats.num_accepted, hits),
+        "num_drafted = sum over sources": (stats.num_drafted, sum(stats.drafted_by_source.values())),
+        "num_accepted = sum over sources": (stats.num_accepted, sum(stats.accepted_by_source.values())),
+        "verdicts over ranks = verdicts over sources": (tried_at_rank, sum(stats.tried_by_source.values())),
+        "num_steps = sum over depths": (stats.num_steps, sum(stats.steps_by_depth)),
+    }
+    for meaning, (left, right) in identities.items():
+        if left != right:
+            raise AssertionError(f"{meaning}: {left} != {right}")
+    if tried_at_rank < tried:
+        raise AssertionError(f"a verdict on a position tries at least one sibling: {tried_at_rank} < {tried}")
 
 
 def _sum_of(values: Sequence[Any]) -> Any:

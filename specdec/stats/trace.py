@@ -97,6 +97,43 @@ class Trace:
         return Trace(columns, lists, names, {"num_nodes": nodes, "draft_depth": depth})
 
 
+def _are_successive(columns: Mapping[str, Array]) -> Array:
+    """Return ``[S]`` bool: whether each step begins at the length that the request's last one left."""
+    order = np.lexsort((columns["step"], columns["request"]))
+    request, start = columns["request"][order], columns["num_committed"][order]
+    holds = np.ones(len(order), dtype=np.bool_)
+    after = start[:-1] + columns["num_emitted"][order][:-1]
+    holds[order[1:]] = (request[1:] != request[:-1]) | (start[1:] == after)
+    return holds
+
+
+def check_trace(trace: Trace) -> None:
+    """Assert what must hold for every request and step, whatever the interpreter's flags.
+
+    Raises:
+        AssertionError: names the identity, the number of rows that break it, and the first of them.
+    """
+    c, lists = trace.columns, trace.lists
+    cut, leaf = c["num_accepted"] + 1 - c["num_emitted"], c["stopped_at_leaf"].astype(bool)
+    identities = {
+        "num_emitted <= num_accepted + 1": cut >= 0,
+        "what is truncated has a cause": (cut == 0) | (c["truncated_by"] > 0),
+        "every step emits a token": c["num_emitted"] >= 1,
+        "num_emitted counts the emitted tokens": (lists["tokens"] >= 0).sum(1) == c["num_emitted"],
+        "num_accepted counts the accepted nodes": (lists["ranks"] >= 0).sum(1) == c["num_accepted"],
+        "num_accepted <= draft_depth": c["num_accepted"] <= c["draft_depth"],
+        "draft_depth <= num_drafted": c["draft_depth"] <= c["num_drafted"],
+        "every verified node has a source": (lists["node_sources"] >= 0).sum(1) == c["num_drafted"],
+        "a call has room for all nodes and the root": c["num_drafted"] + c["num_scouts"] < c["num_nodes"],
+        "a leaf is a node without verified children": leaf == (c["num_children_at_stop"] == 0),
+        "a step begins where the request's last one ended": _are_successive(c),
+    }
+    for meaning, holds in identities.items():
+        if not holds.all():
+            values = {name: column[int(np.argmin(holds))].item() for name, column in c.items()}
+            raise AssertionError(f"{meaning}: broken in {int((~holds).sum())} of {len(holds)} rows, first by {values}")
+
+
 def _meanings(names: Sequence[str]) -> dict[str, str]:
     return {f.name: f.metadata[MEANING] for f in fields(StepInfo) if f.name in names}
 

@@ -11,6 +11,7 @@ from specdec.theory.acceptance import (
     independent_draws_optimum,
     transport_optimum,
 )
+from specdec.theory.calibration import Calibration
 from specdec.theory.chain_formulas import (
     expected_tokens,
     lockstep_expected_tokens,
@@ -23,6 +24,7 @@ from specdec.theory.tree_formulas import acceptance_of_ranks, expected_tree_toke
 from specdec.theory.width import WidthCurve
 
 __all__ = [
+    "Calibration",
     "WidthCurve",
     "acceptance",
     "acceptance_of_ranks",

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Budget, Draft, Randomness, Verdict, VerificationRule
-from specdec.kernels import Kernels
+from specdec.contracts import Budget, Draft, DraftKernels, Randomness, Verdict, VerificationRule
 from specdec.kernels.compiled import Fault, NativeWalks, OtherKind, PackedDrafts, Way
 from specdec.laws import Laws
 from specdec.transfers import all_on_host, on_host
@@ -93,7 +92,7 @@ class ChainVerifier:
         JudgeDiffers: see ``confirm_judge``.
     """
 
-    def __init__(self, rule: VerificationRule, kernels: Kernels) -> None:
+    def __init__(self, rule: VerificationRule, kernels: DraftKernels) -> None:
         self._rule, self._walks, self._judge = rule, kernels.walks, confirm_judge(rule, kernels.walks)
 
     def __call__(
@@ -167,7 +166,7 @@ class StopLaw:
         JudgeDiffers: see ``confirm_judge``.
     """
 
-    def __init__(self, rule: VerificationRule, kernels: Kernels) -> None:
+    def __init__(self, rule: VerificationRule, kernels: DraftKernels) -> None:
         self._rule, self._walks, self._judge = rule, kernels.walks, confirm_judge(rule, kernels.walks)
 
     @property

@@ -5,6 +5,9 @@ import importlib
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -30,7 +33,7 @@ STANDS_ON = {
     "theory": set(),
     "prompts": set(),
     "laws": {"transfers"},
-    "contracts": {"laws", "transfers"},
+    "contracts": {"laws", "theory", "transfers"},
     "cache": {"contracts", "transfers"},
     "stats": {"contracts", "theory"},
     "kernels": {"contracts", "laws", "system", "transfers"},
@@ -38,9 +41,11 @@ STANDS_ON = {
     "sampling": {"contracts", "grammars", "kernels", "laws", "transfers"},
     "requests": {"contracts", "grammars", "sampling"},
     "verify": {"contracts", "kernels", "laws", "transfers"},
-    "engine": {*("contracts", "laws", "cache", "stats", "kernels", "sampling", "requests", "verify", "transfers")},
-    "drafting": {"contracts", "laws", "kernels", "cache", "stats", "theory", "transfers"},
-    "calibration_run": {"contracts", "theory", "stats", "sampling", "requests", "engine", "drafting"},
+    "engine": {
+        *("contracts", "laws", "cache", "stats", "kernels", "sampling", "requests", "verify", "theory", "transfers")
+    },
+    "drafting": {"contracts", "laws", "cache", "theory", "transfers"},
+    "calibration_run": {"contracts", "theory", "sampling", "requests", "engine", "drafting"},
     "exactness": {"contracts", "laws", "cache", "grammars", "sampling", "requests", "engine"},
     "traces": {*("contracts", "laws", "sampling", "requests", "verify", "transfers", "engine", "drafting", "system")},
     "drafts": {"contracts", "laws", "verify", "drafting", "transfers", "system"},
@@ -49,42 +54,33 @@ STANDS_ON = {
 }
 # What lets an oracle write text, trains and measures it stands higher than the models do.
 FACTORY = "factory"
-# Only the type is named, in annotations: nothing of it is loaded.
-NAMES_THE_TYPE = {"contracts": {"stats", "kernels"}}
 ROOMS = {path.parent.name for path in (ROOT / "specdec").glob("*/__init__.py")}
 # A room may have rooms within it: ``specdec.drafting.shapes``.
 DOORS = {".".join(path.relative_to(ROOT).parts[:-1]) for path in (ROOT / "specdec").rglob("__init__.py")}
 
 
-def imports_of(path: Path, loaded_only: bool = False) -> set[tuple[str, str]]:
-    """Return (module, name) for every name that a file imports, wherever in it; the name is "" for a whole module.
-
-    Args:
-        path: of the file.
-        loaded_only: leave out what stands under ``if TYPE_CHECKING``.
-    """
-    tree = ast.parse(path.read_text())
-    named_only = [
-        node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-    ]
-    unloaded = {id(inner) for node in named_only for inner in ast.walk(node)} if loaded_only else set()
+@cache
+def imports_of(path: Path) -> frozenset[tuple[str, str]]:
+    """Return (module, name) for every name that a file imports, wherever in it; the name is "" for a whole module."""
     found: set[tuple[str, str]] = set()
-    for node in ast.walk(tree):
-        if id(node) in unloaded:
-            continue
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {(alias.name, "") for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             package = ".".join(path.relative_to(ROOT).parts[: -node.level]) if node.level else ""
             module = ".".join(part for part in (package, node.module) if part)
             found |= {(module, alias.name) for alias in node.names}
-    return found
+    return frozenset(found)
 
 
 def imported_by(path: Path) -> set[str]:
     """Return the full names of the modules that a file imports, wherever in it, and of what it takes from them."""
     found = imports_of(path)
     return {module for module, _ in found} | {f"{module}.{name}" for module, name in found if name}
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 def ours(path: Path) -> set[str]:
@@ -139,12 +135,12 @@ def part_of(path: Path) -> str:
     return parts[1] if parts[0] == "specdec" else parts[0]
 
 
-def parts_used(part: str, loaded_only: bool = True) -> set[str]:
+def parts_used(part: str) -> set[str]:
     """Return the other parts of specdec that a part imports; "specdec" where it imports the package as a whole."""
     files = [path for paths in FILES.values() for path in paths if part_of(path) == part]
     assert files, f"{part} was found"
     found: set[str] = set()
-    for module, name in (pair for path in files for pair in imports_of(path, loaded_only)):
+    for module, name in (pair for path in files for pair in imports_of(path)):
         names = f"{module}.{name}".split(".")
         if names[0] == "specdec":
             found.add(names[1] if names[1] in STANDS_ON else "specdec")
@@ -159,7 +155,6 @@ def standing_on(part: str) -> set[str]:
 @pytest.mark.parametrize("part", STANDS_ON)
 def test_a_part_stands_on_what_it_may(part):
     assert parts_used(part) == STANDS_ON[part]
-    assert parts_used(part, loaded_only=False) - STANDS_ON[part] == NAMES_THE_TYPE.get(part, set())
 
 
 def test_every_part_has_its_place_and_none_stands_on_one_below_it():
@@ -169,11 +164,35 @@ def test_every_part_has_its_place_and_none_stands_on_one_below_it():
     assert [(a, b) for a in order for b in STANDS_ON[a] if order.index(b) >= order.index(a)] == []
 
 
-def test_contracts_stand_on_laws_trees_and_transfers_alone_and_a_step_on_nothing_that_drafts_measures_or_proves():
-    assert standing_on("contracts") == {"laws", "transfers"}
+def test_contracts_stand_on_laws_theory_and_transfers_alone_and_a_step_on_nothing_that_drafts_measures_or_proves():
+    assert standing_on("contracts") == {"laws", "theory", "transfers"}
     assert standing_on("engine").isdisjoint({"drafting", "calibration_run", "exactness", "traces", "prompts"})
-    assert standing_on("oracles") == {"laws", "contracts", "cache", "kernels", "prompts", "transfers", "system"}
+    assert standing_on("oracles") == {
+        *("laws", "theory", "contracts", "cache", "kernels", "prompts", "transfers", "system")
+    }
     assert standing_on("drafts").isdisjoint({"engine", "sampling", "exactness", "prompts"})
+
+
+def first_circle(files: Mapping[str, Path]) -> list[str]:
+    """Return modules that import one another in a circle, types that annotations name among it; [] if none do."""
+    graph: dict[str, set[str]] = {}
+    for own, path in files.items():
+        names = {f"{module}.{name}" if f"{module}.{name}" in files else module for module, name in imports_of(path)}
+        graph[own] = {name for name in names if name in files and name != own}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_files_import_one_another_in_a_circle(tmp_path):
+    files = {module_of(path): path for folder in MAY_IMPORT for path in FILES[folder]}
+    assert len(files) > 400
+    assert first_circle(files) == []
+    for name, other in (("a", "b"), ("b", "a")):
+        (tmp_path / f"{name}.py").write_text(f"def f():\n    from {other} import g\n")
+    assert set(first_circle({name: tmp_path / f"{name}.py" for name in "ab"})) == {"a", "b"}
 
 
 @pytest.mark.parametrize("folder", ["specdec", "drafts", "oracles", "experiments"])
@@ -197,11 +216,10 @@ def test_the_reader_of_imports_sees_every_form_of_them(tmp_path):
     named = tmp_path / "named.py"
     named.write_text("import a\nif TYPE_CHECKING:\n    from b import C\n")
     assert imports_of(named) == {("a", ""), ("b", "C")}
-    assert imports_of(named, loaded_only=True) == {("a", "")}
 
 
 MODULES = sorted(
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    module_of(path)
     for folder in ("exactspec", "specdec", "drafts", "oracles")
     for path in FILES[folder]
     if path.stem != "__main__"

@@ -13,7 +13,7 @@ from specdec.contracts import Scores
 from specdec.drafting.lengths.feedback import Fate, Feedback
 from specdec.drafting.lengths.marginal_value import MarginalValue, _MarginalValueSession
 from specdec.drafting.lengths.schedules import Tracked, _TrackedSession
-from specdec.stats.calibration import Calibration, Monotone, _best_rate
+from specdec.theory.calibration import Calibration, Monotone, _best_rate
 from specdec.theory import WidthCurve
 from tests.support.hand_clock import clock_of
 from tests.support.line_mutants import Differences, differences, line_mutants

@@ -19,7 +19,7 @@ from specdec import Calibration, Chain, Entropy, Grown, Heuristic, Kary, Paths, 
 from specdec.contracts import DraftSource, Oracle
 from specdec.drafting import NGramModel
 from specdec.drafting.lengths import LengthPolicy, Tracked
-from specdec.stats.calibration import Monotone
+from specdec.theory.calibration import Monotone
 from specdec.theory import WidthCurve
 from tests.reference.tables import random_table
 from tests.support.eagle3_heads import tiny_eagle3

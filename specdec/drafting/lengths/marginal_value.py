@@ -7,7 +7,7 @@ import numpy as np
 from specdec.contracts import FloatArray, IntArray
 from specdec.drafting.lengths.feedback import Fate
 from specdec.drafting.lengths.schedules import ScheduleSession
-from specdec.stats import Calibration
+from specdec.theory import Calibration
 
 _PRIOR_COST = 16.0  # How many passes of its own weigh as much as the calibrated rate in a request's rate.
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import Budget, IntArray, Offers
-from specdec.stats import Calibration
+from specdec.theory import Calibration
 from specdec.transfers import on_host
 
 

@@ -10,7 +10,7 @@ from specdec.drafting.lengths.feedback import Fate, Feedback
 from specdec.drafting.lengths.marginal_value import MarginalValue
 from specdec.drafting.lengths.policy import LengthPolicy, LengthSession
 from specdec.drafting.lengths.schedules import Constant, Schedule, Tracked, as_schedule
-from specdec.stats import Calibration
+from specdec.theory import Calibration
 from specdec.transfers import on_device, on_host
 
 # A row's own survivals over those predicted: how many accepted tokens the calibration weighs, and how many steps the

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.contracts import FloatArray, IntArray
-from specdec.theory import WidthCurve, expected_tokens, optimal_gamma
+from specdec.theory.chain_formulas import expected_tokens, optimal_gamma
+from specdec.theory.width import FloatArray, WidthCurve
 
 _MAX_BINS = 32
 _LONGEST = 1000  # If theory knows no best length (free drafts, certain acceptance), a rate is that of this one.
@@ -106,7 +106,7 @@ class Calibration:
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be a finite number >= 0, not {getattr(self, name)!r}")
 
-    def step_cost(self, num_drafted: IntArray) -> FloatArray:
+    def step_cost(self, num_drafted: NDArray[np.int64]) -> FloatArray:
         """Return what steps cost that draft and verify so many tokens, of any shape: v'(n + 1) + c' n."""
         return self.width_cost.at(num_drafted + 1) + self.draft_cost * num_drafted
 
