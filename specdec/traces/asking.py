@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -34,13 +35,11 @@ class Longest(LengthPolicy, LengthSession):
     heard: list[Tensor] = field(default_factory=list)
     opened: list[int] = field(default_factory=list)
 
+    reads_confidence: ClassVar[bool] = True
+
     @property
     def max_depth(self) -> int:
         return self.num_draft_tokens
-
-    @property
-    def reads_confidence(self) -> bool:
-        return True
 
     @property
     def reads_entropy(self) -> bool:

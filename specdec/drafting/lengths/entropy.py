@@ -1,13 +1,14 @@
 """Stop before a token whose law is too uncertain."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
 
 from specdec.contracts import IntArray
 from specdec.drafting.lengths.feedback import Feedback
-from specdec.drafting.lengths.policy import LengthPolicy, LengthSession
+from specdec.drafting.lengths.policy import LengthPolicy
 from specdec.drafting.lengths.schedules import Constant, Schedule, Tracked, as_schedule
 from specdec.transfers import on_device, on_host
 
@@ -39,6 +40,8 @@ class Entropy(LengthPolicy):
     scale: float = 0.2
     max_draft_tokens: int = 16
 
+    reads_entropy: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         if not 0 <= self.scale < np.inf or self.max_draft_tokens < 0:
             raise ValueError(f"need scale and max_draft_tokens >= 0, not {self.scale} and {self.max_draft_tokens}")
@@ -47,10 +50,6 @@ class Entropy(LengthPolicy):
     @property
     def max_depth(self) -> int:
         return self.max_draft_tokens
-
-    @property
-    def reads_entropy(self) -> bool:
-        return True
 
     @property
     def schedule(self) -> Schedule:
@@ -65,25 +64,22 @@ class Entropy(LengthPolicy):
         return _Session(self, num_rows)
 
 
-class _Session(LengthSession):
+class _Session(Feedback):
     policy: Entropy
 
     def __init__(self, policy: Entropy, num_rows: int) -> None:
+        super().__init__(num_rows)
         self.policy = policy
         self.schedule = policy.schedule.open(num_rows)
-        self.feedback = Feedback(num_rows)
 
     def begin(self, rows: IntArray) -> None:
         self.schedule.begin(rows)
-        self.feedback.begin(rows)
+        super().begin(rows)
 
     def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
-        self.schedule.update(rows, self.feedback.settle(rows, num_committed))
+        self.schedule.update(rows, self.settle(rows, num_committed))
         return np.full(len(rows), self.policy.max_draft_tokens, dtype=np.int64)
 
     def draws(self, rows: IntArray, entropy: Tensor) -> Tensor:
         bound = 1 - (self.policy.scale * on_host(entropy.double())) ** 0.5
         return on_device(bound >= self.schedule.values(rows), entropy.device)
-
-    def drafted(self, rows: IntArray, counts: IntArray) -> None:
-        self.feedback.drafted(rows, counts)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specdec.contracts import BoolArray, IntArray
+from specdec.drafting.lengths.policy import LengthSession
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class Fate:
     accepted: IntArray
 
 
-class Feedback:
-    """Tell the fate of drafts from how much each row has grown.
+class Feedback(LengthSession):
+    """A session that tells the fate of drafts from how much each row has grown.
 
     Args:
         num_rows: slots of the run.

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from specdec.contracts import IntArray, constant
 from specdec.drafting.lengths.policy import LengthPolicy, LengthSession
+from specdec.drafting.shapes import check_count
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,7 @@ class Fixed(LengthPolicy, LengthSession):
     with_confidence: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.num_draft_tokens, int) or self.num_draft_tokens < 0:
-            raise ValueError(f"num_draft_tokens must be an integer, 0 or more, not {self.num_draft_tokens!r}")
+        check_count("num_draft_tokens", self.num_draft_tokens, 0)
 
     @property
     def max_depth(self) -> int:

@@ -1,12 +1,13 @@
 """Draft longer after full acceptance, shorter after a rejection."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from specdec.contracts import IntArray
 from specdec.drafting.lengths.feedback import Feedback
-from specdec.drafting.lengths.policy import LengthPolicy, LengthSession
+from specdec.drafting.lengths.policy import LengthPolicy
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Heuristic(LengthPolicy):
     num_draft_tokens: int = 5
     max_draft_tokens: int = 20
 
+    adaptive: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         if not 1 <= self.num_draft_tokens <= self.max_draft_tokens:
             raise ValueError(
@@ -44,10 +47,6 @@ class Heuristic(LengthPolicy):
     def max_depth(self) -> int:
         return self.max_draft_tokens
 
-    @property
-    def adaptive(self) -> bool:
-        return True
-
     def next_limits(self, limits: IntArray, drafted: IntArray, accepted: IntArray) -> IntArray:
         """Return ``[B]`` the lengths after drafts of which so many tokens stand."""
         moved = np.clip(limits + np.where(accepted == drafted, 2, -1), 1, self.max_draft_tokens)
@@ -57,23 +56,20 @@ class Heuristic(LengthPolicy):
         return _Session(self, num_rows)
 
 
-class _Session(LengthSession):
+class _Session(Feedback):
     policy: Heuristic
 
     def __init__(self, policy: Heuristic, num_rows: int) -> None:
+        super().__init__(num_rows)
         self.policy = policy
-        self.feedback = Feedback(num_rows)
         self.length = np.zeros(num_rows, dtype=np.int64)
 
     def begin(self, rows: IntArray) -> None:
-        self.feedback.begin(rows)
+        super().begin(rows)
         self.length[rows] = self.policy.num_draft_tokens
 
     def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
-        fate = self.feedback.settle(rows, num_committed)
+        fate = self.settle(rows, num_committed)
         moved = self.policy.next_limits(self.length[rows], fate.drafted, fate.accepted)
         self.length[rows] = np.where(fate.known, moved, self.length[rows])
         return self.length[rows]
-
-    def drafted(self, rows: IntArray, counts: IntArray) -> None:
-        self.feedback.drafted(rows, counts)

@@ -1,7 +1,7 @@
 """Thresholds for a policy's score: one that stands still, and one that follows acceptance."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -51,13 +51,10 @@ class Constant(ScheduleSession):
 
     threshold: float
 
+    adaptive: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         _check_share("threshold", self.threshold)
-
-    @property
-    def adaptive(self) -> bool:
-        """Whether the threshold depends on how drafts fare."""
-        return False
 
     def open(self, num_rows: int) -> "Constant":
         """Return a session for a run."""
@@ -94,14 +91,11 @@ class Tracked:
     memory: float = 0.5
     inertia: float = 0.9
 
+    adaptive: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         for name in ("threshold", "target", "step", "memory", "inertia"):
             _check_share(name, getattr(self, name))
-
-    @property
-    def adaptive(self) -> bool:
-        """Whether the threshold depends on how drafts fare."""
-        return True
 
     def open(self, num_rows: int) -> "_TrackedSession":
         """Return a session for a run."""

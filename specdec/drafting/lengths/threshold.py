@@ -1,6 +1,7 @@
 """Threshold decoding: draft the next token while it is likely enough to stand."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -8,7 +9,7 @@ from torch import Tensor
 from specdec.contracts import FloatArray, IntArray
 from specdec.drafting.lengths.feedback import Fate, Feedback
 from specdec.drafting.lengths.marginal_value import MarginalValue
-from specdec.drafting.lengths.policy import LengthPolicy, LengthSession
+from specdec.drafting.lengths.policy import LengthPolicy
 from specdec.drafting.lengths.schedules import Constant, Schedule, Tracked, as_schedule
 from specdec.theory import Calibration
 from specdec.transfers import on_device, on_host
@@ -66,6 +67,8 @@ class Threshold(LengthPolicy):
     max_draft_tokens: int = 16
     probe_every: int = 16
 
+    reads_confidence: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         if self.threshold is None and self.calibration is None:
             raise ValueError("give a calibration (specdec.calibrate makes one), or a threshold")
@@ -85,10 +88,6 @@ class Threshold(LengthPolicy):
         return self.max_draft_tokens
 
     @property
-    def reads_confidence(self) -> bool:
-        return True
-
-    @property
     def schedule(self) -> Schedule:
         """What chooses t."""
         if self.threshold is None:
@@ -104,15 +103,15 @@ class Threshold(LengthPolicy):
         return _Session(self, num_rows)
 
 
-class _Session(LengthSession):
+class _Session(Feedback):
     """Per row: the threshold, the draft under way, and rho as discounted sums."""
 
     policy: Threshold
 
     def __init__(self, policy: Threshold, num_rows: int) -> None:
+        super().__init__(num_rows)
         self.policy, self.calibration = policy, policy.calibration
         self.schedule = policy.schedule.open(num_rows)
-        self.feedback = Feedback(num_rows)
         self.skipped = np.zeros(num_rows, dtype=np.int64)
         self.accepted, self.expected = np.zeros(num_rows), np.zeros(num_rows)
         self.cumulative = np.ones(num_rows)
@@ -121,11 +120,11 @@ class _Session(LengthSession):
 
     def begin(self, rows: IntArray) -> None:
         self.schedule.begin(rows)
-        self.feedback.begin(rows)
+        super().begin(rows)
         self.skipped[rows], self.accepted[rows], self.expected[rows] = 0, 0, 0
 
     def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
-        fate = self.feedback.settle(rows, num_committed)
+        fate = self.settle(rows, num_committed)
         self.schedule.update(rows, fate)
         self._learn(rows, fate)
         self.cumulative[rows], self.promised[rows] = 1.0, 0.0
@@ -144,7 +143,7 @@ class _Session(LengthSession):
         return on_device(score >= self.schedule.values(rows, confidence.shape[1]), confidence.device)
 
     def drafted(self, rows: IntArray, counts: IntArray) -> None:
-        self.feedback.drafted(rows, counts)
+        super().drafted(rows, counts)
         is_drafted = np.arange(self.predicted.shape[1]) < counts[:, None]
         self.promised[rows] = np.where(is_drafted, self.predicted[rows], 0.0).sum(1)
 

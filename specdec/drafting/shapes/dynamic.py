@@ -1,6 +1,7 @@
 """Shapes that are decided while a tree grows, by the confidence of its paths."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -9,7 +10,26 @@ from specdec.drafting.shapes.shape import Best, Level, check_count, check_size
 
 
 @dataclass(frozen=True)
-class Grown:
+class _Growing:
+    """What shapes by confidence have in common: none of their nodes are known beforehand."""
+
+    num_nodes: int
+    max_depth: int
+
+    paths: ClassVar[None] = None
+    reads_confidence: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_count("num_nodes", self.num_nodes, 0)
+        check_count("max_depth", self.max_depth, 0)
+        check_size(self.num_nodes)
+
+    def plan(self, max_depth: IntArray, max_nodes: IntArray) -> None:
+        """Return None: confidences decide."""
+
+
+@dataclass(frozen=True)
+class Grown(_Growing):
     """Grow a tree best-first, level by level, by the cumulative confidence of its paths; every drawn node is kept.
 
     With C(n) the product of the confidences along the path to node n and q_n(j) the j-th largest probability of the law
@@ -32,13 +52,15 @@ class Grown:
     Deviations: EAGLE-2 takes the best candidates of a level after they were made, which drawn tokens do not allow.
     """
 
-    num_nodes: int
-    max_depth: int
     width: int | None = None
     min_confidence: float = 0.0
 
+    num_kept: ClassVar[None] = None
+
     def __post_init__(self) -> None:
-        _check_growth(self.num_nodes, self.max_depth, self.width)
+        super().__post_init__()
+        if self.width is not None:
+            check_count("width", self.width, 1)
         if not 0 <= self.min_confidence <= 1:
             raise ValueError(f"min_confidence must lie in 0..1, not {self.min_confidence!r}")
 
@@ -46,11 +68,6 @@ class Grown:
     def level_width(self) -> int:
         """The most nodes of a level."""
         return -(-self.num_nodes // max(self.max_depth, 1)) if self.width is None else self.width
-
-    @property
-    def paths(self) -> None:
-        """None: the nodes are not known beforehand."""
-        return None
 
     @property
     def max_nodes(self) -> int:
@@ -66,19 +83,6 @@ class Grown:
     def branches(self) -> bool:
         """Whether a node may have more than one child."""
         return self.level_width > 1 and self.max_depth > 0
-
-    @property
-    def reads_confidence(self) -> bool:
-        """Whether decisions depend on confidences."""
-        return True
-
-    @property
-    def num_kept(self) -> int | None:
-        """How many nodes are kept; None: all that were grown."""
-        return None
-
-    def plan(self, max_depth: IntArray, max_nodes: IntArray) -> None:
-        """Return None: confidences decide."""
 
     def _room(self, level: Level) -> IntArray:
         """Return ``[B]`` how many nodes the next level of each row may hold."""
@@ -105,7 +109,7 @@ class Grown:
 
 
 @dataclass(frozen=True)
-class ReRanked:
+class ReRanked(_Growing):
     """Grow more than is kept, and keep the best nodes by cumulative confidence, as EAGLE-2 does.
 
     A level's ``width`` best nodes get ``width`` children each; of all nodes so made, the ``num_nodes`` with the largest
@@ -130,17 +134,11 @@ class ReRanked:
         the source's ``temperature=0``.
     """
 
-    num_nodes: int
-    max_depth: int
     width: int
 
     def __post_init__(self) -> None:
-        _check_growth(self.num_nodes, self.max_depth, self.width)
-
-    @property
-    def paths(self) -> None:
-        """None: the nodes are not known beforehand."""
-        return None
+        super().__post_init__()
+        check_count("width", self.width, 1)
 
     @property
     def max_nodes(self) -> int:
@@ -159,17 +157,9 @@ class ReRanked:
         return self.width > 1 and self.max_nodes > 1
 
     @property
-    def reads_confidence(self) -> bool:
-        """Whether decisions depend on confidences."""
-        return True
-
-    @property
-    def num_kept(self) -> int | None:
-        """How many nodes are kept; None: all that were grown."""
+    def num_kept(self) -> int:
+        """How many nodes are kept."""
         return self.num_nodes
-
-    def plan(self, max_depth: IntArray, max_nodes: IntArray) -> None:
-        """Return None: confidences decide."""
 
     def scored(self, level: Level) -> BoolArray:
         """Return ``[B, W]`` bool: which nodes are scored."""
@@ -185,11 +175,3 @@ class ReRanked:
     def children(self, level: Level, best: Best) -> IntArray:
         """Return ``[B, W]`` how many children each scored node gets."""
         return np.where(level.number >= 0, self.width, 0)
-
-
-def _check_growth(num_nodes: int, max_depth: int, width: int | None) -> None:
-    check_count("num_nodes", num_nodes, 0)
-    check_count("max_depth", max_depth, 0)
-    check_size(num_nodes)
-    if width is not None:
-        check_count("width", width, 1)

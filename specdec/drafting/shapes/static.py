@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from specdec.drafting.shapes.shape import Best, Level, Path, check_count, check_
 
 class StaticShape(ABC):
     """A shape that is known beforehand: ``paths`` lists its nodes, level by level, as tuples of child ranks."""
+
+    reads_confidence: ClassVar[bool] = False
+    num_kept: ClassVar[None] = None
 
     @property
     @abstractmethod
@@ -59,16 +63,6 @@ class StaticShape(ABC):
     def branches(self) -> bool:
         """Whether a node may have more than one child."""
         return bool((self.ranks > 0).any())
-
-    @property
-    def reads_confidence(self) -> bool:
-        """Whether decisions depend on confidences."""
-        return False
-
-    @property
-    def num_kept(self) -> int | None:
-        """How many nodes are kept; None: all that were grown."""
-        return None
 
     @cached_property
     def _num_children(self) -> IntArray:
