@@ -18,7 +18,6 @@ from specdec.contracts import (
     FloatArray,
     IntArray,
     Needs,
-    Offers,
     Oracle,
     Randomness,
     check_vocabulary,
@@ -28,21 +27,20 @@ from specdec.drafting import (
     Frontier,
     MemorylessSession,
     NGramModel,
+    SampledSource,
     Sequences,
     TreeSampler,
     check_contents,
     check_header,
-    check_tree,
     first_undefined,
     point_chains,
-    tree_offers,
 )
-from specdec.drafting.lengths import LengthPolicy, LengthSession, chain_offers, ended, resolve
+from specdec.drafting.lengths import LengthPolicy, LengthSession, ended
 from specdec.drafting.shapes import TreeShape
 from specdec.transfers import HOST, on_host
 
 
-class NGram:
+class NGram(SampledSource):
     """Draft the continuations that an n-gram model expects, by default the likeliest ones.
 
     Args:
@@ -78,12 +76,8 @@ class NGram:
     ) -> None:
         if temperature is not None and not (sampled and 0 <= temperature < np.inf):
             raise ValueError(f"temperature={temperature}: it needs sampled=True, and must be finite and 0 or more")
-        self.model, self.sampled, self.temperature = model, sampled, temperature
-        self.tree = tree
-        if tree is None:
-            self.length = resolve(num_draft_tokens, length, default=5)
-        else:
-            check_tree(tree, temperature if sampled else 0, num_draft_tokens, length)
+        super().__init__(num_draft_tokens, length, temperature if sampled else 0, tree, default=5)
+        self.model, self.sampled = model, sampled
 
     @classmethod
     def train(
@@ -129,20 +123,12 @@ class NGram:
         """The vocabulary drafted from; None: whatever ids the prompts hold."""
         return self.model.vocab_size
 
-    @property
-    def offers(self) -> Offers:
-        """What it declares."""
-        if self.tree is not None:
-            return tree_offers(self.tree, laws=self.sampled)
-        return chain_offers(self.length, laws=self.sampled)
-
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
         """Return a session for a run."""
         check_vocabulary(f"draft {self.name!r}", self.vocab_size, None, oracle)
         dtype = torch.promote_types(oracle.dtype, torch.float32)
         if self.tree is not None:
-            temperature = self.temperature if self.sampled else 0
-            return _TreeSession(self.model, TreeSampler(self.tree, temperature, HOST), dtype)
+            return _TreeSession(self.model, TreeSampler(self.tree, self.temperature, HOST), dtype)
         length = self.length.open(num_rows)
         if not self.sampled:
             return _GreedySession(self.model, length)

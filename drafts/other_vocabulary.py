@@ -19,6 +19,7 @@ from specdec.contracts import (
     Oracle,
     Randomness,
     Scores,
+    pad_rows,
 )
 from specdec.drafting import (
     ChainSampler,
@@ -197,9 +198,7 @@ class _Reader:
             for row, size, ids in zip(rows.tolist(), keep.tolist(), new_ids.tolist(), strict=True)
         ]
         stable, blocks = zip(*read, strict=True)
-        width = max(map(len, blocks))
-        padded = np.array([[*block, *[-1] * (width - len(block))] for block in blocks], dtype=np.int64)
-        self.model.sync(rows, np.array(stable, dtype=np.int64), padded.reshape(len(rows), width))
+        self.model.sync(rows, np.array(stable, dtype=np.int64), pad_rows(blocks, -1))
 
     def _read(self, row: int, keep: int, new_ids: list[int]) -> tuple[int, list[int]]:
         """Let ids follow the first ``keep`` of a row; return how many of the model's ids stand, and the next."""
@@ -280,11 +279,8 @@ class _TextSession(DraftSession):
             for ids, count, limit in zip(written.tolist(), counts.tolist(), limits.tolist(), strict=True)
         ]
         sizes = np.array([len(text) for text in texts], dtype=np.int64)
-        tokens = np.zeros((len(rows), int(sizes.max(initial=0))), dtype=np.int64)
-        for row, text in zip(tokens, texts, strict=True):
-            row[: len(text)] = text
         self.length.drafted(rows, sizes)
-        return replace(point_chains(tokens, sizes), undefined=undefined)
+        return replace(point_chains(pad_rows(texts), sizes), undefined=undefined)
 
     def _write(self, rows: IntArray, context: Context, counts: IntArray) -> tuple[Tensor, Tensor | None]:
         """Return ``counts`` of the model's likeliest ids for each row, ``[B, N]``, and ``Draft.undefined``."""

@@ -30,7 +30,7 @@ from experiments.strategies.tree_shapes import shape_of, tree_source
 from specdec import Oracle, Paths, TreeShape
 from specdec.prompts import NamedPrompt
 from specdec.stats import Table
-from specdec.stats.report import Points, Shown, curves
+from specdec.stats.report import Panel, Points, Shown, panels
 from specdec.system import write_whole
 from specdec.theory import expected_tree_tokens
 
@@ -124,8 +124,16 @@ def draw(path: Path, outcome: Outcome, rows: Sequence[Mapping[str, Any]], found:
         kind: [(r["nodes"], one.value) for r in rows if _kind(r["shape"]) == kind and (one := alone[r["shape"]])]
         for kind in kinds
     }
-    panels = {"tokens per step": (taus, tokens), f"{DECODING_ALONE}, over plain decoding": (made, speeds)}
-    curves(path, "draft nodes", "best tree by theory", panels)
+    theory, linear = "best tree by theory", {"log_across": False, "log_up": False}
+    measured = {
+        "tokens per step": (taus, tokens),
+        f"{DECODING_ALONE}, over plain decoding": (made, speeds),
+    }
+    drawn = [
+        Panel("draft nodes", up, {theory: line}, {kind: dots for kind, dots in series.items() if dots}, **linear)
+        for up, (series, line) in measured.items()
+    ]
+    panels(path, drawn)
 
 
 def _kind(name: str) -> str:

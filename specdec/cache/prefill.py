@@ -5,18 +5,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from torch import Tensor
 
-from specdec.contracts import BITWISE_NODES, Cache, IntArray, Needs, Oracle, Scores, ids_device
+from specdec.contracts import BITWISE_NODES, Cache, IntArray, Needs, Oracle, Scores, ids_device, pad_rows
 from specdec.transfers import together_on_device
 
 CHUNK = BITWISE_NODES
-
-
-def pad_ids(sequences: Sequence[IntArray], width: int) -> IntArray:
-    """Return ``[B, width]`` the sequences side by side, padded with id 0."""
-    ids = np.zeros((len(sequences), width), dtype=np.int64)
-    for row, sequence in zip(ids, sequences, strict=True):
-        row[: len(sequence)] = sequence
-    return ids
 
 
 def prefill(
@@ -40,7 +32,7 @@ def prefill(
     """
     rests = [prompt[start:-1] for prompt, start in zip(prompts, cache.lengths[rows].tolist(), strict=True)]
     lengths = np.array([len(rest) for rest in rests], dtype=np.int64)
-    ids = pad_ids(rests, int(lengths.max(initial=0)))
+    ids = pad_rows(rests)
     needs = Needs() if needs is None or not needs.prompt else needs
     wanted = needs.logits or bool(needs.hidden)
     want, hidden = "all" if needs.logits else "none", needs.hidden

@@ -6,7 +6,7 @@ its keys are not yet in the cache. In a scoring call the pending token is node 0
 Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the model stays on the model's device.
 """
 
-from specdec.contracts.arrays import BoolArray, Float32Array, FloatArray, IntArray, constant
+from specdec.contracts.arrays import BoolArray, Float32Array, FloatArray, IntArray, constant, pad_rows
 from specdec.contracts.block import Block, BlockHead, ChainingBlockHead
 from specdec.contracts.chaining import (
     ChainDraws,
@@ -129,6 +129,7 @@ __all__ = [
     "ids_device",
     "is_chain",
     "numbers_of",
+    "pad_rows",
     "rule_label",
     "share_prefixes",
     "sum_of_stages",

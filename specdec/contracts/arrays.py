@@ -1,5 +1,6 @@
 """The arrays of host-side bookkeeping."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -17,3 +18,11 @@ def constant(size: int, value: int) -> IntArray:
     array = np.full(size, value, dtype=np.int64)
     array.flags.writeable = False
     return array
+
+
+def pad_rows(rows: Sequence[Sequence[int] | IntArray], fill: int = 0) -> IntArray:
+    """Return ``[B, W]`` ids side by side, W of the longest, ``fill`` after those of each row."""
+    padded = np.full((len(rows), max(map(len, rows), default=0)), fill, dtype=np.int64)
+    for place, ids in zip(padded, rows, strict=True):
+        place[: len(ids)] = ids
+    return padded

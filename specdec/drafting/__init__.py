@@ -9,13 +9,13 @@ from specdec.drafting.head_source import HeadSource
 from specdec.drafting.hidden_states import HiddenStates
 from specdec.drafting.lent_cache import LentCache
 from specdec.drafting.model import DraftModel
-from specdec.drafting.model_source import ChainSession, ModelSource, RunModel, TreeSession
+from specdec.drafting.model_source import ChainSession, ModelSource, RunModel
 from specdec.drafting.ngram_checks import check_contents, check_header
 from specdec.drafting.ngram_model import NGramModel, Sequences
 from specdec.drafting.sampled_source import SampledSource
 from specdec.drafting.sessions import MemorylessSession, point_chains
-from specdec.drafting.spelling import SharedPieces, Spelling, control_ids, piece_bytes
-from specdec.drafting.tree_sampler import Frontier, TreeSampler, check_tree, tree_offers
+from specdec.drafting.spelling import SharedPieces, Spelling, piece_bytes
+from specdec.drafting.tree_sampler import Frontier, TreeSampler
 from specdec.drafting.trunk import Trunk
 
 __all__ = [
@@ -39,18 +39,14 @@ __all__ = [
     "SharedPieces",
     "Spelling",
     "TreeSampler",
-    "TreeSession",
     "Trunk",
     "check_contents",
     "check_header",
     "check_servable",
-    "check_tree",
-    "control_ids",
     "defined",
     "first_undefined",
     "member_stream",
     "piece_bytes",
     "point_chains",
     "proposal",
-    "tree_offers",
 ]

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Context, IntArray, Scores, SteppingHead
+from specdec.contracts import Context, IntArray, Scores, SteppingHead, pad_rows
 from specdec.drafting.chain_sampler import Follow
 from specdec.drafting.hidden_states import HiddenStates
 from specdec.drafting.model import DraftModel
@@ -53,9 +53,7 @@ class HeadModel(HiddenStates, RunModel):
         super().begin(rows, prompts, scores)
         rests = [own_ids(prompt)[: self.capacity] for prompt in prompts]
         ends = np.array([len(rest) for rest in rests], dtype=np.int64)
-        ids = np.zeros((len(rows), int(ends.max(initial=0))), dtype=np.int64)
-        for row, rest in zip(ids, rests, strict=True):
-            row[: len(rest)] = rest
+        ids = pad_rows(rests)
         some = np.flatnonzero(ends)
         self._model.come_near(rows[some], ids[some], ends[some])
 

@@ -5,6 +5,7 @@ from specdec.engine.decoder import SpeculativeDecoder
 from specdec.engine.result import Result, StreamEvent
 from specdec.engine.shared_budget import NodeBudget, SharedBudget
 from specdec.engine.state import State
+from specdec.engine.verification import log_probs_at
 
 __all__ = [
     "CostBudget",
@@ -14,4 +15,5 @@ __all__ = [
     "SpeculativeDecoder",
     "State",
     "StreamEvent",
+    "log_probs_at",
 ]

@@ -1,29 +1,37 @@
 """Rows of a cache for requests: empty ones, or such that hold what is known of a prompt already."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 
 from specdec.cache import PAGE, ModelPrefixes, PagedCache, PrefixMemory, count_pages
-from specdec.contracts import Cache, DraftSession, DraftSource, IntArray, Oracle, PrefixOracle, declared, share_prefixes
+from specdec.contracts import DraftSession, DraftSource, IntArray, Oracle, PrefixOracle, declared, share_prefixes
 from specdec.requests import Request
 
 
-class Seating(Protocol):
-    """How requests get rows of a run's cache.
+class Seating:
+    """How requests get rows of a run's cache: here each starts in an empty one, with slots for the longest of all.
 
-    Attributes:
+    Args:
         cache: the run's.
     """
 
-    cache: Any
+    def __init__(self, cache: Any) -> None:
+        self.cache = cache
+
+    @property
+    def figures(self) -> dict[str, int]:
+        """What the statistics tell of it, by their names."""
+        return {}
 
     def share(self, session: DraftSession) -> None:
         """Let the source's own models share prompts, if the oracle does."""
 
     def seat(self, row: int, request: Request) -> bool:
         """Give a request an idle row, or return that it has to wait."""
+        self.cache.reset(np.array([row]))
+        return True
 
     def prompts_are_read(self, rows: IntArray, prompts: Sequence[IntArray]) -> None:
         """Learn that the cache holds prompts but for their last ids."""
@@ -31,37 +39,8 @@ class Seating(Protocol):
     def leave(self, row: int, ids: IntArray) -> None:
         """Learn that a request has ended; ``ids`` stand, the pending one the last of them."""
 
-    @property
-    def figures(self) -> dict[str, int]:
-        """What the statistics tell of it, by their names."""
 
-
-class EmptyRows:
-    """Every request starts in an empty row that has slots for the longest of all requests.
-
-    Args:
-        cache: the run's.
-    """
-
-    def __init__(self, cache: Cache) -> None:
-        self.cache = cache
-        self.figures: dict[str, int] = {}
-
-    def share(self, session: DraftSession) -> None:
-        return
-
-    def seat(self, row: int, request: Request) -> bool:
-        self.cache.reset(np.array([row]))
-        return True
-
-    def prompts_are_read(self, rows: IntArray, prompts: Sequence[IntArray]) -> None:
-        return
-
-    def leave(self, row: int, ids: IntArray) -> None:
-        return
-
-
-class KnownPrefixes:
+class KnownPrefixes(Seating):
     """Requests start in rows that hold the known beginnings of their prompts; what they leave is known to later ones.
 
     A request waits while there are not enough pages for all that it may write, and while one that is seated with it is
@@ -75,7 +54,8 @@ class KnownPrefixes:
     """
 
     def __init__(self, cache: PagedCache, slack: int, reads_prompts: bool, of_drafts: ModelPrefixes) -> None:
-        self.cache, self._of_drafts = cache, of_drafts
+        super().__init__(cache)
+        self._of_drafts = of_drafts
         self._pool, self._slack, self._reads_prompts = cache.memory.pool, slack, reads_prompts
         self._pool.most_used, self._evicted_before = 0, self._pool.num_evicted
         self._unread: list[IntArray] = []
@@ -131,7 +111,7 @@ class NewRows:
 
     def open(self, requests: Sequence[Request], num_rows: int, capacity: int, source: DraftSource) -> Seating:
         """Return how the requests of a run are seated; arguments and errors as of ``Prefixes.open``."""
-        return EmptyRows(self._oracle.new_cache(num_rows, capacity, self._max_bytes))
+        return Seating(self._oracle.new_cache(num_rows, capacity, self._max_bytes))
 
 
 def _common_pages(one: IntArray, other: IntArray) -> int:

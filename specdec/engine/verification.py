@@ -153,9 +153,16 @@ def _logprobs(tree: Tree, stop: Tensor, next_ids: Tensor, warped: Laws, scores: 
     following = torch.cat([path[:, 1:], path[:, :1]], dim=1)
     ids = tree.tokens.gather(1, following)
     ids = ids.scatter(1, tree.depth_of(stop).unsqueeze(1), next_ids.unsqueeze(1))
-    laws = warped.gather(path)
-    at_path = logits.gather(1, path.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
-    unwarped = at_path.double().log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+    return log_probs_at(warped.gather(path), logits, path, ids)
+
+
+def log_probs_at(laws: Laws, logits: Tensor, at: Tensor, ids: Tensor) -> Tensor:
+    """Return ``[B, K]`` the log-probabilities of ids after the scored nodes ``at``, whose laws are given.
+
+    Those under a point mass are of the unwarped logits ``[B, N+1, V]``. Cost: O(B K V).
+    """
+    rows = logits.gather(1, at.unsqueeze(-1).expand(-1, -1, logits.shape[-1])).double()
+    unwarped = rows.log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
     return torch.where(laws.index < 0, unwarped, laws.probs_of(ids).log())
 
 

@@ -23,6 +23,7 @@ from specdec.contracts import (
     WatchedSource,
     check_source,
     frozen,
+    pad_rows,
 )
 from specdec.engine import SpeculativeDecoder
 from specdec.exactness.findings import Recorder, draws_of, form_findings, honesty_findings, name_findings, same_drafts
@@ -106,8 +107,7 @@ class _Audited(WatchedSession):
         cache = None if context.cache is None else self._cache_of(rows, astray, shorter + 1)
         detour = Context(astray, shorter + 1, context.warping, cache)
         self.inner.propose(rows, detour, budget, randomness.extend("detour"))
-        width = max(map(len, right))
-        return shorter, np.stack([np.pad(ids, (0, width - len(ids)), constant_values=-1) for ids in right])
+        return shorter, pad_rows(right, -1)
 
     def _cache_of(self, rows: IntArray, ids: IntArray, num_committed: IntArray) -> Cache:
         """Return a cache of the oracle's in which these ids stand, the last of each row pending."""

@@ -65,15 +65,9 @@ def noncentrality(freedom: int, level: float, power: float) -> float:
     return float(optimize.brentq(lambda x: stats.ncx2.sf(bound, freedom, x) - power, 1e-3, 1e6))
 
 
-def detectable(num_samples: int, probs: Floats, level: float, power: float) -> float:
-    """Return the total variation d such that a law at least d away from ``probs`` is told from it; 1 for one cell.
+def samples_for(effect: float, num_cells: int, level: float, power: float) -> int:
+    """Return how many samples tell a law over so many cells from one at total variation ``effect``.
 
     A law at total variation d has a relative entropy of at least 2 d^2 nats (Pinsker).
     """
-    freedom = int(np.count_nonzero(probs)) - 1
-    return 1.0 if freedom == 0 else math.sqrt(noncentrality(freedom, level, power) / (4 * num_samples))
-
-
-def samples_for(effect: float, num_cells: int, level: float, power: float) -> int:
-    """Return how many samples tell a law over so many cells from one at total variation ``effect``; see above."""
     return math.ceil(noncentrality(max(num_cells - 1, 1), level, power) / (4 * effect**2))

@@ -1,6 +1,7 @@
 """The output law by samples, where enumeration ends: outputs of the real engine, sorted into cells of known mass."""
 
 import heapq
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -130,10 +131,11 @@ def check_by_samples(
     ids = encode_prompt(oracle, prompt, "prompt").tolist()
     longest = min(max_new_tokens, oracle.max_context - len(ids))
     cells = Cells.of(oracle, ids, longest, sampling, stop, LEAST_EXPECTED / count, MOST_CELLS)
-    outputs = _outputs(decoder, prompt, mates, count, max_new_tokens, sampling, stop, batch_size, seed)
+    prompts, is_asked = _with_mates(prompt, mates, count)
+    made = decoder.generate(prompts, max_new_tokens, sampling, seed, list(stop) or None, batch_size or ROWS).tokens
     counts = np.zeros(len(cells.probs), dtype=np.int64)
     who = f"rule {decoder.rule.name!r}, source {decoder.draft.name!r}"
-    for output in outputs:
+    for output in itertools.compress(made, is_asked):
         if not _ends_in_place(oracle, output, longest, sampling, stop):
             raise AssertionError(f"the output {output} ends where neither EOS, stop nor length ends it; {who}")
         number = cells.number(output)
@@ -156,18 +158,8 @@ def _ends_in_place(
     return not any(ended[:-1]) and (len(output) == longest or (len(output) < longest and any(ended[-1:])))
 
 
-def _outputs(
-    decoder: SpeculativeDecoder,
-    prompt: Prompt,
-    mates: Sequence[Prompt],
-    count: int,
-    max_new_tokens: int,
-    sampling: SamplingParams,
-    stop: Sequence[Stop],
-    batch_size: int | None,
-    seed: int,
-) -> list[list[int]]:
-    """Return the outputs of ``count`` equal requests, among which the mates run, about one to eight of them."""
+def _with_mates(prompt: Prompt, mates: Sequence[Prompt], count: int) -> tuple[list[Prompt], list[bool]]:
+    """Return ``count`` equal prompts, among them about one mate to eight of them, and which are no mates."""
     prompts, is_asked = [], []
     for number in range(count):
         prompts.append(prompt)
@@ -175,8 +167,7 @@ def _outputs(
         if mates and number % 8 == 0:
             prompts.append(mates[number // 8 % len(mates)])
             is_asked.append(False)
-    made = decoder.generate(prompts, max_new_tokens, sampling, seed, list(stop) or None, batch_size or ROWS).tokens
-    return [tokens for tokens, asked in zip(made, is_asked, strict=True) if asked]
+    return prompts, is_asked
 
 
 def _cell_table(cells: Cells, counts: Any) -> str:

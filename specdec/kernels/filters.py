@@ -1,7 +1,6 @@
 """Temperature, top-k, top-p and min-p by torch operations: the reference, and what runs where nothing is compiled."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -14,8 +13,6 @@ from specdec.transfers import on_host
 # Temperatures below which quotients of the largest biases may overflow.
 _COLD = 1e-6
 
-# How many of the best ids are looked at before a whole law is sorted.
-_TOP_P_HEAD = 128
 
 # Laws that are summed at once on CUDA, where the order of a sum depends on their number; a line is whole pieces of it.
 _LAWS, _PIECE = 64, 16
@@ -68,24 +65,6 @@ def filter_top_k(logits: Tensor, top_k: IntArray, asked: Tensor) -> Tensor:
     return torch.where(logits < floor.masked_fill(~cut, -torch.inf), -torch.inf, logits)
 
 
-@dataclass(frozen=True)
-class _Cut:
-    """Where a law is cut: the smallest probability kept, how many ids are, and whether the next one equals it."""
-
-    smallest: Tensor
-    count: Tensor
-    tied: Tensor
-
-    @staticmethod
-    def of(probs: Tensor, bound: Tensor, head: int) -> "_Cut":
-        """Return the cuts ``[K, 1]`` of laws ``[K, V]`` at ``bound`` ``[K, 1]``, looking at the ``head`` best ids."""
-        best = _best(probs, head)
-        count = (_sum_over(partial(torch.cumsum, dim=-1), best) - best < bound).sum(-1, keepdim=True).clamp(min=1)
-        smallest = best.gather(-1, count - 1)
-        tied = (best.gather(-1, count.clamp(max=head - 1)) == smallest) & (count < head)
-        return _Cut(smallest, count, tied)
-
-
 def keep_top_p(probs: Tensor, top_p: Tensor) -> Tensor:
     """Return ``[K, V]``, 1 for the smallest set of best ids that reaches ``top_p[k]``, lowest id first among equals.
 
@@ -96,34 +75,14 @@ def keep_top_p(probs: Tensor, top_p: Tensor) -> Tensor:
     Returns:
         Ones and zeros in the type of ``probs``.
 
-    Cost: O(V) for each law whose set is small (the usual case, on CPU), one sort of O(V log V) elsewhere.
+    Cost: a sort, O(V log V) a law.
     """
-    on_cpu, size, bound = probs.device.type == "cpu", probs.shape[-1], top_p.unsqueeze(-1)
-    head = min(size, _TOP_P_HEAD) if on_cpu else size
-    cut = _Cut.of(probs, bound, head)
-    smallest = cut.smallest.masked_fill(bound >= 1, 0)
-    if head < size:
-        beyond = ((cut.count == head) & (bound < 1)).squeeze(-1).nonzero().squeeze(-1)
-        if beyond.numel():
-            whole = _Cut.of(probs[beyond], bound[beyond], size)
-            smallest[beyond] = whole.smallest
-            for part, found in ((cut.count, whole.count), (cut.tied, whole.tied)):
-                part[beyond] = found
-    keep = probs.clone().ge_(smallest)
-    tied = (cut.tied & (bound < 1)).squeeze(-1)
-    if on_cpu:
-        rows = tied.nonzero().squeeze(-1)
-        if rows.numel():
-            keep[rows] = _first_of_equals(probs[rows], smallest[rows], cut.count[rows])
-        return keep
-    return torch.where(tied.unsqueeze(-1), _first_of_equals(probs, smallest, cut.count), keep)
-
-
-def _first_of_equals(probs: Tensor, smallest: Tensor, count: Tensor) -> Tensor:
-    """Return the ids above ``smallest`` ``[K, 1]`` and the lowest ones that equal it, ``count`` in all, as ones."""
+    bound, best = top_p.unsqueeze(-1), _best(probs, probs.shape[-1])
+    count = (_sum_over(partial(torch.cumsum, dim=-1), best) - best < bound).sum(-1, keepdim=True).clamp(min=1)
+    smallest = best.gather(-1, count - 1)
     above, equal = probs > smallest, probs == smallest
     room = count - above.sum(-1, keepdim=True)
-    return (above | (equal & (equal.cumsum(-1) <= room))).to(probs.dtype)
+    return (above | (equal & (equal.cumsum(-1) <= room)) | (bound >= 1)).to(probs.dtype)
 
 
 def torch_probs(logits: Tensor, filters: FloatArray, there: Sequence[Tensor]) -> Tensor:

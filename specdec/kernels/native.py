@@ -14,7 +14,6 @@ from specdec.kernels.compiled import (
     NATIVE_DTYPES,
     NEUTRAL,
     NativeLaws,
-    NativePenalties,
     NativeUnavailable,
     NativeWalks,
     laws_library,
@@ -48,8 +47,7 @@ class NativeKernels(Kernels):
 
     def __init__(self, built: CDLL | None = None) -> None:
         built = built or laws_library()
-        self._laws, self._penalties = NativeLaws(built), NativePenalties(built)
-        self.walks = NativeWalks(built)
+        self._laws, self.walks = NativeLaws(built), NativeWalks(built)
 
     def __reduce__(self) -> tuple[Callable[[], "NativeKernels"], tuple[()]]:
         return native_kernels, ()  # wherever they are unpickled, the library is that machine's own
@@ -65,7 +63,7 @@ class NativeKernels(Kernels):
             return
         own = take(logits, past.rows)
         drafted, paths = take(tokens, past.rows), take(mask, past.rows)
-        self._penalties(own, past.ids, past.stands, past.produced, drafted, paths, past.strengths)
+        self._laws.penalise(own, past.ids, past.stands, past.produced, drafted, paths, past.strengths)
         if own is not logits:
             logits[on_device(past.rows, logits.device)] = own
 

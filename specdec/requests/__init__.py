@@ -15,9 +15,6 @@ from specdec.requests.requests import (
     seed_of_one,
 )
 from specdec.requests.stopping import (
-    BY_EOS,
-    BY_STOP,
-    NOT_TRUNCATED,
     FinishReason,
     cut_text,
     finish_reason,
@@ -27,9 +24,6 @@ from specdec.requests.stopping import (
 from specdec.requests.streaming import TextHolder
 
 __all__ = [
-    "BY_EOS",
-    "BY_STOP",
-    "NOT_TRUNCATED",
     "FinishReason",
     "Message",
     "Prompt",

@@ -11,7 +11,6 @@ from specdec.contracts import BoolArray, Ending, IntArray
 from specdec.requests.requests import Request
 
 FinishReason = Literal["eos", "stop", "length"]
-NOT_TRUNCATED, BY_EOS, BY_STOP = Ending.NONE, Ending.EOS, Ending.STOP
 UNFINISHED = "\ufffd"
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 

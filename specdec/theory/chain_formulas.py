@@ -1,8 +1,6 @@
 """What theory predicts of chains: tokens per step, speed-up, operations, the best draft length."""
 
-import math
-
-from specdec.theory.ranges import check_alpha, check_cost, check_gamma, is_count
+from specdec.theory.ranges import check_alpha, check_cost, check_gamma, check_positive, is_count
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:
@@ -137,9 +135,8 @@ def predicted_speedup(
     Raises:
         ValueError: an argument is out of its range.
     """
-    for name, value in (("block_efficiency", block_efficiency), ("width_cost", width_cost)):
-        if not (value > 0.0 and math.isfinite(value)):
-            raise ValueError(f"{name} must be a finite number > 0, got {value!r}")
+    check_positive("block_efficiency", block_efficiency)
+    check_positive("width_cost", width_cost)
     check_cost("propose_cost", propose_cost)
     check_cost("other_cost", other_cost)
     return block_efficiency / (width_cost + propose_cost + other_cost)

@@ -28,6 +28,7 @@ from specdec.drafting.shapes import TreeShape
 from specdec.engine import Result, SpeculativeDecoder
 from specdec.requests import Prompt, Stops, make_requests
 from specdec.sampling import SamplingParams, Seed
+from specdec.stats import stacked
 from specdec.traces.asking import Asking, Block, Confiding, Longest
 from specdec.traces.dense import DenseRecords, Path_, starts_of
 from specdec.traces.output_laws import ACCEPTED, OutputLaws
@@ -218,11 +219,10 @@ def _drafts_in_order(
     """Return the drafts of all steps by request and position."""
     order = _order(result) if blocks else np.zeros(0, dtype=np.int64)
     counts = np.concatenate([np.zeros(0, dtype=np.int64), *(block.counts for block in blocks)])
-    shape = len(counts), int(counts.max(initial=0))
+    width = int(counts.max(initial=0))
 
     def stack(name: str, fill: float, dtype: type) -> Any:
-        parts = [getattr(block, name) for block in blocks]
-        return _stack_into(parts, np.full(shape, fill, dtype=dtype))[order]
+        return stacked([getattr(block, name) for block in blocks], fill, dtype)[order, :width]
 
     some = all(block.says_confidence for block in blocks)
     return DenseRecords(
@@ -238,13 +238,3 @@ def _drafts_in_order(
         exactness=result.exactness,
         is_chosen=all(block.is_chosen for block in blocks),
     )
-
-
-def _stack_into(parts: Sequence[Any], whole: Any) -> Any:
-    """Write matrices ``[B_i, W_i]`` one below the other into ``whole``; return it."""
-    first = 0
-    for part in parts:
-        size = min(part.shape[1], whole.shape[1])
-        whole[first : first + len(part), :size] = part[:, :size]
-        first += len(part)
-    return whole

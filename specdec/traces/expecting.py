@@ -13,7 +13,6 @@ by those of y's tokens. What it drafts after a rejected token hangs on tokens th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,24 +22,13 @@ from specdec.traces.cutting import cut
 from specdec.traces.dense import DenseRecords, Path_
 from specdec.traces.output_laws import ACCEPTED
 
-
-@dataclass(frozen=True)
-class Expected:
-    """What steps are expected to be.
-
-    Attributes:
-        columns: a row for each position of the outputs: ``request``, ``num_committed``, the ``probability`` that a step
-            begins there, and given that it does ``num_accepted`` and ``num_emitted``, expected; for lengths also
-            ``num_drafted``, unless confidences or entropies decide it, for shapes ``num_planned``.
-        error: standard error of the sum of the probabilities; 0: they are exact.
-    """
-
-    columns: dict[str, IntArray | FloatArray]
-    error: float = 0.0
+# A row for each position of the outputs: ``request``, ``num_committed``, the ``probability`` that a step begins there,
+# and given that it does ``num_accepted`` and ``num_emitted``, expected.
+Columns = dict[str, IntArray | FloatArray]
 
 
-def expectations_by_length(records: DenseRecords, length: LengthPolicy) -> Expected:
-    """Return the steps of runs with a length policy.
+def expectations_by_length(records: DenseRecords, length: LengthPolicy) -> Columns:
+    """Return the steps of runs with a length policy, with ``num_drafted`` unless confidences or entropies decide it.
 
     Args:
         records: with ``p`` and ``q``, of chains.
@@ -61,15 +49,18 @@ def expectations_by_length(records: DenseRecords, length: LengthPolicy) -> Expec
     found = _walk(records, np.where(within, _ahead(records, _stands(records)), 0.0).cumprod(1)[None])
     if not (length.reads_confidence or length.reads_entropy):
         found["num_drafted"] = limits
-    return Expected(found)
+    return found
 
 
-def expectations_by_shape(records: DenseRecords, paths: Sequence[Path_]) -> Expected:
-    """Return the steps of runs whose trees have some nodes of the recorded ones.
+def expectations_by_shape(records: DenseRecords, paths: Sequence[Path_]) -> tuple[Columns, float]:
+    """Return the steps of runs whose trees have some nodes of the recorded ones, with what is planned.
 
     Args:
         records: with ``p`` and ``q``.
         paths: of the nodes.
+
+    Returns:
+        The steps, and the standard error of the sum of their probabilities; 0: these are exact.
 
     Cost: O(P N) for P positions and trees of N nodes, ten times that if the record holds estimates.
     """
@@ -80,13 +71,13 @@ def expectations_by_shape(records: DenseRecords, paths: Sequence[Path_]) -> Expe
     found["num_planned" if records.by_rank is not None else "num_drafted"] = planned[depths]
     count = estimates.shape[1]
     if count == 1:
-        return Expected(found)
+        return found, 0.0
     reached = np.stack([_reach_probabilities(records, estimates[:, one], depths, paths) for one in range(count)])
     sums = [_walk(records, one[None])["probability"].sum() for one in reached]
-    return Expected(found, float(np.std(sums, ddof=1) / count**0.5))
+    return found, float(np.std(sums, ddof=1) / count**0.5)
 
 
-def _with_feedback(records: DenseRecords, length: LengthPolicy) -> Expected:
+def _with_feedback(records: DenseRecords, length: LengthPolicy) -> Columns:
     """Return the steps of runs whose policy goes from one limit to the next by how the draft fared."""
     if length.reads_confidence or length.reads_entropy:
         raise ValueError(
@@ -116,7 +107,7 @@ def _with_feedback(records: DenseRecords, length: LengthPolicy) -> Expected:
             f"length adapts, and its limits go from {known.min()} to {known.max()}: let limits and next_limits stay "
             f"within 0 and max_depth={length.max_depth}, or record with rule='coupled'"
         )
-    return Expected(_walk(records, reached, onward.reshape(shape), first, drafted))
+    return _walk(records, reached, onward.reshape(shape), first, drafted)
 
 
 def _walk(
@@ -125,7 +116,7 @@ def _walk(
     onward: IntArray | None = None,
     first: IntArray | None = None,
     drafted: IntArray | None = None,
-) -> dict[str, IntArray | FloatArray]:
+) -> Columns:
     """Return the columns of steps that follow one another along the outputs, in one of C courses each.
 
     Args:
@@ -142,7 +133,7 @@ def _walk(
     # Where no step begins there is nothing to expect.
     share = np.divide(begins, probability, out=np.zeros_like(begins), where=probability > 0)
     emitted = (ends * np.minimum(np.arange(ends.shape[2]) + 1, left[:, None])).sum(2)
-    columns: dict[str, IntArray | FloatArray] = {"request": request, "num_committed": committed}
+    columns: Columns = {"request": request, "num_committed": committed}
     columns |= {"probability": probability, "num_accepted": (share * reached.sum(2)).sum(0)}
     columns |= {"num_emitted": (share * emitted).sum(0)}
     return columns if drafted is None else {**columns, "num_drafted": (share * drafted).sum(0)}

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -29,6 +28,7 @@ from specdec.contracts import (
     Warping,
     WatchedSession,
 )
+from specdec.engine import log_probs_at
 from specdec.laws import Laws
 from specdec.transfers import all_on_host, on_host, together_on_device
 
@@ -76,13 +76,13 @@ class Seen:
         began = time.perf_counter()
         assert scores.logits is not None
         draft = draft.to(scores.logits.device)
-        laws = _target_laws(draft, scores, warping)
+        laws = Laws.points(scores.best[0]) if warping.is_argmax() else warping.laws(scores.logits, draft)
         above = draft.tree.above
         at_parents = laws.gather(above)
         host = all_on_host(
             {
                 "above": above,
-                "verified": draft.is_verified,
+                "is_verified": draft.is_verified,
                 "tokens": draft.tokens,
                 "depth": draft.tree.depth[:, 1:],
                 "is_real": draft.tree.is_real[:, 1:],
@@ -90,21 +90,15 @@ class Seen:
                 "q": draft.node_laws.probs_of(draft.tokens),
                 "p": at_parents.probs_of(draft.tokens),
                 "confidence": None if draft.confidence is None else draft.confidence.double(),
+                "logprob": log_probs_at(at_parents, scores.logits, above, draft.tokens) if logprobs else None,
             }
         )
-        parents, verified = host["above"] - 1, host["verified"]
+        parents = host.pop("above") - 1
+        shown: dict[str, Any] = {"source": np.zeros_like(parents), "confidence": np.full(parents.shape, np.nan)}
         return Seen(
-            tokens=host["tokens"],
+            **{**shown, "logprob": None, **host},
             parents=parents,
-            depth=host["depth"],
-            is_real=host["is_real"],
-            is_verified=verified,
-            rank=ranks_of(parents, verified),
-            source=host.get("source", np.zeros(parents.shape, dtype=np.int64)),
-            q=host["q"],
-            p=host["p"],
-            confidence=host.get("confidence", np.full(parents.shape, np.nan)),
-            logprob=_logprobs(at_parents, scores.logits, above, draft.tokens) if logprobs else None,
+            rank=ranks_of(parents, host["is_verified"]),
             laws=laws,
             logits=scores.logits if logprobs else None,
             seconds=time.perf_counter() - began,
@@ -114,22 +108,8 @@ class Seen:
         """Return ``[B]`` p and log-probability of the tokens ``ids`` after the nodes ``stop`` (-1: the root)."""
         at, drawn = (there[:, None] for there in together_on_device(stop + 1, ids, device=self.laws.index.device))
         laws = self.laws.gather(at)
-        logprob = None if self.logits is None else _logprobs(laws, self.logits, at, drawn)[:, 0]
+        logprob = None if self.logits is None else on_host(log_probs_at(laws, self.logits, at, drawn)[:, 0])
         return on_host(laws.probs_of(drawn)[:, 0]), logprob
-
-
-def _target_laws(draft: Draft, scores: Scores, warping: Warping) -> Laws:
-    """Return the target's laws ``[B, N+1]`` as the engine makes them."""
-    assert scores.logits is not None
-    return Laws.points(scores.best[0]) if warping.is_argmax() else warping.laws(scores.logits, draft)
-
-
-def _logprobs(laws: Laws, logits: Tensor, at: Tensor, ids: Tensor) -> FloatArray:
-    """Return ``[B, K]`` the log-probabilities of ids after the scored nodes ``at``, whose laws are given."""
-    rows = logits.gather(1, at.unsqueeze(-1).expand(-1, -1, logits.shape[-1])).double()
-    unwarped = rows.log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
-    found: FloatArray = on_host(torch.where(laws.index < 0, unwarped, laws.probs_of(ids).log()))
-    return found
 
 
 def ranks_of(parents: IntArray, is_verified: BoolArray) -> IntArray:

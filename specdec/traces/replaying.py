@@ -1,6 +1,6 @@
 """Replays: what other lengths, shapes and rules would have made of recorded drafts, without a model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,10 @@ from specdec.traces.growing import Growing, nodes_at
 from specdec.traces.recording import NodeRecords
 from specdec.traces.rule_replays import expected_acceptance
 
-Steps = dict[str, list[int]]
+# Given rows ``[B]``, the positions where their steps begin, the tokens left in their outputs and the ids that stand, it
+# returns how many nodes each step drafts, and how many tokens it accepts.
+Judge = Callable[[IntArray, IntArray, IntArray, IntArray], tuple[IntArray, IntArray]]
+_COLUMNS = ("request", "num_committed", "num_drafted", "num_accepted", "num_emitted")
 _GIVEN = "given the outputs, which are draws"
 
 
@@ -92,105 +95,23 @@ def replay(
     if len(given) != 1:
         raise ValueError(f"give one of length, shape and rule, not {' and '.join(given) or 'none'}")
     if rule is not None:
-        return _replay_rule(records, rule)
+        if not isinstance(records, NodeRecords):
+            raise ValueError("rule: dense records have no p and q: it needs node records (record_nodes)")
+        return Replay(expected_acceptance(records, rule), "expectations at the starts of the recorded steps")
     if not isinstance(records, DenseRecords):
         raise ValueError(
             f"{given[0]}: another length or shape begins steps where the recorded run did not: it needs dense records "
             "(record_chains, record_trees), which have a draft at every position"
         )
-    if records.p is not None:
-        return _replay_expectations(records, length, shape)
-    steps = _by_length(records, length) if length is not None else _by_shape(records, shape)
-    order = np.lexsort((steps["num_committed"], steps["request"]))
-    columns: dict[str, IntArray | FloatArray] = {
-        name: np.asarray(v, dtype=np.int64)[order] for name, v in steps.items()
-    }
-    requests = columns["request"]
-    columns["step"] = np.arange(len(requests)) - np.searchsorted(requests, requests)
-    return Replay(columns, records.exactness if records.repeats else f"{records.exactness}, {_GIVEN}")
-
-
-def _replay_rule(records: DenseRecords | NodeRecords, rule: str | VerificationRule) -> Replay:
-    """Return the expectations of a rule."""
-    if not isinstance(records, NodeRecords):
-        raise ValueError("rule: dense records have no p and q: it needs node records (record_nodes)")
-    return Replay(expected_acceptance(records, rule), "expectations at the starts of the recorded steps")
-
-
-def _replay_expectations(records: DenseRecords, length: LengthPolicy | None, shape: TreeShape | None) -> Replay:
-    """Return the expectations of drafts that were drawn."""
     if length is not None:
         check_length(records, length)
-        found = expectations_by_length(records, length)
-    else:
-        assert shape is not None
-        found = expectations_by_shape(records, _drawable(records, shape))
-    return Replay(found.columns, f"expectations, {_GIVEN}", found.error)
-
-
-def _drawable(records: DenseRecords, shape: TreeShape) -> tuple[Path_, ...]:
-    """Return the nodes of a shape of drawn trees, in which recorded ones are; ValueError if they hang on draws."""
-    if shape.paths is None:
-        raise ValueError(
-            f"shape: {shape} is decided as it grows, by the confidences of all nodes of a level: of drawn tokens most "
-            "are not in the output, and left to chance: give a shape whose nodes are known, such as Kary or Paths, or "
-            "draft greedily"
-        )
-    _check_paths(records, shape.paths)
-    return shape.paths
-
-
-def _new_steps() -> Steps:
-    return {name: [] for name in ("request", "num_committed", "num_drafted", "num_accepted", "num_emitted")}
-
-
-def _by_length(records: DenseRecords, length: LengthPolicy) -> Steps:
-    """Walk all outputs at once, with drafts that a policy cuts."""
-    check_length(records, length)
-    steps, position = _new_steps(), np.zeros(len(records.outputs), dtype=np.int64)
-    sizes = np.diff(records.starts)
-    outputs = np.concatenate([np.zeros(0, dtype=np.int64), *map(np.asarray, records.outputs)]).astype(np.int64)
-    session = length.open(len(sizes))
-    session.begin(np.arange(len(sizes)))
-    while (rows := np.flatnonzero(position < sizes)).size:
-        at, left = records.starts[rows] + position[rows], (sizes - position)[rows]
-        committed = records.prompt_lengths[rows] + position[rows]
-        told = (None if values is None else values[at] for values in (records.confidence, records.entropy))
-        drafted = cut(session, rows, committed, records.counts[at], *told)
-        accepted = _agreement_length(records.tokens[at], drafted, outputs, at, left)
-        emitted = np.minimum(accepted + 1, left)
-        for name, values in zip(steps, (rows, committed, drafted, accepted, emitted), strict=True):
-            steps[name] += values.tolist()
-        position[rows] += emitted
-    return steps
-
-
-def _agreement_length(tokens: IntArray, counts: IntArray, outputs: IntArray, at: IntArray, left: IntArray) -> IntArray:
-    """Return ``[B]`` how many of the first ``counts`` tokens ``[B, N]`` are those of the output from ``at`` on."""
-    order = np.arange(tokens.shape[1])
-    said = outputs[np.minimum(at[:, None] + order, len(outputs) - 1)]
-    agrees = (tokens == said) & (order < np.minimum(counts, left)[:, None])
-    agreed: IntArray = np.logical_and.accumulate(agrees, axis=1).sum(1)
-    return agreed
-
-
-def _by_shape(records: DenseRecords, shape: TreeShape | None) -> Steps:
-    """Walk each output, through the parts of the recorded trees that a shape has."""
-    assert shape is not None
-    nodes_of = _of_paths(records, shape.paths) if shape.paths is not None else Growing(records, shape).nodes
-    steps = _new_steps()
-    for request, output in enumerate(records.outputs):
-        position = 0
-        while position < len(output):
-            at = int(records.starts[request]) + position
-            nodes = nodes_of(at)
-            accepted = _walk(records, at, output[position:], nodes)
-            emitted = min(accepted + 1, len(output) - position)
-            committed = int(records.prompt_lengths[request]) + position
-            for name, value in zip(steps, (request, committed, len(nodes), accepted, emitted), strict=True):
-                steps[name].append(value)
-            position += emitted
-    return steps
+    elif shape is not None and shape.paths is not None:
+        _check_paths(records, shape.paths)
+    if records.p is not None:
+        columns, error = _expectations(records, length, shape)
+        return Replay(columns, f"expectations, {_GIVEN}", error)
+    steps = _steps(records, _by_shape(records, shape) if length is None else _by_length(records, length))
+    return Replay(steps, records.exactness if records.repeats else f"{records.exactness}, {_GIVEN}")
 
 
 def _check_paths(records: DenseRecords, paths: tuple[Path_, ...]) -> None:
@@ -199,21 +120,81 @@ def _check_paths(records: DenseRecords, paths: tuple[Path_, ...]) -> None:
         raise ValueError(f"shape: the recorded trees lack {len(beyond)} of its nodes, {beyond[0]} for one: record them")
 
 
-def _of_paths(records: DenseRecords, paths: tuple[Path_, ...]) -> Callable[[int], list[int]]:
-    """Return what gives the nodes of some paths at a position; ValueError if the recorded trees do not have them."""
-    _check_paths(records, paths)
-    kept = frozenset(paths)
-    return lambda at: [node for node, path in nodes_at(records, at) if path in kept]
+def _expectations(
+    records: DenseRecords, length: LengthPolicy | None, shape: TreeShape | None
+) -> tuple[dict[str, IntArray | FloatArray], float]:
+    """Return the expectations of drafts that were drawn; ValueError if the nodes of a shape hang on draws."""
+    if length is not None:
+        return expectations_by_length(records, length), 0.0
+    assert shape is not None
+    if shape.paths is None:
+        raise ValueError(
+            f"shape: {shape} is decided as it grows, by the confidences of all nodes of a level: of drawn tokens most "
+            "are not in the output, and left to chance: give a shape whose nodes are known, such as Kary or Paths, or "
+            "draft greedily"
+        )
+    return expectations_by_shape(records, shape.paths)
 
 
-def _walk(records: DenseRecords, at: int, said: list[int], nodes: Sequence[int]) -> int:
+def _steps(records: DenseRecords, judge: Judge) -> dict[str, IntArray | FloatArray]:
+    """Walk all outputs at once; return the steps by request."""
+    sizes = np.diff(records.starts)
+    position, made = np.zeros_like(sizes), [np.zeros((len(_COLUMNS), 0), dtype=np.int64)]
+    while (rows := np.flatnonzero(position < sizes)).size:
+        at, left = records.starts[rows] + position[rows], (sizes - position)[rows]
+        committed = records.prompt_lengths[rows] + position[rows]
+        drafted, accepted = judge(rows, at, left, committed)
+        emitted = np.minimum(accepted + 1, left)
+        made.append(np.stack([rows, committed, drafted, accepted, emitted]))
+        position[rows] += emitted
+    steps = np.concatenate(made, axis=1)
+    steps = steps[:, np.lexsort((steps[1], steps[0]))]
+    step = np.arange(steps.shape[1]) - np.searchsorted(steps[0], steps[0])
+    return {**dict(zip(_COLUMNS, steps, strict=True)), "step": step}
+
+
+def _by_length(records: DenseRecords, length: LengthPolicy) -> Judge:
+    """Return what judges recorded chains that a policy cuts."""
+    outputs = np.concatenate([np.zeros(0, dtype=np.int64), *map(np.asarray, records.outputs)]).astype(np.int64)
+    order, every = np.arange(records.tokens.shape[1]), np.arange(len(records.outputs))
+    session = length.open(len(every))
+    session.begin(every)
+
+    def judge(rows: IntArray, at: IntArray, left: IntArray, committed: IntArray) -> tuple[IntArray, IntArray]:
+        told = (None if values is None else values[at] for values in (records.confidence, records.entropy))
+        drafted = cut(session, rows, committed, records.counts[at], *told)
+        said = outputs[np.minimum(at[:, None] + order, len(outputs) - 1)]
+        agrees = (records.tokens[at] == said) & (order < np.minimum(drafted, left)[:, None])
+        return drafted, np.logical_and.accumulate(agrees, axis=1).sum(1)
+
+    return judge
+
+
+def _by_shape(records: DenseRecords, shape: TreeShape | None) -> Judge:
+    """Return what judges the parts of recorded trees that a shape has."""
+    assert shape is not None
+    kept = frozenset(shape.paths or ())
+    growing = Growing(records, shape) if shape.paths is None else None
+
+    def judge(rows: IntArray, at: IntArray, left: IntArray, committed: IntArray) -> tuple[IntArray, IntArray]:
+        made = []
+        for row, place, count in zip(rows.tolist(), at.tolist(), left.tolist(), strict=True):
+            if growing is None:
+                nodes = [node for node, path in nodes_at(records, place) if path in kept]
+            else:
+                nodes = growing.nodes(place)
+            made.append((len(nodes), _agreement_length(records, place, records.outputs[row][-count:], nodes)))
+        drafted, accepted = np.array(made, dtype=np.int64).T
+        return drafted, accepted
+
+    return judge
+
+
+def _agreement_length(records: DenseRecords, at: int, said: list[int], nodes: list[int]) -> int:
     """Return with how many tokens of the output some nodes of the draft at a position agree."""
-    children: dict[int, list[int]] = {}
     stop, depth = -1, 0
-    for node in nodes:
-        children.setdefault(int(records.parents[at, node]), []).append(node)
-    while depth < len(said):
-        onward = [node for node in children.get(stop, []) if records.tokens[at, node] == said[depth]]
+    for token in said:
+        onward = [n for n in nodes if records.parents[at, n] == stop and records.tokens[at, n] == token]
         if not onward:
             break
         stop, depth = onward[0], depth + 1

@@ -1,6 +1,5 @@
 """Replays of rules: the law of a rule's decision at every recorded step, from recorded p and q, without a model."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,42 +14,17 @@ from specdec.verify import resolve_rule
 _ROWS = 256
 
 
-def _anywhere(branches: BoolArray, is_drawn: BoolArray) -> str | None:
-    """The verdict reads p of the drafted tokens alone."""
-    return None
-
-
-def _on_chains(branches: BoolArray, is_drawn: BoolArray) -> str | None:
-    """The verdict reads p and q of the drafted tokens alone; the rule itself refuses trees."""
-    return None
-
-
-def _not_drawn_siblings(branches: BoolArray, is_drawn: BoolArray) -> str | None:
-    """What a rejected sibling leaves of the target's law depends on all of its own, unless that is a point."""
-    if not (branches & is_drawn.any(1)).any():
-        return None
-    return "siblings were drawn from laws, and what one leaves of the target's for the next takes whole laws"
-
-
-def _not_drawn(branches: BoolArray, is_drawn: BoolArray) -> str | None:
-    """What a token leaves of the target's law depends on all of its own, unless that is a point."""
-    return "what a drawn token leaves of the target's law takes whole laws" if is_drawn.any() else None
-
-
-def _never(branches: BoolArray, is_drawn: BoolArray) -> str:
-    """The verdict reads the target's entropy."""
-    return "its thresholds are of the entropies of whole laws"
-
-
-# By rule: why a record of p and q at the drafted tokens does not suffice, given which drafts branch ``[S]`` and which
-# nodes ``[S, N]`` were drawn from real laws; None: it does.
-_LACKS: dict[str, Callable[[BoolArray, BoolArray], str | None]] = {
-    "standard": _on_chains,
-    "sample_and_match": _anywhere,
-    "multi_draft": _not_drawn_siblings,
-    "block": _not_drawn,
-    "traversal": _not_drawn,
-    "typical": _never,
+# What of whole laws a rule reads, if anything, of which records of p and q at the drafted tokens tell too little.
+_SIBLINGS = "siblings were drawn from laws, and what one leaves of the target's for the next takes whole laws"
+_DRAWN = "what a drawn token leaves of the target's law takes whole laws"
+_ENTROPIES = "its thresholds are of the entropies of whole laws"
+_READS: dict[str, str | None] = {
+    "standard": None,  # it refuses trees itself
+    "sample_and_match": None,
+    "multi_draft": _SIBLINGS,
+    "block": _DRAWN,
+    "traversal": _DRAWN,
+    "typical": _ENTROPIES,
 }
 
 
@@ -68,11 +42,13 @@ def expected_acceptance(records: NodeRecords, rule: str | VerificationRule) -> d
     chosen = resolve_rule(rule)
     if chosen.coupled:
         raise ValueError(f"rule={chosen.name!r} compares ids that are drawn: dense records replay it, token by token")
-    if chosen.name not in _LACKS:
+    if chosen.name not in _READS:
         raise ValueError(f"rule={chosen.name!r} may read whole laws, and the records have p and q of drafted tokens")
     drafts = _Drafts(records)
-    lacking = _LACKS[chosen.name](drafts.branches, drafts.q < 1)
-    if lacking is not None:
+    lacking, is_drawn = _READS[chosen.name], drafts.q < 1
+    # What a point mass leaves of a law follows from p alone.
+    is_read = {_SIBLINGS: (drafts.branches & is_drawn.any(1)).any(), _DRAWN: is_drawn.any(), _ENTROPIES: True}
+    if lacking is not None and is_read[lacking]:
         raise ValueError(f"rule={chosen.name!r}: {lacking}; replay 'sample_and_match' or 'standard' on chains")
     parts = [drafts.judge(chosen, slice(at, at + _ROWS)) for at in range(0, len(drafts.counts), _ROWS)]
     accepted = np.concatenate([np.zeros(0), *parts])

@@ -47,7 +47,9 @@ STANDS_ON = {
     "drafting": {"contracts", "laws", "cache", "theory", "transfers"},
     "calibration_run": {"contracts", "theory", "sampling", "requests", "engine", "drafting"},
     "exactness": {"contracts", "laws", "cache", "grammars", "sampling", "requests", "engine"},
-    "traces": {*("contracts", "laws", "sampling", "requests", "verify", "transfers", "engine", "drafting", "system")},
+    "traces": {
+        *("contracts", "laws", "sampling", "requests", "verify", "transfers", "engine", "drafting", "stats", "system")
+    },
     "drafts": {"contracts", "laws", "verify", "drafting", "transfers", "system"},
     "oracles": {"contracts", "cache", "kernels", "prompts", "transfers", "system"},
     "factory": {"contracts", "cache", "sampling", "engine", "drafting", "prompts", "stats", "system"},

@@ -15,7 +15,7 @@ from specdec import Calibration, Entropy, Kary, SamplingParams, SpeculativeDecod
 from specdec.contracts import DraftSource, Scores
 from specdec.exactness import check_draft, oracle_law, output_law
 from specdec.kernels import REFERENCE, NativeKernels, best_kernels, native, native_kernels, resolve_kernels
-from specdec.kernels.compiled import NativeLaws, NativePenalties, NativeUnavailable, PackedDrafts
+from specdec.kernels.compiled import NativeLaws, NativeUnavailable, PackedDrafts
 from specdec.sampling.randomness import Coupled, Keyed
 from specdec.traces import record_chains, record_trees
 from specdec.transfers import HOST
@@ -31,7 +31,7 @@ SOURCES = {
     "tree": SmallTransformer(MODEL, tree=Kary(2, 2)),
 }
 SAMPLING = (SamplingParams(), SamplingParams(temperature=0.8, top_p=0.9, repetition_penalty=1.3, min_p=0.01))
-COMPILED = (NativeLaws.laws, NativeLaws.draw, NativeLaws.race, NativeLaws.entropies)
+COMPILED = (NativeLaws.laws, NativeLaws.draw, NativeLaws.race, NativeLaws.entropies, NativeLaws.penalise)
 
 
 def run(source: str, rule: str, kernels: str | None) -> Any:
@@ -55,7 +55,6 @@ def _no_compiled_call(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for owner, names in (
         (NativeLaws, [function.__name__ for function in COMPILED]),
-        (NativePenalties, ["__call__"]),
         (PackedDrafts, ["__init__", "draw", "law"]),
     ):
         for name in names:

@@ -117,13 +117,13 @@ def test_q_is_the_probability_by_which_a_token_was_drawn_and_seconds_add_up(tmp_
 
 
 def test_times_are_without_what_recording_took(tmp_path, monkeypatch):
-    seen = nodes._target_laws
+    seen = nodes.ranks_of
 
     def slowly(*given):
         time.sleep(0.02)
         return seen(*given)
 
-    monkeypatch.setattr(nodes, "_target_laws", slowly)
+    monkeypatch.setattr(nodes, "ranks_of", slowly)
     columns = record_nodes(decoder_of(drafts.PromptLookup(3)), tmp_path, PROMPTS, NEW, batch_size=1).columns()
     _, step = np.unique(np.stack([columns["request"], columns["step"]]), axis=1, return_inverse=True)
     taken = np.bincount(step.reshape(-1), columns["seconds_commit"])

@@ -129,7 +129,7 @@ MUTANTS = line_mutants(
         full_steps,
         "shortened",
     ),
-    (verification._logprobs, "at_path.double()", "at_path", logprobs, "logprob"),
+    (verification.log_probs_at, ".double()", "", logprobs, "logprob"),
     (
         streaming._overlap,
         "range(min(len(stop) - 1, len(text)), 0, -1)",

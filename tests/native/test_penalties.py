@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specdec.kernels import REFERENCE, Past, best_kernels
-from specdec.kernels.compiled import NATIVE_DTYPES, NativePenalties, laws_library
+from specdec.kernels.compiled import NATIVE_DTYPES, NativeLaws, laws_library
 from tests.native.build import SHARED, builds
 from tests.support.backends import needed_kernels
 
@@ -61,30 +61,30 @@ def test_penalties_are_those_of_torch_operations(size, dtype):
 
 def test_every_build_gives_the_same_bits():
     generator = np.random.default_rng(2)
-    natives = [NativePenalties(build.library(SHARED / "laws.cpp")) for build in BUILDS]
-    shipped = NativePenalties(laws_library())
+    natives = [NativeLaws(build.library(SHARED / "laws.cpp")) for build in BUILDS]
+    shipped = NativeLaws(laws_library())
     for _ in range(10):
         logits, tokens, paths, past = asked(generator, torch.float32, 50)
         given = past.ids, past.stands, past.produced, tokens[past.rows], paths[past.rows], past.strengths
         wanted = logits[past.rows]
-        shipped(wanted, *given)
+        shipped.penalise(wanted, *given)
         for native in natives:
             found = logits[past.rows]
-            native(found, *given)
+            native.penalise(found, *given)
             assert torch.equal(found, wanted)
 
 
 def test_calls_that_cannot_be_are_refused():
-    native = NativePenalties(laws_library())
+    native = NativeLaws(laws_library())
     logits, ids, stands = torch.zeros(1, 2, 5), np.zeros((1, 3), dtype=np.int64), np.ones((1, 3), dtype=np.bool_)
     drafted, paths = torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 2, 1, dtype=torch.bool)
     strengths = np.ones((3, 1))
-    native(logits, ids, stands, stands, drafted, paths, strengths)
+    native.penalise(logits, ids, stands, stands, drafted, paths, strengths)
     for wrong in (-1, 5):
         with pytest.raises(IndexError, match="beyond the 5 of the vocabulary"):
-            native(logits, ids + wrong, stands, stands, drafted, paths, strengths)
+            native.penalise(logits, ids + wrong, stands, stands, drafted, paths, strengths)
         with pytest.raises(IndexError, match="beyond the 5 of the vocabulary"):
-            native(logits, ids, stands, stands, drafted + wrong, paths, strengths)
+            native.penalise(logits, ids, stands, stands, drafted + wrong, paths, strengths)
     for others in (
         (logits.half(), ids, stands, stands, drafted, paths, strengths),
         (logits.mT.contiguous().mT, ids, stands, stands, drafted, paths, strengths),
@@ -96,4 +96,4 @@ def test_calls_that_cannot_be_are_refused():
         (logits, ids, stands, stands, drafted, paths, strengths[:2]),
     ):
         with pytest.raises(ValueError, match=r"float16 is neither|Before\.\w+ (is|has the shape) .*(read|contig|not)"):
-            native(*others)
+            native.penalise(*others)

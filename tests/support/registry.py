@@ -19,8 +19,8 @@ from specdec import Calibration, Chain, Entropy, Grown, Heuristic, Kary, Paths, 
 from specdec.contracts import DraftSource, Oracle
 from specdec.drafting import NGramModel
 from specdec.drafting.lengths import LengthPolicy, Tracked
-from specdec.theory.calibration import Monotone
 from specdec.theory import WidthCurve
+from specdec.theory.calibration import Monotone
 from tests.reference.tables import random_table
 from tests.support.eagle3_heads import tiny_eagle3
 from tests.support.head_folders import tiny_block, tiny_medusa

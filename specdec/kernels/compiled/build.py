@@ -17,8 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from specdec.kernels.compiled.build_cache import NAMED, cache_folder, is_whole, lock, open_whole, seal
-from specdec.kernels.compiled.machine import cpu, target_flag
-from specdec.kernels.compiled.unavailable import NativeUnavailable
+from specdec.kernels.compiled.machine import NativeUnavailable, cpu, target_flag
 from specdec.system import LOG, Unsafe, private_folder, warn_once
 
 __all__ = ["FLAGS", "HEADERS", "NativeUnavailable", "Unit", "build", "compiler", "library"]

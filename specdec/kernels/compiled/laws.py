@@ -18,6 +18,7 @@ NATIVE_DTYPES = (torch.float32, torch.float64)
 
 _I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
 _Warp, _Drawing = (structure(LAWS.source, name) for name in ("Warp", "Drawing"))
+_Before = structure(HEADERS / "penalties.h", "Before")
 NEUTRAL: dict[str, float] = structure(HEADERS / "laws.h", "Sampling").neutral
 FILTERS = tuple(NEUTRAL)
 _NUMBER = Struct("q")
@@ -37,9 +38,10 @@ class NativeLaws:
 
     def __init__(self, built: ctypes.CDLL) -> None:
         self._laws, self._draw, self._race = built.specdec_laws, built.specdec_draw, built.specdec_race
-        self._entropies = built.specdec_entropies
+        self._entropies, self._penalise = built.specdec_entropies, built.specdec_penalise
         self._laws.restype, self._draw.restype, self._race.restype, self._entropies.restype = None, _I64, _I64, None
         self._entropies.argtypes = (_POINTER, _I64, _I64, _I64, _POINTER)
+        self._penalise.restype, self._penalise.argtypes = _I64, (_POINTER,)
         self._laws.argtypes = (_POINTER,)
         self._draw.argtypes = (_POINTER, _POINTER, _I64, _I64, _I64, _POINTER, _I64)
         self._race.argtypes = (_POINTER, _POINTER, _POINTER, _I64, _POINTER, _I64)
@@ -112,6 +114,40 @@ class NativeLaws:
         depths, period = _repeat(depth, laws[1].shape)
         _check_index(self._race(ctypes.byref(drawing), keys, positions, streams, depths, period), laws)
         return ids
+
+    def penalise(
+        self,
+        logits: Tensor,
+        ids: NDArray[np.int64],
+        stands: NDArray[np.bool_],
+        produced: NDArray[np.bool_],
+        drafted: Tensor,
+        paths: Tensor,
+        strengths: NDArray[np.float64],
+    ) -> None:
+        """Change logits in place, as ``specdec.kernels.Kernels.penalise`` says.
+
+        Args:
+            logits: ``[R, M, V]`` of one of NATIVE_DTYPES, contiguous on the CPU.
+            ids: ``[R, L]``.
+            stands, produced: ``[R, L]`` which of them count, and which of these are output.
+            drafted: ``[R, N]`` int64 ids.
+            paths: ``[R, M, N]`` bool which of them lie on a node's path.
+            strengths: ``[3, R]`` the repetition, presence and frequency penalties.
+
+        Raises:
+            ValueError: shapes or types that do not fit.
+            IndexError: an id beyond the vocabulary.
+
+        Cost: O(L) a row and O(L + N) a node, and O(V) memory.
+        """
+        (rows, nodes, size), stride, width = logits.shape, ids.shape[-1], drafted.shape[-1]
+        before = _Before.of(
+            {"rows": rows, "stride": stride, "nodes": nodes, "width": width, "size": size}, kind_of(logits),
+            ids=ids, stands=stands, produced=produced, drafted=drafted, paths=paths, strengths=strengths, logits=logits,
+        )  # fmt: skip
+        if self._penalise(ctypes.byref(before)):
+            raise IndexError(f"an id that stands or is drafted lies beyond the {size} of the vocabulary")
 
 
 def _check_index(fault: int, laws: Table) -> None:

@@ -3,13 +3,15 @@
 import platform
 from pathlib import Path
 
-from specdec.kernels.compiled.unavailable import NativeUnavailable
-
 CPUINFO = Path("/proc/cpuinfo")
 X86_NEEDS = ("avx2", "fma", "f16c")
 TARGET_FLAGS = {"x86_64": "-march=native", "aarch64": "-mcpu=native"}
 # What -march=native depends on; the other lines of cpuinfo change from one reading to the next.
 TELLING = ("vendor_id", "cpu family", "model", "model name", "flags", "Features", "CPU implementer", "CPU part")
+
+
+class NativeUnavailable(RuntimeError):
+    """Compiled code cannot be had here. The message is the reason, and the way out if there is one."""
 
 
 def cpu() -> str:

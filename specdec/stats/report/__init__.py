@@ -18,7 +18,6 @@ from specdec.stats.report.printout import FORM, MARKDOWN, Shown, markdown_of, sh
 from specdec.stats.report.provenance import (
     Panel,
     Points,
-    curves,
     loss_curves,
     panels,
     picture,
@@ -38,7 +37,6 @@ __all__ = [
     "Points",
     "Shown",
     "bootstrap_ratio",
-    "curves",
     "format_estimate",
     "loss_curves",
     "markdown_of",

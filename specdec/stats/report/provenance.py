@@ -140,27 +140,6 @@ def row_of_axes(count: int, size: tuple[float, float]) -> tuple[Any, Any]:
     return figure, figure.subplots(1, count, squeeze=False)[0]
 
 
-def curves(path: Path, across: str, line: str, panels: Mapping[str, tuple[Mapping[str, Points], Points]]) -> None:
-    """Write a PNG of measured points beside a line that predicts them.
-
-    Args:
-        path: of the file.
-        across: label of the horizontal axis.
-        line: name of the lines.
-        panels: label of the vertical axis -> (series -> its points (x, y), the points of the line); at least one.
-    """
-    figure, row = row_of_axes(len(panels), (5.5 * len(panels), 4.5))
-    for axes, (label, (series, predicted)) in zip(row, panels.items(), strict=True):
-        axes.plot(*np.transpose(predicted), color="black", linewidth=0.8, label=line)
-        for name, points in series.items():
-            if points:
-                axes.plot(*np.transpose(points), "o", label=name)
-        axes.set_xlabel(across)
-        axes.set_ylabel(label)
-        axes.legend(fontsize="small")
-    figure.savefig(path, dpi=120)
-
-
 @dataclass(frozen=True)
 class Panel:
     """One pair of axes.

@@ -1,6 +1,6 @@
 """What attention costs with a cache and without one."""
 
-from specdec.theory.limits.limit_ranges import check_count
+from specdec.theory.ranges import check_count
 
 # Two products meet every position that a query sees, scores and weighted sum: a multiply-add each for every dimension.
 FLOPS_PER_MEETING = 4

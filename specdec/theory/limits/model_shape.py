@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from specdec.theory.limits.limit_ranges import check_count, check_positive
+from specdec.theory.ranges import check_count, check_positive
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from specdec.theory.limits.attention_cost import FLOPS_PER_MEETING, visible_positions
-from specdec.theory.limits.limit_ranges import check_count
 from specdec.theory.limits.model_shape import ModelShape
+from specdec.theory.ranges import check_count
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from specdec.theory.limits.limit_ranges import check_positive
 from specdec.theory.limits.model_shape import ModelShape
 from specdec.theory.limits.passes import PassCost, pass_cost
+from specdec.theory.ranges import check_positive
 
 _WIDEST = 2**20
 
