@@ -7,7 +7,6 @@ Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the mode
 """
 
 from specdec.contracts.arrays import BoolArray, Float32Array, FloatArray, IntArray, constant, pad_rows
-from specdec.contracts.block import Block, BlockHead, ChainingBlockHead
 from specdec.contracts.chaining import (
     ChainDraws,
     ChainingOracle,
@@ -17,14 +16,13 @@ from specdec.contracts.chaining import (
     can_draft_natively,
     follow_ids,
 )
-from specdec.contracts.chat import ChatEncoder
 from specdec.contracts.draft import NEVER, Budget, Draft, Resume, form_fault
 from specdec.contracts.drawing import Adjustments, ChainKeys, DraftKernels, OpenVerdict, Randomness, Warping, numbers_of
-from specdec.contracts.head import Features, Head, HostOracle, SteppingHead
-from specdec.contracts.layered import LayeredOracle, LayerHead
+from specdec.contracts.head import Block, BlockHead, ChainingBlockHead, Features, Head, HostOracle, SteppingHead
 from specdec.contracts.oracle import (
     BITWISE_NODES,
     Cache,
+    ChatEncoder,
     Likeliest,
     Oracle,
     OracleDefaults,
@@ -34,8 +32,16 @@ from specdec.contracts.oracle import (
     describe_oracle,
     ids_device,
 )
-from specdec.contracts.prefixes import Prefixes, PrefixOracle, PromptRows
-from specdec.contracts.recorded import RecordedOracle, as_recorded, check_has_laws
+from specdec.contracts.oracle_kinds import (
+    LayeredOracle,
+    LayerHead,
+    Prefixes,
+    PrefixOracle,
+    PromptRows,
+    RecordedOracle,
+    as_recorded,
+    check_has_laws,
+)
 from specdec.contracts.rule import NativeJudge, Rule, Verdict, VerificationRule, rule_label
 from specdec.contracts.source import (
     Context,

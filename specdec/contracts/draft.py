@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts.arrays import IntArray
-from specdec.contracts.layered import LayeredOracle
+from specdec.contracts.oracle_kinds import LayeredOracle
 from specdec.contracts.step import StageInfo
 from specdec.contracts.tree import Tree, is_chain, parents_with_root, with_root
 from specdec.laws import Laws, scatter_rows

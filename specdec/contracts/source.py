@@ -9,7 +9,7 @@ from specdec.contracts.arrays import IntArray
 from specdec.contracts.draft import Budget, Draft, form_fault
 from specdec.contracts.drawing import Randomness, Warping
 from specdec.contracts.oracle import Cache, Oracle, Scores
-from specdec.contracts.prefixes import Prefixes
+from specdec.contracts.oracle_kinds import Prefixes
 from specdec.theory import Calibration
 
 

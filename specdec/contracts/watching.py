@@ -7,7 +7,7 @@ from specdec.contracts.arrays import IntArray
 from specdec.contracts.draft import Budget, Draft
 from specdec.contracts.drawing import Randomness
 from specdec.contracts.oracle import Oracle, Scores
-from specdec.contracts.prefixes import Prefixes
+from specdec.contracts.oracle_kinds import Prefixes
 from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers, close_session, share_prefixes
 
 

@@ -4,15 +4,12 @@ from specdec.drafting.automaton import Automaton
 from specdec.drafting.block_source import BlockSource
 from specdec.drafting.chain_sampler import ChainSampler, defined, first_undefined
 from specdec.drafting.combination import Combination, check_servable, member_stream, proposal
-from specdec.drafting.head_model import HeadModel
-from specdec.drafting.head_source import HeadSource
-from specdec.drafting.hidden_states import HiddenStates
+from specdec.drafting.head_model import HeadModel, HiddenStates
 from specdec.drafting.lent_cache import LentCache
 from specdec.drafting.model import DraftModel
-from specdec.drafting.model_source import ChainSession, ModelSource, RunModel
+from specdec.drafting.model_source import ChainSession, HeadSource, ModelSource, RunModel, SampledSource
 from specdec.drafting.ngram_checks import check_contents, check_header
 from specdec.drafting.ngram_model import NGramModel, Sequences
-from specdec.drafting.sampled_source import SampledSource
 from specdec.drafting.sessions import MemorylessSession, point_chains
 from specdec.drafting.spelling import SharedPieces, Spelling, piece_bytes
 from specdec.drafting.tree_sampler import Frontier, TreeSampler

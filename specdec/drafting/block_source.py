@@ -20,10 +20,9 @@ from specdec.contracts import (
     can_draft_natively,
 )
 from specdec.drafting.chain_sampler import Follow
-from specdec.drafting.head_source import HeadSource
-from specdec.drafting.hidden_states import HiddenStates
+from specdec.drafting.head_model import HiddenStates
 from specdec.drafting.lengths import LengthPolicy
-from specdec.drafting.model_source import RunModel
+from specdec.drafting.model_source import HeadSource, RunModel
 from specdec.drafting.shapes import TreeShape
 from specdec.drafting.tree_sampler import Frontier
 from specdec.laws import scatter_rows, take

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -31,12 +31,19 @@ from specdec.contracts import (
     ids_device,
 )
 from specdec.drafting.chain_sampler import Follow
-from specdec.drafting.chain_start import ChainStart
 from specdec.drafting.model_source import RunModel
 from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.tree_sampler import Frontier
 from specdec.laws import scatter_rows, take
 from specdec.transfers import HOST, PendingDownload, on_device
+
+
+class ChainStart(NamedTuple):
+    """Where chains begin that a model scores."""
+
+    rows: IntArray  # ``[R]``
+    standing: IntArray  # ``[R, M]`` the ids that stand and have no keys, padded with the last of each row
+    behind: IntArray  # ``[R]`` how many these are
 
 
 class DraftModel(RunModel):
@@ -221,11 +228,6 @@ class DraftModel(RunModel):
 
     def _feed(self, rows: IntArray, ids: IntArray, stops: IntArray, want: Want) -> Scores:
         """Score ``ids[b, lengths[b] : stops[b]]`` of each row and keep their keys."""
-        tokens, counts = self._behind(rows, ids, stops)
-        return self._score(torch.from_numpy(tokens), counts, rows, want)
-
-    def _behind(self, rows: IntArray, ids: IntArray, stops: IntArray) -> tuple[IntArray, IntArray]:
-        """Return ``ids[b, lengths[b] : stops[b]]`` of each row, padded with the last of them, and how many they are."""
         first = self.cache.lengths[rows]
         counts = stops - first
         sizes = counts.tolist()
@@ -235,7 +237,7 @@ class DraftModel(RunModel):
             columns = np.minimum(columns, stops[:, None] - 1)
         tokens = ids[np.arange(len(rows))[:, None], columns]
         self.ids[rows[:, None], columns] = tokens
-        return tokens, counts
+        return self._score(torch.from_numpy(tokens), counts, rows, want)
 
     def advance(self, rows: IntArray, tokens: Tensor, live: IntArray) -> Tensor:
         """Score the token drafted last, ``[B, 1]``, of the rows that draft on; arguments as of ``catch_up``.

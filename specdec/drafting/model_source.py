@@ -1,4 +1,4 @@
-"""Sources that draft with a model which catches up with what stands, advances along a chain and grows a tree."""
+"""Sources that draft with a model: sampled ones, those with a head, and the sessions that ask it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -7,12 +7,69 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Oracle, Prefixes, Randomness, Scores
-from specdec.drafting.chain_sampler import ChainSampler, Follow
-from specdec.drafting.lengths import depth_limits
+from specdec.contracts import (
+    Budget,
+    Context,
+    Draft,
+    DraftSession,
+    Head,
+    IntArray,
+    Needs,
+    Offers,
+    Oracle,
+    Prefixes,
+    Randomness,
+    Scores,
+    check_vocabulary,
+    declared,
+)
+from specdec.drafting.chain_sampler import ChainSampler, Follow, check_temperature
+from specdec.drafting.lengths import LengthPolicy, chain_offers, depth_limits, resolve
 from specdec.drafting.planned_trees import GrowWhole
-from specdec.drafting.sampled_source import SampledSource
-from specdec.drafting.tree_sampler import Frontier, TreeSampler
+from specdec.drafting.shapes import TreeShape
+from specdec.drafting.tree_sampler import Frontier, TreeSampler, check_tree, tree_offers
+
+
+class SampledSource:
+    """A length or a tree, the temperature of the drafts, and what follows from these for the engine.
+
+    Args:
+        num_draft_tokens: tokens to draft; shorthand for ``length=Fixed(num_draft_tokens)``.
+        length: a length policy.
+        temperature: of the drafts; None follows each request, 0 drafts greedily.
+        tree: the shape of the drafts, in place of a length.
+        default: tokens to draft if none of them says.
+
+    Attributes:
+        length, temperature, tree: the same; a source with a tree has no length.
+
+    Raises:
+        ValueError: an argument out of range, two ways of saying a length, a tree beside a length, a tree that is
+            re-ranked and not greedy.
+    """
+
+    def __init__(
+        self,
+        num_draft_tokens: int | None,
+        length: LengthPolicy | None,
+        temperature: float | None,
+        tree: TreeShape | None = None,
+        *,
+        default: int,
+    ) -> None:
+        check_temperature(temperature)
+        self.temperature, self.tree = temperature, tree
+        if tree is None:
+            self.length = resolve(num_draft_tokens, length, default)
+        else:
+            check_tree(tree, temperature, num_draft_tokens, length)
+
+    @property
+    def offers(self) -> Offers:
+        """What it declares."""
+        if self.tree is not None:
+            return tree_offers(self.tree, laws=self.temperature != 0)
+        return chain_offers(self.length, laws=self.temperature != 0)
 
 
 class RunModel(Protocol):
@@ -171,3 +228,58 @@ class TreeSession(_Session):
         draft = self.sampler(context, budget, room, randomness, next_logits, model.grower(rows, context))
         model.note(rows, starts, draft)
         return draft
+
+
+class HeadSource(ModelSource, ABC):
+    """A source whose model is a head; it says its name, and how its head is put to work.
+
+    Its arguments are those of ``SampledSource``.
+
+    Attributes:
+        head: which must be one of the decoder's oracle.
+    """
+
+    name: str
+    head: Head
+
+    @property
+    def needs(self) -> Needs:
+        """What it asks of the engine."""
+        return Needs(hidden=self.head.layers)
+
+    @property
+    def vocab_size(self) -> int:
+        """The vocabulary drafted from, the oracle's."""
+        return self.head.vocab_size
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
+        """Return a session for a run.
+
+        Raises:
+            ValueError: another oracle than the head was loaded with, by its vocabulary or layers.
+        """
+        check_vocabulary(f"draft {self.name!r}", self.head.vocab_size, self.head.oracle.tokenizer, oracle)
+        _check_layers(self.name, self.head, oracle)
+        return super().open(oracle, num_rows, capacity)
+
+
+def _check_layers(name: str, head: Head, oracle: Oracle) -> None:
+    """Raise ValueError if an oracle cannot be the one that a head was loaded with; ``name`` is the source's."""
+    there = declared(oracle, "hidden_layers")
+    if max(head.layers) >= there:
+        gives = f"gives those of layers 0..{there - 1}: choose among these, or" if there else "gives none:"
+        raise ValueError(
+            f"draft {name!r} reads the outputs of layers {head.layers}, and the oracle ({oracle.backend}) {gives} "
+            "decode with the oracle that the head was loaded with"
+        )
+    own, given = (_sizes(one) for one in (head.oracle, oracle))
+    if own != given:
+        raise ValueError(
+            f"draft {name!r} has a head that was loaded with an oracle of {own[0]} layers, {own[1]} wide, and the "
+            f"decoder's has {given[0]} layers, {given[1]} wide: give the same oracle to both"
+        )
+
+
+def _sizes(oracle: Oracle) -> tuple[int, int]:
+    """Return how many layers an oracle has and how wide they are, as far as it tells."""
+    return declared(oracle, "hidden_layers"), declared(oracle, "hidden_size")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import NEVER, Context, Draft, FloatArray, IntArray, Randomness, numbers_of
-from specdec.drafting.certainty import confidence_of
+from specdec.drafting.chain_sampler import confidence_of
 from specdec.laws import Laws, excluding
 from specdec.transfers import Upload, on_device, on_host, stage, together_on_device
 

@@ -3,8 +3,7 @@
 from specdec.kernels.compiled import FILTERS
 from specdec.kernels.draws import bits_of, extend, extend_by_all, only_points
 from specdec.kernels.native import REFERENCE, NativeKernels, best_kernels, native_kernels, resolve_kernels
-from specdec.kernels.penalties import PENALTIES, Past
-from specdec.kernels.reference import Kernels
+from specdec.kernels.reference import PENALTIES, Kernels, Past
 
 __all__ = [
     "FILTERS",

@@ -19,8 +19,7 @@ from specdec.kernels.compiled import (
     laws_library,
 )
 from specdec.kernels.draws import Streams
-from specdec.kernels.penalties import Past
-from specdec.kernels.reference import Filters, Kernels
+from specdec.kernels.reference import Filters, Kernels, Past
 from specdec.laws import Laws, take
 from specdec.system import warn_once
 from specdec.transfers import on_device

@@ -16,12 +16,12 @@ from specdec.requests.requests import (
 )
 from specdec.requests.stopping import (
     FinishReason,
+    TextHolder,
     cut_text,
     finish_reason,
     first_eos,
     first_stop,
 )
-from specdec.requests.streaming import TextHolder
 
 __all__ = [
     "FinishReason",

@@ -1,6 +1,5 @@
 """What a run did: its records and its statistics, from what every step tells."""
 
-from specdec.stats.device_seconds import DeviceSeconds, Mark
 from specdec.stats.recorder import StatsRecorder
 from specdec.stats.result_table import BOUNDS, BREAKS, Kind, Table, cell, count_of
 from specdec.stats.stats import Stats, pool
@@ -10,9 +9,7 @@ __all__ = [
     "BOUNDS",
     "BREAKS",
     "RECORD_COLUMNS",
-    "DeviceSeconds",
     "Kind",
-    "Mark",
     "Records",
     "Stats",
     "StatsRecorder",

@@ -16,8 +16,8 @@ from specdec.calibration_run import pass_seconds
 from specdec.contracts import Budget
 from specdec.drafting.lengths import Constant, LengthPolicy, LengthSession, Tracked, depth_limits, ended
 from specdec.exactness import check_draft
-from specdec.theory.calibration import Monotone
 from specdec.theory import WidthCurve, expected_tokens, optimal_gamma
+from specdec.theory.calibration import Monotone
 from tests.support.draft_rows import Rows
 from tests.support.registry import CALIBRATION, POLICIES
 

@@ -11,10 +11,9 @@ from specdec import calibration_run as calibrating
 from specdec.calibration_run import _costs, _steps, _Timing, pass_seconds
 from specdec.contracts import Scores
 from specdec.drafting.lengths.feedback import Fate, Feedback
-from specdec.drafting.lengths.marginal_value import MarginalValue, _MarginalValueSession
-from specdec.drafting.lengths.schedules import Tracked, _TrackedSession
-from specdec.theory.calibration import Calibration, Monotone, _best_rate
+from specdec.drafting.lengths.schedules import MarginalValue, Tracked, _MarginalValueSession, _TrackedSession
 from specdec.theory import WidthCurve
+from specdec.theory.calibration import Calibration, Monotone, _best_rate
 from tests.support.hand_clock import clock_of
 from tests.support.line_mutants import Differences, differences, line_mutants
 

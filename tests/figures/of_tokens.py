@@ -12,7 +12,7 @@ from specdec.cache import SlotCache
 from specdec.contracts import Scores
 from specdec.engine import verification
 from specdec.laws import Laws
-from specdec.requests import Request, TextHolder, first_stop, stopping, streaming
+from specdec.requests import Request, TextHolder, first_stop, stopping
 from specdec.sampling import SamplingParams
 from specdec.sampling.randomness import part_number
 from specdec.verify import MultiDraft, multi_draft
@@ -131,7 +131,7 @@ MUTANTS = line_mutants(
     ),
     (verification.log_probs_at, ".double()", "", logprobs, "logprob"),
     (
-        streaming._overlap,
+        stopping._overlap,
         "range(min(len(stop) - 1, len(text)), 0, -1)",
         "range(1, min(len(stop), len(text) + 1))",
         held_text,

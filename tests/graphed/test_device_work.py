@@ -9,8 +9,8 @@ import drafts
 from experiments.findings.device_work import DeviceWork, device_rows
 from oracles.graphed import GraphedTransformer
 from specdec import SpeculativeDecoder
-from specdec.engine.metering import marking
-from specdec.stats import DeviceSeconds, Stats
+from specdec.engine.metering import DeviceSeconds, marking
+from specdec.stats import Stats
 from specdec.transfers import crossings
 from tests.graphed.emulated import emulated_device
 from tests.graphed.fakes import CUDA

@@ -11,7 +11,7 @@ from drafts import Quantized, SmallTransformer, Staged
 from oracles.native import NativeTransformer
 from specdec import Entropy, Fixed, Heuristic, SamplingParams, Threshold
 from specdec.contracts import Budget, ChainDraws, Context, Draft, TreeDraws, TreePlan
-from specdec.drafting.certainty import confidence_of, entropy_of
+from specdec.drafting.chain_sampler import confidence_of, entropy_of
 from specdec.drafting.shapes import Kary, Paths
 from specdec.kernels import best_kernels
 from specdec.laws import Laws

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specdec import SamplingParams
-from specdec.drafting.certainty import confidence_of, entropy_of
+from specdec.drafting.chain_sampler import confidence_of, entropy_of
 from specdec.kernels import FILTERS, REFERENCE, best_kernels, native
 from specdec.kernels.compiled import NATIVE_DTYPES, NativeLaws, NativeUnavailable, laws_library
 from specdec.kernels.compiled import laws as native_laws

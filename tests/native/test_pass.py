@@ -11,7 +11,7 @@ import torch
 from oracles.native import NativeTransformer
 from specdec import SamplingParams
 from specdec.contracts import ChainDraws, ChainKeys, Scores
-from specdec.drafting.certainty import confidence_of, entropy_of
+from specdec.drafting.chain_sampler import confidence_of, entropy_of
 from specdec.kernels import FILTERS, best_kernels
 from specdec.kernels.compiled import NEUTRAL
 from specdec.laws import Laws

@@ -8,9 +8,8 @@ from torch import Tensor
 
 from specdec.contracts import FloatArray, IntArray
 from specdec.drafting.lengths.feedback import Fate, Feedback
-from specdec.drafting.lengths.marginal_value import MarginalValue
 from specdec.drafting.lengths.policy import LengthPolicy
-from specdec.drafting.lengths.schedules import Constant, Schedule, Tracked, as_schedule
+from specdec.drafting.lengths.schedules import Constant, MarginalValue, Schedule, Tracked, as_schedule
 from specdec.theory import Calibration
 from specdec.transfers import on_device, on_host
 
