@@ -8,7 +8,7 @@ from torch import Tensor
 
 from oracles.transformer.attention import BLOCK
 from oracles.transformer.config import TransformerConfig
-from specdec.cache import KVCache, check_fits, free_memory, move_kept
+from specdec.cache import KVCache, check_fits, move_kept
 from specdec.contracts import IntArray
 from specdec.transfers import Upload, stage
 
@@ -142,14 +142,13 @@ class Shelf:
         config, device = self._config, self._device
         if free is not None and (free.num_rows, free.capacity) == (num_rows, capacity):
             if max_bytes is not None:
-                check_fits(free.slots.nbytes, num_rows, capacity, max_bytes)
+                check_fits(free.slots.nbytes, num_rows, capacity, max_bytes, device)
             free.clear()
             return free
         # What is not used goes before there is more.
         del free
         lines = 2 * config.num_layers * config.kv_heads * num_rows * capacity
-        limit = free_memory(device) // 2 if max_bytes is None else max_bytes
-        check_fits(lines * config.head_size * self._dtype.itemsize, num_rows, capacity, limit)
+        check_fits(lines * config.head_size * self._dtype.itemsize, num_rows, capacity, max_bytes, device)
         return Memory(config, num_rows, capacity, self._dtype, device)
 
     def _take_back(self, memory: Memory) -> None:

@@ -10,7 +10,7 @@ from oracles.native.host_memory import floats, to_bytes
 from oracles.native.packed_blocks import WIDTH
 from oracles.native.packing import round_up
 from oracles.transformer.config import TransformerConfig
-from specdec.cache import PAGE, PagedCache, PageMemory, check_fits, count_pages, free_memory
+from specdec.cache import PAGE, PagedCache, PageMemory, check_fits, count_pages
 from specdec.contracts import IntArray
 from specdec.transfers import on_host
 
@@ -72,8 +72,7 @@ class NativeMemory(PageMemory):
         Cost: 4 * layers * KV heads * (head size + head size rounded up to 16) * rows * capacity bytes.
         """
         per_row = count_pages(capacity)
-        limit = free_memory(torch.device("cpu")) // 2 if max_bytes is None else max_bytes
-        check_fits(num_rows * per_row * page_bytes(config), num_rows, per_row * PAGE, limit)
+        check_fits(num_rows * per_row * page_bytes(config), num_rows, per_row * PAGE, max_bytes, torch.device("cpu"))
         return cls(config, num_rows * per_row)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from oracles.native.arrivals import Arrivals
 from oracles.native.keys_values import NativeCache, NativeMemory, page_bytes
 from oracles.native.native_model import NativeModel
-from specdec.cache import PAGE, FeatureSlots, check_fits, count_pages, free_memory
+from specdec.cache import PAGE, FeatureSlots, check_fits, count_pages
 from specdec.contracts import Features, IntArray
 
 
@@ -99,10 +99,9 @@ class NativeFeatureCache(FeatureSlots, _ArrivalCache):
         max_bytes: int | None = None,
     ) -> None:
         config, host = model.config, torch.device("cpu")
-        limit = free_memory(host) // 2 if max_bytes is None else max_bytes
         per_row = count_pages(capacity)
         row_bytes = per_row * page_bytes(config) + 4 * (per_row * PAGE + 1) * config.hidden_size
-        check_fits(num_rows * row_bytes, num_rows, per_row * PAGE, limit)
+        check_fits(num_rows * row_bytes, num_rows, per_row * PAGE, max_bytes, host)
         memory = NativeMemory(config, num_rows * per_row)
         super().__init__(model, Arrivals(combiner), memory, num_rows, capacity)
         self._make_features(config.hidden_size, torch.float32, host)

@@ -5,7 +5,7 @@ from specdec.cache.page_pool import PAGE, PagePool, count_pages
 from specdec.cache.paged_cache import PagedCache, PagedKVCache, PageMemory, TensorMemory
 from specdec.cache.prefill import CHUNK, prefill
 from specdec.cache.prefix_memory import FreshRows, ModelPrefixes, PrefixMemory
-from specdec.cache.slot_cache import KVCache, SlotCache, check_fits, free_memory, move_kept
+from specdec.cache.slot_cache import KVCache, SlotCache, check_fits, move_kept
 
 __all__ = [
     "CHUNK",
@@ -24,7 +24,6 @@ __all__ = [
     "TensorMemory",
     "check_fits",
     "count_pages",
-    "free_memory",
     "move_kept",
     "prefill",
 ]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from specdec.cache.page_pool import PAGE, count_pages
 from specdec.cache.paged_cache import PagedKVCache, TensorMemory
-from specdec.cache.slot_cache import SlotCache, check_fits, free_memory, move_kept
+from specdec.cache.slot_cache import SlotCache, check_fits, move_kept
 from specdec.contracts import IntArray
 from specdec.transfers import on_device, together_on_device
 
@@ -113,10 +113,9 @@ class FeatureCache(FeatureSlots, PagedKVCache):
         feature_size: int,
         max_bytes: int | None = None,
     ) -> None:
-        limit = free_memory(device) // 2 if max_bytes is None else max_bytes
         slots, slot = count_pages(capacity) * PAGE, math.prod(leading) * math.prod(trailing)
         size = num_rows * slots * slot + num_rows * (capacity + 1) * feature_size
-        check_fits(size * dtype.itemsize, num_rows, capacity, limit)
+        check_fits(size * dtype.itemsize, num_rows, capacity, max_bytes, device)
         super().__init__(
             TensorMemory(leading, trailing, slots // PAGE * num_rows, dtype, device, 0), num_rows, capacity
         )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.cache.page_pool import PAGE, PagePool, count_pages
-from specdec.cache.slot_cache import SlotCache, check_fits, free_memory
+from specdec.cache.slot_cache import SlotCache, check_fits
 from specdec.contracts import IntArray
 from specdec.transfers import on_device, on_host, together_on_device
 
@@ -241,9 +241,8 @@ class PagedKVCache(PagedCache):
         Cost: ``bytes``, allocated once.
         """
         per_row = count_pages(capacity)
-        limit = free_memory(device) // 2 if max_bytes is None else max_bytes
         slot = math.prod(leading) * math.prod(trailing) * dtype.itemsize
-        check_fits(num_rows * per_row * PAGE * slot, num_rows, capacity, limit)
+        check_fits(num_rows * per_row * PAGE * slot, num_rows, capacity, max_bytes, device)
         return cls(TensorMemory(leading, trailing, num_rows * per_row, dtype, device, 0), num_rows, capacity)
 
     @property

@@ -8,7 +8,7 @@ import numpy as np
 
 from specdec.cache.page_pool import PAGE, count_pages
 from specdec.cache.paged_cache import PagedCache
-from specdec.cache.slot_cache import check_fits, free_memory
+from specdec.cache.slot_cache import check_fits
 from specdec.contracts import Cache, IntArray, Oracle, PrefixOracle, declared
 
 
@@ -60,7 +60,7 @@ class PrefixMemory:
         if self._max_bytes is not None:
             # One more is that which padding may be written to.
             return max(self._max_bytes // size - 1, 0)
-        check_fits(2 * count * size, 2, count * PAGE, free_memory(self._model.device) // 2)
+        check_fits(2 * count * size, 2, count * PAGE, None, self._model.device)
         return 2 * count
 
 

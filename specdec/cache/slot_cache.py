@@ -24,14 +24,15 @@ def free_memory(device: torch.device) -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def check_fits(needed: int, num_rows: int, capacity: int, limit: int) -> None:
+def check_fits(needed: int, num_rows: int, capacity: int, max_bytes: int | None, device: torch.device) -> None:
     """Refuse a cache that would exceed a limit.
 
     Args:
         needed: its bytes.
         num_rows, capacity: its size, for the message.
-        limit: most bytes.
+        max_bytes: the limit; None: half of what is free on ``device``.
     """
+    limit = free_memory(device) // 2 if max_bytes is None else max_bytes
     if needed > limit:
         raise ValueError(
             f"a cache of {num_rows} rows and {capacity} slots takes {needed:,} bytes, more than "
@@ -179,8 +180,7 @@ class KVCache(SlotCache):
         payload: Tensor | None = None,
     ) -> None:
         if payload is None:
-            limit = free_memory(device) // 2 if max_bytes is None else max_bytes
-            check_fits(math.prod(shape) * dtype.itemsize, shape[row_dim], shape[slot_dim], limit)
+            check_fits(math.prod(shape) * dtype.itemsize, shape[row_dim], shape[slot_dim], max_bytes, device)
             payload = torch.zeros(shape, dtype=dtype, device=device)
         super().__init__(shape[row_dim], shape[slot_dim])
         self._payload = payload

@@ -4,6 +4,7 @@ from specdec.drafting.automaton import Automaton
 from specdec.drafting.block_source import BlockSource
 from specdec.drafting.chain_sampler import ChainSampler, defined, first_undefined
 from specdec.drafting.combination import Combination, check_servable, member_stream, proposal
+from specdec.drafting.growth import ScoredLevel, growth
 from specdec.drafting.head_model import HeadModel, HiddenStates
 from specdec.drafting.lent_cache import LentCache
 from specdec.drafting.model import DraftModel
@@ -32,6 +33,7 @@ __all__ = [
     "NGramModel",
     "RunModel",
     "SampledSource",
+    "ScoredLevel",
     "Sequences",
     "SharedPieces",
     "Spelling",
@@ -42,6 +44,7 @@ __all__ = [
     "check_servable",
     "defined",
     "first_undefined",
+    "growth",
     "member_stream",
     "piece_bytes",
     "point_chains",

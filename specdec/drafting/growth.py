@@ -6,7 +6,7 @@ A shape that reads no confidence decides all of it before anything is drawn; one
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -184,18 +184,19 @@ class Step:
         return self.scored.arrays + (() if self.children is None else self.children.arrays)
 
 
-class TreeView(Protocol):
-    """What a shape may see of a tree while it is drawn; to look waits for the device."""
-
-    def confidence(self) -> FloatArray:
-        """Return ``[B, W]`` what ``Level.confidence`` is, of the level that was drawn last."""
-
-    def best(self, scored: ScoredLevel, k: int) -> FloatArray:
-        """Return what ``TreeShape.children`` is given, of nodes that follow those of the last step."""
-
-
-def growth(shape: TreeShape, max_depth: IntArray, max_nodes: IntArray, looking: TreeView) -> Iterator[Step]:
+def growth(
+    shape: TreeShape,
+    max_depth: IntArray,
+    max_nodes: IntArray,
+    look: Callable[[], FloatArray],
+    best: Callable[[ScoredLevel, int], FloatArray],
+) -> Iterator[Step]:
     """Yield the steps in which trees grow within a depth ``[B]`` and a number of nodes ``[B]``.
+
+    Args:
+        shape, max_depth, max_nodes: see above.
+        look: returns ``[B, W]`` what ``Level.confidence`` is, of the level that was drawn last; waits for the device.
+        best: returns what ``TreeShape.children`` is given, of nodes that follow those of the last step; waits too.
 
     A step must be drawn before the next one is asked for, unless the shape reads no confidence: then nothing is looked
     at.
@@ -207,11 +208,11 @@ def growth(shape: TreeShape, max_depth: IntArray, max_nodes: IntArray, looking: 
         if level.depth:
             parents = np.concatenate([parents, places.above], axis=1)
         scored = ScoredLevel(places, selection, parents, first, np.flatnonzero(chosen.any(1)))
-        counts = np.where(places.number >= 0, shape.children(places, partial(looking.best, scored)), 0)
+        counts = np.where(places.number >= 0, shape.children(places, partial(best, scored)), 0)
         if not counts.any():
             yield Step(scored, None)
             return
-        children = Children.of(scored, counts, num_slots, looking.confidence)
+        children = Children.of(scored, counts, num_slots, look)
         yield Step(scored, children)
         level, num_slots = children.places, num_slots + children.parent.shape[1]
 

@@ -2,14 +2,12 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from specdec.contracts import (
     NEVER,
-    BoolArray,
     Draft,
     Float32Array,
     IntArray,
@@ -18,7 +16,7 @@ from specdec.contracts import (
     TreePlan,
     Warping,
 )
-from specdec.drafting.assembly import compact
+from specdec.drafting.assembly import CompactTrees, compact
 from specdec.laws import Laws, scatter_rows
 from specdec.transfers import on_device
 
@@ -27,22 +25,8 @@ from specdec.transfers import on_device
 GrowWhole = Callable[[IntArray, TreePlan, IntArray, TreeDraws], tuple[IntArray, Float32Array, Float32Array | None]]
 
 
-class PresentNodes(NamedTuple):
-    """The nodes of trees that are present, W in the largest of them.
-
-    Attributes:
-        num_nodes: ``[B]``.
-        tokens: ``[B, W]``, 0 for padding.
-        parents: ``[B, W]``; padding goes on as a chain.
-        law: ``[B, W]`` the law that each id comes of, -1 for padding.
-        is_real: ``[B, W]``.
-    """
-
-    num_nodes: IntArray
-    tokens: IntArray
-    parents: IntArray
-    law: IntArray
-    is_real: BoolArray
+# Trees without absent nodes: also the ids ``[B, W]``, 0 for padding, and the law that each comes of, -1 for padding.
+PresentNodes = tuple[CompactTrees, IntArray, IntArray]
 
 
 def tree_draws(warping: Warping, temperature: float | None, randomness: Randomness) -> TreeDraws | None:
@@ -75,18 +59,17 @@ def draft_trees(
         limits, draws = limits[live], draws.select(live)
     ids, peaks, table = grow_whole(live, plan, limits, draws)
     is_whole = takes_all and -1 not in ids.reshape(-1).tolist()
-    trees = _all_present(plan, batch) if is_whole else _present_nodes(plan, live, ids, batch)
-    made = ids if is_whole else trees.tokens
-    undefined = None
+    trees, present, law = _all_present(plan, batch) if is_whole else _present_nodes(plan, live, ids, batch)
+    made, undefined = ids if is_whole else present, None
     # That all are finite is soon told. Some may be -inf; a NaN is the maximum.
     if not np.isfinite(peaks).all() and not peaks.max() < np.inf:
         depths = np.where(peaks < np.inf, NEVER, plan.depths).min(1, keepdims=True)
         undefined = on_device(scatter_rows(torch.from_numpy(depths), live, batch, NEVER), device)
     without = None
     if table is not None and branches:
-        without = on_device(trees.is_real, device)
+        without = on_device(~trees.is_padding, device)
     tokens, num_nodes, parents = (on_device(given, device) for given in (made, trees.num_nodes, trees.parents))
-    laws = None if table is None else Laws(on_device(table, device), on_device(trees.law, device), tokens)
+    laws = None if table is None else Laws(on_device(table, device), on_device(law, device), tokens)
     return Draft(tokens, num_nodes, parents, laws, without, undefined=undefined, is_native=True)
 
 
@@ -103,4 +86,4 @@ def _present_nodes(plan: TreePlan, live: IntArray, ids: IntArray, batch: int) ->
     kept = compact(whole >= 0, plan.parents)
     tokens = np.where(kept.is_padding, 0, np.take_along_axis(whole, kept.order, 1))
     law = np.where(kept.is_padding, -1, first + plan.owners[kept.order])
-    return PresentNodes(kept.num_nodes, tokens, kept.parents, law, ~kept.is_padding)
+    return kept, tokens, law

@@ -114,7 +114,7 @@ class TreeSampler:
     ) -> Draft:
         """Return trees within a depth ``[B]`` and number of nodes ``[B]``, drafted level by level."""
         growing = _TreeGrowth(self, context, randomness, next_logits)
-        steps: Iterable[Step] = growth(self.shape, depth, nodes, growing)
+        steps: Iterable[Step] = growth(self.shape, depth, nodes, growing.confidence, growing.best)
         known: list[Step] = []
         if not self.shape.reads_confidence:
             steps = known = list(steps)

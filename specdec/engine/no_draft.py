@@ -7,21 +7,17 @@ from specdec.transfers import HOST
 
 
 @dataclass(frozen=True)
-class NoDraft:
-    """Draft nothing: every pass emits one token."""
+class NoDraft(DraftSession):
+    """Draft nothing: every pass emits one token. It remembers nothing, so it is its own session."""
 
     name: str = "plain"
     needs: Needs = field(default_factory=Needs)
     offers: Offers = field(default_factory=Offers)
     vocab_size: int | None = None
 
-    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "NoDraftSession":
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
         """Return a session for a run."""
-        return NoDraftSession()
-
-
-class NoDraftSession(DraftSession):
-    """A session without state."""
+        return self
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         return Draft.empty(len(rows), HOST)

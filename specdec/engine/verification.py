@@ -73,7 +73,8 @@ def decide(
         "depth": None if is_chain else tree.depth,
         "path": None if is_chain else tree.path(made.stop),
         "peaks": peaks,
-        **_to_bring(likeliest),
+        "best_ids": None if likeliest is None else likeliest[0],
+        "best": None if likeliest is None else likeliest[1],
         "logprobs": _logprobs(tree, made.stop, made.next_ids, warped, scores) if return_logprobs else None,
     }
     if not made.stops.all_points:
@@ -81,10 +82,6 @@ def decide(
     if not made.next_law.all_points:
         columns |= {"next_masses": made.next_law.table.sum(-1, keepdim=True), "next_index": made.next_law.index}
     return _decision_of(all_on_host(columns))
-
-
-def _to_bring(likeliest: Likeliest | None) -> dict[str, Tensor | None]:
-    return {} if likeliest is None else {"best_ids": likeliest[0], "best": likeliest[1]}
 
 
 def _columns_of(draft: Draft) -> dict[str, Tensor | None]:

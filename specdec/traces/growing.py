@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specdec.contracts import FloatArray, IntArray
+from specdec.contracts import FloatArray
+from specdec.drafting import ScoredLevel, growth
 from specdec.drafting.shapes import TreeShape
 from specdec.traces.dense import DenseRecords, Path_, paths_of
 
@@ -20,37 +21,14 @@ class Planned:
     """A node that a shape plans.
 
     Attributes:
-        number: in its tree, from 1; 0: the pending token.
         path: ranks from the root.
-        node: of the recorded draft; None: the law had too few ids for it.
+        node: of the recorded draft, -1 for the pending token; None: the law had too few ids for it.
         belief: product of the confidences along the path; 0 if there is no node.
     """
 
-    number: int
     path: Path_
     node: int | None
     belief: float
-
-
-@dataclass(frozen=True)
-class RecordedLevel:
-    """The nodes of one level of one row; see ``specdec.drafting.shapes.shape.Level``."""
-
-    depth: int
-    max_depth: IntArray
-    max_nodes: IntArray
-    num_planned: IntArray
-    nodes: tuple[Planned, ...]
-
-    @property
-    def number(self) -> IntArray:
-        """``[1, W]`` each node's number in its tree."""
-        return np.array([[node.number for node in self.nodes]], dtype=np.int64)
-
-    @property
-    def confidence(self) -> FloatArray:
-        """``[1, W]`` product of the confidences along each node's path."""
-        return np.array([[node.belief for node in self.nodes]], dtype=np.float64)
 
 
 class Growing:
@@ -86,41 +64,34 @@ class Growing:
         # A draft less deep than the record's shape was cut by its budget, which holds for this shape too.
         limit = depth if depth < self._deepest else max(self.shape.max_depth, depth)
         most = self.shape.max_nodes if depth else 0
-        level: tuple[Planned, ...] = (Planned(0, (), -1, 1.0),)
-        made: list[Planned] = []
-        for number in range(limit + 1):
-            max_depth, max_nodes, num_planned = (np.array([value]) for value in (limit, most, len(made)))
-            level = self._next(RecordedLevel(number, max_depth, max_nodes, num_planned, level), places, at)
-            made += level
-            if not level:
-                break
+        level, made = [Planned((), -1, 1.0)], list[Planned]()
+
+        def nodes_of(scored: ScoredLevel) -> list[Planned]:
+            chosen = scored.selection
+            return level if chosen is None else [level[i] for i in chosen.columns[chosen.is_chosen].tolist()]
+
+        def best(scored: ScoredLevel, k: int) -> FloatArray:
+            return np.array([[[self._child(n, i, places, at).belief for i in range(k)] for n in nodes_of(scored)]])
+
+        def look() -> FloatArray:
+            return np.array([[node.belief for node in level]])
+
+        for step in growth(self.shape, np.array([limit]), np.array([most]), look, best):
+            if step.children is not None:
+                above, (parents,), (ranks,) = nodes_of(step.scored), step.children.parent, step.children.rank
+                level = [self._child(above[p], r, places, at) for p, r in zip(parents, ranks.tolist(), strict=True)]
+                made += level
         real = [node for node in made if node.node is not None]
         if self.shape.num_kept is not None:
             real = sorted(real, key=lambda node: -node.belief)[: min(most, self.shape.num_kept)]
         return sorted(node.node for node in real if node.node is not None)
 
-    def _next(self, level: RecordedLevel, places: dict[Path_, int], at: int) -> tuple[Planned, ...]:
-        """Return the children that the shape gives to the nodes of a level."""
-        chosen = self.shape.scored(level)[0]
-        scored = tuple(node for node, is_scored in zip(level.nodes, chosen, strict=True) if is_scored)
-        if not scored:
-            return ()
-        inner = RecordedLevel(level.depth, level.max_depth, level.max_nodes, level.num_planned, scored)
-
-        def best(k: int) -> FloatArray:
-            return np.array([[[self._child(n, rank, places, at).belief for rank in range(k)] for n in scored]])
-
-        counts = self.shape.children(inner, best)[0].tolist()
-        first = int(level.num_planned[0]) + 1
-        pairs = [(node, rank) for node, count in zip(scored, counts, strict=True) for rank in range(count)]
-        return tuple(self._child(node, rank, places, at, first + i) for i, (node, rank) in enumerate(pairs))
-
-    def _child(self, above: Planned, rank: int, places: dict[Path_, int], at: int, number: int = 0) -> Planned:
+    def _child(self, above: Planned, rank: int, places: dict[Path_, int], at: int) -> Planned:
         """Return the child of that rank of a node; without a node of its own if there was none to record."""
         path = (*above.path, rank)
         if path not in self._paths:
             raise ValueError(f"shape: {self.shape} asks for the node {path}, which the recorded trees lack: record it")
         node = places.get(path) if above.node is not None else None
         if node is None or self.records.confidence is None:
-            return Planned(number, path, None, 0.0)
-        return Planned(number, path, node, above.belief * float(self.records.confidence[at, node]))
+            return Planned(path, None, 0.0)
+        return Planned(path, node, above.belief * float(self.records.confidence[at, node]))
