@@ -34,13 +34,17 @@ _Columns = dict[str, list[Any]]
 
 @dataclass
 class _Keeping(WatchedSession):
-    """A session whose drafts are kept."""
+    """A session that keeps the confidences of each row's draft, in the order of the records."""
 
-    drafts: list[Draft]
+    kept: list[FloatArray]
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        self.drafts.append(self.inner.propose(rows, context, budget, randomness))
-        return self.drafts[-1]
+        draft = self.inner.propose(rows, context, budget, randomness)
+        counts = draft.num_nodes.cpu().numpy()
+        # An empty draft has no confidences to carry.
+        values = np.zeros((len(counts), 0)) if draft.confidence is None else draft.confidence.double().cpu().numpy()
+        self.kept += [row[:count].copy() for row, count in zip(values, counts, strict=True)]
+        return draft
 
 
 def calibrate(
@@ -84,14 +88,14 @@ def calibrate(
     prompts = list_prompts(prompts)
     if not prompts:
         raise ValueError("prompts are empty: give some that are like those to be decoded")
-    source, drafts = make_source(Fixed(num_draft_tokens, with_confidence=True)), list[Draft]()
+    source, confidences = make_source(Fixed(num_draft_tokens, with_confidence=True)), list[FloatArray]()
     if source.offers.trees or not source.offers.confidence:
         raise ValueError(f"draft {source.name!r} must draft chains with confidences to be calibrated")
-    watched = WatchedSource(source, lambda session, *_: _Keeping(session, drafts))
+    watched = WatchedSource(source, lambda session, *_: _Keeping(session, confidences))
     decoders = [SpeculativeDecoder(oracle, draft, rule, kernels=kernels) for draft in (None, watched)]
     for decoder in decoders:
         decoder.generate(prompts[:1], _WARM_UP_TOKENS, sampling, seed)
-    drafts.clear()
+    confidences.clear()
     size = min(batch_size or len(prompts), len(prompts))
     columns: tuple[list[_Columns], list[_Columns]] = [], []
     for start in range(0, len(prompts), size):
@@ -103,7 +107,7 @@ def calibrate(
     accepted = [n for chunk in columns[1] for n in chunk["num_accepted"]]
     passes = pass_seconds(oracle, range(1, num_draft_tokens + 2), size)
     plain, drafted = (_Timing.of(chunks, size) for chunks in columns)
-    return Calibration.fit(_confidences(drafts), accepted, *_costs(plain, drafted, passes, size))
+    return Calibration.fit(confidences, accepted, *_costs(plain, drafted, passes, size))
 
 
 def pass_seconds(oracle: Oracle, widths: Sequence[int], batch_size: int = 1, arity: int = 1) -> list[float]:
@@ -143,17 +147,6 @@ def pass_seconds(oracle: Oracle, widths: Sequence[int], batch_size: int = 1, ari
             taken[i] = time.perf_counter() - began
     medians: list[float] = np.median(seconds[1:], axis=0).tolist()
     return medians
-
-
-def _confidences(drafts: Sequence[Draft]) -> list[FloatArray]:
-    """Return the confidences of each row's draft, in the order of the records."""
-    found: list[FloatArray] = []
-    for draft in drafts:
-        counts = draft.num_nodes.cpu().numpy()
-        # An empty draft has no confidences to carry.
-        values = np.zeros((len(counts), 0)) if draft.confidence is None else draft.confidence.double().cpu().numpy()
-        found += [row[:count] for row, count in zip(values, counts, strict=True)]
-    return found
 
 
 @dataclass(frozen=True)

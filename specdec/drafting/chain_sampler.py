@@ -300,9 +300,3 @@ def first_undefined(peaks: Sequence[Tensor]) -> Tensor:
     if peak.is_cpu and np.max(on_host(peak.detach()), initial=-np.inf) < np.inf:  # a NaN is the maximum
         return torch.from_numpy(np.full((len(peak), 1), NEVER))
     return torch.where(peak < torch.inf, NEVER, torch.arange(peak.shape[1], device=peak.device)).amin(1, keepdim=True)
-
-
-def check_temperature(temperature: float | None) -> None:
-    """Raise ValueError if a source's own temperature is not usable; None is the request's."""
-    if temperature is not None and not 0 <= temperature < np.inf:
-        raise ValueError(f"temperature must be finite and 0 or more, or None (the request's), not {temperature}")

@@ -23,11 +23,11 @@ from specdec.contracts import (
     check_vocabulary,
     declared,
 )
-from specdec.drafting.chain_sampler import ChainSampler, Follow, check_temperature
+from specdec.drafting.chain_sampler import ChainSampler, Follow
 from specdec.drafting.lengths import LengthPolicy, chain_offers, depth_limits, resolve
 from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.shapes import TreeShape
-from specdec.drafting.tree_sampler import Frontier, TreeSampler, check_tree, tree_offers
+from specdec.drafting.tree_sampler import Frontier, TreeSampler, check_drawable
 
 
 class SampledSource:
@@ -57,19 +57,24 @@ class SampledSource:
         *,
         default: int,
     ) -> None:
-        check_temperature(temperature)
+        if temperature is not None and not 0 <= temperature < np.inf:
+            raise ValueError(f"temperature must be finite and 0 or more, or None (the request's), not {temperature}")
         self.temperature, self.tree = temperature, tree
         if tree is None:
             self.length = resolve(num_draft_tokens, length, default)
-        else:
-            check_tree(tree, temperature, num_draft_tokens, length)
+            return
+        if num_draft_tokens is not None or length is not None:
+            raise ValueError("give tree or a length (num_draft_tokens, length), not both: a tree says how deep it is")
+        check_drawable(tree, temperature)
 
     @property
     def offers(self) -> Offers:
         """What it declares."""
-        if self.tree is not None:
-            return tree_offers(self.tree, laws=self.temperature != 0)
-        return chain_offers(self.length, laws=self.temperature != 0)
+        laws, tree = self.temperature != 0, self.tree
+        if tree is None:
+            return chain_offers(self.length, laws)
+        depth, nodes = min(tree.max_depth, tree.max_nodes), tree.max_nodes
+        return Offers(tree.branches, laws, tree.reads_confidence, max_depth=depth, max_nodes=nodes)
 
 
 class RunModel(Protocol):

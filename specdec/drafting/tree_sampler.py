@@ -8,11 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Budget, Context, Draft, FloatArray, IntArray, Offers, Randomness, numbers_of
+from specdec.contracts import Budget, Context, Draft, FloatArray, IntArray, Randomness, numbers_of
 from specdec.drafting.assembly import compact, compact_on_device
 from specdec.drafting.chain_sampler import defined, first_undefined
 from specdec.drafting.growth import ScoredLevel, Step, growth
-from specdec.drafting.lengths import LengthPolicy
 from specdec.drafting.levels import Candidates, Nodes, pending_level
 from specdec.drafting.planned_trees import GrowWhole, draft_trees, tree_draws
 from specdec.drafting.shapes import TreeShape
@@ -209,26 +208,6 @@ def check_drawable(shape: TreeShape, temperature: float | None) -> None:
             f"tree={shape} keeps the best of the nodes that were made: drawn tokens would lose the law that they were "
             "drawn from, and the output its own; draft greedily (temperature=0), or use Grown, which keeps its draws"
         )
-
-
-def check_tree(
-    tree: TreeShape, temperature: float | None, num_draft_tokens: int | None, length: LengthPolicy | None
-) -> None:
-    """Raise ValueError if a source is given a length beside its tree, or a tree that it cannot draw."""
-    if num_draft_tokens is not None or length is not None:
-        raise ValueError("give tree or a length (num_draft_tokens, length), not both: a tree says how deep it is")
-    check_drawable(tree, temperature)
-
-
-def tree_offers(shape: TreeShape, laws: bool) -> Offers:
-    """Return the offers of a source that drafts trees of a shape; ``laws``: tokens may be drawn."""
-    return Offers(
-        trees=shape.branches,
-        laws=laws,
-        confidence=shape.reads_confidence,
-        max_depth=min(shape.max_depth, shape.max_nodes),
-        max_nodes=shape.max_nodes,
-    )
 
 
 def _assemble(levels: list[Nodes], shape: TreeShape, max_nodes: IntArray) -> Draft:

@@ -50,33 +50,6 @@ class Past:
         return (*of_penalties, *of_bans)
 
 
-def penalise(logits: Tensor, tokens: Tensor, mask: Tensor, past: Past) -> None:
-    """Apply the penalties to the rows of ``past``, in place.
-
-    Args:
-        logits: ``[B, M, V]``.
-        tokens: ``[B, N]`` drafted ids.
-        mask: ``[B, M, N]`` bool, those on the path to each node.
-        past: what stands before them.
-
-    Cost: O(R (L + M V)).
-    """
-    at, strengths, ids_before, stands, produced_before = (
-        on_device(part, logits.device) for part in (past.rows, past.strengths, past.ids, past.stands, past.produced)
-    )
-    shape = (len(at), mask.shape[1], logits.shape[-1])
-    drafted = torch.zeros(shape, dtype=logits.dtype, device=logits.device)
-    ids = tokens[at].unsqueeze(1).expand(-1, mask.shape[1], -1)
-    drafted.scatter_add_(2, ids, mask[at].to(logits.dtype))
-    produced = _counts(ids_before, produced_before, drafted)
-    seen = _counts(ids_before, stands, drafted) > 0
-    repetition, presence, frequency = strengths.to(logits.dtype).unsqueeze(-1).unsqueeze(-1)
-    values = logits[at]
-    scaled = torch.where(values > 0, values / repetition, values * repetition)
-    values = torch.where(seen & (repetition != 1), scaled, values)
-    logits[at] = values - presence * (produced > 0) - frequency * produced
-
-
 def _counts(ids: Tensor, counted: Tensor, drafted: Tensor) -> Tensor:
     """Return ``[R, M, V]`` occurrences: those of ids ``[R, L]`` marked by ``counted``, and the paths' ``drafted``."""
     base = torch.zeros(len(ids), drafted.shape[-1], dtype=drafted.dtype, device=drafted.device)
@@ -131,7 +104,20 @@ class Kernels:
 
         Cost: O(R (L + M V)) for R rows with penalties.
         """
-        penalise(logits, tokens, mask, past)
+        at, strengths, ids_before, stands, produced_before = (
+            on_device(part, logits.device) for part in (past.rows, past.strengths, past.ids, past.stands, past.produced)
+        )
+        shape = (len(at), mask.shape[1], logits.shape[-1])
+        drafted = torch.zeros(shape, dtype=logits.dtype, device=logits.device)
+        ids = tokens[at].unsqueeze(1).expand(-1, mask.shape[1], -1)
+        drafted.scatter_add_(2, ids, mask[at].to(logits.dtype))
+        produced = _counts(ids_before, produced_before, drafted)
+        seen = _counts(ids_before, stands, drafted) > 0
+        repetition, presence, frequency = strengths.to(logits.dtype).unsqueeze(-1).unsqueeze(-1)
+        values = logits[at]
+        scaled = torch.where(values > 0, values / repetition, values * repetition)
+        values = torch.where(seen & (repetition != 1), scaled, values)
+        logits[at] = values - presence * (produced > 0) - frequency * produced
 
     def draw(self, laws: Laws, k: int, streams: Streams, purpose: int, node: Any) -> Tensor:
         """Return one id per law, or ``k`` without replacement in drawing order, along the running sums of the laws.

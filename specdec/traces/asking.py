@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import (
-    BoolArray,
     Budget,
     Context,
     Draft,
@@ -20,26 +19,19 @@ from specdec.contracts import (
     Warping,
     WatchedSession,
 )
-from specdec.drafting.lengths import LengthPolicy, LengthSession
-from specdec.drafting.shapes import Best, Level, TreeShape
+from specdec.drafting.lengths import Fixed, LengthSession
+from specdec.drafting.shapes import Paths
 from specdec.laws import Laws
 from specdec.traces.output_laws import OutputLaws
 
 
 @dataclass(frozen=True)
-class Longest(LengthPolicy, LengthSession):
+class Longest(Fixed):
     """Always drafts the most, and hears what a policy would be told; its own session."""
 
-    num_draft_tokens: int
-    reads_entropies: bool
+    reads_entropies: bool = False
     heard: list[Tensor] = field(default_factory=list)
     opened: list[int] = field(default_factory=list)
-
-    reads_confidence: ClassVar[bool] = True
-
-    @property
-    def max_depth(self) -> int:
-        return self.num_draft_tokens
 
     @property
     def reads_entropy(self) -> bool:
@@ -51,42 +43,20 @@ class Longest(LengthPolicy, LengthSession):
 
     def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
         self.heard.clear()
-        return np.full(len(rows), self.num_draft_tokens, dtype=np.int64)
+        return super().limits(rows, num_committed)
 
     def draws(self, rows: IntArray, entropy: Tensor) -> Tensor:
         self.heard.append(entropy.double().cpu().clone())  # lent by compiled code, which writes there again
-        return torch.ones(len(rows), dtype=torch.bool, device=entropy.device)
+        return super().draws(rows, entropy)
 
 
-@dataclass(frozen=True)
-class Confiding:
+class Confiding(Paths):
     """A shape that is known beforehand, whose trees are drafted level by level, with the confidence of every node."""
 
-    inner: TreeShape
-    paths: tuple[tuple[int, ...], ...]
-    max_depth: int
-    max_nodes: int
-    max_scored: int
-    branches: bool
-    reads_confidence: bool = True
-    num_kept: int | None = None
-
-    @staticmethod
-    def of(shape: TreeShape) -> "Confiding":
-        """Return a shape with the nodes of another."""
-        paths = shape.paths or ()
-        return Confiding(shape, paths, shape.max_depth, shape.max_nodes, shape.max_scored, shape.branches)
+    reads_confidence: ClassVar[bool] = True
 
     def plan(self, max_depth: IntArray, max_nodes: IntArray) -> None:
         """Return None: drafted whole, a tree has no confidences."""
-
-    def scored(self, level: Level) -> BoolArray:
-        """Return ``[B, W]`` which nodes are scored."""
-        return self.inner.scored(level)
-
-    def children(self, level: Level, best: Best) -> IntArray:
-        """Return ``[B, W]`` how many children each scored node gets."""
-        return self.inner.children(level, best)
 
 
 @dataclass

@@ -72,7 +72,7 @@ def record_chains(
     Cost: a plain run, and at each of its steps a draft of ``num_draft_tokens``; O(P N) memory for P output tokens, and
         for drawn drafts of sampled requests that are not coupled N laws of O(V) for each of the last N tokens of a row.
     """
-    policy = Longest(num_draft_tokens, entropies)
+    policy = Longest(num_draft_tokens, with_confidence=True, reads_entropies=entropies)
     asked = (prompts, max_new_tokens, sampling, seed, stop, batch_size)
     paths = tuple((0,) * depth for depth in range(1, num_draft_tokens + 1))
     source = make_source(policy)
@@ -120,7 +120,7 @@ def record_trees(
     if shape.paths is None:
         raise ValueError(f"{shape} is decided as it grows: record a shape whose nodes are known, such as Kary or Paths")
     asked = (prompts, max_new_tokens, sampling, seed, stop, batch_size)
-    source = make_source(Confiding.of(shape) if confidences else shape)
+    source = make_source(Confiding(shape.paths) if confidences else shape)
     if confidences and not source.offers.confidence:
         raise ValueError(f"draft {source.name!r} has no confidences: leave confidences=False, or give another source")
     return _record(oracle, source, rule, kernels, asked, shape.paths, [], False)

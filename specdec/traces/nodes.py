@@ -21,7 +21,6 @@ from specdec.contracts import (
     DraftSession,
     FloatArray,
     IntArray,
-    Oracle,
     Randomness,
     Scores,
     StepInfo,
@@ -144,28 +143,6 @@ class NodeSession(WatchedSession):
         draft, warping = self._step
         self.seen = Seen.of(draft, scores, warping, self.logprobs)
         self.inner.sync(rows, keep, new_ids, scores)
-
-
-class Watch:
-    """Opens the sessions of ``WatchedSource`` and tells what the last one saw.
-
-    Args:
-        logprobs: whether log-probabilities are computed.
-    """
-
-    def __init__(self, logprobs: bool) -> None:
-        self.logprobs = logprobs
-        self._session: NodeSession
-
-    def __call__(self, session: DraftSession, oracle: Oracle, num_rows: int) -> DraftSession:
-        """Return the watched session."""
-        self._session = NodeSession(session, self.logprobs)
-        return self._session
-
-    @property
-    def seen(self) -> Seen:
-        """What the last step showed."""
-        return self._session.seen
 
 
 def _walk(seen: Seen, info: StepInfo) -> tuple[BoolArray, IntArray]:

@@ -4,7 +4,7 @@ import copy
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from specdec.engine import SpeculativeDecoder, State
 from specdec.requests import Prompt, Request, Stop, Stops, make_requests
 from specdec.sampling import SamplingParams, Seed
 from specdec.system import hold
-from specdec.traces.nodes import KINDS, Array, Watch, node_columns
+from specdec.traces.nodes import KINDS, Array, NodeSession, Seen, node_columns
 from specdec.traces.parts import Ended, Parts
 from specdec.traces.tables import dictionary_column
 
@@ -114,19 +114,18 @@ def record_nodes(
         parts = Parts(Path(folder), _identity(decoder, requests, logprobs, label))
         missing = [i for i in range(len(requests)) if i not in parts.ended]
         if missing:
-            watch = Watch(logprobs)
             watched = copy.copy(decoder)
-            watched.draft = WatchedSource(decoder.draft, watch)
+            watched.draft = WatchedSource(decoder.draft, lambda session, *_: NodeSession(session, logprobs))
             state = _start(watched, [requests[i] for i in missing], max_new_tokens, batch_size)
-            _write_all(watched, watch, state, _Writer(parts, np.asarray(missing), requests_per_part))
+            _write_all(watched, state, _Writer(parts, np.asarray(missing), requests_per_part))
         return NodeRecords(folder)
 
 
-def _write_all(watched: SpeculativeDecoder, watch: Watch, state: State, writer: "_Writer") -> None:
+def _write_all(watched: SpeculativeDecoder, state: State, writer: "_Writer") -> None:
     """Step to the end, and write what is seen."""
     while state.has_work:
         state, info = watched.step(state)
-        writer.add(watch, info)
+        writer.add(cast(NodeSession, state.session).seen, info)
         writer.end(state, info)
     writer.finish(state)
 
@@ -185,10 +184,10 @@ class _Writer:
         self.ended: dict[int, Ended] = {}
         self.written: set[int] = set()
 
-    def add(self, watch: Watch, info: StepInfo) -> None:
+    def add(self, seen: Seen, info: StepInfo) -> None:
         """Take in a step."""
         codes = [self.names.setdefault(name, len(self.names)) for name in info.source_names]
-        self.blocks.append(node_columns(watch.seen, info, self.steps[info.requests], codes))
+        self.blocks.append(node_columns(seen, info, self.steps[info.requests], codes))
         self.steps[info.requests] += 1
 
     def end(self, state: State, info: StepInfo) -> None:

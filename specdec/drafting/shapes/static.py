@@ -87,7 +87,7 @@ class StaticShape(ABC):
         sizes: IntArray = np.maximum(np.minimum(whole, max_nodes), 0)
         return sizes
 
-    def plan(self, max_depth: IntArray, max_nodes: IntArray) -> tuple[TreePlan, IntArray]:
+    def plan(self, max_depth: IntArray, max_nodes: IntArray) -> tuple[TreePlan, IntArray] | None:
         """Return the nodes of the largest tree within the limits, and how many of them each row has."""
         if (
             min(max_depth.tolist(), default=0) >= self.max_depth

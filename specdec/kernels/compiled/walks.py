@@ -18,6 +18,7 @@ from torch import Tensor
 
 from specdec.contracts import NEVER, BoolArray, Budget, Draft, Ending, FloatArray, IntArray, Tree
 from specdec.kernels.compiled.build import HEADERS
+from specdec.kernels.compiled.faults import Fault, FaultCode
 from specdec.kernels.compiled.laws import FILTERS
 from specdec.kernels.compiled.memory import place
 from specdec.kernels.compiled.schema import LATER, OtherKind, kind_of, structure
@@ -28,47 +29,6 @@ _FAULT, _NUMBERS = 3, 6  # written of a batch, and for each row, before what is 
 _Drafts, _Laws, _Target = (structure(HEADERS / "verify.h", name) for name in ("Drafts", "Laws", "Target"))
 _NO_LAWS = _Laws()
 Rows = NDArray[np.integer[Any]]
-
-
-class FaultCode(IntEnum):
-    """What is wrong. Of several faults the first kind here is told, then the first row, then the first node.
-
-    TOKEN: the vocabulary lacks a node's id; padding too.
-    COUNT: there cannot be so many nodes.
-    PARENT: a node hangs on itself, on a later one or on none; padding too.
-    SCOUT: a verified node hangs on a scout.
-    SOURCE: a node is by a source that there is not.
-    TABLE: the law of a node is none of the table; padding too.
-    LOGITS: the target's logits at a node are no law.
-    MODEL: a model that was drafted with gave logits that are no law; its column stands for the node.
-    LAW: a node cannot have been drawn from its law, or that is no law.
-    BUDGET: there are too many nodes, or too deep ones; the depth stands for the node.
-    """
-
-    TOKEN = 1
-    COUNT = 2
-    PARENT = 3
-    SCOUT = 4
-    SOURCE = 5
-    TABLE = 6
-    LOGITS = 7
-    MODEL = 8
-    LAW = 9
-    BUDGET = 10
-
-
-class Fault(Exception):
-    """A batch of drafts that cannot be verified.
-
-    Attributes:
-        code: what is wrong.
-        row: of the batch.
-        node: as it was scored, the root first; or what the code says.
-    """
-
-    def __init__(self, code: FaultCode, row: int, node: int) -> None:
-        super().__init__(f"{code.name} in row {row}, node {node}")
-        self.code, self.row, self.node = code, row, node
 
 
 class Way(IntEnum):
