@@ -15,7 +15,6 @@ from typing import Any
 
 from experiments.device.attentions import attentions
 from experiments.device.device_agreement import agreement, texts
-from experiments.device.device_models import SHAPES
 from experiments.device.device_options import Options, parse
 from experiments.device.device_passes import decoding, passes
 from experiments.device.identity import identity
@@ -56,7 +55,7 @@ def figures(part: str, options: Options) -> list[dict[str, Any]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure what is not there yet, and print the tables."""
-    options = parse(argv, __doc__, [*SHAPES])
+    options = parse(argv, __doc__)
     with refusing("device"), claim_folder(options.out):
         for part in options.parts:
             show([Table(part, figures(part, options)), ""])

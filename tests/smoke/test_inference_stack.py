@@ -10,7 +10,14 @@ import torch
 
 from experiments.bench.oracle import rounds
 from experiments.inference_stack import __main__ as stack
-from experiments.inference_stack import stack_registry, stack_roofline, stack_study, stack_tables, waterfall
+from experiments.inference_stack import (
+    stack_registry,
+    stack_roofline,
+    stack_study,
+    stack_tables,
+    study_frame,
+    waterfall,
+)
 from experiments.inference_stack.fresh import CACHE, in_new_process, peak_bytes
 from experiments.inference_stack.gate import judge, write_ids
 from experiments.inference_stack.stack_arms import Generate, naive, prepare_compiler
@@ -37,7 +44,7 @@ EAGER = ["--arms", NAIVE, "cache", "prefill", "packed weights"]
 def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(CACHE, str(tmp_path))  # which a run changes
     monkeypatch.setattr(rounds, "PAUSE", 0.0)
-    monkeypatch.setattr(stack, "warn_of_contention", lambda: None)
+    monkeypatch.setattr(study_frame, "warn_of_contention", lambda: None)
     monkeypatch.setattr(machine, "SIDES", (16, 32))
     monkeypatch.setattr(machine, "REPEATS", 1)
 

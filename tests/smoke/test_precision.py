@@ -8,6 +8,7 @@ import pytest
 from torch import Tensor
 
 from experiments.bench.oracle import rounds
+from experiments.inference_stack import study_frame
 from experiments.inference_stack.stack_results import Results
 from experiments.precision import __main__ as precision
 from experiments.precision import precision_arms, precision_options, precision_tables, with_torchao
@@ -41,7 +42,7 @@ def calibrated_on(model: Transformer) -> Tensor:
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision_arms, "calibration_ids", calibrated_on)
     monkeypatch.setattr(rounds, "PAUSE", 0.0)
-    monkeypatch.setattr(precision, "warn_of_contention", lambda: None)
+    monkeypatch.setattr(study_frame, "warn_of_contention", lambda: None)
 
 
 def run(out: Path, *more: str) -> None:

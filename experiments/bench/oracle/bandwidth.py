@@ -13,7 +13,8 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from experiments.bench.oracle.benchmark_models import STORAGES, BenchOptions, Models, cache_bytes, weight_bytes
+from experiments.bench.oracle.bench_options import BenchOptions
+from experiments.bench.oracle.benchmark_models import STORAGES, Models, cache_bytes, weight_bytes
 from experiments.bench.oracle.benchmark_parts import Goal, Measured, Part, Row, goals_of
 from experiments.bench.oracle.benchmark_passes import CONTEXT, name_of, pass_arms
 from experiments.bench.oracle.rounds import TimedArm, median_seconds

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from experiments.bench.oracle.benchmark_models import BenchOptions
+from experiments.bench.oracle.bench_options import BenchOptions
 from experiments.bench.oracle.rounds import Spread, TimedArm, Timings
 
 Row = Mapping[str, Any]

@@ -5,7 +5,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from experiments.bench.oracle.benchmark_models import STORAGES, BenchOptions, Models
+from experiments.bench.oracle.bench_options import BenchOptions
+from experiments.bench.oracle.benchmark_models import STORAGES, Models
 from experiments.bench.oracle.benchmark_parts import Goal, Measured, Part, Row, goals_of
 from experiments.bench.oracle.llama_cpp_arm import LlamaCpp
 from experiments.bench.oracle.rounds import TimedArm, median_seconds

@@ -3,7 +3,7 @@
 from functools import partial
 
 from drafts import SmallTransformer
-from experiments.bench.oracle.benchmark_models import BenchOptions
+from experiments.bench.oracle.bench_options import BenchOptions
 from experiments.bench.oracle.benchmark_parts import Goal, Measured, Part, Row, goals_of
 from experiments.bench.oracle.decoding import GREEDY
 from experiments.bench.oracle.pair import DRAFT, TARGET, Pair

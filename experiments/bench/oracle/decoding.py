@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.bench.oracle.benchmark_models import STORAGES, BenchOptions, Models
+from experiments.bench.oracle.bench_options import BenchOptions
+from experiments.bench.oracle.benchmark_models import STORAGES, Models
 from experiments.bench.oracle.benchmark_parts import Goal, Measured, Part, Row, goals_of
 from experiments.bench.oracle.rounds import TimedArm, time_call
 from specdec import Oracle, SamplingParams, SpeculativeDecoder

@@ -14,7 +14,6 @@ from oracles.native import NativeTransformer
 from specdec.prompts import load_prompts
 
 TARGET, DRAFT, FIRST_LAYER = "code", "code-draft", "one layer of six"
-PAIR_CONTEXT = 2048
 DRAFTS = (FIRST_LAYER, DRAFT)
 
 

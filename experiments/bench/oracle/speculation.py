@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from drafts import PromptLookup, SmallTransformer
-from experiments.bench.oracle.benchmark_models import STORAGES, BenchOptions
+from experiments.bench.oracle.bench_options import BenchOptions
+from experiments.bench.oracle.benchmark_models import STORAGES
 from experiments.bench.oracle.benchmark_parts import Goal, Measured, Part, Row, goals_of
 from experiments.bench.oracle.decoding import GREEDY, generate, once
 from experiments.bench.oracle.pair import DRAFTS, FIRST_LAYER, TARGET, Pair

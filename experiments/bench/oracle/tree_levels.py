@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from drafts import SmallTransformer
-from experiments.bench.oracle.benchmark_models import BenchOptions
+from experiments.bench.oracle.bench_options import BenchOptions
 from experiments.bench.oracle.benchmark_parts import Goal, Measured, Part, Row, goals_of
 from experiments.bench.oracle.costs import SAMPLINGS
 from experiments.bench.oracle.pair import DRAFT, Pair
