@@ -1,17 +1,17 @@
-"""Whether a device computes what the CPU does."""
+"""Whether a device computes what the CPU does, and whether speculation writes plain decoding's tokens on it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 import oracles
-from drafts import PromptLookup
-from experiments.device.device_models import LOADED, load_modes
-from experiments.device.device_options import Options
+from drafts import PromptLookup, SmallTransformer
+from experiments.device.device_models import LOADED, Options, load_modes
 from experiments.harness.models import AnyModel
-from specdec import SpeculativeDecoder
+from specdec import Kary, SamplingParams, SpeculativeDecoder
+from specdec.contracts import DraftSource
 from specdec.prompts import load_prompts
 from specdec.stats import Stats
 
@@ -31,12 +31,11 @@ def in_flight(stats: Stats) -> float:
     return stats.num_steps / max(stats.target_calls, 1)
 
 
-def agreement(options: Options) -> list[dict[str, Any]]:
-    """Return a row for each backend: scores of chains and trees, and greedy texts, against the CPU's, in float32."""
+def agreement(options: Options) -> Iterator[dict[str, Any]]:
+    """Yield a row for each backend: scores of chains and trees, and greedy texts, against the CPU's, in float32."""
     reference = oracles.load(options.oracle, "float32", "cpu", backend="eager")
     prompts = texts(options, options.num_prompts)
     wanted = SpeculativeDecoder(reference).generate(prompts, options.new_tokens).tokens
-    rows = []
     for mode, oracle in load_modes(LOADED, options.oracle, "float32", options.device).items():
         row: dict[str, Any] = {"backend": mode}
         for name, draft in (("plain", None), ("prompt_lookup", PromptLookup(8))):
@@ -44,8 +43,7 @@ def agreement(options: Options) -> list[dict[str, Any]]:
             row[f"texts that differ, {name}"] = sum(map(differ, found, wanted))
         for name, is_tree in (("chain", False), ("tree", True)):
             row[f"largest difference, {name}"] = difference(oracle, reference, is_tree)
-        rows.append(row)
-    return rows
+        yield row
 
 
 def differ(first: Sequence[int], second: Sequence[int]) -> bool:
@@ -76,3 +74,41 @@ def _scores(model: AnyModel, is_tree: bool) -> torch.Tensor:
         assert logits is not None
         found.append(logits.cpu())
     return torch.stack(found)
+
+
+# Sampled, so that texts do not fall into loops, by draws that all arms share; of whole laws and of cut ones in turn.
+SAMPLING = [SamplingParams(temperature=0.8, top_p=top_p, ignore_eos=True) for top_p in (1.0, 0.95)]
+_RULE = "coupled"
+
+
+def identity(options: Options) -> Iterator[dict[str, Any]]:
+    """Yield a row for each mode and way to decode: texts unlike those of plain decoding at batch 1.
+
+    Prompts are repeated if they do not fill the largest batch; each has draws of its own.
+    """
+    batch = max(options.batch_sizes)
+    prompts = filling(texts(options, options.identity_prompts), batch)
+    sampling = [SAMPLING[number % len(SAMPLING)] for number in range(len(prompts))]
+    draft = oracles.load(options.draft, options.dtype, options.device, backend="graphed")
+    arms: dict[str, DraftSource | None] = {
+        "plain": None,
+        "prompt_lookup": PromptLookup(8),
+        "chains of a model": SmallTransformer(draft, 4),
+        "trees of a model": SmallTransformer(draft, tree=Kary(2, 3)),
+    }
+    modes = {name: keywords for name, keywords in LOADED.items() if name != "eager"}
+    for mode, oracle in load_modes(modes, options.oracle, options.dtype, options.device).items():
+        plain = SpeculativeDecoder(oracle, rule=_RULE)
+        wanted = plain.generate(prompts, options.identity_tokens, sampling, batch_size=1).tokens
+        for name, source in arms.items():
+            decoder = SpeculativeDecoder(oracle, source, _RULE)
+            found = decoder.generate(prompts, options.identity_tokens, sampling, batch_size=batch)
+            yield {
+                "mode": mode,
+                "arm": f"{name}, batch {batch}",
+                "rows in flight": in_flight(found.stats),
+                "tokens": sum(map(len, wanted)),
+                "texts": len(wanted),
+                "texts that differ": sum(map(differ, found.tokens, wanted)),
+                "exactness": found.exactness,
+            }

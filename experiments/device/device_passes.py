@@ -1,7 +1,7 @@
 """Times of passes by width, and of whole runs."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -14,8 +14,7 @@ import torch
 from drafts import PromptLookup
 from experiments.bench.oracle.rounds import TimedArm, measure
 from experiments.device.device_agreement import filling, in_flight, texts
-from experiments.device.device_models import LOADED, load_modes, random_models, seconds_of
-from experiments.device.device_options import Options
+from experiments.device.device_models import LOADED, Options, load_modes, random_models, seconds_of
 from experiments.findings.model_shapes import shape_of
 from experiments.limits.limit_timing import random_cache
 from oracles.graphed import PassCounts
@@ -24,15 +23,13 @@ from specdec.contracts import Cache, declared
 from specdec.theory.limits import pass_cost
 
 
-def passes(options: Options) -> list[dict[str, Any]]:
-    """Return a row for each shape, batch, context and width: times of a pass by each mode, and t(W) / t(1)."""
-    rows: list[dict[str, Any]] = []
+def passes(options: Options) -> Iterator[dict[str, Any]]:
+    """Yield a row for each shape, batch, context and width: times of a pass by each mode, and t(W) / t(1)."""
     for name in options.shapes:
         models = random_models(name, getattr(torch, options.dtype), options.place)
         for batch, context in product(options.batch_sizes, options.contexts):
-            rows += _passes(options, name, models, batch, context)
+            yield from _passes(options, name, models, batch, context)
         del models
-    return rows
 
 
 def _passes(options: Options, name: str, models: dict[str, Any], batch: int, context: int) -> list[dict[str, Any]]:
@@ -87,12 +84,11 @@ def _time_pass(score: Callable[[], object], options: Options) -> tuple[float, No
     return seconds_of(score, options.place, options.repeats), None
 
 
-def decoding(options: Options) -> list[dict[str, Any]]:
-    """Return a row for each batch size, mode and source: tokens a second of greedy runs, and where passes ran.
+def decoding(options: Options) -> Iterator[dict[str, Any]]:
+    """Yield a row for each batch size, mode and source: tokens a second of greedy runs, and where passes ran.
 
     Prompts are repeated if they do not fill a batch.
     """
-    rows: list[dict[str, Any]] = []
     models = load_modes(LOADED, options.oracle, None, options.device)
     for batch in options.batch_sizes:
         arms, facts = [], dict[str, dict[str, list[float]]]()
@@ -104,8 +100,7 @@ def decoding(options: Options) -> list[dict[str, Any]]:
         timings = measure(arms, options.rounds, f"decoding, batch {batch}")
         for name in timings.seconds:
             row = {"batch": batch, "arm": name, "tokens/s": 1 / timings.spread(name).median}
-            rows.append(row | {fact: mean(values) for fact, values in facts[name].items()})
-    return rows
+            yield row | {fact: mean(values) for fact, values in facts[name].items()}
 
 
 def _time_decoding(

@@ -77,13 +77,8 @@ def in_new_process(subject: str, arm: str, batch: int, device: str, threads: int
     ]
     command += ["--batch", str(batch), "--device", device, "--threads", str(threads)]
     with tempfile.TemporaryDirectory() as empty:
-        done = subprocess.run(
-            command,
-            env={**os.environ, CACHE: empty},
-            check=True,
-            capture_output=True,
-            text=True,
-        )
+        environment = {**os.environ, CACHE: empty}
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
         shutil.copytree(empty, keep, dirs_exist_ok=True)
     found: Found = json.loads(done.stdout)
     return found

@@ -5,7 +5,7 @@ import torch
 from experiments.findings.model_shapes import model_shape
 from experiments.inference_stack.stack_results import Results
 from experiments.inference_stack.subjects import Subject
-from experiments.limits.machine import measure_bandwidth, measure_flops
+from experiments.limits.limit_timing import measure_bandwidth, measure_flops
 from specdec.theory.limits import Roofline, pass_cost
 
 PART = "roofline"

@@ -1,6 +1,6 @@
 """What the study tells: a table of the stack for every batch size, the ratios, and the ablations."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from experiments.bench.oracle.rounds import Spread
@@ -83,9 +83,8 @@ def _gate_cells(gate: Found | None) -> Row:
     return {"same ids": same, "exact answers": exact}
 
 
-def ratio_rows(subject: Subject, results: Results, batches: Sequence[int], names: Collection[str]) -> list[Row]:
+def ratio_rows(subject: Subject, results: Results, batches: Sequence[int], names: Collection[str]) -> Iterator[Row]:
     """Return, for every batch size, the best of these arms over the naive one, and what caching could save at most."""
-    rows: list[Row] = []
     before, after = subject.prompt_length, subject.prompt_length + subject.num_new
     passes = sum(range(before, after)) / (after - 1)
     for batch in batches:
@@ -98,8 +97,7 @@ def ratio_rows(subject: Subject, results: Results, batches: Sequence[int], names
         plain = max((name for name in ran if name not in subject.sources), key=lambda name: ran[name].median)
         row: Row = {"batch": batch, "best arm": best, "over naive": ran[best], "best without drafts": plain}
         row |= {"its ratio": ran[plain], "fewer token passes": f"{passes:.2f}"}
-        rows.append(row | _original(subject, batch))
-    return rows
+        yield row | _original(subject, batch)
 
 
 def _original(subject: Subject, batch: int) -> Row:
@@ -133,19 +131,16 @@ def _ablation_cells(results: Results, batch: int, name: str, base: str) -> Row:
     }
 
 
-def loop_rows(results: Results, batches: Sequence[int], names: Collection[str]) -> list[Row]:
-    """Return rows, of the arms of these names, that compare who drives the loop: Python, the graph, or nobody."""
-    rows: list[Row] = []
+def loop_rows(results: Results, batches: Sequence[int], names: Collection[str]) -> Iterator[Row]:
+    """Yield rows, of the arms of these names, that compare who drives the loop: Python, the graph, or nobody."""
     for batch in batches:
         for name in ("compiled step", "compiled loop", "unrolled"):
             if name in names and _is_measured(results, batch, name):
-                rows.append({"batch": batch, "arm": name, **_ablation_cells(results, batch, name, "compiled step")})
-    return rows
+                yield {"batch": batch, "arm": name, **_ablation_cells(results, batch, name, "compiled step")}
 
 
-def payback_rows(subject: Subject, results: Results, batches: Sequence[int], names: Collection[str]) -> list[Row]:
-    """Return after how many requests the first call of each of these arms has paid for itself, against eager steps."""
-    rows: list[Row] = []
+def payback_rows(subject: Subject, results: Results, batches: Sequence[int], names: Collection[str]) -> Iterator[Row]:
+    """Yield after how many requests the first call of each of these arms has paid for itself, against eager steps."""
     for batch in batches:
         base = times_of(results, batch, BEFORE)
         for name in arms_of(subject, ("stack",)):
@@ -163,8 +158,7 @@ def payback_rows(subject: Subject, results: Results, batches: Sequence[int], nam
             saved = medians(base)["seconds"] - medians(times)["seconds"]
             after = "never" if saved <= 0 else f"{max(extra, 0) / saved * batch:,.0f}"
             row = {"batch": batch, "arm": name, "first call costs s": f"{extra:.2f}"}
-            rows.append(row | {"saves ms a batch": f"{saved * 1e3:.1f}", "pays after requests": after})
-    return rows
+            yield row | {"saves ms a batch": f"{saved * 1e3:.1f}", "pays after requests": after}
 
 
 def idea_rows(subject: Subject, names: Collection[str]) -> list[Row]:

@@ -1,6 +1,6 @@
 """What studies of arms at batch sizes share: options, a folder of figures, the frame of their report."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +92,7 @@ def study_report(
     options: StudyOptions,
     subject: Subject,
     results: Results,
-    tables: Mapping[str, Sequence[Mapping[str, Any]]],
+    tables: Mapping[str, Iterable[Mapping[str, Any]]],
     failed: Sequence[str],
     notes: Sequence[str] = (),
 ) -> list[Shown]:
@@ -103,5 +103,5 @@ def study_report(
     ]
     if len(results.commits) > 1:
         told.append(f"The figures were measured at several commits: {', '.join(results.commits)}.")
-    told += [*(Table(title, rows) for title, rows in tables.items() if rows), *notes]
+    told += [*(Table(title, rows) for title, found in tables.items() if (rows := [*found])), *notes]
     return told + (["\n".join(["FAILED:", *(f"- {line}" for line in failed)])] if failed else [])

@@ -15,7 +15,7 @@ from experiments.harness.arguments import refusing
 from experiments.inference_stack.study_frame import open_results, study_report
 from experiments.inference_stack.subjects import subject_named
 from experiments.precision import precision_tables
-from experiments.precision.precision_options import NOT_MEASURED, parse
+from experiments.precision.precision_arms import NOT_MEASURED, parse
 from experiments.precision.precision_study import Study
 from specdec.stats.report import Shown, show
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from experiments.report import markup
 from experiments.report.charts import Picture
-from experiments.report.page import PARTS
-from experiments.report.section import Section
+from experiments.report.page import PARTS, Section
 
 LOST = "<noscript>The chart needs JavaScript; its numbers are below.</noscript>"
 

@@ -3,10 +3,9 @@
 import html
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-
-from experiments.report.section import Section
 
 PARTS = Path(__file__).parent
 # What is not named here is not loaded: a page cannot reach the network, whatever stands in it. Pictures are charts that
@@ -19,40 +18,32 @@ _ANCHOR = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 # A script that holds these would end early, or swallow its own end; a style likewise.
 _BREAKS_SCRIPT = re.compile(r"</script|<!--.*<script", re.IGNORECASE | re.DOTALL)
 _BREAKS_STYLE = re.compile(r"</style", re.IGNORECASE)
-_DOCUMENT = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="referrer" content="no-referrer">
-<title>{title}</title>
-<style>
-{styles}
-</style>
-</head>
-<body>
-<a class="skip" href="#content">To the content</a>
-<header>
-<h1>{title}</h1>
-<button type="button" id="theme" hidden>Colours: as the system</button>
-</header>
-<nav aria-label="Contents">
-<details open>
-<summary>Contents</summary>
-<ol>
-{entries}
-</ol>
-</details>
-</nav>
-<main id="content">
-{sections}
-</main>
-{scripts}
-</body>
-</html>
-"""
 _UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page, with an entry in its table of contents.
+
+    Attributes:
+        name: anchor; a letter, then letters, digits, ``_`` and ``-``. No other section of the page has it, so that of a
+            run, of which a page can hold several, has the run's in it.
+        title: plain text; the page escapes it.
+        body: HTML. Whoever makes it has escaped what comes from models and files (``html.escape``).
+        style: CSS; the page has it once, however many sections bring the same text.
+        script: JavaScript, run after the whole page is there; once as well.
+        data: what JSON can hold, read by the script from ``<script type="application/json" id="data-NAME">``; None:
+            nothing.
+        parts: anchor -> title of its parts, which stand under its entry; the body has these anchors.
+    """
+
+    name: str
+    title: str
+    body: str
+    style: str = ""
+    script: str = ""
+    data: object = None
+    parts: Mapping[str, str] = field(default_factory=dict)
 
 
 def embed_json(data: object) -> str:
@@ -129,10 +120,10 @@ def page(title: str, sections: Sequence[Section]) -> str:
     """
     _check(sections)
     entries = "\n".join(map(_entry, sections))
-    own = {name: (PARTS / name).read_text(encoding="utf-8") for name in ("page.css", "page.js")}
+    own = {name: (PARTS / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js")}
     styles = "\n".join(_once([own["page.css"], *(section.style for section in sections)]))
     scripts = _once([own["page.js"], *(section.script for section in sections)])
-    text = _DOCUMENT.format(
+    text = own["page.html"].format(
         policy=POLICY,
         title=html.escape(title),
         styles=styles,

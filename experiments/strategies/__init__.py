@@ -4,16 +4,12 @@ from experiments.strategies import (
     combined,
     early_exit_strategy,
     head_strategies,
-    lookahead_strategy,
+    model_strategies,
     ngram_strategy,
-    other_vocabulary_strategy,
-    prompt_lookup_strategy,
     quantized_strategy,
-    small_transformer_strategy,
     staged_strategy,
-    suffix_automaton_strategy,
+    text_strategies,
     threshold_strategy,
-    tree_strategy,
 )
 from experiments.strategies.strategy import MODEL, Option, Settings, Strategy
 from experiments.strategies.threshold_strategy import CALIBRATING, calibration
@@ -23,18 +19,18 @@ __all__ = ["AS_SHIPPED", "CALIBRATING", "MODEL", "STRATEGIES", "Option", "Settin
 STRATEGIES = {
     strategy.name: strategy
     for strategy in (
-        small_transformer_strategy.STRATEGY,
-        other_vocabulary_strategy.STRATEGY,
-        tree_strategy.STRATEGY,
+        model_strategies.SMALL_TRANSFORMER,
+        model_strategies.OTHER_VOCABULARY,
+        model_strategies.TREE,
         ngram_strategy.STRATEGY,
         early_exit_strategy.STRATEGY,
         head_strategies.EAGLE3,
         head_strategies.BLOCK_DRAFTER,
         head_strategies.MEDUSA,
         quantized_strategy.STRATEGY,
-        prompt_lookup_strategy.STRATEGY,
-        suffix_automaton_strategy.STRATEGY,
-        lookahead_strategy.STRATEGY,
+        text_strategies.PROMPT_LOOKUP,
+        text_strategies.SUFFIX_AUTOMATON,
+        text_strategies.LOOKAHEAD,
         combined.MERGED,
         combined.CASCADE,
         staged_strategy.STRATEGY,

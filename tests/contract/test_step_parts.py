@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from experiments.crossover.__main__ import check, conclusions
-from experiments.crossover.step_parts import PHASES, REST, StepParts, crossing, in_flight, predict, step_times
+from experiments.crossover.batch_sizes import PHASES, REST, StepParts, crossing, in_flight, predict, step_times
 from experiments.harness.run_outcome import Outcome
 from specdec.stats import Stats
 

@@ -195,7 +195,7 @@ def decoded() -> Differences:
             f"{program}, range": f"{1e3 * min(values):.3f} .. {1e3 * max(values):.3f}",
         }
     same = [row["ids as native bfloat16"] for row in decoding.rows(made)]
-    goal = decoding.goals(made)[0]
+    goal = next(decoding.goals(made))
     found |= {"ids": same, "goal": (str(goal.measured), goal.least)}
     faster = _spread([0.4 / 0.1, 0.3 / 0.4, 1.0 / 0.2])
     return differences(found, expected | {"ids": ["75.0%", "75.0%", ""], "goal": (faster, "")})
@@ -255,7 +255,7 @@ def reading() -> Differences:
         for reader, time in zip(bandwidth.READERS, (0.3, 0.2, 0.25), strict=True):
             seconds[bandwidth._reading(reader, storage, benchmark_passes.CONTEXT)] = [time, time, time]
     with patch.object(bandwidth, "bytes_of", lambda models, storage, context: 3e9):
-        row = bandwidth.rows(_measured("10m", seconds, contexts=(benchmark_passes.CONTEXT,)))[0]
+        row = next(bandwidth.rows(_measured("10m", seconds, contexts=(benchmark_passes.CONTEXT,))))
     found = {"share": str(row["share"]), "read": row["read GB/s"], "reader": row["reader"], "size": row["MB a pass"]}
     expected = {"share": _spread([0.4, 0.5, 0.25]), "read": 15.0, "reader": "sum of int64", "size": "3000.0"}
     return differences(found, expected)

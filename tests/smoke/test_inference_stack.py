@@ -19,14 +19,13 @@ from experiments.inference_stack import (
     waterfall,
 )
 from experiments.inference_stack.fresh import CACHE, in_new_process, peak_bytes
-from experiments.inference_stack.gate import judge, write_ids
 from experiments.inference_stack.stack_arms import Generate, naive, prepare_compiler
 from experiments.inference_stack.stack_registry import ABLATIONS, NAIVE, Arm, arms_of
 from experiments.inference_stack.stack_results import Results
 from experiments.inference_stack.stack_roofline import least_seconds
-from experiments.inference_stack.stack_timing import batches_of, generation
+from experiments.inference_stack.stack_timing import batches_of, generation, judge, write_ids
 from experiments.inference_stack.subjects import Subject, subject_named
-from experiments.limits import machine
+from experiments.limits import limit_timing
 from oracles.factory.arithmetic.problems import NUM_HELD_OUT
 from tests.support.experiments import table_rows
 from tests.support.pairwise import first_of
@@ -45,8 +44,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(CACHE, str(tmp_path))  # which a run changes
     monkeypatch.setattr(rounds, "PAUSE", 0.0)
     monkeypatch.setattr(study_frame, "warn_of_contention", lambda: None)
-    monkeypatch.setattr(machine, "SIDES", (16, 32))
-    monkeypatch.setattr(machine, "REPEATS", 1)
+    monkeypatch.setattr(limit_timing, "SIDES", (16, 32))
+    monkeypatch.setattr(limit_timing, "REPEATS", 1)
 
 
 @pytest.fixture

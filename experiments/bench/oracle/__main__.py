@@ -13,18 +13,17 @@ import torch
 
 from experiments.bench.oracle import (
     bandwidth,
-    bench_options,
+    benchmark_parts,
     benchmark_passes,
     costs,
     decoding,
     speculation,
     tree_levels,
 )
-from experiments.bench.oracle.bench_options import LONGEST_PROMPT, BenchOptions, parse
 from experiments.bench.oracle.benchmark_models import Models
-from experiments.bench.oracle.benchmark_parts import Measured, Part, Row
-from experiments.bench.oracle.pair import TARGET, Pair
+from experiments.bench.oracle.benchmark_parts import LONGEST_PROMPT, BenchOptions, Measured, Part, Row, parse
 from experiments.bench.oracle.rounds import measure, unique
+from experiments.bench.oracle.speculation import TARGET, Pair
 from experiments.bench.sections import machine
 from experiments.harness.thread_check import warn_of_contention
 from experiments.peers.with_llama_cpp import missing
@@ -35,7 +34,7 @@ _KEPT = (
     decoding.PART, benchmark_passes.BESIDE, speculation.PART, bandwidth.PART, benchmark_passes.CURVE,
     benchmark_passes.PREFILL, costs.PART, tree_levels.PART,
 )  # fmt: skip
-PARTS = dict(zip(bench_options.PARTS, _KEPT, strict=True))
+PARTS = dict(zip(benchmark_parts.PARTS, _KEPT, strict=True))
 NEEDS_LLAMA_CPP = ("decode", "passes")
 
 

@@ -6,16 +6,15 @@ and by more in the last cache, where adding 64-bit integers costs least. No comp
 library is needed for that, and a slow reader would only flatter the pass.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 
 import torch
 from torch import Tensor
 
-from experiments.bench.oracle.bench_options import BenchOptions
 from experiments.bench.oracle.benchmark_models import STORAGES, Models, cache_bytes, weight_bytes
-from experiments.bench.oracle.benchmark_parts import Goal, Measured, Part, Row, goals_of
+from experiments.bench.oracle.benchmark_parts import BenchOptions, Goal, Measured, Part, Row, goals_of
 from experiments.bench.oracle.benchmark_passes import CONTEXT, name_of, pass_arms
 from experiments.bench.oracle.rounds import TimedArm, median_seconds
 
@@ -48,48 +47,42 @@ def _read(reader: Callable[[Tensor], Tensor], words: Tensor, repeats: int) -> tu
     return median_seconds(partial(reader, words), repeats), None
 
 
-def arms(models: Models, options: BenchOptions) -> list[TimedArm]:
-    """Return passes of one node, and reads of as many bytes."""
-    found = []
+def arms(models: Models, options: BenchOptions) -> Iterator[TimedArm]:
+    """Yield passes of one node, and reads of as many bytes."""
     for storage, context in product(STORAGES, contexts_of(options)):
-        found += pass_arms(models, models.native(storage), f"native {storage}", [1], context, options.repeats)
+        yield from pass_arms(models, models.native(storage), f"native {storage}", [1], context, options.repeats)
         # Written to, because untouched memory is one page of zeros; and no denormal numbers.
         words = torch.ones(bytes_of(models, storage, context) // 8 * 2)
         for name, reader in READERS.items():
-            found.append(TimedArm(_reading(name, storage, context), partial(_read, reader, words, options.repeats)))
-    return found
+            yield TimedArm(_reading(name, storage, context), partial(_read, reader, words, options.repeats))
 
 
 def _fastest(measured: Measured, storage: str, context: int) -> str | None:
     return measured.timings.fastest(*(_reading(name, storage, context) for name in READERS))
 
 
-def rows(measured: Measured) -> list[Row]:
-    """Return a row per storage and context."""
-    found: list[Row] = []
+def rows(measured: Measured) -> Iterator[Row]:
+    """Yield a row per storage and context."""
     for storage, context in product(STORAGES, contexts_of(measured.options)):
         name, reader = name_of(f"native {storage}", 1, context), _fastest(measured, storage, context)
         size = bytes_of(measured.models, storage, context)
         read = None if reader is None else size / measured.timings.spread(reader).median / 1e9
         cells = {"share": measured.ratio(reader, name), "read GB/s": read, "reader": str(reader).split(", ")[-1]}
         sized = measured.time_row(name, storage=storage, context=context, **{"MB a pass": f"{size / 1e6:.1f}"})
-        found.append({**sized, **cells})
-    return found
+        yield {**sized, **cells}
 
 
-def goals(measured: Measured) -> list[Goal]:
-    """Return the shares, and the time of a pass after a long context over that of reading."""
-    found = []
+def goals(measured: Measured) -> Iterator[Goal]:
+    """Yield the shares, and the time of a pass after a long context over that of reading."""
     for storage in STORAGES:
         share = measured.ratio(_fastest(measured, storage, CONTEXT), name_of(f"native {storage}", 1, CONTEXT))
         what = f"share of bandwidth, 1 node, {storage}, {measured.subject} (%)"
-        found += goals_of(what, SHARES, measured.subject, share, share=True)
+        yield from goals_of(what, SHARES, measured.subject, share, share=True)
     long = contexts_of(measured.options)[1]
     for storage in STORAGES:
         over = measured.ratio(name_of(f"native {storage}", 1, long), _fastest(measured, storage, long))
         what = f"a pass of 1 node after {long} tokens over reading as many bytes, {storage}, {measured.subject}"
-        found += goals_of(what, LONG, measured.subject, over)
-    return found
+        yield from goals_of(what, LONG, measured.subject, over)
 
 
 PART = Part(

@@ -1,13 +1,13 @@
 """Single passes: beside llama.cpp's, by width and context, and of a prompt."""
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 import torch
 
-from experiments.bench.oracle.bench_options import BenchOptions
 from experiments.bench.oracle.benchmark_models import STORAGES, Models
-from experiments.bench.oracle.benchmark_parts import Goal, Measured, Part, Row, goals_of
+from experiments.bench.oracle.benchmark_parts import BenchOptions, Goal, Measured, Part, Row, goals_of
 from experiments.bench.oracle.llama_cpp_arm import LlamaCpp
 from experiments.bench.oracle.rounds import TimedArm, median_seconds
 from specdec import Oracle
@@ -70,25 +70,23 @@ def pass_arms(
     return [TimedArm(name_of(program, w, context), partial(passes.run, w, "all", repeats)) for w in widths]
 
 
-def beside_arms(models: Models, options: BenchOptions) -> list[TimedArm]:
-    """Return passes of 1, 8 and 16 nodes: native, eager, llama.cpp."""
-    widths, repeats, found = list(WIDTHS_BESIDE_LLAMA_CPP), options.repeats, []
+def beside_arms(models: Models, options: BenchOptions) -> Iterator[TimedArm]:
+    """Yield passes of 1, 8 and 16 nodes: native, eager, llama.cpp."""
+    widths, repeats = list(WIDTHS_BESIDE_LLAMA_CPP), options.repeats
     for storage in STORAGES:
-        found += pass_arms(models, models.native(storage), f"native {storage}", widths, CONTEXT, repeats)
-    found += pass_arms(models, models.eager, "eager float32", widths, CONTEXT, repeats)
+        yield from pass_arms(models, models.native(storage), f"native {storage}", widths, CONTEXT, repeats)
+    yield from pass_arms(models, models.eager, "eager float32", widths, CONTEXT, repeats)
     ids = some_ids(models, CONTEXT + max(widths))
     for storage in models.llama_storages:
         other = models.llama_cpp(storage)
         for width in widths:
             run = partial(llama_pass, other, ids, CONTEXT, width, repeats)
-            found.append(TimedArm(name_of(f"llama.cpp {storage}", width, CONTEXT), run))
-    return found
+            yield TimedArm(name_of(f"llama.cpp {storage}", width, CONTEXT), run)
 
 
-def beside_rows(measured: Measured) -> list[Row]:
-    """Return a row per program and width."""
+def beside_rows(measured: Measured) -> Iterator[Row]:
+    """Yield a row per program and width."""
     programs = [f"native {s}" for s in STORAGES] + ["eager float32"] + [f"llama.cpp {s}" for s in STORAGES]
-    found: list[Row] = []
     for program in programs:
         for width in WIDTHS_BESIDE_LLAMA_CPP:
             name = name_of(program, width, CONTEXT)
@@ -96,35 +94,29 @@ def beside_rows(measured: Measured) -> list[Row]:
                 one = measured.ratio(name, name_of(program, 1, CONTEXT))
                 other = measured.ratio(name_of(f"llama.cpp {program.split()[-1]}", width, CONTEXT), name)
                 cells = {"over a pass of 1": one, "speed over llama.cpp": other if "llama" not in program else None}
-                found.append({**measured.time_row(name, program=program, nodes=width), **cells})
-    return found
+                yield {**measured.time_row(name, program=program, nodes=width), **cells}
 
 
-def beside_goals(measured: Measured) -> list[Goal]:
-    """Return the speed over llama.cpp's with the same storage."""
-    found = []
+def beside_goals(measured: Measured) -> Iterator[Goal]:
+    """Yield the speed over llama.cpp's with the same storage."""
     for width in WIDTHS_BESIDE_LLAMA_CPP[1:]:
         for storage in STORAGES:
             theirs = name_of(f"llama.cpp {storage}", width, CONTEXT)
             ratio = measured.ratio(theirs, name_of(f"native {storage}", width, CONTEXT))
             what = f"a pass of {width} nodes over llama.cpp's, {storage}, {measured.subject}"
-            found += goals_of(what, OVER_LLAMA_CPP, str(width), ratio)
-    return found
+            yield from goals_of(what, OVER_LLAMA_CPP, str(width), ratio)
 
 
-def curve_arms(models: Models, options: BenchOptions) -> list[TimedArm]:
-    """Return native passes of every width, storage and context."""
-    found = []
+def curve_arms(models: Models, options: BenchOptions) -> Iterator[TimedArm]:
+    """Yield native passes of every width, storage and context."""
     for context in options.contexts:
         for storage in STORAGES:
             oracle, program = models.native(storage), f"native {storage}"
-            found += pass_arms(models, oracle, program, list(options.widths), context, options.repeats)
-    return found
+            yield from pass_arms(models, oracle, program, list(options.widths), context, options.repeats)
 
 
-def curve_rows(measured: Measured) -> list[Row]:
-    """Return a row per storage and context: milliseconds, over a pass of the smallest width, by width."""
-    found: list[Row] = []
+def curve_rows(measured: Measured) -> Iterator[Row]:
+    """Yield a row per storage and context: milliseconds, over a pass of the smallest width, by width."""
     widths = measured.options.widths
     for context in measured.options.contexts:
         for storage in STORAGES:
@@ -133,8 +125,7 @@ def curve_rows(measured: Measured) -> list[Row]:
             for width, name in names.items():
                 over = measured.timings.ratio(name, names[min(widths)]).median
                 cells[f"{width}"] = f"{measured.timings.spread(name).median * 1e3:.3f} ({over:.2f})"
-            found.append(measured.row(storage=storage, context=context, **cells))
-    return found
+            yield measured.row(storage=storage, context=context, **cells)
 
 
 def prefill_arms(models: Models, options: BenchOptions) -> list[TimedArm]:
@@ -149,25 +140,22 @@ def prefill_arms(models: Models, options: BenchOptions) -> list[TimedArm]:
     ]
 
 
-def prefill_rows(measured: Measured) -> list[Row]:
-    """Return a row per program."""
-    found: list[Row] = []
+def prefill_rows(measured: Measured) -> Iterator[Row]:
+    """Yield a row per program."""
     for program in (*(f"native {storage}" for storage in STORAGES), "eager float32"):
         name = f"prefill, {program}"
         over = measured.ratio(name, "prefill, eager float32")
         rows = measured.options.prefill_rows
-        found.append({**measured.time_row(name, program=program, rows=rows), "over eager": over})
-    return found
+        yield {**measured.time_row(name, program=program, rows=rows), "over eager": over}
 
 
-def prefill_goals(measured: Measured) -> list[Goal]:
-    """Return the time over the eager pass's."""
-    found, limit = [], {"": ("at most 1.1", "")}
+def prefill_goals(measured: Measured) -> Iterator[Goal]:
+    """Yield the time over the eager pass's."""
+    limit = {"": ("at most 1.1", "")}
     for storage in STORAGES:
         ratio = measured.ratio(f"prefill, native {storage}", "prefill, eager float32")
         rows = measured.options.prefill_rows
-        found += goals_of(f"prefill of {rows} rows over eager, {storage}, {measured.subject}", limit, "", ratio)
-    return found
+        yield from goals_of(f"prefill of {rows} rows over eager, {storage}, {measured.subject}", limit, "", ratio)
 
 
 BESIDE = Part(

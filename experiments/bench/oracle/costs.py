@@ -1,14 +1,13 @@
 """c: what a token of the embedded draft model costs, everything included, over a pass of the oracle."""
 
+from collections.abc import Iterator
 from functools import partial
 
 from drafts import SmallTransformer
-from experiments.bench.oracle.bench_options import BenchOptions
-from experiments.bench.oracle.benchmark_parts import Goal, Measured, Part, Row, goals_of
+from experiments.bench.oracle.benchmark_parts import BenchOptions, Goal, Measured, Part, Row, goals_of
 from experiments.bench.oracle.decoding import GREEDY
-from experiments.bench.oracle.pair import DRAFT, TARGET, Pair
 from experiments.bench.oracle.rounds import TimedArm
-from experiments.bench.oracle.speculation import DRAFTED
+from experiments.bench.oracle.speculation import DRAFT, DRAFTED, TARGET, Pair
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import DraftSource
 from specdec.stats import Stats
@@ -46,22 +45,18 @@ def arms(pair: Pair, options: BenchOptions) -> list[TimedArm]:
     return found
 
 
-def rows(measured: Measured) -> list[Row]:
-    """Return a row per figure."""
-    found: list[Row] = []
+def rows(measured: Measured) -> Iterator[Row]:
+    """Yield a row per figure."""
     for name in (PASS, STEP, *(f"token, {sampling}" for sampling in SAMPLINGS)):
         cells = {"over a pass (c)": measured.ratio(name, PASS), "over a plain step": measured.ratio(name, STEP)}
-        found.append({**measured.time_row(name, what=name), **cells})
-    return found
+        yield {**measured.time_row(name, what=name), **cells}
 
 
-def goals(measured: Measured) -> list[Goal]:
-    """Return c by sampling."""
-    found = []
+def goals(measured: Measured) -> Iterator[Goal]:
+    """Yield c by sampling."""
     for name in SAMPLINGS:
         what = f"c of a {DRAFT} token over a {TARGET} pass, {name}"
-        found += goals_of(what, AT_MOST, name, measured.ratio(f"token, {name}", PASS))
-    return found
+        yield from goals_of(what, AT_MOST, name, measured.ratio(f"token, {name}", PASS))
 
 
 PART = Part(

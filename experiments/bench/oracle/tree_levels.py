@@ -1,16 +1,16 @@
 """What a level of a drafted tree costs, everything included, over a bare pass of its width."""
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 import torch
 
 from drafts import SmallTransformer
-from experiments.bench.oracle.bench_options import BenchOptions
-from experiments.bench.oracle.benchmark_parts import Goal, Measured, Part, Row, goals_of
+from experiments.bench.oracle.benchmark_parts import BenchOptions, Goal, Measured, Part, Row, goals_of
 from experiments.bench.oracle.costs import SAMPLINGS
-from experiments.bench.oracle.pair import DRAFT, Pair
 from experiments.bench.oracle.rounds import TimedArm, median_seconds
+from experiments.bench.oracle.speculation import DRAFT, Pair
 from specdec import Kary, SamplingParams
 from specdec.cache import prefill
 from specdec.contracts import Budget, Context
@@ -65,35 +65,29 @@ class Levels:
         return seconds / SHAPE.max_depth, None
 
 
-def arms(pair: Pair, options: BenchOptions) -> list[TimedArm]:
-    """Return bare passes, and levels of every sampling, for every batch size."""
-    found = []
+def arms(pair: Pair, options: BenchOptions) -> Iterator[TimedArm]:
+    """Yield bare passes, and levels of every sampling, for every batch size."""
     for batch in options.batches:
         levels = Levels(pair, batch)
-        found.append(TimedArm(f"pass, batch {batch}", partial(levels.score, options.repeats)))
+        yield TimedArm(f"pass, batch {batch}", partial(levels.score, options.repeats))
         for name, sampling in SAMPLINGS.items():
-            found.append(TimedArm(f"level, {name}, batch {batch}", partial(levels.draft, sampling, options.repeats)))
-    return found
+            yield TimedArm(f"level, {name}, batch {batch}", partial(levels.draft, sampling, options.repeats))
 
 
-def rows(measured: Measured) -> list[Row]:
-    """Return a row per batch size and figure."""
-    found: list[Row] = []
+def rows(measured: Measured) -> Iterator[Row]:
+    """Yield a row per batch size and figure."""
     for batch in measured.options.batches:
         for name in ("pass", *(f"level, {sampling}" for sampling in SAMPLINGS)):
             over = measured.ratio(f"{name}, batch {batch}", f"pass, batch {batch}")
-            found.append({**measured.time_row(f"{name}, batch {batch}", what=name, batch=batch), "over a pass": over})
-    return found
+            yield {**measured.time_row(f"{name}, batch {batch}", what=name, batch=batch), "over a pass": over}
 
 
-def goals(measured: Measured) -> list[Goal]:
-    """Return a level over a pass, by sampling and batch size."""
-    found = []
+def goals(measured: Measured) -> Iterator[Goal]:
+    """Yield a level over a pass, by sampling and batch size."""
     for batch in measured.options.batches:
         for name in SAMPLINGS:
             ratio = measured.ratio(f"level, {name}, batch {batch}", f"pass, batch {batch}")
-            found += goals_of(f"a tree level over a pass of its width, {name}, batch {batch}", AT_MOST, name, ratio)
-    return found
+            yield from goals_of(f"a tree level over a pass of its width, {name}, batch {batch}", AT_MOST, name, ratio)
 
 
 PART = Part(
