@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments.advise.calibrating import calibrate, cost_of_nodes
-from experiments.advise.predicting_trees import ON_ALL, Trees, best_of, shapes_to_read
+from experiments.advise.calibrating import ON_ALL, Trees, best_of, calibrate, cost_of_nodes, shapes_to_read
 from experiments.findings.legends import SPEEDS
 from experiments.harness.arguments import paired_parser, positive, refusing
 from experiments.harness.arms import PLAIN, Arm, EngineArm, problems_of, units_of, without_problems

@@ -6,9 +6,16 @@ from functools import cache
 from typing import Any
 
 from experiments.advise.advice_parts import Parts, missing
-from experiments.advise.calibrating import Calibrated, calibrate, cost_of_nodes, outcome_of
+from experiments.advise.calibrating import (
+    ON_ALL,
+    Calibrated,
+    Trees,
+    calibrate,
+    cost_of_nodes,
+    outcome_of,
+    shapes_to_read,
+)
 from experiments.advise.predicting import WORTH, Costs, best, in_the_way, obstacle
-from experiments.advise.predicting_trees import ON_ALL, Trees, shapes_to_read
 from experiments.harness.arguments import settings_of
 from experiments.harness.arms import PLAIN, Arm, EngineArm, units_of
 from experiments.harness.building import arms_of, those_that_can

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from experiments.harness.arguments import refusing
-from experiments.inference_stack import stack_tables, waterfall
+from experiments.inference_stack import stack_tables
 from experiments.inference_stack.fresh import CACHE
 from experiments.inference_stack.stack_arms import prepare_compiler
 from experiments.inference_stack.stack_registry import STACK
@@ -49,7 +49,7 @@ def draw(study: Study) -> None:
         if any(speed is not None for _, speed in bars):
             panels[f"batch {batch}"] = bars
     if panels:
-        waterfall.draw(study.options.out / "stack.png", panels, sum(name in STACK for name in names))
+        stack_tables.draw(study.options.out / "stack.png", panels, sum(name in STACK for name in names))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

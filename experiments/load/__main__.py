@@ -19,9 +19,8 @@ from experiments.harness.running import Plan, measure_all
 from experiments.harness.studies import Study
 from experiments.load.load_arms import ArmSpec, repeats_plain
 from experiments.load.load_predictions import curves_of, predictions
-from experiments.load.load_tables import Load, conclusions, draw, limit_text, tables
+from experiments.load.load_tables import Load, conclusions, draw, limit_text, problems_of_work, tables, told_of_work
 from experiments.load.measuring_loads import CAPACITY, Cell, Loads, arrivals_of, cells_of, rates_of
-from experiments.load.same_work import problems_of_work, told_of_work
 from experiments.load.serving import LIMITS
 from specdec.stats.report import Shown, show
 

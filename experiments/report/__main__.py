@@ -13,9 +13,8 @@ from exactspec.parser import Parser
 from experiments.harness.arguments import refusing
 from experiments.report import PAGE, markup
 from experiments.report.across import across, overview
-from experiments.report.figures import figures_of, plotly_source, section_with
 from experiments.report.one_run import section_of
-from experiments.report.page import Section, page
+from experiments.report.page import Section, figures_of, page, plotly_source, section_with
 from experiments.report.runs import Run, load_runs
 from experiments.report.traces import trace_sections
 from experiments.sweep.sweep_results import SweepRuns, is_sweep

@@ -10,8 +10,7 @@ from experiments.findings.summary import against_rows, heading_of, headline, tab
 from experiments.harness.arms import PLAIN
 from experiments.harness.run_outcome import speed_words
 from experiments.report import markup
-from experiments.report.figures import figures_of, section_with
-from experiments.report.page import Section
+from experiments.report.page import Section, figures_of, section_with
 from experiments.report.pictures import pictures_of
 from experiments.report.runs import Run
 from experiments.report.why import drafts_chains, longest_of, sentences

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from experiments.advise.predicting_trees import Trees
+from experiments.advise.calibrating import Trees
 from experiments.findings.legends import ALONE_IS, UNTIMED, WHOLE_IS
 from experiments.findings.summary import by_kind, phase_times
 from experiments.harness.arms import PLAIN

@@ -1,13 +1,11 @@
-"""The registry of draft strategies: a new one is a file beside this one and one line in ``STRATEGIES``."""
+"""The registry of draft strategies: a new one stands in a file beside this one, and has a line in ``STRATEGIES``."""
 
 from experiments.strategies import (
     combined,
-    early_exit_strategy,
     head_strategies,
     model_strategies,
     ngram_strategy,
-    quantized_strategy,
-    staged_strategy,
+    oracle_strategies,
     text_strategies,
     threshold_strategy,
 )
@@ -23,17 +21,17 @@ STRATEGIES = {
         model_strategies.OTHER_VOCABULARY,
         model_strategies.TREE,
         ngram_strategy.STRATEGY,
-        early_exit_strategy.STRATEGY,
+        oracle_strategies.EARLY_EXIT,
         head_strategies.EAGLE3,
         head_strategies.BLOCK_DRAFTER,
         head_strategies.MEDUSA,
-        quantized_strategy.STRATEGY,
+        oracle_strategies.QUANTIZED,
         text_strategies.PROMPT_LOOKUP,
         text_strategies.SUFFIX_AUTOMATON,
         text_strategies.LOOKAHEAD,
         combined.MERGED,
         combined.CASCADE,
-        staged_strategy.STRATEGY,
+        combined.STAGED,
         threshold_strategy.STRATEGY,
     )
 }

@@ -15,7 +15,7 @@ import pytest
 import drafts
 import oracles
 from experiments import exactness, peers, train_early_exit, trees
-from experiments.advise.predicting_trees import Trees
+from experiments.advise.calibrating import Trees
 from experiments.findings.step_columns import reason
 from experiments.harness import running as harness
 from experiments.harness.arguments import fingerprint

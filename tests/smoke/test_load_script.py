@@ -8,8 +8,7 @@ import pytest
 
 from experiments.load import measuring_loads
 from experiments.load.__main__ import main
-from experiments.load.load_tables import Load
-from experiments.load.same_work import differing, problems_of_work, told_of_work
+from experiments.load.load_tables import Load, differing, problems_of_work, told_of_work
 from experiments.load.serving import Served, ServedRequest, Window
 from tests.support.experiments import common, the_folder
 

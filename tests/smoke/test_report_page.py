@@ -23,9 +23,8 @@ from experiments.harness.running import COMPARE, plan_of
 from experiments.report import one_run
 from experiments.report.__main__ import main
 from experiments.report.charts import Point, Series, label, points
-from experiments.report.figures import pack_plotly
 from experiments.report.one_run import command_of
-from experiments.report.page import Section, embed_json, page
+from experiments.report.page import Section, embed_json, pack_plotly, page
 from experiments.report.runs import Run, load_runs
 from experiments.report.tree_maps import acceptance
 from experiments.report.why import acceptance_for, in_the_way, predictions, sentences, shares, with_drafting
