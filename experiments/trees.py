@@ -8,7 +8,7 @@ Growing shapes have no prediction.
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
@@ -85,13 +85,12 @@ def tree_for_theory(shape: TreeShape, found: Trees) -> Paths | None:
     return None if tree is None or tree.ranks.max(initial=-1) >= len(found.acceptance_by_rank) else tree
 
 
-def rows_of(outcome: Outcome, shapes: Mapping[str, TreeShape], found: Trees) -> list[dict[str, Any]]:
+def rows_of(outcome: Outcome, shapes: Mapping[str, TreeShape], found: Trees) -> Iterator[dict[str, Any]]:
     """Return a row per shape: its size, tokens per step by theory and by measurement, and the same of the speed-up."""
-    rows = []
     for name, shape in shapes.items():
         stats, tree = outcome.stats(name), tree_for_theory(shape, found)
         assert stats is not None
-        rows.append({
+        yield {
             "shape": name,
             "nodes": shape.max_nodes,
             "depth": shape.max_depth,
@@ -101,8 +100,7 @@ def rows_of(outcome: Outcome, shapes: Mapping[str, TreeShape], found: Trees) -> 
             "tau, theory": None if tree is None else expected_tree_tokens(tree, found.acceptance_by_rank),
             **speed_cells(outcome, name),
             f"{DECODING_ALONE}, theory": None if tree is None else found.parts(tree).speedup,
-        })  # fmt: skip
-    return rows
+        }  # fmt: skip
 
 
 def theory_by_size(found: Trees, largest: int, max_depth: int) -> tuple[Points, Points]:
@@ -154,7 +152,7 @@ def _report(
     folder: Path,
 ) -> list[Shown]:
     """Write theory's part beside the measured one into the folder, and return it as a table."""
-    rows = rows_of(outcome, shapes, found)
+    rows = [*rows_of(outcome, shapes, found)]
     draw(folder / "trees.png", outcome, rows, found, arguments["max_depth"])
     kept = {
         "calibration": asdict(found),

@@ -6,7 +6,7 @@ The prediction takes the time of a wider pass from passes that are timed apart, 
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -36,16 +36,14 @@ PARTS = (
 )
 
 
-def conclusions(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+def conclusions(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Return for each draft length up to which batch it pays, as measured and as predicted."""
     rows = sorted((row for entry in entries for row in entry["rows"]), key=lambda row: row["batch"])
-    told = []
     for length in dict.fromkeys(row["k"] for row in rows):
         own = [row for row in rows if row["k"] == length]
         found = {name: crossing([(row["batch"], row[name]) for row in own]) for name in (DECODING_ALONE, "predicted")}
         words = {name: _until(at, own[0]["batch"], own[-1]["batch"]) for name, at in found.items()}
-        told.append(f"k = {length}: {words[DECODING_ALONE]} as measured, {words['predicted']} as predicted.")
-    return told
+        yield f"k = {length}: {words[DECODING_ALONE]} as measured, {words['predicted']} as predicted."
 
 
 def _until(at: float | None, smallest: int, largest: int) -> str:

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from experiments.device.device_agreement import agreement, identity, texts
 from experiments.device.device_layers import attentions, products
 from experiments.device.device_models import Options, parse
-from experiments.device.device_passes import decoding, passes
+from experiments.device.device_passes import agreement, decoding, identity, passes, texts
 from experiments.harness.arguments import fingerprint, refusing
 from experiments.harness.claims import claim_folder
 from specdec.stats import Table

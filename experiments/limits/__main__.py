@@ -8,7 +8,7 @@ own are served by random weights of its sizes.
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 
@@ -77,11 +77,11 @@ def measure_all(subject: Subject, options: Options) -> Found:
     return Found(flops, groups, windowed, prefills)
 
 
-def tables_of(shape: ModelShape, found: Found, options: Options) -> dict[str, tuple[str, Sequence[limits.Row]]]:
-    """Return title -> note and rows."""
+def tables_of(shape: ModelShape, found: Found, options: Options) -> list[Table]:
+    """Return all tables."""
     groups, alphas, cost = found.groups, options.alphas, options.draft_cost
     prefill = limits.prefill_rows(found.prefills, options.prefill, found.single[0].roofline)
-    return {
+    tables: dict[str, tuple[str, Iterable[limits.Row]]] = {
         "Bytes of the cache": (limits.CACHE_NOTE, limits.cache_rows(shape, options.contexts, options.window)),
         "Attention with a cache and without": (
             limits.ATTENTION_NOTE, limits.attention_rows(shape, options.contexts)
@@ -98,6 +98,7 @@ def tables_of(shape: ModelShape, found: Found, options: Options) -> dict[str, tu
         ),
         f"A prompt of {options.prefill} tokens in chunks": (limits.PREFILL_NOTE, prefill),
     }  # fmt: skip
+    return [Table(title, [*rows], note) for title, (note, rows) in tables.items()]
 
 
 def write(options: Options, subject: Subject, found: Found) -> list[Shown]:
@@ -113,13 +114,12 @@ def write(options: Options, subject: Subject, found: Found) -> list[Shown]:
         "provenance": provenance(asdict(options), "cpu", oracle.backend),
         "subject": subject.name,
         "shape": asdict(shape_of(oracle)),
-        "tables": {title: rows for title, (_, rows) in tables.items()},
+        "tables": {one.title: one.rows for one in tables},
     }
     (folder / "limits.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     model = f"{subject.name}: {oracle.backend}, weights in {oracle.weight_type}"
     head = f"{model}; {machine()}; threads {torch.get_num_threads()}."
-    shown = [Table(title, rows, note) for title, (note, rows) in tables.items()]
-    return [head, *shown, f"Pictures and JSON: {folder}"]
+    return [head, *tables, f"Pictures and JSON: {folder}"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,6 +1,6 @@
 """Tables of the limits: what is counted, passes beside what the machine allows, and long sequences."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -55,9 +55,8 @@ def _heads(count: int) -> str:
     return f"{count} KV head{'' if count == 1 else 's'}"
 
 
-def cache_rows(shape: ModelShape, contexts: Sequence[int], window: int) -> list[Row]:
+def cache_rows(shape: ModelShape, contexts: Sequence[int], window: int) -> Iterator[Row]:
     """Return a row per kind of attention and bytes of a cached number."""
-    found: list[Row] = []
     for name, kind in attention_kinds(shape, window).items():
         for size in (4, 2):
             stored = replace(kind, bytes_per_cached=size)
@@ -66,25 +65,23 @@ def cache_rows(shape: ModelShape, contexts: Sequence[int], window: int) -> list[
                 shape.num_kv_heads, shape.window, shape.bytes_per_cached
             )  # fmt: skip
             equal = context_of_equal_bytes(stored)
-            found.append({
+            yield {
                 "kind": name,
                 "bytes a number": size,
                 "this model": "yes" if own else "",
                 "KB a token": stored.cache_bytes_per_token / 1e3,
                 **sizes,
                 "equal at": None if equal is None else round(equal),
-            })  # fmt: skip
-    return found
+            }  # fmt: skip
 
 
-def attention_rows(shape: ModelShape, contexts: Sequence[int]) -> list[Row]:
+def attention_rows(shape: ModelShape, contexts: Sequence[int]) -> Iterator[Row]:
     """Return a row per prompt length: a layer, the model, and with the prompt's own queries."""
-    found: list[Row] = []
     for prompt, generated in (SHORT, *((context, NEW) for context in contexts)):
         sizes = prompt, generated, shape.attention_width
         naive, cached = attention_work_naive(*sizes), attention_work_cached(*sizes)
         whole = attention_work_cached(*sizes, with_prefill=True)
-        found.append({
+        yield {
             "prompt": prompt,
             "new": generated,
             "naive, a layer": f"{naive / 1e6:,.2f}",
@@ -94,8 +91,7 @@ def attention_rows(shape: ModelShape, contexts: Sequence[int]) -> list[Row]:
             f"cached, {shape.num_layers} layers": f"{cached * shape.num_layers / 1e6:,.2f}",
             "cached and prefill, a layer": f"{whole / 1e6:,.2f}",
             "its ratio": f"{naive / whole:,.2f}",
-        })  # fmt: skip
-    return found
+        }  # fmt: skip
 
 
 READ_MB = (1, 4, 16, 64, 256)
@@ -132,13 +128,12 @@ def machine_rows(flops: Mapping[torch.dtype, float], rounds: int) -> list[Row]:
                       for dtype, rate in flops.items())]  # fmt: skip
 
 
-def pass_rows(groups: Sequence[Passes]) -> list[Row]:
+def pass_rows(groups: Sequence[Passes]) -> Iterator[Row]:
     """Return a row per batch size, context and width."""
-    found: list[Row] = []
     for group in groups:
         for width, cost in group.costs.items():
             seconds, roofline = group.seconds[width], group.roofline
-            found.append({
+            yield {
                 "batch": group.batch,
                 "context": group.context,
                 "width": width,
@@ -150,34 +145,30 @@ def pass_rows(groups: Sequence[Passes]) -> list[Row]:
                 "ms": seconds.median * 1e3,
                 "range": f"{seconds.low * 1e3:.3f} .. {seconds.high * 1e3:.3f}",
                 "share": f"{roofline.share(cost, seconds.median):.0%}",
-            })  # fmt: skip
-    return found
+            }  # fmt: skip
 
 
-def width_rows(shape: ModelShape, groups: Sequence[Passes]) -> list[Row]:
+def width_rows(shape: ModelShape, groups: Sequence[Passes]) -> Iterator[Row]:
     """Return a row per batch size and context."""
-    found: list[Row] = []
     for group in groups:
         one = group.seconds[1].median
         free = max(width for width, seconds in group.seconds.items() if seconds.median <= FREE * one)
-        found.append({
+        yield {
             "batch": group.batch,
             "context": group.context,
             "read GB/s": group.roofline.bytes_per_second / 1e9,
             "ridge": group.roofline.ridge,
             "break-even": break_even_width(group.roofline, shape, group.batch, group.context),
             "free": free,
-        })  # fmt: skip
-    return found
+        }  # fmt: skip
 
 
-def context_rows(groups: Sequence[Passes]) -> list[Row]:
+def context_rows(groups: Sequence[Passes]) -> Iterator[Row]:
     """Return a row per batch size and context: times of the narrowest and the other passes, and what they read."""
-    found: list[Row] = []
     for group in groups:
         cost = group.costs[1]
         over = {f"v({width})": group.curves["measured"](width) for width in group.seconds if width > 1}
-        found.append({
+        yield {
             "batch": group.batch,
             "context": group.context,
             "weights MB": cost.weight_bytes / 1e6,
@@ -185,23 +176,20 @@ def context_rows(groups: Sequence[Passes]) -> list[Row]:
             "share of cache": f"{cost.cache_share:.0%}",
             "ms, 1 node": group.seconds[1].median * 1e3,
             **over,
-        })  # fmt: skip
-    return found
+        }  # fmt: skip
 
 
-def gain_rows(groups: Sequence[Passes], alphas: Sequence[float], draft_cost: float) -> list[Row]:
+def gain_rows(groups: Sequence[Passes], alphas: Sequence[float], draft_cost: float) -> Iterator[Row]:
     """Return two rows per batch size and context: gains of the best draft length by measured times, and by least ones.
 
     Draft lengths end where the widest pass does.
     """
-    found: list[Row] = []
     for group in groups:
         longest = max(group.seconds) - 1
         for times, curve in group.curves.items():
             bests = {alpha: best_draft_length(alpha, curve, draft_cost, longest) for alpha in alphas}
             cells = {f"alpha {alpha}": f"{best.gain:.2f} ({best.length})" for alpha, best in bests.items()}
-            found.append({"batch": group.batch, "context": group.context, "v": times, **cells})
-    return found
+            yield {"batch": group.batch, "context": group.context, "v": times, **cells}
 
 
 WINDOW_NOTE = (
@@ -215,9 +203,8 @@ PREFILL_NOTE = (
 )
 
 
-def window_rows(plain: Sequence[Passes], windowed: Sequence[Passes], width: int) -> list[Row]:
+def window_rows(plain: Sequence[Passes], windowed: Sequence[Passes], width: int) -> Iterator[Row]:
     """Return a row per context: passes of one node and of ``width``, without and with the window."""
-    found: list[Row] = []
     for full, cut in zip(plain, windowed, strict=True):
         row: dict[str, Any] = {
             "context": full.context,
@@ -229,13 +216,12 @@ def window_rows(plain: Sequence[Passes], windowed: Sequence[Passes], width: int)
             row[f"ms, width {nodes}"] = times[0].median * 1e3
             row[f"windowed ms, width {nodes}"] = times[1].median * 1e3
             row[f"faster, width {nodes}"] = times[0].median / times[1].median
-        found.append(row)
-    return found
+        yield row
 
 
 def prefill_rows(
     kinds: Mapping[str, tuple[ModelShape, Sequence[Prefill]]], length: int, roofline: Roofline
-) -> list[Row]:
+) -> Iterator[Row]:
     """Return a row per kind of attention and size of chunks.
 
     Args:
@@ -243,12 +229,11 @@ def prefill_rows(
         length: tokens of the prompt.
         roofline: of the machine.
     """
-    found: list[Row] = []
     for name, (shape, times) in kinds.items():
         for prefill in times:
             costs = prefill_costs(shape, length, prefill.chunk)
             least = sum(roofline.seconds(cost) for cost in costs)
-            found.append({
+            yield {
                 "attention": name,
                 "chunk": prefill.chunk,
                 "passes": len(costs),
@@ -258,5 +243,4 @@ def prefill_rows(
                 "tokens/s": length / prefill.seconds.median,
                 "longest pass ms": prefill.longest.median * 1e3,
                 "share": f"{least / prefill.seconds.median:.0%}",
-            })  # fmt: skip
-    return found
+            }  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.bench.oracle.bandwidth import READERS
+from experiments.bench.oracle.benchmark_passes import READERS
 from experiments.bench.oracle.rounds import Spread, TimedArm, measure, median_seconds
 from experiments.findings.model_shapes import shape_of
 from experiments.limits.limit_options import Options

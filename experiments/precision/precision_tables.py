@@ -57,9 +57,9 @@ def _as_reference(found: dict[int, Found | None]) -> str | None:
     return f"{same:,} of {count:,}"
 
 
-def speed_rows(results: Results, batch: int, arms: Sequence[str], num_new: int) -> list[Row]:
+def speed_rows(results: Results, batch: int, arms: Sequence[str], num_new: int) -> Iterator[Row]:
     """Return the speeds of all timed arms at a batch size; ratios only where rounds were interleaved."""
-    rows, base = [], results.get(TIME, batch, ORACLE)
+    base = results.get(TIME, batch, ORACLE)
     for name in arms:
         times = results.get(TIME, batch, name)
         if times is None:
@@ -70,8 +70,7 @@ def speed_rows(results: Results, batch: int, arms: Sequence[str], num_new: int) 
         row |= {"ms to first": f"{first * 1e3:.2f}", "ms a token after": f"{(total - first) / (num_new - 1) * 1e3:.3f}"}
         together = base is not None and base["interleaved"] == times["interleaved"]
         row["over native float32"] = Spread.of(_ratios(base, times)) if base is not None and together else None
-        rows.append(row)
-    return rows
+        yield row
 
 
 def _ratios(base: Found, times: Found) -> list[float]:

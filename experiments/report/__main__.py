@@ -28,7 +28,7 @@ def sections_of(run: Run) -> list[Section]:
 
 def together(runs: Sequence[Run]) -> Section:
     """Return what several runs say beside one another."""
-    pictures, rows = across(runs), overview(runs)
+    pictures, rows = across(runs), [*overview(runs)]
     contents = {"Runs": markup.table(rows, "Runs"), "Pictures": figures_of(pictures, "across")}
     parts = {f"across-{number}": title for number, title in enumerate(contents, start=1)}
     body = "\n".join(f"{markup.heading(title, anchor)}\n{contents[title]}" for anchor, title in parts.items())

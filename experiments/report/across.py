@@ -1,7 +1,7 @@
 """Pictures across runs that differ in one argument: decoding alone by batch size, temperature or draft length."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from experiments.findings.legends import UNTIMED
@@ -27,9 +27,8 @@ _WHICH = (
 )
 
 
-def overview(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def overview(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
     """Return a row for every run: what it is of, and its fastest arm with both intervals and their verdict."""
-    rows = []
     for run in runs:
         row = {"run": run.label, "experiment": run.facts.get("experiment"), "oracle": run.arguments["oracle"]}
         row |= {name.replace("_", " "): run.arguments[name] for name in ("batch_size", "temperature")}
@@ -38,8 +37,7 @@ def overview(runs: Sequence[Run]) -> list[dict[str, Any]]:
         best = max(others, key=lambda arm: run.outcome.speedup(arm).value) if run.is_timed and others else None
         (found,) = [one for one in against_rows(run.outcome, PLAIN) if one["arm"] == best] or [{}]
         row["fastest"] = found.get("arm")
-        rows.append(row | {name: found.get(name) for name in (DECODING_ALONE, END_TO_END, "bootstrap", "verdict")})
-    return rows
+        yield row | {name: found.get(name) for name in (DECODING_ALONE, END_TO_END, "bootstrap", "verdict")}
 
 
 def _axes(runs: Sequence[Run]) -> dict[str, str]:

@@ -101,7 +101,7 @@ def test_the_conclusions_name_both_batches() -> None:
             (4, 2, 0.5, 0.9), (1, 2, 1.5, 1.1), (1, 4, 0.9, 1.2), (4, 4, 0.5, 1.1),
         ]
     ]  # fmt: skip
-    assert conclusions([{"rows": rows[:1]}, {"rows": rows[1:]}]) == [
+    assert [*conclusions([{"rows": rows[:1]}, {"rows": rows[1:]}])] == [
         "k = 2: pays to batch 2 as measured, pays to batch 2 as predicted.",
         "k = 4: does not pay at batch 1 as measured, pays to batch 4 and beyond as predicted.",
     ]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from experiments.bench.oracle import bandwidth, benchmark_parts, benchmark_passes, costs, decoding, speculation
+from experiments.bench.oracle import benchmark_parts, benchmark_passes, costs, decoding, speculation
 from experiments.bench.oracle.benchmark_models import Models
 from experiments.bench.oracle.benchmark_parts import LONGEST_PROMPT, BenchOptions, Measured, Part, Row, parse
 from experiments.bench.oracle.rounds import measure, unique
@@ -23,7 +23,7 @@ from specdec.stats import Table
 from specdec.stats.report import Shown, show
 
 _KEPT = (
-    decoding.PART, benchmark_passes.BESIDE, speculation.PART, bandwidth.PART, benchmark_passes.CURVE,
+    decoding.PART, benchmark_passes.BESIDE, speculation.PART, benchmark_passes.BANDWIDTH, benchmark_passes.CURVE,
     benchmark_passes.PREFILL, costs.PART, costs.LEVELS,
 )  # fmt: skip
 PARTS = dict(zip(benchmark_parts.PARTS, _KEPT, strict=True))
