@@ -19,10 +19,10 @@ import numpy as np
 
 from experiments.bench.oracle.rounds import TimedArm, measure
 from experiments.harness.arguments import add_strategies, common_parser, positive, refusing, settings_of
-from experiments.harness.arms import PLAIN, EngineArm
-from experiments.harness.building import build_shared
+from experiments.harness.arms import PLAIN
+from experiments.harness.building import build_shared, engine_arms
 from experiments.harness.models import AnyModel
-from experiments.harness.rule_choice import add_sampling, judging_of, sampling_of
+from experiments.harness.rule_choice import add_sampling, sampling_of
 from experiments.harness.running import Plan
 from experiments.harness.studies import Study
 from experiments.strategies import STRATEGIES
@@ -144,11 +144,9 @@ def decoders_of(arguments: Mapping[str, Any], oracle: AnyModel, size: int) -> di
     Raises:
         ValueError: a strategy's options are unusable, or this oracle cannot have it.
     """
-    settings, found = {**arguments, "batch_size": size}, {}
-    for name in (PLAIN, *arguments["strategies"]):
-        draft = None if name == PLAIN else build_shared(name, settings_of(settings, name), oracle)
-        found[name] = EngineArm(name, oracle, draft, sampling_of(arguments), *judging_of(arguments)).decoder
-    return found
+    settings = {**arguments, "batch_size": size}
+    built = {name: build_shared(name, settings_of(settings, name), oracle) for name in arguments["strategies"]}
+    return {arm.name: arm.decoder for arm in engine_arms(arguments, oracle, {PLAIN: None, **built})}
 
 
 def rows_of(

@@ -18,11 +18,11 @@ from typing import Any
 from experiments.advise.calibrating import ON_ALL, Trees, best_of, calibrate, cost_of_nodes, shapes_to_read
 from experiments.findings.legends import SPEEDS
 from experiments.harness.arguments import paired_parser, positive, refusing
-from experiments.harness.arms import PLAIN, Arm, EngineArm, problems_of, units_of, without_problems
+from experiments.harness.arms import PLAIN, problems_of, units_of, without_problems
+from experiments.harness.building import engine_arms
 from experiments.harness.conversations import as_conversations
 from experiments.harness.journal import JOURNAL, hold_journal
 from experiments.harness.models import load_model, load_oracle
-from experiments.harness.rule_choice import judging_of, sampling_of
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, Outcome, speed_cells
 from experiments.harness.running import Plan, conduct, folder_of, prepare
 from experiments.strategies.tree_shapes import shape_of, tree_source
@@ -51,11 +51,10 @@ def calibrate_trees(
     arguments: Mapping[str, Any], oracle: Oracle, model: Oracle, prompts: Sequence[NamedPrompt]
 ) -> Trees:
     """Return what runs of plain decoding, of chains and of trees tell of others, at the batch size that will be run."""
-    sampling, judging = sampling_of(arguments), judging_of(arguments)
     chosen = [replace(prompt, kind="all") for prompt in prompts[: arguments["calibrate_on"]]]
     size, shapes = min(arguments["batch_size"], len(chosen)), shapes_to_read(arguments["ranks"], arguments["max_depth"])
-    arms: list[Arm] = [EngineArm(PLAIN, oracle, None, sampling, *judging)]
-    arms += [EngineArm(name, oracle, tree_source(model, shape), sampling, *judging) for name, shape in shapes.items()]
+    sources = {PLAIN: None, **{name: tree_source(model, shape) for name, shape in shapes.items()}}
+    arms = engine_arms(arguments, oracle, sources)
     seed, new = arguments["seed"], arguments["max_new_tokens"]
     found = calibrate(arms, ON_ALL, units_of(chosen, size), seed, new)
     return Trees.of(found, cost_of_nodes(oracle, size), shapes)
@@ -185,9 +184,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 folder, arguments["fresh"], lambda: calibrate_trees(arguments, oracle, model, [*chosen])
             )
             shapes = all_shapes(arguments, found)
-            sampling, judging = sampling_of(arguments), judging_of(arguments)
             sources = {PLAIN: None, **{name: tree_source(model, shape) for name, shape in shapes.items()}}
-            arms = [EngineArm(name, oracle, source, sampling, *judging) for name, source in sources.items()]
+            arms = engine_arms(arguments, oracle, sources)
         return conduct(plan, journal, asked, oracle, arms, partial(_report, arguments, shapes, found))
 
 

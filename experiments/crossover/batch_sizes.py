@@ -15,7 +15,7 @@ from experiments.harness.arms import PLAIN, EngineArm
 from experiments.harness.building import build_shared
 from experiments.harness.journal import Piece
 from experiments.harness.rule_choice import judging_of
-from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, Outcome
+from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, in_flight
 from specdec import Oracle, SamplingParams
 from specdec.calibration_run import pass_seconds
 from specdec.prompts import NamedPrompt
@@ -114,11 +114,6 @@ def crossing(points: Sequence[tuple[int, float]]) -> float | None:
             share = (above - 1) / (above - below)
             return float(small * (large / small) ** share)
     return None
-
-
-def in_flight(plain: Stats, stats: Stats) -> float:
-    """Return the mean rows of an arm's calls over those of plain decoding's."""
-    return (stats.num_steps / stats.target_calls) / (plain.num_steps / plain.target_calls)
 
 
 def predict(plain: Stats, stats: Stats, parts: StepParts, length: int, width_cost: float) -> float:

@@ -23,7 +23,7 @@ from experiments.harness.run_outcome import (
     speed_cells,
     speed_words,
 )
-from experiments.harness.run_records import write_records
+from specdec.prompts import without_bars
 from specdec.stats import Stats, Table
 from specdec.stats.report import (
     FEWEST_UNITS,
@@ -246,6 +246,23 @@ def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
     if caused := cause_rows(outcome):
         tables.append(Table("Causes", caused, note_of_causes(outcome), "causes", CAUSES_BRIEF, CAUSES))
     return [*tables, *columns.tables_of_some(outcome), accepted, work]
+
+
+def write_records(outcome: Outcome, path: Path, timed: bool = True) -> None:
+    """Write the records of all arms as one parquet file: one row per arm, round, prompt and step; with times or not."""
+    columns: dict[str, list[Any]] = {}
+    for entry in outcome.done:
+        for arm, kept in entry["arms"].items():
+            if kept["records"]:
+                prompts = [entry["prompts"][i] for i in kept["records"]["request"]]
+                own = {"arm": [arm] * len(prompts), "kind": [entry["kind"]] * len(prompts), "prompt": prompts}
+                which = zip(kept["records"]["round"], kept["records"]["request"], strict=True)
+                own["finish_reason"] = [kept["finish_reasons"][number][i] for number, i in which]
+                for name, values in {**own, **kept["records"]}.items():
+                    columns.setdefault(name, []).extend(values)
+    columns = {name: values for name, values in columns.items() if timed or not name.startswith("seconds")}
+    with without_bars() as datasets:
+        datasets.Dataset.from_dict(columns).to_parquet(str(path))
 
 
 def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables | None = None) -> list[Shown]:

@@ -15,8 +15,7 @@ from experiments.harness.conversations import add_template_options, add_turns
 from experiments.harness.models import PLACEMENT, RECORDED, path_of, record_file
 from experiments.harness.rule_choice import add_sampling
 from experiments.strategies import STRATEGIES, Strategy
-from experiments.strategies.published_settings import PUBLISHED_SETTINGS
-from experiments.strategies.strategy import yes_or_no
+from experiments.strategies.strategy import PUBLISHED_SETTINGS, yes_or_no
 from oracles.checkpoints.embedded_folders import head_folder, head_names, heads_of
 from oracles.checkpoints.placement import Arithmetic, Backend, WeightType
 from specdec.prompts import TEXT_COLUMNS

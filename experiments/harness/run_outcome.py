@@ -77,6 +77,11 @@ def decoding_seconds(stats: Stats) -> float:
     return decoding_time(stats) / stats.num_emitted
 
 
+def in_flight(plain: Stats, stats: Stats) -> float:
+    """Return the mean rows of an arm's calls over those of plain decoding's."""
+    return (stats.num_steps / stats.target_calls) / (plain.num_steps / plain.target_calls)
+
+
 class Outcome:
     """The finished units of an experiment, seen by arm and kind.
 

@@ -16,9 +16,8 @@ from experiments.inference_stack import stack_tables
 from experiments.inference_stack.fresh import CACHE
 from experiments.inference_stack.stack_arms import prepare_compiler
 from experiments.inference_stack.stack_registry import STACK
-from experiments.inference_stack.stack_roofline import measure_rooflines
 from experiments.inference_stack.stack_study import NAIVE_IDS, TIME, StackOptions, Study, choose_arms, reasons
-from experiments.inference_stack.stack_timing import medians
+from experiments.inference_stack.stack_timing import measure_rooflines, medians
 from experiments.inference_stack.study_frame import open_results, parse_study, study_report
 from specdec.stats.report import Shown, show
 

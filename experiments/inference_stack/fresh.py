@@ -19,8 +19,8 @@ import torch
 from exactspec.parser import Parser
 from experiments.inference_stack.stack_arms import prepare_compiler
 from experiments.inference_stack.stack_registry import arms_of
-from experiments.inference_stack.stack_results import Found
 from experiments.inference_stack.stack_timing import generation
+from experiments.inference_stack.study_frame import Found
 from experiments.inference_stack.subjects import SUBJECTS, subject_named
 
 CALLS = 3  # after the first

@@ -15,9 +15,8 @@ from experiments.harness.options import option
 from experiments.inference_stack.fresh import in_new_process, one_line
 from experiments.inference_stack.stack_arms import Generate
 from experiments.inference_stack.stack_registry import GROUPS, NAIVE, Arm, arms_of
-from experiments.inference_stack.stack_results import Found, Results
 from experiments.inference_stack.stack_timing import judge, time_arms, write_ids
-from experiments.inference_stack.study_frame import StudyOptions
+from experiments.inference_stack.study_frame import Found, Results, StudyOptions
 from experiments.inference_stack.subjects import SUBJECTS, Subject, subject_named
 
 FIRST, GATE, TIME = "first", "gate", "time"

@@ -6,10 +6,9 @@ from typing import Any
 
 from experiments.bench.oracle.rounds import Spread
 from experiments.inference_stack.stack_registry import ABLATIONS, NAIVE, Arm, arms_of
-from experiments.inference_stack.stack_results import Found, Results
-from experiments.inference_stack.stack_roofline import least_seconds
 from experiments.inference_stack.stack_study import FIRST, GATE, TIME, is_passed
-from experiments.inference_stack.stack_timing import medians
+from experiments.inference_stack.stack_timing import least_seconds, medians
+from experiments.inference_stack.study_frame import Found, Results
 from experiments.inference_stack.subjects import Subject
 from oracles.quantisation import bytes_each
 from specdec.stats.report import row_of_axes

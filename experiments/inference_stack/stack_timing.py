@@ -1,4 +1,4 @@
-"""The gate and the clock: an arm that writes other ids than the first one has failed, however fast it is."""
+"""The gate, the clock, the roofline: an arm that writes other ids than the first one has failed, however fast it is."""
 
 import statistics
 import time
@@ -12,9 +12,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from experiments.bench.oracle.rounds import TimedArm, measure
+from experiments.findings.model_shapes import model_shape
 from experiments.inference_stack.stack_arms import Generate
-from experiments.inference_stack.stack_results import Found
+from experiments.inference_stack.study_frame import Found, Results
 from experiments.inference_stack.subjects import Subject
+from experiments.limits.limit_timing import measure_bandwidth, measure_flops
+from specdec.theory.limits import Roofline, pass_cost
 
 
 def write_ids(generate: Generate, subject: Subject, batch: int, num_prompts: int, title: str) -> Tensor:
@@ -141,3 +144,37 @@ def time_arms(
 def medians(found: Found) -> dict[str, Any]:
     """Return the medians of what ``time_arms`` found of an arm, in seconds a generation."""
     return {name: statistics.median(found[name]) for name in ("first_token_seconds", "seconds")}
+
+
+PART = "roofline"
+WEIGHT_BYTES = (2, 4)
+
+
+def measure_rooflines(subject: Subject, results: Results) -> None:
+    """Measure what a CPU reads, for weights of 2 and of 4 bytes, and computes in float32, if nobody has yet."""
+    if subject.device.type != "cpu" or results.get(PART, 1, str(WEIGHT_BYTES[0])) is not None:
+        return
+    flops, found = measure_flops(torch.float32), {}
+    for size in WEIGHT_BYTES:
+        shape = model_shape(subject.forms.plain.config, size)
+        found[str(size)] = {"bytes_per_second": measure_bandwidth(shape.weight_bytes), "flops_per_second": flops}
+    results.put(PART, 1, found)
+
+
+def least_seconds(subject: Subject, results: Results, batch: int, weight_bytes: float) -> float | None:
+    """Return the least time of a generation: one pass over the prompts, and one a token after the first.
+
+    Args:
+        subject: what is decoded.
+        results: hold the rooflines (of a CPU), else None is returned.
+        batch: rows.
+        weight_bytes: of a stored weight.
+    """
+    found = results.get(PART, 1, str(weight_bytes))
+    if found is None:
+        return None
+    shape, prompt = model_shape(subject.forms.plain.config, weight_bytes), subject.prompt_length
+    costs = [pass_cost(shape, batch, prompt, 0, num_logits=1)]
+    costs += [pass_cost(shape, batch, 1, prompt + done) for done in range(subject.num_new - 1)]
+    roofline = Roofline(found["bytes_per_second"], found["flops_per_second"])
+    return sum(roofline.seconds(cost) for cost in costs)

@@ -20,7 +20,7 @@ from experiments.harness.arguments import refusing
 from experiments.harness.thread_check import warn_of_contention
 from experiments.limits import limit_tables as limits
 from experiments.limits.limit_options import Options, Subject, parse
-from experiments.limits.limit_pictures import draw_contexts, draw_roofline
+from experiments.limits.limit_tables import draw_contexts, draw_roofline
 from experiments.limits.limit_timing import Passes, Prefill, measure_flops, measure_passes, measure_prefill
 from oracles.checkpoints.loading import LoadedOracle
 from specdec.stats import Table

@@ -15,8 +15,8 @@ from experiments.findings.step_columns import reason
 from experiments.harness.arguments import PROMPTS
 from experiments.inference_stack.fresh import one_line
 from experiments.inference_stack.stack_arms import GREEDY, by_passes
-from experiments.inference_stack.stack_results import Found, Results
 from experiments.inference_stack.stack_timing import judge, time_arms, write_ids
+from experiments.inference_stack.study_frame import Found, Results
 from experiments.inference_stack.subjects import Subject, subject_named
 from experiments.precision import with_torchao
 from experiments.precision.precision_arms import ARMS, BITS, DRAFTS, ORACLE, TEXT, TIME, TORCHAO, Made, Options

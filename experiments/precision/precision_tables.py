@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from experiments.bench.oracle.rounds import Spread
-from experiments.inference_stack.stack_results import Found, Results
 from experiments.inference_stack.stack_timing import medians
+from experiments.inference_stack.study_frame import Found, Results
 from experiments.precision.precision_arms import ARMS, BITS, DRAFTS, EVERY_CALL, ORACLE, TEXT, TIME, Options
 
 Row = dict[str, Any]

@@ -4,13 +4,11 @@ from experiments.strategies import (
     combined,
     head_strategies,
     model_strategies,
-    ngram_strategy,
     oracle_strategies,
     text_strategies,
-    threshold_strategy,
 )
+from experiments.strategies.model_strategies import CALIBRATING, calibration
 from experiments.strategies.strategy import MODEL, Option, Settings, Strategy
-from experiments.strategies.threshold_strategy import CALIBRATING, calibration
 
 __all__ = ["AS_SHIPPED", "CALIBRATING", "MODEL", "STRATEGIES", "Option", "Settings", "Strategy", "calibration"]
 
@@ -20,7 +18,7 @@ STRATEGIES = {
         model_strategies.SMALL_TRANSFORMER,
         model_strategies.OTHER_VOCABULARY,
         model_strategies.TREE,
-        ngram_strategy.STRATEGY,
+        text_strategies.NGRAM,
         oracle_strategies.EARLY_EXIT,
         head_strategies.EAGLE3,
         head_strategies.BLOCK_DRAFTER,
@@ -32,7 +30,7 @@ STRATEGIES = {
         combined.MERGED,
         combined.CASCADE,
         combined.STAGED,
-        threshold_strategy.STRATEGY,
+        model_strategies.THRESHOLD,
     )
 }
 # Those that run as they are: nothing of theirs must be given.

@@ -2,7 +2,6 @@
 
 import drafts
 from experiments.harness.models import draft_model
-from experiments.strategies.ngram_strategy import inner_ngram
 from experiments.strategies.strategy import (
     MODEL_OPTIONS,
     ORDER,
@@ -14,6 +13,7 @@ from experiments.strategies.strategy import (
     lookup_options,
     one_of,
 )
+from experiments.strategies.text_strategies import inner_ngram
 from specdec import DraftSource, Oracle
 
 OPTIONS = (

@@ -1,11 +1,26 @@
-"""The text so far drafts: what followed the same tokens before, or n-grams of the oracle's own Jacobi window."""
+"""Text drafts: what followed the same tokens before, n-grams of the oracle's own Jacobi window, or an n-gram model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import drafts
-from experiments.strategies.strategy import Option, Settings, Strategy, depth, lookup_options, yes_or_no
+from experiments.strategies.strategy import (
+    ORDER,
+    TRAIN_ON,
+    Option,
+    Settings,
+    Strategy,
+    depth,
+    lookup_options,
+    yes_or_no,
+)
+from oracles.factory.corpus import load_manifest, stdlib_folder
+from oracles.factory.dialogues.shards import Shards
+from oracles.factory.dialogues.writing import begin_of
 from specdec import DraftSource, Oracle
+from specdec.drafting import NGramModel
 
 
 def _strategy(name: str, source: Callable[..., DraftSource], options: tuple[Option, ...], **more: Any) -> Strategy:
@@ -54,4 +69,72 @@ LOOKAHEAD = _strategy(
         "empty pool": {"pool_size": 0},
     },
     needs_model="reads the oracle's logits",
+)
+
+
+def training_files(settings: Settings) -> tuple[Path, ...]:
+    """Return the files to count: those given, or the corpus's training modules in the local standard library.
+
+    The split is by module, so that the prompts stay held out whatever version the local library has.
+    """
+    if settings["train_on"] is not None:
+        return tuple(Path(name) for name in settings["train_on"].split(","))
+    folder = stdlib_folder()
+    files = [folder / entry.path for entry in load_manifest().split("train")]
+    found = tuple(path for path in files if path.is_file())
+    if not found:
+        raise ValueError(f"no file of the corpus lies in {folder}; give texts with --train-on, or a --model")
+    return found
+
+
+def training_sequences(paths: Iterable[Path], tokenizer: Any) -> list[Path | list[int]]:
+    """Return what lies at some paths: a text file as it is, of a folder of shards the ids of conversations to train on.
+
+    Raises:
+        ValueError: a path is absent, or a folder without shards.
+    """
+    sequences: list[Path | list[int]] = []
+    for path in paths:
+        if not path.exists():
+            raise ValueError(f"{path} is absent; give a text file or a folder of shards with --train-on")
+        if path.is_dir():
+            begin = begin_of(tokenizer)
+            sequences += ([*begin, *one.ids.tolist()] for one in Shards(path).split("train"))
+        else:
+            sequences.append(path)
+    return sequences
+
+
+@lru_cache(maxsize=1)
+def _train(files: tuple[Path, ...], vocab_size: int, order: int, tokenizer: Any) -> NGramModel:
+    """Return the model of some files; strategies that count the same ones share it."""
+    return NGramModel.train(training_sequences(files, tokenizer), vocab_size, order, tokenizer)
+
+
+def _ngram(settings: Settings, oracle: Oracle) -> DraftSource:
+    """Return the source that the settings describe."""
+    own = {"num_draft_tokens": settings["num_draft_tokens"], "sampled": settings["sampled"]}
+    if settings["model"] is not None:
+        return drafts.NGram.load(settings["model"], **own)
+    if oracle.tokenizer is None:
+        raise ValueError("ngram: the oracle has no tokenizer to train with; give a saved model with --model")
+    return drafts.NGram(_train(training_files(settings), oracle.vocab_size, settings["order"], oracle.tokenizer), **own)
+
+
+def inner_ngram(settings: Settings, oracle: Oracle, num_draft_tokens: int) -> DraftSource:
+    """Return a freshly trained n-gram source of likeliest ids, to serve beside or inside another."""
+    own = {"num_draft_tokens": num_draft_tokens, "sampled": False, "model": None}
+    return _ngram({**settings, **own}, oracle)
+
+
+NGRAM = Strategy(
+    "ngram",
+    (
+        depth(5),
+        ORDER,
+        Option("sampled", False, yes_or_no, "draw from the model's laws (yes) or take the likeliest id (no)"),
+        TRAIN_ON,
+        Option("model", None, str, "a saved model in place of training"),
+    ),
+    _ngram,
 )

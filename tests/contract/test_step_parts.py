@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from experiments.crossover.__main__ import check, conclusions
-from experiments.crossover.batch_sizes import PHASES, REST, StepParts, crossing, in_flight, predict, step_times
-from experiments.harness.run_outcome import Outcome
+from experiments.crossover.batch_sizes import PHASES, REST, StepParts, crossing, predict, step_times
+from experiments.harness.run_outcome import Outcome, in_flight
 from specdec.stats import Stats
 
 A = {"propose": 0.25, "score": 8.0, "verify": 1.0, "commit": 0.5, "other": 0.25}

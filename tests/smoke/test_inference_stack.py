@@ -21,9 +21,8 @@ from experiments.inference_stack import (
 from experiments.inference_stack.fresh import CACHE, in_new_process, peak_bytes
 from experiments.inference_stack.stack_arms import Generate, naive, prepare_compiler
 from experiments.inference_stack.stack_registry import ABLATIONS, NAIVE, Arm, arms_of
-from experiments.inference_stack.stack_results import Results
-from experiments.inference_stack.stack_roofline import least_seconds
-from experiments.inference_stack.stack_timing import batches_of, generation, judge, write_ids
+from experiments.inference_stack.stack_timing import batches_of, generation, judge, least_seconds, write_ids
+from experiments.inference_stack.study_frame import Results
 from experiments.inference_stack.subjects import Subject, subject_named
 from experiments.limits import limit_timing
 from oracles.factory.arithmetic.problems import NUM_HELD_OUT

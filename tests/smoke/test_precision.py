@@ -9,7 +9,7 @@ from torch import Tensor
 
 from experiments.bench.oracle import rounds
 from experiments.inference_stack import study_frame
-from experiments.inference_stack.stack_results import Results
+from experiments.inference_stack.study_frame import Results
 from experiments.precision import __main__ as precision
 from experiments.precision import precision_arms, precision_tables, with_torchao
 from experiments.precision.precision_arms import ARMS, VIEWS, Arm
