@@ -146,19 +146,19 @@ def medians(found: Found) -> dict[str, Any]:
     return {name: statistics.median(found[name]) for name in ("first_token_seconds", "seconds")}
 
 
-PART = "roofline"
+ROOFLINE = "roofline"
 WEIGHT_BYTES = (2, 4)
 
 
 def measure_rooflines(subject: Subject, results: Results) -> None:
     """Measure what a CPU reads, for weights of 2 and of 4 bytes, and computes in float32, if nobody has yet."""
-    if subject.device.type != "cpu" or results.get(PART, 1, str(WEIGHT_BYTES[0])) is not None:
+    if subject.device.type != "cpu" or results.get(ROOFLINE, 1, str(WEIGHT_BYTES[0])) is not None:
         return
     flops, found = measure_flops(torch.float32), {}
     for size in WEIGHT_BYTES:
         shape = model_shape(subject.forms.plain.config, size)
         found[str(size)] = {"bytes_per_second": measure_bandwidth(shape.weight_bytes), "flops_per_second": flops}
-    results.put(PART, 1, found)
+    results.put(ROOFLINE, 1, found)
 
 
 def least_seconds(subject: Subject, results: Results, batch: int, weight_bytes: float) -> float | None:
@@ -170,7 +170,7 @@ def least_seconds(subject: Subject, results: Results, batch: int, weight_bytes: 
         batch: rows.
         weight_bytes: of a stored weight.
     """
-    found = results.get(PART, 1, str(weight_bytes))
+    found = results.get(ROOFLINE, 1, str(weight_bytes))
     if found is None:
         return None
     shape, prompt = model_shape(subject.forms.plain.config, weight_bytes), subject.prompt_length
