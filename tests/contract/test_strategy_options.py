@@ -8,7 +8,7 @@ import drafts
 import oracles
 from experiments.harness.arguments import add_strategy, paired_parser
 from experiments.strategies import STRATEGIES
-from experiments.strategies.published_settings import PUBLISHED_SETTINGS
+from experiments.strategies.strategy import PUBLISHED_SETTINGS
 from oracles.checkpoints.gguf import PUBLISHED
 
 SHARED = {"oracle": "code", "device": None, "dtype": None, "backend": None, "weights": None, "temperature": 0.0}
