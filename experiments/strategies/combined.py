@@ -2,6 +2,7 @@
 
 import drafts
 from experiments.harness.models import draft_model
+from experiments.strategies.head_strategies import HEAD, HEAD_SOURCES, HEAD_WEIGHTS, head_for
 from experiments.strategies.strategy import (
     MODEL_OPTIONS,
     ORDER,
@@ -18,21 +19,29 @@ from specdec import DraftSource, Oracle
 
 OPTIONS = (
     depth(5),
+    Option("first", "prompt_lookup", one_of("prompt_lookup", "suffix_automaton"), "which lookup drafts"),
     *lookup_options(min_ngram=2),
-    Option("second", "ngram", one_of("ngram", "model"), "what drafts beside the lookup: ngram or model"),
+    Option("second", "ngram", one_of("ngram", "model", *HEAD_SOURCES), "what drafts beside the lookup"),
     ORDER,
     TRAIN_ON,
     *MODEL_OPTIONS,
+    HEAD,
+    HEAD_WEIGHTS,
 )
 
 
 def members(settings: Settings, oracle: Oracle) -> list[DraftSource]:
     """Return the two sources."""
-    tokens = settings["num_draft_tokens"]
-    lookup = drafts.PromptLookup(tokens, max_ngram=settings["max_ngram"], min_ngram=settings["min_ngram"])
-    if settings["second"] == "model":
+    tokens, second = settings["num_draft_tokens"], settings["second"]
+    if settings["first"] == "suffix_automaton":
+        lookup: DraftSource = drafts.SuffixAutomaton(tokens, min_ngram=settings["min_ngram"])
+    else:
+        lookup = drafts.PromptLookup(tokens, max_ngram=settings["max_ngram"], min_ngram=settings["min_ngram"])
+    if second == "ngram":
+        return [lookup, inner_ngram(settings, oracle, tokens)]
+    if second == "model":
         return [lookup, drafts.SmallTransformer(draft_model(settings), num_draft_tokens=tokens)]
-    return [lookup, inner_ngram(settings, oracle, tokens)]
+    return [lookup, HEAD_SOURCES[second](head_for(second, settings, oracle), num_draft_tokens=tokens)]
 
 
 MERGED = Strategy("merged", OPTIONS, lambda settings, oracle: drafts.Merged(members(settings, oracle)))

@@ -8,7 +8,8 @@ from typing import Any
 import drafts
 from experiments.harness.models import draft_model
 from experiments.harness.rule_choice import rule_for, sampling_of
-from experiments.strategies.strategy import MODEL_OPTIONS, TRAIN_ON, Option, Settings, Strategy, depth
+from experiments.strategies.head_strategies import HEAD, HEAD_SOURCES, HEAD_WEIGHTS, head_for
+from experiments.strategies.strategy import MODEL_OPTIONS, TRAIN_ON, Option, Settings, Strategy, depth, one_of
 from experiments.strategies.text_strategies import training_files, training_sequences
 from experiments.strategies.tree_shapes import FORMS, shape_of, tree_source
 from specdec import Calibration, DraftSource, Fixed, Oracle, Threshold, calibrate
@@ -69,10 +70,12 @@ def _excerpt(sequence: Path | list[int]) -> str | list[int]:
 
 def _threshold(settings: Settings, oracle: Oracle) -> DraftSource:
     """Return the source that the settings describe."""
-    model = draft_model(settings)
+    name = settings["drafter"]
+    drafter = draft_model(settings) if name == "model" else head_for(name, settings, oracle)
+    source = drafts.SmallTransformer if name == "model" else HEAD_SOURCES[name]
 
     def make_source(length: LengthPolicy) -> DraftSource:
-        return drafts.SmallTransformer(model, length=length)
+        return source(drafter, length=length)
 
     measured = calibration(settings, oracle, make_source)
     return make_source(Threshold(measured, max_draft_tokens=settings["num_draft_tokens"]))
@@ -80,7 +83,14 @@ def _threshold(settings: Settings, oracle: Oracle) -> DraftSource:
 
 THRESHOLD = Strategy(
     "threshold",
-    (depth(16), *MODEL_OPTIONS, *CALIBRATING),
+    (
+        depth(16),
+        Option("drafter", "model", one_of("model", *HEAD_SOURCES), "whose confidence is asked"),
+        *MODEL_OPTIONS,
+        HEAD,
+        HEAD_WEIGHTS,
+        *CALIBRATING,
+    ),
     _threshold,
     needs_model="measures the times of the oracle's passes",
 )
