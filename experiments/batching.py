@@ -6,7 +6,6 @@ length.
 "tau, lock-step" is what the same steps would yield if every row kept only as many tokens as the worst one.
 """
 
-import json
 import statistics
 import sys
 import time
@@ -19,22 +18,20 @@ from typing import Any
 import numpy as np
 
 from experiments.bench.oracle.rounds import TimedArm, measure
-from experiments.harness.arguments import add_strategy, common_parser, positive, refusing, settings_of
-from experiments.harness.arms import PLAIN, EngineArm, those_that_fit
-from experiments.harness.building import build_shared
-from experiments.harness.claims import claim_folder
-from experiments.harness.conversations import as_conversations, prompt_facts
-from experiments.harness.models import AnyModel, load_oracle
-from experiments.harness.rule_choice import add_sampling, judging_of, sampling_of
-from experiments.harness.running import Plan, folder_of, prepare
+from experiments.harness.arguments import add_strategies, common_parser, positive, refusing, settings_of
+from experiments.harness.arms import PLAIN
+from experiments.harness.building import build_shared, engine_arms
+from experiments.harness.models import AnyModel
+from experiments.harness.rule_choice import add_sampling, sampling_of
+from experiments.harness.running import Plan
+from experiments.harness.studies import Study
 from experiments.strategies import STRATEGIES
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import IntArray
 from specdec.prompts import NamedPrompt
 from specdec.requests import Prompt
 from specdec.stats import Table
-from specdec.stats.report import provenance, show
-from specdec.system import write_whole
+from specdec.stats.report import show
 
 STATIC, CONTINUOUS = "static", "continuous"
 STOP = "\n\n"
@@ -137,8 +134,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add_sampling(parser)
     add("--rounds", type=positive, default=5, help="of every arm, interleaved (%(default)s)")
     add("--strategies", nargs="+", choices=names, default=["prompt_lookup", "small_transformer"], metavar="NAME")
-    for name in names:
-        add_strategy(parser, STRATEGIES[name], prefixed=True)
+    add_strategies(parser)
     return vars(parser.parse_args(argv))
 
 
@@ -148,11 +144,9 @@ def decoders_of(arguments: Mapping[str, Any], oracle: AnyModel, size: int) -> di
     Raises:
         ValueError: a strategy's options are unusable, or this oracle cannot have it.
     """
-    settings, found = {**arguments, "batch_size": size}, {}
-    for name in (PLAIN, *arguments["strategies"]):
-        draft = None if name == PLAIN else build_shared(name, settings_of(settings, name), oracle)
-        found[name] = EngineArm(name, oracle, draft, sampling_of(arguments), *judging_of(arguments)).decoder
-    return found
+    settings = {**arguments, "batch_size": size}
+    built = {name: build_shared(name, settings_of(settings, name), oracle) for name in arguments["strategies"]}
+    return {arm.name: arm.decoder for arm in engine_arms(arguments, oracle, {PLAIN: None, **built})}
 
 
 def rows_of(
@@ -206,18 +200,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan = Plan("batching", tuple(arguments["strategies"]), (), arguments)
     with ExitStack() as stack:
         with refusing("batching"):
-            prompts = prepare(arguments)
-            folder = stack.enter_context(claim_folder(folder_of(plan, prompts)))
-            oracle = load_oracle(arguments)
-            asked = as_conversations(prompts, oracle, arguments)
-            usable = those_that_fit(oracle, asked, arguments["max_new_tokens"])
-            decoders = {size: decoders_of(arguments, oracle, size) for size in arguments["batch_sizes"]}
-        rows = [row for size, made in decoders.items() for row in rows_of(arguments, usable, size, made)]
-        facts = provenance(arguments, oracle.device, oracle.backend) | {"chat": prompt_facts(oracle, usable)}
-        write_whole(folder / "batching.json", json.dumps({"provenance": facts, "rows": rows}, indent=1) + "\n")
-        head = f"{facts['processor']}, {facts['backend']} passes, threads {facts['threads']}; {len(usable)} requests."
+            study = Study.open(plan, stack)
+            decoders = {size: decoders_of(arguments, study.oracle, size) for size in arguments["batch_sizes"]}
+        rows = [row for size, made in decoders.items() for row in rows_of(arguments, study.prompts, size, made)]
+        study.write("batching.json", {"rows": rows})
+        head = f"{study.machine}; {len(study.prompts)} requests."
         show([Table("Static and continuous batches", rows, head, legend=COLUMNS)])
-        print(f"\nWritten: {folder}")
+        print(f"\nWritten: {study.folder}")
     return 0
 
 

@@ -16,7 +16,7 @@ from experiments.harness.run_outcome import Outcome
 from experiments.harness.running import COMPARE, WARM_UP_TOKENS, Plan, build_arms, measure, plan_of, prepare, run
 from experiments.peers import RefusedArm
 from experiments.report.__main__ import write_page
-from experiments.report.figures import plotly_source
+from experiments.report.page import plotly_source
 from specdec.stats.report import Shown
 
 # Seconds for the prompts; loading, training the n-gram model and the native build come before.

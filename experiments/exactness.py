@@ -15,7 +15,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from experiments.harness.arguments import add_strategy, common_parser, fingerprint, positive, refusing, settings_of
+from experiments.harness.arguments import add_strategies, common_parser, fingerprint, positive, refusing, settings_of
 from experiments.harness.arms import PLAIN, problems_of, without_problems
 from experiments.harness.conversations import as_conversations, prompt_facts
 from experiments.harness.journal import Journal, hold_journal
@@ -137,8 +137,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="NAME",
         help=f"of {', '.join(names)} (all that run as shipped)",
     )
-    for strategy in STRATEGIES.values():
-        add_strategy(parser, strategy, prefixed=True)
+    add_strategies(parser)
     return parser.parse_args(argv)
 
 

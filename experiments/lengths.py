@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.findings.legends import REASONS, SPEEDS
-from experiments.findings.reasons import reason
+from experiments.findings.step_columns import reason
 from experiments.harness.arguments import paired_parser, positive
 from experiments.harness.arms import PLAIN
 from experiments.harness.conversations import NONE

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from exactspec.parser import Parser
+from experiments.harness.arguments import refusing
 from oracles.checkpoints.loading import load_tokenizer
 from specdec.drafting import SharedPieces, Spelling, piece_bytes
 from specdec.prompts import load_prompts
@@ -80,11 +81,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("target", metavar="TARGET", help="whose tokenizer the oracle has: likewise")
     add("--prompts", nargs="+", default=sorted(map(str, SHIPPED.glob("*.jsonl"))), help="files of text (all shipped)")
     args = parser.parse_args(argv)
-    try:
+    with refusing("overlap"):
         draft, target = load_tokenizer(args.draft), load_tokenizer(args.target)
         texts = {Path(file).stem: [prompt.text for prompt in load_prompts(file)] for file in args.prompts}
-    except ValueError as error:
-        raise SystemExit(f"overlap: {error}") from error
     shared = SharedPieces(draft, draft.get_vocab_size(), target, target.get_vocab_size())
     rows = [(args.draft, draft), (args.target, target)]
     tables = [

@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
@@ -90,10 +90,10 @@ class Traffic:
         self.steps, self.prompts = [0, 0], [0, 0]
 
 
-def decode(oracle: ParallelTransformer, options: Options) -> list[Row]:
+def decode(oracle: ParallelTransformer, options: Options) -> Iterator[Row]:
     """Return a row for every arm, with a hash of its tokens and of the logits of the first prompt."""
     assert oracle.tokenizer is not None
-    traffic, rows = Traffic(oracle), []
+    traffic = Traffic(oracle)
     ids = torch.tensor([oracle.tokenizer.encode(options.prompts[0]).ids])
     scores = oracle.score(
         ids, None, torch.tensor([ids.shape[1]]), oracle.new_cache(1, ids.shape[1]), np.zeros(1, dtype=np.int64)
@@ -106,21 +106,18 @@ def decode(oracle: ParallelTransformer, options: Options) -> list[Row]:
         result = SpeculativeDecoder(oracle, draft).generate(
             list(options.prompts), max_new_tokens=options.max_new_tokens, sampling=sampling
         )
-        rows.append(
-            {
-                "processes": oracle.ranks.count,
-                "sums": oracle.sums,
-                "arm": name,
-                "seconds": result.stats.seconds_per_call("score"),
-                "tokens": result.tokens,
-                "steps": traffic.steps,
-                "prompts": traffic.prompts,
-                "weights": oracle.weight_bytes,
-                "bits": bits,
-                "claim": result.exactness,
-            }
-        )
-    return rows
+        yield {
+            "processes": oracle.ranks.count,
+            "sums": oracle.sums,
+            "arm": name,
+            "seconds": result.stats.seconds_per_call("score"),
+            "tokens": result.tokens,
+            "steps": traffic.steps,
+            "prompts": traffic.prompts,
+            "weights": oracle.weight_bytes,
+            "bits": bits,
+            "claim": result.exactness,
+        }
 
 
 def run_share(rank: int, count: int, port: int, options: Options, out: str) -> None:
@@ -128,7 +125,7 @@ def run_share(rank: int, count: int, port: int, options: Options, out: str) -> N
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_PORT": port}
     os.environ.update({name: str(number) for name, number in numbers.items()} | {"MASTER_ADDR": "127.0.0.1"})
     torch.set_num_threads(options.threads)
-    rows = []
+    rows: list[Row] = []
     for sums in get_args(Sums):
         oracle = oracles.load_parallel(options.oracle, device="cpu", sums=sums, timeout=options.timeout)
         rows += decode(oracle, options)

@@ -13,7 +13,7 @@ with --rule standard by the rule multi_draft, with drawn siblings.
 import argparse
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -111,9 +111,8 @@ def rows_of(
     choices: Mapping[str, LengthPolicy | TreeShape],
     prompts: Sequence[Prompt],
     asked: dict[str, Any],
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Return a row for each policy or shape, as ``kind`` says ("length", "shape"): replayed and run."""
-    rows = []
     for chosen, choice in choices.items():
         began = time.perf_counter()
         asked_for: dict[str, Any] = {kind: choice}
@@ -122,19 +121,16 @@ def rows_of(
         result = SpeculativeDecoder(oracle, make(choice), asked["rule"]).generate(
             prompts, asked["max_new_tokens"], asked["sampling"]
         )
-        rows.append(
-            {
-                "source": name,
-                kind: chosen,
-                "tau replayed": round(replayed.block_efficiency or 0.0, 4),
-                "tau run": round(result.stats.block_efficiency or 0.0, 4),
-                "drafted/step": result.stats.num_drafted / result.stats.num_steps,
-                "same steps": ("yes" if same_steps(replayed, result) else "no") if dense.repeats else None,
-                "replay s": taken,
-                "run s": result.stats.total_seconds,
-            }
-        )
-    return rows
+        yield {
+            "source": name,
+            kind: chosen,
+            "tau replayed": round(replayed.block_efficiency or 0.0, 4),
+            "tau run": round(result.stats.block_efficiency or 0.0, 4),
+            "drafted/step": result.stats.num_drafted / result.stats.num_steps,
+            "same steps": ("yes" if same_steps(replayed, result) else "no") if dense.repeats else None,
+            "replay s": taken,
+            "run s": result.stats.total_seconds,
+        }
 
 
 def tree_rows(
@@ -148,7 +144,7 @@ def tree_rows(
         return drafts.SmallTransformer(model, tree=tree)
 
     dense = record_trees(oracle, make, prompts, whole, **how)
-    return rows_of("small_transformer", oracle, make, dense, "shape", shapes, prompts, how)
+    return [*rows_of("small_transformer", oracle, make, dense, "shape", shapes, prompts, how)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

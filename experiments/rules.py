@@ -8,7 +8,7 @@ their own. Chains and trees are drawn by a small transformer.
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -126,20 +126,19 @@ def measure(
 
 def rows_of(
     oracle: Oracle, source: DraftSource, leading: str, prompts: Sequence[Prompt], asked: Mapping[str, Any]
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Return a row for each rule."""
     steps = measure(oracle, source, leading, prompts, asked)
     counts = np.array([len(kept) for kept in steps])
     totals = {
         name: counts + np.array([sum(one.tokens[name] for one in kept) for kept in steps]) for name in names(steps)
     }
-    rows = []
     for name, total in totals.items():
         known = [[(one.first[name], one.bound) for one in kept if one.bound is not None] for kept in steps]
         first, bound = (np.array([sum(pair[part] for pair in kept) for kept in known]) for part in (0, 1))
         run = SpeculativeDecoder(oracle, source, name).generate(prompts, **asked)
         all_first = sum(one.first[name] for kept in steps for one in kept)
-        rows.append({
+        yield {
             "rule": rule_label(RULES[name]) + ("" if RULES[name].lossless else ", lossy"),
             "judge": run.judge,
             "tokens a step": float(total.sum() / counts.sum()),
@@ -147,8 +146,7 @@ def rows_of(
             "first": float(all_first / counts.sum()),
             "of the optimum": str(paired_ratio(first, bound)) if bound.sum() > 0 else None,
             "tau run": run.stats.block_efficiency,
-        })  # fmt: skip
-    return rows
+        }  # fmt: skip
 
 
 def names(steps: Sequence[Sequence[Kept]]) -> list[str]:
@@ -188,8 +186,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     chains = rows_of(oracle, drafts.SmallTransformer(model, args.num_draft_tokens), CHAINS, prompts, asked)
     trees = rows_of(oracle, drafts.SmallTransformer(model, tree=tree), TREES, prompts, asked)
     show([
-        Table(f"Chains of {args.num_draft_tokens}", chains, OF_CHAINS, legend=LEGEND),
-        Table(f"Trees {args.tree}", trees, OF_TREES, legend=LEGEND),
+        Table(f"Chains of {args.num_draft_tokens}", [*chains], OF_CHAINS, legend=LEGEND),
+        Table(f"Trees {args.tree}", [*trees], OF_TREES, legend=LEGEND),
     ])  # fmt: skip
     return 0
 

@@ -15,7 +15,7 @@ from tqdm import tqdm
 import drafts
 import oracles
 from exactspec.parser import Parser
-from experiments.harness.arguments import positive
+from experiments.harness.arguments import positive, refusing
 from specdec import Result, SpeculativeDecoder
 from specdec.contracts import DraftSource, Oracle
 from specdec.prompts import NamedPrompt, load_prompts
@@ -128,15 +128,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--max-new-tokens", type=positive, default=64, help="of an answer at most (64)")
     add("--out", type=Path, help="folder for second_turns.json")
     options = parser.parse_args(argv)
-    try:
+    with refusing("second_turns"):
         oracle, arms = oracles.load(options.oracle, arithmetic=options.arithmetic), sources(options.draft)
         prompts = choose(load_prompts(options.prompts), options.num_prompts)
         measured = {
             name: measure(oracle, source, prompts, options.max_new_tokens)
             for name, source in tqdm(arms.items(), disable=None)
         }
-    except ValueError as error:
-        raise SystemExit(f"second_turns: {error}") from error
     rows = [row for name, found in measured.items() for row in rows_of(name, found)]
     legend = {
         "prompt": "tokens of a second turn's prompt",

@@ -10,7 +10,7 @@ from experiments.harness.arguments import add_strategy, paired_parser
 from experiments.harness.recorded_runs import add_record_options
 from experiments.harness.running import Plan, run
 from experiments.strategies import STRATEGIES
-from experiments.strategies.published_settings import default_of
+from experiments.strategies.strategy import default_of
 
 UNSTAGED = "small_transformer"
 

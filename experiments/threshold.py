@@ -12,9 +12,9 @@ import numpy as np
 
 import drafts
 from experiments.harness.arguments import add_strategy, paired_parser, settings_of
-from experiments.harness.arms import PLAIN, Arm, EngineArm
+from experiments.harness.arms import PLAIN, EngineArm
+from experiments.harness.building import engine_arms
 from experiments.harness.models import draft_model
-from experiments.harness.rule_choice import judging_of, sampling_of
 from experiments.harness.run_outcome import Outcome
 from experiments.harness.running import Plan, run
 from experiments.strategies import STRATEGIES, calibration
@@ -48,11 +48,10 @@ def policies(measured: Calibration, longest: int, gammas: Sequence[int]) -> dict
     }
 
 
-def build(plan: Plan, oracle: Oracle) -> list[Arm]:
+def build(plan: Plan, oracle: Oracle) -> list[EngineArm]:
     """Return plain decoding and one arm for each policy."""
     arguments = plan.arguments
     settings = settings_of(arguments, NAME)
-    sampling, judging = sampling_of(arguments), judging_of(arguments)
     model = draft_model(settings)
 
     def make_source(length: LengthPolicy) -> drafts.SmallTransformer:
@@ -60,9 +59,8 @@ def build(plan: Plan, oracle: Oracle) -> list[Arm]:
 
     measured = calibration(settings, oracle, make_source)
     chosen = policies(measured, settings["num_draft_tokens"], arguments["gammas"])
-    sources = {name: make_source(length) for name, length in chosen.items()}
-    arms = [EngineArm(name, oracle, source, sampling, *judging) for name, source in sources.items()]
-    return [EngineArm(PLAIN, oracle, None, sampling, *judging), *arms]
+    sources = {PLAIN: None, **{name: make_source(length) for name, length in chosen.items()}}
+    return engine_arms(arguments, oracle, sources)
 
 
 def against_fixed(outcome: Outcome) -> list[Table]:

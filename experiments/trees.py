@@ -8,22 +8,21 @@ Growing shapes have no prediction.
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments.advise.calibrating import calibrate, cost_of_nodes
-from experiments.advise.predicting_trees import ON_ALL, Trees, best_of, shapes_to_read
+from experiments.advise.calibrating import ON_ALL, Trees, best_of, calibrate, cost_of_nodes, shapes_to_read
 from experiments.findings.legends import SPEEDS
 from experiments.harness.arguments import paired_parser, positive, refusing
-from experiments.harness.arms import PLAIN, Arm, EngineArm, problems_of, units_of, without_problems
+from experiments.harness.arms import PLAIN, problems_of, units_of, without_problems
+from experiments.harness.building import engine_arms
 from experiments.harness.conversations import as_conversations
 from experiments.harness.journal import JOURNAL, hold_journal
 from experiments.harness.models import load_model, load_oracle
-from experiments.harness.rule_choice import judging_of, sampling_of
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, Outcome, speed_cells
 from experiments.harness.running import Plan, conduct, folder_of, prepare
 from experiments.strategies.tree_shapes import shape_of, tree_source
@@ -52,11 +51,10 @@ def calibrate_trees(
     arguments: Mapping[str, Any], oracle: Oracle, model: Oracle, prompts: Sequence[NamedPrompt]
 ) -> Trees:
     """Return what runs of plain decoding, of chains and of trees tell of others, at the batch size that will be run."""
-    sampling, judging = sampling_of(arguments), judging_of(arguments)
     chosen = [replace(prompt, kind="all") for prompt in prompts[: arguments["calibrate_on"]]]
     size, shapes = min(arguments["batch_size"], len(chosen)), shapes_to_read(arguments["ranks"], arguments["max_depth"])
-    arms: list[Arm] = [EngineArm(PLAIN, oracle, None, sampling, *judging)]
-    arms += [EngineArm(name, oracle, tree_source(model, shape), sampling, *judging) for name, shape in shapes.items()]
+    sources = {PLAIN: None, **{name: tree_source(model, shape) for name, shape in shapes.items()}}
+    arms = engine_arms(arguments, oracle, sources)
     seed, new = arguments["seed"], arguments["max_new_tokens"]
     found = calibrate(arms, ON_ALL, units_of(chosen, size), seed, new)
     return Trees.of(found, cost_of_nodes(oracle, size), shapes)
@@ -86,13 +84,12 @@ def tree_for_theory(shape: TreeShape, found: Trees) -> Paths | None:
     return None if tree is None or tree.ranks.max(initial=-1) >= len(found.acceptance_by_rank) else tree
 
 
-def rows_of(outcome: Outcome, shapes: Mapping[str, TreeShape], found: Trees) -> list[dict[str, Any]]:
+def rows_of(outcome: Outcome, shapes: Mapping[str, TreeShape], found: Trees) -> Iterator[dict[str, Any]]:
     """Return a row per shape: its size, tokens per step by theory and by measurement, and the same of the speed-up."""
-    rows = []
     for name, shape in shapes.items():
         stats, tree = outcome.stats(name), tree_for_theory(shape, found)
         assert stats is not None
-        rows.append({
+        yield {
             "shape": name,
             "nodes": shape.max_nodes,
             "depth": shape.max_depth,
@@ -102,8 +99,7 @@ def rows_of(outcome: Outcome, shapes: Mapping[str, TreeShape], found: Trees) -> 
             "tau, theory": None if tree is None else expected_tree_tokens(tree, found.acceptance_by_rank),
             **speed_cells(outcome, name),
             f"{DECODING_ALONE}, theory": None if tree is None else found.parts(tree).speedup,
-        })  # fmt: skip
-    return rows
+        }  # fmt: skip
 
 
 def theory_by_size(found: Trees, largest: int, max_depth: int) -> tuple[Points, Points]:
@@ -163,7 +159,7 @@ def _report(
     folder: Path,
 ) -> list[Shown]:
     """Write theory's part beside the measured one into the folder, and return it as a table."""
-    rows = rows_of(outcome, shapes, found)
+    rows = [*rows_of(outcome, shapes, found)]
     draw(folder / "trees.png", outcome, rows, found, arguments["max_depth"])
     kept = {
         "calibration": asdict(found),
@@ -196,9 +192,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 folder, arguments["fresh"], lambda: calibrate_trees(arguments, oracle, model, [*chosen])
             )
             shapes = all_shapes(arguments, found)
-            sampling, judging = sampling_of(arguments), judging_of(arguments)
             sources = {PLAIN: None, **{name: tree_source(model, shape) for name, shape in shapes.items()}}
-            arms = [EngineArm(name, oracle, source, sampling, *judging) for name, source in sources.items()]
+            arms = engine_arms(arguments, oracle, sources)
         return conduct(plan, journal, asked, oracle, arms, partial(_report, arguments, shapes, found))
 
 

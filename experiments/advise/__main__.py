@@ -6,7 +6,6 @@ the two, the best length or tree, and what is in the way of what does not pay. T
 measured on the other prompts; a prediction that is off by more than a tenth names the part of a step that it misses.
 """
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -15,18 +14,13 @@ from typing import Any
 from experiments.advise.advice_parts import CLOSE
 from experiments.advise.cells import CHAINS, TREES, Adviser, Cell
 from experiments.findings.legends import SPEEDS
-from experiments.harness.arguments import add_strategy, common_parser, positive, refusing
-from experiments.harness.arms import those_that_fit
-from experiments.harness.conversations import as_conversations, prompt_facts
-from experiments.harness.journal import hold_journal
-from experiments.harness.models import load_oracle
+from experiments.harness.arguments import add_strategies, common_parser, positive, refusing
 from experiments.harness.rule_choice import add_rule
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END
-from experiments.harness.running import Plan, folder_of, measure_all, prepare
-from experiments.strategies import STRATEGIES
+from experiments.harness.running import Plan
+from experiments.harness.studies import Study
 from specdec.stats import Table
-from specdec.stats.report import WIDEST_PRINTED, Shown, provenance, show
-from specdec.system import write_whole
+from specdec.stats.report import WIDEST_PRINTED, Shown, show
 
 HIDDEN = ("intervals", "why not", "missing", "measured")
 COLUMNS = {
@@ -52,15 +46,14 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add_rule(parser)
     add("--longest", type=positive, default=8, help="drafts that are thought about (%(default)s)")
     add("--strategies", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)} (all that can be had)")
-    for name in names:
-        add_strategy(parser, STRATEGIES[name], prefixed=True)
+    add_strategies(parser, names)
     return vars(parser.parse_args(argv))
 
 
 def cells_of(arguments: Mapping[str, Any]) -> list[Cell]:
     """Return all batch sizes at all temperatures."""
     pairs = [(size, t) for size in arguments["batch_sizes"] for t in arguments["temperatures"]]
-    return [Cell(number, *pair) for number, pair in enumerate(pairs)]
+    return [Cell(number, f"batch {size}, temperature {t:g}", size, t) for number, (size, t) in enumerate(pairs)]
 
 
 def advice(kind: str, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -124,33 +117,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan = Plan("advise", tuple(arguments["strategies"] or ()), (), arguments)
     with ExitStack() as stack:
         with refusing("advise"):
-            prompts = prepare(arguments)
-            folder = folder_of(plan, prompts)
-            journal = stack.enter_context(hold_journal(folder, arguments["fresh"]))
-            oracle = load_oracle(arguments)
-            asked = as_conversations(prompts, oracle, arguments)
-            usable, need = (
-                those_that_fit(oracle, asked, arguments["max_new_tokens"]),
-                2 * max(arguments["batch_sizes"]),
-            )
-            if len(usable) < need:
+            study, need = Study.open(plan, stack), 2 * max(arguments["batch_sizes"])
+            if len(study.prompts) < need:
                 raise ValueError(
-                    f"--num-prompts: {need} prompts fill a batch to calibrate on and one to measure, and {len(usable)} "
-                    "fit the oracle: give more, or smaller --batch-sizes"
+                    f"--num-prompts: {need} prompts fill a batch to calibrate on and one to measure, and "
+                    f"{len(study.prompts)} fit the oracle: give more, or smaller --batch-sizes"
                 )
-            cells, adviser = cells_of(arguments), Adviser(arguments, oracle, usable)
+            cells, adviser = cells_of(arguments), Adviser(arguments, study.oracle, study.prompts)
             left_out = adviser.choose(cells[0])
-        measure_all(cells, journal, adviser.measure, "advise")
-        entries = [journal.entries[cell.index] for cell in cells]
-        done = [entry for entry in entries if entry["error"] is None]
-        facts = provenance(arguments, oracle.device, oracle.backend) | {"chat": prompt_facts(oracle, usable)}
-        write_whole(
-            folder / "advice.json",
-            json.dumps({"provenance": facts, "left out": left_out, "cells": done}, indent=1) + "\n",
-        )
-        show([*report(done, left_out), f"{facts['processor']}, {facts['backend']} passes, threads {facts['threads']}."])
-        print(f"\nWritten: {folder}")
-        return journal.finish(cell.index for cell in cells)
+        done = study.measure(cells, adviser.measure)
+        study.write("advice.json", {"left out": left_out, "cells": done})
+        show([*report(done, left_out), f"{study.machine}."])
+        return study.finish(cells)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,25 @@
-"""The run that predictions follow from: which texts drafts would be met by, and what steps take."""
+"""The run that predictions follow from, and what its trees tell of others."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy import optimize
 
-from experiments.advise.predicting import Reading
-from experiments.advise.shortening import Steps
+from experiments.advise.advice_parts import Parts
+from experiments.advise.predicting import Costs, Reading
+from experiments.advise.shortening import Steps, Work
 from experiments.harness.arms import PLAIN, Arm, Unit, units_of
 from experiments.harness.run_outcome import Outcome, decoding_seconds
 from experiments.harness.running import WARM_UP_TOKENS, measure
-from specdec import Oracle
+from specdec import Chain, Kary, Oracle, Paths, optimal_tree
 from specdec.calibration_run import pass_seconds
 from specdec.prompts import NamedPrompt
 from specdec.stats import Stats, pool
 from specdec.stats.report import FEWEST_UNITS
-from specdec.theory import WidthCurve
+from specdec.theory import WidthCurve, expected_tree_tokens
 
 _MOST_TIMED = 4  # units, and at most every second: costs need fewer steps than acceptances
 _ROUNDS = 3
@@ -124,3 +126,149 @@ def cost_of_nodes(oracle: Oracle, rows: int) -> WidthCurve:
         axis=0,
     )
     return WidthCurve.of_seconds([*fewer, *(rows * width for width in _WIDTHS)], seconds.tolist())
+
+
+# Chains are verified in another way than trees that branch: each kind has its costs.
+SHORT, LONG = "chain, short", "chain, long"
+# From each of these to another, a different kind of work grows.
+SMALL, DEEP, WIDE = "tree, small", "tree, deep", "tree, wide"
+ON_ALL = (WIDE, DEEP)  # units of a calibration run
+
+
+def shapes_to_read(ranks: int, deepest: int) -> dict[str, Paths]:
+    """Return the shapes of a calibration run by the names of their arms.
+
+    Args:
+        ranks: siblings of a node of the widest tree.
+        deepest: levels of the deepest one.
+    """
+    first = (0,) * deepest
+    return {
+        SHORT: Paths(Chain(1).paths),
+        LONG: Paths([first]),
+        SMALL: Paths(Kary(min(ranks, 2), 1).paths),
+        DEEP: Paths([first, (1,)] if ranks > 1 else [first]),
+        WIDE: Paths(Kary(ranks, 2).paths),
+    }
+
+
+def best_of(acceptance_by_rank: Sequence[float], size: int, max_depth: int) -> Paths:
+    """Return the tree of so many nodes that should yield most tokens, whatever it costs."""
+    return optimal_tree(
+        acceptance_by_rank, width_cost=lambda _: 1.0, draft_cost_ratio=0.0, max_nodes=size, max_depth=max_depth
+    )
+
+
+@dataclass(frozen=True)
+class Trees:
+    """What a calibration run tells of trees.
+
+    Args:
+        acceptance_by_rank: of one position, the earlier siblings rejected.
+        siblings: how many younger siblings stand for an elder one in a draft; drawn ones may be equal, and are one.
+        depths: of the trees that were read, ascending.
+        yields: at these depths, accepted tokens over the number that acceptance by rank predicts. They differ because
+            acceptance depends on the depth too, and because the last drafts of a text are cut.
+        reach: at these depths, drafted levels over the depth.
+        tokens, rows: of plain decoding and the trees that were read, ascending: tau, and rows in flight over plain
+            decoding's.
+        costs, chain_costs: of steps with trees that branch, and with chains.
+        plain: the work of plain decoding.
+    """
+
+    acceptance_by_rank: list[float]
+    siblings: float
+    depths: list[int]
+    yields: list[float]
+    reach: list[float]
+    tokens: list[float]
+    rows: list[float]
+    costs: Costs
+    chain_costs: Costs
+    plain: Work
+
+    @staticmethod
+    def of(found: Calibrated, nodes: WidthCurve, shapes: Mapping[str, Paths]) -> "Trees":
+        """Return what the trees of a calibration run tell of others.
+
+        Args:
+            found: all arms timed, those of ``ON_ALL`` on all units.
+            nodes: time of passes by their nodes.
+            shapes: of ``shapes_to_read``.
+        """
+        stats, plain = {name: found.stats(name) for name in ON_ALL}, found.steps(WIDE).plain()
+        rates = [stats[WIDE].acceptance_by_rank.get(rank + 1) or 0.0 for rank in range(max(shapes[WIDE].ranks) + 1)]
+        read, points = {}, [(1.0, 1.0)]
+        for name, one in stats.items():
+            tokens, depth = one.block_efficiency or float("nan"), shapes[name].max_depth
+            stand = (tokens - 1) / max(expected_tree_tokens(shapes[name], rates) - 1, 1e-9)
+            read[depth] = (stand, one.num_draft_passes / one.target_calls / depth)
+            points.append((tokens, one.num_steps / one.target_calls / plain.rows))
+        wide = stats[WIDE].num_drafted / stats[WIDE].num_steps / read[shapes[WIDE].max_depth][1]
+        depths, points = sorted(read), sorted(points)
+        rows = found.rows()
+        branching, chains = (
+            Costs.of([found.reading(name) for name in names], nodes, rows)
+            for names in ((SMALL, DEEP, WIDE), (SHORT, LONG))
+        )
+        return Trees(
+            rates,
+            _siblings(shapes[WIDE], wide),
+            depths,
+            [read[depth][0] for depth in depths],
+            [read[depth][1] for depth in depths],
+            [tokens for tokens, _ in points],
+            [rows for _, rows in points],
+            branching,
+            chains,
+            plain,
+        )
+
+    @staticmethod
+    def from_dict(plain: Mapping[str, Any]) -> "Trees":
+        """Return what ``dataclasses.asdict`` made. Raises KeyError or TypeError for other fields than these."""
+        costs = {name: Costs.from_dict(plain[name]) for name in ("costs", "chain_costs")}
+        return Trees(**{**plain, **costs, "plain": Work(**plain["plain"])})
+
+    def work(self, shape: Paths) -> Work:
+        """Return the work of steps with trees of a shape none of whose ranks is beyond those that were read."""
+        depth = shape.max_depth
+        stand = np.interp(depth, self.depths, self.yields) * (expected_tree_tokens(shape, self.acceptance_by_rank) - 1)
+        reach, tokens = float(np.interp(depth, self.depths, self.reach)), 1 + float(stand)
+        rows = float(np.interp(tokens, self.tokens, self.rows)) * self.plain.rows
+        return Work(tokens, rows, rows * (1 + reach * _mean_nodes(shape, self.siblings)), reach * depth)
+
+    def parts(self, shape: Paths) -> Parts:
+        """Return the parts of a step with such a tree."""
+        return (self.costs if shape.branches else self.chain_costs).parts(self.work(shape), self.plain)
+
+    def best(self, max_nodes: int, max_depth: int, branching: bool = False) -> Paths:
+        """Return the tree that should pay most, of those that yield most of their size and depth.
+
+        Args:
+            max_nodes: at least 2 if the tree is to branch.
+            max_depth: of the tree.
+            branching: leave out chains.
+        """
+        smallest = Paths([(0,), (1,)] if branching else [(0,)])
+        found = [shape for shape in self._candidates(max_nodes, max_depth) if shape.branches or not branching]
+        return max([smallest, *found], key=lambda shape: self.parts(shape).speedup)
+
+    def _candidates(self, max_nodes: int, max_depth: int) -> Iterator[Paths]:
+        for nodes in range(1, max_nodes + 1):
+            for depth in range(1, max_depth + 1):
+                # Where nothing is accepted, no tree yields more than none.
+                if (shape := best_of(self.acceptance_by_rank, nodes, depth)).num_nodes:
+                    yield shape
+
+
+def _mean_nodes(shape: Paths, siblings: float) -> float:
+    """Return the expected nodes of a tree whose children of rank k, from 0, are there with probability siblings^k."""
+    return float(sum(siblings ** sum(path) for path in shape.paths))
+
+
+def _siblings(shape: Paths, nodes: float) -> float:
+    """Return the ``siblings`` with which a tree has so many nodes; 1 if it has all of them, or does not branch."""
+    if nodes >= shape.num_nodes or not shape.branches:
+        return 1.0
+    return float(optimize.brentq(lambda siblings: _mean_nodes(shape, siblings) - nodes, 0.0, 1.0))

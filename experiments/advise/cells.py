@@ -1,17 +1,25 @@
 """One cell of the advice, a batch size and a temperature: every strategy predicted, then measured on other prompts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
 from experiments.advise.advice_parts import Parts, missing
-from experiments.advise.calibrating import Calibrated, calibrate, cost_of_nodes, outcome_of
+from experiments.advise.calibrating import (
+    ON_ALL,
+    Calibrated,
+    Trees,
+    calibrate,
+    cost_of_nodes,
+    outcome_of,
+    shapes_to_read,
+)
 from experiments.advise.predicting import WORTH, Costs, best, in_the_way, obstacle
-from experiments.advise.predicting_trees import ON_ALL, Trees, shapes_to_read
 from experiments.harness.arguments import settings_of
 from experiments.harness.arms import PLAIN, Arm, EngineArm, units_of
 from experiments.harness.building import arms_of, those_that_can
+from experiments.harness.journal import Piece
 from experiments.harness.models import draft_model
 from experiments.harness.rule_choice import judging_of
 from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, check_cells, speed_cells
@@ -38,24 +46,11 @@ _SHAPES = shapes_to_read(_RANKS, _DEEPEST)
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A batch size and a temperature.
+class Cell(Piece):
+    """A batch size and a temperature."""
 
-    Attributes:
-        index: place in the journal.
-        problem: why it cannot be measured; None: it can.
-    """
-
-    index: int
     batch_size: int
     temperature: float
-    problem: str | None = None
-    prompts: tuple[NamedPrompt, ...] = field(default=(), repr=False)
-
-    @property
-    def kind(self) -> str:
-        """Its name."""
-        return f"batch {self.batch_size}, temperature {self.temperature:g}"
 
 
 @dataclass(frozen=True)

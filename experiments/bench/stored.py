@@ -17,7 +17,7 @@ import torch
 import oracles
 from exactspec.parser import Parser
 from experiments.bench.oracle.benchmark_passes import Passes, llama_pass
-from experiments.bench.oracle.decoding import engine, once
+from experiments.bench.oracle.decoding import engine, once, one_row
 from experiments.bench.oracle.llama_cpp_arm import MAX_BATCH, LlamaCpp
 from experiments.bench.oracle.rounds import TimedArm, Timings, measure
 from experiments.bench.sections import machine
@@ -76,7 +76,7 @@ class Beside:
     def theirs(self, name: str, model: LlamaCpp) -> list[TimedArm]:
         """Return the arms of one of llama.cpp's models."""
         model.set_threads(torch.get_num_threads())
-        decode = partial(_one_row, model, self.prompt, self.num_new)
+        decode = partial(one_row, model.decode, self.prompt, self.num_new)
         whole = partial(llama_pass, model, self.ids, 0, MAX_BATCH, 5, every=False)
         return [
             TimedArm(f"decode, {name}", partial(once, decode, self.num_new)),
@@ -99,10 +99,6 @@ class Beside:
                 found[name] = LlamaCpp(path, trained.vocab_size, storage, self.capacity)
                 stack.callback(found[name].close)
             yield found
-
-
-def _one_row(model: LlamaCpp, prompt: IntArray, num_new: int) -> IntArray:
-    return model.decode(prompt, num_new)[None]
 
 
 def prompt_ids(oracle: Oracle, prompts: str, length: int) -> IntArray:

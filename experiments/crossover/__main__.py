@@ -5,29 +5,23 @@ the ends of texts. A step is taken apart by phase: step(0) = a, step(k) = a + b 
 The prediction takes the time of a wider pass from passes that are timed apart, and all else from these parts.
 """
 
-import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from experiments.advise.cells import CHAINS
-from experiments.crossover.batch_sizes import Crossover, Size
-from experiments.crossover.step_parts import crossing
+from experiments.crossover.batch_sizes import Crossover, Size, crossing
 from experiments.findings.legends import SPEEDS
-from experiments.harness.arguments import add_strategy, common_parser, positive, refusing
-from experiments.harness.arms import those_that_fit
-from experiments.harness.conversations import as_conversations, prompt_facts
-from experiments.harness.journal import hold_journal
-from experiments.harness.models import load_oracle, needing_a_model
+from experiments.harness.arguments import add_strategies, common_parser, positive, refusing
+from experiments.harness.models import needing_a_model
 from experiments.harness.rule_choice import add_sampling
 from experiments.harness.run_outcome import DECODING_ALONE
-from experiments.harness.running import Plan, folder_of, measure_all, prepare
-from experiments.strategies import STRATEGIES
+from experiments.harness.running import Plan
+from experiments.harness.studies import Study
 from specdec.stats import Table
-from specdec.stats.report import Panel, Shown, panels, provenance, show
-from specdec.system import write_whole
+from specdec.stats.report import Panel, Shown, panels, show
 
 COLUMNS = {
     **SPEEDS,
@@ -42,16 +36,14 @@ PARTS = (
 )
 
 
-def conclusions(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+def conclusions(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Return for each draft length up to which batch it pays, as measured and as predicted."""
     rows = sorted((row for entry in entries for row in entry["rows"]), key=lambda row: row["batch"])
-    told = []
     for length in dict.fromkeys(row["k"] for row in rows):
         own = [row for row in rows if row["k"] == length]
         found = {name: crossing([(row["batch"], row[name]) for row in own]) for name in (DECODING_ALONE, "predicted")}
         words = {name: _until(at, own[0]["batch"], own[-1]["batch"]) for name, at in found.items()}
-        told.append(f"k = {length}: {words[DECODING_ALONE]} as measured, {words['predicted']} as predicted.")
-    return told
+        yield f"k = {length}: {words[DECODING_ALONE]} as measured, {words['predicted']} as predicted."
 
 
 def _until(at: float | None, smallest: int, largest: int) -> str:
@@ -85,8 +77,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add("--draft-lengths", type=positive, nargs="+", default=[1, 2, 4, 8], help="tokens, two at least (1 2 4 8)")
     add("--strategy", choices=CHAINS, default="small_transformer", help="what drafts chains (%(default)s)")
     add_sampling(parser)
-    for name in CHAINS:
-        add_strategy(parser, STRATEGIES[name], prefixed=True)
+    add_strategies(parser, CHAINS)
     arguments = needing_a_model(vars(parser.parse_args(argv)), "crossover")
     return {**arguments, **{name: sorted(set(arguments[name])) for name in ("batch_sizes", "draft_lengths")}}
 
@@ -113,26 +104,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan = Plan("crossover", (arguments["strategy"],), (), arguments)
     with ExitStack() as stack:
         with refusing("crossover"):
-            prompts = prepare(arguments)
-            folder = folder_of(plan, prompts)
-            journal = stack.enter_context(hold_journal(folder, arguments["fresh"]))
-            oracle = load_oracle(arguments)
-            usable = those_that_fit(oracle, as_conversations(prompts, oracle, arguments), arguments["max_new_tokens"])
-            check(arguments, len(usable))
-            measuring = Crossover(arguments, oracle, usable)
+            study = Study.open(plan, stack)
+            check(arguments, len(study.prompts))
+            measuring = Crossover(arguments, study.oracle, study.prompts)
             measuring.arms(1)
-        sizes = [Size(number, size) for number, size in enumerate(arguments["batch_sizes"])]
-        measure_all(sizes, journal, measuring.measure, "crossover")
-        entries = [journal.entries[size.index] for size in sizes]
-        done = [entry for entry in entries if entry["error"] is None]
-        facts = provenance(arguments, oracle.device, oracle.backend) | {"chat": prompt_facts(oracle, usable)}
-        write_whole(folder / "crossover.json", json.dumps({"provenance": facts, "sizes": done}, indent=1) + "\n")
-        print(f"{facts['processor']}, {facts['backend']} passes, threads {facts['threads']}.\n")
+        sizes = [Size(number, f"batch {size}", size) for number, size in enumerate(arguments["batch_sizes"])]
+        done = study.measure(sizes, measuring.measure)
+        study.write("crossover.json", {"sizes": done})
+        print(f"{study.machine}.\n")
         if done:
-            draw(folder / "crossover.png", done)
+            draw(study.folder / "crossover.png", done)
             show(report(done))
-        print(f"\nWritten: {folder}")
-        return journal.finish(size.index for size in sizes)
+        return study.finish(sizes)
 
 
 if __name__ == "__main__":

@@ -1,36 +1,142 @@
-"""One batch size after the other: plain decoding and drafts of each length on the same prompts."""
+"""One batch size after the other: a step taken apart by phase and draft length, and the speed-up that this predicts."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from experiments.advise.calibrating import outcome_of
 from experiments.advise.cells import LENGTH
-from experiments.crossover.step_parts import ENOUGH, StepParts, in_flight, predict, step_times
 from experiments.harness.arguments import settings_of
 from experiments.harness.arms import PLAIN, EngineArm
 from experiments.harness.building import build_shared
+from experiments.harness.journal import Piece
 from experiments.harness.rule_choice import judging_of
-from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, Outcome
+from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, in_flight
 from specdec import Oracle, SamplingParams
 from specdec.calibration_run import pass_seconds
 from specdec.prompts import NamedPrompt
-from specdec.theory import WidthCurve
+from specdec.stats import Stats
+from specdec.theory import WidthCurve, predicted_speedup
+
+# Phases of a step whose times its record has; what lies between steps is the last one's.
+PHASES = ("propose", "score", "verify", "commit", "other")
+REST = ("verify", "commit", "other")
+# So many steps of a kind tell what it takes.
+ENOUGH = 3
 
 
 @dataclass(frozen=True)
-class Size:
+class StepParts:
+    """step(0) = a, step(k) = a + b [k > 0] + c k, by phase, in seconds.
+
+    Args:
+        a, b, c: phase -> seconds.
+    """
+
+    a: Mapping[str, float]
+    b: Mapping[str, float]
+    c: Mapping[str, float]
+
+    @staticmethod
+    def of(times: Mapping[int, Mapping[str, float]]) -> "StepParts":
+        """Return the parts of measured steps: a as measured, b and c by least squares over k > 0.
+
+        Args:
+            times: k -> phase -> seconds; 0 and at least two more.
+
+        Raises:
+            ValueError: too few k.
+        """
+        lengths = sorted(k for k in times if k)
+        if 0 not in times or len(lengths) < 2:
+            raise ValueError(
+                f"steps of no draft and of two other lengths tell b from c; there are those of {sorted(times)}"
+            )
+        b, c = {}, {}
+        for phase, plain in times[0].items():
+            slope, once = np.polyfit(lengths, [times[k][phase] - plain for k in lengths], 1)
+            b[phase], c[phase] = float(once), float(slope)
+        return StepParts(dict(times[0]), b, c)
+
+    def seconds(self, length: int, phases: Sequence[str] = PHASES) -> float:
+        """Return the time of some phases of a step with drafts of a length."""
+        return sum(self.a[one] + (self.b[one] + self.c[one] * length if length else 0.0) for one in phases)
+
+    def row(self, times: Mapping[int, Mapping[str, float]]) -> dict[str, Any]:
+        """Return them as cells of a table, with what they leave of the measured steps."""
+        groups = {"": PHASES, " propose": ("propose",), " score": ("score",), " rest": REST}
+        parts = {
+            f"{name}{label}": 1e3 * sum(part[phase] for phase in phases)
+            for label, phases in groups.items()
+            for name, part in (("a", self.a), ("b", self.b), ("c", self.c))
+            if name != "a" or not label
+        }
+        left = {k: sum(times[k].values()) / self.seconds(k) - 1 for k in sorted(times) if k}
+        return parts | {f"k = {k}": f"{share:+.1%}" for k, share in left.items()}
+
+
+def step_times(outcome: Outcome, arm: str, length: int, rows: int) -> dict[str, float] | None:
+    """Return the seconds of an arm's steps by phase: medians of those in which so many rows all drafted so many tokens.
+
+    None if there are fewer than three such steps. What lies between steps is the mean of all.
+    """
+    stats, found = outcome.stats(arm), []
+    assert stats is not None
+    for columns in outcome.records(arm):
+        numbers = np.asarray([columns["round"], columns["step"]])
+        _, step = np.unique(numbers, axis=1, return_inverse=True)
+        fits = np.asarray(columns["draft_depth"]) == length
+        whole = np.bincount(step.ravel(), fits) == rows
+        times = [np.bincount(step.ravel(), columns[f"seconds_{phase}"])[whole] for phase in PHASES[:-1]]
+        found.append(np.asarray(times))
+    steps = np.concatenate(found, axis=1)
+    if steps.shape[1] < ENOUGH:
+        return None
+    medians = dict(zip(PHASES, np.median(steps, axis=1).tolist(), strict=False))
+    return {**medians, PHASES[-1]: stats.seconds[PHASES[-1]] / stats.target_calls}
+
+
+def crossing(points: Sequence[tuple[int, float]]) -> float | None:
+    """Return the batch at which a speed-up falls below 1, between those measured; None: it does not.
+
+    Args:
+        points: batch size and speed-up, ascending; between them the speed-up falls with the batch's logarithm. Below 1
+            at the first one: that.
+    """
+    if points and points[0][1] < 1:
+        return float(points[0][0])
+    for (small, above), (large, below) in pairwise(points):
+        if above >= 1 > below:
+            share = (above - 1) / (above - below)
+            return float(small * (large / small) ** share)
+    return None
+
+
+def predict(plain: Stats, stats: Stats, parts: StepParts, length: int, width_cost: float) -> float:
+    """Return the speed-up that a step's parts and the cost of its width predict; ``COLUMNS`` has the formula.
+
+    Args:
+        plain, stats: of plain decoding and of the arm, whose tokens of a step and rows in flight are taken.
+        parts: of steps of this batch size; their scoring is not used but plain decoding's.
+        length: drafted tokens.
+        width_cost: v of such a pass.
+    """
+    once = parts.a["score"]
+    drafting = parts.seconds(length, ("propose",)) / once
+    rest = parts.seconds(length, REST) / once
+    tokens = (stats.block_efficiency or math.nan) * in_flight(plain, stats)
+    return predicted_speedup(tokens, width_cost, drafting, rest) * parts.seconds(0) / once
+
+
+@dataclass(frozen=True)
+class Size(Piece):
     """A batch size; one unit of the journal."""
 
-    index: int
     batch_size: int
-    problem: str | None = None
-    prompts: tuple[NamedPrompt, ...] = field(default=(), repr=False)
-
-    @property
-    def kind(self) -> str:
-        """Its name."""
-        return f"batch {self.batch_size}"
 
 
 class Crossover:

@@ -9,24 +9,20 @@ interrupted run goes on; --fresh begins anew. ``--device cpu --shapes tiny`` tri
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from experiments.device.attentions import attentions
-from experiments.device.device_agreement import agreement, texts
-from experiments.device.device_models import SHAPES
-from experiments.device.device_options import Options, parse
-from experiments.device.device_passes import decoding, passes
-from experiments.device.identity import identity
-from experiments.device.products import products
+from experiments.device.device_layers import attentions, products
+from experiments.device.device_models import Options, parse
+from experiments.device.device_passes import agreement, decoding, identity, passes, texts
 from experiments.harness.arguments import fingerprint, refusing
 from experiments.harness.claims import claim_folder
 from specdec.stats import Table
 from specdec.stats.report import provenance, show, version_of
 from specdec.system import write_whole
 
-MEASURE: dict[str, Callable[[Options], list[dict[str, Any]]]] = {
+MEASURE: dict[str, Callable[[Options], Iterable[dict[str, Any]]]] = {
     "agreement": agreement, "products": products, "attention": attentions, "passes": passes, "decoding": decoding,
     "identity": identity,
 }  # fmt: skip
@@ -49,14 +45,14 @@ def figures(part: str, options: Options) -> list[dict[str, Any]]:
         if kept["of"] == key:
             rows: list[dict[str, Any]] = kept["rows"]
             return rows
-    made = MEASURE[part](options)
+    made = [*MEASURE[part](options)]
     write_whole(path, json.dumps({"of": key, "provenance": facts, "rows": made}, indent=1) + "\n")
     return made
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure what is not there yet, and print the tables."""
-    options = parse(argv, __doc__, [*SHAPES])
+    options = parse(argv, __doc__)
     with refusing("device"), claim_folder(options.out):
         for part in options.parts:
             show([Table(part, figures(part, options)), ""])

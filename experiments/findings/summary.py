@@ -7,25 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from experiments.findings.acceptance_columns import ACCEPTANCE, BRIEF, acceptance_rows
+from experiments.findings import legends
+from experiments.findings import step_columns as columns
 from experiments.findings.causes import CAUSES, CAUSES_BRIEF, cause_rows, note_of_causes
-from experiments.findings.device_work import DEVICE, DEVICE_BRIEF, DEVICE_NOTE, device_rows
-from experiments.findings.legends import (
-    AGAINST_BRIEF,
-    REASONS,
-    REASONS_BRIEF,
-    REASONS_NOTE,
-    SPEED_NOTE,
-    UNTIMED,
-    WORK,
-    WORK_BRIEF,
-    against_legend,
-    against_note,
-    speed_brief,
-    speed_legend,
-)
-from experiments.findings.reasons import reason_rows
-from experiments.findings.stage_columns import STAGES, STAGES_BRIEF, STAGES_NOTE, stage_rows
 from experiments.harness.arms import PLAIN
 from experiments.harness.models import record_file
 from experiments.harness.recorded_runs import Costs, heading, worth
@@ -39,7 +23,7 @@ from experiments.harness.run_outcome import (
     speed_cells,
     speed_words,
 )
-from experiments.harness.run_records import write_records
+from specdec.prompts import without_bars
 from specdec.stats import Stats, Table
 from specdec.stats.report import (
     FEWEST_UNITS,
@@ -198,7 +182,7 @@ def headline(outcome: Outcome, timed: bool) -> list[str]:
         return conclusion(outcome).splitlines()
     best = max(others, key=lambda arm: outcome.block_efficiency(arm).value)
     found = outcome.block_efficiency(best)
-    return [f"{best} makes the most of a verify pass, {found} tokens a row; {UNTIMED}", agreement(outcome)]
+    return [f"{best} makes the most of a verify pass, {found} tokens a row; {legends.UNTIMED}", agreement(outcome)]
 
 
 def conclusion(outcome: Outcome) -> str:
@@ -244,23 +228,41 @@ def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
         facts: the provenance.
     """
     arguments = facts["arguments"]
-    work = Table("Work", work_rows(outcome), "", "work", WORK_BRIEF, WORK)
-    accepted = Table("Acceptance", acceptance_rows(outcome), "", "acceptance", BRIEF, ACCEPTANCE)
+    work = Table("Work", work_rows(outcome), "", "work", legends.WORK_BRIEF, legends.WORK)
+    accepted = columns.acceptance_table(outcome)
     if record_file(arguments) is not None:
         return [worth(outcome, Costs.of(arguments)), accepted, work]
     rows = speed_rows(outcome, facts.get("refused", {}))
-    tables = [Table("Speed", rows, SPEED_NOTE, "", speed_brief(outcome), speed_legend(outcome))]
+    tables = [Table("Speed", rows, legends.SPEED_NOTE, "", legends.speed_brief(outcome), legends.speed_legend(outcome))]
     against = arguments.get("against")
     if against is not None:
-        rows, legend = against_rows(outcome, against), against_legend(against)
-        tables.append(Table(f"Speed over {against}", rows, against_note(against), "against", AGAINST_BRIEF, legend))
-    tables.append(Table("Parts of a step", reason_rows(outcome), REASONS_NOTE, "reasons", REASONS_BRIEF, REASONS))
-    not_of_all = [
-        ("Causes", cause_rows(outcome), note_of_causes(outcome), "causes", CAUSES_BRIEF, CAUSES),
-        ("Stages", stage_rows(outcome), STAGES_NOTE, "", STAGES_BRIEF, STAGES),
-        ("Device", device_rows(outcome), DEVICE_NOTE, "device", DEVICE_BRIEF, DEVICE),
-    ]
-    return [*tables, *(Table(*one) for one in not_of_all if one[1]), accepted, work]
+        rows, note, legend = (
+            against_rows(outcome, against),
+            legends.against_note(against),
+            legends.against_legend(against),
+        )
+        tables.append(Table(f"Speed over {against}", rows, note, "against", legends.AGAINST_BRIEF, legend))
+    tables.append(columns.reasons_table(outcome))
+    if caused := cause_rows(outcome):
+        tables.append(Table("Causes", caused, note_of_causes(outcome), "causes", CAUSES_BRIEF, CAUSES))
+    return [*tables, *columns.tables_of_some(outcome), accepted, work]
+
+
+def write_records(outcome: Outcome, path: Path, timed: bool = True) -> None:
+    """Write the records of all arms as one parquet file: one row per arm, round, prompt and step; with times or not."""
+    columns: dict[str, list[Any]] = {}
+    for entry in outcome.done:
+        for arm, kept in entry["arms"].items():
+            if kept["records"]:
+                prompts = [entry["prompts"][i] for i in kept["records"]["request"]]
+                own = {"arm": [arm] * len(prompts), "kind": [entry["kind"]] * len(prompts), "prompt": prompts}
+                which = zip(kept["records"]["round"], kept["records"]["request"], strict=True)
+                own["finish_reason"] = [kept["finish_reasons"][number][i] for number, i in which]
+                for name, values in {**own, **kept["records"]}.items():
+                    columns.setdefault(name, []).extend(values)
+    columns = {name: values for name, values in columns.items() if timed or not name.startswith("seconds")}
+    with without_bars() as datasets:
+        datasets.Dataset.from_dict(columns).to_parquet(str(path))
 
 
 def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables | None = None) -> list[Shown]:

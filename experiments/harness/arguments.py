@@ -3,7 +3,7 @@
 import argparse
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
@@ -15,8 +15,7 @@ from experiments.harness.conversations import add_template_options, add_turns
 from experiments.harness.models import PLACEMENT, RECORDED, path_of, record_file
 from experiments.harness.rule_choice import add_sampling
 from experiments.strategies import STRATEGIES, Strategy
-from experiments.strategies.published_settings import PUBLISHED_SETTINGS
-from experiments.strategies.strategy import yes_or_no
+from experiments.strategies.strategy import PUBLISHED_SETTINGS, yes_or_no
 from oracles.checkpoints.embedded_folders import head_folder, head_names, heads_of
 from oracles.checkpoints.placement import Arithmetic, Backend, WeightType
 from specdec.prompts import TEXT_COLUMNS
@@ -106,6 +105,12 @@ def common_parser(
     return parser
 
 
+def add_switch(parser: argparse.ArgumentParser, flag: str, text: str, usual: str = "no") -> None:
+    """Add an option that yes or no follows, or nothing, which is yes; ``usual`` says what it is if it is not given."""
+    how = {"type": yes_or_no, "nargs": "?", "const": True, "default": False, "metavar": "YES_OR_NO"}
+    parser.add_argument(flag, **how, help=f"{text} ({usual})")  # type: ignore[arg-type]
+
+
 def add_placement(parser: argparse.ArgumentParser, arithmetic: str = "float32") -> None:
     """Add the options that say where and how models compute; ``arithmetic``: what its help calls the default."""
     add = parser.add_argument
@@ -122,10 +127,9 @@ def add_placement(parser: argparse.ArgumentParser, arithmetic: str = "float32") 
         choices=get_args(Arithmetic),
         help=f"of the oracle's products with a GGUF file's weights ({arithmetic})",
     )
-    add(
-        "--bitwise", type=yes_or_no, nargs="?", const=True, default=False, metavar="YES_OR_NO",
-        help="the oracle's scores must not depend on the pass, bit for bit: see docs/internals/cuda.md (no)",
-    )  # fmt: skip
+    add_switch(
+        parser, "--bitwise", "the oracle's scores must not depend on the pass, bit for bit: see docs/internals/cuda.md"
+    )
     add("--threads", type=positive, help="torch threads (torch's own choice)")
 
 
@@ -138,22 +142,11 @@ def paired_parser(
     add = parser.add_argument
     add("--batch-size", type=positive, default=1, help="prompts decoded together (%(default)s)")
     add_sampling(parser)
-    add(
-        "--ignore-eos", type=yes_or_no, nargs="?", const=True, default=False, metavar="YES_OR_NO",
-        help="go on after an end of text, so that all outputs are equally long (no)",
-    )  # fmt: skip
+    add_switch(parser, "--ignore-eos", "go on after an end of text, so that all outputs are equally long")
     add("--repeats", type=positive, default=1, help="rounds per prompt, the order of the arms rotated (%(default)s)")
     add("--against", metavar="ARM", help="pair every arm with this one too, with a verdict")
-    add(
-        "--wide", type=yes_or_no, nargs="?", const=True, default=False, metavar="YES_OR_NO",
-        help="print all columns of the tables (no: the five that matter most; tables.md has all)",
-    )  # fmt: skip
-    add(
-        "--show",
-        type=positive,
-        metavar="N",
-        help="print the first N outputs of every arm, coloured by source",
-    )
+    add_switch(parser, "--wide", "print all columns of the tables", "no: the five that matter most; tables.md has all")
+    add("--show", type=positive, metavar="N", help="print the first N outputs of every arm, coloured by source")
     add(
         "--trace",
         type=at_least_0,
@@ -184,6 +177,12 @@ def add_strategy(parser: argparse.ArgumentParser, strategy: Strategy, prefixed: 
                 told.append(f"for {oracle}: {Path(str(own[option.key])).name}")
         text, metavar = option.help + (f" ({'; '.join(told)})" if told else ""), option.key.upper()
         group.add_argument(f"--{flag}", dest=dest, default=option.default, type=option.kind, metavar=metavar, help=text)
+
+
+def add_strategies(parser: argparse.ArgumentParser, names: Iterable[str] = STRATEGIES) -> None:
+    """Add the options of several strategies, with their names before them."""
+    for name in names:
+        add_strategy(parser, STRATEGIES[name], prefixed=True)
 
 
 def settings_of(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:

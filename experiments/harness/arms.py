@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from experiments.harness.conversations import LaterTurn
+from experiments.harness.journal import Piece
 from experiments.harness.rule_choice import REJECTION, rule_for
 from experiments.harness.settings import Settings
 from specdec import DraftSource, NodeBudget, Oracle, SamplingParams, SpeculativeDecoder
@@ -18,21 +19,16 @@ PLAIN = "plain"
 
 
 @dataclass(frozen=True)
-class Unit:
-    """What is measured as one: a prompt, or a batch of prompts of one kind, with all arms.
+class Unit(Piece):
+    """A prompt, or a batch of prompts of one kind, that is measured with all arms.
 
     Attributes:
         index: place in the experiment; unit i starts its rounds with another arm than unit i - 1.
         numbers: places of the prompts in the experiment; they are part of the seeds.
-        problem: why it cannot be measured; None: it can.
         seed: of sampling, the same for all its prompts.
     """
 
-    index: int
-    kind: str
     numbers: tuple[int, ...]
-    prompts: tuple[NamedPrompt, ...]
-    problem: str | None = None
     seed: int = 0
 
     @property
@@ -92,9 +88,10 @@ def units_of(prompts: Sequence[NamedPrompt], batch_size: int, problems: Mapping[
     units: list[Unit] = []
     for (_, kind), batches in kinds.items():
         for part in batches.values():
-            units.append(Unit(len(units), kind, tuple(part), tuple(prompts[i] for i in part)))
+            units.append(Unit(len(units), kind, tuple(part), prompts=tuple(prompts[i] for i in part)))
     for number, problem in problems.items():
-        units.append(Unit(len(units), prompts[number].kind, (number,), (prompts[number],), problem))
+        own = prompts[number]
+        units.append(Unit(len(units), own.kind, (number,), prompts=(own,), problem=problem))
     return units
 
 

@@ -9,10 +9,10 @@ from experiments.harness.arguments import settings_of
 from experiments.harness.arms import Arm, EngineArm
 from experiments.harness.models import record_file
 from experiments.harness.recorded_runs import RecordedArm
-from experiments.harness.rule_choice import judging_of
+from experiments.harness.rule_choice import judging_of, sampling_of
 from experiments.peers import RefusedArm, words_of
 from experiments.strategies import MODEL, STRATEGIES, Strategy
-from experiments.strategies.published_settings import default_of
+from experiments.strategies.strategy import default_of
 from specdec import Oracle, SamplingParams
 from specdec.contracts import FOREIGN, DraftSource
 
@@ -20,6 +20,14 @@ from specdec.contracts import FOREIGN, DraftSource
 def arm_kind(arguments: Mapping[str, Any]) -> type[EngineArm]:
     """Return what decodes: with a model, or with recorded texts, whose outputs are compared with them."""
     return EngineArm if record_file(arguments) is None else RecordedArm
+
+
+def engine_arms(
+    arguments: Mapping[str, Any], oracle: Oracle, sources: Mapping[str, DraftSource | None]
+) -> list[EngineArm]:
+    """Return an arm of our engine for every source, which draws and judges as a command line asks; None: plain."""
+    sampling, judging = sampling_of(arguments), judging_of(arguments)
+    return [EngineArm(name, oracle, source, sampling, *judging) for name, source in sources.items()]
 
 
 def arms_of(

@@ -6,8 +6,9 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from exactspec.parser import command
 from experiments.harness.claims import claim_folder
@@ -19,7 +20,8 @@ JOURNAL = "journal.jsonl"
 COMMAND = "command"
 
 
-class Piece(Protocol):
+@dataclass(frozen=True)
+class Piece:
     """What is measured as one, and kept as one line of a journal.
 
     Attributes:
@@ -29,14 +31,10 @@ class Piece(Protocol):
         problem: why it cannot be measured; None: it can.
     """
 
-    @property
-    def index(self) -> int: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def prompts(self) -> tuple[NamedPrompt, ...]: ...
-    @property
-    def problem(self) -> str | None: ...
+    index: int
+    kind: str
+    prompts: tuple[NamedPrompt, ...] = field(default=(), kw_only=True, repr=False)
+    problem: str | None = field(default=None, kw_only=True)
 
 
 AnyPiece = TypeVar("AnyPiece", bound=Piece)

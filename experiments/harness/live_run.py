@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from experiments.findings.colouring import BONUS, Emitted, Piece, Pieces
-from experiments.harness.arguments import ExperimentParser, add_placement, add_strategy, positive
+from experiments.harness.arguments import ExperimentParser, add_placement, add_strategies, positive
 from experiments.harness.conversations import add_template_options
 from experiments.harness.rule_choice import add_sampling
 from experiments.strategies import STRATEGIES
@@ -30,8 +30,7 @@ def live_parser(
     add("--seed", type=int, default=0, help="of sampling (%(default)s)")
     add_template_options(parser)
     add_placement(parser, arithmetic)
-    for one in STRATEGIES.values():
-        add_strategy(parser, one, prefixed=True)
+    add_strategies(parser)
     return parser
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.harness.arms import PLAIN, EngineArm, Measurement
 from experiments.harness.models import record_file
-from experiments.harness.run_outcome import Outcome, check_cells
+from experiments.harness.run_outcome import Outcome, check_cells, in_flight
 from experiments.strategies import STRATEGIES
 from oracles import RecordedText
 from oracles.checkpoints.loading import load_tokenizer
@@ -92,8 +92,8 @@ class Costs:
         nodes, tau = stats.num_scored_nodes / stats.target_calls, stats.block_efficiency
         v, c = float(self.width.at(nodes)), 0.0 if arm == PLAIN else self.draft.get(arm, self.draft.get(""))
         if c is None or tau is None:
-            return {"c": None, "v": v, "rows": _rows(plain, stats), "speed-up": None}
-        rows = _rows(plain, stats)
+            return {"c": None, "v": v, "rows": in_flight(plain, stats), "speed-up": None}
+        rows = in_flight(plain, stats)
         return {"c": c, "v": v, "rows": rows, "speed-up": predicted_speedup(tau * rows, v, c * _passes_per_step(stats))}
 
 
@@ -105,10 +105,6 @@ def _number(text: str, option: str) -> float:
     if not 0 <= value < float("inf"):
         raise ValueError(f"{option}: {text!r} is no number of at least 0")
     return value
-
-
-def _rows(plain: Stats, stats: Stats) -> float:
-    return (stats.num_steps / stats.target_calls) / (plain.num_steps / plain.target_calls)
 
 
 def _passes_per_step(stats: Stats) -> float:

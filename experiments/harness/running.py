@@ -15,7 +15,7 @@ from tqdm import tqdm
 from exactspec.parser import command_like_this
 from experiments.findings.colouring import show_outputs
 from experiments.findings.summary import Tables, write
-from experiments.harness.arguments import add_strategy, fingerprint, paired_parser, prompts_of, refusing
+from experiments.harness.arguments import add_strategies, add_strategy, fingerprint, paired_parser, prompts_of, refusing
 from experiments.harness.arms import PLAIN, Arm, Measurement, Unit, problems_of
 from experiments.harness.building import arm_kind, arms_of, those_that_can
 from experiments.harness.conversations import as_conversations, prompt_facts
@@ -25,11 +25,10 @@ from experiments.harness.models import load_oracle, record_file
 from experiments.harness.recorded_runs import add_record_options, check_recorded, load_recorded, usable
 from experiments.harness.rule_choice import judging_of, sampling_of
 from experiments.harness.run_outcome import Outcome, decoding_time
-from experiments.harness.seeds import prompts_by_seed, seeds_of, units_by_seed
 from experiments.harness.settings import without_full_collections
 from experiments.harness.thread_check import warn_of_contention
 from experiments.harness.tracing import Tracing, drop_traces, trace_arms
-from experiments.harness.turns import Turns
+from experiments.harness.turns import Turns, prompts_by_seed, seeds_of, units_by_seed
 from experiments.peers import PEERS, RefusedArm
 from experiments.report import PAGE
 from experiments.strategies import STRATEGIES
@@ -311,8 +310,7 @@ def comparing(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     peers = list(PEERS)
     text = f"other programs beside ours, greedy, on the oracle's own checkpoint: {', '.join(peers)}"
     parser.add_argument("--peer", nargs="+", choices=peers, default=[], metavar="NAME", help=text)
-    for strategy in STRATEGIES.values():
-        add_strategy(parser, strategy, prefixed=True)
+    add_strategies(parser)
     add_record_options(parser)
     return parser
 

@@ -1,4 +1,4 @@
-"""Node records of an experiment's first prompts: decoded again after the timed rounds, for the page's browsable trace.
+"""Node records of an experiment's first prompts: decoded again after the timed rounds, for traces on the page.
 
 ``RUN/nodes/`` holds ``trace.json`` (which arms and prompts) and for each arm a folder of node records, with
 ``tokens.json`` (what the ids stand for, and where the records differ from the timed rounds) once they are complete.
@@ -20,12 +20,38 @@ from tqdm import tqdm
 
 from experiments.harness.arms import PLAIN, Arm, EngineArm
 from experiments.harness.run_outcome import Outcome
-from experiments.harness.token_texts import token_texts
 from specdec import Oracle
+from specdec.drafting import piece_bytes
 from specdec.prompts import NamedPrompt
 from specdec.requests import encode_prompt
 from specdec.system import write_whole
 from specdec.traces import NodeRecords, record_nodes
+
+TokenText = str | list[int] | None
+
+
+def token_texts(tokenizer: Any | None, ids: Iterable[int]) -> dict[int, TokenText]:
+    """Return for each id its text; its bytes, if they are no UTF-8; None, if nothing is known of it.
+
+    Args:
+        tokenizer: a ``tokenizers.Tokenizer``; None: nothing is known of any id.
+        ids: each once or more often.
+
+    Cost: see ``piece_bytes``.
+    """
+    if tokenizer is None:
+        return dict.fromkeys(ids)
+    distinct = list(set(ids))
+    pieces = zip(distinct, piece_bytes(tokenizer, distinct), strict=True)
+    return {one: None if content is None else _decode(content) for one, content in pieces}
+
+
+def _decode(content: bytes) -> TokenText:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return list(content)
+
 
 NODES, TRACE, TOKENS = "nodes", "trace.json", "tokens.json"
 OTHER_PROGRAM = "another program, which does not show its drafts"

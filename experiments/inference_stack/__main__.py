@@ -10,54 +10,16 @@ run that was interrupted goes on; --fresh begins anew.
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
-import torch
-
-from exactspec.parser import Parser
-from experiments.bench.sections import machine
-from experiments.harness.arguments import freeze, positive, refusing
-from experiments.harness.claims import claim_folder
-from experiments.harness.thread_check import warn_of_contention
-from experiments.inference_stack import stack_tables, waterfall
+from experiments.harness.arguments import refusing
+from experiments.inference_stack import stack_tables
 from experiments.inference_stack.fresh import CACHE
 from experiments.inference_stack.stack_arms import prepare_compiler
-from experiments.inference_stack.stack_registry import GROUPS, STACK
-from experiments.inference_stack.stack_results import FIGURES, Results
-from experiments.inference_stack.stack_roofline import measure_rooflines
-from experiments.inference_stack.stack_study import NAIVE_IDS, PARTS, TIME, Study, StudyOptions, choose_arms, reasons
-from experiments.inference_stack.stack_timing import medians
-from experiments.inference_stack.subjects import SUBJECTS
-from experiments.limits.limit_options import cost
-from specdec.stats import Table
-from specdec.stats.report import Shown, provenance, show
-
-# What says where and which figures are kept, and not what they depend on.
-NOT_MEASURED = ("out", "fresh", "batches", "groups", "arms", "parts")
-
-
-def parse(argv: Sequence[str] | None) -> StudyOptions:
-    """Return what is asked for."""
-    parser = Parser(__doc__)
-    add = parser.add_argument
-    add("--subject", choices=SUBJECTS, default="arithmetic", help="what is decoded (%(default)s)")
-    add("--batches", type=positive, nargs="+", default=[1, 8, 32, 128], help="batch sizes (1 8 32 128)")
-    add("--groups", choices=GROUPS, nargs="+", default=list(GROUPS), help="of arms (all)")
-    add("--arms", nargs="+", metavar="ARM", help="of these groups (all)")
-    add("--parts", choices=PARTS, nargs="+", default=list(PARTS), help="what to measure (all)")
-    add("--rounds", type=positive, default=10, help="that are timed (%(default)s)")
-    add("--warm-ups", type=positive, default=3, help="rounds before them (%(default)s)")
-    add("--round-seconds", type=cost, default=0.3, help="a round lasts that long at least (%(default)s)")
-    add("--num-prompts", type=positive, default=10_000, help="that the timed rounds draw from (%(default)s)")
-    add("--gate-prompts", type=positive, help="on which ids are compared (all: 3,277 problems of arithmetic)")
-    add("--side-gate-prompts", type=positive, default=256, help="the same for arms beside the stack (%(default)s)")
-    add("--threads", type=positive, default=torch.get_num_threads(), help="torch threads (torch's own choice)")
-    add("--device", default="cpu", help="cpu, cuda, cuda:1, ... (%(default)s)")
-    add("--out", type=Path, help="folder for the figures (runs/inference_stack/SUBJECT)")
-    add("--fresh", action="store_true", help="drop the figures that lie in --out")
-    values = vars(parser.parse_args(argv))
-    values["out"] = values["out"] or Path("runs") / "inference_stack" / values["subject"]
-    return StudyOptions(**{name: freeze(value) for name, value in values.items()})
+from experiments.inference_stack.stack_registry import STACK
+from experiments.inference_stack.stack_study import NAIVE_IDS, TIME, StackOptions, Study, choose_arms, reasons
+from experiments.inference_stack.stack_timing import measure_rooflines, medians
+from experiments.inference_stack.study_frame import open_results, parse_study, study_report
+from specdec.stats.report import Shown, show
 
 
 def report(study: Study) -> list[Shown]:
@@ -72,15 +34,7 @@ def report(study: Study) -> list[Shown]:
         **{f"Ablation: {name}": rows for name, rows in stack_tables.ablation_rows(results, batches, names).items()},
         "Arms": stack_tables.idea_rows(subject, names),
     }
-    told: list[Shown] = [
-        f"{machine()}; threads {options.threads}; {options.subject}: prompts of {subject.prompt_length} ids, "
-        f"{subject.num_new} new ones; {options.rounds} rounds."
-    ]
-    if len(results.commits) > 1:
-        told.append(f"The figures were measured at several commits: {', '.join(results.commits)}.")
-    told += [Table(title, rows) for title, rows in parts.items() if rows]
-    failed = reasons(results, batches, list(names))
-    return [*told, *(["\n".join(["FAILED:", *(f"- {line}" for line in failed)])] if failed else [])]
+    return study_report(options, subject, results, parts, reasons(results, batches, list(names)))
 
 
 def draw(study: Study) -> None:
@@ -94,30 +48,22 @@ def draw(study: Study) -> None:
         if any(speed is not None for _, speed in bars):
             panels[f"batch {batch}"] = bars
     if panels:
-        waterfall.draw(study.options.out / "stack.png", panels, sum(name in STACK for name in names))
+        stack_tables.draw(study.options.out / "stack.png", panels, sum(name in STACK for name in names))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print the tables, draw the picture."""
-    options = parse(argv)
-    torch.set_num_threads(options.threads)
-    warn_of_contention()
-    signature = provenance({name: str(value) for name, value in vars(options).items()}, options.device)
+    options = parse_study(StackOptions, "inference_stack", __doc__, argv)
     with ExitStack() as stack:
         with refusing("inference_stack"):
             subject, arms = choose_arms(options)
-            stack.enter_context(claim_folder(options.out))
-            if options.fresh:
-                for name in (FIGURES, NAIVE_IDS):
-                    (options.out / name).unlink(missing_ok=True)
-            kept = {name: value for name, value in vars(options).items() if name not in NOT_MEASURED}
-            study = Study(options, Results(options.out, kept, signature["commit"]), subject, arms)
+            results = stack.enter_context(open_results(options, ["groups"], NAIVE_IDS))
+        study = Study(options, results, subject, arms)
         os.environ[CACHE] = str((options.out / "compiler").resolve())
         prepare_compiler()
         if TIME in options.parts:
             measure_rooflines(study.subject, study.results)
         study.run()
-        study.results.sign(signature)
         draw(study)
         show(report(study))
 

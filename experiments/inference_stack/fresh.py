@@ -19,8 +19,8 @@ import torch
 from exactspec.parser import Parser
 from experiments.inference_stack.stack_arms import prepare_compiler
 from experiments.inference_stack.stack_registry import arms_of
-from experiments.inference_stack.stack_results import Found
 from experiments.inference_stack.stack_timing import generation
+from experiments.inference_stack.study_frame import Found
 from experiments.inference_stack.subjects import SUBJECTS, subject_named
 
 CALLS = 3  # after the first
@@ -77,13 +77,8 @@ def in_new_process(subject: str, arm: str, batch: int, device: str, threads: int
     ]
     command += ["--batch", str(batch), "--device", device, "--threads", str(threads)]
     with tempfile.TemporaryDirectory() as empty:
-        done = subprocess.run(
-            command,
-            env={**os.environ, CACHE: empty},
-            check=True,
-            capture_output=True,
-            text=True,
-        )
+        environment = {**os.environ, CACHE: empty}
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
         shutil.copytree(empty, keep, dirs_exist_ok=True)
     found: Found = json.loads(done.stdout)
     return found

@@ -5,22 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from experiments.inference_stack.stack_arms import (
-    Generate,
-    cache,
-    compile_loop,
-    compile_step,
-    decode,
-    growing,
-    naive,
-    naive_compiled_loop,
-    naive_compiled_step,
-    native,
-    pack,
-    prefill,
-    transformers,
-    unroll,
-)
+from experiments.inference_stack import stack_arms as arms
 from experiments.inference_stack.static_cache import explicit
 from experiments.inference_stack.subjects import Subject
 
@@ -36,7 +21,7 @@ class Arm:
         on_cpu_only: whether another device cannot run it.
     """
 
-    build: Callable[[Subject, int], Generate]
+    build: Callable[[Subject, int], arms.Generate]
     idea: str
     weight_bytes: int | None = 4
     on_cpu_only: bool = False
@@ -45,43 +30,43 @@ class Arm:
 NAIVE = "naive"
 # Each adds its idea to the one before.
 STACK = {
-    NAIVE: Arm(naive, "every token scores the whole prefix, eager"),
-    "cache": Arm(cache, "keys and values are kept; prompts go in token by token"),
-    "prefill": Arm(prefill, "prompts in one pass"),
-    "compiled step": Arm(compile_step, "torch.compile of the step; Python drives the loop"),
-    "compiled loop": Arm(compile_loop, "torch.compile of the generation, its loop within the graph"),
-    "unrolled": Arm(unroll, "torch.compile of the generation, its steps written out"),
-    "packed weights": Arm(pack, "oneDNN layers laid out for few rows; eager again", on_cpu_only=True),
-    "native pass": Arm(native, "a pass is one call that reads bfloat16 weights", 2, on_cpu_only=True),
+    NAIVE: Arm(arms.naive, "every token scores the whole prefix, eager"),
+    "cache": Arm(arms.cache, "keys and values are kept; prompts go in token by token"),
+    "prefill": Arm(arms.prefill, "prompts in one pass"),
+    "compiled step": Arm(arms.compile_step, "torch.compile of the step; Python drives the loop"),
+    "compiled loop": Arm(arms.compile_loop, "torch.compile of the generation, its loop within the graph"),
+    "unrolled": Arm(arms.unroll, "torch.compile of the generation, its steps written out"),
+    "packed weights": Arm(arms.pack, "oneDNN layers laid out for few rows; eager again", on_cpu_only=True),
+    "native pass": Arm(arms.native, "a pass is one call that reads bfloat16 weights", 2, on_cpu_only=True),
 }
 SIDE = {
-    "naive, compiled step": Arm(naive_compiled_step, "torch.compile of a pass over the whole buffer"),
-    "naive, compiled loop": Arm(naive_compiled_loop, "all of these passes, their loop within the graph"),
-    "transformers, no cache": Arm(partial(transformers, use_cache=False), "generate(use_cache=False)"),
-    "transformers": Arm(partial(transformers, use_cache=True), "generate()"),
-    "engine": Arm(decode, "SpeculativeDecoder without a draft", None),
+    "naive, compiled step": Arm(arms.naive_compiled_step, "torch.compile of a pass over the whole buffer"),
+    "naive, compiled loop": Arm(arms.naive_compiled_loop, "all of these passes, their loop within the graph"),
+    "transformers, no cache": Arm(partial(arms.transformers, use_cache=False), "generate(use_cache=False)"),
+    "transformers": Arm(partial(arms.transformers, use_cache=True), "generate()"),
+    "engine": Arm(arms.decode, "SpeculativeDecoder without a draft", None),
 }
 _FUSED, _EXPLICIT = "scaled_dot_product_attention", "matmul, mask, softmax, matmul"
 _UNFUSED: dict[str, Any] = {"options": {"fallback_by_default": True}}
 ABLATIONS = {
-    "attention: fused, float32": Arm(prefill, _FUSED),
-    "attention: explicit, float32": Arm(partial(prefill, meet=explicit), _EXPLICIT),
-    "attention: fused, bfloat16": Arm(partial(prefill, half=True), _FUSED, 2),
-    "attention: explicit, bfloat16": Arm(partial(prefill, half=True, meet=explicit), _EXPLICIT, 2),
-    "fusion: on": Arm(compile_step, "torch.compile generates kernels and fuses what it can"),
-    "fusion: off": Arm(partial(compile_step, settings=_UNFUSED), "torch's own kernel for every operation"),
-    "cache: static, eager": Arm(prefill, "buffers of the whole length"),
-    "cache: growing, eager": Arm(growing, "positions so far only, copied every step"),
-    "cache: static, compiled": Arm(compile_step, "compiled twice: for prompts and for steps"),
-    "cache: growing, compiled": Arm(partial(growing, settings={}), "compiled anew for every length"),
-    "cache: growing, dynamic": Arm(partial(growing, settings={"dynamic": True}), "compiled for lengths that vary"),
+    "attention: fused, float32": Arm(arms.prefill, _FUSED),
+    "attention: explicit, float32": Arm(partial(arms.prefill, meet=explicit), _EXPLICIT),
+    "attention: fused, bfloat16": Arm(partial(arms.prefill, half=True), _FUSED, 2),
+    "attention: explicit, bfloat16": Arm(partial(arms.prefill, half=True, meet=explicit), _EXPLICIT, 2),
+    "fusion: on": Arm(arms.compile_step, "torch.compile generates kernels and fuses what it can"),
+    "fusion: off": Arm(partial(arms.compile_step, settings=_UNFUSED), "torch's own kernel for every operation"),
+    "cache: static, eager": Arm(arms.prefill, "buffers of the whole length"),
+    "cache: growing, eager": Arm(arms.growing, "positions so far only, copied every step"),
+    "cache: static, compiled": Arm(arms.compile_step, "compiled twice: for prompts and for steps"),
+    "cache: growing, compiled": Arm(partial(arms.growing, settings={}), "compiled anew for every length"),
+    "cache: growing, dynamic": Arm(partial(arms.growing, settings={"dynamic": True}), "compiled for lengths that vary"),
 }
 
 
 def drafting(subject: Subject) -> dict[str, Arm]:
     """Return an arm for every draft source of a subject; all but the first stand beside one another."""
     return {
-        name: Arm(partial(decode, make=make), "drafts, verified by the pass before", None)
+        name: Arm(partial(arms.decode, make=make), "drafts, verified by the pass before", None)
         for name, make in subject.sources.items()
     }
 

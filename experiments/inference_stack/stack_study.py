@@ -3,50 +3,42 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+from functools import cache, cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.harness.options import option
 from experiments.inference_stack.fresh import in_new_process, one_line
-from experiments.inference_stack.gate import judge, write_ids
 from experiments.inference_stack.stack_arms import Generate
-from experiments.inference_stack.stack_registry import NAIVE, Arm, arms_of
-from experiments.inference_stack.stack_results import Found, Results
-from experiments.inference_stack.stack_timing import time_arms
-from experiments.inference_stack.subjects import Subject, subject_named
+from experiments.inference_stack.stack_registry import GROUPS, NAIVE, Arm, arms_of
+from experiments.inference_stack.stack_timing import judge, time_arms, write_ids
+from experiments.inference_stack.study_frame import Found, Results, StudyOptions
+from experiments.inference_stack.subjects import SUBJECTS, Subject, subject_named
 
 FIRST, GATE, TIME = "first", "gate", "time"
 PARTS = (FIRST, GATE, TIME)
 NAIVE_IDS = "naive.npy"
+# Arms of one batch size by name, each built when first asked for.
+Generates = Callable[[str], Generate]
 
 
 @dataclass(frozen=True)
-class StudyOptions:
-    """What was asked for: see the command line."""
+class StackOptions(StudyOptions):
+    """What was asked for."""
 
-    subject: str
-    batches: tuple[int, ...]
-    groups: tuple[str, ...]
-    arms: tuple[str, ...] | None
-    parts: tuple[str, ...]
-    rounds: int
-    warm_ups: int
-    round_seconds: float
-    num_prompts: int
-    gate_prompts: int | None
-    side_gate_prompts: int
-    threads: int
-    device: str
-    out: Path
-    fresh: bool
+    subject: str = option("arithmetic", "what is decoded", choices=SUBJECTS)
+    groups: tuple[str, ...] = option(tuple(GROUPS), "of arms (all)", choices=GROUPS)
+    arms: tuple[str, ...] | None = option(None, "of these groups (all)", nargs="+", metavar="ARM")
+    parts: tuple[str, ...] = option(PARTS, "what to measure (all)", choices=PARTS)
+    side_gate_prompts: int = option(256, "those of --gate-prompts for arms beside the stack")
+    device: str = option("cpu", "cpu, cuda, cuda:1, ...")
 
 
-def choose_arms(options: StudyOptions) -> tuple[Subject, dict[str, Arm]]:
+def choose_arms(options: StackOptions) -> tuple[Subject, dict[str, Arm]]:
     """Return what is decoded, and the arms that are asked for.
 
     Raises:
@@ -70,7 +62,7 @@ class Study:
         arms: name -> arm.
     """
 
-    def __init__(self, options: StudyOptions, results: Results, subject: Subject, arms: dict[str, Arm]) -> None:
+    def __init__(self, options: StackOptions, results: Results, subject: Subject, arms: dict[str, Arm]) -> None:
         self.options, self.results, self.subject, self.arms = options, results, subject, arms
         self._stack = arms_of(subject, ("stack",))
 
@@ -80,7 +72,7 @@ class Study:
             torch._dynamo.reset()
             if FIRST in self.options.parts:
                 self._first_calls(batch)
-            generates = _Built(self.subject, self.arms, batch)
+            generates = cache(lambda name, size=batch: self.arms[name].build(self.subject, size))
             if GATE in self.options.parts:
                 self._gate(batch, generates)
             if TIME in self.options.parts:
@@ -112,42 +104,29 @@ class Study:
             os.replace(fresh, path)
         return torch.from_numpy(np.load(path))
 
-    def _gate(self, batch: int, generates: "_Built") -> None:
+    def _gate(self, batch: int, generates: Generates) -> None:
         for name in self.results.lacking(GATE, batch, self.arms):
             self.results.put(GATE, batch, {name: self._judge(batch, generates, name)})
 
-    def _judge(self, batch: int, generates: "_Built", name: str) -> Found:
+    def _judge(self, batch: int, generates: Generates, name: str) -> Found:
         """Return what the gate finds of an arm, or why it could not run: its failure leaves the others standing."""
         wanted, count = self._naive_ids, len(self.subject.gate)
         if name not in self._stack:
             count = min(count, self.options.side_gate_prompts)
         try:
-            ids = write_ids(generates[name], self.subject, batch, count, f"gate, batch {batch}: {name}")
+            ids = write_ids(generates(name), self.subject, batch, count, f"gate, batch {batch}: {name}")
             return judge(ids, wanted, self.subject.answers)
         except Exception as error:  # whatever an arm, a compiler or another program raises is its failure, told as such
             return {"failed": one_line(error)}
 
-    def _time(self, batch: int, generates: "_Built") -> None:
+    def _time(self, batch: int, generates: Generates) -> None:
         """Time all arms that passed the gate together, if one of them lacks times."""
         fit = [name for name in self.arms if is_passed(self.results.get(GATE, batch, name))]
         if not set(fit) & set(self.results.lacking(TIME, batch, self.arms)):
             return
-        options, arms = self.options, {name: generates[name] for name in fit}
+        options, arms = self.options, {name: generates(name) for name in fit}
         found = time_arms(arms, self.subject, batch, options.rounds, options.warm_ups, options.round_seconds)
         self.results.put(TIME, batch, found)
-
-
-class _Built:
-    """Arms of one batch size, each built when first asked for."""
-
-    def __init__(self, subject: Subject, arms: dict[str, Arm], batch: int) -> None:
-        self._subject, self._arms, self._batch = subject, arms, batch
-        self._built: dict[str, Generate] = {}
-
-    def __getitem__(self, name: str) -> Generate:
-        if name not in self._built:
-            self._built[name] = self._arms[name].build(self._subject, self._batch)
-        return self._built[name]
 
 
 def is_passed(gate: Found | None) -> bool:

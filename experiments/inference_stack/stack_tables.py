@@ -1,16 +1,62 @@
-"""What the study tells: a table of the stack for every batch size, the ratios, and the ablations."""
+"""What the study tells: a table of the stack for every batch size, ratios, ablations, and the picture of the stack."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from experiments.bench.oracle.rounds import Spread
 from experiments.inference_stack.stack_registry import ABLATIONS, NAIVE, Arm, arms_of
-from experiments.inference_stack.stack_results import Found, Results
-from experiments.inference_stack.stack_roofline import least_seconds
 from experiments.inference_stack.stack_study import FIRST, GATE, TIME, is_passed
-from experiments.inference_stack.stack_timing import medians
+from experiments.inference_stack.stack_timing import least_seconds, medians
+from experiments.inference_stack.study_frame import Found, Results
 from experiments.inference_stack.subjects import Subject
 from oracles.quantisation import bytes_each
+from specdec.stats.report import row_of_axes
+
+# name, tokens a second; None: it failed at the gate
+Bars = Sequence[tuple[str, float | None]]
+_FIRST, _UP, _DOWN, _BESIDE = "0.35", "tab:green", "tab:red", "tab:blue"
+
+
+def draw(path: Path, panels: Mapping[str, Bars], chained: int) -> None:
+    """Write a PNG of tokens a second, on a logarithmic scale.
+
+    Args:
+        path: of the file.
+        panels: title -> an arm after the other.
+        chained: so many arms build on one another: a bar reaches from the speed before to its own, with their ratio;
+            each of the others reaches from the last of these.
+    """
+    height = 1.2 + 0.32 * max(map(len, panels.values()))
+    figure, row = row_of_axes(len(panels), (4.2 * len(panels), height))
+    for number, (axes, (title, bars)) in enumerate(zip(row, panels.items(), strict=True)):
+        _panel(axes, bars, chained)
+        axes.set_title(title)
+        axes.set_xscale("log")
+        axes.set_xlabel("tokens/s")
+        axes.set_yticks(range(len(bars)), [name for name, _ in bars] if number == 0 else [""] * len(bars))
+        axes.invert_yaxis()
+        axes.grid(axis="x", alpha=0.3, linewidth=0.5)
+    figure.savefig(path, dpi=120)
+
+
+def _panel(axes: Any, bars: Bars, chained: int) -> None:
+    speeds = [speed for _, speed in bars if speed is not None]
+    if not speeds:
+        return
+    before = None
+    for place, (_, speed) in enumerate(bars):
+        if speed is None:
+            axes.text(min(speeds), place, "failed", va="center", fontsize="small")
+            continue
+        start = min(speeds) / 2 if before is None else before
+        colour = _FIRST if before is None else _DOWN if speed < start else _UP if place < chained else _BESIDE
+        axes.barh(place, speed - start, left=start, color=colour, height=0.7)
+        label = f" {speed:,.0f}" if before is None else f" {speed:,.0f}  x{speed / before:.2f}"
+        axes.text(max(speed, start), place, label, va="center", fontsize="small")
+        before = speed if before is None or place < chained else before
+    axes.set_xlim(min(speeds) / 2, max(speeds) * 6)
+
 
 Row = dict[str, Any]
 # Tokens a second of the study that this one rebuilds, on an Apple M2 with JAX: batch size -> (naive, best).
@@ -83,9 +129,8 @@ def _gate_cells(gate: Found | None) -> Row:
     return {"same ids": same, "exact answers": exact}
 
 
-def ratio_rows(subject: Subject, results: Results, batches: Sequence[int], names: Collection[str]) -> list[Row]:
+def ratio_rows(subject: Subject, results: Results, batches: Sequence[int], names: Collection[str]) -> Iterator[Row]:
     """Return, for every batch size, the best of these arms over the naive one, and what caching could save at most."""
-    rows: list[Row] = []
     before, after = subject.prompt_length, subject.prompt_length + subject.num_new
     passes = sum(range(before, after)) / (after - 1)
     for batch in batches:
@@ -98,8 +143,7 @@ def ratio_rows(subject: Subject, results: Results, batches: Sequence[int], names
         plain = max((name for name in ran if name not in subject.sources), key=lambda name: ran[name].median)
         row: Row = {"batch": batch, "best arm": best, "over naive": ran[best], "best without drafts": plain}
         row |= {"its ratio": ran[plain], "fewer token passes": f"{passes:.2f}"}
-        rows.append(row | _original(subject, batch))
-    return rows
+        yield row | _original(subject, batch)
 
 
 def _original(subject: Subject, batch: int) -> Row:
@@ -133,19 +177,16 @@ def _ablation_cells(results: Results, batch: int, name: str, base: str) -> Row:
     }
 
 
-def loop_rows(results: Results, batches: Sequence[int], names: Collection[str]) -> list[Row]:
-    """Return rows, of the arms of these names, that compare who drives the loop: Python, the graph, or nobody."""
-    rows: list[Row] = []
+def loop_rows(results: Results, batches: Sequence[int], names: Collection[str]) -> Iterator[Row]:
+    """Yield rows, of the arms of these names, that compare who drives the loop: Python, the graph, or nobody."""
     for batch in batches:
         for name in ("compiled step", "compiled loop", "unrolled"):
             if name in names and _is_measured(results, batch, name):
-                rows.append({"batch": batch, "arm": name, **_ablation_cells(results, batch, name, "compiled step")})
-    return rows
+                yield {"batch": batch, "arm": name, **_ablation_cells(results, batch, name, "compiled step")}
 
 
-def payback_rows(subject: Subject, results: Results, batches: Sequence[int], names: Collection[str]) -> list[Row]:
-    """Return after how many requests the first call of each of these arms has paid for itself, against eager steps."""
-    rows: list[Row] = []
+def payback_rows(subject: Subject, results: Results, batches: Sequence[int], names: Collection[str]) -> Iterator[Row]:
+    """Yield after how many requests the first call of each of these arms has paid for itself, against eager steps."""
     for batch in batches:
         base = times_of(results, batch, BEFORE)
         for name in arms_of(subject, ("stack",)):
@@ -163,8 +204,7 @@ def payback_rows(subject: Subject, results: Results, batches: Sequence[int], nam
             saved = medians(base)["seconds"] - medians(times)["seconds"]
             after = "never" if saved <= 0 else f"{max(extra, 0) / saved * batch:,.0f}"
             row = {"batch": batch, "arm": name, "first call costs s": f"{extra:.2f}"}
-            rows.append(row | {"saves ms a batch": f"{saved * 1e3:.1f}", "pays after requests": after})
-    return rows
+            yield row | {"saves ms a batch": f"{saved * 1e3:.1f}", "pays after requests": after}
 
 
 def idea_rows(subject: Subject, names: Collection[str]) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Steady state: every arm once a round, so that a slow minute of the machine meets all of them."""
+"""The gate, the clock, the roofline: an arm that writes other ids than the first one has failed, however fast it is."""
 
 import statistics
 import time
@@ -9,11 +9,44 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from experiments.bench.oracle.rounds import TimedArm, measure
+from experiments.findings.model_shapes import model_shape
 from experiments.inference_stack.stack_arms import Generate
-from experiments.inference_stack.stack_results import Found
+from experiments.inference_stack.study_frame import Found, Results
 from experiments.inference_stack.subjects import Subject
+from experiments.limits.limit_timing import measure_bandwidth, measure_flops
+from specdec.theory.limits import Roofline, pass_cost
+
+
+def write_ids(generate: Generate, subject: Subject, batch: int, num_prompts: int, title: str) -> Tensor:
+    """Return ``[num_prompts, num_new]`` ids that an arm writes after the first prompts of the gate.
+
+    The batches are whole: the first prompts fill the last one up.
+
+    Raises:
+        ValueError: the arm returns ids of another shape.
+    """
+    found = []
+    for first in tqdm(range(0, num_prompts, batch), desc=title, leave=False):
+        at = torch.arange(first, first + batch) % num_prompts
+        ids = generation(generate, subject.gate[at], subject.device)[0]
+        if ids.shape != (batch, subject.num_new):
+            raise ValueError(f"the arm returned ids of shape {tuple(ids.shape)}, not {(batch, subject.num_new)}")
+        found.append(ids)
+    return torch.cat(found)[:num_prompts]
+
+
+def judge(ids: Tensor, wanted: Tensor, answers: Tensor | None) -> Found:
+    """Return how many rows of ids ``[G, N]`` are the first that are wanted, and how many answers are right.
+
+    Returns:
+        "prompts", "same", and "exact" (None if nobody knows the answers).
+    """
+    count = len(ids)
+    exact = None if answers is None else int((ids == answers[:count]).all(1).sum())
+    return {"prompts": count, "same": int((ids == wanted[:count]).all(1).sum()), "exact": exact}
 
 
 def synchronise(device: torch.device) -> None:
@@ -111,3 +144,37 @@ def time_arms(
 def medians(found: Found) -> dict[str, Any]:
     """Return the medians of what ``time_arms`` found of an arm, in seconds a generation."""
     return {name: statistics.median(found[name]) for name in ("first_token_seconds", "seconds")}
+
+
+ROOFLINE = "roofline"
+WEIGHT_BYTES = (2, 4)
+
+
+def measure_rooflines(subject: Subject, results: Results) -> None:
+    """Measure what a CPU reads, for weights of 2 and of 4 bytes, and computes in float32, if nobody has yet."""
+    if subject.device.type != "cpu" or results.get(ROOFLINE, 1, str(WEIGHT_BYTES[0])) is not None:
+        return
+    flops, found = measure_flops(torch.float32), {}
+    for size in WEIGHT_BYTES:
+        shape = model_shape(subject.forms.plain.config, size)
+        found[str(size)] = {"bytes_per_second": measure_bandwidth(shape.weight_bytes), "flops_per_second": flops}
+    results.put(ROOFLINE, 1, found)
+
+
+def least_seconds(subject: Subject, results: Results, batch: int, weight_bytes: float) -> float | None:
+    """Return the least time of a generation: one pass over the prompts, and one a token after the first.
+
+    Args:
+        subject: what is decoded.
+        results: hold the rooflines (of a CPU), else None is returned.
+        batch: rows.
+        weight_bytes: of a stored weight.
+    """
+    found = results.get(ROOFLINE, 1, str(weight_bytes))
+    if found is None:
+        return None
+    shape, prompt = model_shape(subject.forms.plain.config, weight_bytes), subject.prompt_length
+    costs = [pass_cost(shape, batch, prompt, 0, num_logits=1)]
+    costs += [pass_cost(shape, batch, 1, prompt + done) for done in range(subject.num_new - 1)]
+    roofline = Roofline(found["bytes_per_second"], found["flops_per_second"])
+    return sum(roofline.seconds(cost) for cost in costs)

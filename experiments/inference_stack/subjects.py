@@ -1,7 +1,9 @@
-"""What the study decodes: a model, and prompts of one length."""
+"""What the study decodes: a model in the forms that the arms need, and prompts of one length."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,15 +11,96 @@ from torch import Tensor
 
 import oracles
 from drafts import PromptLookup, SmallTransformer
-from experiments.bench.oracle.benchmark_models import SHAPES, Models
+from experiments.bench.oracle.benchmark_models import SHAPES, Models, native_of, peer_of, with_weights
 from experiments.harness.arguments import PROMPTS
-from experiments.inference_stack.forms import EmbeddedForms, Forms, RandomForms
-from oracles.checkpoints.loading import LoadedOracle
+from oracles.checkpoints.loading import LoadedOracle, checkpoint_folder
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT, OPERANDS, OPERATORS, Problem, split
 from oracles.factory.arithmetic.tokens import encode
+from oracles.huggingface.huggingface_loading import auto_models
 from oracles.native import NativeTransformer, NativeUnavailable
+from oracles.transformer.eager import Transformer
 from specdec.contracts import DraftSource
 from specdec.prompts import load_prompts
+
+
+def traceable(model: Transformer) -> Transformer:
+    """Return a model for inference after computing what a compiler cannot trace: the angles of its positions."""
+    model.model.rotary.rows(torch.zeros(1, dtype=torch.int64, device=model.device), model.max_context, model.dtype)
+    return model.eval().requires_grad_(False)
+
+
+@dataclass
+class Forms:
+    """The forms of a model, each made when first asked for.
+
+    Attributes:
+        make_trainable: as it trains, in the dtype of that name.
+        make_eager: the eager oracle in float32: on a CPU its layers are laid out for few rows.
+        make_native: the native oracle, weights in bfloat16; on a CPU only.
+        make_peer: ``transformers``' model, in float32.
+    """
+
+    make_trainable: Callable[[str], Transformer]
+    make_eager: Callable[[], Transformer]
+    make_native: Callable[[], NativeTransformer]
+    make_peer: Callable[[], Any]
+
+    @cached_property
+    def plain(self) -> Transformer:
+        """Float32, as it trains: torch's own linear layers."""
+        return traceable(self.make_trainable("float32"))
+
+    @cached_property
+    def half(self) -> Transformer:
+        """The same in bfloat16."""
+        return traceable(self.make_trainable("bfloat16"))
+
+    @cached_property
+    def eager(self) -> Transformer:
+        """The eager oracle."""
+        return self.make_eager()
+
+    @cached_property
+    def native(self) -> NativeTransformer:
+        """The native oracle."""
+        return self.make_native()
+
+    @cached_property
+    def peer(self) -> Any:
+        """``transformers``' model."""
+        return self.make_peer()
+
+
+def embedded_forms(name: str, device: torch.device) -> Forms:
+    """Return the forms of an embedded checkpoint."""
+
+    def peer() -> Any:
+        model: Any = auto_models().from_pretrained(checkpoint_folder(name), dtype=torch.float32)
+        model.generation_config = type(model.generation_config)()  # without settings of its own
+        return model.to(device).eval()
+
+    return Forms(
+        lambda dtype: oracles.load_trainable(name, dtype, device),
+        lambda: oracles.load(name, "float32", device, backend="eager"),
+        lambda: oracles.load(name, backend="native"),
+        peer,
+    )
+
+
+def random_forms(models: Models, device: torch.device) -> Forms:
+    """Return the forms of a shape with random weights, which bfloat16 holds exactly."""
+    parts = models.config, models.state
+
+    def trainable(dtype: str) -> Transformer:
+        return with_weights(*parts, dtype).to(device)
+
+    return Forms(
+        trainable,
+        lambda: traceable(trainable("float32")).pack(),
+        lambda: native_of(*parts, "bfloat16"),
+        lambda: peer_of(*parts, "float32").to(device),
+    )
+
 
 SEED = 10
 PROMPT = 64  # ids of a prompt of code, or of random ones
@@ -81,7 +164,7 @@ def arithmetic(device: torch.device, num_prompts: int, num_gate: int | None) -> 
 
     return Subject(
         "arithmetic",
-        EmbeddedForms("arithmetic", device),
+        embedded_forms("arithmetic", device),
         device,
         ANSWER_LENGTH,
         gate=encode([problem.prompt for problem in held_out]),
@@ -97,7 +180,7 @@ def arithmetic(device: torch.device, num_prompts: int, num_gate: int | None) -> 
 
 def code(device: torch.device, num_prompts: int, num_gate: int | None) -> Subject:
     """Return Python text: the last 64 ids of the shipped prompts, over and over if more are timed."""
-    forms = EmbeddedForms("code", device)
+    forms = embedded_forms("code", device)
     tokenizer = forms.plain.tokenizer
     assert tokenizer is not None
     ids = [tokenizer.encode(prompt.text).ids[-PROMPT:] for prompt in load_prompts(str(PROMPTS), None, None)]
@@ -118,7 +201,7 @@ def shape(name: str, device: torch.device, num_prompts: int, num_gate: int | Non
     gate, pool = (torch.randint(models.config.vocab_size, size, generator=seed) for size in sizes)
     return Subject(
         name,
-        RandomForms(models, device),
+        random_forms(models, device),
         device,
         num_new,
         gate,

@@ -8,7 +8,7 @@ own are served by random weights of its sizes.
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 
@@ -18,12 +18,10 @@ from experiments.bench.sections import machine
 from experiments.findings.model_shapes import shape_of
 from experiments.harness.arguments import refusing
 from experiments.harness.thread_check import warn_of_contention
-from experiments.limits import counted, long, measured
-from experiments.limits.limit_options import Options, parse
-from experiments.limits.limit_pictures import draw_contexts, draw_roofline
-from experiments.limits.limit_timing import Passes, Prefill, measure_passes, measure_prefill
-from experiments.limits.machine import measure_flops
-from experiments.limits.subject import Subject
+from experiments.limits import limit_tables as limits
+from experiments.limits.limit_options import Options, Subject, parse
+from experiments.limits.limit_tables import draw_contexts, draw_roofline
+from experiments.limits.limit_timing import Passes, Prefill, measure_flops, measure_passes, measure_prefill
 from oracles.checkpoints.loading import LoadedOracle
 from specdec.stats import Table
 from specdec.stats.report import Shown, provenance, show
@@ -79,27 +77,28 @@ def measure_all(subject: Subject, options: Options) -> Found:
     return Found(flops, groups, windowed, prefills)
 
 
-def tables_of(shape: ModelShape, found: Found, options: Options) -> dict[str, tuple[str, Sequence[counted.Row]]]:
-    """Return title -> note and rows."""
+def tables_of(shape: ModelShape, found: Found, options: Options) -> list[Table]:
+    """Return all tables."""
     groups, alphas, cost = found.groups, options.alphas, options.draft_cost
-    prefill = long.prefill_rows(found.prefills, options.prefill, found.single[0].roofline)
-    return {
-        "Bytes of the cache": (counted.CACHE_NOTE, counted.cache_rows(shape, options.contexts, options.window)),
+    prefill = limits.prefill_rows(found.prefills, options.prefill, found.single[0].roofline)
+    tables: dict[str, tuple[str, Iterable[limits.Row]]] = {
+        "Bytes of the cache": (limits.CACHE_NOTE, limits.cache_rows(shape, options.contexts, options.window)),
         "Attention with a cache and without": (
-            counted.ATTENTION_NOTE, counted.attention_rows(shape, options.contexts)
+            limits.ATTENTION_NOTE, limits.attention_rows(shape, options.contexts)
         ),
-        "The machine": (measured.MACHINE_NOTE, measured.machine_rows(found.flops, options.rounds)),
-        "Passes and the roofline": (measured.PASSES_NOTE, measured.pass_rows(groups)),
-        "Break-even width": (measured.WIDTH_NOTE, measured.width_rows(shape, groups)),
-        "Passes by context": (measured.CONTEXT_NOTE, measured.context_rows(groups)),
+        "The machine": (limits.MACHINE_NOTE, limits.machine_rows(found.flops, options.rounds)),
+        "Passes and the roofline": (limits.PASSES_NOTE, limits.pass_rows(groups)),
+        "Break-even width": (limits.WIDTH_NOTE, limits.width_rows(shape, groups)),
+        "Passes by context": (limits.CONTEXT_NOTE, limits.context_rows(groups)),
         f"Gain of speculation by context, draft cost {cost}": (
-            measured.GAINS_NOTE, measured.gain_rows(groups, alphas, cost)
+            limits.GAINS_NOTE, limits.gain_rows(groups, alphas, cost)
         ),
         f"A sliding window of {options.window}": (
-            long.WINDOW_NOTE, long.window_rows(found.single, found.windowed, wide(options))
+            limits.WINDOW_NOTE, limits.window_rows(found.single, found.windowed, wide(options))
         ),
-        f"A prompt of {options.prefill} tokens in chunks": (long.PREFILL_NOTE, prefill),
+        f"A prompt of {options.prefill} tokens in chunks": (limits.PREFILL_NOTE, prefill),
     }  # fmt: skip
+    return [Table(title, [*rows], note) for title, (note, rows) in tables.items()]
 
 
 def write(options: Options, subject: Subject, found: Found) -> list[Shown]:
@@ -115,13 +114,12 @@ def write(options: Options, subject: Subject, found: Found) -> list[Shown]:
         "provenance": provenance(asdict(options), "cpu", oracle.backend),
         "subject": subject.name,
         "shape": asdict(shape_of(oracle)),
-        "tables": {title: rows for title, (_, rows) in tables.items()},
+        "tables": {one.title: one.rows for one in tables},
     }
     (folder / "limits.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     model = f"{subject.name}: {oracle.backend}, weights in {oracle.weight_type}"
     head = f"{model}; {machine()}; threads {torch.get_num_threads()}."
-    shown = [Table(title, rows, note) for title, (note, rows) in tables.items()]
-    return [head, *shown, f"Pictures and JSON: {folder}"]
+    return [head, *tables, f"Pictures and JSON: {folder}"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,43 +1,21 @@
-"""The command line of the limits."""
+"""The command line of the limits, and the model that it asks for with its variants of random weights."""
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from exactspec.parser import Parser
 from experiments.bench.oracle.benchmark_models import SHAPES
 from experiments.harness.arguments import positive
+from experiments.harness.models import PLACEMENT, load_own
+from experiments.harness.options import option, parse_options
+from oracles.checkpoints.loading import LoadedOracle
 from oracles.checkpoints.placement import WeightType
+from oracles.native import NativeTransformer, NativeUnavailable
 from oracles.quantisation import INT8_DYNAMIC
-
-
-@dataclass(frozen=True)
-class Options:
-    """What was asked for: see the command line."""
-
-    oracle: str
-    shape: str | None
-    storage: str
-    backend: str | None
-    batch_sizes: tuple[int, ...]
-    widths: tuple[int, ...]
-    contexts: tuple[int, ...]
-    window: int
-    prefill: int
-    chunks: tuple[int, ...]
-    alphas: tuple[float, ...]
-    draft_cost: float
-    rounds: int
-    repeats: int
-    threads: int | None
-    out: Path
-
-    @property
-    def positions(self) -> int:
-        """Return the positions that a model must serve for all of this."""
-        return max(max(self.contexts) + max(self.widths), self.prefill)
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.eager import Transformer
 
 
 def share(text: str) -> float:
@@ -56,40 +34,106 @@ def cost(text: str) -> float:
     return value
 
 
+_STORAGES = tuple(name for name in get_args(WeightType) if name != INT8_DYNAMIC.name)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for."""
+
+    oracle: str = option("code", "embedded checkpoint or checkpoint directory", exclusive=True)
+    shape: str | None = option(
+        None, "random weights of this shape, in place of an oracle", exclusive=True, choices=SHAPES
+    )
+    storage: str = option("bfloat16", "of the weights of --shape, if native", choices=_STORAGES)
+    backend: str | None = option(None, "of the passes (native if it can run, else eager)", choices=("native", "eager"))
+    batch_sizes: tuple[int, ...] = option((1, 8), "rows of a pass")
+    widths: tuple[int, ...] = option((1, 2, 4, 8, 16, 32), "nodes a row")
+    contexts: tuple[int, ...] = option((128, 1024, 4096, 8192), "")
+    window: int = option(1024, "positions of the sliding window")
+    prefill: int = option(8192, "tokens of the prompt that is cut into chunks")
+    chunks: tuple[int, ...] = option((64, 128, 512, 2048), "their sizes")
+    alphas: tuple[float, ...] = option((0.5, 0.6, 0.7, 0.8, 0.9), "acceptance rates (0.5 .. 0.9)", type=share)
+    draft_cost: float = option(0.1, "of a draft token, over a pass of one node", type=cost)
+    rounds: int = option(3, "in which every pass runs; medians count")
+    repeats: int = option(10, "passes a round at most")
+    threads: int | None = option(None, "torch threads (torch's own choice)", type=positive)
+    out: Path = option("runs/limits", "folder of pictures and JSON", type=Path)
+
+    @property
+    def positions(self) -> int:
+        """Return the positions that a model must serve for all of this."""
+        return max(max(self.contexts) + max(self.widths), self.prefill)
+
+
 def parse(argv: Sequence[str] | None, description: str | None) -> Options:
     """Return what is asked for; numbers ascend, each once, and the width 1 is among the widths.
 
     Raises:
         SystemExit: an argument cannot be, with the reason.
     """
-    parser = Parser(description)
-    add, subject = parser.add_argument, parser.add_mutually_exclusive_group()
-    subject.add_argument("--oracle", default="code", help="embedded checkpoint or checkpoint directory (%(default)s)")
-    subject.add_argument("--shape", choices=SHAPES, help="random weights of this shape, in place of an oracle")
-    add(
-        "--storage",
-        choices=[name for name in get_args(WeightType) if name != INT8_DYNAMIC.name],
-        default="bfloat16",
-        help="of the weights of --shape, if native (%(default)s)",
-    )
-    add("--backend", choices=("native", "eager"), help="of the passes (native if it can run, else eager)")
-    add("--batch-sizes", type=positive, nargs="+", default=[1, 8], help="rows of a pass (1 8)")
-    add("--widths", type=positive, nargs="+", default=[1, 2, 4, 8, 16, 32], help="nodes a row (1 2 4 8 16 32)")
-    add("--contexts", type=positive, nargs="+", default=[128, 1024, 4096, 8192], help="(128 1024 4096 8192)")
-    add("--window", type=positive, default=1024, help="positions of the sliding window (%(default)s)")
-    add("--prefill", type=positive, default=8192, help="tokens of the prompt that is cut into chunks (%(default)s)")
-    add("--chunks", type=positive, nargs="+", default=[64, 128, 512, 2048], help="their sizes (64 128 512 2048)")
-    add("--alphas", type=share, nargs="+", default=[0.5, 0.6, 0.7, 0.8, 0.9], help="acceptance rates (0.5 .. 0.9)")
-    add("--draft-cost", type=cost, default=0.1, help="of a draft token, over a pass of one node (%(default)s)")
-    add("--rounds", type=positive, default=3, help="in which every pass runs; medians count (%(default)s)")
-    add("--repeats", type=positive, default=10, help="passes a round at most (%(default)s)")
-    add("--threads", type=positive, help="torch threads (torch's own choice)")
-    add("--out", type=Path, default=Path("runs/limits"), help="folder of pictures and JSON (%(default)s)")
-    values = vars(parser.parse_args(argv))
-    values["widths"].append(1)
-    return Options(**{f.name: _freeze(values[f.name]) for f in fields(Options)})
+
+    def ascending(values: dict[str, Any]) -> dict[str, Any]:
+        several = {name: value for name, value in values.items() if isinstance(value, list | tuple)}
+        several["widths"] = (1, *values["widths"])
+        return values | {name: sorted(set(value)) for name, value in several.items()}
+
+    return parse_options(Options, description, argv, ascending)
 
 
-def _freeze(value: Any) -> Any:
-    """Return a list as a tuple in ascending order without repetitions."""
-    return tuple(sorted(set(value))) if isinstance(value, list) else value
+def random_oracle(config: TransformerConfig, weight_type: str, backend: str) -> LoadedOracle:
+    """Return an oracle of random weights in a type of ``oracles.load``; eager ones compute, and store, in float32."""
+    model = Transformer(config)
+    return NativeTransformer(model.store(weight_type)) if backend == "native" else model.eval().pack()
+
+
+class Subject:
+    """A model whose context is long enough for all that is measured.
+
+    What a pass costs depends on sizes, not on weights: beyond the oracle's own context, and with another window, the
+    weights are random.
+
+    Args:
+        options: name the model and the positions that it must serve.
+
+    Attributes:
+        name: of the oracle or shape, and where its weights come from.
+        oracle: the model.
+
+    Raises:
+        ValueError: the oracle is unknown, or the backend cannot run here.
+    """
+
+    def __init__(self, options: Options) -> None:
+        if options.shape is None:
+            placement = dict.fromkeys(PLACEMENT) | {"device": "cpu", "backend": options.backend}
+            oracle = load_own(options.oracle, placement)
+            self.name, self._config = options.oracle, oracle.config
+            self._stored, self._backend = oracle.weight_type, oracle.backend
+            if oracle.max_context >= options.positions:
+                self.oracle: LoadedOracle = oracle
+                return
+        else:
+            self.name, self._config = options.shape, SHAPES[options.shape]
+            self._stored, self._backend = options.storage, _backend(options.backend)
+        if self._config.max_context < options.positions:
+            self._config = replace(self._config, max_context=options.positions)
+        self.name += ", random weights"
+        self.oracle = random_oracle(self._config, self._stored, self._backend)
+
+    def with_window(self, window: int) -> LoadedOracle:
+        """Return a model of the same sizes, random weights and this window."""
+        return random_oracle(replace(self._config, sliding_window=window), self._stored, self._backend)
+
+
+def _backend(asked: str | None) -> str:
+    """Return the backend of passes: the one asked for, else native where it can run."""
+    if asked == "eager":
+        return asked
+    try:
+        NativeTransformer.check()
+    except NativeUnavailable as error:
+        if asked is not None:
+            raise ValueError(f"backend 'native' cannot run: {error}; choose 'eager'") from error
+        return "eager"
+    return "native"

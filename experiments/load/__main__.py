@@ -6,30 +6,23 @@ ends of text, so that all are as long. The prediction takes the time of a wider 
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
-from experiments.harness.arguments import add_strategy, common_parser, positive, refusing
-from experiments.harness.arms import PLAIN, those_that_fit
-from experiments.harness.conversations import as_conversations, prompt_facts
-from experiments.harness.journal import Journal, hold_journal
-from experiments.harness.models import load_oracle, needing_a_model
+from experiments.harness.arguments import add_strategies, add_switch, common_parser, positive, refusing
+from experiments.harness.arms import PLAIN
+from experiments.harness.models import needing_a_model
 from experiments.harness.rule_choice import add_sampling
-from experiments.harness.running import Plan, folder_of, measure_all, prepare
-from experiments.load.latencies import LIMITS
+from experiments.harness.running import Plan, measure_all
+from experiments.harness.studies import Study
 from experiments.load.load_arms import ArmSpec, repeats_plain
 from experiments.load.load_predictions import curves_of, predictions
-from experiments.load.load_tables import Load, conclusions, draw, limit_text, tables
+from experiments.load.load_tables import Load, conclusions, draw, limit_text, problems_of_work, tables, told_of_work
 from experiments.load.measuring_loads import CAPACITY, Cell, Loads, arrivals_of, cells_of, rates_of
-from experiments.load.same_work import problems_of_work, told_of_work
-from experiments.strategies import STRATEGIES
-from experiments.strategies.strategy import yes_or_no
-from specdec.stats.report import Shown, provenance, show
-from specdec.system import write_whole
+from experiments.load.serving import LIMITS
+from specdec.stats.report import Shown, show
 
 
 def above_0(text: str) -> float:
@@ -77,12 +70,9 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
         help="what a good request keeps, in ms: ttft:, tpot:, e2el: (ttft:500 tpot:50)")  # fmt: skip
     add("--batch-size", type=positive, default=8, help="rows (%(default)s)")
     add_sampling(parser)
-    add("--ignore-eos", type=yes_or_no, nargs="?", const=True, default=False, metavar="YES_OR_NO",
-        help="go on after an end of text; draws of an arm's own do (no)")  # fmt: skip
-    add("--wide", type=yes_or_no, nargs="?", const=True, default=False, metavar="YES_OR_NO",
-        help="print all columns of the tables (no: the five that matter most)")  # fmt: skip
-    for strategy in STRATEGIES.values():
-        add_strategy(parser, strategy, prefixed=True)
+    add_switch(parser, "--ignore-eos", "go on after an end of text; draws of an arm's own do")
+    add_switch(parser, "--wide", "print all columns of the tables", "no: the five that matter most")
+    add_strategies(parser)
     return needing_a_model(vars(parser.parse_args(argv)), "load")
 
 
@@ -102,21 +92,13 @@ def report(loads: Sequence[Load], arguments: Mapping[str, Any], capacity: Mappin
     return [head, told, *tables(loads, limits, foretold)]
 
 
-def _measure(measuring: Loads, journal: Journal, arguments: Mapping[str, Any]) -> list[Cell]:
-    """Measure what the journal lacks, and return all cells, that of the capacity first; it alone if that failed."""
-    first = Cell(0, 0.0, CAPACITY)
-    measure_all([first], journal, measuring.measure, CAPACITY)
-    if journal.entries[0]["error"]:
+def _cells(study: Study, measuring: Loads) -> list[Cell]:
+    """Measure the capacity, and return all cells, that of the capacity first; it alone if that failed."""
+    first = Cell(0, CAPACITY, 0.0, CAPACITY)
+    measure_all([first], study.journal, measuring.measure, CAPACITY)
+    if study.journal.entries[0]["error"]:
         return [first]
-    cells = cells_of(rates_of(arguments, journal.entries[0]["capacity"]), [*measuring.arms])
-    measure_all(cells, journal, measuring.measure, "load")
-    return [first, *cells]
-
-
-def _write(folder: Path, loads: Sequence[Load], arguments: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    kept = [{"rate": one.rate, "arm": one.arm, "window": vars(one.window), **one.served.as_dict()} for one in loads]
-    write_whole(folder / "load.json", json.dumps({"provenance": facts, "loads": kept}) + "\n")
-    draw(folder / "load.png", loads, dict(arguments["goodput"]))
+    return [first, *cells_of(rates_of(measuring.arguments, study.journal.entries[0]["capacity"]), [*measuring.arms])]
 
 
 def check(arguments: Mapping[str, Any]) -> None:
@@ -139,28 +121,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         with refusing("load"):
             check(arguments)
-            prompts = prepare(arguments)
-            folder = folder_of(plan, prompts)
-            journal = stack.enter_context(hold_journal(folder, arguments["fresh"]))
-            oracle = load_oracle(arguments)
-            usable = those_that_fit(oracle, as_conversations(prompts, oracle, arguments), arguments["max_new_tokens"])
-            measuring = Loads(arguments, oracle, usable)
-        cells = _measure(measuring, journal, arguments)
-        entries = {cell.index: journal.entries[cell.index] for cell in cells}
-        if any(entry["error"] for entry in entries.values()):
-            return journal.finish(entries)
-        loads = [measuring.load(cell, entries[cell.index]) for cell in cells[1:]]
+            study = Study.open(plan, stack)
+            measuring = Loads(arguments, study.oracle, study.prompts)
+        capacity, *cells = _cells(study, measuring)
+        done = study.measure(cells, measuring.measure)
+        if len(done) < len(cells) or not cells:
+            return study.journal.finish(cell.index for cell in (capacity, *cells))
+        loads = [measuring.load(*pair) for pair in zip(cells, done, strict=True)]
         loads.sort(key=lambda load: (load.rate, [*measuring.arms].index(load.arm)))
-        facts = provenance(arguments, oracle.device, oracle.backend) | {"chat": prompt_facts(oracle, usable)}
-        _write(folder, loads, arguments, facts)
-        print(f"{facts['processor']}, {facts['backend']} passes, threads {facts['threads']}.\n")
+        served = [
+            {"rate": one.rate, "arm": one.arm, "window": vars(one.window), **one.served.as_dict()} for one in loads
+        ]
+        study.write("load.json", {"loads": served}, indent=None)
+        draw(study.folder / "load.png", loads, dict(arguments["goodput"]))
+        print(f"{study.machine}.\n")
         with refusing("load"):
-            show(report(loads, arguments, entries[0]), arguments["wide"])
-        print(f"\nWritten: {folder}")
-        if problems := problems_of_work(loads, repeats_plain(arguments)):
-            print("\n".join(["FAILED:", *problems]), file=sys.stderr)
-            return 1
-        return journal.finish(entries)
+            show(report(loads, arguments, study.journal.entries[0]), arguments["wide"])
+        return study.finish([capacity, *cells], problems_of_work(loads, repeats_plain(arguments)))
 
 
 if __name__ == "__main__":

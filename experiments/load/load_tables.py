@@ -1,4 +1,4 @@
-"""The tables of loads: latency, throughput, and what the cost of width predicts; and what they say in a line each."""
+"""The tables of loads, what they say in a line each, and whether the arms of a load did the same work."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,23 +8,8 @@ from typing import Any
 import numpy as np
 
 from experiments.harness.arms import PLAIN
-from experiments.load.latencies import (
-    PERCENTILES,
-    Window,
-    counted,
-    e2el,
-    goodput,
-    is_saturated,
-    itls,
-    percentiles,
-    queue_growth,
-    rows_in_use,
-    throughput,
-    tpot,
-    ttft,
-)
+from experiments.load import serving
 from experiments.load.load_predictions import Prediction
-from experiments.load.serving import Served
 from specdec.stats import Table
 from specdec.stats.report import Panel, panels
 
@@ -70,65 +55,67 @@ class Load:
 
     rate: float
     arm: str
-    served: Served
-    window: Window
+    served: serving.Served
+    window: serving.Window
 
     @property
     def is_saturated(self) -> bool | None:
         """Whether its queue grows; None: too few requests tell."""
-        return is_saturated(self.served, self.window)
+        return serving.is_saturated(self.served, self.window)
 
     def goodput(self, limits: Mapping[str, float]) -> float:
         """Return the requests a second that keep the limits, which are in seconds."""
-        return goodput(self.served, self.window, limits)
+        return serving.goodput(self.served, self.window, limits)
 
     @property
     def mean_tpot(self) -> float | None:
         """The mean time per output token; None: no request has a second one."""
-        found = [one for one in map(tpot, counted(self.served, self.window)) if one is not None]
+        found = [one for one in map(serving.tpot, serving.counted(self.served, self.window)) if one is not None]
         return float(np.mean(found)) if found else None
 
     def percentiles(self, name: str) -> list[float | None]:
         """Return P50, P95 and P99 of TTFT, TPOT, ITL or E2EL, in milliseconds."""
-        own = counted(self.served, self.window)
+        own = serving.counted(self.served, self.window)
         found = {
-            "TTFT": lambda: [ttft(request) for request in own],
-            "TPOT": lambda: [one for one in map(tpot, own) if one is not None],
-            "ITL": lambda: [gap for request in own for gap in itls(request)],
-            "E2EL": lambda: [e2el(request) for request in own],
+            "TTFT": lambda: [serving.ttft(request) for request in own],
+            "TPOT": lambda: [one for one in map(serving.tpot, own) if one is not None],
+            "ITL": lambda: [gap for request in own for gap in serving.itls(request)],
+            "E2EL": lambda: [serving.e2el(request) for request in own],
         }[name]()
-        return percentiles([1e3 * one for one in found])
+        return serving.percentiles([1e3 * one for one in found])
 
 
 def latency_row(load: Load) -> dict[str, Any]:
     """Return the percentiles of a load."""
     cells = {
-        f"{name} P{q}": value for name in LATENCY for q, value in zip(PERCENTILES, load.percentiles(name), strict=True)
+        f"{name} P{q}": value
+        for name in LATENCY
+        for q, value in zip(serving.PERCENTILES, load.percentiles(name), strict=True)
     }
     return {"rate": load.rate, "arm": load.arm, **cells}
 
 
 def throughput_row(load: Load, limits: Mapping[str, float]) -> dict[str, Any]:
     """Return what a load served, and how good."""
-    arrived = len(counted(load.served, load.window))
+    arrived = len(serving.counted(load.served, load.window))
     rate = arrived / load.window.seconds
     good = load.goodput(limits)
     return {
         "rate": load.rate,
         "arm": load.arm,
         "requests": arrived,
-        "tokens/s": throughput(load.served, load.window),
+        "tokens/s": serving.throughput(load.served, load.window),
         "goodput": good,
         "good": f"{good / rate:.0%}",
-        "rows": rows_in_use(load.served, load.window),
-        "queue": f"{round(100 * queue_growth(load.served, load.window) / rate):+d}%",
+        "rows": serving.rows_in_use(load.served, load.window),
+        "queue": f"{round(100 * serving.queue_growth(load.served, load.window) / rate):+d}%",
         "saturated": {True: "yes", False: "no", None: None}[load.is_saturated],
     }
 
 
 def prediction_row(load: Load, plain: Load, foretold: Mapping[str, Prediction]) -> dict[str, Any]:
     """Return a load's time per token beside the prediction."""
-    own, rows = foretold[load.arm], max(1.0, rows_in_use(load.served, load.window))
+    own, rows = foretold[load.arm], max(1.0, serving.rows_in_use(load.served, load.window))
     measured, base = load.mean_tpot, plain.mean_tpot
     predicted, base_predicted = own.tpot(load.rate), foretold[PLAIN].tpot(load.rate)
     return {
@@ -152,7 +139,7 @@ def capacity_rows(loads: Sequence[Load], foretold: Mapping[str, Prediction]) -> 
             "arm": arm,
             "predicted capacity": foretold[arm].capacity,
             "holds to": _holds_to(own),
-            "tokens/s": max(throughput(load.served, load.window) for load in own),
+            "tokens/s": max(serving.throughput(load.served, load.window) for load in own),
         })  # fmt: skip
     return found
 
@@ -217,7 +204,7 @@ def tables(loads: Sequence[Load], limits: Mapping[str, float], foretold: Mapping
     plain = {load.rate: load for load in loads if load.arm == PLAIN}
     served = [throughput_row(load, limits) for load in loads]
     compared = [prediction_row(load, plain[load.rate], foretold) for load in loads]
-    legend = {", ".join(f"{name} P{q}" for q in PERCENTILES): told for name, told in LATENCY.items()}
+    legend = {", ".join(f"{name} P{q}" for q in serving.PERCENTILES): told for name, told in LATENCY.items()}
     latency = Table("Latency by request rate", [latency_row(load) for load in loads], legend=legend)
     return [
         replace(latency, brief=("rate", "arm", "TTFT P99", "TPOT P50", "E2EL P99")),
@@ -249,3 +236,41 @@ def draw(path: Path, loads: Sequence[Load], limits: Mapping[str, float]) -> None
     }
     panels(path, [Panel("request rate, requests/s", up, one, one, log_across=False, log_up=log)
                   for up, (one, log) in series.items()])  # fmt: skip
+
+
+def differing(loads: Sequence[Load], only_lengths: bool) -> dict[str, int]:
+    """Return arm -> how many of its outputs are not plain decoding's of the same rate, or not as long."""
+    plain = {load.rate: [request.tokens for request in load.served.requests] for load in loads if load.arm == PLAIN}
+    found: dict[str, int] = {}
+    for load in loads:
+        pairs = zip((request.tokens for request in load.served.requests), plain[load.rate], strict=True)
+        unlike = sum(len(a) != len(b) if only_lengths else a != b for a, b in pairs)
+        found[load.arm] = found.get(load.arm, 0) + unlike
+    return found
+
+
+def told_of_work(loads: Sequence[Load], repeats_plain: bool) -> str:
+    """Return what is said of the outputs.
+
+    Args:
+        loads: of all arms and rates.
+        repeats_plain: whether outputs are to be plain decoding's: greedily, and coupled.
+    """
+    unlike = differing(loads, only_lengths=not repeats_plain)
+    total = sum(len(load.served.requests) for load in loads if load.arm != PLAIN)
+    what = "are plain decoding's, token for token" if repeats_plain else "are as long as plain decoding's"
+    said = f"{total - sum(unlike.values()):,} of {total:,} outputs, of {len(unlike) - 1} arms, {what}"
+    others = [f"{arm} {count}" for arm, count in unlike.items() if count]
+    return f"{said} (the others: {', '.join(others)})." if others else f"{said}."
+
+
+def problems_of_work(loads: Sequence[Load], repeats_plain: bool) -> list[str]:
+    """Return a line for each arm that did other work than plain decoding, and was to do the same.
+
+    Arms that are exact up to numerics may write other ids; those that are lossy may write others, and as many.
+    """
+    claims = {load.arm: load.served.claim for load in loads}
+    what = "plain decoding's" if repeats_plain else "as long as plain decoding's"
+    unlike = differing(loads, only_lengths=not repeats_plain)
+    counts = {arm: count for arm, count in unlike.items() if count and (claims[arm] == "exact" or not repeats_plain)}
+    return [f"{arm}: outputs that are not {what}: {count}" for arm, count in counts.items()]

@@ -1,20 +1,85 @@
-"""One load after the other: first what a full batch of plain decoding serves, then every arm at every rate."""
+"""When requests arrive, and one load after the other: first what a full batch serves, then every arm at every rate."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from experiments.harness.arms import PLAIN
-from experiments.load.arrivals import at_rate, mean_rate, poisson_arrivals, read_arrivals
-from experiments.load.latencies import Window, throughput
+from experiments.harness.journal import Piece
 from experiments.load.load_arms import build_arms
 from experiments.load.load_predictions import tokens_of
 from experiments.load.load_tables import Load
-from experiments.load.serving import Served, serve
+from experiments.load.serving import Served, Window, serve, throughput
 from specdec import Oracle
 from specdec.calibration_run import pass_seconds
 from specdec.prompts import NamedPrompt
+
+
+def poisson_arrivals(rate: float, seconds: float, seed: int) -> list[float]:
+    """Return the times of a Poisson process in which as many requests arrive as the rate says: rate x seconds, rounded.
+
+    Given their number, the arrivals are those of exponential gaps on a scale on which one more comes at the very end.
+
+    Args:
+        rate: requests a second, above 0.
+        seconds: for how long requests arrive, above 0.
+        seed: of the gaps.
+
+    Returns:
+        Seconds from the start, ascending; they may be none.
+    """
+    after = np.cumsum(np.random.default_rng(seed).standard_exponential(round(rate * seconds) + 1))
+    times: list[float] = (seconds * after[:-1] / after[-1]).tolist()
+    return times
+
+
+def read_arrivals(path: Path) -> list[float]:
+    """Return the times in a file: seconds, one a line, ascending; the first one is put at 0.
+
+    Raises:
+        ValueError: no such file, a line that is no time or earlier than the one before, or less than two different
+            times.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--arrivals {path}: cannot be read ({error}); give a text file, a time a line") from error
+    times: list[float] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        time = _time(line)
+        if time is None or (times and time < times[-1]):
+            raise ValueError(f"--arrivals {path}, line {number}: {line.strip()!r} is no time, or an earlier one: give "
+                             "seconds in ascending order")  # fmt: skip
+        times.append(time)
+    if not times or times[-1] == times[0]:
+        raise ValueError(f"--arrivals {path}: two different times at least make a rate")
+    return [time - times[0] for time in times]
+
+
+def _time(text: str) -> float | None:
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def mean_rate(times: Sequence[float]) -> float:
+    """Return the requests a second of arrivals that begin at 0: gaps over the time that they take."""
+    return (len(times) - 1) / times[-1]
+
+
+def at_rate(times: Sequence[float], rate: float) -> list[float]:
+    """Return arrivals that begin at 0 on a scale on which their mean rate is another one."""
+    factor = mean_rate(times) / rate
+    return [factor * time for time in times]
+
 
 # So many batches of requests wait at the start when the capacity is measured.
 BATCHES = 4
@@ -23,19 +88,16 @@ CAPACITY = "capacity"
 
 
 @dataclass(frozen=True)
-class Cell:
-    """An arm at a rate, or the capacity; one unit of the journal."""
+class Cell(Piece):
+    """An arm at a rate, or the capacity; one unit of the journal.
 
-    index: int
+    Attributes:
+        rate: requests a second; 0 for the capacity.
+        arm: its name, or ``CAPACITY``.
+    """
+
     rate: float
     arm: str
-    problem: str | None = None
-    prompts: tuple[NamedPrompt, ...] = field(default=(), repr=False)
-
-    @property
-    def kind(self) -> str:
-        """Its name."""
-        return self.arm if self.arm == CAPACITY else f"{self.arm} at {self.rate:.3g} requests/s"
 
 
 def cells_of(rates: Sequence[float], arms: Sequence[str]) -> list[Cell]:
@@ -44,7 +106,7 @@ def cells_of(rates: Sequence[float], arms: Sequence[str]) -> list[Cell]:
     for number, rate in enumerate(rates):
         first = number % len(arms)
         for arm in (*arms[first:], *arms[:first]):
-            found.append(Cell(1 + len(found), rate, arm))
+            found.append(Cell(1 + len(found), f"{arm} at {rate:.3g} requests/s", rate, arm))
     return found
 
 

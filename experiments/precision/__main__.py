@@ -11,19 +11,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-import torch
-
-from experiments.bench.sections import machine
 from experiments.harness.arguments import refusing
-from experiments.harness.claims import claim_folder
-from experiments.harness.thread_check import warn_of_contention
-from experiments.inference_stack.stack_results import FIGURES, Results
+from experiments.inference_stack.study_frame import open_results, study_report
 from experiments.inference_stack.subjects import subject_named
 from experiments.precision import precision_tables
-from experiments.precision.precision_options import NOT_MEASURED, Options, parse
+from experiments.precision.precision_arms import NOT_MEASURED, parse
 from experiments.precision.precision_study import Study
-from specdec.stats import Table
-from specdec.stats.report import Shown, provenance, show
+from specdec.stats.report import Shown, show
 
 
 def report(study: Study) -> list[Shown]:
@@ -44,25 +38,8 @@ def report(study: Study) -> list[Shown]:
             for subject in options.draft_subjects
         },
     }
-    told: list[Shown] = [
-        f"{machine()}; threads {options.threads}; {options.subject}: prompts of {study.subject.prompt_length} ids, "
-        f"{num_new} new ones; {options.rounds} rounds."
-    ]
-    if len(results.commits) > 1:
-        told.append(f"The figures were measured at several commits: {', '.join(results.commits)}.")
-    told += [Table(title, rows) for title, rows in parts.items() if rows]
-    told += options.not_run
     failed = precision_tables.failures(results, options)
-    return [*told, *(["\n".join(["FAILED:", *(f"- {line}" for line in failed)])] if failed else [])]
-
-
-def open_study(options: Options, signature: dict[str, object]) -> Study:
-    """Return the study, after checking what is asked for against the figures that are there."""
-    subject = subject_named(options.subject, "cpu", options.num_prompts, options.gate_prompts)
-    if options.fresh:
-        (options.out / FIGURES).unlink(missing_ok=True)
-    kept = {name: value for name, value in vars(options).items() if name not in NOT_MEASURED}
-    return Study(options, Results(options.out, kept, str(signature["commit"])), subject)
+    return study_report(options, study.subject, results, parts, failed, options.not_run)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,13 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         with refusing("precision"):
             options = parse(argv, __doc__)
-            stack.enter_context(claim_folder(options.out))
-            torch.set_num_threads(options.threads)
-            warn_of_contention()
-            signature = provenance({name: str(value) for name, value in vars(options).items()}, "cpu")
-            study = open_study(options, signature)
+            subject = subject_named(options.subject, "cpu", options.num_prompts, options.gate_prompts)
+            study = Study(options, stack.enter_context(open_results(options, NOT_MEASURED)), subject)
         study.run()
-        study.results.sign(signature)
         show(report(study))
     return int(bool(precision_tables.failures(study.results, options)))
 

@@ -1,10 +1,14 @@
-"""The precisions: what weights, arithmetic and cache are, and how a model is made so; a line each in ``ARMS``."""
+"""The precisions, a line each in ``ARMS``, how a model is made so, and the command line of their study."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import oracles
+from experiments.harness.options import option
+from experiments.inference_stack.study_frame import StudyOptions, parse_study
 from experiments.precision import with_torchao
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.native import NativeTransformer
@@ -114,29 +118,20 @@ class Made:
     """Models that are made when first asked for, and kept.
 
     Attributes:
-        seconds: what making each took, by arm and checkpoint.
+        seconds: (arm, checkpoint) -> how long it took to make.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str, str], LoadedOracle | None] = {}
         self.seconds: dict[tuple[str, str], float] = {}
+        self.oracle = cache(self._make)
+        self.reference = cache(lambda arm, name: ARMS[arm].reference(name))
 
-    def oracle(self, arm: str, name: str) -> LoadedOracle:
+    def _make(self, arm: str, name: str) -> LoadedOracle:
         """Return a checkpoint in the precision of an arm."""
         began = time.perf_counter()
-        made = self._once(("oracle", arm, name), lambda: ARMS[arm].oracle(name))
-        assert made is not None
-        self.seconds.setdefault((arm, name), time.perf_counter() - began)
+        made = ARMS[arm].oracle(name)
+        self.seconds[arm, name] = time.perf_counter() - began
         return made
-
-    def reference(self, arm: str, name: str) -> LoadedOracle | None:
-        """Return what an arm must equal."""
-        return self._once(("reference", arm, name), lambda: ARMS[arm].reference(name))
-
-    def _once(self, key: tuple[str, str, str], make: Callable[[], LoadedOracle | None]) -> LoadedOracle | None:
-        if key not in self._kept:
-            self._kept[key] = make()
-        return self._kept[key]
 
 
 def not_run(names: Sequence[str]) -> dict[str, str]:
@@ -156,3 +151,58 @@ def select_names(names: Sequence[str], among: Sequence[str], argument: str) -> t
     if unknown:
         raise ValueError(f"{argument}: {', '.join(unknown)} not among {', '.join(among)}")
     return tuple(name for name in among if name in names)
+
+
+TEXT, BITS, TIME, DRAFTS = "text", "bits", "time", "drafts"
+PARTS = (TEXT, BITS, TIME, DRAFTS)
+SUBJECTS = ("arithmetic", "code")
+# Options on which no figure depends, beside those of all studies.
+NOT_MEASURED = ("draft_batches", "not_run", "views", "lengths", "draft_subjects")
+
+
+@dataclass(frozen=True)
+class Options(StudyOptions):
+    """What was asked for; ``not_run`` says which of all arms lack a package."""
+
+    subject: str = option("arithmetic", "what the oracles decode", choices=SUBJECTS)
+    arms: tuple[str, ...] = option(None, "precisions (all whose packages are installed)", nargs="+", metavar="ARM")
+    not_run: tuple[str, ...] = ()
+    parts: tuple[str, ...] = option(PARTS, "what to measure (all)", choices=PARTS)
+    passages: int = option(120, "of held-out code, for bits per byte")
+    draft_subjects: tuple[str, ...] = option(SUBJECTS, "what is drafted (all)", choices=SUBJECTS)
+    draft_batches: tuple[int, ...] = option((1, 8), "batch sizes with drafts")
+    draft_prompts: int = option(32, "that are decoded with drafts")
+    views: tuple[str, ...] = option(DRAFTING, f"that draft ({', '.join(DRAFTING)})", metavar="ARM")
+    lengths: tuple[int, ...] = option((4, 8), "tokens of a draft")
+
+    @property
+    def draft_names(self) -> list[str]:
+        """The names of arms that draft: a view and a length."""
+        return [f"{view}, {length} ahead" for view in self.views for length in self.lengths]
+
+
+def parse(argv: Sequence[str] | None, description: str | None) -> Options:
+    """Return what is asked for.
+
+    Raises:
+        ValueError: an arm that is not there, or whose package is not installed.
+    """
+
+    def with_arms(values: dict[str, Any]) -> dict[str, Any]:
+        arms, lacking = _arms(values["arms"])
+        views = select_names(values["views"], VIEWS, "--views")
+        return {**values, "arms": arms, "not_run": lacking, "views": views}
+
+    return parse_study(Options, "precision", description, argv, with_arms)
+
+
+def _arms(names: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the named precisions in the order of their table (None: all that can run here), and what is left out."""
+    missing = not_run(list(ARMS))
+    if names is None:
+        lines = tuple(f"{name}: not run ({why})." for name, why in missing.items())
+        return tuple(name for name in ARMS if name not in missing), lines
+    for name in names:
+        if name in missing:
+            raise ValueError(f"--arms: {name}: {missing[name]}")
+    return select_names(names, list(ARMS), "--arms"), ()

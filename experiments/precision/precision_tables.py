@@ -1,31 +1,27 @@
 """What the study of precisions tells: texts and bits, speeds, and drafts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from experiments.bench.oracle.rounds import Spread
-from experiments.inference_stack.stack_results import Found, Results
 from experiments.inference_stack.stack_timing import medians
-from experiments.precision.precision_arms import ARMS, EVERY_CALL, ORACLE
-from experiments.precision.precision_options import BITS, DRAFTS, TEXT, TIME, Options
+from experiments.inference_stack.study_frame import Found, Results
+from experiments.precision.precision_arms import ARMS, BITS, DRAFTS, EVERY_CALL, ORACLE, TEXT, TIME, Options
 
 Row = dict[str, Any]
 
 
-def kind_rows(arms: Sequence[str]) -> list[Row]:
-    """Return what weights, products and cache of each arm are."""
-    rows = []
+def kind_rows(arms: Sequence[str]) -> Iterator[Row]:
+    """Yield what weights, products and cache of each arm are."""
     for name in arms:
         arm = ARMS[name]
         how = "eager" if arm.backend == EVERY_CALL else arm.backend
         row = {"arm": name, "weights": arm.weights, "rounded": arm.method or "nearest", "pass": how}
-        rows.append(row | {"products": arm.products, "activations and cache": arm.arithmetic})
-    return rows
+        yield row | {"products": arm.products, "activations and cache": arm.arithmetic}
 
 
-def text_rows(results: Results, batches: Sequence[int], arms: Sequence[str]) -> list[Row]:
-    """Return how far each arm's texts are those of the float32 oracle, and of its reference."""
-    rows = []
+def text_rows(results: Results, batches: Sequence[int], arms: Sequence[str]) -> Iterator[Row]:
+    """Yield how far each arm's texts are those of the float32 oracle, and of its reference."""
     for name in arms:
         found = {batch: results.get(TEXT, batch, name) for batch in batches}
         if results.get(BITS, 1, name) is None and not any(found.values()):
@@ -37,8 +33,7 @@ def text_rows(results: Results, batches: Sequence[int], arms: Sequence[str]) -> 
         row["exact answers"] = None if known is None or known["exact"] is None else _share(known)
         bits = results.get(BITS, 1, name) or {}
         row["bits per byte of code"] = f"{bits['bits']:.4f}" if "bits" in bits else None
-        rows.append(row | {"s to make": None if known is None else f"{known['load_seconds']:.1f}"})
-    return rows
+        yield row | {"s to make": None if known is None else f"{known['load_seconds']:.1f}"}
 
 
 def _share(found: Found) -> str:
@@ -62,9 +57,9 @@ def _as_reference(found: dict[int, Found | None]) -> str | None:
     return f"{same:,} of {count:,}"
 
 
-def speed_rows(results: Results, batch: int, arms: Sequence[str], num_new: int) -> list[Row]:
+def speed_rows(results: Results, batch: int, arms: Sequence[str], num_new: int) -> Iterator[Row]:
     """Return the speeds of all timed arms at a batch size; ratios only where rounds were interleaved."""
-    rows, base = [], results.get(TIME, batch, ORACLE)
+    base = results.get(TIME, batch, ORACLE)
     for name in arms:
         times = results.get(TIME, batch, name)
         if times is None:
@@ -75,17 +70,15 @@ def speed_rows(results: Results, batch: int, arms: Sequence[str], num_new: int) 
         row |= {"ms to first": f"{first * 1e3:.2f}", "ms a token after": f"{(total - first) / (num_new - 1) * 1e3:.3f}"}
         together = base is not None and base["interleaved"] == times["interleaved"]
         row["over native float32"] = Spread.of(_ratios(base, times)) if base is not None and together else None
-        rows.append(row)
-    return rows
+        yield row
 
 
 def _ratios(base: Found, times: Found) -> list[float]:
     return [a / b for a, b in zip(base["seconds"], times["seconds"], strict=True)]
 
 
-def draft_rows(results: Results, subject: str, batches: Sequence[int], arms: Sequence[str]) -> list[Row]:
-    """Return what views of fewer bits did as drafts of the float32 oracle."""
-    rows = []
+def draft_rows(results: Results, subject: str, batches: Sequence[int], arms: Sequence[str]) -> Iterator[Row]:
+    """Yield what views of fewer bits did as drafts of the float32 oracle."""
     for batch in batches:
         for name in arms:
             found = results.get(f"{DRAFTS}, {subject}", batch, name)
@@ -94,8 +87,7 @@ def draft_rows(results: Results, subject: str, batches: Sequence[int], arms: Seq
             why, speedup = found["why"], Spread(**found["speedup"])
             row: Row = {"batch": batch, "view": name, "MB read": f"{found['bytes_read'] / 1e6:.1f}"}
             row |= {key: f"{why[key]:.2f}" for key in ("tau", "alpha", "c", "v", "predicted")}
-            rows.append(row | {"speed-up": speedup})
-    return rows
+            yield row | {"speed-up": speedup}
 
 
 def failures(results: Results, options: Options) -> list[str]:

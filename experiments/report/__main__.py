@@ -13,11 +13,9 @@ from exactspec.parser import Parser
 from experiments.harness.arguments import refusing
 from experiments.report import PAGE, markup
 from experiments.report.across import across, overview
-from experiments.report.figures import figures_of, plotly_source, section_with
 from experiments.report.one_run import section_of
-from experiments.report.page import page
+from experiments.report.page import Section, figures_of, page, plotly_source, section_with
 from experiments.report.runs import Run, load_runs
-from experiments.report.section import Section
 from experiments.report.traces import trace_sections
 from experiments.sweep.sweep_results import SweepRuns, is_sweep
 from specdec.system import write_whole
@@ -30,7 +28,7 @@ def sections_of(run: Run) -> list[Section]:
 
 def together(runs: Sequence[Run]) -> Section:
     """Return what several runs say beside one another."""
-    pictures, rows = across(runs), overview(runs)
+    pictures, rows = across(runs), [*overview(runs)]
     contents = {"Runs": markup.table(rows, "Runs"), "Pictures": figures_of(pictures, "across")}
     parts = {f"across-{number}": title for number, title in enumerate(contents, start=1)}
     body = "\n".join(f"{markup.heading(title, anchor)}\n{contents[title]}" for anchor, title in parts.items())

@@ -1,19 +1,19 @@
 """Pictures across runs that differ in one argument: decoding alone by batch size, temperature or draft length."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from experiments.findings.legends import UNTIMED
-from experiments.findings.reasons import reason
+from experiments.findings.step_columns import reason
 from experiments.findings.summary import against_rows
 from experiments.harness.arguments import measuring_arguments
 from experiments.harness.arms import PLAIN
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END
-from experiments.report.charts import COLOURS, Picture, Point, Series, axis, points, with_level
-from experiments.report.length_tables import drafts_chains, predictions
+from experiments.report.charts import COLOURS, Picture, Point, Series, axis, points, with_level_1
 from experiments.report.pictures import number_of, over_plain
 from experiments.report.runs import Run
+from experiments.report.why import drafts_chains, predictions
 
 _LENGTH = ".num_draft_tokens"
 # Runs that differ in these do not make a line, and lines of such runs are not in one picture.
@@ -27,9 +27,8 @@ _WHICH = (
 )
 
 
-def overview(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def overview(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
     """Return a row for every run: what it is of, and its fastest arm with both intervals and their verdict."""
-    rows = []
     for run in runs:
         row = {"run": run.label, "experiment": run.facts.get("experiment"), "oracle": run.arguments["oracle"]}
         row |= {name.replace("_", " "): run.arguments[name] for name in ("batch_size", "temperature")}
@@ -38,8 +37,7 @@ def overview(runs: Sequence[Run]) -> list[dict[str, Any]]:
         best = max(others, key=lambda arm: run.outcome.speedup(arm).value) if run.is_timed and others else None
         (found,) = [one for one in against_rows(run.outcome, PLAIN) if one["arm"] == best] or [{}]
         row["fastest"] = found.get("arm")
-        rows.append(row | {name: found.get(name) for name in (DECODING_ALONE, END_TO_END, "bootstrap", "verdict")})
-    return rows
+        yield row | {name: found.get(name) for name in (DECODING_ALONE, END_TO_END, "bootstrap", "verdict")}
 
 
 def _axes(runs: Sequence[Run]) -> dict[str, str]:
@@ -172,7 +170,7 @@ def _picture(own: _Groups, groups: Sequence[Sequence[Run]], name: str, label: st
     note = f"Points: measured, with 95 % intervals{_common_settings(own, groups, name)}.{series} Dashed: theory, {way}."
     ticks = axis(label, tickvals=sorted({run.arguments[name] for group in own.values() for run in group}))
     title = f"Decoding alone by {label.partition(',')[0]}"
-    return with_level(points(title, note, label, over_plain(DECODING_ALONE), drawn, True, xaxis=ticks), 1.0)
+    return with_level_1(points(title, note, label, over_plain(DECODING_ALONE), drawn, True, xaxis=ticks))
 
 
 def across(runs: Sequence[Run]) -> list[Picture | str]:

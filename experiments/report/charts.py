@@ -6,7 +6,7 @@ again when the reader's colours change. Texts are escaped: plotly reads tags in 
 
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specdec.stats.report import Interval, format_estimate
@@ -133,15 +133,6 @@ def _curve(series: Series) -> dict[str, Any]:
     }
 
 
-def _level(value: float, axis_: str) -> dict[str, Any]:
-    """Return a thin line through a value of an axis, across the chart."""
-    other = "x" if axis_ == "y" else "y"
-    line = {"color": MUTED, "width": 1, "dash": "dot"}
-    return {"type": "line", f"{axis_}0": value, f"{axis_}1": value, f"{other}0": 0, f"{other}1": 1, "line": line} | {
-        f"{other}ref": "paper"
-    }
-
-
 def points(
     title: str, note: str, across: str, up: str, drawn: Sequence[Series], joined: bool = False, **layout: Any
 ) -> Picture:
@@ -161,10 +152,12 @@ def points(
     return Picture(title, note, traces, {"height": 400, **axes, **layout}, rows)
 
 
-def with_level(picture: Picture, value: float, of: str = "y") -> Picture:
-    """Return a picture with a line through a value of an axis."""
-    layout = {**picture.layout, "shapes": [_level(value, of)]}
-    return Picture(picture.title, picture.note, picture.traces, layout, picture.rows)
+def with_level_1(picture: Picture, of: str = "y") -> Picture:
+    """Return a picture with a thin line through 1 of an axis, "x" or "y", across the chart."""
+    other = "x" if of == "y" else "y"
+    line = {"type": "line", "line": {"color": MUTED, "width": 1, "dash": "dot"}, f"{other}ref": "paper"}
+    ends = {f"{of}0": 1.0, f"{of}1": 1.0, f"{other}0": 0, f"{other}1": 1}
+    return replace(picture, layout={**picture.layout, "shapes": [line | ends]})
 
 
 def _names(arms: Sequence[str]) -> dict[str, Any]:

@@ -1,12 +1,18 @@
-"""The page around its sections: one HTML file that loads nothing, light and dark, on screens and on paper."""
+"""The page around its sections, and pictures in them: one HTML file that loads nothing, light, dark and on paper."""
 
+import base64
+import gzip
 import html
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from experiments.report.section import Section
+from experiments.report import markup
+from experiments.report.charts import Picture
 
 PARTS = Path(__file__).parent
 # What is not named here is not loaded: a page cannot reach the network, whatever stands in it. Pictures are charts that
@@ -19,40 +25,32 @@ _ANCHOR = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 # A script that holds these would end early, or swallow its own end; a style likewise.
 _BREAKS_SCRIPT = re.compile(r"</script|<!--.*<script", re.IGNORECASE | re.DOTALL)
 _BREAKS_STYLE = re.compile(r"</style", re.IGNORECASE)
-_DOCUMENT = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="referrer" content="no-referrer">
-<title>{title}</title>
-<style>
-{styles}
-</style>
-</head>
-<body>
-<a class="skip" href="#content">To the content</a>
-<header>
-<h1>{title}</h1>
-<button type="button" id="theme" hidden>Colours: as the system</button>
-</header>
-<nav aria-label="Contents">
-<details open>
-<summary>Contents</summary>
-<ol>
-{entries}
-</ol>
-</details>
-</nav>
-<main id="content">
-{sections}
-</main>
-{scripts}
-</body>
-</html>
-"""
 _UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page, with an entry in its table of contents.
+
+    Attributes:
+        name: anchor; a letter, then letters, digits, ``_`` and ``-``. No other section of the page has it, so that of a
+            run, of which a page can hold several, has the run's in it.
+        title: plain text; the page escapes it.
+        body: HTML. Whoever makes it has escaped what comes from models and files (``html.escape``).
+        style: CSS; the page has it once, however many sections bring the same text.
+        script: JavaScript, run after the whole page is there; once as well.
+        data: what JSON can hold, read by the script from ``<script type="application/json" id="data-NAME">``; None:
+            nothing.
+        parts: anchor -> title of its parts, which stand under its entry; the body has these anchors.
+    """
+
+    name: str
+    title: str
+    body: str
+    style: str = ""
+    script: str = ""
+    data: object = None
+    parts: Mapping[str, str] = field(default_factory=dict)
 
 
 def embed_json(data: object) -> str:
@@ -129,10 +127,10 @@ def page(title: str, sections: Sequence[Section]) -> str:
     """
     _check(sections)
     entries = "\n".join(map(_entry, sections))
-    own = {name: (PARTS / name).read_text(encoding="utf-8") for name in ("page.css", "page.js")}
+    own = {name: (PARTS / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js")}
     styles = "\n".join(_once([own["page.css"], *(section.style for section in sections)]))
     scripts = _once([own["page.js"], *(section.script for section in sections)])
-    text = _DOCUMENT.format(
+    text = own["page.html"].format(
         policy=POLICY,
         title=html.escape(title),
         styles=styles,
@@ -141,3 +139,76 @@ def page(title: str, sections: Sequence[Section]) -> str:
         scripts="\n".join(f"<script>\n{script}\n</script>" for script in scripts),
     )
     return text.encode("utf-8", "replace").decode()
+
+
+LOST = "<noscript>The chart needs JavaScript; its numbers are below.</noscript>"
+
+
+def plotly_source() -> str:
+    """Return the JavaScript of the charting library plotly, as the installed package has it.
+
+    Raises:
+        ValueError: the package is not installed.
+    """
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise ValueError("the page's charts need the package plotly: pip install 'exactspec[report]'") from error
+    return str(get_plotlyjs())
+
+
+@cache
+def pack_plotly() -> str:
+    """Return the library as a page holds it: ``gzip`` in Base64, which the browser unpacks by itself.
+
+    The package has the whole library only, 4.8 MB of text; packed it is 1.9 MB, and loads nothing either.
+
+    Raises:
+        ValueError: see ``plotly_source``.
+    """
+    return base64.b64encode(gzip.compress(plotly_source().encode("utf-8"), mtime=0)).decode("ascii")
+
+
+def _figure(picture: Picture, number: int, name: str) -> str:
+    height = picture.layout["height"]
+    place = f'<div class="chart" data-figures="{name}" data-number="{number}" style="height: {height}px"></div>{LOST}'
+    says = f"<strong>{markup.escape(picture.title)}</strong> {markup.escape(picture.note)}"
+    numbers = markup.fold("Numbers", markup.table(picture.rows, picture.title, markup.IN_FIGURE))
+    return f"<figure><figcaption>{says}</figcaption>{place}{numbers}</figure>"
+
+
+def figures_of(pictures: Sequence[Picture | str], name: str) -> str:
+    """Return the places of pictures, then the sentences that stand for those that a run cannot have.
+
+    Args:
+        pictures: or sentences.
+        name: of the section that they are in.
+    """
+    drawn = [one for one in pictures if isinstance(one, Picture)]
+    figures = "\n".join(_figure(picture, number, name) for number, picture in enumerate(drawn))
+    said = markup.items([one for one in pictures if isinstance(one, str)]) if len(drawn) < len(pictures) else ""
+    return f'<div class="figures">{figures}</div>\n{said}'
+
+
+def section_with(
+    name: str,
+    title: str,
+    body: str,
+    pictures: Sequence[Picture | str],
+    data: dict[str, Any],
+    parts: Mapping[str, str],
+) -> Section:
+    """Return a section whose data has its pictures too, as "figures", and that brings what draws them.
+
+    Args:
+        name, title, body, parts: see ``Section``; the body has the places of the pictures.
+        pictures: as ``figures_of`` had them.
+        data: without "figures".
+
+    Raises:
+        ValueError: the charting library is not installed.
+    """
+    drawn = [{"data": one.traces, "layout": one.layout} for one in pictures if isinstance(one, Picture)]
+    style, draws = ((PARTS / part).read_text(encoding="utf-8") for part in ("charts.css", "charts.js"))
+    script = f'const PACKED_PLOTLY = "{pack_plotly()}";\n{draws}' if drawn else ""
+    return Section(name, title, body, style, script, {**data, "figures": drawn}, parts)

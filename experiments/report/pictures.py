@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from experiments.advise.predicting_trees import Trees
+from experiments.advise.calibrating import Trees
 from experiments.findings.legends import ALONE_IS, UNTIMED, WHOLE_IS
 from experiments.findings.summary import by_kind, phase_times
 from experiments.harness.arms import PLAIN
@@ -22,11 +22,11 @@ from experiments.report.charts import (
     mix,
     points,
     stack_bars,
-    with_level,
+    with_level_1,
 )
-from experiments.report.length_tables import drafts_chains, longest_of, predictions
 from experiments.report.runs import Run, read_json
 from experiments.report.tree_maps import paths_of, tree_map
+from experiments.report.why import drafts_chains, longest_of, predictions
 from experiments.trees import theory_by_size
 from specdec.stats.report import Interval, paired_ratio
 
@@ -59,7 +59,7 @@ def _speed(run: Run, ratio: str, meaning: str) -> Picture | str:
         return f"No picture of {ratio}: other programs do not tell their prefill."
     note = f"{meaning[0].upper()}{meaning[1:]}, by kind of prompt, with 95 % intervals."
     title, numbers = f"{ratio.capitalize()} by kind of prompt", {arm: number_of(run, arm) for arm in found}
-    return with_level(dots_by_name(title, note, over_plain(ratio), found, numbers), 1.0, "x")
+    return with_level_1(dots_by_name(title, note, over_plain(ratio), found, numbers), "x")
 
 
 def by_length(run: Run) -> Picture | str:
@@ -81,7 +81,7 @@ def by_length(run: Run) -> Picture | str:
         "and drafting in proportion to its length."
     )
     title = "Decoding alone by draft length"
-    return with_level(points(title, note, "longest draft, tokens", over_plain(DECODING_ALONE), drawn), 1.0)
+    return with_level_1(points(title, note, "longest draft, tokens", over_plain(DECODING_ALONE), drawn))
 
 
 def by_phase(run: Run) -> Picture | str:
@@ -193,7 +193,7 @@ def tree_sizes(run: Run) -> list[Picture | str]:
     first = points("Tokens by tree size", note, across, "tokens of a full step", [replace(best, curve=tokens), *taus])
     up, drawn = over_plain(DECODING_ALONE), [replace(best, curve=speeds), *times]
     second = points("Decoding alone by tree size", note, across, up, drawn)
-    return [first, with_level(second, 1.0)]
+    return [first, with_level_1(second)]
 
 
 def tree_maps(run: Run) -> list[Picture | str]:

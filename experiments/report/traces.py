@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.harness.token_texts import TokenText
-from experiments.harness.tracing import NODES, TOKENS, TRACE
-from experiments.report.section import Section
+from experiments.harness.tracing import NODES, TOKENS, TRACE, TokenText
+from experiments.report.page import Section
 from specdec.traces import NodeRecords
 from specdec.verify import RULES
 

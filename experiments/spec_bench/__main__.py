@@ -17,9 +17,8 @@ from experiments.harness.conversations import AUTO
 from experiments.harness.models import HF, needing_a_model
 from experiments.harness.run_outcome import Outcome
 from experiments.harness.running import compare, comparing
-from experiments.harness.seeds import add_seeds, seeds_of
-from experiments.spec_bench.answers import write_answers
-from experiments.spec_bench.spec_bench_tables import tables_of
+from experiments.harness.turns import add_seeds, seeds_of
+from experiments.spec_bench.spec_bench_tables import tables_of, write_answers
 from oracles.checkpoints.loading import load_tokenizer
 from specdec.prompts import NamedPrompt, load_prompts
 from specdec.stats.report import Shown

@@ -1,44 +1,36 @@
-"""The registry of draft strategies: a new one is a file beside this one and one line in ``STRATEGIES``."""
+"""The registry of draft strategies: a new one stands in a file beside this one, and has a line in ``STRATEGIES``."""
 
 from experiments.strategies import (
     combined,
-    early_exit_strategy,
     head_strategies,
-    lookahead_strategy,
-    ngram_strategy,
-    other_vocabulary_strategy,
-    prompt_lookup_strategy,
-    quantized_strategy,
-    small_transformer_strategy,
-    staged_strategy,
-    suffix_automaton_strategy,
-    threshold_strategy,
-    tree_strategy,
+    model_strategies,
+    oracle_strategies,
+    text_strategies,
 )
+from experiments.strategies.model_strategies import CALIBRATING, calibration
 from experiments.strategies.strategy import MODEL, Option, Settings, Strategy
-from experiments.strategies.threshold_strategy import CALIBRATING, calibration
 
 __all__ = ["AS_SHIPPED", "CALIBRATING", "MODEL", "STRATEGIES", "Option", "Settings", "Strategy", "calibration"]
 
 STRATEGIES = {
     strategy.name: strategy
     for strategy in (
-        small_transformer_strategy.STRATEGY,
-        other_vocabulary_strategy.STRATEGY,
-        tree_strategy.STRATEGY,
-        ngram_strategy.STRATEGY,
-        early_exit_strategy.STRATEGY,
+        model_strategies.SMALL_TRANSFORMER,
+        model_strategies.OTHER_VOCABULARY,
+        model_strategies.TREE,
+        text_strategies.NGRAM,
+        oracle_strategies.EARLY_EXIT,
         head_strategies.EAGLE3,
         head_strategies.BLOCK_DRAFTER,
         head_strategies.MEDUSA,
-        quantized_strategy.STRATEGY,
-        prompt_lookup_strategy.STRATEGY,
-        suffix_automaton_strategy.STRATEGY,
-        lookahead_strategy.STRATEGY,
+        oracle_strategies.QUANTIZED,
+        text_strategies.PROMPT_LOOKUP,
+        text_strategies.SUFFIX_AUTOMATON,
+        text_strategies.LOOKAHEAD,
         combined.MERGED,
         combined.CASCADE,
-        staged_strategy.STRATEGY,
-        threshold_strategy.STRATEGY,
+        combined.STAGED,
+        model_strategies.THRESHOLD,
     )
 }
 # Those that run as they are: nothing of theirs must be given.

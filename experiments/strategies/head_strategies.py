@@ -1,6 +1,6 @@
 """Heads draft from the oracle's hidden states: EAGLE-3, DFlash and DSpark, Medusa."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, get_args
 
@@ -15,8 +15,17 @@ from oracles.huggingface import HuggingFaceLM
 from specdec import DraftSource, Oracle
 
 
-def build(name: str, source: Callable[..., DraftSource], settings: Settings, oracle: Oracle) -> DraftSource:
-    """Return the source that the settings describe."""
+def head_for(name: str, settings: Settings, oracle: Oracle) -> Any:
+    """Return the head that the strategy of a name drafts with.
+
+    Args:
+        name: "eagle3", "block_drafter" or "medusa".
+        settings: "head" and "head_weights", and what else of the strategy's own options is there.
+        oracle: that it drafts for.
+
+    Raises:
+        ValueError: the oracle gives no hidden states; there is no such head, or it is of another kind.
+    """
     if not isinstance(oracle, LoadedOracle | HuggingFaceLM):
         raise ValueError(f"{name}: its head reads hidden states, which this oracle does not give: leave it out")
     chosen = head_of(settings, name)
@@ -30,6 +39,12 @@ def build(name: str, source: Callable[..., DraftSource], settings: Settings, ora
     fits = "eagle3" if isinstance(head, Eagle3Base) else getattr(head, "drafter", "early_exit")
     if fits != name:
         raise ValueError(f"{name}: --head {chosen} is of another kind: it is for {fits}")
+    return head
+
+
+def _build(name: str, source: Callable[..., DraftSource], settings: Settings, oracle: Oracle) -> DraftSource:
+    """Return the source that the settings describe."""
+    head = head_for(name, settings, oracle)
     given: dict[str, Any] = {"num_draft_tokens": settings["num_draft_tokens"]}
     if settings["shape"] is not None:
         shape = shape_of(settings["shape"])
@@ -44,19 +59,27 @@ def _strategy(name: str, source: Callable[..., DraftSource], kind: str, *options
     head = Option("head", None, str, f"{kind} for this oracle: embedded name or folder (what ships for it)")
     shape = Option("shape", None, str, f"trees in place of chains: {FORMS}")
     first, *more = options
-    build_one = partial(build, name, source)
+    build_one = partial(_build, name, source)
     return Strategy(
         name, (first, head, shape, *more), build_one, needs_model="drafts from the oracle's hidden states", asks="head"
     )
 
 
 _ALL = Option("num-draft-tokens", None, int, "tokens to draft per step (all that the head has laws for)")
-_WEIGHTS = Option("head-weights", None, one_of(*get_args(WeightType)), "type of its linear layers (that of --weights)")
+HEAD_WEIGHTS = Option(
+    "head-weights", None, one_of(*get_args(WeightType)), "type of a head's layers (that of --weights)"
+)
+HEAD = Option("head", None, str, "head for this oracle: embedded name or folder (what ships for it)")
+# What drafts chains token by token, and may stand beside others or stop by its confidence.
+HEAD_SOURCES: Mapping[str, Callable[..., DraftSource]] = {
+    "eagle3": drafts.Eagle3,
+    "block_drafter": drafts.BlockDrafter,
+}
 _LAYERS = Option(
     "aux-layers", None, one_of("inputs", "outputs"), "what the config's layers mean (what its format says)"
 )
 _CHECK = Option("check-layers", False, yes_or_no, "try the neighbouring layers too, and warn: yes or no")
 
-EAGLE3 = _strategy("eagle3", drafts.Eagle3, "EAGLE-3 head", depth(5), _WEIGHTS, _LAYERS, _CHECK)
-BLOCK_DRAFTER = _strategy("block_drafter", drafts.BlockDrafter, "DFlash or DSpark head", _ALL, _WEIGHTS, _LAYERS)
+EAGLE3 = _strategy("eagle3", drafts.Eagle3, "EAGLE-3 head", depth(5), HEAD_WEIGHTS, _LAYERS, _CHECK)
+BLOCK_DRAFTER = _strategy("block_drafter", drafts.BlockDrafter, "DFlash or DSpark head", _ALL, HEAD_WEIGHTS, _LAYERS)
 MEDUSA = _strategy("medusa", drafts.Medusa, "Medusa's heads", _ALL)

@@ -10,9 +10,17 @@ import pytest
 import drafts
 from experiments.harness.building import build_shared
 from experiments.load.__main__ import _limit, _share, above_0, parse
-from experiments.load.arrivals import at_rate, mean_rate, poisson_arrivals, read_arrivals
 from experiments.load.load_arms import ArmSpec, repeats_plain
-from experiments.load.measuring_loads import arrivals_of, cells_of, doubling, rates_of
+from experiments.load.measuring_loads import (
+    arrivals_of,
+    at_rate,
+    cells_of,
+    doubling,
+    mean_rate,
+    poisson_arrivals,
+    rates_of,
+    read_arrivals,
+)
 from oracles import TabularLM
 from specdec import SamplingParams, SharedBudget, SpeculativeDecoder
 from tests.support.calibration import LEVEL, p_value

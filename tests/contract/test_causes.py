@@ -8,9 +8,17 @@ from typing import Any
 import pytest
 
 from experiments.advise.advice_parts import Parts
-from experiments.findings.causes import HELP, Cause, Figures, cause_rows, cause_sentences, causes_of, note_of_causes
-from experiments.findings.device_work import DeviceWork
-from experiments.findings.widening import Widening
+from experiments.findings.causes import (
+    HELP,
+    Cause,
+    Figures,
+    Widening,
+    cause_rows,
+    cause_sentences,
+    causes_of,
+    note_of_causes,
+)
+from experiments.findings.step_columns import DeviceWork
 from experiments.harness.arms import PLAIN
 from experiments.harness.run_outcome import Outcome
 from experiments.harness.settings import Settings

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from experiments.strategies.ngram_strategy import training_sequences
+from experiments.strategies.text_strategies import training_sequences
 from oracles.factory.dialogues import documents
 from oracles.factory.dialogues.__main__ import check_facts, main
 from oracles.factory.dialogues.cleaning import Benchmarks, fault_of_question, plain_form

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.findings.outside_loops import OutsideLoops
+from experiments.harness.run_outcome import OutsideLoops
 
 PHASES = ("propose", "score", "verify", "commit")
 

@@ -12,12 +12,10 @@ import pytest
 from experiments.harness.arms import PLAIN
 from experiments.report import markup
 from experiments.report.charts import colour
-from experiments.report.figures import pack_plotly, plotly_source
 from experiments.report.one_run import section_of
-from experiments.report.page import page
+from experiments.report.page import Section, pack_plotly, page, plotly_source
 from experiments.report.pictures import number_of
 from experiments.report.runs import Run
-from experiments.report.section import Section
 from tests.support.hand_page import hand_page_run
 from tests.support.hand_run import DRAFTED, PEER, hand
 

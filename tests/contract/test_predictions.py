@@ -10,8 +10,8 @@ import pytest
 
 import drafts
 from experiments.advise.advice_parts import CLOSE, Parts, missing
+from experiments.advise.calibrating import WIDE, Trees, _mean_nodes, _siblings, shapes_to_read
 from experiments.advise.predicting import WORTH, Costs, Line, Reading, best, cure, in_the_way, obstacle, predict
-from experiments.advise.predicting_trees import WIDE, Trees, _mean_nodes, _siblings, shapes_to_read
 from experiments.advise.shortening import Steps, Work, shorten
 from oracles import TabularLM
 from specdec import Kary, Paths, SamplingParams, SpeculativeDecoder

@@ -15,8 +15,14 @@ from experiments.findings.summary import heading_of
 from experiments.harness.run_outcome import Outcome
 from experiments.report.one_run import further
 from experiments.report.runs import Run
-from experiments.spec_bench.answers import write_answers
-from experiments.spec_bench.spec_bench_tables import MT_BENCH, by_task, question_speeds, spec_bench_ratio, tables_of
+from experiments.spec_bench.spec_bench_tables import (
+    MT_BENCH,
+    by_task,
+    question_speeds,
+    spec_bench_ratio,
+    tables_of,
+    write_answers,
+)
 from specdec.stats.report.intervals import bootstrap_ratio, paired_ratio
 from specdec.stats.report.printout import text_of
 from tests.support.units import arm_of, draw_of, unit_of

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from experiments.crossover.__main__ import check, conclusions
-from experiments.crossover.step_parts import PHASES, REST, StepParts, crossing, in_flight, predict, step_times
-from experiments.harness.run_outcome import Outcome
+from experiments.crossover.batch_sizes import PHASES, REST, StepParts, crossing, predict, step_times
+from experiments.harness.run_outcome import Outcome, in_flight
 from specdec.stats import Stats
 
 A = {"propose": 0.25, "score": 8.0, "verify": 1.0, "commit": 0.5, "other": 0.25}
@@ -101,7 +101,7 @@ def test_the_conclusions_name_both_batches() -> None:
             (4, 2, 0.5, 0.9), (1, 2, 1.5, 1.1), (1, 4, 0.9, 1.2), (4, 4, 0.5, 1.1),
         ]
     ]  # fmt: skip
-    assert conclusions([{"rows": rows[:1]}, {"rows": rows[1:]}]) == [
+    assert [*conclusions([{"rows": rows[:1]}, {"rows": rows[1:]}])] == [
         "k = 2: pays to batch 2 as measured, pays to batch 2 as predicted.",
         "k = 4: does not pay at batch 1 as measured, pays to batch 4 and beyond as predicted.",
     ]

@@ -1,5 +1,6 @@
 """Options of strategies: the draft model's own type of weights, and what drafts beside a lookup."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,9 +8,13 @@ import pytest
 import drafts
 import oracles
 from experiments.harness.arguments import add_strategy, paired_parser
-from experiments.strategies import STRATEGIES
-from experiments.strategies.published_settings import PUBLISHED_SETTINGS
+from experiments.strategies import STRATEGIES, model_strategies
+from experiments.strategies.strategy import PUBLISHED_SETTINGS
 from oracles.checkpoints.gguf import PUBLISHED
+from oracles.factory.training.block_export import BlockSizes, describe_dspark, dspark_shape, new_dspark, save_dspark
+from oracles.factory.training.head_export import describe_eagle3, new_eagle3, save_eagle3
+from specdec import Threshold
+from tests.support.registry import CALIBRATION
 
 SHARED = {"oracle": "code", "device": None, "dtype": None, "backend": None, "weights": None, "temperature": 0.0}
 
@@ -34,6 +39,35 @@ def test_a_draft_model_may_stand_beside_the_lookup(name, kind):
     source = built(name, second="model", num_draft_tokens=3)
     assert isinstance(source, kind)
     assert [type(one) for one in source.members] == [drafts.PromptLookup, drafts.SmallTransformer]
+
+
+def heads(folder: Path) -> tuple[Path, Path]:
+    """Return folders of an EAGLE-3 head and of a block drafter that know nothing yet."""
+    oracle = oracles.load_trainable("code-draft", dtype="float32")
+    values = describe_eagle3(oracle, "code-draft", (0, 1), 24, None)
+    save_eagle3(new_eagle3(values, oracle, None, False, 0), values, folder / "eagle3", None)
+    shape = dspark_shape(oracle, BlockSizes(1, 24, 2, 4, False), (0, 1), 5, oracle.vocab_size, False)
+    save_dspark(new_dspark(shape, oracle, None, 0), describe_dspark(shape, "code-draft"), folder / "block", None)
+    return folder / "eagle3", folder / "block"
+
+
+def test_a_head_may_stand_beside_a_suffix_automaton_and_tell_when_to_stop(tmp_path, monkeypatch):
+    head, block = heads(tmp_path)
+    for name, kind in (("merged", drafts.Merged), ("cascade", drafts.Cascade)):
+        source = built(name, first="suffix_automaton", second="eagle3", head=str(head), num_draft_tokens=3)
+        assert isinstance(source, kind)
+        assert [type(one) for one in source.members] == [drafts.SuffixAutomaton, drafts.Eagle3]
+        source = built(name, second="block_drafter", head=str(block), num_draft_tokens=2)
+        assert [type(one) for one in source.members] == [drafts.PromptLookup, drafts.BlockDrafter]
+    with pytest.raises(ValueError, match=r"--head .* is of another kind: it is for block_drafter"):
+        built("cascade", second="eagle3", head=str(block))
+    with pytest.raises(ValueError, match=r"eagle3: give --head DIR, .*: none is shipped for code"):
+        built("cascade", second="eagle3")
+    monkeypatch.setattr(model_strategies, "calibration", lambda *_: CALIBRATION)
+    for drafter, folder, kind in (("eagle3", head, drafts.Eagle3), ("block_drafter", block, drafts.BlockDrafter)):
+        source = built("threshold", drafter=drafter, head=str(folder), num_draft_tokens=2)
+        assert isinstance(source, kind)
+        assert isinstance(source.length, Threshold)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
-from experiments.harness.token_texts import token_texts
+from experiments.harness.tracing import token_texts
 from oracles.checkpoints.loading import load_tokenizer
 
 TEXT = "def f(x):\n\treturn 'é€😀'  # \u00a0ß\u202e\r\n"

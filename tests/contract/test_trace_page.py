@@ -9,7 +9,7 @@ import pytest
 
 import drafts
 import oracles
-from experiments.harness.token_texts import token_texts
+from experiments.harness.tracing import token_texts
 from experiments.report.page import page
 from experiments.report.traces import (
     ABSENT,

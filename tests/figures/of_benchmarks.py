@@ -15,7 +15,7 @@ from experiments import batching
 from experiments.batching import Options, Served, row_of, serve
 from experiments.bench import engine as bench_engine
 from experiments.bench.engine import Cost, Timed
-from experiments.bench.oracle import bandwidth, benchmark_parts, benchmark_passes, costs, decoding, rounds, speculation
+from experiments.bench.oracle import benchmark_parts, benchmark_passes, costs, decoding, rounds, speculation
 from experiments.bench.oracle.benchmark_parts import Measured
 from experiments.bench.oracle.costs import PASS, STEP
 from experiments.bench.oracle.rounds import Spread, TimedArm, Timings
@@ -195,7 +195,7 @@ def decoded() -> Differences:
             f"{program}, range": f"{1e3 * min(values):.3f} .. {1e3 * max(values):.3f}",
         }
     same = [row["ids as native bfloat16"] for row in decoding.rows(made)]
-    goal = decoding.goals(made)[0]
+    goal = next(decoding.goals(made))
     found |= {"ids": same, "goal": (str(goal.measured), goal.least)}
     faster = _spread([0.4 / 0.1, 0.3 / 0.4, 1.0 / 0.2])
     return differences(found, expected | {"ids": ["75.0%", "75.0%", ""], "goal": (faster, "")})
@@ -252,10 +252,10 @@ def reading() -> Differences:
         for storage in benchmark_passes.STORAGES
     }
     for storage in benchmark_passes.STORAGES:
-        for reader, time in zip(bandwidth.READERS, (0.3, 0.2, 0.25), strict=True):
-            seconds[bandwidth._reading(reader, storage, benchmark_passes.CONTEXT)] = [time, time, time]
-    with patch.object(bandwidth, "bytes_of", lambda models, storage, context: 3e9):
-        row = bandwidth.rows(_measured("10m", seconds, contexts=(benchmark_passes.CONTEXT,)))[0]
+        for reader, time in zip(benchmark_passes.READERS, (0.3, 0.2, 0.25), strict=True):
+            seconds[benchmark_passes._reading(reader, storage, benchmark_passes.CONTEXT)] = [time, time, time]
+    with patch.object(benchmark_passes, "bytes_of", lambda models, storage, context: 3e9):
+        row = next(benchmark_passes.read_rows(_measured("10m", seconds, contexts=(benchmark_passes.CONTEXT,))))
     found = {"share": str(row["share"]), "read": row["read GB/s"], "reader": row["reader"], "size": row["MB a pass"]}
     expected = {"share": _spread([0.4, 0.5, 0.25]), "read": 15.0, "reader": "sum of int64", "size": "3000.0"}
     return differences(found, expected)
@@ -409,8 +409,8 @@ MUTANTS = line_mutants(
     (speculation._fastest, "for storage in STORAGES", "for storage in STORAGES[:1]", drafted, "over transformers"),
     (costs.rows, "measured.ratio(name, PASS)", "measured.ratio(name, STEP)", drafted, f"{STEP}, over a pass (c)"),
     (benchmark_passes.curve_rows, "names[min(widths)]", "names[widths[0]]", drafted, "curve"),
-    (bandwidth.rows, "measured.ratio(reader, name)", "measured.ratio(name, reader)", reading, "share"),
-    (bandwidth._fastest, "for name in READERS", "for name in [*READERS][:1]", reading, "share"),
+    (benchmark_passes.read_rows, "measured.ratio(reader, name)", "measured.ratio(name, reader)", reading, "share"),
+    (benchmark_passes._fastest_read, "for name in READERS", "for name in [*READERS][:1]", reading, "share"),
     (rounds.measure, "shift = number % max(len(arms), 1)", "shift = 0", interleaved, "order"),
     (
         rounds._compare,

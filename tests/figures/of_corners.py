@@ -6,14 +6,13 @@ from typing import Any
 
 from experiments.advise import advice_parts as advise_parts
 from experiments.advise.advice_parts import Parts, missing
-from experiments.findings import acceptance_columns, summary
-from experiments.findings.outside_loops import OutsideLoops
-from experiments.findings.widening import Widening
+from experiments.findings import step_columns, summary
+from experiments.findings.causes import Widening
 from experiments.harness import recorded_runs
 from experiments.harness.arms import PLAIN
 from experiments.harness.draw_checks import LawEvidence
 from experiments.harness.recorded_runs import Costs
-from experiments.harness.run_outcome import Outcome
+from experiments.harness.run_outcome import Outcome, OutsideLoops
 from specdec.stats.report.intervals import Interval, bootstrap_ratio, paired_ratio
 from tests.support.hand_run import DRAFTED, Hand, HandRun, hand
 from tests.support.line_mutants import Differences, differences, line_mutants
@@ -106,7 +105,7 @@ def checked() -> Differences:
     entries[1]["stats"] |= {"num_scouts": 48}
     entries[0]["records"]["num_emitted"][0] -= 1
     entries[2]["records"]["num_emitted"][1] -= 1
-    row, (_, work) = acceptance_columns.acceptance_rows(made.outcome)[1], summary.work_rows(made.outcome)
+    row, (_, work) = step_columns.acceptance_rows(made.outcome)[1], summary.work_rows(made.outcome)
     untimed, timed = summary._summary_without_times(made.outcome, DRAFTED), summary._arm_summary(made.outcome, DRAFTED)
     found: dict[str, Any] = {
         "calibrations": timed["calibrations"],
@@ -285,7 +284,7 @@ MUTANTS = line_mutants(
     (summary._summary_without_times, "sum(same)", "len(same)", checked, "identical"),
     (summary._summary_without_times, '"seconds" not in name and ', "", checked, "seconds"),
     (summary.work_rows, "drafted + scouts", "drafted", checked, "scouts"),
-    (acceptance_columns.cut_steps, "emitted < accepted + 1", "emitted < accepted", checked, "cut"),
+    (step_columns.cut_steps, "emitted < accepted + 1", "emitted < accepted", checked, "cut"),
     (summary.conclusion, "sure = max(told", "sure = min(told", told, "first"),
     (summary.conclusion, "elif best in told:", "elif told:", told, "first"),
     (summary.agreement, "largest = max(", "largest = min(", told, "second"),

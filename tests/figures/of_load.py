@@ -7,11 +7,10 @@ from typing import Any
 from unittest.mock import patch
 
 import drafts
-from experiments.load import latencies, load_predictions, load_tables, measuring_loads, serving
-from experiments.load.latencies import Window
+from experiments.load import load_predictions, load_tables, measuring_loads, serving
 from experiments.load.load_predictions import Prediction, StepCosts, predictions
 from experiments.load.load_tables import Load
-from experiments.load.serving import Served, ServedRequest, ServedStep, serve
+from experiments.load.serving import Served, ServedRequest, ServedStep, Window, serve
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder, State, StepInfo
 from specdec.theory import WidthCurve
@@ -151,7 +150,7 @@ def served_loads() -> Differences:
         for name, own in waits.items()
     }
     found = {name: load.is_saturated for name, load in full.items()}
-    limited = [latencies.is_good(REQUESTS[1], {"e2el": bound}) for bound in (3.0, 2.9)]
+    limited = [serving.is_good(REQUESTS[1], {"e2el": bound}) for bound in (3.0, 2.9)]
     found_limits = {"e2el": limited, "words": load_tables.limit_text({"ttft": 0.5, "tpot": 0.0125})}
     return together(
         row=differences(row, expected),
@@ -299,33 +298,33 @@ MUTANTS = line_mutants(
     (serving._Book.note, "append(ended)", "append(began)", simulated, "times"),
     (serving._Book.note, "rows + drafted", "drafted", simulated, "steps"),
     (serving._Book.note, "ended - began - sum(parts.values())", "0.0 * (ended - began)", simulated, "seconds"),
-    (latencies.counted, "window.holds(request.arrival)", "True", latency, "row: TTFT P95"),
+    (serving.counted, "window.holds(request.arrival)", "True", latency, "row: TTFT P95"),
     (
-        latencies.ttft,
+        serving.ttft,
         "request.times[0] - request.arrival",
         "request.times[0] - request.seated",
         latency,
         "row: TTFT P95",
     ),
     (
-        latencies.e2el,
+        serving.e2el,
         "request.times[-1] - request.arrival",
         "request.times[-1] - request.seated",
         latency,
         "row: E2EL P95",
     ),
-    (latencies.tpot, "sum(request.counts) - 1", "len(request.counts) - 1", latency, "row: TPOT P50"),
-    (latencies.itls, "after - before", "after - request.arrival", latency, "row: ITL P50"),
+    (serving.tpot, "sum(request.counts) - 1", "len(request.counts) - 1", latency, "row: TPOT P50"),
+    (serving.itls, "after - before", "after - request.arrival", latency, "row: ITL P50"),
     (Window.holds, "self.begin <= time", "0.0 <= time", latency, "row: TTFT P95"),
-    (latencies.goodput, "counted(served, window)", "served.requests", served_loads, "row: goodput"),
-    (latencies.is_good, "all(", "any(", served_loads, "row: goodput"),
-    (latencies.throughput, "if window.holds(time)", "if time", served_loads, "row: tokens/s"),
-    (latencies.rows_in_use, "request.seated", "request.arrival", served_loads, "row: rows"),
+    (serving.goodput, "counted(served, window)", "served.requests", served_loads, "row: goodput"),
+    (serving.is_good, "all(", "any(", served_loads, "row: goodput"),
+    (serving.throughput, "if window.holds(time)", "if time", served_loads, "row: tokens/s"),
+    (serving.rows_in_use, "request.seated", "request.arrival", served_loads, "row: rows"),
     (Window.share, "min(end, self.end)", "end", served_loads, "row: rows"),
-    (latencies.queue_growth, "min(request.seated, window.end)", "window.end", served_loads, "row: queue"),
-    (latencies.queue_growth, "**3 / 12", "**2 / 12", served_loads, "row: queue"),
-    (latencies.is_saturated, "SATURATED * arrived", "2.0 * arrived", served_loads, "queue: grows"),
-    (latencies.is_saturated, "SATURATED * arrived", "0.0 * arrived", served_loads, "queue: ends"),
+    (serving.queue_growth, "min(request.seated, window.end)", "window.end", served_loads, "row: queue"),
+    (serving.queue_growth, "**3 / 12", "**2 / 12", served_loads, "row: queue"),
+    (serving.is_saturated, "SATURATED * arrived", "2.0 * arrived", served_loads, "queue: grows"),
+    (serving.is_saturated, "SATURATED * arrived", "0.0 * arrived", served_loads, "queue: ends"),
     (load_tables.throughput_row, "good / rate", "good", served_loads, "row: good"),
     (StepCosts.of, "if not step.seated", "if step.rows", foretold, "steps"),
     (StepCosts.of, '- step.seconds["score"]', "", foretold, "steps"),

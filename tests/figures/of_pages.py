@@ -13,15 +13,15 @@ from experiments.advise.advice_parts import Parts
 from experiments.advise.predicting import Costs, Line, Reading, _fit
 from experiments.advise.shortening import Work
 from experiments.bench import benchmark_figures
-from experiments.crossover import batch_sizes, step_parts
-from experiments.crossover.step_parts import PHASES, StepParts
-from experiments.findings.reasons import reason
+from experiments.crossover import batch_sizes
+from experiments.crossover.batch_sizes import PHASES, StepParts
+from experiments.findings.step_columns import reason
 from experiments.guard import ACCEPT_LEN, SPEED, Figure, Finding, figures_of, judge
 from experiments.harness import running as harness
 from experiments.harness.arms import PLAIN, Measurement
 from experiments.harness.journal import Journal
 from experiments.harness.running import Plan, _measure
-from experiments.report import length_tables, pictures, why
+from experiments.report import pictures, why
 from experiments.report.runs import Run
 from oracles.tabular import TabularLM
 from specdec.prompts import NamedPrompt
@@ -93,8 +93,8 @@ def reasons() -> Differences:
         "some draft": why._affordable({**slow, "v": 0.9, "predicted": 1.4 / 1.65}),
         # 1 + alpha + alpha^2 = 2, and no alpha makes 4.
         "needed": why._break_even({**slow, "tau": 1.2}, pairs),
-        "alpha": length_tables.acceptance_for(pairs, 1.75),
-        "none": length_tables.acceptance_for(pairs, 4.0),
+        "alpha": why.acceptance_for(pairs, 1.75),
+        "none": why.acceptance_for(pairs, 4.0),
     }
     times = 1 + _beside(made)
     gains = [told["tau"] * told["rows"] * times / (scoring + part * drafting + rest) for part in (0.5, 0)]
@@ -127,7 +127,7 @@ def _beside(made: Hand) -> float:
 def drawn() -> Differences:
     """What pictures show: passes by their nodes, acceptance by position, accepted tokens."""
     made = hand(count=5, batch=2, rounds=1)
-    curve = length_tables._curve(made.stats(PLAIN), made.stats(DRAFTED))
+    curve = why._curve(made.stats(PLAIN), made.stats(DRAFTED))
     plain, own = ([step for run in made.runs(arm) for step in run.steps] for arm in (PLAIN, DRAFTED))
     once, wide = (np.mean([step.seconds["score"] for step in steps]) for steps in (plain, own))
     # Mean width of a call times mean rows of a call.
@@ -141,8 +141,8 @@ def drawn() -> Differences:
     found = {
         "widths": curve.num_nodes,
         "costs": curve.costs,
-        "lengths": [one.length for one in length_tables.predictions(_run(made), DRAFTED)],
-        "chains": [length_tables.drafts_chains(made.stats(arm)) for arm in (PLAIN, DRAFTED)],
+        "lengths": [one.length for one in why.predictions(_run(made), DRAFTED)],
+        "chains": [why.drafts_chains(made.stats(arm)) for arm in (PLAIN, DRAFTED)],
         "rates": [(point.x, point.y) for point in pictures._rates(_run(made), DRAFTED, "position")],
         "histogram": {trace["name"]: trace["x"][0] for trace in histogram.traces},
     }
@@ -260,7 +260,7 @@ def _decoded(runs: Sequence[HandRun]) -> tuple[float, int]:
 def crossed() -> Differences:
     """A batch size of the crossover: its row, and how steps of two rows are timed."""
     made = hand(count=5, batch=2)
-    times = step_parts.step_times(made.outcome, PLAIN, 0, 2)
+    times = batch_sizes.step_times(made.outcome, PLAIN, 0, 2)
     assert times is not None
     whole = [step for run in made.runs(PLAIN) for step in run.steps if len(step.rows) == 2]
     medians = {phase: float(np.median([step.seconds[phase] for step in whole])) for phase in PHASES[:-1]}
@@ -298,7 +298,11 @@ def crossed() -> Differences:
     }
     points = [(4, 1.25), (16, 0.75)]
     found |= {"times": times}
-    found["crossing"] = (step_parts.crossing(points), step_parts.crossing([(2, 0.9)]), step_parts.crossing(points[:1]))
+    found["crossing"] = (
+        batch_sizes.crossing(points),
+        batch_sizes.crossing([(2, 0.9)]),
+        batch_sizes.crossing(points[:1]),
+    )
     return differences(found, expected)
 
 
@@ -314,12 +318,12 @@ MUTANTS = line_mutants(
     (why._affordable, 'why["predicted"] * _cost(why)', "_cost(why)", reasons, "some draft"),
     (why._break_even, 'why["tau"] / why["predicted"]', 'why["tau"] / why["predicted"] ** 0.5', reasons, "needed"),
     (why._step, "with_drafting(why, 0.0)", "with_drafting(why, 0.1)", reasons, "faster drafts"),
-    (length_tables.longest_of, " - 1", "", drawn, "lengths"),
-    (length_tables.drafts_chains, "stats.num_drafted > 0", "True", drawn, "chains"),
-    (step_parts.predict, "parts.seconds(length, REST) / once", "parts.seconds(length, REST)", crossed, "predicted"),
-    (length_tables.acceptance_for, "- tokens", "- 0.9 * tokens", reasons, "alpha"),
-    (length_tables._nodes, " * stats.num_steps / stats.target_calls", "", drawn, "widths"),
-    (length_tables._curve, "/ once", "/ 1.0", drawn, "costs"),
+    (why.longest_of, " - 1", "", drawn, "lengths"),
+    (why.drafts_chains, "stats.num_drafted > 0", "True", drawn, "chains"),
+    (batch_sizes.predict, "parts.seconds(length, REST) / once", "parts.seconds(length, REST)", crossed, "predicted"),
+    (why.acceptance_for, "- tokens", "- 0.9 * tokens", reasons, "alpha"),
+    (why._nodes, " * stats.num_steps / stats.target_calls", "", drawn, "widths"),
+    (why._curve, "/ once", "/ 1.0", drawn, "costs"),
     (pictures._rates, "Point(place + 1,", "Point(place,", drawn, "rates"),
     (pictures.acceptance_histogram, "count / counts.total()", "count / len(counts)", drawn, "histogram"),
     (figures_of, "reference.outcome.times(arm), 1 - tolerance", "reference.outcome.times(arm), 1.0", guarded, "speed"),
@@ -345,10 +349,10 @@ MUTANTS = line_mutants(
     (Costs.parts, "/ self.nodes.at(plain.rows)", "", predicted, "parts: scoring"),
     (Costs.parts, "work.rows / plain.rows", "1.0", predicted, "parts: rows"),
     (_fit, "np.ones(len(taken))", "taken", predicted, "fits: fit"),
-    (step_parts.step_times, "== rows", ">= 1", crossed, "times"),
-    (step_parts.step_times, "np.median(steps, axis=1)", "np.min(steps, axis=1)", crossed, "times"),
-    (step_parts.predict, "* parts.seconds(0) / once", "", crossed, "predicted"),
-    (step_parts.in_flight, " / (plain.num_steps / plain.target_calls)", "", crossed, "rows"),
-    (step_parts.crossing, "(above - 1) / (above - below)", "above / (above + below)", crossed, "crossing"),
+    (batch_sizes.step_times, "== rows", ">= 1", crossed, "times"),
+    (batch_sizes.step_times, "np.median(steps, axis=1)", "np.min(steps, axis=1)", crossed, "times"),
+    (batch_sizes.predict, "* parts.seconds(0) / once", "", crossed, "predicted"),
+    (batch_sizes.in_flight, " / (plain.num_steps / plain.target_calls)", "", crossed, "rows"),
+    (batch_sizes.crossing, "(above - 1) / (above - below)", "above / (above + below)", crossed, "crossing"),
     (batch_sizes._row, '"v": costs(1 + length)', '"v": costs(length)', crossed, "v"),
 )

@@ -7,18 +7,14 @@ from typing import Any
 
 from experiments import lengths
 from experiments.advise.advice_parts import Parts
-from experiments.findings import acceptance_columns, stage_columns, summary, widening
-from experiments.findings.causes import cause_rows
-from experiments.findings.device_work import DeviceWork, device_rows
-from experiments.findings.outside_loops import OutsideLoops
-from experiments.findings.reasons import reason, reason_rows
-from experiments.findings.stage_columns import stage_rows
-from experiments.findings.widening import Widening
+from experiments.findings import causes, step_columns, summary
+from experiments.findings.causes import Widening, cause_rows
+from experiments.findings.step_columns import DeviceWork, device_rows, reason, reason_rows, stage_rows
 from experiments.harness import recorded_runs, run_outcome
 from experiments.harness import running as harness
 from experiments.harness.arms import PLAIN
 from experiments.harness.recorded_runs import Costs, worth_rows
-from experiments.harness.run_outcome import Outcome, decoding_seconds, decoding_time
+from experiments.harness.run_outcome import Outcome, OutsideLoops, decoding_seconds, decoding_time
 from specdec.stats import Stats
 from specdec.stats.report.intervals import paired_ratio
 from specdec.theory import WidthCurve
@@ -273,14 +269,14 @@ def accepted() -> Differences:
         "cut": 0,
         "ends": "eos 1, length 2",
     }
-    found = {row["arm"]: row for row in acceptance_columns.acceptance_rows(made.outcome)}[DRAFTED]
+    found = {row["arm"]: row for row in step_columns.acceptance_rows(made.outcome)}[DRAFTED]
     return differences({name: value for name, value in found.items() if name != "arm"}, expected)
 
 
 def ragged() -> Differences:
     """The columns that count rows and answers, of batches in which rows end at different times."""
     made = hand(count=5, batch=2)
-    own, rows = _Counts(made.runs(DRAFTED)), acceptance_columns.acceptance_rows(made.outcome)
+    own, rows = _Counts(made.runs(DRAFTED)), step_columns.acceptance_rows(made.outcome)
     tokens, steps = zip(*[(_emitted(unit), len(_Counts(unit).rows)) for unit in made.by_unit(DRAFTED)], strict=True)
     expected = {
         "accept_len": own.tau,
@@ -366,7 +362,7 @@ def widened() -> Differences:
     # A fixed price, and one for each of 4 rows of 5 nodes: 1 + 20 x over 1 + 4 x is 2 if x is 1 / 12.
     guess = Widening(4, 5, 2.0).of_one_row
     expected |= {"of one row": (1 + 5 / 12) / (1 + 1 / 12), "row": (*shape, cost)}
-    told |= {"passes": {arm: widening._passes(made.outcome.records(arm)) for arm in ARMS}}
+    told |= {"passes": {arm: causes._passes(made.outcome.records(arm)) for arm in ARMS}}
     once_wide = _records([(1, 3.0)] * 3), _records([(3, 4.5), (5, 9.0), (3, 6.0), (3, 4.5)])
     most = Widening.of(*([one] for one in once_wide))
     expected["most frequent"] = (3, 1.5)
@@ -618,18 +614,18 @@ MUTANTS = line_mutants(
         "tokens and steps",
     ),
     (Stats.block_efficiency, "self.num_steps", "self.target_calls", ragged, "accept_len"),
-    (acceptance_columns._row, "/ num_answers", "/ len(outcome.done)", ragged, "tokens/answer"),
+    (step_columns._row, "/ num_answers", "/ len(outcome.done)", ragged, "tokens/answer"),
     (
-        acceptance_columns._row,
+        step_columns._row,
         "stats.num_drafted / stats.num_steps",
         "stats.num_drafted / stats.target_calls",
         ragged,
         "proposed",
     ),
-    (acceptance_columns._row, "sum(stats.steps_by_depth[1:])", "sum(stats.steps_by_depth)", ragged, "drafts of plain"),
-    (acceptance_columns._row, "survival.get(k + 1)", "survival.get(k)", accepted, "accept_rate@1"),
-    (acceptance_columns._row, "conditional.get(k + 1)", "survival.get(k + 1)", accepted, "cond_accept@1"),
-    (acceptance_columns.ends_of, "rounds[0]", "[*rounds[0], *rounds[-1]]", accepted, "ends"),
+    (step_columns._row, "sum(stats.steps_by_depth[1:])", "sum(stats.steps_by_depth)", ragged, "drafts of plain"),
+    (step_columns._row, "survival.get(k + 1)", "survival.get(k)", accepted, "accept_rate@1"),
+    (step_columns._row, "conditional.get(k + 1)", "survival.get(k + 1)", accepted, "cond_accept@1"),
+    (step_columns.ends_of, "rounds[0]", "[*rounds[0], *rounds[-1]]", accepted, "ends"),
     (Stats.survival_by_position, "steps_by_depth[i:]", "steps_by_depth[i - 1:]", accepted, "accept_rate@0"),
     (Stats.verify_rate, "self.num_accepted + self.num_steps, ", "self.num_accepted, ", accepted, "verify_rate"),
     (Stats.time_to_first_token, "self.num_first_tokens", "self.num_steps", kept, "drafted: time_to_first_token"),
@@ -641,7 +637,7 @@ MUTANTS = line_mutants(
         "drafted: tokens_per_second",
     ),
     (harness._arm_entry, "pool(stats).as_dict()", "stats[0].as_dict()", kept, "drafted: time_to_first_token"),
-    (widening._passes, "rows * records", "records", widened, "passes"),
+    (causes._passes, "rows * records", "records", widened, "passes"),
     (Widening.of, "key=lambda shape: len(passes[shape])", "key=lambda shape: shape[1]", widened, "most frequent"),
     (Widening.of, "(ones if plain_like else passes)[rows, 1]", "ones[1, 1]", widened, "cost"),
     (Widening.of, "median(several) / median(single)", "median(passes[rows, nodes]) / median(single)", widened, "fewer"),
@@ -677,14 +673,14 @@ MUTANTS = line_mutants(
         "device: in graphs",
     ),
     (
-        stage_columns.stage_rows,
+        step_columns.stage_rows,
         'stage["emitted"] / max(stage["steps"], 1)',
         'stage["emitted"] / max(stage["passes"], 1)',
         devices,
         "stage: tokens/step",
     ),
     (
-        stage_columns.stage_rows,
+        step_columns.stage_rows,
         '1e3 * stage["seconds"] / ',
         '1e3 * (stage["seconds"] + stage["inner_seconds"]) / ',
         devices,

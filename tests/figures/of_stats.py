@@ -13,7 +13,7 @@ import numpy as np
 from experiments.advise import cells
 from experiments.advise.advice_parts import Parts
 from experiments.advise.cells import Advised
-from experiments.harness import run_records
+from experiments.findings import summary
 from experiments.harness.arms import PLAIN
 from specdec.stats import Stats, StatsRecorder, pool
 from specdec.stats.reduction import Reduction
@@ -142,9 +142,9 @@ def records() -> Differences:
         saved = SimpleNamespace(to_parquet=lambda path: None)
         yield SimpleNamespace(Dataset=SimpleNamespace(from_dict=lambda columns: written.append(columns) or saved))
 
-    with patch.object(run_records, "without_bars", kept):
-        run_records.write_records(made.outcome, Path("records.parquet"))
-        run_records.write_records(made.outcome, Path("records.parquet"), timed=False)
+    with patch.object(summary, "without_bars", kept):
+        summary.write_records(made.outcome, Path("records.parquet"))
+        summary.write_records(made.outcome, Path("records.parquet"), timed=False)
     expected: dict[str, list[Any]] = {name: [] for name in ("arm", "prompt", "kind", "end", "emitted", "score")}
     for unit, some in enumerate(made.units):
         for arm in (PLAIN, DRAFTED):
@@ -231,9 +231,9 @@ MUTANTS = line_mutants(
     (Stats.tokens_per_second, "self.num_emitted", "self.num_steps", counts, "tokens/s"),
     (Stats.width_cost, "scoring / pass_seconds", "scoring * pass_seconds", counts, "width cost"),
     (pool, "default=None)", "default=None) and sum(kept['num_requests'])", counts, "memory"),
-    (run_records.write_records, 'kept["finish_reasons"][number][i]', 'kept["finish_reasons"][0][i]', records, "end"),
-    (run_records.write_records, 'entry["prompts"][i] for i', 'entry["prompts"][0] for i', records, "prompt"),
-    (run_records.write_records, 'if timed or not name.startswith("seconds")', "", records, "untimed"),
+    (summary.write_records, 'kept["finish_reasons"][number][i]', 'kept["finish_reasons"][0][i]', records, "end"),
+    (summary.write_records, 'entry["prompts"][i] for i', 'entry["prompts"][0] for i', records, "prompt"),
+    (summary.write_records, 'if timed or not name.startswith("seconds")', "", records, "untimed"),
     (cells._row, '"predicted": one.parts.speedup', '"predicted": measured.speedup', advice, "predicted"),
     (cells._row, '"measured": alone.value', '"measured": intervals[0].value', advice, "measured"),
 )

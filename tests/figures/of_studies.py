@@ -12,7 +12,7 @@ from experiments import trees
 from experiments.bench.oracle.rounds import Spread
 from experiments.inference_stack import stack_tables as stack
 from experiments.inference_stack import stack_timing
-from experiments.limits import counted, long, measured
+from experiments.limits import limit_tables as limits
 from experiments.limits.limit_timing import Passes, Prefill
 from experiments.precision import precision_tables as precision
 from specdec import Kary
@@ -166,14 +166,14 @@ def _passes(scale: float = 1.0) -> Passes:
 def passes() -> Differences:
     """The tables of passes beside what the machine allows."""
     group, names = _passes(), ("MFLOP", "MB", "FLOP/byte", "bound by", "least ms", "ms", "share", "range")
-    found: dict[str, Any] = {row["width"]: [row[name] for name in names] for row in measured.pass_rows([group])}
-    (wide,), (context,) = measured.width_rows(SHAPE, [group]), measured.context_rows([group])
+    found: dict[str, Any] = {row["width"]: [row[name] for name in names] for row in limits.pass_rows([group])}
+    (wide,), (context,) = limits.width_rows(SHAPE, [group]), limits.context_rows([group])
     found |= {name: wide[name] for name in ("read GB/s", "ridge", "free")}
     found |= {name: value for name, value in context.items() if name not in ("batch", "context")}
-    found["gains"] = [(row["v"], row["alpha 0.5"]) for row in measured.gain_rows([group], [0.5], 0.1)]
-    found["sure gains"] = [row["alpha 1.0"] for row in measured.gain_rows([group], [1.0], 0.0)]
-    with patch.object(measured, "measure_bandwidth", lambda size, rounds: size * 1000):
-        machine = measured.machine_rows({torch.float32: 3e9}, 1)
+    found["gains"] = [(row["v"], row["alpha 0.5"]) for row in limits.gain_rows([group], [0.5], 0.1)]
+    found["sure gains"] = [row["alpha 1.0"] for row in limits.gain_rows([group], [1.0], 0.0)]
+    with patch.object(limits, "measure_bandwidth", lambda size, rounds: size * 1000):
+        machine = limits.machine_rows({torch.float32: 3e9}, 1)
     found["machine"] = [machine[1]["GB/s"], machine[-1]["GFLOP/s"]]
     expected = {
         1: [1e-4, 4e-4, 0.25, "memory", 1e3, 2e3, "50%", "1000.000 .. 3000.000"],
@@ -199,11 +199,14 @@ def passes() -> Differences:
 
 def sequences() -> Differences:
     """The tables of long sequences, and of what is counted."""
-    (found,) = (dict(row) for row in long.window_rows([_passes()], [_passes(0.5)], 3))
+    (found,) = (dict(row) for row in limits.window_rows([_passes()], [_passes(0.5)], 3))
     prefill = Prefill(3, Spread(0.5, 0.4, 0.6), Spread(0.3, 0.2, 0.4))
-    (row,), costs = long.prefill_rows({"": (SHAPE, [prefill])}, 5, Roofline(1e4, 1e9)), prefill_costs(SHAPE, 5, 3)
+    (row,), costs = (
+        limits.prefill_rows({"": (SHAPE, [prefill])}, 5, Roofline(1e4, 1e9)),
+        prefill_costs(SHAPE, 5, 3),
+    )
     found |= {name: row[name] for name in ("passes", "GFLOP", "MB", "tokens/s", "longest pass ms", "share")}
-    (cache, *_), (_, attention) = counted.cache_rows(SHAPE, [10], 4), counted.attention_rows(SHAPE, [3])
+    (cache, *_), (_, attention) = limits.cache_rows(SHAPE, [10], 4), limits.attention_rows(SHAPE, [3])
     found |= {name: cache[name] for name in ("KB a token", "MB at 10", "equal at")}
     found |= {name: attention[name] for name in ("naive, a layer", "ratio", "its ratio")}
     naive, cached = sum(t * t for t in range(3, 67)), sum(range(3, 67))
@@ -420,8 +423,8 @@ MUTANTS = line_mutants(
     (prefill_costs, "at + chunk >= length", "at + chunk > length", least, "last"),
     (visible_positions, "(width - growing) * window", "width * window", least, "seen"),
     (WidthCurve.linear, "(1.0, 1.0 + node_cost)", "(1.0, 1.0 + node_cost / 2)", theory, "linear"),
-    (measured.machine_rows, "mb * 1e6", "mb * 1e3", passes, "machine"),
-    (long.prefill_rows, "least = sum(", "least = max(", sequences, "share"),
+    (limits.machine_rows, "mb * 1e6", "mb * 1e3", passes, "machine"),
+    (limits.prefill_rows, "least = sum(", "least = max(", sequences, "share"),
     (Roofline.seconds, "max(cost", "min(cost", rooflines, "seconds"),
     (Roofline.attainable, "min(self", "max(self", rooflines, "ridge"),
     (break_even_width, "return high", "return low", rooflines, "break-even"),
@@ -430,29 +433,35 @@ MUTANTS = line_mutants(
     (attention_work_naive, "t * t for t", "t for t", least, "naive"),
     (attention_work_cached, "visible_positions(prompt - 1, 0)", "prompt", least, "cached"),
     (best_draft_length, "width_cost(length + 1)", "width_cost(max(length, 1))", rooflines, "best length"),
-    (measured.pass_rows, "roofline.share(cost, seconds.median)", "roofline.share(cost, seconds.low)", passes, 1),
-    (measured.pass_rows, '"memory" if roofline', '"memory" if not roofline', passes, 3),
-    (measured.width_rows, "seconds.median <= FREE * one", "seconds.low <= FREE * one", passes, "free"),
-    (measured.context_rows, 'group.curves["measured"]', 'group.curves["roofline"]', passes, "v(3)"),
-    (measured.gain_rows, "max(group.seconds) - 1", "max(group.seconds)", passes, "sure gains"),
+    (limits.pass_rows, "roofline.share(cost, seconds.median)", "roofline.share(cost, seconds.low)", passes, 1),
+    (limits.pass_rows, '"memory" if roofline', '"memory" if not roofline', passes, 3),
+    (limits.width_rows, "seconds.median <= FREE * one", "seconds.low <= FREE * one", passes, "free"),
+    (limits.context_rows, 'group.curves["measured"]', 'group.curves["roofline"]', passes, "v(3)"),
+    (limits.gain_rows, "max(group.seconds) - 1", "max(group.seconds)", passes, "sure gains"),
     (Passes.curves, "spread.median for", "spread.high for", passes, "v(3)"),
     (
-        long.window_rows,
+        limits.window_rows,
         "times[0].median / times[1].median",
         "times[0].low / times[1].low",
         sequences,
         "faster, width 3",
     ),
     (
-        long.prefill_rows,
+        limits.prefill_rows,
         "length / prefill.seconds.median",
         "prefill.chunk / prefill.seconds.median",
         sequences,
         "tokens/s",
     ),
-    (long.prefill_rows, "prefill.longest.median", "prefill.seconds.median", sequences, "longest pass ms"),
-    (counted.cache_rows, "kv_cache_bytes(stored, context)", "kv_cache_bytes(shape, context)", sequences, "MB at 10"),
-    (counted.attention_rows, "with_prefill=True", "with_prefill=False", sequences, "its ratio"),
+    (limits.prefill_rows, "prefill.longest.median", "prefill.seconds.median", sequences, "longest pass ms"),
+    (
+        limits.cache_rows,
+        "kv_cache_bytes(stored, context)",
+        "kv_cache_bytes(shape, context)",
+        sequences,
+        "MB at 10",
+    ),
+    (limits.attention_rows, "with_prefill=True", "with_prefill=False", sequences, "its ratio"),
     (precision.speed_rows, "batch * num_new / total", "num_new / total", weights, "tokens/s"),
     (precision.speed_rows, "(total - first) / (num_new - 1)", "total / num_new", weights, "after"),
     (precision.speed_rows, 'base["interleaved"] == times["interleaved"]', "True", weights, "over"),
@@ -463,11 +472,23 @@ MUTANTS = line_mutants(
     (stack._speed_cells, "total / batch * 1e3", "total * 1e3", ideas, "ms an example"),
     (stack._speed_cells, "bound / total", "bound / first", ideas, "roofline"),
     (stack.over, "b / a for a, b", "a / b for a, b", ideas, "over naive"),
-    (stack.ratio_rows, "sum(range(before, after)) / (after - 1)", "sum(range(before, after)) / after", ideas, "ratio"),
+    (
+        stack.ratio_rows,
+        "sum(range(before, after)) / (after - 1)",
+        "sum(range(before, after)) / after",
+        ideas,
+        "ratio",
+    ),
     (stack.ratio_rows, "if name not in subject.sources", "", ideas, "undrafted"),
     (stack._original, "pair[1] / pair[0]", "pair[0] / pair[1]", ideas, "undrafted"),
     (stack.payback_rows, "/ saved * batch", "/ saved", ideas, "paid"),
-    (stack.payback_rows, 'first["first_seconds"] - first["later_seconds"]', 'first["first_seconds"]', ideas, "paid"),
+    (
+        stack.payback_rows,
+        'first["first_seconds"] - first["later_seconds"]',
+        'first["first_seconds"]',
+        ideas,
+        "paid",
+    ),
     (stack_timing.generation, "first[0] - began", "ended - began", ideas, "generation"),
     (trees.rows_of, "stats.num_drafted / stats.num_steps", "shape.max_nodes", shapes, "nodes per step"),
     (trees.rows_of, "stats.block_efficiency_full", "stats.block_efficiency", shapes, "tau full"),

@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 from experiments import train_early_exit
-from experiments.bench.oracle import tree_levels
+from experiments.bench.oracle import costs
 from experiments.bench.oracle.benchmark_parts import Measured
 from experiments.bench.oracle.costs import SAMPLINGS
 from experiments.bench.oracle.rounds import Timings
@@ -96,8 +96,8 @@ def exits() -> Differences:
     seconds["pass, batch 2"] = [0.002, 0.002, 0.004]
     models: Any = SimpleNamespace(config=None)
     options: Any = SimpleNamespace(batches=(2,))
-    rows = tree_levels.rows(Measured("pair", 1, models, options, Timings(seconds)))
-    goals = tree_levels.goals(Measured("pair", 1, models, options, Timings(seconds)))
+    rows = costs.level_rows(Measured("pair", 1, models, options, Timings(seconds)))
+    goals = costs.level_goals(Measured("pair", 1, models, options, Timings(seconds)))
     found = {**row, "levels": [str(one["over a pass"]) for one in rows], "goal": {str(one.measured) for one in goals}}
     over = "1.50 (1.00 .. 3.00)"
     expected = {
@@ -127,7 +127,7 @@ MUTANTS = [
         (across.overview, "if run.is_timed and others", "if others", runs, "untimed"),
         (train_early_exit.worth, "a.overlap / a.num_tokens", "a.overlap", exits, "overlap of the laws"),
         (train_early_exit.worth, "a.divergence / a.num_tokens", "a.same_best / a.num_tokens", exits, "KL in nats"),
-        (tree_levels.rows, 'f"pass, batch {batch}")', 'f"{name}, batch {batch}")', exits, "levels"),
-        (tree_levels.goals, 'f"pass, batch {batch}")', 'f"level, {name}, batch {batch}")', exits, "goal"),
+        (costs.level_rows, 'f"pass, batch {batch}")', 'f"{name}, batch {batch}")', exits, "levels"),
+        (costs.level_goals, 'f"pass, batch {batch}")', 'f"level, {name}, batch {batch}")', exits, "goal"),
     )
 ]

@@ -44,7 +44,7 @@ def row(name: str, what: str, measured: float, interval: Interval, verdict: str)
 
 def test_at_most_four_units_are_timed_spread_over_all():
     for count, timed in {1: [0], 2: [0], 3: [0, 2], 7: [0, 2, 4, 6], 9: [0, 3, 6], 11: [0, 3, 6, 9]}.items():
-        units = [Unit(number, "all", (number,), ()) for number in range(count)]
+        units = [Unit(number, "all", (number,)) for number in range(count)]
         assert [unit.index for unit in to_time(units)] == timed
 
 

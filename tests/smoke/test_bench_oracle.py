@@ -97,7 +97,7 @@ def test_the_parts_of_the_pair_print_their_tables(native, capsys):
 )
 def test_unusable_arguments_are_named(argv, message, capsys):
     with pytest.raises(SystemExit) as stop:
-        bench.parse(argv)
+        bench.parse(argv, None)
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
 

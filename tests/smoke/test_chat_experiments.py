@@ -12,7 +12,7 @@ from experiments.harness.arms import PLAIN, problems_of, units_of
 from experiments.harness.conversations import LaterTurn, as_conversations, template_of
 from experiments.harness.run_outcome import Outcome
 from experiments.harness.running import script
-from experiments.report.facts import provenance
+from experiments.report.one_run import provenance
 from experiments.report.runs import Run
 from experiments.spec_bench import __main__ as spec_bench
 from specdec import SpeculativeDecoder

@@ -10,8 +10,8 @@ import torch
 import experiments.harness.arguments
 from experiments.bench.oracle import rounds
 from experiments.device import __main__ as device
-from experiments.device import products
-from experiments.device.device_options import PARTS
+from experiments.device import device_layers
+from experiments.device.device_models import PARTS
 
 pytestmark = pytest.mark.usefixtures("documents")
 
@@ -115,9 +115,9 @@ def test_a_product_by_triton_is_one_and_keeps_its_bits():
     pytest.importorskip("triton", reason="the package triton is missing")
     place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     x, weight = torch.randn(33, 100, device=place), torch.randn(70, 100, device=place)
-    found = products.by_triton(x, weight)
+    found = device_layers.by_triton(x, weight)
     torch.testing.assert_close(found, x @ weight.T, rtol=1e-4, atol=1e-4)
-    assert torch.equal(products.by_triton(x[5:6], weight)[0], found[5])
+    assert torch.equal(device_layers.by_triton(x[5:6], weight)[0], found[5])
 
 
 def test_a_product_by_triton_runs_on_the_device_of_its_rows(monkeypatch):
@@ -144,7 +144,7 @@ def test_a_product_by_triton_runs_on_the_device_of_its_rows(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_of", Inside)
     monkeypatch.setattr(product_kernel, "product_kernel", Kernel())
     x = torch.ones(3, 4)
-    products.by_triton(x, torch.ones(2, 4))
+    device_layers.by_triton(x, torch.ones(2, 4))
     assert said[0] is x
     assert said[1:] == ["launched", "out"]
 

@@ -15,8 +15,8 @@ import pytest
 import drafts
 import oracles
 from experiments import exactness, peers, train_early_exit, trees
-from experiments.advise.predicting_trees import Trees
-from experiments.findings.reasons import reason
+from experiments.advise.calibrating import Trees
+from experiments.findings.step_columns import reason
 from experiments.harness import running as harness
 from experiments.harness.arguments import fingerprint
 from experiments.harness.arms import EngineArm, Measurement, units_of

@@ -10,16 +10,14 @@ import torch
 
 from experiments.bench.oracle import rounds
 from experiments.inference_stack import __main__ as stack
-from experiments.inference_stack import stack_registry, stack_roofline, stack_study, stack_tables, waterfall
+from experiments.inference_stack import stack_registry, stack_study, stack_tables, stack_timing, study_frame
 from experiments.inference_stack.fresh import CACHE, in_new_process, peak_bytes
-from experiments.inference_stack.gate import judge, write_ids
 from experiments.inference_stack.stack_arms import Generate, naive, prepare_compiler
 from experiments.inference_stack.stack_registry import ABLATIONS, NAIVE, Arm, arms_of
-from experiments.inference_stack.stack_results import Results
-from experiments.inference_stack.stack_roofline import least_seconds
-from experiments.inference_stack.stack_timing import batches_of, generation
+from experiments.inference_stack.stack_timing import batches_of, generation, judge, least_seconds, write_ids
+from experiments.inference_stack.study_frame import Results
 from experiments.inference_stack.subjects import Subject, subject_named
-from experiments.limits import machine
+from experiments.limits import limit_timing
 from oracles.factory.arithmetic.problems import NUM_HELD_OUT
 from tests.support.experiments import table_rows
 from tests.support.pairwise import first_of
@@ -37,9 +35,9 @@ EAGER = ["--arms", NAIVE, "cache", "prefill", "packed weights"]
 def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(CACHE, str(tmp_path))  # which a run changes
     monkeypatch.setattr(rounds, "PAUSE", 0.0)
-    monkeypatch.setattr(stack, "warn_of_contention", lambda: None)
-    monkeypatch.setattr(machine, "SIDES", (16, 32))
-    monkeypatch.setattr(machine, "REPEATS", 1)
+    monkeypatch.setattr(study_frame, "warn_of_contention", lambda: None)
+    monkeypatch.setattr(limit_timing, "SIDES", (16, 32))
+    monkeypatch.setattr(limit_timing, "REPEATS", 1)
 
 
 @pytest.fixture
@@ -191,7 +189,7 @@ def test_batches_begin_again():
 def test_the_least_time_counts_passes(tmp_path):
     subject, results = tiny(), Results(tmp_path, {})
     assert least_seconds(subject, results, 1, 4) is None
-    results.put(stack_roofline.PART, 1, {"4": {"bytes_per_second": 1e9, "flops_per_second": 1e30}})
+    results.put(stack_timing.ROOFLINE, 1, {"4": {"bytes_per_second": 1e9, "flops_per_second": 1e30}})
     weights = 2 * (4 * 32 * 32 + 3 * 32 * 64) + 32 * 256
     positions = sum(range(64, 80))  # read and written, once a pass
     wanted = 4 * (16 * weights + 3 * 2 * 2 * 32 * positions)
@@ -230,7 +228,7 @@ def test_each_ablation_is_compared_with_the_first_of_its_kind(tmp_path):
 
 def test_the_picture_bears_failures_and_slower_arms(tmp_path):
     bars = [("naive", 10.0), ("faster", 40.0), ("slower", 20.0), ("wrong", None), ("drafts", 80.0)]
-    waterfall.draw(tmp_path / "stack.png", {"batch 1": bars, "batch 8": bars}, chained=4)
+    stack_tables.draw(tmp_path / "stack.png", {"batch 1": bars, "batch 8": bars}, chained=4)
     assert (tmp_path / "stack.png").stat().st_size > 5000
 
 

@@ -10,11 +10,10 @@ import torch
 from experiments.bench.oracle import rounds
 from experiments.findings.model_shapes import shape_of
 from experiments.limits import __main__ as limits
-from experiments.limits import machine
-from experiments.limits.counted import attention_kinds
-from experiments.limits.limit_options import parse
+from experiments.limits import limit_timing
+from experiments.limits.limit_options import Subject, parse, random_oracle
+from experiments.limits.limit_tables import attention_kinds
 from experiments.limits.limit_timing import measure_prefill, random_cache
-from experiments.limits.subject import Subject, random_oracle
 from oracles.native import NativeTransformer, NativeUnavailable
 from specdec.stats.report.provenance import Panel, panels
 from specdec.theory.limits import pass_cost
@@ -41,9 +40,9 @@ TITLES = [
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "PAUSE", 0.0)
     monkeypatch.setattr(limits, "warn_of_contention", lambda: None)
-    monkeypatch.setattr(limits.measured, "READ_MB", (1,))
-    monkeypatch.setattr(machine, "SIDES", (16, 32))
-    monkeypatch.setattr(machine, "REPEATS", 1)
+    monkeypatch.setattr(limits.limits, "READ_MB", (1,))
+    monkeypatch.setattr(limit_timing, "SIDES", (16, 32))
+    monkeypatch.setattr(limit_timing, "REPEATS", 1)
 
 
 @pytest.mark.parametrize(
@@ -126,12 +125,12 @@ def test_chunks_of_a_prompt_are_all_timed():
 
 def test_the_roofline_of_this_machine_is_measured():
     oracle = random_oracle(tiny_unpacked().config, "float32", "eager")
-    assert machine.measure_bandwidth(pass_cost(shape_of(oracle)).bytes, 1) > 0
-    assert all(machine.measure_flops(dtype, 1) > 0 for dtype in limits.DTYPES)
+    assert limit_timing.measure_bandwidth(pass_cost(shape_of(oracle)).bytes, 1) > 0
+    assert all(limit_timing.measure_flops(dtype, 1) > 0 for dtype in limits.DTYPES)
 
 
 def test_all_ways_to_multiply_make_the_same_product():
-    plain, packed = (multiply() for multiply in machine._products(torch.float32, 16))
+    plain, packed = (multiply() for multiply in limit_timing._products(torch.float32, 16))
     torch.testing.assert_close(packed, plain)
     torch.testing.assert_close(plain, plain.t())
 

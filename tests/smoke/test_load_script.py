@@ -8,10 +8,8 @@ import pytest
 
 from experiments.load import measuring_loads
 from experiments.load.__main__ import main
-from experiments.load.latencies import Window
-from experiments.load.load_tables import Load
-from experiments.load.same_work import differing, problems_of_work, told_of_work
-from experiments.load.serving import Served, ServedRequest
+from experiments.load.load_tables import Load, differing, problems_of_work, told_of_work
+from experiments.load.serving import Served, ServedRequest, Window
 from tests.support.experiments import common, the_folder
 
 ARMS = ["prompt_lookup", "small_transformer:2", "small_transformer:3/4"]

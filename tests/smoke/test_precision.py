@@ -8,9 +8,10 @@ import pytest
 from torch import Tensor
 
 from experiments.bench.oracle import rounds
-from experiments.inference_stack.stack_results import Results
+from experiments.inference_stack import study_frame
+from experiments.inference_stack.study_frame import Results
 from experiments.precision import __main__ as precision
-from experiments.precision import precision_arms, precision_options, precision_tables, with_torchao
+from experiments.precision import precision_arms, precision_tables, with_torchao
 from experiments.precision.precision_arms import ARMS, VIEWS, Arm
 from oracles import Transformer
 from oracles.quantisation import FORMATS
@@ -41,7 +42,7 @@ def calibrated_on(model: Transformer) -> Tensor:
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision_arms, "calibration_ids", calibrated_on)
     monkeypatch.setattr(rounds, "PAUSE", 0.0)
-    monkeypatch.setattr(precision, "warn_of_contention", lambda: None)
+    monkeypatch.setattr(study_frame, "warn_of_contention", lambda: None)
 
 
 def run(out: Path, *more: str) -> None:
@@ -106,11 +107,11 @@ def test_torchao_rounds_as_we_do_and_its_weights_are_counted(tmp_path, capsys):
 
 def test_without_torchao_its_arms_are_named_as_not_run_or_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(with_torchao, "is_installed", lambda: False)
-    default = precision_options.parse([], None)
+    default = precision_arms.parse([], None)
     assert not [name for name in default.arms if "torchao" in name]
     line = "int8, torchao: not run (torchao is not installed: pip install 'exactspec[torchao]')."
     assert line in default.not_run
-    monkeypatch.setattr(precision_options, "ARMS", {name: ARMS[name] for name in ("float32", "int8, torchao")})
+    monkeypatch.setattr(precision_arms, "ARMS", {name: ARMS[name] for name in ("float32", "int8, torchao")})
     run(tmp_path / "all", "--parts", "text", "--batches", "1")
     assert line in capsys.readouterr().out
     run(tmp_path, "--arms", "float32", "--parts", "text", "--batches", "1")

@@ -15,7 +15,7 @@ import pytest
 from experiments import trees
 from experiments.advise.advice_parts import Parts
 from experiments.advise.predicting import Prediction
-from experiments.findings.reasons import reason
+from experiments.findings.step_columns import reason
 from experiments.harness import running as harness
 from experiments.harness.arms import PLAIN
 from experiments.harness.run_outcome import Outcome, speed_words
@@ -23,14 +23,11 @@ from experiments.harness.running import COMPARE, plan_of
 from experiments.report import one_run
 from experiments.report.__main__ import main
 from experiments.report.charts import Point, Series, label, points
-from experiments.report.facts import command_of
-from experiments.report.figures import pack_plotly
-from experiments.report.length_tables import acceptance_for, in_the_way, predictions
-from experiments.report.page import embed_json, page
+from experiments.report.one_run import command_of
+from experiments.report.page import Section, embed_json, pack_plotly, page
 from experiments.report.runs import Run, load_runs
-from experiments.report.section import Section
 from experiments.report.tree_maps import acceptance
-from experiments.report.why import sentences, shares, with_drafting
+from experiments.report.why import acceptance_for, in_the_way, predictions, sentences, shares, with_drafting
 from experiments.strategies import STRATEGIES
 from specdec.stats.report.intervals import Interval
 from specdec.stats.report.provenance import provenance
@@ -396,7 +393,7 @@ def test_a_run_that_no_picture_has_is_named(compared, tmp_path):
 )
 def test_a_page_says_whose_code_computed_its_tables(now, then, said, compared, tmp_path, monkeypatch):
     run = altered(compared, tmp_path / "run", {"commit": then})
-    monkeypatch.setattr("experiments.report.facts.facts_now", lambda arguments: {"commit": now})
+    monkeypatch.setattr("experiments.report.one_run.facts_now", lambda arguments: {"commit": now})
     seen = read([run], tmp_path / "page.html").seen
     words = "Tables, reasons and pictures were computed for this page"
     assert (words in seen) == (said is not None)

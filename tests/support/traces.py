@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from experiments.report.page import page
-from experiments.report.section import Section
+from experiments.report.page import Section, page
 from experiments.report.traces import Texts, trace_data, viewer_section
 
 # Two children of the pending token, and what hangs on them.

@@ -7,92 +7,27 @@ between native, eager and ``transformers``, or the run fails; of bfloat16 arithm
 that agree is printed. Where llama.cpp is not installed it is left out: ``pip install 'exactspec[llamacpp]'``.
 """
 
-import os
 from collections.abc import Sequence
-from dataclasses import fields
-from importlib.util import find_spec
 
 import torch
 
-from exactspec.parser import Parser
-from experiments.bench.oracle import bandwidth, benchmark_passes, costs, decoding, speculation, tree_levels
-from experiments.bench.oracle.benchmark_models import SHAPES, BenchOptions, Models
-from experiments.bench.oracle.benchmark_parts import Measured, Part, Row
-from experiments.bench.oracle.pair import PAIR_CONTEXT, TARGET, Pair
+from experiments.bench.oracle import benchmark_parts, benchmark_passes, costs, decoding, speculation
+from experiments.bench.oracle.benchmark_models import Models
+from experiments.bench.oracle.benchmark_parts import LONGEST_PROMPT, BenchOptions, Measured, Part, Row, parse
 from experiments.bench.oracle.rounds import measure, unique
+from experiments.bench.oracle.speculation import TARGET, Pair
 from experiments.bench.sections import machine
-from experiments.harness.arguments import freeze, positive
 from experiments.harness.thread_check import warn_of_contention
 from experiments.peers.with_llama_cpp import missing
-from oracles.native import NativeTransformer, NativeUnavailable
 from specdec.stats import Table
 from specdec.stats.report import Shown, show
 
-PARTS = {
-    "decode": decoding.PART,
-    "passes": benchmark_passes.BESIDE,
-    "speculate": speculation.PART,
-    "bandwidth": bandwidth.PART,
-    "curve": benchmark_passes.CURVE,
-    "prefill": benchmark_passes.PREFILL,
-    "c": costs.PART,
-    "levels": tree_levels.PART,
-}
-NEEDS_TRANSFORMERS = ("decode", "speculate")
+_KEPT = (
+    decoding.PART, benchmark_passes.BESIDE, speculation.PART, benchmark_passes.BANDWIDTH, benchmark_passes.CURVE,
+    benchmark_passes.PREFILL, costs.PART, costs.LEVELS,
+)  # fmt: skip
+PARTS = dict(zip(benchmark_parts.PARTS, _KEPT, strict=True))
 NEEDS_LLAMA_CPP = ("decode", "passes")
-LONGEST_PROMPT = 128
-
-
-def cores() -> int:
-    """Return the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def parse(argv: Sequence[str] | None) -> BenchOptions:
-    """Return what is asked for.
-
-    Raises:
-        SystemExit: it cannot be done; with the argument and the reason.
-    """
-    parser = Parser(__doc__)
-    add, every = parser.add_argument, sorted({1, min(2, cores()), cores()})
-    add("--parts", choices=PARTS, nargs="+", default=list(PARTS), help="what to measure (all)")
-    add("--shapes", choices=SHAPES, nargs="+", default=["10m", "110m"], help="of random weights (10m 110m)")
-    add("--vocab-size", type=positive, help="in place of the shapes' own")
-    add("--threads", type=positive, nargs="+", default=every, help="numbers of threads (1, 2 and all cores)")
-    add("--rounds", type=positive, default=9, help="in which every arm runs once (%(default)s)")
-    add("--batches", type=positive, nargs="+", default=[1, 8], help="batch sizes of plain decoding and trees (1 8)")
-    add("--widths", type=positive, nargs="+", default=[1, 2, 4, 8, 16, 32, 64], help="nodes of the width curve")
-    add("--contexts", type=positive, nargs="+", default=[128, 2048], help="tokens before its passes (128 2048)")
-    add("--new-tokens", type=positive, default=64, help="that decoding adds to a prompt (%(default)s)")
-    add("--num-prompts", type=positive, default=4, help="of those shipped, for drafts and c (%(default)s)")
-    add("--prefill-rows", type=positive, default=512, help="tokens of the prefill (%(default)s)")
-    add("--repeats", type=positive, default=30, help="passes a round at most; their median counts (%(default)s)")
-    values = vars(parser.parse_args(argv))
-    options = BenchOptions(**{f.name: freeze(values[f.name]) for f in fields(BenchOptions)})
-    if problem := _problem(options):
-        parser.error(problem)
-    return options
-
-
-def _problem(options: BenchOptions) -> str | None:
-    """Return why a run is impossible; None if it is not."""
-    room = min(SHAPES[shape].max_context for shape in options.shapes)
-    needed = {
-        "--contexts with --widths": (max(options.contexts) + max(options.widths), room),
-        "--prefill-rows": (options.prefill_rows, room),
-        "--new-tokens": (LONGEST_PROMPT + options.new_tokens, PAIR_CONTEXT),
-    }
-    for name, (tokens, context) in needed.items():
-        if tokens > context:
-            return f"{name}: {tokens} tokens are needed, and the models' context is {context}"
-    if set(options.parts) & set(NEEDS_TRANSFORMERS) and find_spec("transformers") is None:
-        return f"--parts {' '.join(NEEDS_TRANSFORMERS)}: transformers is missing; pip install 'exactspec[peer]'"
-    try:
-        NativeTransformer.check()
-    except NativeUnavailable as error:
-        return f"there is no native pass to measure here: {error}"
-    return None
 
 
 def measure_all(options: BenchOptions) -> list[Measured]:
@@ -155,7 +90,7 @@ def report(options: BenchOptions, found: Sequence[Measured]) -> list[Shown]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print the tables."""
-    options = parse(argv)
+    options = parse(argv, __doc__)
     torch.set_num_threads(max(options.threads))
     warn_of_contention()
     show(report(options, measure_all(options)))

@@ -1,7 +1,7 @@
 """The models of one shape: the same weights for every program, made when first asked for."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -29,24 +29,6 @@ DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 Made = TypeVar("Made")
 # Initial weights make texts that repeat two ids; blocks so much stronger make texts that depend on what was written.
 _STRENGTH = 4.0
-
-
-@dataclass(frozen=True)
-class BenchOptions:
-    """What was asked for: see the command line."""
-
-    parts: tuple[str, ...]
-    shapes: tuple[str, ...]
-    batches: tuple[int, ...]
-    widths: tuple[int, ...]
-    contexts: tuple[int, ...]
-    rounds: int
-    threads: tuple[int, ...]
-    new_tokens: int
-    num_prompts: int
-    vocab_size: int | None
-    prefill_rows: int
-    repeats: int
 
 
 class Models:

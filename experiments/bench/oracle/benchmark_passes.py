@@ -1,12 +1,15 @@
-"""Single passes: beside llama.cpp's, by width and context, and of a prompt."""
+"""Single passes: beside llama.cpp's, by width and context, of a prompt, and their share of the memory's bandwidth."""
 
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from experiments.bench.oracle.benchmark_models import STORAGES, BenchOptions, Models
-from experiments.bench.oracle.benchmark_parts import Goal, Measured, Part, Row, goals_of
+from experiments.bench.oracle.benchmark_models import STORAGES, Models, cache_bytes, weight_bytes
+from experiments.bench.oracle.benchmark_parts import BenchOptions, Goal, Measured, Part, Row, goals_of
 from experiments.bench.oracle.llama_cpp_arm import LlamaCpp
 from experiments.bench.oracle.rounds import TimedArm, median_seconds
 from specdec import Oracle
@@ -69,25 +72,23 @@ def pass_arms(
     return [TimedArm(name_of(program, w, context), partial(passes.run, w, "all", repeats)) for w in widths]
 
 
-def beside_arms(models: Models, options: BenchOptions) -> list[TimedArm]:
-    """Return passes of 1, 8 and 16 nodes: native, eager, llama.cpp."""
-    widths, repeats, found = list(WIDTHS_BESIDE_LLAMA_CPP), options.repeats, []
+def beside_arms(models: Models, options: BenchOptions) -> Iterator[TimedArm]:
+    """Yield passes of 1, 8 and 16 nodes: native, eager, llama.cpp."""
+    widths, repeats = list(WIDTHS_BESIDE_LLAMA_CPP), options.repeats
     for storage in STORAGES:
-        found += pass_arms(models, models.native(storage), f"native {storage}", widths, CONTEXT, repeats)
-    found += pass_arms(models, models.eager, "eager float32", widths, CONTEXT, repeats)
+        yield from pass_arms(models, models.native(storage), f"native {storage}", widths, CONTEXT, repeats)
+    yield from pass_arms(models, models.eager, "eager float32", widths, CONTEXT, repeats)
     ids = some_ids(models, CONTEXT + max(widths))
     for storage in models.llama_storages:
         other = models.llama_cpp(storage)
         for width in widths:
             run = partial(llama_pass, other, ids, CONTEXT, width, repeats)
-            found.append(TimedArm(name_of(f"llama.cpp {storage}", width, CONTEXT), run))
-    return found
+            yield TimedArm(name_of(f"llama.cpp {storage}", width, CONTEXT), run)
 
 
-def beside_rows(measured: Measured) -> list[Row]:
-    """Return a row per program and width."""
+def beside_rows(measured: Measured) -> Iterator[Row]:
+    """Yield a row per program and width."""
     programs = [f"native {s}" for s in STORAGES] + ["eager float32"] + [f"llama.cpp {s}" for s in STORAGES]
-    found: list[Row] = []
     for program in programs:
         for width in WIDTHS_BESIDE_LLAMA_CPP:
             name = name_of(program, width, CONTEXT)
@@ -95,35 +96,29 @@ def beside_rows(measured: Measured) -> list[Row]:
                 one = measured.ratio(name, name_of(program, 1, CONTEXT))
                 other = measured.ratio(name_of(f"llama.cpp {program.split()[-1]}", width, CONTEXT), name)
                 cells = {"over a pass of 1": one, "speed over llama.cpp": other if "llama" not in program else None}
-                found.append({**measured.time_row(name, program=program, nodes=width), **cells})
-    return found
+                yield {**measured.time_row(name, program=program, nodes=width), **cells}
 
 
-def beside_goals(measured: Measured) -> list[Goal]:
-    """Return the speed over llama.cpp's with the same storage."""
-    found = []
+def beside_goals(measured: Measured) -> Iterator[Goal]:
+    """Yield the speed over llama.cpp's with the same storage."""
     for width in WIDTHS_BESIDE_LLAMA_CPP[1:]:
         for storage in STORAGES:
             theirs = name_of(f"llama.cpp {storage}", width, CONTEXT)
             ratio = measured.ratio(theirs, name_of(f"native {storage}", width, CONTEXT))
             what = f"a pass of {width} nodes over llama.cpp's, {storage}, {measured.subject}"
-            found += goals_of(what, OVER_LLAMA_CPP, str(width), ratio)
-    return found
+            yield from goals_of(what, OVER_LLAMA_CPP, str(width), ratio)
 
 
-def curve_arms(models: Models, options: BenchOptions) -> list[TimedArm]:
-    """Return native passes of every width, storage and context."""
-    found = []
+def curve_arms(models: Models, options: BenchOptions) -> Iterator[TimedArm]:
+    """Yield native passes of every width, storage and context."""
     for context in options.contexts:
         for storage in STORAGES:
             oracle, program = models.native(storage), f"native {storage}"
-            found += pass_arms(models, oracle, program, list(options.widths), context, options.repeats)
-    return found
+            yield from pass_arms(models, oracle, program, list(options.widths), context, options.repeats)
 
 
-def curve_rows(measured: Measured) -> list[Row]:
-    """Return a row per storage and context: milliseconds, over a pass of the smallest width, by width."""
-    found: list[Row] = []
+def curve_rows(measured: Measured) -> Iterator[Row]:
+    """Yield a row per storage and context: milliseconds, over a pass of the smallest width, by width."""
     widths = measured.options.widths
     for context in measured.options.contexts:
         for storage in STORAGES:
@@ -132,8 +127,7 @@ def curve_rows(measured: Measured) -> list[Row]:
             for width, name in names.items():
                 over = measured.timings.ratio(name, names[min(widths)]).median
                 cells[f"{width}"] = f"{measured.timings.spread(name).median * 1e3:.3f} ({over:.2f})"
-            found.append(measured.row(storage=storage, context=context, **cells))
-    return found
+            yield measured.row(storage=storage, context=context, **cells)
 
 
 def prefill_arms(models: Models, options: BenchOptions) -> list[TimedArm]:
@@ -148,25 +142,22 @@ def prefill_arms(models: Models, options: BenchOptions) -> list[TimedArm]:
     ]
 
 
-def prefill_rows(measured: Measured) -> list[Row]:
-    """Return a row per program."""
-    found: list[Row] = []
+def prefill_rows(measured: Measured) -> Iterator[Row]:
+    """Yield a row per program."""
     for program in (*(f"native {storage}" for storage in STORAGES), "eager float32"):
         name = f"prefill, {program}"
         over = measured.ratio(name, "prefill, eager float32")
         rows = measured.options.prefill_rows
-        found.append({**measured.time_row(name, program=program, rows=rows), "over eager": over})
-    return found
+        yield {**measured.time_row(name, program=program, rows=rows), "over eager": over}
 
 
-def prefill_goals(measured: Measured) -> list[Goal]:
-    """Return the time over the eager pass's."""
-    found, limit = [], {"": ("at most 1.1", "")}
+def prefill_goals(measured: Measured) -> Iterator[Goal]:
+    """Yield the time over the eager pass's."""
+    limit = {"": ("at most 1.1", "")}
     for storage in STORAGES:
         ratio = measured.ratio(f"prefill, native {storage}", "prefill, eager float32")
         rows = measured.options.prefill_rows
-        found += goals_of(f"prefill of {rows} rows over eager, {storage}, {measured.subject}", limit, "", ratio)
-    return found
+        yield from goals_of(f"prefill of {rows} rows over eager, {storage}, {measured.subject}", limit, "", ratio)
 
 
 BESIDE = Part(
@@ -180,4 +171,82 @@ CURVE = Part(
 PREFILL = Part(
     "Prefill", "shapes", prefill_arms, prefill_rows, prefill_goals,
     "One pass of many rows into an empty cache, logits of the last.",
+)  # fmt: skip
+
+
+# Plain reads of as many bytes, reductions by torch on the same threads. None is the fastest everywhere, so the fastest
+# counts: on the machines tried they differ by a few per cent beyond the caches, and by more in the last cache, where
+# adding 64-bit integers costs least. No compiled reader beside the shipped library is needed, and a slow reader
+# would only flatter the pass.
+READERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum of float32": lambda words: words.sum(),
+    "sum of int64": lambda words: words.view(torch.int64).sum(),
+    "dot of float32": lambda words: torch.dot(words, words),
+}
+SHARES = {"10m": ("80", "95"), "110m": ("80", "95")}
+
+
+LONG = {"10m": ("at most 1.25", ""), "110m": ("at most 1.25", "")}
+
+
+def bytes_of(models: Models, storage: str, context: int) -> int:
+    """Return what a pass of one node must read after so many tokens: weights, keys and values."""
+    return weight_bytes(models.config, storage) + cache_bytes(models.config, context)
+
+
+def contexts_of(options: BenchOptions) -> tuple[int, int]:
+    """Return a short context, whose share is a goal, and the longest of the run."""
+    return CONTEXT, max(options.contexts)
+
+
+def _reading(reader: str, storage: str, context: int) -> str:
+    return f"read, {storage} after {context}, {reader}"
+
+
+def _read(reader: Callable[[Tensor], Tensor], words: Tensor, repeats: int) -> tuple[float, None]:
+    return median_seconds(partial(reader, words), repeats), None
+
+
+def read_arms(models: Models, options: BenchOptions) -> Iterator[TimedArm]:
+    """Yield passes of one node, and reads of as many bytes."""
+    for storage, context in product(STORAGES, contexts_of(options)):
+        yield from pass_arms(models, models.native(storage), f"native {storage}", [1], context, options.repeats)
+        # Written to, because untouched memory is one page of zeros; and no denormal numbers.
+        words = torch.ones(bytes_of(models, storage, context) // 8 * 2)
+        for name, reader in READERS.items():
+            yield TimedArm(_reading(name, storage, context), partial(_read, reader, words, options.repeats))
+
+
+def _fastest_read(measured: Measured, storage: str, context: int) -> str | None:
+    return measured.timings.fastest(*(_reading(name, storage, context) for name in READERS))
+
+
+def read_rows(measured: Measured) -> Iterator[Row]:
+    """Yield a row per storage and context."""
+    for storage, context in product(STORAGES, contexts_of(measured.options)):
+        name, reader = name_of(f"native {storage}", 1, context), _fastest_read(measured, storage, context)
+        size = bytes_of(measured.models, storage, context)
+        read = None if reader is None else size / measured.timings.spread(reader).median / 1e9
+        cells = {"share": measured.ratio(reader, name), "read GB/s": read, "reader": str(reader).split(", ")[-1]}
+        sized = measured.time_row(name, storage=storage, context=context, **{"MB a pass": f"{size / 1e6:.1f}"})
+        yield {**sized, **cells}
+
+
+def read_goals(measured: Measured) -> Iterator[Goal]:
+    """Yield the shares, and the time of a pass after a long context over that of reading."""
+    for storage in STORAGES:
+        share = measured.ratio(_fastest_read(measured, storage, CONTEXT), name_of(f"native {storage}", 1, CONTEXT))
+        what = f"share of bandwidth, 1 node, {storage}, {measured.subject} (%)"
+        yield from goals_of(what, SHARES, measured.subject, share, share=True)
+    long = contexts_of(measured.options)[1]
+    for storage in STORAGES:
+        over = measured.ratio(name_of(f"native {storage}", 1, long), _fastest_read(measured, storage, long))
+        what = f"a pass of 1 node after {long} tokens over reading as many bytes, {storage}, {measured.subject}"
+        yield from goals_of(what, LONG, measured.subject, over)
+
+
+BANDWIDTH = Part(
+    "Share of bandwidth", "shapes", read_arms, read_rows, read_goals,
+    "A pass of one node beside a read of as many bytes (weights, keys and values) by torch on the same threads; the "
+    "fastest of its reductions counts.",
 )  # fmt: skip

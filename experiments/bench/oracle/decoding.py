@@ -1,6 +1,6 @@
 """Plain greedy decoding: one pass a token, by every program, on the same weights and prompts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.bench.oracle.benchmark_models import STORAGES, BenchOptions, Models
-from experiments.bench.oracle.benchmark_parts import Goal, Measured, Part, Row, goals_of
+from experiments.bench.oracle.benchmark_models import STORAGES, Models
+from experiments.bench.oracle.benchmark_parts import BenchOptions, Goal, Measured, Part, Row, goals_of
 from experiments.bench.oracle.rounds import TimedArm, time_call
 from specdec import Oracle, SamplingParams, SpeculativeDecoder
 from specdec.contracts import IntArray
@@ -68,17 +68,15 @@ def once(make: Callable[[], IntArray], units: int) -> tuple[float, IntArray]:
     return seconds / units, made[0]
 
 
-def arms(models: Models, options: BenchOptions) -> list[TimedArm]:
-    """Return plain decoding by every program, for every batch size; seconds per pass."""
-    found = []
+def arms(models: Models, options: BenchOptions) -> Iterator[TimedArm]:
+    """Yield plain decoding by every program, for every batch size; seconds per pass."""
     for batch in options.batches:
         seed = torch.Generator().manual_seed(batch)
         prompts = torch.randint(models.config.vocab_size, (batch, PROMPT), generator=seed)
-        found += _arms_of(models, prompts, options.new_tokens)
-    return found
+        yield from _arms_of(models, prompts, options.new_tokens)
 
 
-def _arms_of(models: Models, prompts: Tensor, num_new: int) -> list[TimedArm]:
+def _arms_of(models: Models, prompts: Tensor, num_new: int) -> Iterator[TimedArm]:
     batch = len(prompts)
     twin = name_of(batch, "native bfloat16")
 
@@ -86,22 +84,21 @@ def _arms_of(models: Models, prompts: Tensor, num_new: int) -> list[TimedArm]:
         name = name_of(batch, program)
         return TimedArm(name, partial(once, make, num_new), None if name == twin else twin, strict)
 
-    found = []
     for storage in STORAGES:
-        found.append(arm(f"native {storage}", partial(decode, models.native(storage), prompts, num_new)))
-    found.append(arm("engine, native bfloat16", partial(engine, models.native("bfloat16"), prompts, num_new)))
-    found.append(arm("eager float32", partial(decode, models.eager, prompts, num_new)))
+        yield arm(f"native {storage}", partial(decode, models.native(storage), prompts, num_new))
+    yield arm("engine, native bfloat16", partial(engine, models.native("bfloat16"), prompts, num_new))
+    yield arm("eager float32", partial(decode, models.eager, prompts, num_new))
     for storage in STORAGES:
         peer = partial(generate, models.peer(storage), prompts, num_new)
-        found.append(arm(f"transformers {storage}", peer, strict=storage == "float32"))
+        yield arm(f"transformers {storage}", peer, strict=storage == "float32")
     for storage in models.llama_storages if batch == 1 else ():
         other = models.llama_cpp(storage)
-        made = partial(_one_row, other.decode, prompts[0].numpy(), num_new)
-        found.append(arm(f"llama.cpp {storage}", made, strict=False))
-    return found
+        made = partial(one_row, other.decode, prompts[0].numpy(), num_new)
+        yield arm(f"llama.cpp {storage}", made, strict=False)
 
 
-def _one_row(make: Callable[[IntArray, int], IntArray], prompt: IntArray, num_new: int) -> IntArray:
+def one_row(make: Callable[[IntArray, int], IntArray], prompt: IntArray, num_new: int) -> IntArray:
+    """Return ``[1, num_new]`` ids from what makes ``[num_new]`` of a prompt."""
     return make(prompt, num_new)[None]
 
 
@@ -110,9 +107,8 @@ def fastest_peer(measured: Measured, batch: int) -> str | None:
     return measured.timings.fastest(*(name_of(batch, f"transformers {storage}") for storage in STORAGES))
 
 
-def rows(measured: Measured) -> list[Row]:
-    """Return a row per batch size and program."""
-    found: list[Row] = []
+def rows(measured: Measured) -> Iterator[Row]:
+    """Yield a row per batch size and program."""
     for batch in measured.options.batches:
         peer, prefix = fastest_peer(measured, batch), name_of(batch, "")
         for name in (name for name in measured.timings.seconds if name.startswith(prefix)):
@@ -121,24 +117,21 @@ def rows(measured: Measured) -> list[Row]:
             cells = {"batch": batch, "program": name.removeprefix(prefix), "tokens/s": f"{per_second:.1f}"}
             after = {"speed over transformers": measured.ratio(peer, name)}
             same = {"ids as native bfloat16": "" if agreement is None else f"{agreement:.1%}"}
-            found.append({**measured.time_row(name, **cells), **after, **same})
-    return found
+            yield {**measured.time_row(name, **cells), **after, **same}
 
 
-def goals(measured: Measured) -> list[Goal]:
-    """Return the lines of the summary: bare passes, and what a user calls."""
-    found = []
+def goals(measured: Measured) -> Iterator[Goal]:
+    """Yield the lines of the summary: bare passes, and what a user calls."""
     for batch in measured.options.batches:
         key, peer = f"{measured.subject}, batch {batch}", fastest_peer(measured, batch)
         for program in ("native bfloat16", "engine, native bfloat16"):
             ratio = measured.ratio(peer, name_of(batch, program))
             what = f"plain decoding ({program}) over transformers, {key}"
-            found += goals_of(what, OVER_TRANSFORMERS, key, ratio)
+            yield from goals_of(what, OVER_TRANSFORMERS, key, ratio)
         for storage in STORAGES:
             ours = name_of(batch, f"native {storage}")
             ratio = measured.ratio(name_of(batch, f"llama.cpp {storage}"), ours)
-            found += goals_of(f"plain decoding over llama.cpp, {storage}, {key}", OVER_LLAMA_CPP, key, ratio)
-    return found
+            yield from goals_of(f"plain decoding over llama.cpp, {storage}, {key}", OVER_LLAMA_CPP, key, ratio)
 
 
 PART = Part(

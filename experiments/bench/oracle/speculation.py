@@ -1,20 +1,82 @@
-"""Speculative decoding through the engine beside ``transformers``, with the same drafts, prompts and lengths."""
+"""Speculative decoding of the embedded pair through the engine beside ``transformers``: the same drafts and prompts."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
+import oracles
 from drafts import PromptLookup, SmallTransformer
-from experiments.bench.oracle.benchmark_models import STORAGES, BenchOptions
-from experiments.bench.oracle.benchmark_parts import Goal, Measured, Part, Row, goals_of
+from experiments.bench.oracle.benchmark_models import STORAGES, first_layers, native_of, peer_of
+from experiments.bench.oracle.benchmark_parts import BenchOptions, Goal, Measured, Part, Row, goals_of
 from experiments.bench.oracle.decoding import GREEDY, generate, once
-from experiments.bench.oracle.pair import DRAFTS, FIRST_LAYER, TARGET, Pair
 from experiments.bench.oracle.rounds import TimedArm
+from experiments.harness.arguments import PROMPTS
+from oracles.checkpoints.loading import checkpoint_folder
+from oracles.native import NativeTransformer
 from specdec import SpeculativeDecoder
 from specdec.contracts import DraftSource, IntArray
+from specdec.prompts import load_prompts
+
+TARGET, DRAFT, FIRST_LAYER = "code", "code-draft", "one layer of six"
+DRAFTS = (FIRST_LAYER, DRAFT)
+
+
+class Pair:
+    """A target, its drafts and prompts; all is loaded when first asked for.
+
+    Args:
+        num_prompts: of the shipped ones.
+        longest: tokens that are kept of a prompt.
+    """
+
+    def __init__(self, num_prompts: int, longest: int) -> None:
+        self._num_prompts, self._longest = num_prompts, longest
+        self._peers: dict[tuple[str, str], Any] = {}
+
+    @cached_property
+    def target(self) -> NativeTransformer:
+        """The target, as stored: bfloat16."""
+        return oracles.load(TARGET, backend="native")
+
+    @cached_property
+    def drafts(self) -> dict[str, NativeTransformer]:
+        """Name -> draft model."""
+        config, state = first_layers(self.target.config, _read_weights(TARGET), 1)
+        first = native_of(config, state, "bfloat16")
+        first.tokenizer = self.target.tokenizer
+        return {FIRST_LAYER: first, DRAFT: oracles.load(DRAFT, backend="native")}
+
+    def peer(self, name: str, storage: str) -> Any:
+        """Return ``transformers``' model of the target or of a draft, in a dtype."""
+        if (name, storage) not in self._peers:
+            config = (self.target if name == TARGET else self.drafts[name]).config
+            _, state = first_layers(config, _read_weights(DRAFT if name == DRAFT else TARGET), config.num_layers)
+            self._peers[name, storage] = peer_of(config, state, storage)
+        return self._peers[name, storage]
+
+    @cached_property
+    def prompts(self) -> list[list[int]]:
+        """Ids of the prompts."""
+        texts = [prompt.text for prompt in load_prompts(str(PROMPTS), None, self._num_prompts)]
+        tokenizer = self.target.tokenizer
+        assert tokenizer is not None
+        return [tokenizer.encode(text).ids[-self._longest :] for text in texts]
+
+    def close(self) -> None:
+        """Free the models."""
+        self._peers.clear()
+
+
+def _read_weights(name: str) -> dict[str, Tensor]:
+    """Return a checkpoint's weights as they are stored."""
+    files = sorted(checkpoint_folder(name).glob("*.safetensors"))
+    return {key: weight for file in files for key, weight in load_file(file).items()}
+
 
 DRAFTED, COPIED, NGRAM = 4, 8, 2
 PLAIN, LOOKUP = "plain", f"prompt lookup, {COPIED} tokens"
@@ -53,29 +115,27 @@ def _theirs(peer: Any, prompts: Sequence[Sequence[int]], num_new: int, settings:
     return np.concatenate([generate(peer, torch.tensor([prompt]), num_new, **settings) for prompt in prompts])
 
 
-def arms(pair: Pair, options: BenchOptions) -> list[TimedArm]:
-    """Return every strategy, ours and theirs; seconds per token, all of whose ids are those of plain decoding."""
+def arms(pair: Pair, options: BenchOptions) -> Iterator[TimedArm]:
+    """Yield every strategy, ours and theirs; seconds per token, all of whose ids are those of plain decoding."""
     num_new, units = options.new_tokens, options.new_tokens * len(pair.prompts)
-    found, twin = [], f"{PLAIN}, native bfloat16"
+    twin = f"{PLAIN}, native bfloat16"
     for strategy in (PLAIN, *DRAFTS, LOOKUP):
         name = f"{strategy}, native bfloat16"
         make = partial(_ours, pair, source_of(pair, strategy), num_new)
-        found.append(TimedArm(name, partial(once, make, units), None if name == twin else twin))
+        yield TimedArm(name, partial(once, make, units), None if name == twin else twin)
         for storage in STORAGES:
             settings = settings_of(pair, strategy, storage)
             other = partial(_theirs, pair.peer(TARGET, storage), pair.prompts, num_new, settings)
             name = f"{strategy}, transformers {storage}"
-            found.append(TimedArm(name, partial(once, other, units), twin, strict=storage == "float32"))
-    return found
+            yield TimedArm(name, partial(once, other, units), twin, strict=storage == "float32")
 
 
 def _fastest(measured: Measured, strategy: str) -> str | None:
     return measured.timings.fastest(*(f"{strategy}, transformers {storage}" for storage in STORAGES))
 
 
-def rows(measured: Measured) -> list[Row]:
-    """Return a row per strategy and program."""
-    found: list[Row] = []
+def rows(measured: Measured) -> Iterator[Row]:
+    """Yield a row per strategy and program."""
     for strategy in (PLAIN, *DRAFTS, LOOKUP):
         for program in ("native bfloat16", *(f"transformers {storage}" for storage in STORAGES)):
             name = f"{strategy}, {program}"
@@ -85,18 +145,15 @@ def rows(measured: Measured) -> list[Row]:
                 "over its plain decoding": measured.ratio(f"{PLAIN}, {program}", name),
                 "ids as plain": "" if agreement is None else f"{agreement:.1%}",
             }
-            found.append({**measured.time_row(name, strategy=strategy, program=program), **cells})
-    return found
+            yield {**measured.time_row(name, strategy=strategy, program=program), **cells}
 
 
-def goals(measured: Measured) -> list[Goal]:
-    """Return the speed over ``transformers`` with the same drafts."""
-    found = []
+def goals(measured: Measured) -> Iterator[Goal]:
+    """Yield the speed over ``transformers`` with the same drafts."""
     for strategy in (*DRAFTS, LOOKUP):
         ratio = measured.ratio(_fastest(measured, strategy), f"{strategy}, native bfloat16")
         what = strategy if strategy == LOOKUP else f"draft model ({strategy}), k = {DRAFTED}"
-        found += goals_of(f"{what}, over transformers", OVER_TRANSFORMERS, strategy, ratio)
-    return found
+        yield from goals_of(f"{what}, over transformers", OVER_TRANSFORMERS, strategy, ratio)
 
 
 PART = Part(

@@ -1,4 +1,4 @@
-"""A small transformer drafts for as long as a token is worth its cost."""
+"""A small transformer drafts: chains, trees, in another vocabulary, or for as long as a token is worth its cost."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,10 +8,34 @@ from typing import Any
 import drafts
 from experiments.harness.models import draft_model
 from experiments.harness.rule_choice import rule_for, sampling_of
-from experiments.strategies.ngram_strategy import training_files, training_sequences
-from experiments.strategies.strategy import MODEL_OPTIONS, TRAIN_ON, Option, Settings, Strategy, depth
+from experiments.strategies.head_strategies import HEAD, HEAD_SOURCES, HEAD_WEIGHTS, head_for
+from experiments.strategies.strategy import MODEL_OPTIONS, TRAIN_ON, Option, Settings, Strategy, depth, one_of
+from experiments.strategies.text_strategies import training_files, training_sequences
+from experiments.strategies.tree_shapes import FORMS, shape_of, tree_source
 from specdec import Calibration, DraftSource, Fixed, Oracle, Threshold, calibrate
 from specdec.drafting.lengths import LengthPolicy
+
+
+def _chains(settings: Settings, oracle: Oracle) -> DraftSource:
+    return drafts.SmallTransformer(draft_model(settings), num_draft_tokens=settings["num_draft_tokens"])
+
+
+def _trees(settings: Settings, oracle: Oracle) -> DraftSource:
+    return tree_source(draft_model(settings), shape_of(settings["shape"]))
+
+
+def _other_vocabulary(settings: Settings, oracle: Oracle) -> DraftSource:
+    """Return the source; the vocabularies are compared here, before a run begins, see ``drafts.OtherVocabulary``."""
+    source = drafts.OtherVocabulary(draft_model(settings), settings["num_draft_tokens"])
+    source.shared_with(oracle)
+    return source
+
+
+SMALL_TRANSFORMER = Strategy("small_transformer", (depth(4), *MODEL_OPTIONS), _chains)
+OTHER_VOCABULARY = Strategy("other_vocabulary", (depth(3), *MODEL_OPTIONS), _other_vocabulary)
+_SHAPE = Option("shape", "paths:0.0,0.1,0.2,1.0,2.0", str, FORMS)
+TREE = Strategy("tree", (_SHAPE, *MODEL_OPTIONS), _trees)
+
 
 CALIBRATING = (
     replace(
@@ -44,20 +68,29 @@ def _excerpt(sequence: Path | list[int]) -> str | list[int]:
     return text[len(text) // 2 :][:600]
 
 
-def build(settings: Settings, oracle: Oracle) -> DraftSource:
+def _threshold(settings: Settings, oracle: Oracle) -> DraftSource:
     """Return the source that the settings describe."""
-    model = draft_model(settings)
+    name = settings["drafter"]
+    drafter = draft_model(settings) if name == "model" else head_for(name, settings, oracle)
+    source = drafts.SmallTransformer if name == "model" else HEAD_SOURCES[name]
 
     def make_source(length: LengthPolicy) -> DraftSource:
-        return drafts.SmallTransformer(model, length=length)
+        return source(drafter, length=length)
 
     measured = calibration(settings, oracle, make_source)
     return make_source(Threshold(measured, max_draft_tokens=settings["num_draft_tokens"]))
 
 
-STRATEGY = Strategy(
+THRESHOLD = Strategy(
     "threshold",
-    (depth(16), *MODEL_OPTIONS, *CALIBRATING),
-    build,
+    (
+        depth(16),
+        Option("drafter", "model", one_of("model", *HEAD_SOURCES), "whose confidence is asked"),
+        *MODEL_OPTIONS,
+        HEAD,
+        HEAD_WEIGHTS,
+        *CALIBRATING,
+    ),
+    _threshold,
     needs_model="measures the times of the oracle's passes",
 )

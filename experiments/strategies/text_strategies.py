@@ -1,17 +1,75 @@
-"""An n-gram model drafts, trained on the spot."""
+"""Text drafts: what followed the same tokens before, n-grams of the oracle's own Jacobi window, or an n-gram model."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import drafts
-from experiments.strategies.strategy import ORDER, TRAIN_ON, Option, Settings, Strategy, depth, yes_or_no
+from experiments.strategies.strategy import (
+    ORDER,
+    TRAIN_ON,
+    Option,
+    Settings,
+    Strategy,
+    depth,
+    lookup_options,
+    yes_or_no,
+)
 from oracles.factory.corpus import load_manifest, stdlib_folder
 from oracles.factory.dialogues.shards import Shards
 from oracles.factory.dialogues.writing import begin_of
 from specdec import DraftSource, Oracle
 from specdec.drafting import NGramModel
+
+
+def _strategy(name: str, source: Callable[..., DraftSource], options: tuple[Option, ...], **more: Any) -> Strategy:
+    """Return the strategy of a source whose arguments are its options."""
+
+    def build(settings: Settings, oracle: Oracle) -> DraftSource:
+        return source(**{option.key: settings[option.key] for option in options})
+
+    return Strategy(name, options, build, **more)
+
+
+PROMPT_LOOKUP = _strategy(
+    "prompt_lookup",
+    drafts.PromptLookup,
+    (
+        depth(8),
+        *lookup_options(min_ngram=1),
+        Option("match", "last", str, "which earlier occurrence wins: last or first"),
+    ),
+)
+SUFFIX_AUTOMATON = _strategy(
+    "suffix_automaton",
+    drafts.SuffixAutomaton,
+    (
+        depth(8),
+        Option("tokens-per-match", 2.0, float, "tokens to draft for each matched one"),
+        Option("min-ngram", 1, int, "shortest suffix that counts as a match"),
+        Option("min-confidence", 0.0, float, "paths less likely than this get no node"),
+        Option("max-nodes", None, int, "nodes of a tree (chains)"),
+        Option("store-size", 0, int, "ids kept of the outputs of earlier prompts"),
+    ),
+)
+LOOKAHEAD = _strategy(
+    "lookahead",
+    drafts.Lookahead,
+    (
+        Option("window", 3, int, "columns of the lookahead branch"),
+        Option("ngram", 5, int, "length of the n-grams"),
+        Option("guesses", 3, int, "n-grams verified per step"),
+        Option("pool-size", 1024, int, "n-grams kept for each request"),
+        Option("from-prompt", True, yes_or_no, "the pool takes the n-grams of the text too: yes or no"),
+    ),
+    variants={
+        "window alone": {"from_prompt": False},
+        "text alone": {"window": 0},
+        "empty pool": {"pool_size": 0},
+    },
+    needs_model="reads the oracle's logits",
+)
 
 
 def training_files(settings: Settings) -> tuple[Path, ...]:
@@ -53,7 +111,7 @@ def _train(files: tuple[Path, ...], vocab_size: int, order: int, tokenizer: Any)
     return NGramModel.train(training_sequences(files, tokenizer), vocab_size, order, tokenizer)
 
 
-def build(settings: Settings, oracle: Oracle) -> DraftSource:
+def _ngram(settings: Settings, oracle: Oracle) -> DraftSource:
     """Return the source that the settings describe."""
     own = {"num_draft_tokens": settings["num_draft_tokens"], "sampled": settings["sampled"]}
     if settings["model"] is not None:
@@ -66,10 +124,10 @@ def build(settings: Settings, oracle: Oracle) -> DraftSource:
 def inner_ngram(settings: Settings, oracle: Oracle, num_draft_tokens: int) -> DraftSource:
     """Return a freshly trained n-gram source of likeliest ids, to serve beside or inside another."""
     own = {"num_draft_tokens": num_draft_tokens, "sampled": False, "model": None}
-    return build({**settings, **own}, oracle)
+    return _ngram({**settings, **own}, oracle)
 
 
-STRATEGY = Strategy(
+NGRAM = Strategy(
     "ngram",
     (
         depth(5),
@@ -78,5 +136,5 @@ STRATEGY = Strategy(
         TRAIN_ON,
         Option("model", None, str, "a saved model in place of training"),
     ),
-    build,
+    _ngram,
 )

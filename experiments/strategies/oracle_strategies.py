@@ -1,4 +1,4 @@
-"""The oracle's own weights in fewer bits draft, on its own cache."""
+"""The oracle itself drafts: by its first layers, or by its weights in fewer bits."""
 
 from typing import get_args
 
@@ -7,7 +7,37 @@ from experiments.harness.models import HF, load_model
 from experiments.strategies.strategy import Option, Settings, Strategy, depth
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.checkpoints.placement import WeightType
+from oracles.heads import load_exit_head
 from specdec import DraftSource, Oracle
+
+
+def _early_exit(settings: Settings, oracle: Oracle) -> DraftSource:
+    """Return the source that the settings describe."""
+    if not isinstance(oracle, LoadedOracle):
+        raise ValueError("early_exit: it needs a transformer of ours, whose pass can be cut: leave it out")
+    name, k = settings["head"], settings["num_layers"]
+    try:
+        head = None if name == "none" else load_exit_head(name, oracle)
+    except ValueError as error:
+        raise ValueError(
+            f"early_exit: give --head none, the oracle's own, as {name} cannot be used: {error}"
+        ) from error
+    if k is None:
+        k = max(1, oracle.num_layers // 3) if head is None else head.num_layers
+    return drafts.EarlyExit(oracle, k, head, num_draft_tokens=settings["num_draft_tokens"])
+
+
+EARLY_EXIT = Strategy(
+    "early_exit",
+    (
+        depth(2),
+        Option("num-layers", None, int, "layers to draft with (the head's; without one a third of the oracle's)"),
+        Option("head", "code-exit", str, "trained head: embedded name or folder; none: the oracle's own"),
+    ),
+    _early_exit,
+    needs_model="drafts with the oracle's own layers",
+)
+
 
 KINDS = get_args(WeightType)
 
@@ -23,7 +53,7 @@ def weight_type(text: str) -> str:
     return text
 
 
-def build(settings: Settings, oracle: Oracle) -> DraftSource:
+def _quantized(settings: Settings, oracle: Oracle) -> DraftSource:
     """Return the source that the settings describe; its view is read from the oracle's own checkpoint."""
     if settings["oracle"].startswith(HF):
         raise ValueError("quantized: weights of few bits are made of a transformer of ours, not of hf: models")
@@ -37,12 +67,12 @@ def build(settings: Settings, oracle: Oracle) -> DraftSource:
     return drafts.Quantized(oracle, view, num_draft_tokens=settings["num_draft_tokens"])
 
 
-STRATEGY = Strategy(
+QUANTIZED = Strategy(
     "quantized",
     (
         depth(3),
         Option("draft-weights", "int8", weight_type, f"the view's linear layers: {', '.join(KINDS)}"),
     ),
-    build,
+    _quantized,
     needs_model="drafts with the oracle's own weights",
 )

@@ -1,0 +1,67 @@
+"""Options of a program, each said once: as a field of a dataclass."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import field, fields
+from typing import Any, TypeVar
+
+from exactspec.parser import Parser
+from experiments.harness.arguments import freeze, positive
+
+Chosen = TypeVar("Chosen")
+
+
+def option(default: Any, text: str, exclusive: bool = False, **more: Any) -> Any:
+    """Return a field of a frozen dataclass that is an option of its name.
+
+    Args:
+        default: of the field. Whole numbers are at least 1; a tuple takes several values; False is a switch.
+        text: of the help; the default is added, unless the text ends with what it is, in brackets.
+        exclusive: it excludes the other exclusive ones.
+        more: for ``argparse``.
+    """
+    return field(default=default, metadata={"text": text, "exclusive": exclusive, "more": more})
+
+
+def _how(default: Any, text: str, more: dict[str, Any]) -> dict[str, Any]:
+    """Return what ``argparse`` is told of an option."""
+    if default is False:
+        return {"action": "store_true", "help": text}
+    several = isinstance(default, tuple)
+    one = default[0] if several else default
+    kind = positive if isinstance(one, int) else str if one is None else type(one)
+    told = " ".join(map(str, default)) if several else default
+    shown = text if told is None or text.endswith(")") else f"{text} ({told})".lstrip()
+    return {"default": default, "help": shown, "type": kind, **({"nargs": "+"} if several else {}), **more}
+
+
+def parse_options(
+    kind: type[Chosen],
+    description: str | None,
+    argv: Sequence[str] | None,
+    complete: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: values,
+    problem: Callable[[Chosen], str | None] = lambda _: None,
+) -> Chosen:
+    """Return what a command line asks for; of several values each stands once.
+
+    Args:
+        kind: dataclass whose fields, those that ``option`` made, are the options.
+        description: of the program.
+        argv: None: the words of this process.
+        complete: returns the values as they are to be, those that are no options among them.
+        problem: returns why what is chosen cannot be; None: it can.
+
+    Raises:
+        SystemExit: an argument cannot be; with the reason.
+    """
+    parser = Parser(description)
+    groups: dict[bool, Any] = {False: parser}
+    for one in fields(kind):  # type: ignore[arg-type]
+        if how := one.metadata:
+            if how["exclusive"] not in groups:
+                groups[True] = parser.add_mutually_exclusive_group()
+            add = groups[how["exclusive"]].add_argument
+            add(f"--{one.name.replace('_', '-')}", **_how(one.default, how["text"], how["more"]))
+    chosen = kind(**{name: freeze(value) for name, value in complete(vars(parser.parse_args(argv))).items()})
+    if told := problem(chosen):
+        parser.error(told)
+    return chosen
