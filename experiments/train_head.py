@@ -9,7 +9,7 @@ OUT/draft_model, for ``oracles.load``: it reads all ids through the oracle's emb
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ from oracles.factory.training.block_distillation import BlockDistillation
 from oracles.factory.training.block_export import BlockSizes, describe_dspark, dspark_shape, new_dspark, save_dspark
 from oracles.factory.training.draft_distillation import DraftDistillation, draft_shape, new_draft
 from oracles.factory.training.eagle3_distillation import Eagle3Distillation
-from oracles.factory.training.export import export_draft, read_written_ids, take_weights
+from oracles.factory.training.export import check_meaning, export_draft, ids_of_finished, take_weights
 from oracles.factory.training.features import Reader, served_reader
 from oracles.factory.training.head_distillation import HeadDistillation, Lesson
 from oracles.factory.training.head_export import describe_eagle3, eagle3_name, new_eagle3, save_eagle3, usual_outputs
@@ -66,11 +66,18 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Pupil:
-    """A head in training, what writes it into a folder, and what a parameter is called there."""
+    """A head in training, what writes it into a folder, what a parameter is called there, and its config, if any."""
 
     task: HeadDistillation
     save: Callable[[Path], None]
     stored_name: Callable[[str], str] = str
+    values: Mapping[str, Any] | None = None
+
+    def begin(self, folder: Path) -> None:
+        """Take the weights of a finished one; ValueError: it is another."""
+        if self.values is not None:
+            check_meaning(folder, self.values)
+        take_weights(self.task.model, folder, self.stored_name)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -148,6 +155,8 @@ def _texts(args: argparse.Namespace) -> tuple[HeadText, HeadText]:
 def _complete(args: argparse.Namespace) -> None:
     """Fill in the defaults of a kind; refuse options of other kinds, and sizes that do not fit."""
     own = KINDS[args.kind]
+    if args.init is not None and "vocab_size" in own:
+        own = own | {"vocab_size": None}  # the folder's
     for name in sorted({option for kind in KINDS.values() for option in kind}):
         value, option = getattr(args, name), name.replace("_", "-")
         if value is not None and name not in own:
@@ -165,7 +174,13 @@ def _complete(args: argparse.Namespace) -> None:
 def _target_ids(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Tensor | None:
     """Return the ids that the head writes; None: all."""
     if args.init is not None:
-        return read_written_ids(args.init)
+        ids = ids_of_finished(args.init, oracle.vocab_size)
+        count = oracle.vocab_size if ids is None else len(ids)
+        if args.vocab_size not in (None, count):
+            raise ValueError(
+                f"--vocab-size is {args.vocab_size}, and --init {args.init} writes {count} ids: leave it out"
+            )
+        return ids
     if args.vocab_size is None or args.vocab_size >= oracle.vocab_size:
         return None
     if args.lm_head == "oracle" and not oracle.config.tie_embeddings:
@@ -199,7 +214,10 @@ def _eagle3(args: argparse.Namespace, lesson: Lesson) -> Pupil:
     values = describe_eagle3(oracle, args.verifier or args.oracle, lesson.layers, inner, count)
     network = new_eagle3(values, oracle, ids, args.lm_head == "own", args.seed)
     return Pupil(
-        Eagle3Distillation(lesson, network), lambda folder: save_eagle3(network, values, folder, ids), eagle3_name
+        Eagle3Distillation(lesson, network),
+        lambda folder: save_eagle3(network, values, folder, ids),
+        eagle3_name,
+        values,
     )
 
 
@@ -215,7 +233,7 @@ def _dspark(args: argparse.Namespace, lesson: Lesson) -> Pupil:
     network = new_dspark(shape, oracle, ids, args.seed)
     values = describe_dspark(shape, args.verifier or args.oracle)
     task = BlockDistillation(lesson, network, shape, args.anchors)
-    return Pupil(task, lambda folder: save_dspark(network, values, folder, ids))
+    return Pupil(task, lambda folder: save_dspark(network, values, folder, ids), values=values)
 
 
 def _medusa(args: argparse.Namespace, lesson: Lesson) -> Pupil:
@@ -277,7 +295,7 @@ def train(args: argparse.Namespace) -> None:
     print(f"{len(text.ids):,} tokens, {int(text.counts.sum()):,} of them count; {len(held_out.ids):,} held out")
     pupil = MAKERS[args.kind](args, _lesson(args, oracle, text))
     if args.init is not None:
-        take_weights(pupil.task.model, args.init, pupil.stored_name)
+        pupil.begin(args.init)
     print(f"it has {sum(part.numel() for part in pupil.task.model.parameters()):,} parameters", flush=True)
     windows = Windows(
         WindowPlan(args.step_tokens, args.window, args.window, long_share=0.0), torch.arange(len(text.ids)), args.seed

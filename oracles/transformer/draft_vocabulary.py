@@ -104,18 +104,27 @@ def take_written_ids(stored: StoredTensors, config: TransformerConfig) -> Tensor
     """
     if config.draft_vocab_size is None:
         return None
+    return read_written_ids(stored, config.draft_vocab_size, config.vocab_size)
+
+
+def read_written_ids(stored: StoredTensors, count: int, vocab_size: int) -> Tensor:
+    """Return the ids ``[count]`` below ``vocab_size`` that the columns of a stored head write, out of its offsets.
+
+    Raises:
+        ValueError: as ``take_written_ids`` does.
+    """
     path = stored.path(OFFSETS) if OFFSETS in stored.shapes else stored.folder
     offsets = stored.take(OFFSETS)
-    if offsets.dtype not in (torch.int32, torch.int64) or offsets.shape != (config.draft_vocab_size,):
+    if offsets.dtype not in (torch.int32, torch.int64) or offsets.shape != (count,):
         raise ValueError(
             f"{path}: tensor {OFFSETS!r} is {offsets.dtype} {tuple(offsets.shape)}; draft_vocab_size wants "
-            f"{config.draft_vocab_size} whole numbers"
+            f"{count} whole numbers"
         )
     ids = offsets.long() + torch.arange(len(offsets))
-    if not bool((ids.diff() > 0).all()) or not 0 <= int(ids[0]) <= int(ids[-1]) < config.vocab_size:
+    if not bool((ids.diff() > 0).all()) or not 0 <= int(ids[0]) <= int(ids[-1]) < vocab_size:
         raise ValueError(
             f"{path}: by tensor {OFFSETS!r} column r writes id r + {OFFSETS}[r]; these must rise, from 0 to "
-            f"{config.vocab_size - 1} at most"
+            f"{vocab_size - 1} at most"
         )
     return ids
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import drafts
 import oracles
@@ -263,6 +263,31 @@ def check_init(options: dict[str, object], made: str) -> None:
     assert all(torch.equal(found[name], begun[name]) for name in begun)
 
 
+def refuse_init(folder: Path, argv: list[str]) -> None:
+    """Check that a head begins with no weights that it would drop, or take for something else."""
+    given, tensors = folder / "parts" / "head", load_file(folder / "parts" / "head" / "model.safetensors")
+    config, ids = json.loads((given / "config.json").read_text()), tensors["d2t"]
+    layers = {"eagle_aux_hidden_state_layer_ids": [0, 2]}
+    for number, (made, values, told) in enumerate([
+        ({"lm_head.weight": torch.zeros(64, 32)}, {}, "lm_head.weight' has no place in what is trained"),
+        ({"d2t": ids + 10**6}, {}, "column r writes id"),
+        ({"d2t": ids.float()}, {}, "64 whole numbers"),
+        ({}, layers, r"layer_ids is \[0, 2\], and training has .*give --layers"),
+        ({}, {"norm_before_residual": True}, "norm_before_residual is True, and training has False"),
+    ]):  # fmt: skip
+        where = folder / f"given-{number}"
+        where.mkdir()
+        save_file({**tensors, **made}, where / "model.safetensors")
+        (where / "config.json").write_text(json.dumps({**config, **values}))
+        with pytest.raises(SystemExit, match=told):
+            train_head.main([*argv, "--init", str(where), "--out", str(folder / "no")])
+    (where / "config.json").unlink()
+    with pytest.raises(SystemExit, match=r"config\.json does not exist"):
+        train_head.main([*argv, "--init", str(where), "--out", str(folder / "no")])
+    with pytest.raises(SystemExit, match=r"--vocab-size is 20, and --init .* writes 64 ids: leave it out"):
+        train_head.main([*argv, "--init", str(given), "--vocab-size", "20", "--out", str(folder / "no")])
+
+
 def code_oracle(folder: Path) -> Path:
     config = RECIPES["tiny"].recipe.config
     export_checkpoint(Transformer(config, seed=0).state_dict(), config, CODE, folder / "oracle")
@@ -297,6 +322,7 @@ def test_the_script_goes_on_where_it_stopped_and_writes_a_head_that_drafts(tmp_p
         train_head.main(
             [*argv, "--init", str(tmp_path / "parts" / "head"), "--lm-head", "own", "--out", str(tmp_path / "no")]
         )
+    refuse_init(tmp_path, argv)
     with pytest.raises(SystemExit, match="another run"):
         train_head.main([*argv, "--out", str(tmp_path / "parts"), "--resume", "--loss", "tv"])
     untied = replace(RECIPES["tiny"].recipe.config, tie_embeddings=False)

@@ -1,7 +1,8 @@
 """Write a trained model as a Hugging Face directory: bfloat16 safetensors in small shards, no pickle."""
 
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,21 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from oracles.checkpoints.loading import read_json
 from oracles.checkpoints.tokenization import END_OF_TEXT
 from oracles.checkpoints.weights import StoredTensors
 from oracles.transformer.config import TransformerConfig
-from oracles.transformer.draft_vocabulary import OFFSETS, ProjectedHead
+from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN, ProjectedHead, read_written_ids
 from oracles.transformer.eager import Transformer
 
 MAX_SHARD_BYTES = 14 * 2**20
+# What a head's folder may hold beside what trains: ids that it writes, and copies of the oracle's tables.
+_NOT_TRAINED = {OFFSETS, WRITTEN, "embed_tokens.weight", "verifier_norm.weight", "verifier_lm_head.weight"}
+# Keys of a head's config on which the meaning of its weights depends, though no shape does.
+_MEANING = (
+    *("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids", "mask_token_id"),
+    *("norm_before_residual", "norm_output"),
+)
 
 
 def llama_config(config: TransformerConfig) -> dict[str, Any]:
@@ -176,25 +185,52 @@ def take_weights(network: nn.Module, folder: Path, stored_name: Callable[[str], 
         stored_name: what a parameter is called there.
 
     Raises:
-        ValueError: a tensor is missing, or has another shape.
+        ValueError: a tensor is missing, has another shape, or has no place in the network.
     """
-    stored = StoredTensors(folder)
-    for name, parameter in network.named_parameters():
-        key = stored_name(name)
-        shape = stored.shapes.get(key)
+    stored, names = StoredTensors(folder), {stored_name(name): name for name, _ in network.named_parameters()}
+    advice = "give the options that the folder was trained with"
+    for key, name in names.items():
+        parameter, shape = network.get_parameter(name), stored.shapes.get(key)
         if shape != parameter.shape:
             found = "missing" if shape is None else f"of shape {tuple(shape)}"
             raise ValueError(
-                f"{folder}: tensor {key!r} is {found}, and training wants {tuple(parameter.shape)}: give the options "
-                "that the folder was trained with"
+                f"{folder}: tensor {key!r} is {found}, and training wants {tuple(parameter.shape)}: {advice}"
             )
         parameter.copy_(stored.take(key))
+    if others := sorted(stored.shapes.keys() - names.keys() - _NOT_TRAINED):
+        raise ValueError(f"{folder}: tensor {others[0]!r} has no place in what is trained: {advice}")
 
 
-def read_written_ids(folder: Path) -> Tensor | None:
-    """Return the ids ``[R]`` that a finished head or draft writes; None: all."""
+def check_meaning(folder: Path, values: Mapping[str, Any]) -> None:
+    """Check that the weights of a finished head mean what the config of one in training says.
+
+    Args:
+        folder: of ``save_folder``.
+        values: the ``config.json`` that training would write.
+
+    Raises:
+        ValueError: there is no config, or it names other layers, another mask, or another way through the layer.
+    """
+    path = folder / "config.json"
+    if not path.exists():
+        raise ValueError(f"{path} does not exist: give the folder of a finished head")
+    found = read_json(path)
+    for key in _MEANING:
+        own = values.get(key, False)
+        if key in found and found[key] != own:
+            raise ValueError(
+                f"{path}: {key} is {found[key]}, and training has {own}: give --layers (which count from 0, where "
+                "the config counts from 1) and --mask-id that the folder was trained with"
+            )
+
+
+def ids_of_finished(folder: Path, vocab_size: int) -> Tensor | None:
+    """Return the ids ``[R]`` below ``vocab_size`` that a finished head or draft writes; None: all.
+
+    Raises:
+        ValueError: its offsets give none.
+    """
     stored = StoredTensors(folder)
     if OFFSETS not in stored.shapes:
         return None
-    offsets = stored.take(OFFSETS).long()
-    return offsets + torch.arange(len(offsets))
+    return read_written_ids(stored, math.prod(stored.shapes[OFFSETS]), vocab_size)
