@@ -182,15 +182,9 @@ STATISTICS = (calibrated_costs, timed_passes, thresholds, fates, calibrations)
 MUTANTS = line_mutants(
     (_costs, "token / step", "token / float(np.median(plain.scoring))", calibrated_costs, "c"),
     (_steps, '("verify", 2), ', "", calibrated_costs, "v"),
-    (_costs, "(drafted.scoring + drafted.rest)[some]", "drafted.scoring[some]", calibrated_costs, "v"),
-    (_costs, "+ beyond * np.arange(len(more))", "", calibrated_costs, "v"),
-    (_costs, "* np.median(plain.scoring)", "* step", calibrated_costs, "v"),
     (_steps, "== num_rows", ">= 1", calibrated_costs, "step"),
-    (_steps, "np.maximum.at(made[3]", "np.add.at(made[3]", calibrated_costs, "c"),
     (pass_seconds, "np.median(seconds[1:], axis=0)", "seconds.min(axis=0)", timed_passes, "seconds"),
-    (pass_seconds, "seconds[1:]", "seconds", timed_passes, "seconds"),
     (_TrackedSession.update, "<= own.target", "< own.target", thresholds, "tracked"),
-    (_TrackedSession.update, "(1 - own.inertia) * pull", "pull", thresholds, "tracked"),
     (
         _MarginalValueSession.values,
         "np.maximum(self.tokens[rows] / self.cost[rows], 1.0)",
