@@ -354,29 +354,10 @@ def _both(one: Agreement) -> Any:
 STATISTICS = (overhead, serving, served_rows, decoded, drafted, reading, interleaved, compressed)
 MUTANTS = line_mutants(
     (bench_engine.cost, "oracle.seconds = 0.0\n    while", "while", overhead, "step"),
-    (bench_engine.cost, "- scored +", "- 2 * scored +", overhead, "request"),
     (bench_engine.row, "cost.request for", "cost.step for", overhead, "row"),
-    (
-        batching._note,
-        "served.first.setdefault(request, elapsed)",
-        "served.first[request] = elapsed",
-        serving,
-        "static, first",
-    ),
     (batching._note, "len(requests) * int(emitted.min())", "int(emitted.min())", serving, "static, counts"),
     (serve, "info.requests + start", "info.requests", serving, "static, latency"),
-    (serve, "began = time", "began = 0 * time", serving, "static, seconds"),
     (row_of, "last.rows / last.calls / options.batch_size", "last.rows / last.calls / 8", served_rows, "rows in use"),
-    (row_of, "statistics.median(speeds)", "max(speeds)", served_rows, "tokens/s"),
-    (
-        row_of,
-        '"latency s": float(np.median(latency))',
-        '"latency s": float(np.mean(latency))',
-        served_rows,
-        "latency s",
-    ),
-    (row_of, "run.first.values()", "run.latency.values()", served_rows, "first s"),
-    (row_of, '"tau": last.emitted / last.rows', '"tau": last.emitted / last.calls', served_rows, "tau"),
     (Timings.fastest, "min(ran", "max(ran", decoded, "native bfloat16, speed over transformers"),
     (decoding.rows, "spread(name).median", "spread(name).low", decoded, "native bfloat16, tokens/s"),
     (Timings.ratio, "a / b for a, b in pairs", "min(self.seconds[above]) / b for a, b in pairs", decoded, "goal"),
@@ -415,13 +396,6 @@ MUTANTS = line_mutants(
         "torch.maximum(target, draft)",
         compressed,
         "agreement: overlap",
-    ),
-    (
-        Agreement.between,
-        "functional.kl_div(draft, target,",
-        "functional.kl_div(target, draft,",
-        compressed,
-        "agreement: divergence",
     ),
     (commands._columns, "greedy.all.share_same", "own.all.share_same", compressed, "texts: columns"),
 )

@@ -182,7 +182,6 @@ STATISTICS = (calibrated_costs, timed_passes, thresholds, fates, calibrations)
 MUTANTS = line_mutants(
     (_costs, "token / step", "token / float(np.median(plain.scoring))", calibrated_costs, "c"),
     (_steps, '("verify", 2), ', "", calibrated_costs, "v"),
-    (_steps, "== num_rows", ">= 1", calibrated_costs, "step"),
     (pass_seconds, "np.median(seconds[1:], axis=0)", "seconds.min(axis=0)", timed_passes, "seconds"),
     (_TrackedSession.update, "<= own.target", "< own.target", thresholds, "tracked"),
     (
@@ -194,8 +193,6 @@ MUTANTS = line_mutants(
     ),
     (_MarginalValueSession.update, "fate.accepted + 1, 0", "fate.accepted, 0", thresholds, "rate"),
     (Feedback.settle, " & (growth - 1 <= drafted)", "", fates, "known"),
-    (Feedback.settle, "self._drafted[rows] = 0", "pass", fates, "without a draft"),
-    (Feedback.settle, "np.clip(growth - 1,", "np.clip(growth,", fates, "accepted"),
     (Calibration.step_cost, "num_drafted + 1", "num_drafted", calibrations, "costs"),
     (Calibration.next_costs, ".min() for n", "[0] for n", calibrations, "next"),
     (Calibration.fit, "len(draft)) <= n for", "len(draft)) <= 9 for", calibrations, "acceptance"),
