@@ -67,8 +67,8 @@ def test_rows_are_the_nodes_of_the_run(name, way, tmp_path):
     rule, sampling = WAYS[way]
     decoder = decoder_of(ALL[name], rule)
     stop = None if way == "greedy" else [[2, 2]]
-    result = decoder.generate(PROMPTS, NEW, sampling, stop=stop, batch_size=2, return_logprobs=True)
-    records = record_nodes(decoder, tmp_path, PROMPTS, NEW, sampling, stop=stop, batch_size=2, logprobs=True)
+    result = decoder.generate(PROMPTS[:3], 12, sampling, stop=stop, batch_size=2, return_logprobs=True)
+    records = record_nodes(decoder, tmp_path, PROMPTS[:3], 12, sampling, stop=stop, batch_size=2, logprobs=True)
     assert records.complete
     assert list(records.tokens.values()) == result.tokens
     assert list(records.finish_reasons.values()) == result.finish_reasons

@@ -108,11 +108,6 @@ def test_end_to_end_by_hand() -> None:
     assert f"{both:.2f}" != f"{155 / 115:.2f}", "the two ratios are told apart here"
 
 
-def test_the_mean_accepted_tokens_are_those_of_all_steps_and_not_a_mean_of_questions() -> None:
-    lengths = [2, 2, 2, 2, 3, 1, 1]  # of the arm's steps, as its answer file has them
-    assert rows_of(DECODING, three_questions())[-1]["accepted"] == f"{sum(lengths) / len(lengths):.2f} (n = 3)"
-
-
 def test_eight_categories_are_one_task_and_tasks_stand_in_their_order() -> None:
     kinds = ["rag", "of my own", *MT_BENCH, "math_reasoning", "qa", "summarization", "translation"]
     arms = {"plain": arm_of(alone([1]), 1.0), "x": arm_of(alone([1]), 1.0)}

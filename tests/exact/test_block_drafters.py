@@ -3,6 +3,7 @@ law is the oracle's.
 """
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -147,6 +148,16 @@ MADE = {
 }
 
 
+@cache
+def oracle_and_plain_tokens(pack, is_coupled):
+    oracle, sampling = tiny_transformer(23, torch.float32, pack=pack), PARAMS if is_coupled else SamplingParams()
+    plain = SpeculativeDecoder(oracle, None, "coupled" if is_coupled else "standard")
+    return oracle, plain.generate(WIDE, 12, sampling).tokens
+
+
+WIDE = [[7 * t % 23 for t in prompt] for prompt in PROMPTS]
+
+
 @pairwise(
     {
         "made": MADE,
@@ -156,14 +167,11 @@ MADE = {
     }
 )
 def test_greedy_and_coupled_output_is_that_of_plain_decoding(made, batch_size, sampling, any_pack, tmp_path):
-    oracle = tiny_transformer(23, torch.float32, pack=any_pack)
-    make, options, rule = made
-    rule = "coupled" if sampling.temperature > 0 else rule
-    prompts = [[7 * t % 23 for t in prompt] for prompt in PROMPTS]
-    plain = SpeculativeDecoder(oracle, None, "coupled" if sampling.temperature > 0 else "standard")
-    decoder = SpeculativeDecoder(oracle, make(oracle, tmp_path, **options), rule)
-    result = decoder.generate(prompts, 12, sampling, batch_size=batch_size)
-    assert result.tokens == plain.generate(prompts, 12, sampling).tokens
+    (make, options, rule), is_coupled = made, sampling.temperature > 0
+    oracle, wanted = oracle_and_plain_tokens(any_pack, is_coupled)
+    decoder = SpeculativeDecoder(oracle, make(oracle, tmp_path, **options), "coupled" if is_coupled else rule)
+    result = decoder.generate(WIDE, 12, sampling, batch_size=batch_size)
+    assert result.tokens == wanted
     assert result.stats.num_drafted > 0
 
 

@@ -16,6 +16,7 @@ from specdec.prompts import load_prompts
 from tests.support.pairwise import pairwise
 
 PROMPTS = Path(__file__).parents[2] / "experiments" / "prompts" / "code.jsonl"
+NEW = 24
 PARAMS = SamplingParams(temperature=0.8, top_p=0.95, frequency_penalty=0.2)
 
 
@@ -33,9 +34,15 @@ def _texts():
 def _plain(rule):
     """Return plain decoding at batch 1: greedy, or sampled in coupled mode."""
     sampling = PARAMS if rule == "coupled" else SamplingParams()
-    return SpeculativeDecoder(_oracle(), None, rule).generate(_texts(), 32, sampling, batch_size=1)
+    return SpeculativeDecoder(_oracle(), None, rule).generate(_texts(), NEW, sampling, batch_size=1)
 
 
+@cache
+def _draft():
+    return oracles.load("code-draft")
+
+
+@cache
 def _ngram():
     ids = [_oracle().tokenizer.encode(text).ids for text in _texts()]
     return NGram.train(ids, _oracle().vocab_size, 3, progress=False)
@@ -43,14 +50,14 @@ def _ngram():
 
 SOURCES = {
     "plain": lambda: None,
-    "small transformer": lambda: SmallTransformer(oracles.load("code-draft"), num_draft_tokens=4),
+    "small transformer": lambda: SmallTransformer(_draft(), num_draft_tokens=4),
     "ngram": _ngram,
     "prompt lookup": lambda: PromptLookup(8),
     "lookahead": Lookahead,
-    "tree": lambda: SmallTransformer(oracles.load("code-draft"), tree=Kary(2, 3)),
-    "grown tree": lambda: SmallTransformer(oracles.load("code-draft"), tree=Grown(8, 4, width=3)),
+    "tree": lambda: SmallTransformer(_draft(), tree=Kary(2, 3)),
+    "grown tree": lambda: SmallTransformer(_draft(), tree=Grown(8, 4, width=3)),
     "merged": lambda: Merged([PromptLookup(5), _ngram()]),
-    "staged tree": lambda: Staged(oracles.load("code-draft"), PromptLookup(3), 4, width=2),
+    "staged tree": lambda: Staged(_draft(), PromptLookup(3), 4, width=2),
 }
 BRANCHING = ("lookahead", "tree", "grown tree", "merged", "staged tree")
 
@@ -65,7 +72,7 @@ def fits(name, rule, *_):
 def test_tokens_are_those_of_plain_decoding_at_batch_one(name, rule, batch_size, count):
     texts, wanted = _texts()[:count], _plain("coupled" if rule == "coupled" else "standard").tokens[:count]
     sampling = PARAMS if rule == "coupled" else SamplingParams()
-    made = SpeculativeDecoder(_oracle(), SOURCES[name](), rule).generate(texts, 32, sampling, batch_size=batch_size)
+    made = SpeculativeDecoder(_oracle(), SOURCES[name](), rule).generate(texts, NEW, sampling, batch_size=batch_size)
     assert made.exactness == ("exact" if RULES[rule].lossless else "lossy: typical(epsilon=0.09, delta=0.3)")
     if rule != "coupled":
         comparison = compare_runs(_oracle(), texts, made, wanted)

@@ -49,7 +49,8 @@ def test_the_law_is_that_of_the_masked_oracle(source, sampling, kernels):
 @pytest.mark.parametrize("source", ["plain", "chain", "tree", "merged"])
 @pytest.mark.parametrize("case", [NESTED, LISTS], ids=["nested", "lists"])
 def test_so_it_is_for_rules_and_schemas(case, source):
-    assert off(case, source, None, 3 if source == "tree" else 4) < 1e-12
+    is_dear = source == "tree" or (case is NESTED and source in ("chain", "merged"))
+    assert off(case, source, None, 3 if is_dear else 4) < 1e-12
 
 
 @pytest.mark.parametrize("sampling", [{"min_new_tokens": 2}, {"ignore_eos": True}], ids=str)

@@ -27,8 +27,8 @@ from tests.support.pairwise import diagonal
 from tests.support.registry import POLICIES, SIX_IDS
 
 m = SIX_IDS
-PROMPTS = [[i % 6, (i * i) % 6, 2, 3] for i in range(5)]
-NEW = 16
+PROMPTS = [[i % 6, (i * i) % 6, 2, 3] for i in range(4)]
+NEW = 12
 COLUMNS = ("request", "num_committed", "num_drafted", "num_accepted", "num_emitted")
 WITH_LAWS: dict[str, Callable[[LengthPolicy], DraftSource]] = {
     "small": lambda length: drafts.SmallTransformer(m.model, length=length),

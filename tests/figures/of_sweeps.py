@@ -117,14 +117,11 @@ MUTANTS = [
     LineMutant(*row)
     for row in (
         (sweep_results.rows_of, '(arm["sound"], "sound draws")', '(arm["prompts"], "sound draws")', swept, "outputs"),
-        (sweep_results.rows_of, "if name == PLAIN:", "if False:", swept, "units"),
         (sweep_results._cells_of, "[ALL]", "[ALL] and {}", swept, "first"),
         (sweep_results._is_number, "all(", "any(", swept, "units"),
         (sweep_results.table_of, 'row["block_efficiency"]', 'row["end_to_end"]', swept, "cells"),
         (sweep_results.conclusion, 'row["end_to_end"])', '-row["end_to_end"])', swept, "conclusion"),
-        (sweep_results.conclusion, "sum(row[name]", "max(row[name]", swept, "conclusion"),
         (across.overview, "max(others", "min(others", runs, "best"),
-        (across.overview, "if run.is_timed and others", "if others", runs, "untimed"),
         (train_early_exit.worth, "a.overlap / a.num_tokens", "a.overlap", exits, "overlap of the laws"),
         (train_early_exit.worth, "a.divergence / a.num_tokens", "a.same_best / a.num_tokens", exits, "KL in nats"),
         (costs.level_rows, 'f"pass, batch {batch}")', 'f"{name}, batch {batch}")', exits, "levels"),

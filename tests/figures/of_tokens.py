@@ -139,7 +139,6 @@ MUTANTS = line_mutants(
     ),
     (stopping._ends_in, " and not before.startswith(UNFINISHED)", "", windows, "places"),
     (part_number, "* 2 + 1", "* 2", parts, "names among ints"),
-    (part_number, "part * 2 if", "part if", parts, "names among ints"),
     (SlotCache.reset, "self._written[rows] = 0", "pass", reused_rows, "kept"),
     (multi_draft._offer_all, "torch.where(has_rest | is_point[rows, parent], ratio, 1.0)", "ratio", certain, "stops"),
 )

@@ -36,7 +36,7 @@ from tests.support.native_drafts import (
     run_of_trees,
     tree_bits,
 )
-from tests.support.pairwise import pairwise
+from tests.support.pairwise import chosen, pairwise
 from tests.support.scoring import append
 from tests.support.whole_drafts import as_tensors
 
@@ -71,7 +71,12 @@ def both_ways(run, source, sampling, *args):
     return *(run(source(one), sampling, *args, oracle=ENDING) for one in models), *(one.num_passes for one in models)
 
 
-@pairwise(
+def meetings(way, adjusted, batch_size):
+    """What adjusts stands before all ways: all of it meets each way, and each part of it one."""
+    return {adjusted, (way, batch_size), (way, adjusted in ("all", "by row") and adjusted)}
+
+
+@chosen(
     {
         "heat, rule, temperature": {
             "greedy": ("greedy", "standard", None),
@@ -81,7 +86,8 @@ def both_ways(run, source, sampling, *args):
         },
         "adjusted": [*ADJUSTED, "by row"],
         "batch_size": (1, 4),
-    }
+    },
+    meetings,
 )
 def test_chains_are_adjusted_alike_both_ways(heat, rule, temperature, adjusted, batch_size):
     by_pass, whole, asked, asked_whole = both_ways(
@@ -148,7 +154,7 @@ def test_a_staged_drafts_inner_chains_are_adjusted_alike_both_ways(heat):
     assert asked_whole < asked / 2
 
 
-@pairwise(
+@chosen(
     {
         "heat, rule, temperature": {
             "greedy": ("greedy", "multi_draft", None),
@@ -157,7 +163,8 @@ def test_a_staged_drafts_inner_chains_are_adjusted_alike_both_ways(heat):
         },
         "adjusted": [*ADJUSTED, "by row"],
         "batch_size": (1, 4),
-    }
+    },
+    meetings,
 )
 def test_trees_are_adjusted_alike_both_ways(heat, rule, temperature, adjusted, batch_size):
     by_level, whole, asked, asked_whole = both_ways(

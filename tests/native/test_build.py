@@ -105,7 +105,7 @@ def test_threads_share_one_library(cache, sources, fake, monkeypatch):
 
 
 def test_processes_at_once_build_once(cache, tmp_path):
-    fake = FakeCompiler(tmp_path, first="sleep 3")
+    fake = FakeCompiler(tmp_path, first="sleep 1")
     unit = answer_of(answer_sources(tmp_path / "sources"))
     with ProcessPoolExecutor(3, FORKED) as processes:
         running = [processes.submit(build, unit, cache, fake.command, ()) for _ in range(3)]

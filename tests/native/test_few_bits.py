@@ -25,7 +25,7 @@ from tests.support.native_models import (
     rows_and_inputs,
     use_build,
 )
-from tests.support.pairwise import diagonal
+from tests.support.pairwise import diagonal, pairwise
 from tests.support.scoring import append, nodes_unlike_their_paths, path_to, random_tree
 
 needed_native()
@@ -50,9 +50,7 @@ def models(dtype: torch.dtype, format: str, **changes: object) -> tuple[NativeTr
     return native(format, dtype, **changes), NativeTransformer(rounded(format, dtype, **changes).dequantise())
 
 
-@each_exact
-@pytest.mark.parametrize("storage", STORAGES.values(), ids=STORAGES)
-@each_family
+@pairwise({"family": tuple(WITH_WIDE), "storage": STORAGES, "format": EXACT})
 def test_bits_are_those_of_the_dequantised_weights(family, storage, format):
     model, plain = models(storage, format, **WITH_WIDE[family])
     assert (model.weight_type, plain.weight_type) == (format, "float32")

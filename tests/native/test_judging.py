@@ -595,7 +595,7 @@ def test_runs_are_those_of_the_general_way(rule, make, batch_size, monkeypatch):
     rule = ("multi_draft" if "tree" in make else "standard") if rule == "offered" else rule
     prompts = [[1, 2, 1, 2, n] for n in range(len(WAYS))]
     ways = list(WAYS)
-    wanted: Any = (prompts, 20, ways, 7, None, batch_size)
+    wanted: Any = (prompts, 12, ways, 7, None, batch_size)
     with judged_by_rules():
         general = SpeculativeDecoder(oracle, source, rule).generate(*wanted)
     monkeypatch.setattr(verdicts.Verifier, "_by_the_rule", lambda *_: pytest.fail("compiled code had no word"))

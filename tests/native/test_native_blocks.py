@@ -67,7 +67,7 @@ def run(source: Any, batch_size: int = 3, rule: str = "standard", num_new: int =
 @diagonal({"name": tuple(ALL), "batch_size": (1, 3, 8)})
 def test_laws_of_blocks_are_the_references_after_any_history(name, batch_size, tmp_path):
     source = watched(block_folder(tmp_path, **ALL[name]))
-    result = run(source, batch_size)
+    result = run(source, batch_size, num_new=10)
     assert source.worst < CLOSE
     assert set(source.depths) == set(range(source.head.num_laws))
     assert min(source.lengths) == 2

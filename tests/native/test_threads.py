@@ -147,7 +147,7 @@ parent = [bits(text) for text in texts]
 print(json.dumps({"workers": len(workers), "status": status, "same": first == alone[0] and child == parent == alone}))
 """
 TWO_SCORERS = """
-seen = at_once(lambda i: (num_threads(), [bits(texts[i]) for _ in range(20)]))
+seen = at_once(lambda i: (num_threads(), [bits(texts[i]) for _ in range(10)]))
 print(json.dumps({"nums": [num for num, _ in seen], "same": [set(found) for _, found in seen] == [{a} for a in alone]}))
 """
 

@@ -156,10 +156,12 @@ def whole(tmp_path_factory) -> tuple[bytes, int]:
     return path.read_bytes(), min(tensor.start for tensor in file.tensors.values())
 
 
-def test_a_file_cut_anywhere_is_refused(whole, tmp_path):
+@pytest.mark.parametrize("step", first_of(3, 1))
+def test_a_file_cut_anywhere_is_refused(step, whole, tmp_path):
+    """A cut at every third size falls into every number, and on the edges of many."""
     content, begin = whole
     path = tmp_path / "model.gguf"
-    for size in [*range(begin), begin + 1, len(content) - 32]:
+    for size in [*range(0, begin, step), begin + 1, len(content) - 32]:
         path.write_bytes(content[:size])
         with pytest.raises(ValueError, match=re.escape(str(path))):
             GGUFFile(path)
@@ -182,7 +184,7 @@ def test_a_header_with_flipped_bytes_is_refused_or_read(seed, whole, tmp_path):
     num_refused = 0
     tracemalloc.start()
     try:
-        for at in generator.permutation(begin)[:500]:
+        for at in generator.permutation(begin)[:250]:
             changed = bytearray(content)
             changed[at] ^= int(generator.integers(1, 256))
             path.write_bytes(changed)
@@ -192,7 +194,7 @@ def test_a_header_with_flipped_bytes_is_refused_or_read(seed, whole, tmp_path):
         assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
     finally:
         tracemalloc.stop()
-    assert num_refused > 200
+    assert num_refused > 100
 
 
 KEYS = {

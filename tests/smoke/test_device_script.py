@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("documents")
 CPU = ["--device", "cpu", "--shapes", "tiny", "--dtype", "float32", "--oracle", "code-draft-tiny"]
 SMALL = ["--batch-sizes", "1", "3", "--widths", "4", "--contexts", "32", "--num-prompts", "2", "--new-tokens", "6"]
 ONCE = ["--rounds", "1", "--repeats", "1"]
-QUICK = [*ONCE, "--draft", "code-draft-tiny", "--identity-tokens", "12", "--identity-prompts", "2"]
+QUICK = [*ONCE, "--draft", "code-draft-tiny", "--identity-tokens", "8", "--identity-prompts", "2"]
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +28,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_parts_are_printed_and_kept(tmp_path, capsys, monkeypatch):
+    # Bits are compared below; the check of every bucket when an oracle is made has tests of its own.
+    monkeypatch.setattr("oracles.graphed.graphed_transformer.differing_bucket", lambda *_: None)
     asked = [*CPU, *SMALL, *QUICK, "--out", str(tmp_path)]
     assert device.main(asked) == 0
     printed = capsys.readouterr().out
@@ -53,7 +55,7 @@ def test_the_parts_are_printed_and_kept(tmp_path, capsys, monkeypatch):
     told = {mode: [row for row in found["identity"] if row["mode"] == mode] for mode in ("graphed", "bitwise")}
     assert [(row["texts that differ"], row["exactness"]) for row in told["bitwise"]] == [(0, "exact")] * 4
     assert [row["exactness"] for row in told["graphed"]] == ["exact up to numerics"] * 4
-    assert {row["tokens"] for row in found["identity"]} == {36}
+    assert {row["tokens"] for row in found["identity"]} == {24}
     assert {row["rows in flight"] for row in found["identity"] if row["arm"] == "plain, batch 3"} == {3}
     assert all(1 < row["rows in flight"] <= 3 for row in found["identity"])
 

@@ -60,7 +60,7 @@ def tiny(num_prompts: int = 6) -> Subject:
 @pytest.mark.parametrize("batch", first_of(3, 1))
 @pytest.mark.usefixtures("_traced_only")
 def test_every_arm_writes_what_the_naive_one_does(batch):
-    subject = replace(tiny(), num_new=5)
+    subject = replace(tiny(), num_new=3)
     wanted = write_ids(naive(subject, batch), subject, batch, 6, "naive")
     assert len({tuple(row) for row in wanted.tolist()}) > 1
     ran = 0

@@ -18,7 +18,7 @@ LABELS = ["plain", "prompt_lookup", "small_transformer 2", "small_transformer 3,
 
 def arguments(folder: Path, out: Path, *more: str) -> list[str]:
     argv = [*common(folder, out), "--small-transformer-model", str(folder / "draft"), "--batch-size", "2"]
-    return [*argv, "--arms", *ARMS, "--seconds", "0.5", *more]
+    return [*argv, "--arms", *ARMS, "--seconds", "0.25", *more]
 
 
 @pytest.mark.parametrize(

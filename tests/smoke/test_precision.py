@@ -2,10 +2,10 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
-from torch import Tensor
 
 from experiments.bench.oracle import rounds
 from experiments.inference_stack import study_frame
@@ -13,9 +13,8 @@ from experiments.inference_stack.study_frame import Results
 from experiments.precision import __main__ as precision
 from experiments.precision import precision_arms, precision_tables, with_torchao
 from experiments.precision.precision_arms import ARMS, VIEWS, Arm
-from oracles import Transformer
 from oracles.quantisation import FORMATS
-from oracles.quantisation.methods.calibration_text import calibration_ids
+from oracles.quantisation.methods import calibration_text
 from tests.support.backends import needed_native
 from tests.support.experiments import table_rows
 
@@ -24,23 +23,15 @@ pytestmark = pytest.mark.usefixtures("documents")
 needed_native()
 
 QUICK = ["--threads", "1", "--rounds", "2", "--warm-ups", "1", "--round-seconds", "0.001", "--num-prompts", "4"]
-SIZES = ["--gate-prompts", "3", "--passages", "3", "--draft-prompts", "3", "--batches", "1", "2"]
-
-
-CUT: dict[str, Tensor] = {}
-
-
-def calibrated_on(model: Transformer) -> Tensor:
-    """Return the ids that a checkpoint is calibrated on, cut once for each tokenizer."""
-    tokenizer = model.tokenizer.to_str()
-    if tokenizer not in CUT:
-        CUT[tokenizer] = calibration_ids(model)
-    return CUT[tokenizer]
+SIZES = ["--gate-prompts", "2", "--passages", "1", "--draft-prompts", "2", "--batches", "1", "2"]
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision_arms, "calibration_ids", calibrated_on)
+    """Calibrate on few ids of few files, which are cut in no time."""
+    read = calibration_text.read_split
+    monkeypatch.setattr(calibration_text, "read_split", lambda split, **given: read(split, **given)[:8])
+    monkeypatch.setattr(precision_arms, "calibration_ids", partial(calibration_text.calibration_ids, num_tokens=2048))
     monkeypatch.setattr(rounds, "PAUSE", 0.0)
     monkeypatch.setattr(study_frame, "warn_of_contention", lambda: None)
 
@@ -50,30 +41,41 @@ def run(out: Path, *more: str) -> None:
 
 
 def test_all_tables_are_printed_and_figures_are_kept(tmp_path, capsys):
+    """Arms of torchao round as ours do, and their weights are counted."""
     chosen = ["--arms", "float32", "bfloat16 weights", "float16", "int8, dequantised", "int8", "int4"]
+    chosen += ["int8, torchao", "int8 inputs, torchao"]
     drafted = ["--views", "int8", "--lengths", "2", "--draft-subjects", "arithmetic", "--draft-batches", "1"]
-    run(tmp_path, *chosen, *drafted)
+    run(tmp_path, *chosen, *drafted, "--parts", "text", "bits", "drafts")
+    kept = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["measured"]
+    capsys.readouterr()
+    run(tmp_path, *chosen, *drafted, "--parts", "text", "bits", "drafts", "time", "--batches", "2")
+    measured = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["measured"]
+    assert measured == {**kept, "time, batch 2": measured["time, batch 2"]}  # nothing is measured again
+    assert [row["arm"] for row in table_rows(capsys.readouterr().out, "As oracles: speed at batch 2")] == [
+        name for name in ARMS if name in chosen
+    ]
+    run(tmp_path, *chosen, *drafted, "--parts", "text", "bits", "drafts")
     printed = capsys.readouterr().out
     texts = {row["arm"]: row for row in table_rows(printed, "As oracles: what they write")}
     assert list(texts) == [name for name in ARMS if name in chosen]
     for name in ("float32", "bfloat16 weights"):  # as the checkpoint stores them
-        assert [texts[name][f"changed, batch {batch}"] for batch in (1, 2)] == ["0 of 3", "0 of 3"]
-    assert texts["int8"]["as its reference"] == texts["int4"]["as its reference"] == "3 of 3"
+        assert [texts[name][f"changed, batch {batch}"] for batch in (1, 2)] == ["0 of 2", "0 of 2"]
+    assert {texts[name]["as its reference"] for name in ("int8", "int4", "int8, torchao")} == {"2 of 2"}
     sizes = {name: float(row["MB read"]) for name, row in texts.items()}
     assert sizes["float32"] == pytest.approx(2 * sizes["bfloat16 weights"], rel=0.01)
     assert sizes["int4"] < sizes["int8"] < sizes["bfloat16 weights"] < sizes["int8, dequantised"]
     assert sizes["int8, dequantised"] == pytest.approx(9 * sizes["int8"], rel=0.01)
+    assert sizes["int8, torchao"] == pytest.approx(sizes["int8, dequantised"], rel=0.02)
+    # Where inputs are rounded too, no float32 weights are written.
+    assert sizes["int8 inputs, torchao"] == pytest.approx(sizes["int8, dequantised"] / 9, rel=0.03)
     bits = {name: float(row["bits per byte of code"]) for name, row in texts.items()}
     assert bits["float32"] == bits["bfloat16 weights"]
-    assert bits["int8"] == bits["int8, dequantised"]
+    assert bits["int8"] == bits["int8, dequantised"] == pytest.approx(bits["int8, torchao"], abs=2e-3)
+    assert len({bits[name] for name in ("float32", "int8, torchao", "int8 inputs, torchao")}) == 3
     assert abs(bits["int8"] - bits["float32"]) < abs(bits["int4"] - bits["float32"]) < 0.5
-    assert [row["arm"] for row in table_rows(printed, "As oracles: speed at batch 2")] == list(texts)
     drafts = table_rows(printed, "As drafts of the float32 oracle: arithmetic")
     assert [row["view"] for row in drafts] == ["int8, 2 ahead"]
     assert float(drafts[0]["alpha"]) > 0.9
-    kept = (tmp_path / "results.json").read_text(encoding="utf-8")
-    run(tmp_path, *chosen, *drafted)  # nothing is measured again
-    assert json.loads(kept)["measured"] == json.loads((tmp_path / "results.json").read_text("utf-8"))["measured"]
 
 
 def test_an_arm_that_cannot_be_made_is_told_and_leaves_the_others(tmp_path, capsys, monkeypatch):
@@ -82,27 +84,10 @@ def test_an_arm_that_cannot_be_made_is_told_and_leaves_the_others(tmp_path, caps
     printed = capsys.readouterr().out
     assert "batch 2, int8: KeyError: 'no method'" in printed
     assert [row["changed, batch 2"] for row in table_rows(printed, "As oracles: what they write")] == [
-        "0 of 3",
+        "0 of 2",
         "failed",
     ]
     assert [row["arm"] for row in table_rows(printed, "As oracles: speed at batch 2")] == ["float32"]
-
-
-def test_torchao_rounds_as_we_do_and_its_weights_are_counted(tmp_path, capsys):
-    chosen = ["float32", "int8, dequantised", "int8, torchao", "int8 inputs, torchao"]
-    run(tmp_path, "--arms", *chosen, "--parts", "text", "bits", "time")
-    printed = capsys.readouterr().out
-    texts = {row["arm"]: row for row in table_rows(printed, "As oracles: what they write")}
-    assert list(texts) == chosen
-    ours, theirs = texts["int8, dequantised"], texts["int8, torchao"]
-    assert theirs["as its reference"] == "3 of 3"
-    assert float(theirs["MB read"]) == pytest.approx(float(ours["MB read"]), rel=0.02)
-    # Where inputs are rounded too, no float32 weights are written.
-    assert float(texts[chosen[3]]["MB read"]) == pytest.approx(float(ours["MB read"]) / 9, rel=0.03)
-    bits = [float(texts[name]["bits per byte of code"]) for name in chosen]
-    assert bits[2] == pytest.approx(bits[1], abs=2e-3)
-    assert len({bits[0], bits[2], bits[3]}) == 3  # neither arm is another under its name
-    assert [row["arm"] for row in table_rows(printed, "As oracles: speed at batch 1")] == chosen
 
 
 def test_without_torchao_its_arms_are_named_as_not_run_or_refused(tmp_path, capsys, monkeypatch):

@@ -364,11 +364,14 @@ def test_traces_of_runs_of_one_name_stay_apart(checkpoints, tmp_path):
     assert {str(one["data-trace"]) for _, one in found.tags if "data-trace" in one} == set(traces)
 
 
+def test_runs_that_differ_in_a_batch_size_alone_are_joined(compared, tmp_path):
+    joined = altered(compared, tmp_path / "joined", {}, batch_size=2)
+    assert "Decoding alone by rows in a batch" in read([compared, joined], tmp_path / "page.html").seen
+
+
 @pytest.mark.parametrize("name", ["processor", "device", "backend", "threads", "commit"])
 def test_runs_of_other_machines_or_versions_are_not_joined(name, compared, tmp_path):
-    joined = altered(compared, tmp_path / "joined", {}, batch_size=2)
     apart = altered(compared, tmp_path / "apart", {name: "another"}, batch_size=2)
-    assert "Decoding alone by rows in a batch" in read([compared, joined], tmp_path / "page.html").seen
     seen = read([compared, apart], tmp_path / "page.html").seen
     assert "No picture of speed by rows in a batch: no runs differ in that alone." in seen
     assert f"In none of these pictures: {compared.name}, apart. A picture joins timed runs" in seen

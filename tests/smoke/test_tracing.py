@@ -28,10 +28,10 @@ LOOKUPS = ["--strategies", "prompt_lookup", "lookahead"]
 
 def timed_tokens(folder: Path, arm: str) -> dict[str, list[int]]:
     """Return the tokens of each prompt as the records of the timed rounds have them."""
-    from datasets import Dataset
+    from pyarrow.parquet import read_table
 
     found: dict[str, list[int]] = {}
-    for row in Dataset.from_parquet(str(folder / "records.parquet"), cache_dir=str(folder / "cache")):
+    for row in read_table(folder / "records.parquet", columns=["arm", "round", "prompt", "tokens"]).to_pylist():
         if row["arm"] == arm and row["round"] == 0:
             found.setdefault(row["prompt"], []).extend(row["tokens"])
     return found

@@ -38,8 +38,8 @@ def alarms(made, seeds, level, length=3):
 
 
 def test_false_alarms_come_no_more_often_than_stated():
-    # Of 60 tests at 0.1, more than 17 come with a probability below 1e-4.
-    assert alarms(decoder(), 60, 0.1) <= 17
+    # Of 40 tests at 0.1, more than 12 come with a probability below 1e-4.
+    assert alarms(decoder(), 40, 0.1) <= 12
 
 
 @pytest.mark.parametrize("law", [[0.6, 0.4 - 1.1e-4, 1.1e-4], [0.5, 0.5 - 1e-6, 1e-6]])
@@ -61,8 +61,8 @@ def test_a_bias_of_the_stated_size_is_seen(monkeypatch):
     law = np.full(20, 0.05)
     made = SpeculativeDecoder(TabularLM(biased(law, EFFECT)), PromptLookup(2, max_ngram=1))
     monkeypatch.setattr(sampled_law, "plain_logits", lambda _, prefixes: plain_logits(TabularLM(law), prefixes))
-    # Fewer come with a probability below 1e-3 at a power of 0.99.
-    assert alarms(made, 40, 1e-6, length=1) >= 37
+    # Fewer come with a probability below 2e-3 at a power of 0.99.
+    assert alarms(made, 24, 1e-6, length=1) >= 22
     with pytest.raises(AssertionError, match="do not follow the oracle's law: p-value"):
         check_lossless(made, [3], 1, PLAIN, depth=0, effect=EFFECT)
 

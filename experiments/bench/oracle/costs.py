@@ -107,7 +107,9 @@ class Levels:
 
     def score(self, repeats: int) -> tuple[float, None]:
         """Return the mean seconds of the passes that a tree takes: of the pending token, then of each level's nodes."""
-        plan = SHAPE.plan(np.array([SHAPE.max_depth]), np.array([SHAPE.max_nodes]))[0]
+        planned = SHAPE.plan(np.array([SHAPE.max_depth]), np.array([SHAPE.max_nodes]))
+        assert planned is not None
+        plan = planned[0]
         above = plan.owners[np.unique(plan.parents)[1:]] - 1  # of the nodes that have children
         seconds, batch, first = 0.0, len(self._rows), 0
         for depth in range(SHAPE.max_depth):
