@@ -1,6 +1,5 @@
 """Load a checkpoint, embedded, published, from a Hugging Face directory or a GGUF file, as an oracle."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -9,6 +8,7 @@ import torch
 from tokenizers import Tokenizer
 
 from oracles.checkpoints.chat_files import checkpoint_template, give_template
+from oracles.checkpoints.config_keys import errors_of, read_json
 from oracles.checkpoints.embedded_folders import embedded_folder, embedded_names, head_names
 from oracles.checkpoints.gguf import PUBLISHED, GGUFFile, is_gguf, load_gguf, read_vocabulary
 from oracles.checkpoints.hf_config import CheckpointShape, parse_config
@@ -139,7 +139,8 @@ def load(
     if weights is not None:
         model.dequantise().store(weights)
     if arithmetic == "int8":
-        _round_inputs(model, place)
+        with errors_of(f"{place}: arithmetic='int8' cannot be had"):
+            round_inputs(model)
     if chosen == "native":
         return _check_bitwise(NativeTransformer(model), bitwise)
     packed = model.dequantise().to(computing).eval().pack()
@@ -174,13 +175,6 @@ def load_trainable(
     return checkpoint_model(
         find_checkpoint(name_or_path), dtype, checkpoint_place(device), max_context, as_stored=False
     )
-
-
-def _round_inputs(model: Transformer, place: Path) -> None:
-    try:
-        round_inputs(model)
-    except ValueError as error:
-        raise ValueError(f"{place}: arithmetic='int8' cannot be had: {error}") from error
 
 
 def checkpoint_model(
@@ -218,15 +212,13 @@ def _lender(folder: Path, name: str, tokenizer: Tokenizer | None) -> Transformer
     Raises:
         ValueError: it is not here, or reads those of yet another one.
     """
-    try:
+    with errors_of(f"{folder} reads the vocabulary_of {name!r}"):
         place = find_checkpoint(name)
         if place.is_dir() and "vocabulary_of" in read_json(place / "config.json"):
             raise ValueError(f"{place} has no vocabulary of its own either")
         if tokenizer is not None:
             raise ValueError("there is a tokenizer.json of its own too; remove one of them")
         return checkpoint_model(place, None, torch.device("cpu"), None, as_stored=True)
-    except ValueError as error:
-        raise ValueError(f"{folder} reads the vocabulary_of {name!r}: {error}") from error
 
 
 def _load_weights(
@@ -307,16 +299,6 @@ def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
         words = f"{str(name_or_path)!r} has no tokenizer: give a tokenizer.json, its directory, or {known}"
         raise ValueError(words + download_hint(name_or_path))
     return tokenizer
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} holds no JSON object")
-    return content
 
 
 def checkpoint_tokenizer(path: Path) -> Tokenizer | None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oracles.checkpoints.config_keys import ConfigKeys
+from oracles.checkpoints.config_keys import ConfigKeys, errors_of
 from oracles.checkpoints.hf_config import FIXED, INERT, read_layers
 from oracles.checkpoints.placement import WeightType
 from oracles.checkpoints.tensor_names import PLAIN, Place, first_rows
@@ -116,10 +116,8 @@ def _read(keys: ConfigKeys, oracle: HostOracle, aux_layers: Convention | None) -
     draft_vocab = keys.read("draft_vocab_size", int, shape.config.vocab_size)
     keys.close(INERT | _OF_TRAINING, _FIXED)
     said_by = "format" if aux_layers is None else "aux_layers"
-    try:
+    with errors_of(keys.source):
         layers = AuxLayers(shape.layers, aux_layers or by_format, said_by, oracle.hidden_layers)
-    except ValueError as error:
-        raise ValueError(f"{keys.source}: {error}") from error
     return replace(shape, layers=layers.outputs, layers_said=str(layers)), draft_vocab
 
 

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from oracles.checkpoints.config_keys import read_json
 from oracles.checkpoints.embedded_folders import EXIT_HEAD, head_folder
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.checkpoints.weights import StoredTensors, longest_side
@@ -106,12 +107,9 @@ def load_exit_head(name_or_path: str | Path, oracle: LoadedOracle) -> ExitHead:
 
 
 def _shape(path: Path) -> HeadShape:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is no JSON: {error}") from error
+    content = read_json(path)
     names = {field.name for field in fields(HeadShape)}
-    if not isinstance(content, dict) or set(content) != names or not all(type(x) is int for x in content.values()):
+    if set(content) != names or not all(type(x) is int for x in content.values()):
         raise ValueError(f"{path} must hold whole numbers under exactly these keys: {', '.join(sorted(names))}")
     return HeadShape(**content)
 

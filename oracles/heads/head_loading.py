@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+from oracles.checkpoints.config_keys import read_json
 from oracles.checkpoints.embedded_folders import EXIT_HEAD, head_folder, head_names, head_origin
-from oracles.checkpoints.loading import LoadedOracle, read_json
+from oracles.checkpoints.loading import LoadedOracle
 from oracles.checkpoints.placement import WeightType, check_weights
 from oracles.checkpoints.weights import PICKLES
 from oracles.heads.aux_layers import Convention

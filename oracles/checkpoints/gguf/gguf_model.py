@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from oracles.checkpoints.chat_files import give_template
+from oracles.checkpoints.config_keys import errors_of
 from oracles.checkpoints.gguf.gguf_config import FREQUENCY_FACTORS, read_config
 from oracles.checkpoints.gguf.gguf_reading import GGUFFile
 from oracles.checkpoints.gguf.gguf_vocabulary import Vocabulary, read_vocabulary
@@ -91,12 +92,10 @@ def load_gguf(path: Path, device: torch.device, max_context: int | None = None) 
 def _template(path: Path, vocabulary: Vocabulary) -> ChatTemplate | None:
     if vocabulary.chat_template is None or vocabulary.tokenizer is None:
         return None
-    try:
+    with errors_of(f"{path}: 'tokenizer.chat_template'"):
         return ChatTemplate(
             vocabulary.chat_template, vocabulary.tokenizer, vocabulary.bos, vocabulary.eos, name=path.name
         )
-    except ValueError as error:
-        raise ValueError(f"{path}: 'tokenizer.chat_template': {error}") from error
 
 
 def _names(model: Transformer, file: GGUFFile) -> dict[str, str]:
