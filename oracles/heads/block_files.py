@@ -10,18 +10,17 @@ from torch import Tensor
 
 from oracles.checkpoints.config_keys import ConfigKeys, errors_of
 from oracles.checkpoints.hf_config import FIXED, INERT, read_layers
-from oracles.checkpoints.placement import WeightType
 from oracles.checkpoints.tensor_names import PLAIN, Place, first_rows
 from oracles.checkpoints.weights import StoredTensors
 from oracles.heads.aux_layers import AuxLayers, Convention
 from oracles.heads.block_head import BlockNetwork, BlockShape, DFlashHead
-from oracles.heads.head_tensors import READ_OUT, HeadBackend, borrow_rows, check_places, load_network
+from oracles.heads.head_tensors import READ_OUT, HeadOptions, borrow_rows, load_network, round_network
 from oracles.heads.markov_head import MARKOV_KINDS
 from oracles.heads.native_block import NativeBlockHead
-from oracles.heads.rounding import narrow
 from oracles.native import NativeTransformer
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN, check_mask, take_written_ids
+from oracles.transformer.linear import dequantise_layers
 from specdec.contracts import BITWISE_NODES, HostOracle
 
 # Keys that say how a head was trained, or where; and tensors that say nothing of its pass.
@@ -55,12 +54,7 @@ def is_block_head(values: Mapping[str, Any]) -> bool:
 
 
 def load_block_head(
-    folder: Path,
-    values: Mapping[str, Any],
-    oracle: HostOracle,
-    aux_layers: Convention | None,
-    backend: HeadBackend,
-    weights: WeightType | None,
+    folder: Path, values: Mapping[str, Any], oracle: HostOracle, options: HeadOptions
 ) -> LoadedBlockHead:
     """Return the block drafter that a folder holds, bound to the oracle that it was trained for.
 
@@ -68,16 +62,16 @@ def load_block_head(
         folder: holds ``config.json`` and safetensors.
         values: of its ``config.json``.
         oracle: lends its embeddings and its read-out.
-        aux_layers: what numbers of layers mean; None: DFlash and DSpark number outputs, ``speculators`` inputs.
-        backend: which can run.
-        weights: what linear layers but those of Markov and confidence heads are rounded to; None: nothing.
+        options: other arguments of ``load_head``. By themselves DFlash and DSpark number outputs, ``speculators``
+            inputs; linear layers but those of Markov and confidence heads are rounded.
 
     Raises:
         ValueError: a config that is unknown, contradictory, or of another oracle; a tensor that is missing, unexpected
             or misshapen; a mask that the oracle has no embedding of. The message names the file.
     """
-    keys, stored = ConfigKeys(values, str(folder / "config.json")), StoredTensors(folder)
-    shape, draft_vocab = _read(keys, oracle, aux_layers)
+    backend, keys = options.backend_for(oracle), ConfigKeys(values, str(folder / "config.json"))
+    stored = StoredTensors(folder)
+    shape, draft_vocab = _read(keys, oracle, options.aux_layers)
     shape = replace(shape, own_embeddings="embed_tokens.weight" in stored.shapes, own_head=READ_OUT in stored.shapes)
     _check(shape, keys.source, oracle, stored)
     target_ids, borrows_rows = None, False
@@ -92,15 +86,11 @@ def load_block_head(
     rows = {READ_OUT: draft_vocab, "markov_head.markov_w2.weight": draft_vocab}
     names = [name for name, _ in network.named_parameters()]
     places = {name: Place(name, first_rows(shape.columns, rows[name]) if name in rows else PLAIN) for name in names}
-    check_places(network, places, stored, _OF_TARGET)
-    load_network(network, places, stored, oracle, backend == "native" or weights is not None)
-    if weights is not None:
-        network.store(weights)
-    elif borrows_rows and network.lm_head is not None and isinstance(oracle, NativeTransformer):
-        narrow(network.lm_head, READ_OUT, oracle.weight_type)
+    load_network(network, places, stored, oracle, backend == "native" or options.weights is not None, _OF_TARGET)
+    round_network(network.rounded, network.lm_head if borrows_rows else None, oracle, options.weights)
     if backend == "native" and isinstance(oracle, NativeTransformer):
         return NativeBlockHead(shape, network, oracle, target_ids)
-    network.dequantise()
+    dequantise_layers(network)
     return DFlashHead(shape, network.to(oracle.dtype), oracle, target_ids)
 
 

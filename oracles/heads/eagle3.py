@@ -10,7 +10,7 @@ from oracles.heads.eagle3_base import Eagle3Base
 from oracles.heads.eagle3_config import Eagle3Shape
 from oracles.heads.eagle3_network import Eagle3Network
 from oracles.transformer.attention import CachedAttention, cache_shape
-from oracles.transformer.linear import Linear
+from oracles.transformer.linear import at_least_float32, linear_layers
 from oracles.transformer.pass_parts import check_call, wanted_logits
 from specdec.cache import FeatureCache
 from specdec.contracts import Features, HostOracle, IntArray, Scores, Tree, Want, is_chain
@@ -61,7 +61,7 @@ class Eagle3Head(Eagle3Base):
     @property
     def weight_bytes(self) -> int:
         """Memory of its own weights."""
-        packed = sum(part.extra_bytes for part in self._network.modules() if isinstance(part, Linear))
+        packed = sum(layer.extra_bytes for _, layer in linear_layers(self._network))
         return packed + sum(parameter.nbytes for parameter in self._network.parameters())
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> FeatureCache:
@@ -135,8 +135,7 @@ class Eagle3Head(Eagle3Base):
     def _own_logits(self, stream: Tensor) -> Tensor:
         """Return logits ``[R, V]`` from streams ``[R, H]``, padding cut off."""
         assert self._network.lm_head is not None
-        logits: Tensor = self._network.lm_head(self._network.norm(stream))[..., : self.vocab_size]
-        return logits.float() if logits.itemsize < 4 else logits
+        return at_least_float32(self._network.lm_head(self._network.norm(stream))[..., : self.vocab_size])
 
 
 def _check_order(tree: Tree, cache: FeatureCache, rows: IntArray, first: int) -> None:

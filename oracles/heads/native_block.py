@@ -94,8 +94,7 @@ class NativeBlockHead(BlockBase):
         blocks = self._blocks(on_host(pending), depth)
         places = ctypes.addressof(blocks), stream.data_ptr(), logits.data_ptr()
         self.native.draft("specdec_blocks", cache, rows, self._ends(cache, rows), 0, places)
-        ids = self._spread.target_ids
-        columns = logits if ids is None else logits[..., ids]
+        columns = logits if self.target_ids is None else logits[..., self.target_ids]
         return DFlashBlock(self, pending, self.network.normed(stream), columns)
 
     def follow_blocks(
