@@ -13,8 +13,7 @@ from oracles.native.arrivals import Arrivals, combiner_of
 from oracles.native.chains import follow
 from oracles.native.host_memory import floats, to_bytes
 from oracles.native.native_features import NativeContextCache
-from oracles.native.native_model import NativeModel, layer_of
-from oracles.native.packing import Weights
+from oracles.native.native_model import NativeModel
 from oracles.transformer.linear import Linear
 from specdec.contracts import Adjustments, ChainDraws, ChainWatch, Features, Float32Array, IntArray
 from specdec.transfers import on_host
@@ -162,17 +161,11 @@ def _model_of(
         draft_vocab_size=None,
         max_context=shape.config.max_context + shape.block_size,
     )
-    weights, own = Weights(), network.lm_head
-    layers = [layer_of(config, weights, block) for block in network.blocks]
-    head = bindings.Linear() if own is None else weights.linear([own])
-    model = NativeModel(config, weights, layers, weights.norm(network.norm), head, config.intermediate_size)
-    if own is None:
-        model.borrow_head(oracle.native)
-    elif target_ids is not None:
+    # A mask may stand among the rows that pad the table.
+    around = network.norm, network.lm_head, network.embed_tokens, oracle.native
+    model = NativeModel.of_parts(config, [*network.blocks], *around)
+    if network.lm_head is not None and target_ids is not None:
         model.write_only(target_ids)
-    if network.embed_tokens is not None:
-        # A mask may stand among the rows that pad the table.
-        model.struct.embeddings, model.struct.embedding_storage = weights.table(network.embed_tokens.weight)
     return model
 
 
@@ -180,5 +173,5 @@ def _markov_model(native: NativeModel, head: MarkovHead) -> NativeModel:
     """Return a table of ids, and a head that makes of its rows what is added to logits."""
     assert isinstance(head.markov_w2, Linear)
     model = native.projection(head.markov_w2)
-    model.struct.embeddings, model.struct.embedding_storage = native.weights.table(head.markov_w1.weight)
+    model.read_table(head.markov_w1)
     return model
