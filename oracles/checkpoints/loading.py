@@ -12,7 +12,7 @@ from oracles.checkpoints.config_keys import errors_of, read_json
 from oracles.checkpoints.embedded_folders import embedded_folder, embedded_names, head_names
 from oracles.checkpoints.gguf import PUBLISHED, GGUFFile, is_gguf, load_gguf, read_vocabulary
 from oracles.checkpoints.hf_config import CheckpointShape, parse_config
-from oracles.checkpoints.hub import download_hint, unknown_checkpoint
+from oracles.checkpoints.hub import download_hint
 from oracles.checkpoints.placement import (
     Arithmetic,
     Backend,
@@ -261,25 +261,30 @@ def file_by_name(name: str | Path) -> Path | None:
     return PUBLISHED[name].locate() if isinstance(name, str) and name in PUBLISHED else None
 
 
+def _locate(name_or_path: str | Path) -> Path:
+    """Return what a name names, embedded or published, else a path."""
+    return embedded_folder(name_or_path) or file_by_name(name_or_path) or Path(name_or_path)
+
+
 def find_checkpoint(name_or_path: str | Path) -> Path:
     """Return the directory of a checkpoint, or a GGUF file, by its name or path."""
-    file = file_by_name(name_or_path) or Path(name_or_path)
-    known = embedded_folder(name_or_path) is not None
-    return file if is_gguf(file) and not known else checkpoint_folder(name_or_path)
+    place = _locate(name_or_path)
+    return place if is_gguf(place) else checkpoint_folder(name_or_path)
 
 
 def checkpoint_folder(name_or_path: str | Path) -> Path:
     """Return the directory of a checkpoint by its embedded name or its path, as ``load`` finds it."""
-    embedded = embedded_folder(name_or_path)
-    if embedded is not None:
-        return embedded
+    folder = _locate(name_or_path)
     if name_or_path in head_names():
         raise ValueError(f"{name_or_path!r} is a head, which drafts for a model: give it to oracles.load_head")
-    folder = file_by_name(name_or_path) or Path(name_or_path)
     if is_gguf(folder):
         raise ValueError(f"{folder} is a GGUF file, and a Hugging Face directory is needed here")
     if not folder.is_dir():
-        raise ValueError(unknown_checkpoint(name_or_path, embedded_names(), PUBLISHED))
+        raise ValueError(
+            f"{str(name_or_path)!r} is neither an embedded checkpoint ({', '.join(embedded_names()) or 'there are none'})"
+            f" nor a published one ({', '.join(PUBLISHED)}), neither a directory nor a GGUF file"
+            f"{download_hint(name_or_path)}"
+        )
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} has no config.json; give a Hugging Face checkpoint directory")
     return folder
@@ -291,7 +296,7 @@ def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
     Raises:
         ValueError: there is none, or the file is no tokenizer.
     """
-    path = embedded_folder(name_or_path) or file_by_name(name_or_path) or Path(name_or_path)
+    path = _locate(name_or_path)
     file = path / "tokenizer.json" if path.is_dir() else path
     tokenizer = read_vocabulary(GGUFFile(path)).tokenizer if is_gguf(path) else checkpoint_tokenizer(file)
     if tokenizer is None:

@@ -43,6 +43,8 @@ _QWEN3 = {
 _FIXED = {**FIXED, "projector_type": "dflash", "shift_label": False}
 _OF_TARGET = frozenset((WRITTEN, OFFSETS, "verifier_norm.weight", "verifier_lm_head.weight"))
 LoadedBlockHead = DFlashHead | NativeBlockHead
+_OUTPUTS: Convention = "outputs"
+_INPUTS: Convention = "inputs"
 DFLASH, DSPARK = ("DFlashDraftModel",), ("Qwen3DSparkModel",)
 
 
@@ -96,13 +98,30 @@ def load_block_head(
 
 def _read(keys: ConfigKeys, oracle: HostOracle, aux_layers: Convention | None) -> tuple[BlockShape, int]:
     """Return a shape, without what only tensors tell, and how many ids the head has columns for."""
-    by_format: Convention = "outputs"
+    own, inner, by_format, ids_name = keys, keys, _OUTPUTS, "target_layer_ids"
+    is_dspark = from_anchor = tuple(keys.values.get("architectures") or ()) == DSPARK
     if "speculators_model_type" in keys.values:
-        shape, by_format = _speculators(keys), "inputs"
-    elif tuple(keys.values.get("architectures") or ()) == DSPARK:
-        shape = _dspark(keys)
+        is_dspark = keys.read("speculators_model_type", str) == "dspark"
+        from_anchor = keys.read("sample_from_anchor", bool, is_dspark)
+        inner, by_format, ids_name = _nested(keys), _INPUTS, "aux_hidden_state_layer_ids"
     else:
-        shape = _dflash(keys)
+        keys.read("num_target_layers", int, None)
+        if not is_dspark:
+            own = ConfigKeys(keys.read("dflash_config", dict), f"{keys.source}: dflash_config")
+    shape = BlockShape(
+        config=read_layers(inner, "qwen3"),
+        layers=_layer_ids(own, ids_name),
+        block_size=keys.read("block_size", int),
+        mask_id=own.read("mask_token_id", int),
+        from_anchor=from_anchor,
+        **(_markov(keys) if is_dspark else {}),
+    )
+    if inner is not keys:
+        inner.close(INERT | _OF_TRAINING, FIXED)
+        if keys.read("target_hidden_size", int, shape.config.hidden_size) != shape.config.hidden_size:
+            raise ValueError(f"{keys.source}: target_hidden_size differs from hidden_size; a block reads one width")
+    if own is not keys:
+        own.close()
     draft_vocab = keys.read("draft_vocab_size", int, shape.config.vocab_size)
     keys.close(INERT | _OF_TRAINING, _FIXED)
     said_by = "format" if aux_layers is None else "aux_layers"
@@ -111,51 +130,10 @@ def _read(keys: ConfigKeys, oracle: HostOracle, aux_layers: Convention | None) -
     return replace(shape, layers=layers.outputs, layers_said=str(layers)), draft_vocab
 
 
-def _dflash(keys: ConfigKeys) -> BlockShape:
-    own = ConfigKeys(keys.read("dflash_config", dict), f"{keys.source}: dflash_config")
-    config = read_layers(keys, "qwen3")
-    shape = BlockShape(
-        config=config,
-        layers=_layer_ids(own, "target_layer_ids"),
-        block_size=keys.read("block_size", int),
-        mask_id=own.read("mask_token_id", int),
-        from_anchor=False,
-    )
-    keys.read("num_target_layers", int, None)
-    own.close()
-    return shape
-
-
-def _dspark(keys: ConfigKeys) -> BlockShape:
-    config = read_layers(keys, "qwen3")
-    keys.read("num_target_layers", int, None)
-    return BlockShape(
-        config=config,
-        layers=_layer_ids(keys, "target_layer_ids"),
-        block_size=keys.read("block_size", int),
-        mask_id=keys.read("mask_token_id", int),
-        from_anchor=True,
-        **_markov(keys),
-    )
-
-
-def _speculators(keys: ConfigKeys) -> BlockShape:
-    kind = keys.read("speculators_model_type", str)
-    given = _QWEN3 | keys.read("transformer_layer_config", dict)
-    inner = ConfigKeys(given, f"{keys.source}: transformer_layer_config")
-    config = read_layers(inner, "qwen3")
-    inner.close(INERT | _OF_TRAINING, FIXED)
-    if keys.read("target_hidden_size", int, config.hidden_size) != config.hidden_size:
-        raise ValueError(f"{keys.source}: target_hidden_size differs from hidden_size; a block reads one width")
+def _nested(keys: ConfigKeys) -> ConfigKeys:
+    """Return the keys of the layers in a config of ``speculators``."""
     keys.read("sliding_window_non_causal", bool, False)  # of windows, which are refused
-    return BlockShape(
-        config=config,
-        layers=_layer_ids(keys, "aux_hidden_state_layer_ids"),
-        block_size=keys.read("block_size", int),
-        mask_id=keys.read("mask_token_id", int),
-        from_anchor=keys.read("sample_from_anchor", bool, kind == "dspark"),
-        **(_markov(keys) if kind == "dspark" else {}),
-    )
+    return ConfigKeys(_QWEN3 | keys.read("transformer_layer_config", dict), f"{keys.source}: transformer_layer_config")
 
 
 def _markov(keys: ConfigKeys) -> dict[str, Any]:

@@ -223,4 +223,5 @@ def check_choice(name: str, value: object, choices: object, otherwise: str = "")
         ValueError: the message has the name, the value and the choices; ``otherwise`` follows them.
     """
     legal = get_args(choices)
-    _require(value in legal, f"{name} is {value!r}; choose one of {', '.join(map(repr, legal))}{otherwise}")
+    if value not in legal:
+        raise ValueError(f"{name} is {value!r}; choose one of {', '.join(map(repr, legal))}{otherwise}")

@@ -272,6 +272,9 @@ class Transformer(PagedCaches, Shaped, nn.Module):
             return Linear.of(self.model.embed_tokens.weight[: self.vocab_size])
         return self.lm_head.cut(self.vocab_size)
 
+    def agree(self, given: Sequence[Tensor], cache: PagedKVCache, rows: IntArray, *asked: object) -> None:
+        """Before a pass: see that all processes are about to score the same; a model of one process has no others."""
+
     @torch.no_grad()
     def score(
         self,
@@ -300,6 +303,8 @@ class Transformer(PagedCaches, Shaped, nn.Module):
 
         Cost: one read of the weights, and ``CachedAttention`` per layer; logits take B * N * V * 4 bytes.
         """
+        given = (tokens, num_nodes) if parents is None else (tokens, num_nodes, parents)
+        self.agree(given, cache, rows, want, hidden, first, layers)
         check_call(self.config, max(cache.lengths[rows].tolist(), default=0), want, hidden)
         shape = (tokens.shape[0], tokens.shape[1] - first, self.config.hidden_size)
         lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
