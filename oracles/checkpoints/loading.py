@@ -280,9 +280,9 @@ def checkpoint_folder(name_or_path: str | Path) -> Path:
     if is_gguf(folder):
         raise ValueError(f"{folder} is a GGUF file, and a Hugging Face directory is needed here")
     if not folder.is_dir():
+        known = f"({', '.join(embedded_names()) or 'there are none'}) nor a published one ({', '.join(PUBLISHED)})"
         raise ValueError(
-            f"{str(name_or_path)!r} is neither an embedded checkpoint ({', '.join(embedded_names()) or 'there are none'})"
-            f" nor a published one ({', '.join(PUBLISHED)}), neither a directory nor a GGUF file"
+            f"{str(name_or_path)!r} is neither an embedded checkpoint {known}, neither a directory nor a GGUF file"
             f"{download_hint(name_or_path)}"
         )
     if not (folder / "config.json").is_file():

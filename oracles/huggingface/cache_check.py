@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from oracles.transformer.bits import comb
 from specdec.contracts import IntArray, Oracle
 
 # By bytes of a number: root mean square of the differences of a node's logits, over the logits' own deviation.
@@ -75,7 +76,7 @@ class _Trial:
         stands = [ids[row, :length] for row, length in enumerate(sizes.prefixes)]
         paths = _paths(sizes.depth)
         prefix = [self._chain(cache, row, stands[row]) for row in (0, 1)]
-        parents = _comb(sizes.depth).to(tokens.device).expand(2, -1)
+        parents = comb(sizes.depth).to(tokens.device).expand(2, -1)
         tree = self._score(tokens, parents, cache, self.rows)
         whole = [self._whole(stands[row], tokens[row, path]) for row in (0, 1) for path in paths]
         found = [_distance(prefix[row], whole[2 * row][: len(stands[row])]) for row in (0, 1)]
@@ -130,14 +131,6 @@ class _Trial:
             f"the scores of {what} differ from those of whole sequences by {worst:.2g} of their deviation (allowed: "
             f"{self.tolerance:g}): {why}"
         )
-
-
-def _comb(depth: int) -> Tensor:
-    """Return parents ``[1, 2 * depth]``: even nodes are a chain, an odd one is a sibling of the next even node."""
-    parents = torch.arange(2 * depth) // 2 * 2
-    parents[::2] -= 2
-    parents[0] = -1
-    return parents.unsqueeze(0)
 
 
 def _paths(depth: int) -> list[list[int]]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from oracles.checkpoints.chat_files import give_template
+from oracles.checkpoints.config_keys import errors_of
 from oracles.huggingface.cache_check import LEAST_CONTEXT, first_difference
 from oracles.huggingface.last_layer import find_last_layer, watch_layer
 from oracles.huggingface.masks import MaskPlan, Nodes, mask_plans
@@ -25,6 +26,7 @@ from oracles.huggingface.support import (
     text_config,
     true_vocabulary,
 )
+from oracles.transformer.linear import at_least_float32
 from oracles.transformer.pass_parts import check_call
 from specdec.cache import KVCache
 from specdec.contracts import IntArray, OracleDefaults, Scores, Tree, Want, describe_oracle, is_chain
@@ -220,7 +222,7 @@ class HuggingFaceLM(OracleDefaults):
         @torch.no_grad()
         def read(stream: Tensor) -> Tensor:
             logits: Tensor = head(norm(stream))[..., : self.vocab_size]
-            return logits.float() if logits.itemsize < 4 else logits
+            return at_least_float32(logits)
 
         return read
 
@@ -241,8 +243,7 @@ class HuggingFaceLM(OracleDefaults):
             row = torch.arange(len(last), device=logits.device)
             at = row if logits.shape[1] != width else last
             logits = logits[row, at].unsqueeze(1)
-        logits = logits[..., : self.vocab_size]
-        return logits.float() if logits.itemsize < 4 else logits
+        return at_least_float32(logits[..., : self.vocab_size])
 
     @torch.no_grad()
     def whole(self, ids: Tensor) -> Tensor:
@@ -271,10 +272,8 @@ class HuggingFaceLM(OracleDefaults):
     def _find_plan(self, config: Any) -> MaskPlan:
         """Return the first way to give masks with which the model scores what it scores without a cache."""
         reasons = []
-        try:
+        with errors_of(f"{type(self._model).__name__} cannot be an oracle"):
             plans = mask_plans(config)
-        except ValueError as error:
-            raise ValueError(self._refusal(str(error))) from error
         for plan in plans:
             self._plan = plan
             try:

@@ -121,12 +121,10 @@ def _side_by_side(layers: Sequence[Linear], inputs: Tensor | None) -> Tensor | Q
 def _with_columns(weight: Tensor | Quantised, order: Tensor, inputs: Tensor | None) -> Tensor | Quantised:
     """Return a weight whose outputs and inputs are taken as ``Weights.linear`` says."""
     if isinstance(weight, Quantised):
-        values = _with_columns(weight.values, order, inputs)
-        assert isinstance(values, Tensor)
-        minima = None if weight.minima is None else _take(weight.minima, order)
-        return replace(weight, values=values, scales=_take(weight.scales, order), minima=minima)
-    taken = _take(weight, order)
-    return taken if inputs is None else _take(taken.t(), inputs).t()
+        taken = weight.each(lambda part: _take(part, order))
+        return taken if inputs is None else replace(taken, values=_take(taken.values.t(), inputs).t())
+    columns = _take(weight, order)
+    return columns if inputs is None else _take(columns.t(), inputs).t()
 
 
 def _plain(layer: Linear) -> Tensor:

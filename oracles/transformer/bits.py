@@ -71,9 +71,14 @@ def _among_branches(model: Oracle, ids: Tensor, prefix: int, generator: torch.Ge
     path = len(ids) - prefix
     tokens = torch.randint(model.vocab_size, (1, 2 * path), generator=generator).to(ids.device)
     tokens[0, ::2] = ids[prefix:]
-    parents = (torch.arange(2 * path, device=ids.device) // 2 * 2).unsqueeze(0)
-    parents[0, ::2] -= 2
-    parents[0, 0] = -1
-    logits = model.score(tokens, parents, torch.tensor([2 * path]), cache, row).logits
+    logits = model.score(tokens, comb(path).to(ids.device), torch.tensor([2 * path]), cache, row).logits
     assert logits is not None
     return logits[0, ::2]
+
+
+def comb(depth: int) -> Tensor:
+    """Return parents ``[1, 2 * depth]`` of a path, which are the even nodes, each with a sibling, which is odd."""
+    parents = torch.arange(2 * depth) // 2 * 2
+    parents[::2] -= 2
+    parents[0] = -1
+    return parents.unsqueeze(0)

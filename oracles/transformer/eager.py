@@ -303,8 +303,8 @@ class Transformer(PagedCaches, Shaped, nn.Module):
 
         Cost: one read of the weights, and ``CachedAttention`` per layer; logits take B * N * V * 4 bytes.
         """
-        given = (tokens, num_nodes) if parents is None else (tokens, num_nodes, parents)
-        self.agree(given, cache, rows, want, hidden, first, layers)
+        facts = (tokens, num_nodes) if parents is None else (tokens, num_nodes, parents)
+        self.agree(facts, cache, rows, want, hidden, first, layers)
         check_call(self.config, max(cache.lengths[rows].tolist(), default=0), want, hidden)
         shape = (tokens.shape[0], tokens.shape[1] - first, self.config.hidden_size)
         lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
