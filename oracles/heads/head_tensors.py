@@ -4,14 +4,15 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from oracles.checkpoints.placement import WeightType
 from oracles.checkpoints.tensor_names import Place
 from oracles.checkpoints.weights import StoredTensors, check_places, fill
 from oracles.heads.aux_layers import Convention
-from oracles.heads.rounding import narrow
 from oracles.native import NativeTransformer
+from oracles.quantisation import FLOATS, STORED, Quantised
 from oracles.transformer.config import check_choice
 from oracles.transformer.linear import Linear, store_layers
 from oracles.transformer.pass_parts import Shaped
@@ -82,3 +83,24 @@ def round_network(
             store_layers(part, weights)
     elif borrowed is not None and isinstance(oracle, NativeTransformer):
         narrow(borrowed, READ_OUT, oracle.weight_type)
+
+
+def narrow(layer: Linear, name: str, weight_type: str) -> None:
+    """Hold a layer's float32 weight as an oracle stores its own, in place, if every number stays as it is.
+
+    Args:
+        layer: as it was read.
+        name: of the layer, for errors.
+        weight_type: the oracle's; one that is no dtype and no format of a GGUF file changes nothing.
+    """
+    stored, weight = STORED.get(weight_type.removesuffix("-int8")), layer.weight
+    if weight is None:
+        return
+    if stored is not None:
+        fewer = Quantised.of(weight, name, stored)
+        if torch.equal(fewer.dequantise(), weight):
+            layer.quantised, layer.weight = fewer, None
+    elif weight_type in FLOATS:
+        part = weight.detach().to(getattr(torch, weight_type))
+        if torch.equal(part.float(), weight):
+            layer.weight = nn.Parameter(part, requires_grad=False)

@@ -1,18 +1,17 @@
 """Any causal language model object of ``transformers`` as an oracle."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from oracles.checkpoints.chat_files import give_template
 from oracles.checkpoints.config_keys import errors_of
 from oracles.huggingface.cache_check import LEAST_CONTEXT, first_difference
-from oracles.huggingface.last_layer import find_last_layer, watch_layer
 from oracles.huggingface.masks import MaskPlan, Nodes, mask_plans
 from oracles.huggingface.pass_cache import PassCache, Recorder, library_cache
 from oracles.huggingface.support import (
@@ -186,10 +185,10 @@ class HuggingFaceLM(OracleDefaults):
         """Return what watches the last layer, if its output is asked for."""
         if self.hidden_layers - 1 not in hidden:
             return nullcontext([])
-        layer = find_last_layer(self._model, self.hidden_layers)
+        layer = _find_last_layer(self._model, self.hidden_layers)
         if layer is None:
             raise ValueError(self._no_last_layer())
-        return watch_layer(layer)
+        return _watch_layer(layer)
 
     def _stream(self, streams: Sequence[Tensor], seen: Sequence[Tensor], layer: int) -> Tensor:
         """Return the residual stream after a layer."""
@@ -298,3 +297,27 @@ def _recorder() -> Any:
         return library_cache(Recorder)()
     except ImportError as error:
         raise ImportError(EXTRA) from error
+
+
+def _find_last_layer(model: Any, num_layers: int) -> nn.Module | None:
+    """Return the last of a model's layers: of the first list of so many modules in its decoder; None: there is none."""
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
+    lists = (part for part in decoder.modules() if isinstance(part, nn.ModuleList) and len(part) == num_layers)
+    found = next(lists, None)
+    return None if found is None else found[-1]
+
+
+@contextmanager
+def _watch_layer(layer: nn.Module) -> Iterator[list[Tensor]]:
+    """Give a list that holds, after a forward, the streams before and after a layer."""
+    seen: list[Tensor] = []
+
+    def note(_: nn.Module, args: tuple[Any, ...], options: dict[str, Any], output: Any) -> None:
+        before = args[0] if args else options["hidden_states"]
+        seen[:] = [before, output if isinstance(output, Tensor) else output[0]]
+
+    handle = layer.register_forward_hook(note, with_kwargs=True)
+    try:
+        yield seen
+    finally:
+        handle.remove()

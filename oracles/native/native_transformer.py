@@ -18,6 +18,10 @@ from oracles.transformer.eager import Transformer
 from oracles.transformer.pass_parts import Shaped
 
 
+class NativeMissing(UserWarning):
+    """Passes run eagerly because this machine has no native pass."""
+
+
 class NativeTransformer(NativeScoring, Shaped):
     """Score with one call of compiled code a pass, on the CPU, in float32 arithmetic from weights as they are stored.
 

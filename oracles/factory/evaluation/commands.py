@@ -16,11 +16,10 @@ from oracles.factory.dialogues.shards import Shards
 from oracles.factory.dialogues.writing import SYSTEM, Turns
 from oracles.factory.evaluation.agreement import Agreements, Logits, compare
 from oracles.factory.evaluation.checkpoints import Checkpoint, head_logits, read_tokenizer
-from oracles.factory.evaluation.compression import xz_bits_per_byte
 from oracles.factory.evaluation.continuations import GREEDY, NUCLEUS, OWN_TEXT, Continuation, write
 from oracles.factory.evaluation.input_rounding import first_answers, logits_of_rounded_inputs
 from oracles.factory.evaluation.loops import loop_columns
-from oracles.factory.evaluation.ngrams import ngram_bits_per_byte, ngram_logits
+from oracles.factory.evaluation.ngrams import ngram_bits_per_byte, ngram_logits, xz_bits_per_byte
 from oracles.factory.evaluation.passages import Passage, excerpts, read_passages
 from oracles.factory.evaluation.showing import format_section
 from oracles.factory.training.held_out import MAX_WINDOW, bits_per_byte, load_exported

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from oracles.checkpoints.tokenization import END_OF_TEXT
-from oracles.factory.arithmetic.batches import Problems
-from oracles.factory.arithmetic.tokens import ALPHABET
+from oracles.factory.arithmetic.tokens import ALPHABET, Problems
 from oracles.factory.corpus import modules_only, read_split
 from oracles.factory.training.windows import token_stream, window_start
 from oracles.transformer.eager import Transformer
