@@ -187,7 +187,7 @@ def checkpoint_model(
 ) -> Transformer:
     """Return a checkpoint's transformer with its tokenizer and the ids that end a text; ``split``: a part of it."""
     if folder.is_file():
-        model = load_gguf(folder, device, max_context).model
+        model = load_gguf(folder, device, max_context)
         return model if as_stored else model.dequantise().to(dtype_to_load(dtype, model.dtype, device))
     values = read_json(folder / "config.json")
     tokenizer = checkpoint_tokenizer(folder / "tokenizer.json")

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from oracles.heads.block_head import BlockBase, BlockNetwork, BlockShape, DFlashBlock
-from oracles.heads.markov_head import MarkovHead
 from oracles.native import NativeTransformer, bindings
 from oracles.native.arrivals import Arrivals, combiner_of
 from oracles.native.chains import follow
@@ -54,7 +53,10 @@ class NativeBlockHead(BlockBase):
         self._host = oracle.native if network.embed_tokens is None else self.native
         self._markov: NativeModel | None = None
         if network.markov_head is not None:
-            self._markov = _markov_model(self.native, network.markov_head)
+            # A table of ids, and a head that makes of its rows what is added to logits.
+            assert isinstance(network.markov_head.markov_w2, Linear)
+            self._markov = self.native.projection(network.markov_head.markov_w2)
+            self._markov.read_table(network.markov_head.markov_w1)
             network.markov_head.markov_w2 = _Rows(self._markov)
         network.shed()
         self.chains = shape.markov in (None, "vanilla")
@@ -145,9 +147,7 @@ class _Rows(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return ``[R, columns]`` of rows ``[R, rank]``."""
-        found, given = floats(len(rows), self._model.struct.vocabulary), rows.contiguous()
-        self._model.run(None, batch=len(rows), width=1, layers=(0, 0), want="all", stream=given, found=(found,))
-        return found
+        return self._model.read_out(0, rows)
 
 
 def _model_of(
@@ -166,12 +166,4 @@ def _model_of(
     model = NativeModel.of_parts(config, [*network.blocks], *around)
     if network.lm_head is not None and target_ids is not None:
         model.write_only(target_ids)
-    return model
-
-
-def _markov_model(native: NativeModel, head: MarkovHead) -> NativeModel:
-    """Return a table of ids, and a head that makes of its rows what is added to logits."""
-    assert isinstance(head.markov_w2, Linear)
-    model = native.projection(head.markov_w2)
-    model.read_table(head.markov_w1)
     return model

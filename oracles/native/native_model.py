@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from oracles.native import bindings, threads
-from oracles.native.host_memory import floats, to_bytes
+from oracles.native.host_memory import floats, to_bytes, to_host
 from oracles.native.keys_values import NativeCache
 from oracles.native.packing import BlockParts, Weights, layer_of, mlp_layer, round_up
 from oracles.native.rotations import Tables, tables_of
@@ -196,6 +196,17 @@ class NativeModel:
         if answer:
             raise Refused(bindings.FAULTS[answer])
         return rows
+
+    def read_out(self, layer: int, stream: Tensor) -> Tensor:
+        """Return logits ``[R, V]`` from streams ``[R, D]`` after so many layers, which pass those that follow.
+
+        Raises:
+            ValueError: streams of another shape, dtype or device.
+        """
+        given = to_host(stream, torch.float32, (len(stream), self.struct.hidden))
+        logits, layers = floats(len(given), self.struct.vocabulary), (layer, self.struct.num_layers)
+        self.run(None, batch=len(given), width=1, layers=layers, want="all", stream=given, found=(logits,))
+        return logits
 
     def run(
         self,

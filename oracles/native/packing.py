@@ -67,21 +67,14 @@ class Weights:
         order = functional.pad(order, (0, round_up(len(order), BLOCK) - len(order)), value=-1)
         whole = _with_columns(whole, order, inputs)
         biases = [layer.bias.detach().float().cpu() for layer in layers if layer.bias is not None]
-        return bindings.Linear(
-            self.address(plain_blocks(whole) if isinstance(whole, Tensor) else weight_blocks(whole)),
-            self.vector(torch.cat(biases), len(order), order) if biases else None,
-            self._scales(whole),
-            (whole if isinstance(whole, Tensor) else whole.values).shape[1],
-            len(order),
-            storage_of(whole),
-            0,
-        )
-
-    def _scales(self, weight: Tensor | Quantised) -> int | None:
-        """Keep a scale for each column, where all inputs share it; those of groups lie in their blocks."""
-        if isinstance(weight, Tensor) or weight.format.group is not None:
-            return None
-        return self.address(weight.scales.flatten().contiguous())
+        bias, scales = self.vector(torch.cat(biases), len(order), order) if biases else None, None
+        if isinstance(whole, Tensor):
+            blocks, width = plain_blocks(whole), whole.shape[1]
+        else:
+            blocks, width = weight_blocks(whole), whole.values.shape[1]
+            if whole.format.group is None:
+                scales = self.address(whole.scales.flatten().contiguous())
+        return bindings.Linear(self.address(blocks), bias, scales, width, len(order), storage_of(whole), 0)
 
     def table(self, values: Tensor) -> tuple[int, int]:
         """Keep a table ``[rows, columns]`` as it is stored; return where it lies, and its storage."""

@@ -57,7 +57,9 @@ def read_config(
             f"{file.path}: {prefix + several[0]!r} is an array; only models whose layers are alike are read"
         )
     keys = ConfigKeys(values, f"{file.path}: {architecture}")
-    rows = _embedding_rows(file)
+    if EMBEDDING not in file.tensors:
+        raise ValueError(f"{file.path}: tensor {EMBEDDING!r} is missing")
+    rows = file.tensors[EMBEDDING].shape[0]
     if rows < (size := rows if vocab_size is None else vocab_size):
         raise ValueError(f"{file.path}: the tokenizer has {size} ids, and {EMBEDDING!r} {rows} rows")
     fixed, biases = _FAMILIES[architecture]
@@ -87,12 +89,6 @@ def _architecture(file: GGUFFile) -> str:
     if found not in _FAMILIES:
         raise ValueError(f"{file.path}: 'general.architecture' is {found!r}; known: {', '.join(_FAMILIES)}")
     return str(found)
-
-
-def _embedding_rows(file: GGUFFile) -> int:
-    if EMBEDDING not in file.tensors:
-        raise ValueError(f"{file.path}: tensor {EMBEDDING!r} is missing")
-    return file.tensors[EMBEDDING].shape[0]
 
 
 def _shape(keys: ConfigKeys) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import re
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -42,15 +41,7 @@ class WeightsWidened(UserWarning):
     """Some weights are stored in a way that no format of ours holds, and take more memory than the file's."""
 
 
-@dataclass(frozen=True)
-class LoadedGGUF:
-    """A file's model, with the weights as they are stored, and what the file says of its tokens."""
-
-    model: Transformer
-    vocabulary: Vocabulary
-
-
-def load_gguf(path: Path, device: torch.device, max_context: int | None = None) -> LoadedGGUF:
+def load_gguf(path: Path, device: torch.device, max_context: int | None = None) -> Transformer:
     """Return the transformer of a GGUF file, which knows its tokenizer, chat template and the ids that end a text.
 
     Matrices in whole numbers stay so: those of linear layers, and a tied embedding as the head. Of an embedding in
@@ -86,7 +77,7 @@ def load_gguf(path: Path, device: torch.device, max_context: int | None = None) 
         _place(model, name, _weight(file, stored, order), device)
     model.tokenizer, model.eos_ids = vocabulary.tokenizer, vocabulary.eos_ids
     give_template(model, _template(path, vocabulary))
-    return LoadedGGUF(model, vocabulary)
+    return model
 
 
 def _template(path: Path, vocabulary: Vocabulary) -> ChatTemplate | None:
