@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oracles.transformer.bits import comb
+from oracles.transformer.bits import append_ids, comb
 from specdec.contracts import IntArray, Oracle
 
 # By bytes of a number: root mean square of the differences of a node's logits, over the logits' own deviation.
@@ -75,7 +75,11 @@ class _Trial:
         cache = self.oracle.new_cache(2, max(sizes.prefixes) + tokens.shape[1])
         stands = [ids[row, :length] for row, length in enumerate(sizes.prefixes)]
         paths = _paths(sizes.depth)
-        prefix = [self._chain(cache, row, stands[row]) for row in (0, 1)]
+        # Each in two chunks.
+        prefix = [
+            append_ids(self.oracle, cache, stood.unsqueeze(0), np.array([row]), -(-len(stood) // 2))[0]
+            for row, stood in enumerate(stands)
+        ]
         parents = comb(sizes.depth).to(tokens.device).expand(2, -1)
         tree = self._score(tokens, parents, cache, self.rows)
         whole = [self._whole(stands[row], tokens[row, path]) for row in (0, 1) for path in paths]
@@ -114,14 +118,6 @@ class _Trial:
         logits = self.oracle.score(tokens, parents, nodes, cache, rows).logits
         assert logits is not None
         return logits
-
-    def _chain(self, cache: object, row: int, ids: Tensor) -> Tensor:
-        """Score and commit the ids of one row in two chunks; return their logits ``[T, V]``."""
-        rows, parts = np.array([row]), []
-        for chunk in torch.split(ids, -(-len(ids) // 2)):
-            parts.append(self._score(chunk.unsqueeze(0), None, cache, rows)[0])
-            cache.commit(rows, None, np.array([len(chunk)]))  # type: ignore[attr-defined]
-        return torch.cat(parts)
 
     def _fault(self, what: str, why: str, found: list[float]) -> str | None:
         worst = max(found, key=lambda distance: np.inf if np.isnan(distance) else distance)

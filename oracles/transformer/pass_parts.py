@@ -1,7 +1,7 @@
 """What the backends of a transformer share: its shape, and what a call or a part of one must say."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -9,6 +9,8 @@ from torch import Tensor
 from oracles.transformer.config import TransformerConfig, check_choice
 from specdec.contracts import Oracle, OracleDefaults, Want, describe_oracle
 from specdec.prompts.chat import ChatTemplate
+
+WANTS = get_args(Want)
 
 
 class Shaped(OracleDefaults):
@@ -74,7 +76,8 @@ def check_call(config: Bounds, longest: int, want: Want, hidden: Sequence[int]) 
     Raises:
         ValueError: an unknown ``want`` or layer, or a pending token beyond ``max_context``.
     """
-    check_choice("want", want, Want)
+    if want not in WANTS:
+        check_choice("want", want, Want)
     if hidden and (wrong := [layer for layer in hidden if not 0 <= layer < config.num_layers]):
         raise ValueError(f"hidden asks for layers {wrong}; the model has layers 0..{config.num_layers - 1}")
     if longest >= config.max_context:
