@@ -14,7 +14,7 @@ from oracles.checkpoints.tensor_names import PLAIN, Place, first_rows
 from oracles.checkpoints.weights import StoredTensors
 from oracles.heads.aux_layers import AuxLayers, Convention
 from oracles.heads.block_head import BlockNetwork, BlockShape, DFlashHead
-from oracles.heads.head_tensors import READ_OUT, HeadOptions, borrow_rows, load_network, round_network
+from oracles.heads.head_tensors import READ_OUT, HeadOptions, borrow_rows, check_fit, load_network, round_network
 from oracles.heads.markov_head import MARKOV_KINDS
 from oracles.heads.native_block import NativeBlockHead
 from oracles.native import NativeTransformer
@@ -163,12 +163,7 @@ def _layer_ids(keys: ConfigKeys, name: str) -> tuple[int, ...]:
 def _check(shape: BlockShape, source: str, oracle: HostOracle, stored: StoredTensors) -> None:
     """Refuse a head that is none of this oracle, or that no drafter can run."""
     config = shape.config
-    if config.hidden_size != oracle.hidden_size or config.vocab_size not in (oracle.vocab_size, oracle.embedding_rows):
-        raise ValueError(
-            f"{source} describes a head of hidden_size {config.hidden_size} and vocab_size {config.vocab_size}; the "
-            f"oracle's are {oracle.hidden_size} and {oracle.vocab_size}: load the head with the oracle that it was "
-            "trained on"
-        )
+    check_fit(source, oracle, config.hidden_size, config.vocab_size)
     if config.sliding_window is not None:
         raise ValueError(f"{source}: sliding windows in a block are not supported; all layers must attend in full")
     if not 2 - shape.from_anchor <= shape.block_size <= BITWISE_NODES:

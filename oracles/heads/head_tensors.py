@@ -43,6 +43,19 @@ class HeadOptions:
         return self.backend or ("native" if isinstance(oracle, NativeTransformer) else "eager")
 
 
+def check_fit(source: str, oracle: HostOracle, width: int, vocab_size: int) -> None:
+    """Refuse a head that reads hidden states of another width than the oracle's, or has another vocabulary.
+
+    Raises:
+        ValueError: it names the description.
+    """
+    if width != oracle.hidden_size or vocab_size not in (oracle.vocab_size, oracle.embedding_rows):
+        raise ValueError(
+            f"{source} describes a head on hidden_size {width} and vocab_size {vocab_size}; the oracle's are "
+            f"{oracle.hidden_size} and {oracle.vocab_size}: load it with the oracle that it was trained on"
+        )
+
+
 def borrow_rows(stored: StoredTensors, target_ids: Tensor, oracle: HostOracle) -> None:
     """Give files without a read-out the oracle's rows of the ids ``[R]`` that a head writes.
 

@@ -11,7 +11,7 @@ from oracles.checkpoints.config_keys import ConfigKeys
 from oracles.checkpoints.hf_config import FIXED, INERT
 from oracles.checkpoints.tensor_names import PLAIN, Layout, Place, first_rows
 from oracles.checkpoints.weights import StoredTensors
-from oracles.heads.head_tensors import HeadOptions, load_network
+from oracles.heads.head_tensors import HeadOptions, check_fit, load_network
 from oracles.heads.medusa_head import MedusaHead, MedusaNetwork, MedusaShape
 from oracles.transformer.blocks import pack_parts
 from specdec.contracts import HostOracle, LayeredOracle
@@ -82,11 +82,7 @@ def _original(keys: ConfigKeys, oracle: HostOracle, stored: StoredTensors) -> tu
 def _vllm(keys: ConfigKeys, oracle: HostOracle, stored: StoredTensors) -> tuple[MedusaShape, int, Tensor | None]:
     """Return the shape, the rows of each head's table, and the ids that are written if not all are."""
     width, vocab = keys.read("hidden_size", int), keys.read("vocab_size", int)
-    if width != oracle.hidden_size or vocab not in (oracle.vocab_size, oracle.embedding_rows):
-        raise ValueError(
-            f"{keys.source} describes heads of hidden_size {width} and vocab_size {vocab}; the oracle's are "
-            f"{oracle.hidden_size} and {oracle.vocab_size}: load them with the oracle that they were trained on"
-        )
+    check_fit(keys.source, oracle, width, vocab)
     written = keys.read("truncated_vocab_size", int, vocab)
     token_map = None if written >= vocab else _token_map(stored, written, oracle.vocab_size)
     shape = MedusaShape(

@@ -113,8 +113,8 @@ def test_tensors_that_do_not_fit_are_named(change, message, tmp_path):
 
 
 CONFIGS = {
-    "another width": ({"target_hidden_size": 20}, r"config.json: the head reads hidden states of width 20"),
-    "another vocabulary": ({"vocab_size": 12}, r"vocab_size is 12, and the oracle's vocabulary has 11 ids"),
+    "another width": ({"target_hidden_size": 20}, r"config.json describes a head on hidden_size 20"),
+    "another vocabulary": ({"vocab_size": 12}, r"and vocab_size 12; the oracle.s are 16 and 11"),
     "two layers": ({"num_hidden_layers": 2}, r"'num_hidden_layers' is 2"),
     "unknown key": ({"more_layers": True}, r"'more_layers' \(= True\) is unknown"),
     "huge": ({"intermediate_size": 10**12}, r"has shape .*, the config implies \(1000000000000, 16\)"),
