@@ -118,19 +118,14 @@ class Eagle3Head(Eagle3Base):
         # Padding nodes may stand beyond the context: their scores mean nothing, but must not fail.
         positions = attend.positions.clamp(max=self.max_context - 1).flatten()
         rope = self._network.rotary.rows(positions, min(attend.span, self.max_context), self.dtype)
-        stream = self._network.layer(self._embed(fed.flatten()), feature, rope, attend)
+        own, ids = self._network.embed_tokens, fed.flatten()
+        embedded = self.oracle.embed(ids).to(self.device, self.dtype) if own is None else own(ids)
+        stream = self._network.layer(embedded, feature, rope, attend)
         guess = self._network.norm(stream) if self._network.norm_output else stream
         cache.guess(rows, at, attend.start + after + 1, guess.view(*fed.shape, -1))
         return Scores(
             wanted_logits(self._read, stream, num_nodes - first, want), (stream.view(*fed.shape, -1),) * len(hidden)
         )
-
-    def _embed(self, ids: Tensor) -> Tensor:
-        """Return ``[R, H]``."""
-        if self._network.embed_tokens is not None:
-            rows: Tensor = self._network.embed_tokens(ids)
-            return rows
-        return self.oracle.embed(ids).to(self.device, self.dtype)
 
     def _own_logits(self, stream: Tensor) -> Tensor:
         """Return logits ``[R, V]`` from streams ``[R, H]``, padding cut off."""

@@ -252,7 +252,10 @@ class HuggingFaceLM(OracleDefaults):
 
     def _probe_cache(self) -> tuple[tuple[int, int, int], torch.dtype]:
         """Return layers, heads and size of what the model caches of a token, the largest of each, and the dtype."""
-        recorder = _recorder()
+        try:
+            recorder = library_cache(Recorder)()
+        except ImportError as error:
+            raise ImportError(EXTRA) from error
         ids = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
         try:
             with torch.no_grad():
@@ -290,13 +293,6 @@ def _span_of(rows: IntArray) -> tuple[int, int] | None:
     """Return the first row and the one after the last, if the rows are those between in their order."""
     dense = bool(np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))))
     return (int(rows[0]), int(rows[0]) + len(rows)) if dense else None
-
-
-def _recorder() -> Any:
-    try:
-        return library_cache(Recorder)()
-    except ImportError as error:
-        raise ImportError(EXTRA) from error
 
 
 def _find_last_layer(model: Any, num_layers: int) -> nn.Module | None:

@@ -183,9 +183,9 @@ TWINS = twins(
 41 half of the columns have others' scales (storages.h, int8)
 - vload(layer.scales + block * BLOCK + WIDTH)
 + vload(layer.scales + block * BLOCK)
-41 embeddings of another column (norm.h, int8)
-- row[index % BLOCK]
-+ row[(index + 1) % BLOCK]
+41 embeddings without their scales (norm.h, int8)
+- storage.open(layer, int(index / BLOCK), at);
++ if (S::GROUP) storage.open(layer, int(index / BLOCK), at);
 41 half of the int4 columns have others' scales (storages.h, int4)
 - 8 * i + 4), high_scale, high_shift)
 + 8 * i + 4), low_scale, low_shift)

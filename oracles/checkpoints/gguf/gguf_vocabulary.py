@@ -76,7 +76,11 @@ def read_vocabulary(file: GGUFFile) -> Vocabulary:
     with errors_of(keys.source):
         tokenizer = _tokenizer(tokens, kinds, keys.read("merges", list), rule)
         if keys.read("add_bos_token", bool, rule.adds_bos):
-            tokenizer.post_processor = _before_each_text(bos, tokens)
+            if bos is None:
+                raise ValueError("'bos_token_id' is missing, and the tokenizer puts BOS before each text")
+            tokenizer.post_processor = processors.TemplateProcessing(
+                single=[bos, "$A"], pair=[bos, "$A", bos, "$B:1"], special_tokens=[(bos, tokens.index(bos))]
+            )
     keys.close(_INERT, _FIXED)
     ends = [_id(keys, name, len(tokens)) for name in _ENDS]
     eos_ids = tuple(dict.fromkeys(found for found in ends if found is not None))
@@ -123,13 +127,6 @@ def _tokenizer(tokens: list[str], kinds: list[int], merges: list[str], rule: Spl
     tokenizer.add_special_tokens([AddedToken(t, normalized=False, special=True) for t, k in of_kind if k in _CONTROL])
     tokenizer.add_tokens([AddedToken(t, normalized=False, special=False) for t, k in of_kind if k == _USER_DEFINED])
     return tokenizer
-
-
-def _before_each_text(bos: str | None, tokens: list[str]) -> processors.TemplateProcessing:
-    if bos is None:
-        raise ValueError("'bos_token_id' is missing, and the tokenizer puts BOS before each text")
-    special = [(bos, tokens.index(bos))]
-    return processors.TemplateProcessing(single=[bos, "$A"], pair=[bos, "$A", bos, "$B:1"], special_tokens=special)
 
 
 def _id(keys: ConfigKeys, name: str, size: int) -> int | None:
