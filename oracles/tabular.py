@@ -1,11 +1,12 @@
 """Oracles whose every law is written down in a table: the ground truth of exactness tests."""
 
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from oracles.transformer.pass_parts import check_plain_call
 from specdec.cache import KVCache
 from specdec.contracts import IntArray, OracleDefaults, Scores, Want, describe_oracle
 
@@ -135,7 +136,7 @@ class TabularLM(OracleDefaults):
 
         Cost: B * M * (m + V) reads, independent of the context.
         """
-        self._check_call(tokens, want, hidden)
+        check_plain_call(tokens, self.vocab_size, want, hidden, "a table")
         lengths = torch.from_numpy(cache.reserve(rows, tokens.shape[1], first)).to(self.device)
         at_rows = torch.from_numpy(rows).to(self.device).unsqueeze(1)
         slots = lengths.unsqueeze(1) + torch.arange(first, tokens.shape[1], device=self.device)
@@ -150,14 +151,6 @@ class TabularLM(OracleDefaults):
             context += torch.where(slots >= 0, ids, 0) * self.vocab_size**power
             slots = _slots_before(slots, parents, lengths)
         return Scores(self._log_laws[context])
-
-    def _check_call(self, tokens: Tensor, want: Want, hidden: Sequence[int]) -> None:
-        if len(hidden):
-            raise ValueError(f"hidden={tuple(hidden)}: a table has no layers; leave hidden empty")
-        if want not in get_args(Want):
-            raise ValueError(f"want is {want!r}; choose one of {', '.join(map(repr, get_args(Want)))}")
-        if bool(((tokens < 0) | (tokens >= self.vocab_size)).any()):
-            raise ValueError(f"tokens holds an id outside 0..{self.vocab_size - 1}")
 
 
 def _slots_before(slots: Tensor, parents: Tensor | None, lengths: Tensor) -> Tensor:

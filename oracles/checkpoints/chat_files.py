@@ -1,11 +1,11 @@
 """The chat template of a checkpoint directory."""
 
-import json
 from pathlib import Path
 from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
+from oracles.checkpoints.config_keys import errors_of, read_json
 from specdec.prompts.chat import ChatTemplate
 
 FILE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
@@ -38,10 +38,8 @@ def checkpoint_template(folder: Path, tokenizer: Tokenizer | None) -> ChatTempla
     if source is None or tokenizer is None:
         return None
     name = FILE if path.is_file() else CONFIG
-    try:
+    with errors_of(folder / name):
         return ChatTemplate(source, tokenizer, *boundary_tokens(folder), name=name)
-    except ValueError as error:
-        raise ValueError(f"{folder / name}: {error}") from error
 
 
 def boundary_tokens(folder: Path) -> tuple[str | None, str | None]:
@@ -59,13 +57,7 @@ def give_template(oracle: Chatting, template: ChatTemplate | None) -> None:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is no JSON: {error}") from error
-    return content if isinstance(content, dict) else {}
+    return read_json(path) if path.is_file() else {}
 
 
 def _source_in(value: Any) -> str | None:

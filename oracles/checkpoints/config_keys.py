@@ -1,11 +1,38 @@
-"""Keys of a JSON object of which none may be ignored by accident."""
+"""Keys of a JSON object of which none may be ignored by accident, and errors that name where they stand."""
 
+import json
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 REQUIRED: Any = object()
 _LARGEST = {int: 2**63 - 1, float: sys.float_info.max}
+
+
+@contextmanager
+def errors_of(source: object) -> Iterator[None]:
+    """Put what names a source before the message of a ValueError."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object that a file holds.
+
+    Raises:
+        ValueError: it holds none.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds no JSON object")
+    return content
 
 
 class ConfigKeys:
@@ -40,7 +67,7 @@ class ConfigKeys:
             return default
         legal = isinstance(value, (int, float) if kind is float else kind)
         if not legal or (kind in (int, float) and isinstance(value, bool)):
-            raise ValueError(f"{self.source}: {name!r} is {value!r}; it must be of type {kind.__name__}")
+            raise ValueError(f"{self.source}: {name!r} is {value!r:.40}; it must be of type {kind.__name__}")
         if kind in _LARGEST and not abs(value) <= _LARGEST[kind]:
             raise ValueError(f"{self.source}: {name!r} is {value!r:.40}; it must be finite and fit into 64 bits")
         if kind is list and not all(isinstance(entry, str) for entry in value):
@@ -72,7 +99,7 @@ class ConfigKeys:
                 continue
             if name not in fixed:
                 raise ValueError(
-                    f"{self.source}: {name!r} (= {value!r}) is unknown and may change the forward pass; "
+                    f"{self.source}: {name!r} (= {value!r:.40}) is unknown and may change the forward pass; "
                     "remove the key if it does not"
                 )
             if value != fixed[name]:

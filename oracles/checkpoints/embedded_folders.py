@@ -1,10 +1,11 @@
 """The folders that ship with the project: models, and heads that read the hidden states of some model."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from oracles.checkpoints.config_keys import read_json
 
 EMBEDDED = Path(__file__).parents[1] / "embedded"
 # What describes an exit head; all else that ships has a ``config.json``.
@@ -85,7 +86,6 @@ def _origins() -> dict[str, HeadOrigin | None]:
 def _values(path: Path) -> Mapping[str, Any]:
     """Return what a ``config.json`` says; nothing if it is none, which whoever loads the folder will say."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path)
     except ValueError:
         return {}
-    return values if isinstance(values, Mapping) else {}

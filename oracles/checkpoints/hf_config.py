@@ -5,13 +5,12 @@ Every key is either understood, known to leave the forward pass alone, or refuse
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from oracles.checkpoints.config_keys import ConfigKeys, read_any
+from oracles.checkpoints.config_keys import ConfigKeys, errors_of, read_any
 from oracles.transformer.config import Activation, RopeScaling, TransformerConfig
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-Built = TypeVar("Built")
 
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -106,7 +105,8 @@ def parse_config(
         fields["max_context"] = min(stored, max_context)
     if tokenizer_size is not None and tokenizer_size < rows:
         fields |= {"vocab_size": tokenizer_size, "padded_vocab_size": rows}
-    config = _build(source, TransformerConfig, **fields)
+    with errors_of(source):
+        config = TransformerConfig(**fields)
     naming = architecture if architecture in ("gpt2", "gpt_neox") else "llama"
     return CheckpointShape(naming, config, stored, vocabulary_of)
 
@@ -117,7 +117,9 @@ def read_layers(keys: ConfigKeys, family: str) -> TransformerConfig:
     Raises:
         ValueError: a key is missing, of a wrong type, contradictory or unsupported; it names the file and the key.
     """
-    return _build(keys.source, TransformerConfig, **_FAMILIES[family](keys))
+    fields = _FAMILIES[family](keys)
+    with errors_of(keys.source):
+        return TransformerConfig(**fields)
 
 
 def _architecture(keys: ConfigKeys) -> str:
@@ -132,14 +134,6 @@ def _architecture(keys: ConfigKeys) -> str:
         f"known: {', '.join(ARCHITECTURES)} as causal language models; others may run as transformers computes them: "
         "oracles.load_huggingface(DIR), on a command line hf:DIR"
     )
-
-
-def _build(source: str, record: Callable[..., Built], **fields: Any) -> Built:
-    """Return a record whose own checks, when they fail, name the file."""
-    try:
-        return record(**fields)
-    except ValueError as error:
-        raise ValueError(f"{source}: {error}") from error
 
 
 def _activation(keys: ConfigKeys, name: str, default: str) -> Activation:
@@ -180,11 +174,12 @@ def _rope_scaling(nested: ConfigKeys, kind: str, context: int) -> RopeScaling | 
     original = nested.read("original_max_position_embeddings", int, context)
     if kind == "default":
         return None
-    fields = {"kind": kind, "factor": nested.read("factor", float)}
+    fields: dict[str, Any] = {"kind": kind, "factor": nested.read("factor", float)}
     if kind == "llama3":
         bounds = {name: nested.read(name, float) for name in ("low_freq_factor", "high_freq_factor")}
         fields |= bounds | {"original_context": original}
-    return _build(nested.source, RopeScaling, **fields)
+    with errors_of(nested.source):
+        return RopeScaling(**fields)
 
 
 def _window(keys: ConfigKeys, window: int | None, by_rule: list[str]) -> int | None:

@@ -1,7 +1,6 @@
 """Names of models on the Hugging Face hub, which are downloaded before they are loaded."""
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
@@ -18,16 +17,3 @@ def download_hint(name_or_path: str | Path) -> str:
     # With the dot it is no name of a checkpoint that is embedded.
     folder = f"./{found[1]}"
     return f"; if it is a model of the Hugging Face hub: hf download {name} --local-dir {folder}, then give {folder!r}"
-
-
-def unknown_checkpoint(name_or_path: str | Path, embedded: Iterable[str], published: Iterable[str]) -> str:
-    """Return what to say of a checkpoint that is not here.
-
-    Args:
-        name_or_path: as it was given.
-        embedded, published: names that would have been known.
-    """
-    return (
-        f"{str(name_or_path)!r} is neither an embedded checkpoint ({', '.join(embedded) or 'there are none'}) nor a "
-        f"published one ({', '.join(published)}), neither a directory nor a GGUF file{download_hint(name_or_path)}"
-    )

@@ -1,6 +1,5 @@
 """Load a checkpoint, embedded, published, from a Hugging Face directory or a GGUF file, as an oracle."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -9,10 +8,11 @@ import torch
 from tokenizers import Tokenizer
 
 from oracles.checkpoints.chat_files import checkpoint_template, give_template
+from oracles.checkpoints.config_keys import errors_of, read_json
 from oracles.checkpoints.embedded_folders import embedded_folder, embedded_names, head_names
 from oracles.checkpoints.gguf import PUBLISHED, GGUFFile, is_gguf, load_gguf, read_vocabulary
 from oracles.checkpoints.hf_config import CheckpointShape, parse_config
-from oracles.checkpoints.hub import download_hint, unknown_checkpoint
+from oracles.checkpoints.hub import download_hint
 from oracles.checkpoints.placement import (
     Arithmetic,
     Backend,
@@ -139,7 +139,8 @@ def load(
     if weights is not None:
         model.dequantise().store(weights)
     if arithmetic == "int8":
-        _round_inputs(model, place)
+        with errors_of(f"{place}: arithmetic='int8' cannot be had"):
+            round_inputs(model)
     if chosen == "native":
         return _check_bitwise(NativeTransformer(model), bitwise)
     packed = model.dequantise().to(computing).eval().pack()
@@ -176,13 +177,6 @@ def load_trainable(
     )
 
 
-def _round_inputs(model: Transformer, place: Path) -> None:
-    try:
-        round_inputs(model)
-    except ValueError as error:
-        raise ValueError(f"{place}: arithmetic='int8' cannot be had: {error}") from error
-
-
 def checkpoint_model(
     folder: Path,
     dtype: torch.dtype | str | None,
@@ -193,7 +187,7 @@ def checkpoint_model(
 ) -> Transformer:
     """Return a checkpoint's transformer with its tokenizer and the ids that end a text; ``split``: a part of it."""
     if folder.is_file():
-        model = load_gguf(folder, device, max_context).model
+        model = load_gguf(folder, device, max_context)
         return model if as_stored else model.dequantise().to(dtype_to_load(dtype, model.dtype, device))
     values = read_json(folder / "config.json")
     tokenizer = checkpoint_tokenizer(folder / "tokenizer.json")
@@ -218,15 +212,13 @@ def _lender(folder: Path, name: str, tokenizer: Tokenizer | None) -> Transformer
     Raises:
         ValueError: it is not here, or reads those of yet another one.
     """
-    try:
+    with errors_of(f"{folder} reads the vocabulary_of {name!r}"):
         place = find_checkpoint(name)
         if place.is_dir() and "vocabulary_of" in read_json(place / "config.json"):
             raise ValueError(f"{place} has no vocabulary of its own either")
         if tokenizer is not None:
             raise ValueError("there is a tokenizer.json of its own too; remove one of them")
         return checkpoint_model(place, None, torch.device("cpu"), None, as_stored=True)
-    except ValueError as error:
-        raise ValueError(f"{folder} reads the vocabulary_of {name!r}: {error}") from error
 
 
 def _load_weights(
@@ -269,25 +261,30 @@ def file_by_name(name: str | Path) -> Path | None:
     return PUBLISHED[name].locate() if isinstance(name, str) and name in PUBLISHED else None
 
 
+def _locate(name_or_path: str | Path) -> Path:
+    """Return what a name names, embedded or published, else a path."""
+    return embedded_folder(name_or_path) or file_by_name(name_or_path) or Path(name_or_path)
+
+
 def find_checkpoint(name_or_path: str | Path) -> Path:
     """Return the directory of a checkpoint, or a GGUF file, by its name or path."""
-    file = file_by_name(name_or_path) or Path(name_or_path)
-    known = embedded_folder(name_or_path) is not None
-    return file if is_gguf(file) and not known else checkpoint_folder(name_or_path)
+    place = _locate(name_or_path)
+    return place if is_gguf(place) else checkpoint_folder(name_or_path)
 
 
 def checkpoint_folder(name_or_path: str | Path) -> Path:
     """Return the directory of a checkpoint by its embedded name or its path, as ``load`` finds it."""
-    embedded = embedded_folder(name_or_path)
-    if embedded is not None:
-        return embedded
+    folder = _locate(name_or_path)
     if name_or_path in head_names():
         raise ValueError(f"{name_or_path!r} is a head, which drafts for a model: give it to oracles.load_head")
-    folder = file_by_name(name_or_path) or Path(name_or_path)
     if is_gguf(folder):
         raise ValueError(f"{folder} is a GGUF file, and a Hugging Face directory is needed here")
     if not folder.is_dir():
-        raise ValueError(unknown_checkpoint(name_or_path, embedded_names(), PUBLISHED))
+        known = f"({', '.join(embedded_names()) or 'there are none'}) nor a published one ({', '.join(PUBLISHED)})"
+        raise ValueError(
+            f"{str(name_or_path)!r} is neither an embedded checkpoint {known}, neither a directory nor a GGUF file"
+            f"{download_hint(name_or_path)}"
+        )
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} has no config.json; give a Hugging Face checkpoint directory")
     return folder
@@ -299,7 +296,7 @@ def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
     Raises:
         ValueError: there is none, or the file is no tokenizer.
     """
-    path = embedded_folder(name_or_path) or file_by_name(name_or_path) or Path(name_or_path)
+    path = _locate(name_or_path)
     file = path / "tokenizer.json" if path.is_dir() else path
     tokenizer = read_vocabulary(GGUFFile(path)).tokenizer if is_gguf(path) else checkpoint_tokenizer(file)
     if tokenizer is None:
@@ -307,16 +304,6 @@ def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
         words = f"{str(name_or_path)!r} has no tokenizer: give a tokenizer.json, its directory, or {known}"
         raise ValueError(words + download_hint(name_or_path))
     return tokenizer
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} holds no JSON object")
-    return content
 
 
 def checkpoint_tokenizer(path: Path) -> Tokenizer | None:

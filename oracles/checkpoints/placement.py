@@ -2,12 +2,13 @@
 
 import warnings
 from functools import cache
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 
 from oracles.native import NativeMissing, NativeTransformer, NativeUnavailable
 from oracles.quantisation import INT8_DYNAMIC, STORED
+from oracles.transformer.config import check_choice
 
 DTYPES = {str(t).removeprefix("torch."): t for t in (torch.float64, torch.float32, torch.bfloat16, torch.float16)}
 
@@ -57,9 +58,8 @@ def check_weights(weights: str | None, dtype: torch.dtype | None, device: torch.
     Raises:
         ValueError: the message names the argument and what to give.
     """
-    if weights not in (None, *get_args(WeightType)):
-        known = ", ".join(map(repr, get_args(WeightType)))
-        raise ValueError(f"weights is {weights!r}; choose one of {known}, or None for weights as they are stored")
+    if weights is not None:
+        check_choice("weights", weights, WeightType, ", or None for weights as they are stored")
     if weights == INT8_DYNAMIC.name:
         _need_float32(f"weights={weights!r}", "other weights", dtype, device)
 
@@ -72,11 +72,9 @@ def check_arithmetic(
     Raises:
         ValueError: the message names the arguments and what to give.
     """
-    if arithmetic not in (None, *get_args(Arithmetic)):
-        known = ", ".join(map(repr, get_args(Arithmetic)))
-        raise ValueError(f"arithmetic is {arithmetic!r}; choose one of {known}, or None for float products")
     if arithmetic is None:
         return
+    check_choice("arithmetic", arithmetic, Arithmetic, ", or None for float products")
     if arithmetic == "int8" and weights is not None:
         raise ValueError(
             f"arithmetic='int8' takes weights as a GGUF file stores them ({', '.join(STORED)}), not "
@@ -103,8 +101,8 @@ def backend_of(backend: Backend | None, dtype: torch.dtype | None, device: torch
     Raises:
         ValueError: an unknown backend, "native" if it cannot run here, or "eager" if it must keep bits and cannot.
     """
-    if backend not in (None, *get_args(Backend)):
-        raise ValueError(f"backend is {backend!r}; choose one of {', '.join(map(repr, get_args(Backend)))}, or None")
+    if backend is not None:
+        check_choice("backend", backend, Backend, ", or None")
     if backend == "graphed":
         return backend
     other = None
@@ -112,25 +110,31 @@ def backend_of(backend: Backend | None, dtype: torch.dtype | None, device: torch
         other = f"device is {str(device)!r}"
     elif dtype not in (None, torch.float32):
         other = f"dtype is {str(dtype).removeprefix('torch.')!r}"
-    if backend == "eager" and bitwise and other is not None:
-        raise ValueError(
-            f"bitwise is True, backend 'eager' keeps bits in float32 on a CPU only, and {other}: give backend='graphed'"
-        )
     if backend == "eager":
+        if bitwise and other is not None:
+            raise ValueError(
+                "bitwise is True, backend 'eager' keeps bits in float32 on a CPU only, and "
+                f"{other}: give backend='graphed'"
+            )
         return backend
-    reason = None if other is None else f"it computes in float32 on a CPU, and {other}"
-    if other is None:
-        try:
-            NativeTransformer.check()
-        except NativeUnavailable as error:
-            reason = str(error)
-    if reason is not None and backend == "native":
-        raise ValueError(f"backend 'native' cannot run: {reason}; choose 'eager', or None")
-    if reason is not None and other is None:
-        _warn_once(reason)
+    reason = _native_lacks() if other is None else f"it computes in float32 on a CPU, and {other}"
     if reason is None:
         return "native"
-    return "graphed" if bitwise and other is not None else "eager"
+    if backend == "native":
+        raise ValueError(f"backend 'native' cannot run: {reason}; choose 'eager', or None")
+    if other is not None:
+        return "graphed" if bitwise else "eager"
+    _warn_once(reason)
+    return "eager"
+
+
+def _native_lacks() -> str | None:
+    """Return why the compiled code cannot be had on this machine; None: it can."""
+    try:
+        NativeTransformer.check()
+    except NativeUnavailable as error:
+        return str(error)
+    return None
 
 
 @cache

@@ -155,7 +155,7 @@ def _files(folder: Path, index: dict[str, str]) -> list[Path]:
     if pickles:
         raise ValueError(
             f"{folder} holds pickled weights only ({', '.join(pickles)}), which can run code when they are read; "
-            "convert them to safetensors"
+            f"python -m oracles.heads.convert {folder} reads tensors alone and writes safetensors"
         )
     raise ValueError(f"{folder} holds no *.safetensors")
 
@@ -200,7 +200,7 @@ def check_sizes(
             )
 
 
-def check_names(model: nn.Module, checkpoint: CheckpointShape, stored: StoredTensors) -> dict[str, Place]:
+def check_names(model: nn.Module, checkpoint: CheckpointShape, stored: StoredTensors) -> Mapping[str, Place]:
     """Return the place of every parameter, after checking that file and model agree.
 
     Args:
@@ -211,43 +211,58 @@ def check_names(model: nn.Module, checkpoint: CheckpointShape, stored: StoredTen
     Raises:
         ValueError: a tensor is missing, unexpected or of a wrong shape or dtype; it names the file and the key.
     """
-    parameters = {name: tuple(value.shape) for name, value in model.named_parameters()}
-    found = dict(places(checkpoint, parameters, stored.shapes))
-    for name, place in found.items():
-        if place.key not in stored.shapes:
-            raise ValueError(f"{stored.folder}: tensor {place.key!r} is missing in its safetensors")
-        expected = place.layout.stored_shape(parameters[name])
-        if stored.shapes[place.key] != expected:
-            raise ValueError(
-                f"{stored.path(place.key)}: tensor {place.key!r} has shape {stored.shapes[place.key]}, "
-                f"config.json implies {expected}"
-            )
-        stored.dtype(place.key)
-    _check_rest(checkpoint, stored, found)
-    return found
-
-
-def _check_rest(checkpoint: CheckpointShape, stored: StoredTensors, found: dict[str, Place]) -> None:
-    """Refuse what is left over: neither a parameter nor known to be none, nor a tied head stored twice."""
     naming = NAMINGS[checkpoint.naming]
-    for key in sorted(stored.shapes.keys() - {place.key for place in found.values()}):
-        if naming.non_parameters.fullmatch(key):
-            continue
-        embedding = found["model.embed_tokens.weight"].key
-        if key == naming.head and stored.shapes[key] == stored.shapes[embedding]:
-            if torch.equal(stored.read(key), stored.read(embedding)):
-                continue
+    found = places(checkpoint, (name for name, _ in model.named_parameters()), stored.shapes)
+    embedding = found["model.embed_tokens.weight"].key
+
+    def is_no_parameter(key: str) -> bool:
+        """Tell whether a tensor is known to be none, or is a tied head, stored twice."""
+        if key != naming.head or stored.shapes[key] != stored.shapes[embedding]:
+            return naming.non_parameters.fullmatch(key) is not None
+        if not torch.equal(stored.read(key), stored.read(embedding)):
             raise ValueError(
                 f"{stored.path(key)}: tensor {key!r} differs from {embedding!r} although config.json ties them; "
                 "set tie_word_embeddings to false to use it"
             )
-        raise ValueError(f"{stored.path(key)}: tensor {key!r} is unexpected")
+        return True
+
+    check_places(model, found, stored, is_no_parameter)
+    return found
+
+
+def check_places(
+    network: nn.Module, places: Mapping[str, Place], stored: StoredTensors, is_no_parameter: Callable[[str], bool]
+) -> None:
+    """Refuse files whose tensors are not those of a network.
+
+    Args:
+        network: its parameters may be on the meta device.
+        places: of each parameter, by its name.
+        stored: the files' tensors.
+        is_no_parameter: tells of a tensor that has no place whether it may be there.
+
+    Raises:
+        ValueError: a tensor is missing, unexpected or of a wrong shape or dtype; it names the file and the key.
+    """
+    for name, value in network.named_parameters():
+        key, layout = places[name].key, places[name].layout
+        if key not in stored.shapes:
+            raise ValueError(f"{stored.folder}: tensor {key!r} is missing in its safetensors")
+        expected = layout.stored_shape(tuple(value.shape))
+        if stored.shapes[key] != expected:
+            raise ValueError(
+                f"{stored.path(key)}: tensor {key!r} has shape {stored.shapes[key]}, the config implies {expected}"
+            )
+        stored.dtype(key)
+    for key in sorted(stored.shapes.keys() - {place.key for place in places.values()}):
+        if not is_no_parameter(key):
+            raise ValueError(f"{stored.path(key)}: tensor {key!r} is unexpected")
 
 
 @torch.no_grad()
 def fill(
     model: nn.Module,
-    places_of: dict[str, Place],
+    places_of: Mapping[str, Place],
     stored: StoredTensors,
     dtype: torch.dtype | None,
     device: torch.device,

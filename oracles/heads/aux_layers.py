@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from oracles.checkpoints.config_keys import errors_of
+
 Convention = Literal["inputs", "outputs"]
 # How far the numbers of the two conventions lie apart.
 _SHIFT = {"inputs": -1, "outputs": 0}
@@ -93,7 +95,5 @@ def aux_layers_of(
         convention, said_by = spoken[given], "usual numbers"
     else:
         convention, said_by = by_format, "format"
-    try:
+    with errors_of(source):
         return AuxLayers(given, convention, said_by, num_layers)
-    except ValueError as error:
-        raise ValueError(f"{source}: {error}") from error

@@ -8,20 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oracles.checkpoints.config_keys import ConfigKeys
+from oracles.checkpoints.config_keys import ConfigKeys, errors_of
 from oracles.checkpoints.hf_config import FIXED, INERT, read_layers
-from oracles.checkpoints.placement import WeightType
 from oracles.checkpoints.tensor_names import PLAIN, Place, first_rows
 from oracles.checkpoints.weights import StoredTensors
 from oracles.heads.aux_layers import AuxLayers, Convention
 from oracles.heads.block_head import BlockNetwork, BlockShape, DFlashHead
-from oracles.heads.head_tensors import READ_OUT, HeadBackend, borrow_rows, check_places, load_network
+from oracles.heads.head_tensors import READ_OUT, HeadOptions, borrow_rows, check_fit, load_network, round_network
 from oracles.heads.markov_head import MARKOV_KINDS
 from oracles.heads.native_block import NativeBlockHead
-from oracles.heads.rounding import narrow
 from oracles.native import NativeTransformer
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN, check_mask, take_written_ids
+from oracles.transformer.linear import dequantise_layers
 from specdec.contracts import BITWISE_NODES, HostOracle
 
 # Keys that say how a head was trained, or where; and tensors that say nothing of its pass.
@@ -44,6 +43,8 @@ _QWEN3 = {
 _FIXED = {**FIXED, "projector_type": "dflash", "shift_label": False}
 _OF_TARGET = frozenset((WRITTEN, OFFSETS, "verifier_norm.weight", "verifier_lm_head.weight"))
 LoadedBlockHead = DFlashHead | NativeBlockHead
+_OUTPUTS: Convention = "outputs"
+_INPUTS: Convention = "inputs"
 DFLASH, DSPARK = ("DFlashDraftModel",), ("Qwen3DSparkModel",)
 
 
@@ -55,12 +56,7 @@ def is_block_head(values: Mapping[str, Any]) -> bool:
 
 
 def load_block_head(
-    folder: Path,
-    values: Mapping[str, Any],
-    oracle: HostOracle,
-    aux_layers: Convention | None,
-    backend: HeadBackend,
-    weights: WeightType | None,
+    folder: Path, values: Mapping[str, Any], oracle: HostOracle, options: HeadOptions
 ) -> LoadedBlockHead:
     """Return the block drafter that a folder holds, bound to the oracle that it was trained for.
 
@@ -68,16 +64,16 @@ def load_block_head(
         folder: holds ``config.json`` and safetensors.
         values: of its ``config.json``.
         oracle: lends its embeddings and its read-out.
-        aux_layers: what numbers of layers mean; None: DFlash and DSpark number outputs, ``speculators`` inputs.
-        backend: which can run.
-        weights: what linear layers but those of Markov and confidence heads are rounded to; None: nothing.
+        options: other arguments of ``load_head``. By themselves DFlash and DSpark number outputs, ``speculators``
+            inputs; linear layers but those of Markov and confidence heads are rounded.
 
     Raises:
         ValueError: a config that is unknown, contradictory, or of another oracle; a tensor that is missing, unexpected
             or misshapen; a mask that the oracle has no embedding of. The message names the file.
     """
-    keys, stored = ConfigKeys(values, str(folder / "config.json")), StoredTensors(folder)
-    shape, draft_vocab = _read(keys, oracle, aux_layers)
+    backend, keys = options.backend_for(oracle), ConfigKeys(values, str(folder / "config.json"))
+    stored = StoredTensors(folder)
+    shape, draft_vocab = _read(keys, oracle, options.aux_layers)
     shape = replace(shape, own_embeddings="embed_tokens.weight" in stored.shapes, own_head=READ_OUT in stored.shapes)
     _check(shape, keys.source, oracle, stored)
     target_ids, borrows_rows = None, False
@@ -92,82 +88,52 @@ def load_block_head(
     rows = {READ_OUT: draft_vocab, "markov_head.markov_w2.weight": draft_vocab}
     names = [name for name, _ in network.named_parameters()]
     places = {name: Place(name, first_rows(shape.columns, rows[name]) if name in rows else PLAIN) for name in names}
-    check_places(network, places, stored, _OF_TARGET)
-    load_network(network, places, stored, oracle, backend == "native" or weights is not None)
-    if weights is not None:
-        network.store(weights)
-    elif borrows_rows and network.lm_head is not None and isinstance(oracle, NativeTransformer):
-        narrow(network.lm_head, READ_OUT, oracle.weight_type)
+    load_network(network, places, stored, oracle, backend == "native" or options.weights is not None, _OF_TARGET)
+    round_network(network.rounded, network.lm_head if borrows_rows else None, oracle, options.weights)
     if backend == "native" and isinstance(oracle, NativeTransformer):
         return NativeBlockHead(shape, network, oracle, target_ids)
-    network.dequantise()
+    dequantise_layers(network)
     return DFlashHead(shape, network.to(oracle.dtype), oracle, target_ids)
 
 
 def _read(keys: ConfigKeys, oracle: HostOracle, aux_layers: Convention | None) -> tuple[BlockShape, int]:
     """Return a shape, without what only tensors tell, and how many ids the head has columns for."""
-    by_format: Convention = "outputs"
+    own, inner, by_format, ids_name = keys, keys, _OUTPUTS, "target_layer_ids"
+    is_dspark = from_anchor = tuple(keys.values.get("architectures") or ()) == DSPARK
     if "speculators_model_type" in keys.values:
-        shape, by_format = _speculators(keys), "inputs"
-    elif tuple(keys.values.get("architectures") or ()) == DSPARK:
-        shape = _dspark(keys)
+        is_dspark = keys.read("speculators_model_type", str) == "dspark"
+        from_anchor = keys.read("sample_from_anchor", bool, is_dspark)
+        inner, by_format, ids_name = _nested(keys), _INPUTS, "aux_hidden_state_layer_ids"
     else:
-        shape = _dflash(keys)
+        keys.read("num_target_layers", int, None)
+        if not is_dspark:
+            own = ConfigKeys(keys.read("dflash_config", dict), f"{keys.source}: dflash_config")
+    shape = BlockShape(
+        config=read_layers(inner, "qwen3"),
+        layers=_layer_ids(own, ids_name),
+        block_size=keys.read("block_size", int),
+        mask_id=own.read("mask_token_id", int),
+        from_anchor=from_anchor,
+        **(_markov(keys) if is_dspark else {}),
+    )
+    if inner is not keys:
+        inner.close(INERT | _OF_TRAINING, FIXED)
+        if keys.read("target_hidden_size", int, shape.config.hidden_size) != shape.config.hidden_size:
+            raise ValueError(f"{keys.source}: target_hidden_size differs from hidden_size; a block reads one width")
+    if own is not keys:
+        own.close()
     draft_vocab = keys.read("draft_vocab_size", int, shape.config.vocab_size)
     keys.close(INERT | _OF_TRAINING, _FIXED)
     said_by = "format" if aux_layers is None else "aux_layers"
-    try:
+    with errors_of(keys.source):
         layers = AuxLayers(shape.layers, aux_layers or by_format, said_by, oracle.hidden_layers)
-    except ValueError as error:
-        raise ValueError(f"{keys.source}: {error}") from error
     return replace(shape, layers=layers.outputs, layers_said=str(layers)), draft_vocab
 
 
-def _dflash(keys: ConfigKeys) -> BlockShape:
-    own = ConfigKeys(keys.read("dflash_config", dict), f"{keys.source}: dflash_config")
-    config = read_layers(keys, "qwen3")
-    shape = BlockShape(
-        config=config,
-        layers=_layer_ids(own, "target_layer_ids"),
-        block_size=keys.read("block_size", int),
-        mask_id=own.read("mask_token_id", int),
-        from_anchor=False,
-    )
-    keys.read("num_target_layers", int, None)
-    own.close()
-    return shape
-
-
-def _dspark(keys: ConfigKeys) -> BlockShape:
-    config = read_layers(keys, "qwen3")
-    keys.read("num_target_layers", int, None)
-    return BlockShape(
-        config=config,
-        layers=_layer_ids(keys, "target_layer_ids"),
-        block_size=keys.read("block_size", int),
-        mask_id=keys.read("mask_token_id", int),
-        from_anchor=True,
-        **_markov(keys),
-    )
-
-
-def _speculators(keys: ConfigKeys) -> BlockShape:
-    kind = keys.read("speculators_model_type", str)
-    given = _QWEN3 | keys.read("transformer_layer_config", dict)
-    inner = ConfigKeys(given, f"{keys.source}: transformer_layer_config")
-    config = read_layers(inner, "qwen3")
-    inner.close(INERT | _OF_TRAINING, FIXED)
-    if keys.read("target_hidden_size", int, config.hidden_size) != config.hidden_size:
-        raise ValueError(f"{keys.source}: target_hidden_size differs from hidden_size; a block reads one width")
+def _nested(keys: ConfigKeys) -> ConfigKeys:
+    """Return the keys of the layers in a config of ``speculators``."""
     keys.read("sliding_window_non_causal", bool, False)  # of windows, which are refused
-    return BlockShape(
-        config=config,
-        layers=_layer_ids(keys, "aux_hidden_state_layer_ids"),
-        block_size=keys.read("block_size", int),
-        mask_id=keys.read("mask_token_id", int),
-        from_anchor=keys.read("sample_from_anchor", bool, kind == "dspark"),
-        **(_markov(keys) if kind == "dspark" else {}),
-    )
+    return ConfigKeys(_QWEN3 | keys.read("transformer_layer_config", dict), f"{keys.source}: transformer_layer_config")
 
 
 def _markov(keys: ConfigKeys) -> dict[str, Any]:
@@ -197,12 +163,7 @@ def _layer_ids(keys: ConfigKeys, name: str) -> tuple[int, ...]:
 def _check(shape: BlockShape, source: str, oracle: HostOracle, stored: StoredTensors) -> None:
     """Refuse a head that is none of this oracle, or that no drafter can run."""
     config = shape.config
-    if config.hidden_size != oracle.hidden_size or config.vocab_size not in (oracle.vocab_size, oracle.embedding_rows):
-        raise ValueError(
-            f"{source} describes a head of hidden_size {config.hidden_size} and vocab_size {config.vocab_size}; the "
-            f"oracle's are {oracle.hidden_size} and {oracle.vocab_size}: load the head with the oracle that it was "
-            "trained on"
-        )
+    check_fit(source, oracle, config.hidden_size, config.vocab_size)
     if config.sliding_window is not None:
         raise ValueError(f"{source}: sliding windows in a block are not supported; all layers must attend in full")
     if not 2 - shape.from_anchor <= shape.block_size <= BITWISE_NODES:

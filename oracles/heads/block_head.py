@@ -8,11 +8,10 @@ from torch import Tensor, nn
 
 from oracles.heads.block_trunk import BlockTrunk
 from oracles.heads.markov_head import ConfidenceHead, MarkovHead, MarkovKind
-from oracles.heads.rounding import dequantise, store
-from oracles.heads.spread import Spread
-from oracles.transformer.blocks import embedding
+from oracles.transformer.blocks import embedding, pack_parts
 from oracles.transformer.config import TransformerConfig
-from oracles.transformer.linear import Linear
+from oracles.transformer.draft_vocabulary import spread
+from oracles.transformer.linear import Linear, at_least_float32
 from specdec.cache import PagedKVCache
 from specdec.contracts import Features, HostOracle, IntArray
 
@@ -77,19 +76,9 @@ class BlockNetwork(BlockTrunk):
         if shape.own_head:
             self.lm_head = Linear(config.hidden_size, shape.columns)
 
-    @torch.no_grad()
-    def store(self, weight_type: str) -> None:
-        """Round the weights of the trunk and of the read-out to a type, in place; see ``Transformer.store``."""
-        for part in self._rounded():
-            store(part, weight_type)
-
-    @torch.no_grad()
-    def dequantise(self) -> None:
-        """Make quantised weights plain ones again, in place; see ``Transformer.dequantise``."""
-        for part in self._rounded():
-            dequantise(part)
-
-    def _rounded(self) -> list[nn.Module]:
+    @property
+    def rounded(self) -> list[nn.Module]:
+        """The parts whose weights can be rounded: the trunk and the read-out."""
         return [self.fc, self.layers, *([] if self.lm_head is None else [self.lm_head])]
 
     def shed(self) -> None:
@@ -127,7 +116,7 @@ class BlockBase(ABC):
 
     def __init__(self, shape: BlockShape, network: BlockNetwork, oracle: HostOracle, target_ids: Tensor | None) -> None:
         self.shape, self.network, self.oracle, self.vocab_size = shape, network, oracle, oracle.vocab_size
-        self._spread = Spread(target_ids, oracle.vocab_size)
+        self.target_ids = target_ids
         self.layers, self.max_context = shape.layers, shape.config.max_context
         self.num_laws = shape.block_size - (not shape.from_anchor)
         self.has_confidence = shape.confidence
@@ -144,7 +133,7 @@ class BlockBase(ABC):
 
     def spread(self, columns: Tensor) -> Tensor:
         """Return logits ``[R, V]`` of all ids from those of the columns."""
-        return self._spread(columns)
+        return spread(at_least_float32(columns), self.target_ids, self.vocab_size)
 
 
 class DFlashHead(BlockBase):
@@ -169,7 +158,7 @@ class DFlashHead(BlockBase):
         self._embed = oracle.embed if network.embed_tokens is None else network.embed_tokens
         # Before the norm is packed.
         self._read_out = oracle.read_out_after(network.norm) if network.lm_head is None else network.own_read_out
-        network.pack()
+        pack_parts(network)
         self._mask = self._embed(torch.tensor([shape.mask_id], device=oracle.device))
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> PagedKVCache:

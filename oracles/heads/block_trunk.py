@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from oracles.heads.real_positions import real_positions
 from oracles.transformer.attention import CachedAttention, cache_shape
-from oracles.transformer.blocks import Block, Norm, SelfAttention, at_once, pack_parts
+from oracles.transformer.blocks import Block, Norm, SelfAttention, at_once
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.linear import Linear
 from oracles.transformer.rotary import Rope, RotaryTable, rotate
@@ -56,12 +56,6 @@ class BlockTrunk(nn.Module):
     def attentions(self) -> list[SelfAttention]:
         """The layers' attentions, in order."""
         return [block.self_attn for block in self.blocks]
-
-    def pack(self) -> "BlockTrunk":
-        """Prepare for inference, once, in place: weights are laid out for small batches. Return the trunk itself."""
-        self.requires_grad_(False)
-        pack_parts(self)
-        return self
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> PagedKVCache:
         """Return an empty cache; a block takes as many slots as it has tokens, after those of the context."""

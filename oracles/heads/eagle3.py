@@ -10,7 +10,7 @@ from oracles.heads.eagle3_base import Eagle3Base
 from oracles.heads.eagle3_config import Eagle3Shape
 from oracles.heads.eagle3_network import Eagle3Network
 from oracles.transformer.attention import CachedAttention, cache_shape
-from oracles.transformer.linear import Linear
+from oracles.transformer.linear import at_least_float32, linear_layers
 from oracles.transformer.pass_parts import check_call, wanted_logits
 from specdec.cache import FeatureCache
 from specdec.contracts import Features, HostOracle, IntArray, Scores, Tree, Want, is_chain
@@ -61,7 +61,7 @@ class Eagle3Head(Eagle3Base):
     @property
     def weight_bytes(self) -> int:
         """Memory of its own weights."""
-        packed = sum(part.extra_bytes for part in self._network.modules() if isinstance(part, Linear))
+        packed = sum(layer.extra_bytes for _, layer in linear_layers(self._network))
         return packed + sum(parameter.nbytes for parameter in self._network.parameters())
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> FeatureCache:
@@ -118,25 +118,19 @@ class Eagle3Head(Eagle3Base):
         # Padding nodes may stand beyond the context: their scores mean nothing, but must not fail.
         positions = attend.positions.clamp(max=self.max_context - 1).flatten()
         rope = self._network.rotary.rows(positions, min(attend.span, self.max_context), self.dtype)
-        stream = self._network.layer(self._embed(fed.flatten()), feature, rope, attend)
+        own, ids = self._network.embed_tokens, fed.flatten()
+        embedded = self.oracle.embed(ids).to(self.device, self.dtype) if own is None else own(ids)
+        stream = self._network.layer(embedded, feature, rope, attend)
         guess = self._network.norm(stream) if self._network.norm_output else stream
         cache.guess(rows, at, attend.start + after + 1, guess.view(*fed.shape, -1))
         return Scores(
             wanted_logits(self._read, stream, num_nodes - first, want), (stream.view(*fed.shape, -1),) * len(hidden)
         )
 
-    def _embed(self, ids: Tensor) -> Tensor:
-        """Return ``[R, H]``."""
-        if self._network.embed_tokens is not None:
-            rows: Tensor = self._network.embed_tokens(ids)
-            return rows
-        return self.oracle.embed(ids).to(self.device, self.dtype)
-
     def _own_logits(self, stream: Tensor) -> Tensor:
         """Return logits ``[R, V]`` from streams ``[R, H]``, padding cut off."""
         assert self._network.lm_head is not None
-        logits: Tensor = self._network.lm_head(self._network.norm(stream))[..., : self.vocab_size]
-        return logits.float() if logits.itemsize < 4 else logits
+        return at_least_float32(self._network.lm_head(self._network.norm(stream))[..., : self.vocab_size])
 
 
 def _check_order(tree: Tree, cache: FeatureCache, rows: IntArray, first: int) -> None:

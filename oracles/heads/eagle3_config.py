@@ -7,6 +7,7 @@ from typing import Any
 from oracles.checkpoints.config_keys import ConfigKeys
 from oracles.checkpoints.hf_config import parse_config
 from oracles.heads.aux_layers import AuxLayers, Convention, aux_layers_of
+from oracles.heads.head_tensors import check_fit
 from oracles.transformer.config import TransformerConfig
 from specdec.contracts import HostOracle
 
@@ -75,7 +76,7 @@ def read_eagle3(
         body = {k: v for k, v in values.items() if k not in _OF_HEAD}
         shape = _shape(own, body, source, oracle, "outputs", aux_layers)
         own.close()
-    _check_fit(shape, source, oracle)
+    check_fit(source, oracle, shape.target_size, shape.config.vocab_size)
     return shape
 
 
@@ -114,16 +115,3 @@ def _layer_config(body: Mapping[str, Any], source: str) -> TransformerConfig:
     if config.num_layers != 1:
         raise ValueError(f"{source}: 'num_hidden_layers' is {config.num_layers}; heads of one layer are supported")
     return config
-
-
-def _check_fit(shape: Eagle3Shape, source: str, oracle: HostOracle) -> None:
-    if shape.target_size != oracle.hidden_size:
-        raise ValueError(
-            f"{source}: the head reads hidden states of width {shape.target_size}, and the oracle's are "
-            f"{oracle.hidden_size} wide: load it with the oracle that it was trained on"
-        )
-    if shape.config.vocab_size not in (oracle.vocab_size, oracle.embedding_rows):
-        raise ValueError(
-            f"{source}: vocab_size is {shape.config.vocab_size}, and the oracle's vocabulary has {oracle.vocab_size} "
-            f"ids ({oracle.embedding_rows} rows of embeddings): load it with the oracle that it was trained on"
-        )

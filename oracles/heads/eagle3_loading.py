@@ -7,18 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oracles.checkpoints.placement import WeightType
 from oracles.checkpoints.tensor_names import PLAIN, Place
-from oracles.checkpoints.weights import StoredTensors, fill
-from oracles.heads.aux_layers import Convention
+from oracles.checkpoints.weights import StoredTensors
 from oracles.heads.eagle3 import Eagle3Head
 from oracles.heads.eagle3_config import Eagle3Shape, read_eagle3
 from oracles.heads.eagle3_network import Eagle3Network
-from oracles.heads.head_tensors import READ_OUT, HeadBackend, borrow_rows
+from oracles.heads.head_tensors import READ_OUT, HeadOptions, borrow_rows, load_network, round_network
 from oracles.heads.native_eagle3 import NativeEagle3Head
-from oracles.heads.rounding import narrow
 from oracles.native import NativeTransformer
 from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN, DraftHead, check_mask, take_written_ids
+from oracles.transformer.linear import dequantise_layers
 from specdec.contracts import HostOracle
 
 LoadedEagle3 = Eagle3Head | NativeEagle3Head
@@ -27,26 +25,20 @@ EMBEDDINGS = "embed_tokens.weight"
 _LAYER_NAMES = ("midlayer", "layers.0")
 
 
-def load_eagle3(
-    folder: Path,
-    values: Mapping[str, Any],
-    oracle: HostOracle,
-    aux_layers: Convention | None,
-    backend: HeadBackend,
-    weights: WeightType | None,
-) -> LoadedEagle3:
+def load_eagle3(folder: Path, values: Mapping[str, Any], oracle: HostOracle, options: HeadOptions) -> LoadedEagle3:
     """Return the head in a folder.
 
     Args:
         folder: with ``*.safetensors``.
         values: its parsed ``config.json``.
-        oracle, aux_layers, weights: see ``load_head``.
-        backend: which can run.
+        oracle: see ``load_head``.
+        options: the others of its arguments.
 
     Raises:
         ValueError: see ``load_head``.
     """
-    shape = read_eagle3(values, str(folder / "config.json"), oracle, aux_layers)
+    backend = options.backend_for(oracle)
+    shape = read_eagle3(values, str(folder / "config.json"), oracle, options.aux_layers)
     stored = StoredTensors(folder)
     target_ids = _take_target_ids(stored, shape)
     own = {name: name in stored.shapes for name in (EMBEDDINGS, READ_OUT)}
@@ -57,18 +49,16 @@ def load_eagle3(
         borrows_rows = own[READ_OUT] = True
     with torch.device("meta"):
         network = Eagle3Network(shape, own[EMBEDDINGS], own[READ_OUT], target_ids)
-    as_stored = backend == "native" or weights is not None
-    fill(network, _places(network, stored), stored, None if as_stored else oracle.dtype, oracle.device)
+    as_stored = backend == "native" or options.weights is not None
+    load_network(network, _places(network, stored), stored, oracle, as_stored)
     if isinstance(network.lm_head, DraftHead) and target_ids is not None:
         network.lm_head.target_ids = target_ids.to(oracle.device)
     name = "speculators eagle3" if "speculators_model_type" in values else "EAGLE-3"
-    if weights is not None:
-        network.store(weights)
-    elif borrows_rows and network.lm_head is not None and isinstance(oracle, NativeTransformer):
-        narrow(network.lm_head, READ_OUT, oracle.weight_type)
+    round_network([network], network.lm_head if borrows_rows else None, oracle, options.weights)
     if backend == "native" and isinstance(oracle, NativeTransformer):
         return NativeEagle3Head(network, shape, oracle, name)
-    return Eagle3Head(network.dequantise().to(oracle.dtype), shape, oracle, name)
+    dequantise_layers(network)
+    return Eagle3Head(network.to(oracle.dtype), shape, oracle, name)
 
 
 def _take_target_ids(stored: StoredTensors, shape: Eagle3Shape) -> Tensor | None:
@@ -99,27 +89,12 @@ def _check_borrowed(own: Mapping[str, bool], shape: Eagle3Shape, oracle: HostOra
 
 
 def _places(network: Eagle3Network, stored: StoredTensors) -> dict[str, Place]:
-    """Return where each parameter is stored, after checking that file and network agree.
-
-    Raises:
-        ValueError: a tensor is missing, unexpected or of a wrong shape or dtype; it names the file and the tensor.
-    """
+    """Return where each parameter is stored."""
     named = (name for name in _LAYER_NAMES if any(key.startswith(f"{name}.") for key in stored.shapes))
     layer = next(named, _LAYER_NAMES[0])
     found = {}
-    for name, parameter in network.named_parameters():
+    for name, _ in network.named_parameters():
         key = f"{layer}.{name.removeprefix('layer.')}" if name.startswith("layer.") else name
         other = key.replace("fc_norm.", "fcs.")
-        key = other if key not in stored.shapes and other in stored.shapes else key
-        if key not in stored.shapes:
-            raise ValueError(f"{stored.folder}: tensor {key!r} is missing in its safetensors")
-        if stored.shapes[key] != tuple(parameter.shape):
-            raise ValueError(
-                f"{stored.path(key)}: tensor {key!r} has shape {stored.shapes[key]}, config.json and oracle imply "
-                f"{tuple(parameter.shape)}"
-            )
-        stored.dtype(key)
-        found[name] = Place(key, PLAIN)
-    for key in sorted(stored.shapes.keys() - {place.key for place in found.values()}):
-        raise ValueError(f"{stored.path(key)}: tensor {key!r} is unexpected: config.json does not speak of it")
+        found[name] = Place(other if key not in stored.shapes and other in stored.shapes else key, PLAIN)
     return found

@@ -4,7 +4,6 @@ import torch
 from torch import Tensor, nn
 
 from oracles.heads.eagle3_config import Eagle3Shape
-from oracles.heads.rounding import dequantise, store
 from oracles.transformer.attention import Attend
 from oracles.transformer.blocks import MLP, Norm, SelfAttention, at_once, embedding, pack_parts
 from oracles.transformer.config import TransformerConfig
@@ -81,23 +80,9 @@ class Eagle3Network(nn.Module):
         return vocab_size
 
     @torch.no_grad()
-    def store(self, weight_type: str) -> "Eagle3Network":
-        """Round the weights of all linear layers to a type, in place; see ``Transformer.store``."""
-        store(self, weight_type)
-        return self
-
-    @torch.no_grad()
-    def dequantise(self) -> "Eagle3Network":
-        """Make quantised weights plain ones again, in place; see ``Transformer.dequantise``."""
-        dequantise(self)
-        return self
-
-    @torch.no_grad()
     def pack(self) -> "Eagle3Network":
         """Prepare for inference, once, in place; see ``Transformer.pack``."""
-        self.requires_grad_(False)
         pair = self.norm.weight.itemsize >= 4
         self.rotary = RotaryTable(self.layer.self_attn.config, as_complex=pair)
         self.layer.self_attn.pack(pair)
-        pack_parts(self)
-        return self
+        return pack_parts(self)

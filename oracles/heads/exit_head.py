@@ -8,9 +8,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from oracles.checkpoints.config_keys import read_json
 from oracles.checkpoints.embedded_folders import EXIT_HEAD, head_folder
 from oracles.checkpoints.loading import LoadedOracle
-from oracles.checkpoints.weights import StoredTensors, longest_side
+from oracles.checkpoints.tensor_names import PLAIN, Place
+from oracles.checkpoints.weights import StoredTensors, check_places, fill, longest_side
 from oracles.transformer.blocks import Adapter
 from oracles.transformer.config import TransformerConfig
 
@@ -98,40 +100,26 @@ def load_exit_head(name_or_path: str | Path, oracle: LoadedOracle) -> ExitHead:
             f"{oracle.config.num_layers} layers, hidden_size {wanted.hidden_size} and vocab_size {wanted.vocab_size}: "
             "load the head with the oracle that it was trained on"
         )
-    stored = StoredTensors(folder)
-    _check_tensors(stored, shape, oracle.config)
-    adapter = Adapter(oracle.config, shape.inner_size, seed=None)
-    _fill(adapter, stored)
-    return ExitHead(oracle, shape.num_layers, adapter)
+    return ExitHead(oracle, shape.num_layers, _adapter(StoredTensors(folder), shape, oracle.config))
 
 
 def _shape(path: Path) -> HeadShape:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is no JSON: {error}") from error
+    content = read_json(path)
     names = {field.name for field in fields(HeadShape)}
-    if not isinstance(content, dict) or set(content) != names or not all(type(x) is int for x in content.values()):
+    if set(content) != names or not all(type(x) is int for x in content.values()):
         raise ValueError(f"{path} must hold whole numbers under exactly these keys: {', '.join(sorted(names))}")
     return HeadShape(**content)
 
 
-def _check_tensors(stored: StoredTensors, shape: HeadShape, config: TransformerConfig) -> None:
-    """Refuse tensors whose names and shapes are not the adapter's own, before anything of its size is made."""
-    path = stored.folder / EXIT_HEAD
+def _adapter(stored: StoredTensors, shape: HeadShape, config: TransformerConfig) -> Adapter:
+    """Return the adapter in float32, after checking that its tensors are there before anything of its size is made."""
     longest = longest_side(stored.shapes)
     if not 0 < shape.inner_size <= longest:
+        path = stored.folder / EXIT_HEAD
         raise ValueError(f"{path}: inner_size is {shape.inner_size}; the stored tensors' longest side is {longest}")
     with torch.device("meta"):
         adapter = Adapter(config, shape.inner_size, seed=None)
-    wanted = {name: tuple(value.shape) for name, value in adapter.named_parameters()}
-    if stored.shapes != wanted:
-        raise ValueError(f"{stored.folder}: its safetensors hold {stored.shapes}, {EXIT_HEAD} implies {wanted}")
-
-
-@torch.no_grad()
-def _fill(adapter: Adapter, stored: StoredTensors) -> None:
-    """Copy the stored tensors into the adapter."""
-    for name, value in adapter.named_parameters():
-        stored.dtype(name)
-        value.copy_(stored.read(name))
+    found = {name: Place(name, PLAIN) for name, _ in adapter.named_parameters()}
+    check_places(adapter, found, stored, lambda key: False)
+    fill(adapter, found, stored, torch.float32, torch.device("cpu"))
+    return adapter

@@ -2,70 +2,27 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
+from oracles.checkpoints.config_keys import read_json
 from oracles.checkpoints.embedded_folders import EXIT_HEAD, head_folder, head_names, head_origin
-from oracles.checkpoints.loading import LoadedOracle, read_json
+from oracles.checkpoints.loading import LoadedOracle
 from oracles.checkpoints.placement import WeightType, check_weights
-from oracles.checkpoints.weights import PICKLES
 from oracles.heads.aux_layers import Convention
 from oracles.heads.block_files import LoadedBlockHead, is_block_head, load_block_head
 from oracles.heads.convention_check import check_convention
 from oracles.heads.eagle3_config import ARCHITECTURES
 from oracles.heads.eagle3_loading import LoadedEagle3, load_eagle3
 from oracles.heads.exit_head import ExitHead, load_exit_head
-from oracles.heads.head_tensors import HeadBackend
-from oracles.heads.medusa_files import MedusaHost, is_medusa, load_medusa
+from oracles.heads.head_tensors import HeadBackend, HeadOptions
+from oracles.heads.medusa_files import is_medusa, load_medusa
 from oracles.heads.medusa_head import MedusaHead
 from oracles.huggingface import HuggingFaceLM
-from oracles.native import NativeTransformer
-from specdec.contracts import HostOracle
 
 LoadedHead = ExitHead | LoadedEagle3 | LoadedBlockHead | MedusaHead
-Loader = Callable[
-    [Path, Mapping[str, Any], Any, Convention | None, HeadBackend | None, WeightType | None],
-    LoadedEagle3 | LoadedBlockHead | MedusaHead,
-]
-
-
-def _compiled(load: Callable[..., LoadedEagle3 | LoadedBlockHead]) -> Loader:
-    """Return what loads a kind of head that has a compiled pass."""
-
-    def loader(
-        folder: Path,
-        values: Mapping[str, Any],
-        oracle: HostOracle,
-        aux_layers: Convention | None,
-        backend: HeadBackend | None,
-        weights: WeightType | None,
-    ) -> LoadedEagle3 | LoadedBlockHead:
-        return load(folder, values, oracle, aux_layers, _backend(backend, oracle), weights)
-
-    return loader
-
-
-def _by_torch(
-    folder: Path,
-    values: Mapping[str, Any],
-    oracle: MedusaHost,
-    aux_layers: Convention | None,
-    backend: HeadBackend | None,
-    weights: WeightType | None,
-) -> MedusaHead:
-    if backend not in (None, "eager") or weights is not None:
-        raise ValueError(
-            f"{folder / 'config.json'}: this kind of head computes as torch operations, in the oracle's dtype: "
-            "leave out backend and weights"
-        )
-    return load_medusa(folder, values, oracle, aux_layers)
-
-
+Loader = Callable[[Path, Mapping[str, Any], Any, HeadOptions], LoadedEagle3 | LoadedBlockHead | MedusaHead]
 # By kind: what loads a published head from a folder whose config.json was read.
-KINDS: dict[str, Loader] = {
-    "eagle3": _compiled(load_eagle3),
-    "block drafter": _compiled(load_block_head),
-    "medusa": _by_torch,
-}
+KINDS: dict[str, Loader] = {"eagle3": load_eagle3, "block drafter": load_block_head, "medusa": load_medusa}
 _MTP = (
     "{}: {!r} is a multi-token prediction module, a part of its model's own checkpoint, which is not supported; known "
     "kinds: {}"
@@ -125,12 +82,11 @@ def load_head(
         if isinstance(oracle, HuggingFaceLM):
             raise ValueError("exit heads read the stream of a transformer of ours: give what oracles.load returns")
         return load_exit_head(folder, oracle)
-    _check_weights(folder)
     check_weights(weights, oracle.dtype, oracle.device)
     path = folder / "config.json"
     values = read_json(path)
     try:
-        head = KINDS[_kind(values, path)](folder, values, oracle, aux_layers, backend, weights)
+        head = KINDS[_kind(values, path)](folder, values, oracle, HeadOptions(aux_layers, backend, weights))
     except ValueError as error:
         raise ValueError(f"{_belonging(name_or_path, values)}{error}") from error
     if check:
@@ -146,15 +102,6 @@ def _belonging(name_or_path: str | Path, values: Mapping[str, Any]) -> str:
     """Return the beginning of an error: which oracle an embedded head belongs to; of others nothing."""
     origin = head_origin(values) if name_or_path in head_names() else None
     return "" if origin is None else f"{name_or_path} drafts for {origin.oracle}: "
-
-
-def _backend(asked: HeadBackend | None, oracle: HostOracle) -> HeadBackend:
-    """Decide between the backends."""
-    if asked not in (None, *get_args(HeadBackend)):
-        raise ValueError(f"backend is {asked!r}; choose one of {', '.join(map(repr, get_args(HeadBackend)))}, or None")
-    if asked == "native" and not isinstance(oracle, NativeTransformer):
-        raise ValueError(f"backend 'native' reads a native oracle's weights, and this one is {oracle.backend!r}")
-    return asked or ("native" if isinstance(oracle, NativeTransformer) else "eager")
 
 
 def _kind(values: Mapping[str, Any], path: Path) -> str:
@@ -178,13 +125,3 @@ def _kind(values: Mapping[str, Any], path: Path) -> str:
         f"{path}: no known kind of head (speculators_model_type {named!r}, architectures {classes}); known: {known}. "
         f"EAGLE-3's own files have the architecture {ARCHITECTURES[0]!r} and a 'draft_vocab_size'"
     )
-
-
-def _check_weights(folder: Path) -> None:
-    """Refuse pickled weights with the command that converts them."""
-    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
-    if pickles and not any(folder.glob("*.safetensors")):
-        raise ValueError(
-            f"{folder} holds pickled weights only ({', '.join(pickles)}), which can run code when they are read; "
-            f"python -m oracles.heads.convert {folder} reads tensors alone and writes safetensors"
-        )

@@ -1,12 +1,20 @@
-"""The tensors of a head: checked by name and shape before memory is spent, then read."""
+"""What is asked of a published head, and its tensors: checked before memory is spent, then read, then rounded."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
+from oracles.checkpoints.placement import WeightType
 from oracles.checkpoints.tensor_names import Place
-from oracles.checkpoints.weights import StoredTensors, fill
+from oracles.checkpoints.weights import StoredTensors, check_places, fill
+from oracles.heads.aux_layers import Convention
+from oracles.native import NativeTransformer
+from oracles.quantisation import FLOATS, STORED, Quantised
+from oracles.transformer.config import check_choice
+from oracles.transformer.linear import Linear, store_layers
 from oracles.transformer.pass_parts import Shaped
 from specdec.contracts import HostOracle, Oracle
 
@@ -14,33 +22,38 @@ READ_OUT = "lm_head.weight"
 HeadBackend = Literal["native", "eager"]
 
 
-def check_places(
-    network: nn.Module, places: Mapping[str, Place], stored: StoredTensors, ignored: Collection[str] = ()
-) -> None:
-    """Refuse files whose tensors are not those of a network.
+@dataclass(frozen=True)
+class HeadOptions:
+    """What a caller of ``load_head`` asks for; None: as the format has it, as the oracle's, nothing."""
 
-    Args:
-        network: on the meta device.
-        places: of each parameter, by its name.
-        stored: the files' tensors.
-        ignored: names of tensors that are no parameters.
+    aux_layers: Convention | None
+    backend: HeadBackend | None
+    weights: WeightType | None
+
+    def backend_for(self, oracle: HostOracle) -> HeadBackend:
+        """Decide between the backends.
+
+        Raises:
+            ValueError: an unknown one, or "native" for an oracle that is not.
+        """
+        if self.backend is not None:
+            check_choice("backend", self.backend, HeadBackend, ", or None")
+        if self.backend == "native" and not isinstance(oracle, NativeTransformer):
+            raise ValueError(f"backend 'native' reads a native oracle's weights, and this one is {oracle.backend!r}")
+        return self.backend or ("native" if isinstance(oracle, NativeTransformer) else "eager")
+
+
+def check_fit(source: str, oracle: HostOracle, width: int, vocab_size: int) -> None:
+    """Refuse a head that reads hidden states of another width than the oracle's, or has another vocabulary.
 
     Raises:
-        ValueError: a tensor is missing, unexpected, or of a wrong shape or dtype; it names the file and the key.
+        ValueError: it names the description.
     """
-    for name, value in network.named_parameters():
-        place = places[name]
-        if place.key not in stored.shapes:
-            raise ValueError(f"{stored.folder}: tensor {place.key!r} is missing in its safetensors")
-        expected = place.layout.stored_shape(tuple(value.shape))
-        if stored.shapes[place.key] != expected:
-            raise ValueError(
-                f"{stored.path(place.key)}: tensor {place.key!r} has shape {stored.shapes[place.key]}, config.json "
-                f"implies {expected}"
-            )
-        stored.dtype(place.key)
-    for key in sorted(stored.shapes.keys() - {place.key for place in places.values()} - set(ignored)):
-        raise ValueError(f"{stored.path(key)}: tensor {key!r} is unexpected")
+    if width != oracle.hidden_size or vocab_size not in (oracle.vocab_size, oracle.embedding_rows):
+        raise ValueError(
+            f"{source} describes a head on hidden_size {width} and vocab_size {vocab_size}; the oracle's are "
+            f"{oracle.hidden_size} and {oracle.vocab_size}: load it with the oracle that it was trained on"
+        )
 
 
 def borrow_rows(stored: StoredTensors, target_ids: Tensor, oracle: HostOracle) -> None:
@@ -58,7 +71,49 @@ def borrow_rows(stored: StoredTensors, target_ids: Tensor, oracle: HostOracle) -
 
 
 def load_network(
-    network: nn.Module, places: Mapping[str, Place], stored: StoredTensors, oracle: Oracle, as_stored: bool = False
+    network: nn.Module,
+    places: Mapping[str, Place],
+    stored: StoredTensors,
+    oracle: Oracle,
+    as_stored: bool = False,
+    ignored: Container[str] = (),
 ) -> None:
-    """Give a network on the meta device its weights, on an oracle's device, in its dtype or as they are stored."""
-    fill(network, dict(places), stored, None if as_stored else oracle.dtype, oracle.device)
+    """Give a network on the meta device its weights, on an oracle's device, in its dtype or as they are stored.
+
+    Raises:
+        ValueError: see ``check_places``; ``ignored`` are tensors that are no parameters.
+    """
+    check_places(network, places, stored, lambda key: key in ignored)
+    fill(network, places, stored, None if as_stored else oracle.dtype, oracle.device)
+
+
+def round_network(
+    parts: Iterable[nn.Module], borrowed: Linear | None, oracle: HostOracle, weights: WeightType | None
+) -> None:
+    """Round the weights of a network's parts, in place; a borrowed read-out is held as the oracle's if none are."""
+    if weights is not None:
+        for part in parts:
+            store_layers(part, weights)
+    elif borrowed is not None and isinstance(oracle, NativeTransformer):
+        narrow(borrowed, READ_OUT, oracle.weight_type)
+
+
+def narrow(layer: Linear, name: str, weight_type: str) -> None:
+    """Hold a layer's float32 weight as an oracle stores its own, in place, if every number stays as it is.
+
+    Args:
+        layer: as it was read.
+        name: of the layer, for errors.
+        weight_type: the oracle's; one that is no dtype and no format of a GGUF file changes nothing.
+    """
+    stored, weight = STORED.get(weight_type.removesuffix("-int8")), layer.weight
+    if weight is None:
+        return
+    if stored is not None:
+        fewer = Quantised.of(weight, name, stored)
+        if torch.equal(fewer.dequantise(), weight):
+            layer.quantised, layer.weight = fewer, None
+    elif weight_type in FLOATS:
+        part = weight.detach().to(getattr(torch, weight_type))
+        if torch.equal(part.float(), weight):
+            layer.weight = nn.Parameter(part, requires_grad=False)

@@ -11,9 +11,9 @@ from oracles.checkpoints.config_keys import ConfigKeys
 from oracles.checkpoints.hf_config import FIXED, INERT
 from oracles.checkpoints.tensor_names import PLAIN, Layout, Place, first_rows
 from oracles.checkpoints.weights import StoredTensors
-from oracles.heads.aux_layers import Convention
-from oracles.heads.head_tensors import check_places, load_network
+from oracles.heads.head_tensors import HeadOptions, check_fit, load_network
 from oracles.heads.medusa_head import MedusaHead, MedusaNetwork, MedusaShape
+from oracles.transformer.blocks import pack_parts
 from specdec.contracts import HostOracle, LayeredOracle
 
 _OF_VLLM = frozenset(("architectures", "base_model_name_or_path", "max_paths", "max_seq_len", "model_type", "topk"))
@@ -29,24 +29,27 @@ def is_medusa(values: Mapping[str, Any]) -> bool:
     return "medusa_num_heads" in values or values.get("model_type") == "medusa"
 
 
-def load_medusa(
-    folder: Path, values: Mapping[str, Any], oracle: MedusaHost, aux_layers: Convention | None
-) -> MedusaHead:
+def load_medusa(folder: Path, values: Mapping[str, Any], oracle: MedusaHost, options: HeadOptions) -> MedusaHead:
     """Return Medusa's heads that a folder holds, bound to the oracle that they were trained for.
 
     Args:
         folder: holds ``config.json`` and safetensors.
         values: of its ``config.json``.
         oracle: its last layer's output, normed, is what the heads read.
-        aux_layers: must be None: the heads number no layers.
+        options: none that has no meaning: the heads number no layers, and compute as torch operations.
 
     Raises:
         ValueError: an oracle whose last norm cannot be had, a config that is unknown, contradictory, or of another
             oracle; a tensor that is missing, unexpected or misshapen. The message names the file.
     """
     keys, stored = ConfigKeys(values, str(folder / "config.json")), StoredTensors(folder)
-    if aux_layers is not None:
-        raise ValueError(f"{keys.source}: aux_layers is {aux_layers!r}, and Medusa's heads read the last layer alone")
+    if options.backend not in (None, "eager") or options.weights is not None:
+        raise ValueError(
+            f"{keys.source}: this kind of head computes as torch operations, in the oracle's dtype: leave out backend "
+            "and weights"
+        )
+    if options.aux_layers is not None:
+        raise ValueError(f"{keys.source}: aux_layers is given, and Medusa's heads read the last layer alone")
     if not oracle.num_layers:
         raise ValueError(f"{keys.source}: Medusa's heads read an oracle's last norm, and {oracle.backend!r} lends none")
     shape, rows, token_map = (
@@ -63,10 +66,9 @@ def load_medusa(
     original = "medusa_num_heads" in values
     names = [name for name, _ in network.named_parameters()]
     places = {name: _place(name, shape, original, rows, token_map, stored) for name in names}
-    check_places(network, places, stored, (TOKEN_MAP, PREFIX + TOKEN_MAP))
-    load_network(network, places, stored, oracle)
+    load_network(network, places, stored, oracle, ignored=(TOKEN_MAP, PREFIX + TOKEN_MAP))
     target_ids = None if token_map is None else token_map.to(oracle.device)
-    return MedusaHead(shape, network.pack(), oracle, target_ids)
+    return MedusaHead(shape, pack_parts(network), oracle, target_ids)
 
 
 def _original(keys: ConfigKeys, oracle: HostOracle, stored: StoredTensors) -> tuple[MedusaShape, int, None]:
@@ -80,11 +82,7 @@ def _original(keys: ConfigKeys, oracle: HostOracle, stored: StoredTensors) -> tu
 def _vllm(keys: ConfigKeys, oracle: HostOracle, stored: StoredTensors) -> tuple[MedusaShape, int, Tensor | None]:
     """Return the shape, the rows of each head's table, and the ids that are written if not all are."""
     width, vocab = keys.read("hidden_size", int), keys.read("vocab_size", int)
-    if width != oracle.hidden_size or vocab not in (oracle.vocab_size, oracle.embedding_rows):
-        raise ValueError(
-            f"{keys.source} describes heads of hidden_size {width} and vocab_size {vocab}; the oracle's are "
-            f"{oracle.hidden_size} and {oracle.vocab_size}: load them with the oracle that they were trained on"
-        )
+    check_fit(keys.source, oracle, width, vocab)
     written = keys.read("truncated_vocab_size", int, vocab)
     token_map = None if written >= vocab else _token_map(stored, written, oracle.vocab_size)
     shape = MedusaShape(

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from oracles.heads.real_positions import real_positions
-from oracles.heads.spread import Spread
-from oracles.transformer.blocks import pack_parts
-from oracles.transformer.linear import Linear
+from oracles.transformer.draft_vocabulary import spread
+from oracles.transformer.linear import Linear, at_least_float32
 from specdec.cache import PagedKVCache
 from specdec.contracts import Features, IntArray, LayeredOracle
 from specdec.transfers import on_device
@@ -55,12 +54,6 @@ class MedusaNetwork(nn.Module):
         heads = 1 if shape.shared_head else shape.num_heads
         self.lm_heads = nn.ModuleList(Linear(size, shape.columns) for _ in range(heads))
 
-    def pack(self) -> "MedusaNetwork":
-        """Prepare for inference, once, in place: weights are laid out for small batches. Return the network itself."""
-        self.requires_grad_(False)
-        pack_parts(self)
-        return self
-
     def forward(self, head: int, normed: Tensor) -> Tensor:
         """Return logits ``[R, columns]`` of a head, numbered from 0, from normed streams ``[R, H]``."""
         layers: Any = self.blocks[head]
@@ -83,7 +76,7 @@ class MedusaHead:
         target_ids: ``[columns]`` the id that each column is for; None: column i is for id i.
 
     Attributes:
-        oracle: the same.
+        oracle, target_ids: the same.
         layers: the one layer.
         num_laws: tokens that the heads draft.
 
@@ -99,7 +92,7 @@ class MedusaHead:
         self.shape, self.network, self.num_laws = shape, network, shape.num_heads
         self.layers = (oracle.num_layers - 1,)
         self.vocab_size, self.max_context = oracle.vocab_size, oracle.max_context
-        self.oracle, self._spread = oracle, Spread(target_ids, oracle.vocab_size)
+        self.oracle, self.target_ids = oracle, target_ids
 
     def __repr__(self) -> str:
         return f"<Medusa: {self.num_laws} heads, read the output of layer {self.layers[0]}, normed>"
@@ -133,7 +126,7 @@ class MedusaHead:
     @torch.no_grad()
     def logits(self, head: int, normed: Tensor) -> Tensor:
         """Return logits ``[R, V]`` of a head from normed states ``[R, H]``; minus infinity for ids without a column."""
-        return self._spread(self.network(head, normed))
+        return spread(at_least_float32(self.network(head, normed)), self.target_ids, self.vocab_size)
 
 
 class MedusaLaws:

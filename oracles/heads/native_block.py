@@ -7,14 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from oracles.heads.block_head import BlockBase, BlockNetwork, BlockShape, DFlashBlock
-from oracles.heads.markov_head import MarkovHead
 from oracles.native import NativeTransformer, bindings
 from oracles.native.arrivals import Arrivals, combiner_of
 from oracles.native.chains import follow
 from oracles.native.host_memory import floats, to_bytes
 from oracles.native.native_features import NativeContextCache
-from oracles.native.native_model import NativeModel, layer_of
-from oracles.native.packing import Weights
+from oracles.native.native_model import NativeModel
 from oracles.transformer.linear import Linear
 from specdec.contracts import Adjustments, ChainDraws, ChainWatch, Features, Float32Array, IntArray
 from specdec.transfers import on_host
@@ -55,7 +53,10 @@ class NativeBlockHead(BlockBase):
         self._host = oracle.native if network.embed_tokens is None else self.native
         self._markov: NativeModel | None = None
         if network.markov_head is not None:
-            self._markov = _markov_model(self.native, network.markov_head)
+            # A table of ids, and a head that makes of its rows what is added to logits.
+            assert isinstance(network.markov_head.markov_w2, Linear)
+            self._markov = self.native.projection(network.markov_head.markov_w2)
+            self._markov.read_table(network.markov_head.markov_w1)
             network.markov_head.markov_w2 = _Rows(self._markov)
         network.shed()
         self.chains = shape.markov in (None, "vanilla")
@@ -94,8 +95,7 @@ class NativeBlockHead(BlockBase):
         blocks = self._blocks(on_host(pending), depth)
         places = ctypes.addressof(blocks), stream.data_ptr(), logits.data_ptr()
         self.native.draft("specdec_blocks", cache, rows, self._ends(cache, rows), 0, places)
-        ids = self._spread.target_ids
-        columns = logits if ids is None else logits[..., ids]
+        columns = logits if self.target_ids is None else logits[..., self.target_ids]
         return DFlashBlock(self, pending, self.network.normed(stream), columns)
 
     def follow_blocks(
@@ -147,9 +147,7 @@ class _Rows(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return ``[R, columns]`` of rows ``[R, rank]``."""
-        found, given = floats(len(rows), self._model.struct.vocabulary), rows.contiguous()
-        self._model.run(None, batch=len(rows), width=1, layers=(0, 0), want="all", stream=given, found=(found,))
-        return found
+        return self._model.read_out(0, rows)
 
 
 def _model_of(
@@ -163,23 +161,9 @@ def _model_of(
         draft_vocab_size=None,
         max_context=shape.config.max_context + shape.block_size,
     )
-    weights, own = Weights(), network.lm_head
-    layers = [layer_of(config, weights, block) for block in network.blocks]
-    head = bindings.Linear() if own is None else weights.linear([own])
-    model = NativeModel(config, weights, layers, weights.norm(network.norm), head, config.intermediate_size)
-    if own is None:
-        model.borrow_head(oracle.native)
-    elif target_ids is not None:
+    # A mask may stand among the rows that pad the table.
+    around = network.norm, network.lm_head, network.embed_tokens, oracle.native
+    model = NativeModel.of_parts(config, [*network.blocks], *around)
+    if network.lm_head is not None and target_ids is not None:
         model.write_only(target_ids)
-    if network.embed_tokens is not None:
-        # A mask may stand among the rows that pad the table.
-        model.struct.embeddings, model.struct.embedding_storage = weights.table(network.embed_tokens.weight)
-    return model
-
-
-def _markov_model(native: NativeModel, head: MarkovHead) -> NativeModel:
-    """Return a table of ids, and a head that makes of its rows what is added to logits."""
-    assert isinstance(head.markov_w2, Linear)
-    model = native.projection(head.markov_w2)
-    model.struct.embeddings, model.struct.embedding_storage = native.weights.table(head.markov_w1.weight)
     return model

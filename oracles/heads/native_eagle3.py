@@ -9,9 +9,8 @@ from oracles.heads.eagle3_network import Eagle3Network
 from oracles.native import NativeTransformer, bindings
 from oracles.native.arrivals import combiner_of
 from oracles.native.native_features import NativeFeatureCache
-from oracles.native.native_model import NativeModel, layer_of
+from oracles.native.native_model import NativeModel
 from oracles.native.native_scoring import NativeScoring
-from oracles.native.packing import Weights
 from oracles.transformer.blocks import Norm
 from specdec.contracts import Features
 
@@ -37,28 +36,19 @@ class NativeEagle3Head(NativeScoring, Eagle3Base):
     def __init__(self, network: Eagle3Network, shape: Eagle3Shape, oracle: NativeTransformer, name: str) -> None:
         super().__init__(shape, oracle, name, network.num_written(oracle.vocab_size))
         config = replace(self.config, vocab_size=oracle.vocab_size, padded_vocab_size=None, draft_vocab_size=None)
-        weights, own = Weights(), network.lm_head
-        layer = layer_of(config, weights, network.layer)
-        head = bindings.Linear() if own is None else weights.linear([own.cut(oracle.vocab_size)])
-        self.native = NativeModel(config, weights, [layer], weights.norm(network.norm), head, config.intermediate_size)
-        if own is None:
-            self.native.borrow_head(oracle.native)
-        else:
-            self.native.write_ids(own)
+        own = None if network.lm_head is None else network.lm_head.cut(oracle.vocab_size)
+        around = network.norm, own, network.embed_tokens, oracle.native
+        self.native = NativeModel.of_parts(config, [network.layer], *around)
         self._reading = bindings.Reading(
-            norm=weights.norm(network.layer.hidden_norm),
+            norm=self.native.weights.norm(network.layer.hidden_norm),
             norms_stream=network.layer.norm_before_residual,
             norms_output=network.norm_output,
         )
         if network.embed_tokens is None:
             self._reading.host = oracle.native.address
-        else:
-            self.native.struct.embeddings, self.native.struct.embedding_storage = weights.table(
-                network.embed_tokens.weight
-            )
         self.native.struct.reading = ctypes.addressof(self._reading)
-        parts = [norm for norm in network.fc_norm if isinstance(norm, Norm)]
-        self._combiner = combiner_of(self.native, network.fc, network.input_norm, parts)
+        norms = [norm for norm in network.fc_norm if isinstance(norm, Norm)]
+        self._combiner = combiner_of(self.native, network.fc, network.input_norm, norms)
 
     @property
     def weight_bytes(self) -> int:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from oracles.transformer.bits import append_ids, comb
 from specdec.contracts import IntArray, Oracle
 
 # By bytes of a number: root mean square of the differences of a node's logits, over the logits' own deviation.
@@ -74,8 +75,12 @@ class _Trial:
         cache = self.oracle.new_cache(2, max(sizes.prefixes) + tokens.shape[1])
         stands = [ids[row, :length] for row, length in enumerate(sizes.prefixes)]
         paths = _paths(sizes.depth)
-        prefix = [self._chain(cache, row, stands[row]) for row in (0, 1)]
-        parents = _comb(sizes.depth).to(tokens.device).expand(2, -1)
+        # Each in two chunks.
+        prefix = [
+            append_ids(self.oracle, cache, stood.unsqueeze(0), np.array([row]), -(-len(stood) // 2))[0]
+            for row, stood in enumerate(stands)
+        ]
+        parents = comb(sizes.depth).to(tokens.device).expand(2, -1)
         tree = self._score(tokens, parents, cache, self.rows)
         whole = [self._whole(stands[row], tokens[row, path]) for row in (0, 1) for path in paths]
         found = [_distance(prefix[row], whole[2 * row][: len(stands[row])]) for row in (0, 1)]
@@ -114,14 +119,6 @@ class _Trial:
         assert logits is not None
         return logits
 
-    def _chain(self, cache: object, row: int, ids: Tensor) -> Tensor:
-        """Score and commit the ids of one row in two chunks; return their logits ``[T, V]``."""
-        rows, parts = np.array([row]), []
-        for chunk in torch.split(ids, -(-len(ids) // 2)):
-            parts.append(self._score(chunk.unsqueeze(0), None, cache, rows)[0])
-            cache.commit(rows, None, np.array([len(chunk)]))  # type: ignore[attr-defined]
-        return torch.cat(parts)
-
     def _fault(self, what: str, why: str, found: list[float]) -> str | None:
         worst = max(found, key=lambda distance: np.inf if np.isnan(distance) else distance)
         if worst <= self.tolerance:
@@ -130,14 +127,6 @@ class _Trial:
             f"the scores of {what} differ from those of whole sequences by {worst:.2g} of their deviation (allowed: "
             f"{self.tolerance:g}): {why}"
         )
-
-
-def _comb(depth: int) -> Tensor:
-    """Return parents ``[1, 2 * depth]``: even nodes are a chain, an odd one is a sibling of the next even node."""
-    parents = torch.arange(2 * depth) // 2 * 2
-    parents[::2] -= 2
-    parents[0] = -1
-    return parents.unsqueeze(0)
 
 
 def _paths(depth: int) -> list[list[int]]:

@@ -1,17 +1,17 @@
 """Any causal language model object of ``transformers`` as an oracle."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from oracles.checkpoints.chat_files import give_template
+from oracles.checkpoints.config_keys import errors_of
 from oracles.huggingface.cache_check import LEAST_CONTEXT, first_difference
-from oracles.huggingface.last_layer import find_last_layer, watch_layer
 from oracles.huggingface.masks import MaskPlan, Nodes, mask_plans
 from oracles.huggingface.pass_cache import PassCache, Recorder, library_cache
 from oracles.huggingface.support import (
@@ -25,6 +25,7 @@ from oracles.huggingface.support import (
     text_config,
     true_vocabulary,
 )
+from oracles.transformer.linear import at_least_float32
 from oracles.transformer.pass_parts import check_call
 from specdec.cache import KVCache
 from specdec.contracts import IntArray, OracleDefaults, Scores, Tree, Want, describe_oracle, is_chain
@@ -184,10 +185,10 @@ class HuggingFaceLM(OracleDefaults):
         """Return what watches the last layer, if its output is asked for."""
         if self.hidden_layers - 1 not in hidden:
             return nullcontext([])
-        layer = find_last_layer(self._model, self.hidden_layers)
+        layer = _find_last_layer(self._model, self.hidden_layers)
         if layer is None:
             raise ValueError(self._no_last_layer())
-        return watch_layer(layer)
+        return _watch_layer(layer)
 
     def _stream(self, streams: Sequence[Tensor], seen: Sequence[Tensor], layer: int) -> Tensor:
         """Return the residual stream after a layer."""
@@ -220,7 +221,7 @@ class HuggingFaceLM(OracleDefaults):
         @torch.no_grad()
         def read(stream: Tensor) -> Tensor:
             logits: Tensor = head(norm(stream))[..., : self.vocab_size]
-            return logits.float() if logits.itemsize < 4 else logits
+            return at_least_float32(logits)
 
         return read
 
@@ -241,8 +242,7 @@ class HuggingFaceLM(OracleDefaults):
             row = torch.arange(len(last), device=logits.device)
             at = row if logits.shape[1] != width else last
             logits = logits[row, at].unsqueeze(1)
-        logits = logits[..., : self.vocab_size]
-        return logits.float() if logits.itemsize < 4 else logits
+        return at_least_float32(logits[..., : self.vocab_size])
 
     @torch.no_grad()
     def whole(self, ids: Tensor) -> Tensor:
@@ -252,7 +252,10 @@ class HuggingFaceLM(OracleDefaults):
 
     def _probe_cache(self) -> tuple[tuple[int, int, int], torch.dtype]:
         """Return layers, heads and size of what the model caches of a token, the largest of each, and the dtype."""
-        recorder = _recorder()
+        try:
+            recorder = library_cache(Recorder)()
+        except ImportError as error:
+            raise ImportError(EXTRA) from error
         ids = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
         try:
             with torch.no_grad():
@@ -271,10 +274,8 @@ class HuggingFaceLM(OracleDefaults):
     def _find_plan(self, config: Any) -> MaskPlan:
         """Return the first way to give masks with which the model scores what it scores without a cache."""
         reasons = []
-        try:
+        with errors_of(f"{type(self._model).__name__} cannot be an oracle"):
             plans = mask_plans(config)
-        except ValueError as error:
-            raise ValueError(self._refusal(str(error))) from error
         for plan in plans:
             self._plan = plan
             try:
@@ -294,8 +295,25 @@ def _span_of(rows: IntArray) -> tuple[int, int] | None:
     return (int(rows[0]), int(rows[0]) + len(rows)) if dense else None
 
 
-def _recorder() -> Any:
+def _find_last_layer(model: Any, num_layers: int) -> nn.Module | None:
+    """Return the last of a model's layers: of the first list of so many modules in its decoder; None: there is none."""
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
+    lists = (part for part in decoder.modules() if isinstance(part, nn.ModuleList) and len(part) == num_layers)
+    found = next(lists, None)
+    return None if found is None else found[-1]
+
+
+@contextmanager
+def _watch_layer(layer: nn.Module) -> Iterator[list[Tensor]]:
+    """Give a list that holds, after a forward, the streams before and after a layer."""
+    seen: list[Tensor] = []
+
+    def note(_: nn.Module, args: tuple[Any, ...], options: dict[str, Any], output: Any) -> None:
+        before = args[0] if args else options["hidden_states"]
+        seen[:] = [before, output if isinstance(output, Tensor) else output[0]]
+
+    handle = layer.register_forward_hook(note, with_kwargs=True)
     try:
-        return library_cache(Recorder)()
-    except ImportError as error:
-        raise ImportError(EXTRA) from error
+        yield seen
+    finally:
+        handle.remove()

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from oracles.checkpoints.placement import check_context
 from specdec.prompts.chat import ChatTemplate
 
 ATTENTIONS = ("eager", "sdpa")
@@ -85,8 +86,7 @@ def longest_context(config: Any, asked: int | None) -> int:
     Raises:
         ValueError: nobody says how many, or ``asked`` is below 1.
     """
-    if asked is not None and asked < 1:
-        raise ValueError(f"max_context is {asked}; give at least 1, or None for the model's own")
+    check_context(asked)
     declared = [getattr(config, "max_position_embeddings", None), asked, *_before_growing(config)]
     limits = [int(limit) for limit in declared if limit is not None]
     if not limits:

@@ -1,7 +1,6 @@
 """The native pass: a whole forward pass in one call of compiled C++, built from the sources beside this file."""
 
-from oracles.native.missing import NativeMissing
-from oracles.native.native_transformer import NativeTransformer
+from oracles.native.native_transformer import NativeMissing, NativeTransformer
 from specdec.kernels.compiled import NativeUnavailable
 
 __all__ = ["NativeMissing", "NativeTransformer", "NativeUnavailable"]

@@ -71,30 +71,28 @@ int64_t score(const Model& model, const Cache& cache, const Call& call) {
 const auto run = [](const Model& model, const Cache& cache, const Call& call) { return score(model, cache, call); };
 
 // What a call of a cache begins with. Returns what `score` does.
-int64_t take_in(const Cache& cache, const Call& call) { return specdec::take_in(cache, call, run); }
-
-bool fits(const Model& model, const Call& call, const Adjustments* adjustments) {
-    return !adjustments || is_sound(*adjustments, call.batch, model.vocabulary);
+int64_t begin(const Model& model, const Cache& cache, const Call& call, const Adjustments* adjustments = nullptr) {
+    if (adjustments && !is_sound(*adjustments, call.batch, model.vocabulary)) return BAD_ADJUSTMENT;
+    return take_in(cache, call, run);
 }
 
 }  // namespace
 
 // Score a call. Returns 0, a `Fault` below 0, or the bytes of scratch that it needs where it was given fewer.
 EXPORT int64_t specdec_pass(const Model* model, const Cache* cache, const Call* call) {
-    if (const int64_t answer = take_in(*cache, *call); answer != FINE) return answer;
+    if (const int64_t answer = begin(*model, *cache, *call); answer != FINE) return answer;
     return score(*model, *cache, *call);
 }
 
 // Take in the hidden states that arrived for a cache, which any other call of it does first. Returns what `specdec_pass` does.
-EXPORT int64_t specdec_take_in(const Model*, const Cache* cache, const Call* call) { return take_in(*cache, *call); }
+EXPORT int64_t specdec_take_in(const Model* model, const Cache* cache, const Call* call) { return begin(*model, *cache, *call); }
 
 // Score what the cache lacks of a text for the logits of the last ids; then follow the likeliest ids, or drawn ones, until
 // no row wants more. All but the last id of a row are scored in turn, and the cache keeps what was scored. Returns what
 // `specdec_pass` does; asked for more scratch, call again: the chains go on where they were.
 EXPORT int64_t specdec_chains(const Model* model, const Cache* cache, const Call* call, const Text* text,
                               Following* follow) {
-    if (!fits(*model, *call, follow->adjustments)) return BAD_ADJUSTMENT;
-    if (const int64_t answer = take_in(*cache, *call); answer != FINE) return answer;
+    if (const int64_t answer = begin(*model, *cache, *call, follow->adjustments); answer != FINE) return answer;
     Unread unread(*model, *cache, *call, *text);
     const Fault fault = unread.find([=](int64_t b) { return Chains::after(*follow, b); });
     if (fault != FINE) return fault;
@@ -118,8 +116,7 @@ EXPORT int64_t specdec_chains(const Model* model, const Cache* cache, const Call
 // `specdec_pass` does; asked for more scratch, call again: the trees begin anew.
 EXPORT int64_t specdec_trees(const Model* model, const Cache* cache, const Call* call, const Text* text,
                              const Growth* growth, const Draws* draws) {
-    if (!fits(*model, *call, growth->adjustments)) return BAD_ADJUSTMENT;
-    if (const int64_t answer = take_in(*cache, *call); answer != FINE) return answer;
+    if (const int64_t answer = begin(*model, *cache, *call, growth->adjustments); answer != FINE) return answer;
     Trees trees(*call, model->vocabulary, *growth, *draws);
     Unread unread(*model, *cache, *call, *text);
     const Fault fault = unread.find([&](int64_t b) { return trees.after(b); });
@@ -134,7 +131,7 @@ EXPORT int64_t specdec_trees(const Model* model, const Cache* cache, const Call*
 // they are. Returns what `specdec_pass` does.
 EXPORT int64_t specdec_blocks(const Model* model, const Cache* cache, const Call* call, const Blocks* blocks, float* stream,
                               float* logits) {
-    if (const int64_t answer = take_in(*cache, *call); answer != FINE) return answer;
+    if (const int64_t answer = begin(*model, *cache, *call); answer != FINE) return answer;
     return open_blocks(*model, *cache, *call, *blocks, [](int64_t) { return true; }, stream, logits, run);
 }
 
@@ -142,8 +139,7 @@ EXPORT int64_t specdec_blocks(const Model* model, const Cache* cache, const Call
 // Asked for more scratch, call again: the blocks are run anew, and the chains go on where they were.
 EXPORT int64_t specdec_block_chains(const Model* model, const Cache* cache, const Call* call, const Blocks* blocks,
                                     Following* follow) {
-    if (!fits(*model, *call, follow->adjustments)) return BAD_ADJUSTMENT;
-    if (const int64_t answer = take_in(*cache, *call); answer != FINE) return answer;
+    if (const int64_t answer = begin(*model, *cache, *call, follow->adjustments); answer != FINE) return answer;
     const int64_t batch = call->batch, vocabulary = model->vocabulary;
     const std::unique_ptr<float[]> stream(new float[size_t(batch * blocks->size * model->hidden)]());
     const std::unique_ptr<float[]> laws(new float[size_t(batch * blocks->depth * vocabulary)]);
@@ -194,10 +190,10 @@ EXPORT void specdec_rotations(const double* frequencies, int32_t pairs, int32_t 
     rotary_table(frequencies, pairs, from, to, cosines, sines);
 }
 
-// Sizes of the structures, for the binding to compare with its own.
+// Sizes of the structures in the order of `bindings.py`, which compares them with its own.
 EXPORT void specdec_sizes(int64_t* sizes) {
-    const int64_t all[] = {sizeof(Linear), sizeof(Norm), sizeof(Layer), sizeof(Model), sizeof(Cache), sizeof(Call),
-                           sizeof(Text), sizeof(Draws), sizeof(Following), sizeof(Growth), sizeof(Adjustments), sizeof(Reading),
-                           sizeof(Arrival), sizeof(Blocks)};
+    const int64_t all[] = {sizeof(Linear), sizeof(Norm), sizeof(Layer), sizeof(Reading), sizeof(Model), sizeof(Arrival),
+                           sizeof(Cache), sizeof(Team), sizeof(Call), sizeof(Text), sizeof(Blocks), sizeof(Draws),
+                           sizeof(Adjustments), sizeof(Following), sizeof(Growth)};
     std::copy(std::begin(all), std::end(all), sizes);
 }

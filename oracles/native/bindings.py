@@ -37,61 +37,65 @@ FAULTS = {
 }
 
 
-class Linear(ctypes.Structure):
+class Mirror(ctypes.Structure):
+    """A structure of ``model.h``, and of ``team.h``."""
+
+
+class Linear(Mirror):
     """A packed linear layer."""
 
     _fields_ = fields_of(MODEL, "Linear", {})
 
 
-class Norm(ctypes.Structure):
+class Norm(Mirror):
     """A norm; without a bias by the root mean square."""
 
     _fields_ = fields_of(MODEL, "Norm", {})
 
 
-class Layer(ctypes.Structure):
+class Layer(Mirror):
     """A layer; without ``qkv`` an MLP alone."""
 
     _fields_ = fields_of(MODEL, "Layer", {"Linear": Linear, "Norm": Norm})
 
 
-class Reading(ctypes.Structure):
+class Reading(Mirror):
     """What a head reads beside ids."""
 
     _fields_ = fields_of(MODEL, "Reading", {"Norm": Norm})
 
 
-class Model(ctypes.Structure):
+class Model(Mirror):
     """Shape and weights."""
 
     _fields_ = fields_of(MODEL, "Model", {"Linear": Linear, "Norm": Norm})
 
 
-class Arrival(ctypes.Structure):
+class Arrival(Mirror):
     """Hidden states on their way into a cache."""
 
     _fields_ = fields_of(MODEL, "Arrival", {})
 
 
-class Cache(ctypes.Structure):
+class Cache(Mirror):
     """Keys and values."""
 
     _fields_ = fields_of(MODEL, "Cache", {})
 
 
-class Team(ctypes.Structure):
+class Team(Mirror):
     """Entry points of the OpenMP runtime that torch runs on."""
 
     _fields_ = fields_of(MODEL, "Team", {})
 
 
-class Call(ctypes.Structure):
+class Call(Mirror):
     """One pass."""
 
     _fields_ = fields_of(MODEL, "Call", {"Team": Team})
 
 
-class Text(ctypes.Structure):
+class Text(Mirror):
     """What stands in the rows of a call.
 
     Attributes:
@@ -102,25 +106,25 @@ class Text(ctypes.Structure):
     whole: Any
 
 
-class Blocks(ctypes.Structure):
+class Blocks(Mirror):
     """Blocks whose laws a head makes in one pass."""
 
     _fields_ = fields_of(MODEL, "Blocks", {})
 
 
-class Draws(ctypes.Structure):
+class Draws(Mirror):
     """How the ids of chains and trees are drawn."""
 
     _fields_ = fields_of(MODEL, "Draws", {})
 
 
-class Adjustments(ctypes.Structure):
+class Adjustments(Mirror):
     """What changes logits before laws are made of them."""
 
     _fields_ = fields_of(MODEL, "Adjustments", {})
 
 
-class Following(ctypes.Structure):
+class Following(Mirror):
     """Chains that follow a pass."""
 
     _fields_ = fields_of(MODEL, "Following", {})
@@ -129,10 +133,24 @@ class Following(ctypes.Structure):
 Ask = ctypes.CFUNCTYPE(None, _I64, _I64)
 
 
-class Growth(ctypes.Structure):
+class Growth(Mirror):
     """Trees to draft."""
 
     _fields_ = fields_of(MODEL, "Growth", {})
+
+
+# What each function returns, and what it takes.
+_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "specdec_pass": (_I64, (_POINTER,) * 3),
+    "specdec_take_in": (_I64, (_POINTER,) * 3),
+    "specdec_chains": (_I64, (_POINTER,) * 5),
+    "specdec_blocks": (_I64, (_POINTER,) * 6),
+    "specdec_block_chains": (_I64, (_POINTER,) * 5),
+    "specdec_trees": (_I64, (_POINTER,) * 6),
+    "specdec_embed": (_I64, (_POINTER, _POINTER, _I64, _POINTER)),
+    "specdec_keep": (None, (_POINTER, _POINTER, _I64, _I64, _POINTER, _I64)),
+    "specdec_rotations": (None, (_POINTER, _I32, _I32, _I32, _POINTER, _POINTER)),
+}
 
 
 @cache
@@ -146,43 +164,13 @@ def functions(*extra: str) -> Any:
         NativeUnavailable: it cannot be built here, or it is not of these sources.
     """
     built = library(PASS, *extra)
-    kinds = (
-        Linear,
-        Norm,
-        Layer,
-        Model,
-        Cache,
-        Call,
-        Text,
-        Draws,
-        Following,
-        Growth,
-        Adjustments,
-        Reading,
-        Arrival,
-        Blocks,
-    )
+    kinds = Mirror.__subclasses__()
     mirrored = [ctypes.sizeof(kind) for kind in kinds]
     sizes = (_I64 * len(kinds))()
     built.specdec_sizes(sizes)
     if list(sizes) != mirrored:
         raise NativeUnavailable(f"the library's structures have sizes {list(sizes)}, bindings.py reads {mirrored}")
-    built.specdec_pass.restype = _I64
-    built.specdec_pass.argtypes = (_POINTER, _POINTER, _POINTER)
-    built.specdec_take_in.restype = _I64
-    built.specdec_take_in.argtypes = (_POINTER, _POINTER, _POINTER)
-    built.specdec_chains.restype = _I64
-    built.specdec_chains.argtypes = (_POINTER,) * 5
-    built.specdec_blocks.restype = _I64
-    built.specdec_blocks.argtypes = (_POINTER,) * 6
-    built.specdec_block_chains.restype = _I64
-    built.specdec_block_chains.argtypes = (_POINTER,) * 5
-    built.specdec_trees.restype = _I64
-    built.specdec_trees.argtypes = (_POINTER,) * 6
-    built.specdec_embed.restype = _I64
-    built.specdec_embed.argtypes = (_POINTER, _POINTER, _I64, _POINTER)
-    built.specdec_keep.restype = None
-    built.specdec_keep.argtypes = (_POINTER, _POINTER, _I64, _I64, _POINTER, _I64)
-    built.specdec_rotations.restype = None
-    built.specdec_rotations.argtypes = (_POINTER, _I32, _I32, _I32, _POINTER, _POINTER)
+    for name, (answer, arguments) in _FUNCTIONS.items():
+        function = getattr(built, name)
+        function.restype, function.argtypes = answer, arguments
     return built

@@ -58,13 +58,16 @@ class NativeMemory(PageMemory):
         return other
 
     @classmethod
-    def for_rows(cls, config: TransformerConfig, num_rows: int, capacity: int, max_bytes: int | None) -> "NativeMemory":
+    def for_rows(
+        cls, config: TransformerConfig, num_rows: int, capacity: int, max_bytes: int | None, feature_bytes: int = 0
+    ) -> "NativeMemory":
         """Return a memory with pages for all slots of some rows.
 
         Args:
             config: the model's shape.
             num_rows, capacity: rows, and slots of each.
             max_bytes: refuse to be larger (None: half of the memory that is free).
+            feature_bytes: of what stands beside each slot, and after the last one, elsewhere; counted too.
 
         Raises:
             ValueError: it would exceed ``max_bytes``.
@@ -72,7 +75,8 @@ class NativeMemory(PageMemory):
         Cost: 4 * layers * KV heads * (head size + head size rounded up to 16) * rows * capacity bytes.
         """
         per_row = count_pages(capacity)
-        check_fits(num_rows * per_row * page_bytes(config), num_rows, per_row * PAGE, max_bytes, torch.device("cpu"))
+        row_bytes = per_row * page_bytes(config) + feature_bytes * (per_row * PAGE + 1)
+        check_fits(num_rows * row_bytes, num_rows, per_row * PAGE, max_bytes, torch.device("cpu"))
         return cls(config, num_rows * per_row)
 
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from oracles.native.arrivals import Arrivals
-from oracles.native.keys_values import NativeCache, NativeMemory, page_bytes
+from oracles.native.keys_values import NativeCache, NativeMemory
 from oracles.native.native_model import NativeModel
-from specdec.cache import PAGE, FeatureSlots, check_fits, count_pages
+from specdec.cache import FeatureSlots
 from specdec.contracts import Features, IntArray
 
 
@@ -91,20 +91,12 @@ class NativeFeatureCache(FeatureSlots, _ArrivalCache):
     """
 
     def __init__(
-        self,
-        model: NativeModel,
-        combiner: NativeModel,
-        num_rows: int,
-        capacity: int,
-        max_bytes: int | None = None,
+        self, model: NativeModel, combiner: NativeModel, num_rows: int, capacity: int, max_bytes: int | None = None
     ) -> None:
-        config, host = model.config, torch.device("cpu")
-        per_row = count_pages(capacity)
-        row_bytes = per_row * page_bytes(config) + 4 * (per_row * PAGE + 1) * config.hidden_size
-        check_fits(num_rows * row_bytes, num_rows, per_row * PAGE, max_bytes, host)
-        memory = NativeMemory(config, num_rows * per_row)
+        size = model.config.hidden_size
+        memory = NativeMemory.for_rows(model.config, num_rows, capacity, max_bytes, feature_bytes=4 * size)
         super().__init__(model, Arrivals(combiner), memory, num_rows, capacity)
-        self._make_features(config.hidden_size, torch.float32, host)
+        self._make_features(size, torch.float32, torch.device("cpu"))
         self.struct.features, self.struct.known = self.features.data_ptr(), self.known.ctypes.data
 
     @property

@@ -2,26 +2,18 @@
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from oracles.native import bindings, threads
-from oracles.native.host_memory import floats, to_bytes
+from oracles.native.host_memory import floats, to_bytes, to_host
 from oracles.native.keys_values import NativeCache
-from oracles.native.packed_blocks import WIDTH
-from oracles.native.packing import (
-    Weights,
-    attention_order,
-    gate_order,
-    head_order,
-    heads_order,
-    round_up,
-)
+from oracles.native.packing import BlockParts, Weights, layer_of, mlp_layer, round_up
 from oracles.native.rotations import Tables, tables_of
-from oracles.transformer.blocks import MLP, Adapter, Block, Norm, SelfAttention
+from oracles.transformer.blocks import Adapter, Block, Norm
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import DraftHead
 from oracles.transformer.eager import Transformer
@@ -104,34 +96,58 @@ class NativeModel:
     @classmethod
     def of(cls, model: Transformer) -> "NativeModel":
         """Return a transformer's weights; it gives them up layer after layer, so that they are resident once."""
-        config, weights = model.config, Weights()
-        decoder = model.model
-        layers = []
-        blocks = [block for block in decoder.layers if isinstance(block, Block)][::-1]
+        decoder, config = model.model, model.config
+        blocks: list[BlockParts] = [block for block in decoder.layers if isinstance(block, Block)]
         decoder.layers = nn.ModuleList()
-        while blocks:
-            layers.append(layer_of(config, weights, blocks.pop()))
-        cut = model.cut_head()
-        head = weights.linear([cut])
-        native = cls(config, weights, layers, weights.norm(decoder.norm), head, config.intermediate_size)
-        if not config.tie_embeddings:
-            native.struct.embeddings, native.struct.embedding_storage = weights.table(decoder.embed_tokens.weight)
-        native.write_ids(cut)
+        table = None if config.tie_embeddings else decoder.embed_tokens
+        native = cls.of_parts(config, blocks, decoder.norm, model.cut_head(), table)
         if decoder.embed_positions is not None:
             positions = decoder.embed_positions.weight
-            native.struct.positions, native.struct.position_storage = weights.table(positions)
+            native.struct.positions, native.struct.position_storage = native.weights.table(positions)
         return native
 
-    def write_ids(self, head: Linear) -> None:
-        """Let the head's columns write the ids that they are for, if these are not all; those that pad, none."""
+    @classmethod
+    def of_parts(
+        cls,
+        config: TransformerConfig,
+        blocks: list[BlockParts],
+        norm: Norm,
+        head: Linear | None,
+        table: nn.Embedding | None,
+        host: "NativeModel | None" = None,
+    ) -> "NativeModel":
+        """Return a model of some layers and what stands around them.
+
+        Args:
+            config: its shape.
+            blocks: the layers; the list is emptied, so that they are resident once.
+            norm: the last one.
+            head: None: the host's.
+            table: the embeddings; None: the columns of the head.
+            host: lends its head, if there is none.
+        """
+        weights, layers = Weights(), []
+        while blocks:
+            layers.append(layer_of(config, weights, blocks.pop(0)))
+        own = bindings.Linear() if head is None else weights.linear([head])
+        model = cls(config, weights, layers, weights.norm(norm), own, config.intermediate_size)
+        if table is not None:
+            model.read_table(table)
+        if host is not None and head is None:
+            model._borrow_head(host)
         if isinstance(head, DraftHead):
-            self.write_only(head.target_ids[head.target_ids < self.config.vocab_size])
+            model.write_only(head.target_ids[head.target_ids < config.vocab_size])
+        return model
+
+    def read_table(self, table: nn.Embedding) -> None:
+        """Read the embeddings of ids from a table."""
+        self.struct.embeddings, self.struct.embedding_storage = self.weights.table(table.weight)
 
     def write_only(self, ids: Tensor) -> None:
         """Let the head's columns write rising ids, and no others."""
         self.struct.written_ids, self.struct.written = self.weights.address(ids.to("cpu", torch.int32)), len(ids)
 
-    def borrow_head(self, other: "NativeModel") -> None:
+    def _borrow_head(self, other: "NativeModel") -> None:
         """Read another model's head, and write the ids that it writes."""
         self.struct.head, self.base = other.struct.head, other
         self.struct.written_ids, self.struct.written = other.struct.written_ids, other.struct.written
@@ -155,18 +171,18 @@ class NativeModel:
         weights = Weights()
         layer = mlp_layer(weights, adapter.mlp)
         layer.before_mlp = weights.norm(adapter.norm)
-        inner_size = adapter.mlp.up_proj.out_features
-        short = NativeModel(self.config, weights, [layer], self.struct.last, self.struct.head, inner_size)
-        short.borrow_head(self)
-        return short
+        return self._beside(weights, [layer], self.struct.last, adapter.mlp.up_proj.out_features)
 
     def through(self, norm: Norm) -> "NativeModel":
         """Return this model with another last norm."""
         weights = Weights()
-        last = weights.norm(norm)
-        inner_size = self.struct.inner_size
-        other = NativeModel(self.config, weights, list(self._layers), last, self.struct.head, inner_size)
-        other.borrow_head(self)
+        return self._beside(weights, list(self._layers), weights.norm(norm), self.struct.inner_size)
+
+    def _beside(
+        self, weights: Weights, layers: Sequence[bindings.Layer], last: bindings.Norm, inner_size: int
+    ) -> "NativeModel":
+        other = NativeModel(self.config, weights, layers, last, self.struct.head, inner_size)
+        other._borrow_head(self)
         return other
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -180,6 +196,17 @@ class NativeModel:
         if answer:
             raise Refused(bindings.FAULTS[answer])
         return rows
+
+    def read_out(self, layer: int, stream: Tensor) -> Tensor:
+        """Return logits ``[R, V]`` from streams ``[R, D]`` after so many layers, which pass those that follow.
+
+        Raises:
+            ValueError: streams of another shape, dtype or device.
+        """
+        given = to_host(stream, torch.float32, (len(stream), self.struct.hidden))
+        logits, layers = floats(len(given), self.struct.vocabulary), (layer, self.struct.num_layers)
+        self.run(None, batch=len(given), width=1, layers=layers, want="all", stream=given, found=(logits,))
+        return logits
 
     def run(
         self,
@@ -304,36 +331,3 @@ class NativeModel:
             self._idle.append(work)
         if answer:
             raise Refused(bindings.FAULTS[answer])
-
-
-class _BlockParts(Protocol):
-    """What a layer of attention and MLP has."""
-
-    self_attn: SelfAttention
-    mlp: MLP
-    input_layernorm: Norm
-    post_attention_layernorm: Norm
-
-
-def layer_of(config: TransformerConfig, weights: Weights, block: _BlockParts) -> bindings.Layer:
-    """Return a layer of attention and MLP."""
-    attention = block.self_attn
-    parts = [part for part in (attention.q_proj, attention.k_proj, attention.v_proj) if part is not None]
-    order = head_order(config)
-    norms = [None if norm is None else norm.weight for norm in (attention.q_norm, attention.k_norm)]
-    layer = mlp_layer(weights, block.mlp)
-    layer.before_attention = weights.norm(block.input_layernorm)
-    layer.before_mlp = weights.norm(block.post_attention_layernorm)
-    layer.qkv = weights.linear(parts, attention_order(config))
-    layer.out = weights.linear([attention.o_proj], inputs=heads_order(config))
-    layer.query_norm, layer.key_norm = (
-        weights.vector(norm, round_up(config.head_size, WIDTH), order) for norm in norms
-    )
-    return layer
-
-
-def mlp_layer(weights: Weights, mlp: MLP) -> bindings.Layer:
-    """Return a layer with an MLP's weights alone."""
-    parts = [part for part in (mlp.gate_proj, mlp.up_proj) if part is not None]
-    order = gate_order(mlp.up_proj.out_features) if mlp.gate_proj is not None else None
-    return bindings.Layer(up=weights.linear(parts, order), down=weights.linear([mlp.down_proj]))

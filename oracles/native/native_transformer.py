@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from oracles.native import bindings
-from oracles.native.host_memory import floats, to_host
+from oracles.native.host_memory import to_host
 from oracles.native.keys_values import NativeCache, NativeMemory, page_bytes
 from oracles.native.native_model import NativeModel
 from oracles.native.native_scoring import NativeScoring
@@ -16,6 +16,10 @@ from oracles.transformer.bits import scores_are_bitwise
 from oracles.transformer.blocks import Adapter, Norm
 from oracles.transformer.eager import Transformer
 from oracles.transformer.pass_parts import Shaped
+
+
+class NativeMissing(UserWarning):
+    """Passes run eagerly because this machine has no native pass."""
 
 
 class NativeTransformer(NativeScoring, Shaped):
@@ -94,11 +98,11 @@ class NativeTransformer(NativeScoring, Shaped):
 
     def read_out(self, stream: Tensor) -> Tensor:
         """Return logits ``[R, V]`` from a residual stream ``[R, D]``, as after the last layer."""
-        return _read(self.native, self.num_layers, stream)
+        return self.native.read_out(self.num_layers, stream)
 
     def read_out_behind(self, adapter: Adapter) -> Callable[[Tensor], Tensor]:
         """Return what reads logits ``[R, V]`` from a stream ``[R, D]`` that passes through an adapter first."""
-        return partial(_read, self.native.behind(adapter), 0)
+        return partial(self.native.behind(adapter).read_out, 0)
 
     def last_norm(self, stream: Tensor) -> Tensor:
         """Return the residual stream ``[..., D]`` as the head reads it: normed, as torch rounds."""
@@ -116,13 +120,4 @@ class NativeTransformer(NativeScoring, Shaped):
 
     def read_out_after(self, norm: Norm) -> Callable[[Tensor], Tensor]:
         """Return what reads logits ``[R, V]`` from streams ``[R, D]`` through a norm in place of the last one."""
-        return partial(_read, self.native.through(norm), self.num_layers)
-
-
-def _read(model: NativeModel, layer: int, stream: Tensor) -> Tensor:
-    """Return the logits ``[R, V]`` that the layers from ``layer`` on make of a stream ``[R, D]``."""
-    stream = to_host(stream, torch.float32, (len(stream), model.config.hidden_size))
-    logits = floats(len(stream), model.config.vocab_size)
-    layers = (layer, model.struct.num_layers)
-    model.run(None, batch=len(stream), width=1, layers=layers, want="all", stream=stream, found=(logits,))
-    return logits
+        return partial(self.native.through(norm).read_out, self.num_layers)

@@ -2,6 +2,7 @@
 #pragma once
 #include <cfloat>
 #include <cmath>
+#include <type_traits>
 
 #include "linear.h"
 
@@ -72,12 +73,28 @@ static void read_row(const void* table, int32_t storage, int64_t index, int size
     }
 }
 
-// Column `index` of a packed layer as float32: the embedding of an id where head and embeddings are one.
+// Column `index` of a packed layer as float32, as products read it: the embedding of an id where head and embeddings are one.
 static void read_column(const Linear& layer, int64_t index, float* out) {
     with_storage(layer, [&](auto storage) {
         using S = decltype(storage);
-        const char* block = static_cast<const char*>(layer.weights) + index / BLOCK * block_bytes<S>(layer.inputs);
-        for (int k = 0; k < layer.inputs; ++k) out[k] = S::weight(layer, block, index, k);
+        const char* at = static_cast<const char*>(layer.weights) + index / BLOCK * block_bytes<S>(layer.inputs);
+        if constexpr (std::is_same_v<S, Int8Dynamic>) {
+            for (int k = 0; k < layer.inputs; ++k) out[k] = S::weight(layer, at, index, k);
+        } else {
+            for (int k = 0; k < layer.inputs;) {
+                storage.open(layer, int(index / BLOCK), at);
+                at += S::HEAD;
+                const int stop = S::GROUP ? std::min(k + S::GROUP, layer.inputs) : layer.inputs;
+                for (; k < stop; at += S::STEP)
+                    for (int i = 0; i < S::INPUTS && k < stop; ++i, ++k) {
+                        V low, high;
+                        float row[BLOCK];
+                        storage.load(at, i, low, high);
+                        vstore(row, low), vstore(row + WIDTH, high);
+                        out[k] = row[index % BLOCK];
+                    }
+            }
+        }
     });
 }
 

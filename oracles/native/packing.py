@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -10,9 +11,9 @@ from torch.nn import functional
 from oracles.native import bindings
 from oracles.native.packed_blocks import BLOCK, WIDTH, is_readable, plain_blocks, weight_blocks
 from oracles.quantisation import Quantised
-from oracles.transformer.blocks import Norm as PlainNorm
+from oracles.transformer.blocks import MLP, Norm, SelfAttention
 from oracles.transformer.config import TransformerConfig
-from oracles.transformer.linear import Linear as PlainLinear
+from oracles.transformer.linear import Linear
 
 
 def round_up(size: int, unit: int) -> int:
@@ -44,14 +45,14 @@ class Weights:
         wide = functional.pad(wide, (0, size - len(wide))) if order is None else _take(wide, order)
         return self.address(wide.contiguous().clone())
 
-    def norm(self, norm: PlainNorm) -> bindings.Norm:
+    def norm(self, norm: Norm) -> bindings.Norm:
         """Keep a norm of the residual stream."""
         size = norm.weight.numel()
         padded = round_up(size, WIDTH)
         return bindings.Norm(self.vector(norm.weight, padded), self.vector(norm.bias, padded), norm.eps, size)
 
     def linear(
-        self, layers: Sequence[PlainLinear], order: Tensor | None = None, inputs: Tensor | None = None
+        self, layers: Sequence[Linear], order: Tensor | None = None, inputs: Tensor | None = None
     ) -> bindings.Linear:
         """Keep linear layers as one.
 
@@ -66,21 +67,14 @@ class Weights:
         order = functional.pad(order, (0, round_up(len(order), BLOCK) - len(order)), value=-1)
         whole = _with_columns(whole, order, inputs)
         biases = [layer.bias.detach().float().cpu() for layer in layers if layer.bias is not None]
-        return bindings.Linear(
-            self.address(plain_blocks(whole) if isinstance(whole, Tensor) else weight_blocks(whole)),
-            self.vector(torch.cat(biases), len(order), order) if biases else None,
-            self._scales(whole),
-            (whole if isinstance(whole, Tensor) else whole.values).shape[1],
-            len(order),
-            storage_of(whole),
-            0,
-        )
-
-    def _scales(self, weight: Tensor | Quantised) -> int | None:
-        """Keep a scale for each column, where all inputs share it; those of groups lie in their blocks."""
-        if isinstance(weight, Tensor) or weight.format.group is not None:
-            return None
-        return self.address(weight.scales.flatten().contiguous())
+        bias, scales = self.vector(torch.cat(biases), len(order), order) if biases else None, None
+        if isinstance(whole, Tensor):
+            blocks, width = plain_blocks(whole), whole.shape[1]
+        else:
+            blocks, width = weight_blocks(whole), whole.values.shape[1]
+            if whole.format.group is None:
+                scales = self.address(whole.scales.flatten().contiguous())
+        return bindings.Linear(self.address(blocks), bias, scales, width, len(order), storage_of(whole), 0)
 
     def table(self, values: Tensor) -> tuple[int, int]:
         """Keep a table ``[rows, columns]`` as it is stored; return where it lies, and its storage."""
@@ -100,7 +94,7 @@ def _to_storage(weight: Tensor) -> Tensor:
     return weight.detach().to("cpu", weight.dtype if known else torch.float32)
 
 
-def _side_by_side(layers: Sequence[PlainLinear], inputs: Tensor | None) -> Tensor | Quantised:
+def _side_by_side(layers: Sequence[Linear], inputs: Tensor | None) -> Tensor | Quantised:
     """Return the weights of layers as one, ``[columns, inputs]``: in few bits if all of them are, in one format.
 
     Groups are of neighbouring inputs. Where ``inputs`` parts them, weights become the float32 numbers that they are.
@@ -120,15 +114,13 @@ def _side_by_side(layers: Sequence[PlainLinear], inputs: Tensor | None) -> Tenso
 def _with_columns(weight: Tensor | Quantised, order: Tensor, inputs: Tensor | None) -> Tensor | Quantised:
     """Return a weight whose outputs and inputs are taken as ``Weights.linear`` says."""
     if isinstance(weight, Quantised):
-        values = _with_columns(weight.values, order, inputs)
-        assert isinstance(values, Tensor)
-        minima = None if weight.minima is None else _take(weight.minima, order)
-        return replace(weight, values=values, scales=_take(weight.scales, order), minima=minima)
-    taken = _take(weight, order)
-    return taken if inputs is None else _take(taken.t(), inputs).t()
+        taken = weight.each(lambda part: _take(part, order))
+        return taken if inputs is None else replace(taken, values=_take(taken.values.t(), inputs).t())
+    columns = _take(weight, order)
+    return columns if inputs is None else _take(columns.t(), inputs).t()
 
 
-def _plain(layer: PlainLinear) -> Tensor:
+def _plain(layer: Linear) -> Tensor:
     if layer.quantised is not None:
         if layer.quantised.format.rounds_inputs:
             raise ValueError(
@@ -194,3 +186,36 @@ def gate_order(inner: int) -> Tensor:
 
 def _shift(order: Tensor, by: int) -> Tensor:
     return torch.where(order < 0, order, order + by)
+
+
+class BlockParts(Protocol):
+    """What a layer of attention and MLP has."""
+
+    self_attn: SelfAttention
+    mlp: MLP
+    input_layernorm: Norm
+    post_attention_layernorm: Norm
+
+
+def layer_of(config: TransformerConfig, weights: Weights, block: BlockParts) -> bindings.Layer:
+    """Return a layer of attention and MLP."""
+    attention = block.self_attn
+    parts = [part for part in (attention.q_proj, attention.k_proj, attention.v_proj) if part is not None]
+    order = head_order(config)
+    norms = [None if norm is None else norm.weight for norm in (attention.q_norm, attention.k_norm)]
+    layer = mlp_layer(weights, block.mlp)
+    layer.before_attention = weights.norm(block.input_layernorm)
+    layer.before_mlp = weights.norm(block.post_attention_layernorm)
+    layer.qkv = weights.linear(parts, attention_order(config))
+    layer.out = weights.linear([attention.o_proj], inputs=heads_order(config))
+    layer.query_norm, layer.key_norm = (
+        weights.vector(norm, round_up(config.head_size, WIDTH), order) for norm in norms
+    )
+    return layer
+
+
+def mlp_layer(weights: Weights, mlp: MLP) -> bindings.Layer:
+    """Return a layer with an MLP's weights alone."""
+    parts = [part for part in (mlp.gate_proj, mlp.up_proj) if part is not None]
+    order = gate_order(mlp.up_proj.out_features) if mlp.gate_proj is not None else None
+    return bindings.Layer(up=weights.linear(parts, order), down=weights.linear([mlp.down_proj]))

@@ -14,9 +14,6 @@ INL float widened(uint32_t high_bits) {
     return out;
 }
 
-// Where a column of a block stands in a row of pairs: the columns c and c + 16 side by side.
-INL int in_pairs(int column) { return column % WIDTH * 2 + column / WIDTH; }
-
 // Weights that a row's inputs meet one by one: each product is added by one fused multiply-add.
 struct Chained {
     using Sum = V;
@@ -34,19 +31,12 @@ struct Float32 : Chained {
         low = vload(reinterpret_cast<const float*>(row));
         high = vload(reinterpret_cast<const float*>(row) + WIDTH);
     }
-    static float weight(const Linear&, const char* block, int64_t column, int k) {
-        return reinterpret_cast<const float*>(block)[int64_t(k) * BLOCK + column % BLOCK];
-    }
 };
 
 struct Bfloat16 : Chained {
     static constexpr int STEP = 2 * BLOCK;
     static INL void load(const char* row, int, V& low, V& high) {
         vload_bf16_pairs(reinterpret_cast<const uint16_t*>(row), low, high);
-    }
-    static float weight(const Linear&, const char* block, int64_t column, int k) {
-        const uint16_t* row = reinterpret_cast<const uint16_t*>(block) + int64_t(k) * BLOCK;
-        return widened(uint32_t(row[in_pairs(int(column % BLOCK))]) << 16);
     }
 };
 
@@ -55,13 +45,6 @@ struct Float16 : Chained {
     static INL void load(const char* row, int, V& low, V& high) {
         low = vload_f16(reinterpret_cast<const uint16_t*>(row));
         high = vload_f16(reinterpret_cast<const uint16_t*>(row) + WIDTH);
-    }
-    static float weight(const Linear&, const char* block, int64_t column, int k) {
-        float row[BLOCK];
-        const uint16_t* halves = reinterpret_cast<const uint16_t*>(block) + int64_t(k) * BLOCK;
-        vstore(row, vload_f16(halves));
-        vstore(row + WIDTH, vload_f16(halves + WIDTH));
-        return row[column % BLOCK];
     }
 };
 
@@ -76,9 +59,6 @@ struct Int8 : Chained {
     INL void load(const char* row, int, V& low, V& high) const {
         low = vmul(vload_i8(reinterpret_cast<const int8_t*>(row)), low_scale);
         high = vmul(vload_i8(reinterpret_cast<const int8_t*>(row) + WIDTH), high_scale);
-    }
-    static float weight(const Linear& layer, const char* block, int64_t column, int k) {
-        return float(int8_t(block[int64_t(k) * BLOCK + column % BLOCK])) * layer.scales[column];
     }
 };
 
@@ -102,13 +82,6 @@ struct Int4 : Chained {
     static INL V number(W words, int bit) {
         const W moved = bit < MANTISSA ? words << (MANTISSA - bit) : words >> (bit - MANTISSA);
         return vfrom_bits((moved & (15u << MANTISSA)) | 0x41800000u);
-    }
-    static float weight(const Linear&, const char* block, int64_t column, int k) {
-        const int place = in_pairs(int(column % BLOCK));
-        const char* group = block + int64_t(k / GROUP) * (HEAD + GROUP / INPUTS * STEP);
-        const uint32_t scale = reinterpret_cast<const uint16_t*>(group)[place];
-        const int byte = uint8_t(group[HEAD + k % GROUP / INPUTS * STEP + place / 2 * INPUTS + k % INPUTS]);
-        return float((byte >> place % 2 * 4 & 15) - 8) * widened(scale << 16);
     }
 };
 
@@ -158,20 +131,6 @@ struct Stored : Chained {
     static INL V vload_number(const char* words, int i) {
         const W number = (vload_words(words) >> bit(i)) & ((1u << BITS) - 1);
         return vsub(vfrom_bits(number | 0x4b000000u), vset(WHOLE + ABOVE));
-    }
-    static float weight(const Linear&, const char* block, int64_t column, int k) {
-        const int at = int(column % BLOCK), i = k % GROUP % INPUTS;
-        const char* group = block + int64_t(k / GROUP) * (HEAD + GROUP / INPUTS * STEP);
-        float of_group[2] = {};
-        for (int which = 0; which <= MINIMA; ++which) {
-            float row[WIDTH];
-            vstore(row, vload_f16(reinterpret_cast<const uint16_t*>(group) + which * BLOCK + at / WIDTH * WIDTH));
-            of_group[which] = row[at % WIDTH];
-        }
-        uint32_t word;
-        std::memcpy(&word, group + HEAD + k % GROUP / INPUTS * STEP + at * 4, 4);
-        const float product = float(int(word >> bit(i) & ((1u << BITS) - 1)) - ABOVE) * of_group[0];
-        return MINIMA ? product + of_group[1] : product;
     }
 };
 using Q8_0 = Stored<8, false>;

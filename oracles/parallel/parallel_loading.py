@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import get_args
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
@@ -13,7 +12,7 @@ from oracles.checkpoints.weights import Take
 from oracles.parallel.parallel_transformer import ParallelTransformer, Sums
 from oracles.parallel.ranks import Ranks
 from oracles.parallel.shares import Share
-from oracles.transformer.config import TransformerConfig
+from oracles.transformer.config import TransformerConfig, check_choice
 from oracles.transformer.eager import Transformer
 
 NUM_BLOCKS = 4
@@ -61,8 +60,7 @@ def load_parallel(
 
     Cost: see ``ParallelTransformer.bytes_of_pass``; the check of the bits scores some 600 nodes.
     """
-    if sums not in get_args(Sums):
-        raise ValueError(f"sums is {sums!r}; choose one of {', '.join(map(repr, get_args(Sums)))}")
+    check_choice("sums", sums, Sums)
     where, place = checkpoint_place(device), find_checkpoint(name_or_path)
     checkpoint_dtype(dtype)
     check_context(max_context)

@@ -14,7 +14,7 @@ from oracles.transformer.blocks import MLP, SelfAttention
 from oracles.transformer.eager import Transformer
 from oracles.transformer.linear import Linear
 from specdec.cache import PagedKVCache
-from specdec.contracts import IntArray, Scores, Want
+from specdec.contracts import IntArray
 
 Sums = Literal["blocks", "reduced"]
 
@@ -85,34 +85,16 @@ class ParallelTransformer(Transformer):
             and super().keeps_bits()
         )
 
-    @torch.no_grad()
-    def score(
-        self,
-        tokens: Tensor,
-        parents: Tensor | None,
-        num_nodes: Tensor,
-        cache: PagedKVCache,
-        rows: IntArray,
-        want: Want = "all",
-        hidden: Sequence[int] = (),
-        first: int = 0,
-        *,
-        layers: tuple[int, int] | None = None,
-        stream: Tensor | None = None,
-    ) -> Scores:
-        """Score trees of nodes as ``Transformer.score`` does, after comparing with all processes what is scored.
+    def agree(self, given: Sequence[Tensor], cache: PagedKVCache, rows: IntArray, *asked: object) -> None:
+        """See that all processes are about to score the same nodes.
 
         Raises:
-            RanksDisagree: a process is about to score other nodes.
-            RankLost: a process is gone, or silent for too long.
-
-        Cost: a share of ``Transformer.score``'s, and ``bytes_of_pass`` sent by every process.
+            RanksDisagree: this process, or another one, is about to score other nodes than the rest.
+            RankLost: another process is gone.
         """
-        given = [tokens, num_nodes, *([] if parents is None else [parents])]
-        words = f"{[tuple(part.shape) for part in given]} {want} {tuple(hidden)} {first} {layers} {rows.tolist()}"
+        words = f"{[tuple(part.shape) for part in given]} {asked} {rows.tolist()}"
         numbers = [part.cpu().numpy().tobytes() for part in given] + [cache.lengths[rows].tobytes()]
         self.ranks.agree(b"".join([words.encode(), *numbers]), self.device)
-        return super().score(tokens, parents, num_nodes, cache, rows, want, hidden, first, layers=layers, stream=stream)
 
     def bytes_of_pass(self, num_nodes: int, num_logits: int) -> int:
         """Return the bytes that this process sends in a pass, by the formula of its shape; 0 if it is alone.

@@ -18,7 +18,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 HASH_BYTES = 8
 # Seconds for which the first process waits until all others have read who is gone.
 PATIENCE = 5.0
-# Under this name the first process that misses another one writes down which.
+# Under this name, and those of its group, the first process that misses another one writes down which.
 _LOST = "specdec-lost-rank"
 
 
@@ -159,7 +159,7 @@ class Ranks:
         try:
             first = self._write_down(str(closed[0]) if closed else "?")
         except RuntimeError:  # the store went with the process that keeps it
-            first = "0"
+            first = str(closed[0] if closed else 0)
         self._lost = RankLost(
             f"rank {first} of {dist.get_world_size()} is gone: it ended, was killed, or was silent for "
             f"{self.timeout:g} s, so this one ends too; its own messages say why ({str(error).splitlines()[0]})"
@@ -169,13 +169,14 @@ class Ranks:
     def _write_down(self, lost: str) -> str:
         """Return who was missed first, and leave; the process that keeps the store stays until the others know."""
         store, keeps_store = _get_default_store(), dist.get_rank() == 0
-        first: str = store.compare_set(_LOST, "", lost).decode()
+        key = f"{_LOST} of {self.members}"
+        first: str = store.compare_set(key, "", lost).decode()
         self._close()
         ends = time.monotonic() + PATIENCE
-        num_told = store.add(f"{_LOST}-told", 1)
+        num_told = store.add(f"{key}: told", 1)
         while keeps_store and num_told < self.count - 1 and time.monotonic() < ends:
             time.sleep(0.01)
-            num_told = store.add(f"{_LOST}-told", 0)
+            num_told = store.add(f"{key}: told", 0)
         return first
 
     def _close(self) -> None:

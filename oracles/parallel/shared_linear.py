@@ -41,15 +41,13 @@ class SummedLinear(nn.Module):
         """Map ``[rows, in]`` to ``[rows, out]``, the same on every process, plus ``add`` of the result's shape."""
         given = torch.split(x.narrow(-1, self.first, sum(self.widths)), self.widths, dim=-1)
         products = [block(part.contiguous()) for block, part in zip(self.blocks, given, strict=True)]
-        out = self._sum(products)
+        if self.in_order:  # [blocks, rows, out] of every process
+            gathered = self.ranks.gather(torch.stack(products))
+            out = _in_turn([block for part in gathered for block in part])
+        else:
+            out = self.ranks.add(_in_turn(products))
         out = out if self.bias is None else out + self.bias
         return out if add is None else out + add
-
-    def _sum(self, products: list[Tensor]) -> Tensor:
-        if not self.in_order:
-            return self.ranks.add(_in_turn(products))
-        # [blocks, rows, out] of every process
-        return _in_turn([block for part in self.ranks.gather(torch.stack(products)) for block in part])
 
 
 def _in_turn(parts: Sequence[Tensor]) -> Tensor:

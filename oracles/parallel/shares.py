@@ -1,6 +1,5 @@
 """Which part of every weight a process holds of a model that several processes share."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -97,31 +96,15 @@ class Share:
     def take(self, name: str, weight: Tensor) -> Tensor:
         """Return this process's part of a parameter, a view of the whole one."""
         module, _, kind = name.rpartition(".")
-        cut = _CUTS.get(module.rpartition(".")[2])
-        return weight if cut is None else cut(self, weight, kind == "bias")
-
-    def _heads(self, weight: Tensor, _: bool) -> Tensor:
-        """Return the rows of this process's heads: queries, keys or values ``[heads * D, ...]``."""
-        rows = len(weight) // self._num_parts
-        return weight[self._part * rows : (self._part + 1) * rows]
-
-    def _rows(self, weight: Tensor, _: bool) -> Tensor:
-        return weight[slice(*self.own(len(weight)))]
-
-    def _ids(self, weight: Tensor, is_bias: bool) -> Tensor:
-        return self._rows(weight[: self.whole.vocab_size], is_bias)
-
-    def _columns(self, weight: Tensor, is_bias: bool) -> Tensor:
-        return weight if is_bias else weight[:, slice(*self.own(weight.shape[1]))]
-
-
-_CUTS: dict[str, Callable[[Share, Tensor, bool], Tensor]] = {
-    "q_proj": Share._heads,
-    "k_proj": Share._heads,
-    "v_proj": Share._heads,
-    "o_proj": Share._columns,
-    "gate_proj": Share._rows,
-    "up_proj": Share._rows,
-    "down_proj": Share._columns,
-    "lm_head": Share._ids,
-}
+        part = module.rpartition(".")[2]
+        if part in ("q_proj", "k_proj", "v_proj"):
+            # The rows of this process's heads: queries, keys or values [heads * D, ...]
+            rows = len(weight) // self._num_parts
+            return weight[self._part * rows : (self._part + 1) * rows]
+        if part == "lm_head":
+            weight = weight[: self.whole.vocab_size]
+        if part in ("gate_proj", "up_proj", "lm_head"):
+            return weight[slice(*self.own(len(weight)))]
+        if part in ("o_proj", "down_proj") and kind != "bias":
+            return weight[:, slice(*self.own(weight.shape[1]))]
+        return weight

@@ -1,6 +1,6 @@
 """The weight of a linear layer as whole numbers times scales."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -127,13 +127,16 @@ class Quantised:
 
     def to(self, device: torch.device | str) -> "Quantised":
         """Return the same on a device."""
-        minima = None if self.minima is None else self.minima.to(device)
-        return replace(self, values=self.values.to(device), scales=self.scales.to(device), minima=minima)
+        return self.each(lambda part: part.to(device))
 
     def rows(self, taken: Tensor | slice) -> "Quantised":
         """Return some outputs only."""
-        minima = None if self.minima is None else self.minima[taken]
-        return replace(self, values=self.values[taken], scales=self.scales[taken], minima=minima)
+        return self.each(lambda part: part[taken])
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Quantised":
+        """Return the weight after a change of its values, its scales and its minima, if it has some."""
+        minima = None if self.minima is None else change(self.minima)
+        return replace(self, values=change(self.values), scales=change(self.scales), minima=minima)
 
     @property
     def bytes(self) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from oracles.checkpoints.loading import load_tokenizer
 from oracles.recorded.reading import Text, ids_of, largest, read_records
 from oracles.recorded.record_tree import ROOT, RecordTree
+from oracles.transformer.pass_parts import check_plain_call
 from specdec.cache import KVCache
 from specdec.contracts import IntArray, OracleDefaults, Scores, Want
 
@@ -158,7 +159,7 @@ class RecordedText(OracleDefaults):
 
         Cost: B * M steps in Python, independent of V and the context.
         """
-        self._check_call(tokens, want, hidden)
+        check_plain_call(tokens, self.vocab_size, want, hidden, "a record")
         lengths = cache.reserve(rows, tokens.shape[1], first)
         slots = lengths[:, None] + np.arange(tokens.shape[1])
         held = cache.payload.numpy()
@@ -194,11 +195,3 @@ class RecordedText(OracleDefaults):
                     f"row {row}: its output has eos_id {self.eos_ids[0]} at place {ended[0]} and goes on after it; cut "
                     "it there, or leave eos_id None"
                 )
-
-    def _check_call(self, tokens: Tensor, want: Want, hidden: Sequence[int]) -> None:
-        if len(hidden):
-            raise ValueError(f"hidden={tuple(hidden)}: a record has no layers; leave hidden empty")
-        if want not in get_args(Want):
-            raise ValueError(f"want is {want!r}; choose one of {', '.join(map(repr, get_args(Want)))}")
-        if bool(((tokens < 0) | (tokens >= self.vocab_size)).any()):
-            raise ValueError(f"tokens holds an id outside 0..{self.vocab_size - 1}")

@@ -37,7 +37,7 @@ def _is_bitwise(model: Oracle, generator: torch.Generator) -> bool:
     )
 
 
-def _append(model: Oracle, cache: object, ids: Tensor, rows: IntArray, width: int) -> Tensor:
+def append_ids(model: Oracle, cache: object, ids: Tensor, rows: IntArray, width: int) -> Tensor:
     """Score and commit ``ids`` ``[B, L]`` in chains of ``width``; return their logits."""
     parts = []
     for chunk in torch.split(ids, width, dim=1):
@@ -50,30 +50,35 @@ def _append(model: Oracle, cache: object, ids: Tensor, rows: IntArray, width: in
 def _token_by_token(model: Oracle, ids: Tensor, prefix: int) -> Tensor:
     cache, row = model.new_cache(1, ids.shape[1]), np.zeros(1, dtype=np.int64)
     if prefix:
-        _append(model, cache, ids[:, :prefix], row, prefix)
-    return _append(model, cache, ids[:, prefix:], row, 1)[0]
+        append_ids(model, cache, ids[:, :prefix], row, prefix)
+    return append_ids(model, cache, ids[:, prefix:], row, 1)[0]
 
 
 def _between_neighbours(model: Oracle, ids: Tensor, prefix: int) -> Tensor:
     cache = model.new_cache(3, ids.shape[1])
     for row, length in enumerate((prefix, prefix // 2, prefix // 3)):
         if length:
-            _append(model, cache, ids[[row], :length], np.array([row]), 17)
+            append_ids(model, cache, ids[[row], :length], np.array([row]), 17)
     rows = np.arange(3)
-    return _append(model, cache, ids[:, prefix:], rows, ids.shape[1])[0]
+    return append_ids(model, cache, ids[:, prefix:], rows, ids.shape[1])[0]
 
 
 def _among_branches(model: Oracle, ids: Tensor, prefix: int, generator: torch.Generator) -> Tensor:
     cache, row = model.new_cache(1, len(ids) + len(ids)), np.zeros(1, dtype=np.int64)
     if prefix:
-        _append(model, cache, ids[None, :prefix], row, 29)
+        append_ids(model, cache, ids[None, :prefix], row, 29)
     # The path's nodes stand at even indices, each followed by a sibling of its successor.
     path = len(ids) - prefix
     tokens = torch.randint(model.vocab_size, (1, 2 * path), generator=generator).to(ids.device)
     tokens[0, ::2] = ids[prefix:]
-    parents = (torch.arange(2 * path, device=ids.device) // 2 * 2).unsqueeze(0)
-    parents[0, ::2] -= 2
-    parents[0, 0] = -1
-    logits = model.score(tokens, parents, torch.tensor([2 * path]), cache, row).logits
+    logits = model.score(tokens, comb(path).to(ids.device), torch.tensor([2 * path]), cache, row).logits
     assert logits is not None
     return logits[0, ::2]
+
+
+def comb(depth: int) -> Tensor:
+    """Return parents ``[1, 2 * depth]`` of a path, which are the even nodes, each with a sibling, which is odd."""
+    parents = torch.arange(2 * depth) // 2 * 2
+    parents[::2] -= 2
+    parents[0] = -1
+    return parents.unsqueeze(0)

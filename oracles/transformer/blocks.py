@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 from itertools import islice
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,8 @@ from oracles.transformer.attention import Attend
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.linear import Linear
 from oracles.transformer.rotary import Rope, RotaryTable, pair_order, rotate
+
+Packed = TypeVar("Packed", bound=nn.Module)
 
 
 class Apply(Protocol):
@@ -147,11 +149,14 @@ class Block(nn.Module):
         return out
 
 
-def pack_parts(module: nn.Module) -> None:
-    """Pack all linear layers and norms of a module, in place."""
+@torch.no_grad()
+def pack_parts(module: Packed) -> Packed:
+    """Prepare all linear layers and norms of a module for inference, once, in place; return the module itself."""
+    module.requires_grad_(False)
     for part in module.modules():
         if isinstance(part, (Linear, Norm)):
             part.pack()
+    return module
 
 
 class Adapter(nn.Module):
@@ -184,13 +189,6 @@ class Adapter(nn.Module):
         """Return the adapted stream ``[..., D]``; packed, ``x`` is ``[rows, D]``."""
         out: Tensor = self.mlp(self.norm(x), x)
         return out
-
-    @torch.no_grad()
-    def pack(self) -> "Adapter":
-        """Prepare for inference, once, in place; see ``Transformer.pack``."""
-        self.requires_grad_(False)
-        pack_parts(self)
-        return self
 
 
 def embedding(rows: int, width: int) -> nn.Embedding:

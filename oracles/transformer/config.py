@@ -35,7 +35,7 @@ class RopeScaling:
     factors: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        _require_choice("RopeScaling.kind", self.kind, RopeScalingKind)
+        check_choice("RopeScaling.kind", self.kind, RopeScalingKind)
         _require(
             1.0 <= self.factor < math.inf,
             f"RopeScaling.factor is {self.factor}; it divides frequencies, is at least 1 and finite",
@@ -118,8 +118,8 @@ class TransformerConfig:
         self._check_sizes()
         self._check_heads()
         self._check_positions()
-        _require_choice("norm", self.norm, Norm)
-        _require_choice("activation", self.activation, Activation)
+        check_choice("norm", self.norm, Norm)
+        check_choice("activation", self.activation, Activation)
         _require(
             0.0 <= self.norm_eps < math.inf,
             f"norm_eps is {self.norm_eps}; it is added to a variance, is at least 0 and finite",
@@ -187,7 +187,7 @@ class TransformerConfig:
         )
 
     def _check_positions(self) -> None:
-        _require_choice("positions", self.positions, Positions)
+        check_choice("positions", self.positions, Positions)
         _require(
             0.0 < self.rope_theta < math.inf,
             f"rope_theta is {self.rope_theta}; the base of a power is positive and finite",
@@ -216,6 +216,12 @@ def _require(holds: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def _require_choice(name: str, value: str, choices: object) -> None:
+def check_choice(name: str, value: object, choices: object, otherwise: str = "") -> None:
+    """Refuse a value that is none of a ``Literal``'s.
+
+    Raises:
+        ValueError: the message has the name, the value and the choices; ``otherwise`` follows them.
+    """
     legal = get_args(choices)
-    _require(value in legal, f"{name} is {value!r}; choose one of {', '.join(map(repr, legal))}")
+    if value not in legal:
+        raise ValueError(f"{name} is {value!r}; choose one of {', '.join(map(repr, legal))}{otherwise}")

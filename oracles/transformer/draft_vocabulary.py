@@ -51,9 +51,7 @@ class DraftHead(Linear):
 
     def forward(self, x: Tensor, add: Tensor | None = None, times: Tensor | None = None) -> Tensor:
         """Return logits ``[..., V]``, minus infinity where no column writes."""
-        written = self.columns(x)
-        every = written.new_full((*written.shape[:-1], self.vocab_size), -torch.inf)
-        return every.index_copy(-1, self.target_ids, written)
+        return spread(self.columns(x), self.target_ids, self.vocab_size)
 
     def cut(self, out_features: int) -> "DraftHead":
         """Return the head itself: its columns are ids of the true vocabulary, whatever pads the target's tables."""
@@ -87,6 +85,20 @@ def head_of(config: TransformerConfig) -> Linear:
     if config.draft_vocab_size is None:
         return Linear(config.hidden_size, config.embedding_rows, config.head_bias)
     return DraftHead(config.hidden_size, torch.arange(config.draft_vocab_size), config.vocab_size)
+
+
+def spread(columns: Tensor, target_ids: Tensor | None, vocab_size: int) -> Tensor:
+    """Return logits ``[..., V]`` from those of columns ``[..., R]``; minus infinity, probability 0, where none writes.
+
+    Args:
+        columns: the logits.
+        target_ids: ``[R]`` distinct ids that they are for; None: column i is for id i, and there is one for every id.
+        vocab_size: V.
+    """
+    if target_ids is None:
+        return columns
+    every = columns.new_full((*columns.shape[:-1], vocab_size), -torch.inf)
+    return every.index_copy(-1, target_ids, columns)
 
 
 def column_of_id(target_ids: Tensor, vocab_size: int) -> Tensor:

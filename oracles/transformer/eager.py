@@ -9,15 +9,21 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from oracles.quantisation import FLOATS, FORMATS, INT8, WHOLE, Format
-from oracles.transformer.attention import (
-    CachedAttention,
-    CausalAttention,
-)
+from oracles.transformer.attention import CachedAttention, CausalAttention
 from oracles.transformer.bits import scores_are_bitwise
 from oracles.transformer.blocks import Adapter, Decoder, Norm, SelfAttention, pack_parts
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import head_of
-from oracles.transformer.linear import Linear, plain_tensors, round_weight, weight_type_of
+from oracles.transformer.linear import (
+    Linear,
+    at_least_float32,
+    dequantise_layers,
+    linear_layers,
+    plain_tensors,
+    round_weight,
+    store_layers,
+    weight_type_of,
+)
 from oracles.transformer.paged import PagedCaches
 from oracles.transformer.pass_parts import Shaped, check_call, first_layer, wanted_logits
 from oracles.transformer.rotary import RotaryTable
@@ -94,8 +100,7 @@ class Transformer(PagedCaches, Shaped, nn.Module):
         """Memory of all weights, quantised, packed or neither."""
         parts = [part for parameter in self.parameters() for part in plain_tensors(parameter)]
         plain = {part.untyped_storage().data_ptr(): part.untyped_storage().nbytes() for part in parts}
-        held = (layer.extra_bytes for layer in self.modules() if isinstance(layer, Linear))
-        return sum(plain.values()) + sum(held)
+        return sum(plain.values()) + sum(layer.extra_bytes for _, layer in linear_layers(self))
 
     def head(self, x: Tensor) -> Tensor:
         """Return logits ``[..., V]``, padding cut off, from the normed residual stream."""
@@ -107,7 +112,7 @@ class Transformer(PagedCaches, Shaped, nn.Module):
 
     def read_out(self, stream: Tensor) -> Tensor:
         """Return logits ``[..., V]``, float32 at least, from the residual stream ``[..., D]`` (packed: ``[R, D]``)."""
-        return _at_least_float32(self.head(self.model.norm(stream)))
+        return at_least_float32(self.head(self.model.norm(stream)))
 
     @torch.no_grad()
     def last_norm(self, stream: Tensor) -> Tensor:
@@ -126,7 +131,7 @@ class Transformer(PagedCaches, Shaped, nn.Module):
 
         @torch.no_grad()
         def read(stream: Tensor) -> Tensor:
-            return _at_least_float32(self.head(norm(stream)))
+            return at_least_float32(self.head(norm(stream)))
 
         return read
 
@@ -135,7 +140,7 @@ class Transformer(PagedCaches, Shaped, nn.Module):
 
         The adapter is moved to the model's device and dtype, and packed.
         """
-        placed = adapter.to(self.device, self.dtype).pack()
+        placed = pack_parts(adapter.to(self.device, self.dtype))
 
         @torch.no_grad()
         def read(stream: Tensor) -> Tensor:
@@ -181,9 +186,9 @@ class Transformer(PagedCaches, Shaped, nn.Module):
             return self.quantise(FORMATS[weight_type])
         if weight_type not in FLOATS:
             raise ValueError(f"weight_type is {weight_type!r}; choose one of {', '.join((*FLOATS, *FORMATS))}")
-        for name, part in self.named_modules():
-            if isinstance(part, Linear) or (self.lm_head is None and part is self.model.embed_tokens):
-                round_weight(part, name, weight_type)
+        store_layers(self, weight_type)
+        if self.lm_head is None:
+            round_weight(self.model.embed_tokens, "model.embed_tokens", weight_type)
         return self
 
     @torch.no_grad()
@@ -207,9 +212,8 @@ class Transformer(PagedCaches, Shaped, nn.Module):
         """
         tied = Linear.of(self.model.embed_tokens.weight) if self.lm_head is None else None
         self.lm_head = self.lm_head or tied
-        for name, part in self.named_modules():
-            if isinstance(part, Linear):
-                part.quantise(name, format)
+        for name, layer in linear_layers(self):
+            layer.quantise(name, format)
         if tied is not None and tied.quantised is not None:
             self.model.embed_tokens.weight = nn.Parameter(tied.quantised.dequantise(), requires_grad=False)
         return self
@@ -223,9 +227,7 @@ class Transformer(PagedCaches, Shaped, nn.Module):
         Returns:
             The model itself.
         """
-        for part in self.modules():
-            if isinstance(part, Linear):
-                part.dequantise()
+        dequantise_layers(self)
         if self.config.tie_embeddings and self.lm_head is not None and self.lm_head.quantised is None:
             self.lm_head = None
         return self
@@ -244,7 +246,6 @@ class Transformer(PagedCaches, Shaped, nn.Module):
         Raises:
             ValueError: layers round their inputs, and activations are not float32.
         """
-        self.requires_grad_(False)
         self.dequantise()
         if self.weight_type in (FORMATS | WHOLE) and self.dtype != torch.float32:
             raise ValueError(
@@ -270,6 +271,9 @@ class Transformer(PagedCaches, Shaped, nn.Module):
         if self.lm_head is None:
             return Linear.of(self.model.embed_tokens.weight[: self.vocab_size])
         return self.lm_head.cut(self.vocab_size)
+
+    def agree(self, given: Sequence[Tensor], cache: PagedKVCache, rows: IntArray, *asked: object) -> None:
+        """Before a pass: see that all processes are about to score the same; a model of one process has no others."""
 
     @torch.no_grad()
     def score(
@@ -299,6 +303,8 @@ class Transformer(PagedCaches, Shaped, nn.Module):
 
         Cost: one read of the weights, and ``CachedAttention`` per layer; logits take B * N * V * 4 bytes.
         """
+        facts = (tokens, num_nodes) if parents is None else (tokens, num_nodes, parents)
+        self.agree(facts, cache, rows, want, hidden, first, layers)
         check_call(self.config, max(cache.lengths[rows].tolist(), default=0), want, hidden)
         shape = (tokens.shape[0], tokens.shape[1] - first, self.config.hidden_size)
         lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
@@ -311,7 +317,3 @@ class Transformer(PagedCaches, Shaped, nn.Module):
         streams = self.model(fed.flatten(), positions, min(attend.span, self.max_context), attend, layers, given)
         kept = tuple(streams[layer - lowest].view(*fed.shape, -1) for layer in hidden)
         return Scores(wanted_logits(self.read_out, streams[-1], num_nodes - first, want), kept)
-
-
-def _at_least_float32(logits: Tensor) -> Tensor:
-    return logits.float() if logits.itemsize < 4 else logits

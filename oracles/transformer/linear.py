@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from oracles.quantisation import INT8, STORED, WHOLE, Format, Quantised
+from oracles.quantisation import FORMATS, INT8, STORED, WHOLE, Format, Quantised
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
@@ -198,9 +198,19 @@ def plain_tensors(weight: Tensor) -> list[Tensor]:
     return [part for name in names for part in plain_tensors(getattr(weight, name))]
 
 
+def at_least_float32(logits: Tensor) -> Tensor:
+    """Return logits, widened if they are of half precision."""
+    return logits.float() if logits.itemsize < torch.float32.itemsize else logits
+
+
+def linear_layers(module: nn.Module) -> list[tuple[str, Linear]]:
+    """Return the linear layers of a module, with their names."""
+    return [(name, part) for name, part in module.named_modules() if isinstance(part, Linear)]
+
+
 def weight_type_of(module: nn.Module) -> str | None:
     """Return the name of the format of a module's linear layers, else of their dtype; None if all are packed."""
-    layers = [part for part in module.modules() if isinstance(part, Linear)]
+    layers = [layer for _, layer in linear_layers(module)]
     formats = [layer.quantised.format.name for layer in layers if layer.quantised is not None]
     dtypes = [str(layer.weight.dtype).removeprefix("torch.") for layer in layers if layer.weight is not None]
     return next(reversed(formats or dtypes), None)
@@ -212,9 +222,23 @@ def round_inputs(module: nn.Module) -> None:
     Raises:
         ValueError: a layer's weight is not in a format of GGUF files; the message names the layer.
     """
-    for name, part in module.named_modules():
-        if isinstance(part, Linear):
-            part.round_inputs(name)
+    for name, layer in linear_layers(module):
+        layer.round_inputs(name)
+
+
+def store_layers(module: nn.Module, weight_type: str) -> None:
+    """Round the weights of a module's linear layers to a type, in place; see ``Transformer.store``."""
+    for name, layer in linear_layers(module):
+        if weight_type in FORMATS:
+            layer.quantise(name, FORMATS[weight_type])
+        else:
+            round_weight(layer, name, weight_type)
+
+
+def dequantise_layers(module: nn.Module) -> None:
+    """Make a module's quantised weights plain ones again, in place; see ``Transformer.dequantise``."""
+    for _, layer in linear_layers(module):
+        layer.dequantise()
 
 
 def round_weight(layer: Any, name: str, dtype_name: str) -> None:

@@ -6,7 +6,7 @@ from typing import Protocol, get_args
 import torch
 from torch import Tensor
 
-from oracles.transformer.config import TransformerConfig
+from oracles.transformer.config import TransformerConfig, check_choice
 from specdec.contracts import Oracle, OracleDefaults, Want, describe_oracle
 from specdec.prompts.chat import ChatTemplate
 
@@ -77,11 +77,24 @@ def check_call(config: Bounds, longest: int, want: Want, hidden: Sequence[int]) 
         ValueError: an unknown ``want`` or layer, or a pending token beyond ``max_context``.
     """
     if want not in WANTS:
-        raise ValueError(f"want is {want!r}; choose one of {', '.join(map(repr, WANTS))}")
+        check_choice("want", want, Want)
     if hidden and (wrong := [layer for layer in hidden if not 0 <= layer < config.num_layers]):
         raise ValueError(f"hidden asks for layers {wrong}; the model has layers 0..{config.num_layers - 1}")
     if longest >= config.max_context:
         raise ValueError(f"a row holds {longest} tokens; max_context {config.max_context} has no position left")
+
+
+def check_plain_call(tokens: Tensor, vocab_size: int, want: Want, hidden: Sequence[int], what: str) -> None:
+    """Refuse a call that an oracle without layers cannot answer; ``what`` it is stands in the message.
+
+    Raises:
+        ValueError: hidden layers, an unknown ``want``, or an id outside the vocabulary.
+    """
+    if len(hidden):
+        raise ValueError(f"hidden={tuple(hidden)}: {what} has no layers; leave hidden empty")
+    check_choice("want", want, Want)
+    if bool(((tokens < 0) | (tokens >= vocab_size)).any()):
+        raise ValueError(f"tokens holds an id outside 0..{vocab_size - 1}")
 
 
 def first_layer(

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from oracles.checkpoints.loading import load
 from oracles.factory.arithmetic.accuracy import exact_answers
-from oracles.factory.arithmetic.batches import Problems
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT, OPERATORS, PROMPT_LENGTH, Problem, split
-from oracles.factory.arithmetic.tokens import ALPHABET, build_tokenizer, encode
+from oracles.factory.arithmetic.tokens import ALPHABET, Problems, build_tokenizer, encode
 from oracles.factory.arithmetic.train import RECIPES
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.held_out import load_exported

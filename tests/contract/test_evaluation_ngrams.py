@@ -8,8 +8,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from oracles.factory.evaluation.compression import xz_bits_per_byte
-from oracles.factory.evaluation.ngrams import contexts, ngram_bits_per_byte, ngram_logits
+from oracles.factory.evaluation.ngrams import contexts, ngram_bits_per_byte, ngram_logits, xz_bits_per_byte
 from oracles.factory.train import TOKENIZER
 from specdec.drafting import NGramModel
 from tests.reference.ngrams import ScalarNGram

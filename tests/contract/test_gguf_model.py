@@ -90,7 +90,7 @@ def test_biases_of_llama_are_read_in_the_order_of_their_rows(tmp_path):
 @pytest.mark.parametrize("kind", STORED)
 def test_whole_numbers_stay_as_they_are_stored(kind, tmp_path):
     path = write_gguf(tmp_path / "model.gguf", family_model("llama", tie_embeddings=True), kind=Kind[kind])
-    model = load_gguf(path, CPU).model
+    model = load_gguf(path, CPU)
     assert model.weight_type == kind.lower()
     assert model.lm_head is not None
     assert model.lm_head.quantised is not None
@@ -106,7 +106,7 @@ def test_a_tied_model_may_have_an_output_of_its_own(tmp_path):
     assert model.lm_head is not None
     with torch.no_grad():
         model.lm_head.weight.copy_(model.model.embed_tokens.weight)
-    found = load_gguf(write_gguf(tmp_path / "model.gguf", model, kind=kinds), CPU).model
+    found = load_gguf(write_gguf(tmp_path / "model.gguf", model, kind=kinds), CPU)
     assert not found.config.tie_embeddings
     assert found.lm_head is not None
     assert found.lm_head.quantised is not None
@@ -163,7 +163,7 @@ def test_products_of_whole_numbers_are_asked_for(tmp_path):
     path = write_gguf(tmp_path / "model.gguf", model, kind=Kind.Q4_1)
     whole = load(path, backend="eager", arithmetic="int8")
     assert whole.weight_type == "q4_1-int8"
-    expected = load_gguf(path, CPU).model
+    expected = load_gguf(path, CPU)
     round_inputs(expected)
     expected.eval().pack()
     assert torch.equal(scored(whole, IDS), scored(expected, IDS))
@@ -280,7 +280,7 @@ WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_heads": 8, "head_dim"
 def test_k_types_stay_whole_and_are_scored(family, tied, tmp_path):
     model = family_model(family, tie_embeddings=tied, **WIDE)
     path = write_gguf(tmp_path / "model.gguf", model, family, many)
-    held = load_gguf(path, CPU).model
+    held = load_gguf(path, CPU)
     formats = {part.quantised.format.name for part in held.modules() if isinstance(part, Linear) and part.quantised}
     assert formats == {"q4_k", "q6_k"}
     found = opened(path)

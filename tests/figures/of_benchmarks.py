@@ -19,7 +19,7 @@ from experiments.bench.oracle import benchmark_parts, benchmark_passes, costs, d
 from experiments.bench.oracle.benchmark_parts import Measured
 from experiments.bench.oracle.costs import PASS, STEP
 from experiments.bench.oracle.rounds import Spread, TimedArm, Timings
-from oracles.factory.evaluation import commands, compression, loops, ngrams
+from oracles.factory.evaluation import commands, loops, ngrams
 from oracles.factory.evaluation.agreement import Agreement
 from oracles.factory.training import held_out
 from specdec import SamplingParams
@@ -325,7 +325,7 @@ def compressed() -> Differences:
         bits = held_out.bits_per_byte(model, tokenizer, texts)
     found = {
         "bits": bits,
-        "xz": compression.xz_bits_per_byte(texts),
+        "xz": ngrams.xz_bits_per_byte(texts),
         # Six ids of two bits each, ten bytes.
         "n-grams": ngrams.ngram_bits_per_byte(laws, tokenizer, texts),  # type: ignore[arg-type]
         "loops": loops.loop_columns([[1, 2, 1, 2, 1, 2, 3, 4], [5, 6]]),
@@ -385,7 +385,7 @@ MUTANTS = line_mutants(
     ),
     (rounds.median_seconds, "times[1:]", "times", interleaved, "repeated"),
     (decoding.once, "seconds / units", "seconds", interleaved, "once"),
-    (compression.xz_bits_per_byte, "/ len(data)", '/ len("".join(texts))', compressed, "texts: xz"),
+    (ngrams.xz_bits_per_byte, "/ len(data)", '/ len("".join(texts))', compressed, "texts: xz"),
     (held_out.bits_per_byte, "len(text.encode())", "len(text)", compressed, "texts: bits"),
     (held_out._windows, "stride if start else 0", "0", compressed, "texts: bits"),
     (ngrams.ngram_bits_per_byte, "len(text.encode())", "len(text)", compressed, "texts: n-grams"),

@@ -147,6 +147,8 @@ struct Built {
         with_storage(layer, [&](auto kind) { bytes = block_bytes<decltype(kind)>(layer.inputs); });
         return bytes;
     }
+    // Where a column of a block stands in a row of pairs: the columns c and c + 16 side by side.
+    static int in_pairs(int column) { return column % WIDTH * 2 + column / WIDTH; }
     // Sets a weight, which was zero, of a block.
     void set(char* block, int k, int c, float value) const {
         if (storage == INT4) return set_int4(block, k, c, int(value * 512) >> 4);

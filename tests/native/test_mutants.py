@@ -183,9 +183,9 @@ TWINS = twins(
 41 half of the columns have others' scales (storages.h, int8)
 - vload(layer.scales + block * BLOCK + WIDTH)
 + vload(layer.scales + block * BLOCK)
-41 embeddings without their scales (storages.h, int8)
-- k) * BLOCK + column % BLOCK])) * layer.scales[column]
-+ k) * BLOCK + column % BLOCK])) * layer.scales[0]
+41 embeddings without their scales (norm.h, int8)
+- storage.open(layer, int(index / BLOCK), at);
++ if (S::GROUP) storage.open(layer, int(index / BLOCK), at);
 41 half of the int4 columns have others' scales (storages.h, int4)
 - 8 * i + 4), high_scale, high_shift)
 + 8 * i + 4), low_scale, low_shift)
@@ -195,11 +195,9 @@ TWINS = twins(
 41 the neighbour's int4 inputs where they fill no step (linear.h, odd_int4)
 - for (int i = 0; k < stop; ++i, ++k)
 + for (int i = 1; k < stop; ++i, ++k)
-41 embeddings with the first group's scales (storages.h, wide_int4)
-- in_pairs(int(column % BLOCK));
--         const char* group = block + int64_t(k / GROUP)
-+ in_pairs(int(column % BLOCK));
-+         const char* group = block + int64_t(k / GROUP * 0)
+41 embeddings with the first group's scales (norm.h, wide_int4)
+- storage.open(layer, int(index / BLOCK), at);
++ if (k == 0) storage.open(layer, int(index / BLOCK), at);
 41 a scale for all rows of a tile (linear.h, dynamic)
 - weights + n * bytes, x + m * stride);
 + weights + n * bytes, x + 0 * m);
@@ -212,9 +210,9 @@ TWINS = twins(
 41 q4_1 without its minimum in float arithmetic (storages.h, float_q4_1)
 - low = MINIMA ? vfma(low, low_scale, low_minimum)
 + low = MINIMA ? vmul(low, low_scale)
-41 embeddings of q4_1 with another column's minimum (storages.h, wide_q4_1)
-- of_group[which] = row[at % WIDTH];
-+ of_group[which] = row[which ? 0 : at % WIDTH];
+41 embeddings of a step's first input alone (norm.h, wide_q4_1)
+- storage.load(at, i, low, high)
++ storage.load(at, 0, low, high)
 41 minima with the first group's shift (linear.h, whole_q4_1)
 - storage[n].close(group(m, g),
 + storage[n].close(group(m, S::ABOVE ? g : 0),

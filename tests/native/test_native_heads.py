@@ -14,8 +14,8 @@ from torch import Tensor
 
 import drafts
 from oracles import load_head
-from oracles.heads import Eagle3Head, NativeEagle3Head, eagle3_loading
-from oracles.heads.rounding import narrow
+from oracles.heads import Eagle3Head, NativeEagle3Head, head_tensors
+from oracles.heads.head_tensors import narrow
 from oracles.native import NativeTransformer
 from oracles.quantisation import STORED, Quantised
 from oracles.transformer.linear import Linear
@@ -353,7 +353,7 @@ def test_borrowed_rows_are_held_as_the_oracle_stores_them_and_change_no_bit(weig
     monkeypatch.setattr(NativeTransformer, "weight_type", weight_type)
     write_head(tmp_path, oracle, Layout("specforge", ids=(0, 2, 4), own_head=False, written=(0, 2, 7)))
     held = load_head(tmp_path, oracle)
-    monkeypatch.setattr(eagle3_loading, "narrow", lambda *_: None)
+    monkeypatch.setattr(head_tensors, "narrow", lambda *_: None)
     wide = load_head(tmp_path, oracle)
     assert (held.native.weight_type, wide.native.weight_type) == (weight_type.removesuffix("-int8"), "float32")
     assert held.weight_bytes < wide.weight_bytes

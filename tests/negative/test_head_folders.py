@@ -48,10 +48,10 @@ CONFIGS = [
     ("dflash", "block_size", 10**9, "'block_size' is 1000000000"),
     ("dflash", "num_hidden_layers", 10**6, "1000000 layers"),
     ("dflash", "num_hidden_layers", 3, r"tensor 'layers.2\..*' is missing"),
-    ("dflash", "intermediate_size", 25, r"mlp\..* has shape .*, config.json implies"),
+    ("dflash", "intermediate_size", 25, r"mlp\..* has shape .*, the config implies"),
     ("dflash", "swish_limit", 1.0, "'swish_limit' .* is unknown"),
     ("dspark", "markov_head_type", "cubic", "'markov_head_type' is 'cubic'; known: vanilla, gated, rnn"),
-    ("dspark", "markov_rank", 4, r"markov_w1.weight' has shape \(4, 3\), config.json implies \(4, 4\)"),
+    ("dspark", "markov_rank", 4, r"markov_w1.weight' has shape \(4, 3\), the config implies \(4, 4\)"),
     ("dspark gated", "markov_rank", 0, "'markov_rank' is 0; a confidence head"),
     ("speculators dflash", "aux_hidden_state_layer_ids", [0], r"inputs of layers \(0,\)"),
     ("speculators dflash", "draft_vocab_size", 3, "tensor 'd2t' is missing"),
@@ -84,7 +84,7 @@ WRONG = torch.zeros(3, 3)
     ("layout", "name", "value", "message"),
     [
         ("dflash", "fc.weight", None, "'fc.weight' is missing"),
-        ("dflash", "layers.1.self_attn.k_norm.weight", WRONG, r"has shape \(3, 3\), config.json implies \(6,\)"),
+        ("dflash", "layers.1.self_attn.k_norm.weight", WRONG, r"has shape \(3, 3\), the config implies \(6,\)"),
         ("dflash", "layers.0.self_attn.rotary.weight", WRONG, "is unexpected"),
         ("dflash", "norm.weight", torch.zeros(16, dtype=torch.int64), "is I64"),
         ("speculators dspark", "d2t", None, "'d2t' is missing"),
@@ -92,7 +92,7 @@ WRONG = torch.zeros(3, 3)
         ("speculators dspark", "d2t", torch.tensor([0, 0, 1]), "'t2d' names other ids than 'd2t'"),
         ("speculators dspark", "t2d", torch.ones(4, dtype=torch.bool), "'t2d' names other ids than 'd2t'"),
         ("speculators dspark", "t2d", torch.ones(3), "'t2d' names other ids than 'd2t'"),
-        ("speculators dspark", "lm_head.weight", WRONG, r"has shape \(3, 3\), config.json implies \(3, 16\)"),
+        ("speculators dspark", "lm_head.weight", WRONG, r"has shape \(3, 3\), the config implies \(3, 16\)"),
     ],
 )
 def test_tensors_of_block_drafters_that_do_not_fit_are_refused(layout, name, value, message, tmp_path):
@@ -148,7 +148,7 @@ def test_configs_of_medusa_that_cannot_be_are_refused(layout, key, value, messag
     [
         ("original", "1.0.linear.bias", None, "'1.0.linear.bias' is missing"),
         ("original", "3.0.linear.bias", torch.zeros(16), "'3.0.linear.bias' is unexpected"),
-        ("original", "2.1.weight", WRONG, r"has shape \(3, 3\), config.json implies \(4, 16\)"),
+        ("original", "2.1.weight", WRONG, r"has shape \(3, 3\), the config implies \(4, 16\)"),
         ("vllm with fewer ids", "token_map", torch.tensor([0, 0, 1]), "must hold 3 different ids"),
         ("vllm with fewer ids", "token_map", torch.tensor([0, 1, 4]), "must hold 3 different ids"),
     ],

@@ -51,6 +51,32 @@ def test_all_others_end_and_name_the_process_that_is_gone(way: str, count: int, 
         assert (step, words.partition(":")[0]) == (4, f"rank {VICTIM} of {count} is gone")
 
 
+def lose_one_of_each_pair(place: Path) -> None:
+    """Share in pairs until the second of each is gone, write what this one is told, and wait for the other pair's."""
+    Ranks.join(None, torch.device("cpu"), 120.0)
+    pairs = [dist.new_group([first, first + 1], timeout=timedelta(seconds=120)) for first in (0, 2)]
+    ranks = Ranks(pairs[dist.get_rank() // 2], 120.0)
+    ranks.gather(torch.ones(3))
+    if ranks.rank == VICTIM:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(RankLost) as lost:
+        ranks.gather(torch.ones(3))
+    place.write_text(json.dumps(str(lost.value)), encoding="utf-8")
+    ends = time.monotonic() + 60
+    while len(list(place.parent.glob("*.json"))) < 2 and time.monotonic() < ends:
+        time.sleep(0.05)
+
+
+def test_each_group_of_a_mesh_names_its_own_loss(tmp_path: Path) -> None:
+    running = start_ranks(lose_one_of_each_pair, 4, tmp_path)
+    assert [status_of(running[rank]) for rank in (0, 2)] == [0, 0]
+    told = {rank: json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")) for rank in (0, 2)}
+    assert {rank: words.partition(" is gone")[0] for rank, words in told.items()} == {
+        0: "rank 1 of 4",
+        2: "rank 3 of 4",
+    }
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

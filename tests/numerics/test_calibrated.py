@@ -13,11 +13,10 @@ from oracles.quantisation.methods import METHODS, calibration_text
 from oracles.quantisation.methods.awq import best_scales, error_of_outputs, fold_best
 from oracles.quantisation.methods.calibration_text import calibration_ids, code_ids
 from oracles.quantisation.methods.clipping import clip_and_round
-from oracles.quantisation.methods.folding import fold
 from oracles.quantisation.methods.gptq import feedback_of, round_with_feedback
 from oracles.quantisation.methods.inputs import Inputs, blocks_with_inputs
 from oracles.quantisation.methods.smooth import smoothing_scales
-from oracles.quantisation.methods.stages import Stage, stages_of
+from oracles.quantisation.methods.stages import Stage, fold, stages_of
 from oracles.transformer.eager import Transformer
 from tests.reference.feedback import rounded_by_feedback
 from tests.support.backends import PACKS

@@ -1,6 +1,6 @@
 """GGUF files: reading them without trust, and the transformers and tokenizers that they hold."""
 
-from oracles.checkpoints.gguf.gguf_model import LoadedGGUF, WeightsWidened, load_gguf
+from oracles.checkpoints.gguf.gguf_model import WeightsWidened, load_gguf
 from oracles.checkpoints.gguf.gguf_reading import GGUFFile, is_gguf
 from oracles.checkpoints.gguf.gguf_vocabulary import Vocabulary, read_vocabulary
 from oracles.checkpoints.gguf.published import PUBLISHED, PublishedModel
@@ -8,7 +8,6 @@ from oracles.checkpoints.gguf.published import PUBLISHED, PublishedModel
 __all__ = [
     "PUBLISHED",
     "GGUFFile",
-    "LoadedGGUF",
     "PublishedModel",
     "Vocabulary",
     "WeightsWidened",

@@ -1,12 +1,11 @@
 """Read a GGUF file's keys into a ``TransformerConfig``: each one is understood, known to be inert, or refused."""
 
-from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from oracles.checkpoints.config_keys import ConfigKeys, read_any
+from oracles.checkpoints.config_keys import ConfigKeys, errors_of, read_any
 from oracles.checkpoints.gguf.gguf_reading import GGUFFile
 from oracles.transformer.config import RopeScaling, TransformerConfig
 
@@ -25,6 +24,14 @@ FIXED: dict[str, Any] = {
     "expert_count": 0,
     "expert_used_count": 0,
     "use_parallel_residual": False,
+}
+# Whose bias, in the first layer, tells whether all layers have one.
+_BIASES = {"qkv_bias": "attn_q", "attn_out_bias": "attn_output", "mlp_bias": "ffn_down"}
+# What an architecture always has, and which biases it may have.
+_FAMILIES: dict[str, tuple[dict[str, bool], tuple[str, ...]]] = {
+    "llama": ({}, ("qkv_bias", "attn_out_bias", "mlp_bias")),
+    "qwen2": ({"qkv_bias": True}, ()),
+    "qwen3": ({"qk_norm": True}, ("qkv_bias", "attn_out_bias")),
 }
 
 
@@ -50,10 +57,14 @@ def read_config(
             f"{file.path}: {prefix + several[0]!r} is an array; only models whose layers are alike are read"
         )
     keys = ConfigKeys(values, f"{file.path}: {architecture}")
-    rows = _embedding_rows(file)
+    if EMBEDDING not in file.tensors:
+        raise ValueError(f"{file.path}: tensor {EMBEDDING!r} is missing")
+    rows = file.tensors[EMBEDDING].shape[0]
     if rows < (size := rows if vocab_size is None else vocab_size):
         raise ValueError(f"{file.path}: the tokenizer has {size} ids, and {EMBEDDING!r} {rows} rows")
-    fields = _shape(keys) | _FAMILIES[architecture](file.tensors) | {"vocab_size": size}
+    fixed, biases = _FAMILIES[architecture]
+    fields = _shape(keys) | fixed | {"vocab_size": size}
+    fields |= {name: f"blk.0.{_BIASES[name]}.bias" in file.tensors for name in biases}
     if FREQUENCY_FACTORS in file.tensors:
         fields["rope_scaling"] = _frequency_factors(file, fields["rope_scaling"])
     if max_context is not None:
@@ -61,10 +72,8 @@ def read_config(
     _check_window(keys, fields["max_context"])
     keys.close(INERT, FIXED)
     fields |= {"tie_embeddings": HEAD not in file.tensors, "padded_vocab_size": rows if rows > size else None}
-    try:
+    with errors_of(file.path):
         return architecture, TransformerConfig(**fields)
-    except ValueError as error:
-        raise ValueError(f"{file.path}: {error}") from error
 
 
 def _architecture(file: GGUFFile) -> str:
@@ -80,12 +89,6 @@ def _architecture(file: GGUFFile) -> str:
     if found not in _FAMILIES:
         raise ValueError(f"{file.path}: 'general.architecture' is {found!r}; known: {', '.join(_FAMILIES)}")
     return str(found)
-
-
-def _embedding_rows(file: GGUFFile) -> int:
-    if EMBEDDING not in file.tensors:
-        raise ValueError(f"{file.path}: tensor {EMBEDDING!r} is missing")
-    return file.tensors[EMBEDDING].shape[0]
 
 
 def _shape(keys: ConfigKeys) -> dict[str, Any]:
@@ -118,10 +121,8 @@ def _scaling(keys: ConfigKeys) -> RopeScaling | None:
     factor = read_any([(keys, "rope.scaling.factor"), (keys, "rope.scale_linear")], float, 0.0)
     if kind == "none" or factor in (0.0, 1.0):
         return None
-    try:
+    with errors_of(keys.source):
         return RopeScaling("linear", float(factor))
-    except ValueError as error:
-        raise ValueError(f"{keys.source}: {error}") from error
 
 
 def _frequency_factors(file: GGUFFile, scaling: RopeScaling | None) -> RopeScaling:
@@ -133,10 +134,8 @@ def _frequency_factors(file: GGUFFile, scaling: RopeScaling | None) -> RopeScali
             f"{file.path}: tensor {FREQUENCY_FACTORS!r} must hold floats, one for each rotary pair, and no other "
             "scaling may stand beside it"
         )
-    try:
+    with errors_of(f"{file.path}: tensor {FREQUENCY_FACTORS!r}"):
         return RopeScaling("factors", 1.0, factors=tuple(factors.flatten().tolist()))
-    except ValueError as error:
-        raise ValueError(f"{file.path}: tensor {FREQUENCY_FACTORS!r}: {error}") from error
 
 
 def _check_window(keys: ConfigKeys, context: int) -> None:
@@ -147,26 +146,3 @@ def _check_window(keys: ConfigKeys, context: int) -> None:
             f"{keys.source}: 'attention.sliding_window' is {window}, and it is not said in which layers: load the "
             f"checkpoint directory, or give max_context={window}"
         )
-
-
-def _llama(tensors: Collection[str]) -> dict[str, Any]:
-    return {
-        "qkv_bias": "blk.0.attn_q.bias" in tensors,
-        "attn_out_bias": "blk.0.attn_output.bias" in tensors,
-        "mlp_bias": "blk.0.ffn_down.bias" in tensors,
-    }
-
-
-def _qwen2(tensors: Collection[str]) -> dict[str, Any]:
-    return {"qkv_bias": True}
-
-
-def _qwen3(tensors: Collection[str]) -> dict[str, Any]:
-    return {
-        "qk_norm": True,
-        "qkv_bias": "blk.0.attn_q.bias" in tensors,
-        "attn_out_bias": "blk.0.attn_output.bias" in tensors,
-    }
-
-
-_FAMILIES: dict[str, Callable[[Collection[str]], dict[str, Any]]] = {"llama": _llama, "qwen2": _qwen2, "qwen3": _qwen3}

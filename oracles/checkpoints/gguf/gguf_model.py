@@ -2,13 +2,13 @@
 
 import re
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from oracles.checkpoints.chat_files import give_template
+from oracles.checkpoints.config_keys import errors_of
 from oracles.checkpoints.gguf.gguf_config import FREQUENCY_FACTORS, read_config
 from oracles.checkpoints.gguf.gguf_reading import GGUFFile
 from oracles.checkpoints.gguf.gguf_vocabulary import Vocabulary, read_vocabulary
@@ -41,15 +41,7 @@ class WeightsWidened(UserWarning):
     """Some weights are stored in a way that no format of ours holds, and take more memory than the file's."""
 
 
-@dataclass(frozen=True)
-class LoadedGGUF:
-    """A file's model, with the weights as they are stored, and what the file says of its tokens."""
-
-    model: Transformer
-    vocabulary: Vocabulary
-
-
-def load_gguf(path: Path, device: torch.device, max_context: int | None = None) -> LoadedGGUF:
+def load_gguf(path: Path, device: torch.device, max_context: int | None = None) -> Transformer:
     """Return the transformer of a GGUF file, which knows its tokenizer, chat template and the ids that end a text.
 
     Matrices in whole numbers stay so: those of linear layers, and a tied embedding as the head. Of an embedding in
@@ -85,18 +77,16 @@ def load_gguf(path: Path, device: torch.device, max_context: int | None = None) 
         _place(model, name, _weight(file, stored, order), device)
     model.tokenizer, model.eos_ids = vocabulary.tokenizer, vocabulary.eos_ids
     give_template(model, _template(path, vocabulary))
-    return LoadedGGUF(model, vocabulary)
+    return model
 
 
 def _template(path: Path, vocabulary: Vocabulary) -> ChatTemplate | None:
     if vocabulary.chat_template is None or vocabulary.tokenizer is None:
         return None
-    try:
+    with errors_of(f"{path}: 'tokenizer.chat_template'"):
         return ChatTemplate(
             vocabulary.chat_template, vocabulary.tokenizer, vocabulary.bos, vocabulary.eos, name=path.name
         )
-    except ValueError as error:
-        raise ValueError(f"{path}: 'tokenizer.chat_template': {error}") from error
 
 
 def _names(model: Transformer, file: GGUFFile) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from oracles.checkpoints.config_keys import errors_of
 from oracles.checkpoints.gguf.storages import OTHER_STORAGES, STORAGES, Storage
 
 MAGIC = b"GGUF"
@@ -67,13 +68,11 @@ class GGUFFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._bytes = _map_file(path)
-        try:
+        with errors_of(path):
             cursor = _Cursor(self._bytes)
             num_tensors, num_keys = _counts(cursor)
             self.keys = _keys(cursor, num_keys)
             self.tensors = _tensors(cursor, num_tensors, _alignment(self.keys))
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
 
     def blocks(self, name: str) -> Bytes:
         """Return the bytes of a tensor, ``[rows, bytes]``: a view of the mapped file."""

@@ -1,11 +1,11 @@
 """The tokenizer of a GGUF file, rebuilt from ``tokenizer.ggml.*``, and what the file says of its tokens."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
+from oracles.checkpoints.config_keys import ConfigKeys, errors_of
 from oracles.checkpoints.gguf.gguf_reading import GGUFFile
 from oracles.checkpoints.gguf.pieces import SPLITTING_RULES, SplittingRule
 
@@ -24,9 +24,8 @@ _INERT = {"scores", "token_type_count", *_ENDS, *(f"{name}_token_id" for name in
 # Keys that would change them, and the one value under which they do not.
 _FIXED = {
     "add_space_prefix": False, "add_eos_token": False, "add_sep_token": False, "remove_extra_whitespaces": False,
-    "escape_whitespaces": False, "ignore_merges": None, "normalizer.lowercase": False,
+    "escape_whitespaces": False, "normalizer.lowercase": False,
 }  # fmt: skip
-_READ = {"model", "pre", "tokens", "merges", "token_type", "add_bos_token"}
 
 
 @dataclass(frozen=True)
@@ -56,55 +55,47 @@ def read_vocabulary(file: GGUFFile) -> Vocabulary:
         ValueError: another kind of tokenizer than byte-level BPE, an unknown label of its splitting rule, or a key that
             is missing, of a wrong type, out of range, unsupported or unknown; it names the file and the key.
     """
-    try:
-        template = _read(file.keys, "tokenizer.chat_template", str, None)
-        if _read(file.keys, f"{_PREFIX}model", str, _NO_TOKENIZER[0]) in _NO_TOKENIZER:
-            return Vocabulary(chat_template=template)
-        return _vocabulary(
-            {k.removeprefix(_PREFIX): v for k, v in file.keys.items() if k.startswith(_PREFIX)}, template
-        )
-    except ValueError as error:
-        raise ValueError(f"{file.path}: {error}") from error
-
-
-def _vocabulary(keys: dict[str, Any], template: str | None) -> Vocabulary:
-    if keys["model"] != "gpt2":
+    template = ConfigKeys(file.keys, str(file.path)).read("tokenizer.chat_template", str, None)
+    values = {k.removeprefix(_PREFIX): v for k, v in file.keys.items() if k.startswith(_PREFIX)}
+    keys = ConfigKeys(values, f"{file.path}: {_PREFIX}*")
+    model = keys.read("model", str, _NO_TOKENIZER[0])
+    if model in _NO_TOKENIZER:
+        return Vocabulary(chat_template=template)
+    if model != "gpt2":
         raise ValueError(
-            f"'{_PREFIX}model' is {keys['model']!r}; only 'gpt2' (byte-level BPE) is read: load the checkpoint "
+            f"{keys.source}: 'model' is {model!r}; only 'gpt2' (byte-level BPE) is read: load the checkpoint "
             "directory, which has its tokenizer.json"
         )
     rule = _rule(keys)
-    _check_names(keys)
-    tokens = _read(keys, "tokens", list)
-    kinds = _read(keys, "token_type", np.ndarray, np.ones(len(tokens), np.int32)).tolist()
+    tokens = keys.read("tokens", list)
+    kinds = keys.read("token_type", np.ndarray, np.ones(len(tokens), np.int32)).tolist()
     if len(kinds) != len(tokens) or not set(kinds) <= set(_KINDS):
-        raise ValueError(f"'{_PREFIX}token_type' must hold a kind from 1 to 6 for each of {len(tokens)} tokens")
+        raise ValueError(f"{keys.source}: 'token_type' must hold a kind from 1 to 6 for each of {len(tokens)} tokens")
     tokens, kinds = _without_padding(tokens, kinds)
     bos, eos = _token(keys, "bos_token_id", tokens), _token(keys, "eos_token_id", tokens)
-    tokenizer = _tokenizer(tokens, kinds, _merges(keys), rule)
-    if _read(keys, "add_bos_token", bool, rule.adds_bos):
-        tokenizer.post_processor = _before_each_text(bos, tokens)
+    with errors_of(keys.source):
+        tokenizer = _tokenizer(tokens, kinds, keys.read("merges", list), rule)
+        if keys.read("add_bos_token", bool, rule.adds_bos):
+            if bos is None:
+                raise ValueError("'bos_token_id' is missing, and the tokenizer puts BOS before each text")
+            tokenizer.post_processor = processors.TemplateProcessing(
+                single=[bos, "$A"], pair=[bos, "$A", bos, "$B:1"], special_tokens=[(bos, tokens.index(bos))]
+            )
+    keys.close(_INERT, _FIXED)
     ends = [_id(keys, name, len(tokens)) for name in _ENDS]
     eos_ids = tuple(dict.fromkeys(found for found in ends if found is not None))
     return Vocabulary(tokenizer, len(tokens), eos_ids, bos, eos, template)
 
 
-def _rule(keys: dict[str, Any]) -> SplittingRule:
-    label = _read(keys, "pre", str, None)
+def _rule(keys: ConfigKeys) -> SplittingRule:
+    label = keys.read("pre", str, None)
     if label not in SPLITTING_RULES:
         found = "missing" if label is None else repr(label)
         raise ValueError(
-            f"'{_PREFIX}pre', the label of the splitting rule, is {found}; known: {', '.join(SPLITTING_RULES)}. By "
-            "another rule texts would become other ids: load the checkpoint directory, which has its tokenizer.json"
+            f"{keys.source}: 'pre', the label of the splitting rule, is {found}; known: {', '.join(SPLITTING_RULES)}. "
+            "By another rule texts would become other ids: load the checkpoint directory, which has its tokenizer.json"
         )
     return SPLITTING_RULES[label]
-
-
-def _check_names(keys: dict[str, Any]) -> None:
-    """Refuse keys that may change a text's ids in a way that is not known here."""
-    for name in sorted(keys.keys() - _READ - _INERT):
-        if name not in _FIXED or not isinstance(keys[name], bool) or keys[name] != _FIXED[name]:
-            raise ValueError(f"'{_PREFIX}{name}' is {keys[name]!r:.40}, which is not supported")
 
 
 def _without_padding(tokens: list[str], kinds: list[int]) -> tuple[list[str], list[int]]:
@@ -115,24 +106,18 @@ def _without_padding(tokens: list[str], kinds: list[int]) -> tuple[list[str], li
     return tokens[:size], kinds[:size]
 
 
-def _merges(keys: dict[str, Any]) -> list[tuple[str, str]]:
-    merges: list[tuple[str, str]] = []
-    for merge in _read(keys, "merges", list):
-        left, space, right = merge.partition(" ")
-        if not (left and space and right) or " " in right:
-            raise ValueError(f"'{_PREFIX}merges' holds {merge!r:.40}; a merge is two pieces with a space between")
-        merges.append((left, right))
-    return merges
-
-
-def _tokenizer(tokens: list[str], kinds: list[int], merges: list[tuple[str, str]], rule: SplittingRule) -> Tokenizer:
+def _tokenizer(tokens: list[str], kinds: list[int], merges: list[str], rule: SplittingRule) -> Tokenizer:
     vocabulary = {token: index for index, token in enumerate(tokens)}
     if len(vocabulary) < len(tokens) or "" in vocabulary:
-        raise ValueError(f"'{_PREFIX}tokens' holds an empty token, or one twice")
+        raise ValueError("'tokens' holds an empty token, or one twice")
+    pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
+    for merge, (left, right) in zip(merges, pairs, strict=True):
+        if not (left and right) or " " in right:
+            raise ValueError(f"'merges' holds {merge!r:.40}; a merge is two pieces with a space between")
     try:
-        model = models.BPE(vocabulary, merges, ignore_merges=rule.whole_first)
+        model = models.BPE(vocabulary, pairs, ignore_merges=rule.whole_first)
     except Exception as error:  # the library raises bare Exception
-        raise ValueError(f"'{_PREFIX}merges' do not fit the tokens: {error}") from error
+        raise ValueError(f"'merges' do not fit the tokens: {error}") from error
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = rule.pre_tokenizer()
     tokenizer.decoder = decoders.ByteLevel()
@@ -144,35 +129,12 @@ def _tokenizer(tokens: list[str], kinds: list[int], merges: list[tuple[str, str]
     return tokenizer
 
 
-def _before_each_text(bos: str | None, tokens: list[str]) -> processors.TemplateProcessing:
-    if bos is None:
-        raise ValueError(f"'{_PREFIX}bos_token_id' is missing, and the tokenizer puts BOS before each text")
-    special = [(bos, tokens.index(bos))]
-    return processors.TemplateProcessing(single=[bos, "$A"], pair=[bos, "$A", bos, "$B:1"], special_tokens=special)
-
-
-def _id(keys: dict[str, Any], name: str, size: int) -> int | None:
+def _id(keys: ConfigKeys, name: str, size: int) -> int | None:
     """Return an id that a key names; one beyond the vocabulary, which can never be drawn, is None."""
-    found = _read(keys, name, int, None)
+    found: int | None = keys.read(name, int, None)
     return found if found is not None and 0 <= found < size else None
 
 
-def _token(keys: dict[str, Any], name: str, tokens: list[str]) -> str | None:
+def _token(keys: ConfigKeys, name: str, tokens: list[str]) -> str | None:
     found = _id(keys, name, len(tokens))
     return None if found is None else tokens[found]
-
-
-_REQUIRED: Any = object()
-
-
-def _read(keys: dict[str, Any], name: str, kind: type, default: Any = _REQUIRED) -> Any:
-    """Return a key's value; ``default`` if it is absent."""
-    shown = name if name.startswith("tokenizer.") else _PREFIX + name
-    if name not in keys:
-        if default is _REQUIRED:
-            raise ValueError(f"{shown!r} is missing")
-        return default
-    value = keys[name]
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ValueError(f"{shown!r} is {value!r:.40}; it must be of type {kind.__name__}")
-    return value

@@ -1,8 +1,13 @@
-"""The 17 characters of arithmetic as tokens."""
+"""The 17 characters of arithmetic as tokens, and which problems a training step reads."""
 
+from dataclasses import dataclass
+
+import numpy as np
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
+
+from oracles.factory.arithmetic.problems import Problem, split
 
 ALPHABET = "0123456789+-=.cb?"
 
@@ -28,3 +33,27 @@ def encode(texts: list[str]) -> Tensor:
         return torch.tensor([[ALPHABET.index(character) for character in text] for text in texts])
     except ValueError as error:
         raise ValueError(f"a text has a character that is none of {ALPHABET!r}") from error
+
+
+@dataclass(frozen=True)
+class Problems:
+    """Problems drawn from those to train on (``oracles.factory.training.loop.Batches``).
+
+    Args:
+        num_problems: of a step.
+        seed: of the draws.
+    """
+
+    num_problems: int
+    seed: int
+
+    @property
+    def identity(self) -> str:
+        """What a resumed run must share."""
+        return repr(self)
+
+    def batch(self, step: int, num_steps: int) -> Tensor:
+        """Return the problems of a step with their answers, ``[num_problems, 28]`` int64; every step draws anew."""
+        numbers = np.random.default_rng((self.seed, step)).choice(split()[0], self.num_problems)
+        problems = [Problem.of_number(int(number)) for number in numbers]
+        return encode([problem.prompt + problem.answer for problem in problems])

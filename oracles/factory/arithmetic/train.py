@@ -9,9 +9,8 @@ from pathlib import Path
 
 from exactspec.parser import Parser
 from oracles.factory.arithmetic.accuracy import exact_answers
-from oracles.factory.arithmetic.batches import Problems
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, PROMPT_LENGTH, Problem, split
-from oracles.factory.arithmetic.tokens import ALPHABET, build_tokenizer
+from oracles.factory.arithmetic.tokens import ALPHABET, Problems, build_tokenizer
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.held_out import load_exported
 from oracles.factory.training.loop import Trainer, run

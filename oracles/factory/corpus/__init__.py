@@ -6,14 +6,13 @@ verifies every file, and ``--write`` makes a new manifest (which also means a ne
 """
 
 from oracles.factory.corpus.corpus_reading import SourceFile, modules_only, read_split, stdlib_folder
-from oracles.factory.corpus.manifest import SPLITS, STDLIB, Entry, Manifest, Package, load_manifest
+from oracles.factory.corpus.manifest import SPLITS, STDLIB, Entry, Manifest, load_manifest
 
 __all__ = [
     "SPLITS",
     "STDLIB",
     "Entry",
     "Manifest",
-    "Package",
     "SourceFile",
     "load_manifest",
     "modules_only",

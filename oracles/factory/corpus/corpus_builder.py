@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from email import message_from_bytes
-from email.message import Message
 from pathlib import Path
 
 from oracles.factory.corpus.corpus_filters import (
@@ -128,7 +127,8 @@ def build_manifest(wheels: Iterable[Path], stdlib: Path, max_bytes: int = MAX_PA
 def package_of(wheel: Path) -> tuple[Package | None, str]:
     """Return what the manifest says of a wheel, or None if its licence is not allowed; and the wheel's name."""
     with zipfile.ZipFile(wheel) as archive:
-        metadata = _metadata(archive)
+        name = next(name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
+        metadata = message_from_bytes(archive.read(name))
     name = re.sub(r"[-_.]+", "-", metadata["Name"]).lower()
     licence = licence_of(metadata)
     if licence is None:
@@ -147,11 +147,6 @@ def _packages(wheels: Iterable[Path]) -> tuple[list[tuple[Path, Package]], tuple
         else:
             found.append((wheel, package))
     return sorted(found, key=lambda pair: pair[1].name), tuple(sorted(refused))
-
-
-def _metadata(archive: zipfile.ZipFile) -> Message:
-    name = next(name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
-    return message_from_bytes(archive.read(name))
 
 
 def _wheel_files(wheel: Path) -> Iterator[tuple[str, bytes]]:

@@ -16,11 +16,10 @@ from oracles.factory.dialogues.shards import Shards
 from oracles.factory.dialogues.writing import SYSTEM, Turns
 from oracles.factory.evaluation.agreement import Agreements, Logits, compare
 from oracles.factory.evaluation.checkpoints import Checkpoint, head_logits, read_tokenizer
-from oracles.factory.evaluation.compression import xz_bits_per_byte
-from oracles.factory.evaluation.continuations import GREEDY, NUCLEUS, OWN_TEXT, Continuation, write
+from oracles.factory.evaluation.continuations import GREEDY, NUCLEUS, OWN_TEXT, write
 from oracles.factory.evaluation.input_rounding import first_answers, logits_of_rounded_inputs
 from oracles.factory.evaluation.loops import loop_columns
-from oracles.factory.evaluation.ngrams import ngram_bits_per_byte, ngram_logits
+from oracles.factory.evaluation.ngrams import ngram_bits_per_byte, ngram_logits, xz_bits_per_byte
 from oracles.factory.evaluation.passages import Passage, excerpts, read_passages
 from oracles.factory.evaluation.showing import format_section
 from oracles.factory.training.held_out import MAX_WINDOW, bits_per_byte, load_exported
@@ -60,12 +59,17 @@ def text(args: argparse.Namespace) -> None:
     """Print how much of what the oracle writes, and of real text, stands in loops; then the continuations asked for."""
     tokenizer, files = read_tokenizer(args.oracle), sample(read_split(args.split), args.max_bytes)
     passages = _passages(args, tokenizer, files)
-    written = _write_all(args, [passage.prompt for passage in passages])
+    engine, prompts = load(args.oracle, device=args.device), [passage.prompt for passage in passages]
+    written = {name: write(engine, prompts, way, args.tokens, args.batch_size) for name, way in WAYS.items()}
     kinds: dict[str, Sequence[Sequence[int]]] = {
         name: [continuation.new for continuation in found] for name, found in written.items()
     }
     kinds["how the prompts really go on"] = [passage.reference[: args.tokens] for passage in passages]
-    kinds[f"windows of *{args.split}*"] = _windows(tokenizer, files, args.tokens)
+    kinds[f"windows of *{args.split}*"] = [
+        ids[first : first + args.tokens]
+        for ids in (tokenizer.encode(file).ids for file in files)
+        for first in range(0, len(ids) - args.tokens + 1, args.tokens)
+    ]
     note = f"`{args.oracle}` after {len(passages)} prompts, up to {args.tokens} tokens each."
     show([Table("", [{"text": name} | loop_columns(found) for name, found in kinds.items()], note)])
     for i, passage in enumerate(passages[: args.show]):
@@ -124,17 +128,6 @@ def _passages(args: argparse.Namespace, tokenizer: Tokenizer, files: Sequence[st
     if args.prompts is None and args.split == "dev":
         return excerpts(files, tokenizer, args.num_prompts, args.tokens)
     return read_passages(args.prompts or SHIPPED, tokenizer, args.num_prompts)
-
-
-def _write_all(args: argparse.Namespace, prompts: Sequence[tuple[int, ...]]) -> dict[str, list[Continuation]]:
-    engine = load(args.oracle, device=args.device)
-    return {name: write(engine, prompts, way, args.tokens, args.batch_size) for name, way in WAYS.items()}
-
-
-def _windows(tokenizer: Tokenizer, files: Sequence[str], length: int) -> list[list[int]]:
-    """Return the texts in windows of ``length`` tokens; the rest of each is left out."""
-    encoded = [tokenizer.encode(text).ids for text in files]
-    return [ids[first : first + length] for ids in encoded for first in range(0, len(ids) - length + 1, length)]
 
 
 def _models(args: argparse.Namespace, oracle: Checkpoint) -> dict[str, Logits]:

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from oracles.checkpoints.loading import read_json
+from oracles.checkpoints.config_keys import read_json
 from oracles.checkpoints.tokenization import END_OF_TEXT
 from oracles.checkpoints.weights import StoredTensors
 from oracles.transformer.config import TransformerConfig

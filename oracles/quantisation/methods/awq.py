@@ -6,9 +6,8 @@ from torch import Tensor
 from oracles.quantisation.formats import Format
 from oracles.quantisation.methods.checking import check_calibration
 from oracles.quantisation.methods.clipping import clip_and_round
-from oracles.quantisation.methods.folding import fold
 from oracles.quantisation.methods.inputs import Inputs, blocks_with_inputs
-from oracles.quantisation.methods.stages import Stage
+from oracles.quantisation.methods.stages import Stage, fold
 from oracles.quantisation.quantised import Quantised
 from oracles.transformer.eager import Transformer
 
@@ -75,7 +74,8 @@ def best_scales(stage: Stage, inputs: Inputs, format: Format) -> Tensor:
         format: to round to.
     """
     sizes = stage.to_channels(inputs.mean_size).clamp(min=_LEAST_SIZE)
-    candidates = [_normalise(sizes.pow(step / STEPS)) for step in range(STEPS + 1)]
+    powers = (sizes.pow(step / STEPS) for step in range(STEPS + 1))
+    candidates = [scales / (scales.max() * scales.min()).sqrt() for scales in powers]
     gram = inputs.gram.float()
     errors = [error_of_outputs(stage, gram, format, stage.to_inputs(scales)) for scales in candidates]
     return candidates[errors.index(min(errors))]
@@ -97,7 +97,3 @@ def error_of_outputs(stage: Stage, gram: Tensor, format: Format, scales: Tensor)
         off = Quantised.of(layer.weight * scales, name, format).dequantise() / scales - layer.weight
         total += float(((off @ gram) * off).sum(dtype=torch.float64))
     return total
-
-
-def _normalise(scales: Tensor) -> Tensor:
-    return scales / (scales.max() * scales.min()).sqrt()

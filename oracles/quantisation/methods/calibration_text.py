@@ -1,6 +1,5 @@
 """Ids to calibrate on: of the text that a checkpoint learned from, never of text that was kept from it."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,9 +7,8 @@ import torch
 from torch import Tensor
 
 from oracles.checkpoints.tokenization import END_OF_TEXT
-from oracles.factory.arithmetic.batches import Problems
-from oracles.factory.arithmetic.tokens import ALPHABET
-from oracles.factory.corpus import STDLIB, load_manifest, read_split
+from oracles.factory.arithmetic.tokens import ALPHABET, Problems
+from oracles.factory.corpus import modules_only, read_split
 from oracles.factory.training.windows import token_stream, window_start
 from oracles.transformer.eager import Transformer
 
@@ -73,10 +71,9 @@ def code_ids(
     """
     if num_rows < 1 or length < 1:
         raise ValueError(f"num_rows is {num_rows} and length {length}; give at least 1 of each")
-    manifest = load_manifest()
-    shipped = replace(manifest, files=tuple(entry for entry in manifest.files if entry.package == STDLIB))
+    manifest = modules_only()
     try:
-        sources = read_split("train", manifest=shipped, stdlib=stdlib)
+        sources = read_split("train", manifest=manifest, stdlib=stdlib)
     except ValueError as error:
         raise ValueError(
             f"no text of the split train is at hand: {error}. Run Python {manifest.python_version}, or give ids [B, T] "

@@ -7,9 +7,8 @@ from torch import Tensor
 
 from oracles.quantisation.formats import Format
 from oracles.quantisation.methods.checking import check_calibration
-from oracles.quantisation.methods.folding import fold
 from oracles.quantisation.methods.inputs import Inputs, blocks_with_inputs
-from oracles.quantisation.methods.stages import Stage
+from oracles.quantisation.methods.stages import Stage, fold
 from oracles.transformer.eager import Transformer
 
 # How much of the inputs' spread moves into the weights: 0 none of it, 1 all.
