@@ -9,6 +9,7 @@ OUT/draft_model, for ``oracles.load``: it reads all ids through the oracle's emb
 """
 
 import argparse
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "medusa": {"num_draft_tokens": 4, "loss": "kl", "own_layers": 1},
     "draft_model": {
-        **{"num_draft_tokens": 1, "loss": "kl", "vocab_size": 8192},
+        **{"loss": "kl", "vocab_size": 8192},
         **{"hidden_size": 384, "intermediate_size": 1024, "own_layers": 2},
     },
 }
@@ -119,7 +120,7 @@ def _add_shape(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--num-draft-tokens", type=positive, metavar="K",
-        help="tokens of a draft that it learns: steps unrolled, a block, or heads (3, 6, 4; draft_model: 1)",
+        help="tokens of a draft that it learns: steps unrolled, a block, or heads (eagle3: 3, dspark: 6, medusa: 4)",
     )  # fmt: skip
     add("--layers", type=int, nargs="+", metavar="L", help="whose outputs it reads (EAGLE-3's usual three)")
     add(
@@ -149,7 +150,7 @@ def _texts(args: argparse.Namespace) -> tuple[HeadText, HeadText]:
         end = end_of_text_id(tokenizer)
         return own_text(args.own_text, end, held_out=False), own_text(args.own_text, end, held_out=True)
     shards, begin = Shards(args.shards), begin_of(tokenizer)
-    return dialogues(shards, begin, "train"), dialogues(shards, begin, "dev")
+    return dialogues(shards.split("train"), begin), dialogues(shards.split("dev"), begin)
 
 
 def _complete(args: argparse.Namespace) -> None:
@@ -163,6 +164,13 @@ def _complete(args: argparse.Namespace) -> None:
             kinds = ", ".join(kind for kind, known in KINDS.items() if name in known)
             raise ValueError(f"--{option} is of --kind {kinds}: leave it out with --kind {args.kind}")
         setattr(args, name, own.get(name) if value is None else value)
+    # What a draft model says of a token does not depend on where its draft began.
+    args.num_draft_tokens = args.num_draft_tokens or 1
+    for name, most in (("rate", math.inf), ("discount", 1.0)):
+        if not 0 < getattr(args, name) <= most:
+            raise ValueError(f"--{name} is {getattr(args, name)}; give a number above 0, at most {most}")
+    if args.step_tokens % args.window:
+        raise ValueError(f"--step-tokens is {args.step_tokens}; give a multiple of --window {args.window}")
     if args.num_draft_tokens >= args.window:
         raise ValueError(
             f"--num-draft-tokens is {args.num_draft_tokens}; give 1..{args.window - 1}, less than a window"
@@ -276,13 +284,14 @@ def measure(task: HeadDistillation, text: HeadText, places: Tensor, num_done: in
 
 
 def by_kind(task: HeadDistillation, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the acceptance on held-out conversations of each kind of which there is a window."""
-    begin, rows = begin_of(load_tokenizer(args.oracle)), []
-    held_out = Shards(args.shards).split("dev")
+    """Return the acceptance on held-out conversations of each kind; without it where there is no window of them."""
+    begin, held_out = begin_of(load_tokenizer(args.oracle)), list(Shards(args.shards).split("dev"))
+    rows = []
     for kind in sorted({one.kind for one in held_out}):
-        text = dialogues(Shards(args.shards), begin, "dev", kind)
-        if len(text.ids) > args.window:
-            rows.append({"of": kind, **task.acceptance(text, text.spread(args.dev_windows, args.window))})
+        text = dialogues((one for one in held_out if one.kind == kind), begin)
+        enough = len(text.ids) > args.window
+        found = task.acceptance(text, text.spread(args.dev_windows, args.window)) if enough else {}
+        rows.append({"of": kind, "tokens": int(text.counts.sum()), **found})
     return rows
 
 

@@ -20,6 +20,7 @@ from oracles.checkpoints.placement import (
     backend_of,
     check_arithmetic,
     check_context,
+    check_device,
     check_weights,
     checkpoint_dtype,
     checkpoint_place,
@@ -133,6 +134,7 @@ def load(
     check_arithmetic(arithmetic, weights, asked, where)
     place = find_checkpoint(name_or_path)
     chosen = backend_of(backend, asked, where, bitwise)
+    check_device(where)
     as_stored = chosen == "native" or weights is not None or arithmetic == "int8"
     model = checkpoint_model(place, dtype, where, max_context, as_stored)
     computing = dtype_to_load(dtype, model.dtype, where)
@@ -171,10 +173,10 @@ def load_trainable(
 
     ``Transformer.pack`` makes an oracle of it. Arguments and errors as of ``load``; the dtype is that of the weights.
     """
+    where = checkpoint_place(device)
     check_context(max_context)
-    return checkpoint_model(
-        find_checkpoint(name_or_path), dtype, checkpoint_place(device), max_context, as_stored=False
-    )
+    check_device(where)
+    return checkpoint_model(find_checkpoint(name_or_path), dtype, where, max_context, as_stored=False)
 
 
 def checkpoint_model(

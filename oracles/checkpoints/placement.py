@@ -18,8 +18,23 @@ Arithmetic = Literal["float32", "int8"]
 
 
 def checkpoint_place(device: torch.device | str | None) -> torch.device:
-    """Return the device of that name; None: torch's default device."""
-    return torch.get_default_device() if device is None else torch.device(device)
+    """Return the device of that name; None: torch's default device.
+
+    Raises:
+        ValueError: torch knows no such device.
+    """
+    if device is None:
+        return torch.get_default_device()
+    try:
+        return torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device is {str(device)!r}; give one as torch names them: 'cpu', 'cuda', 'cuda:1'") from error
+
+
+def check_device(device: torch.device) -> None:
+    """Raise ValueError if there is no such device."""
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device is {str(device)!r}, and this machine or this build of torch has no CUDA: give 'cpu'")
 
 
 def checkpoint_dtype(asked: torch.dtype | str | None) -> torch.dtype | None:

@@ -147,7 +147,9 @@ def test_shapes_of_drafts_are_of_heads_of_64_and_no_wider_than_what_they_read():
     assert [(s.num_heads, s.num_kv_heads) for s in (draft_shape(V, 9, 64 * n, 2, 24) for n in (1, 4, 6))] == [
         (1, 1), (4, 1), (6, 2),
     ]  # fmt: skip
-    with pytest.raises(ValueError, match="hidden_size is 100; give a multiple of 64"):
+    with pytest.raises(ValueError, match="--hidden-size is 100; give a multiple of 64"):
         draft_shape(V, 9, 100, 2, 24)
-    with pytest.raises(ValueError, match="hidden_size is 16, and the embeddings that the draft reads are 12 wide"):
+    with pytest.raises(
+        ValueError, match="--hidden-size is 16, and the oracle's embeddings, which the draft reads, are 12 wide"
+    ):
         new_draft(SHAPE, torch.eye(V)[:, :12], torch.arange(9), torch.ones(V), 1)

@@ -329,6 +329,16 @@ def test_the_script_goes_on_where_it_stopped_and_writes_a_head_that_drafts(tmp_p
     export_checkpoint(Transformer(untied, seed=0).state_dict(), untied, CODE, tmp_path / "untied")
     with pytest.raises(SystemExit, match="give --lm-head own"):
         train_head.main([*argv, "--out", str(tmp_path / "other"), "--oracle", str(tmp_path / "untied")])
+    for given, fault in {
+        "--steps 0": "--steps is 0; give at least 1",
+        "--save-every 0": "--save-every is 0; give at least 1",
+        "--rate -1": "--rate is -1.0; give a number above 0",
+        "--discount 7": "--discount is 7.0; give a number above 0, at most 1.0",
+        "--step-tokens 100": "--step-tokens is 100; give a multiple of --window 32",
+        "--device nope": "device is 'nope'; give one as torch names them",
+    }.items():
+        with pytest.raises(SystemExit, match=fault):
+            train_head.main([*argv, "--out", str(tmp_path / "other"), *given.split()])
     with pytest.raises(SystemExit, match="less than a window"):
         train_head.main([*argv, "--out", str(tmp_path / "other"), "--num-draft-tokens", "32"])
     with pytest.raises(SystemExit, match=r"--markov-rank is of --kind dspark: leave it out with --kind eagle3"):
@@ -402,16 +412,9 @@ def test_what_covers_is_the_mass_of_the_written_ids() -> None:
 
 
 def text_of(conversation: Conversation) -> tuple[torch.Tensor, torch.Tensor]:
-    class One(Shards):
-        def __init__(self) -> None:
-            pass
-
-        def split(self, name: str):
-            return iter([conversation] if name == "train" else [])
-
     with pytest.raises(ValueError, match="no text for this part"):
-        dialogues(One(), (7, 8), "dev")
-    text = dialogues(One(), (7, 8), "train")
+        dialogues([], (7, 8))
+    text = dialogues([conversation], (7, 8))
     return text.ids, text.counts
 
 

@@ -21,7 +21,7 @@ def draft_shape(
     """
     heads, rest = divmod(hidden_size, 64)
     if rest:
-        raise ValueError(f"hidden_size is {hidden_size}; give a multiple of 64, the size of a head")
+        raise ValueError(f"--hidden-size is {hidden_size}; give a multiple of 64, the size of a head")
     return TransformerConfig(
         vocab_size=vocab_size,
         hidden_size=hidden_size,
@@ -50,8 +50,8 @@ def new_draft(config: TransformerConfig, table: Tensor, ids: Tensor, counts: Ten
     """
     if config.hidden_size > table.shape[1]:
         raise ValueError(
-            f"hidden_size is {config.hidden_size}, and the embeddings that the draft reads are {table.shape[1]} wide; "
-            "give no more"
+            f"--hidden-size is {config.hidden_size}, and the oracle's embeddings, which the draft reads, are "
+            f"{table.shape[1]} wide; give no more"
         )
     model, width = Transformer(config, seed=seed), config.hidden_size
     directions = torch.linalg.svd(table * (counts.float() + 1).sqrt().unsqueeze(1), full_matrices=False)[2][:width]

@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from oracles.factory.dialogues.dialogue_parts import HELD_OUT, Conversation
-from oracles.factory.dialogues.shards import Shards
 
 # Ids of a text whose hash decides whether it is held out.
 _HASHED = 64
@@ -91,19 +90,17 @@ def _is_held_out(text: Tensor) -> bool:
     return hashlib.sha256(begin).digest()[0] < HELD_OUT
 
 
-def dialogues(shards: Shards, begin: Sequence[int], split: str, kind: str | None = None) -> HeadText:
-    """Return the conversations of a split, all or those of a kind, of which the answers count.
+def dialogues(conversations: Iterable[Conversation], begin: Sequence[int]) -> HeadText:
+    """Return conversations, of which the answers count.
 
     Args:
-        shards: of ``oracles.factory.dialogues``.
+        conversations: such as ``Shards.split`` yields.
         begin: ids before the first user's words.
-        split: "train", "dev" or "test"; a hash decided.
-        kind: one of ``dialogue_tasks.KINDS``; None: all.
 
     Raises:
-        ValueError: there is no such conversation.
+        ValueError: there is no conversation.
     """
-    return HeadText.of(_row(one, begin) for one in shards.split(split) if kind in (None, one.kind))
+    return HeadText.of(_row(one, begin) for one in conversations)
 
 
 def _row(one: Conversation, begin: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -31,7 +31,15 @@ def add_run_arguments(parser: argparse.ArgumentParser, out: Path | None = None) 
 
 
 def options(args: argparse.Namespace) -> Options:
-    """Return the options of the run; make its folder, set the threads, keep freed memory and meet other workers."""
+    """Return the options of the run; make its folder, set the threads, keep freed memory and meet other workers.
+
+    Raises:
+        ValueError: a number of steps is below 1.
+    """
+    for name in ("steps", "stop_after", "save_every"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} is {value}; give at least 1")
     keep_freed_memory()
     workers.join()
     if args.threads is not None:
