@@ -32,7 +32,7 @@ real: $(INSTALLED)
 	$(BIN)/python -m oracles.smollm2
 	$(BIN)/python -m experiments.spec_bench --oracle smollm2 --arithmetic int8 --turns all \
 		--file experiments/prompts/conversations.jsonl --max-new-tokens 128 \
-		--strategies prompt_lookup small_transformer cascade lookahead
+		--strategies prompt_lookup small_transformer eagle3 cascade lookahead
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not long and not real"

@@ -22,7 +22,7 @@ BESIDE = (
 _SMOLLM2 = "python -m experiments.spec_bench --oracle smollm2 --arithmetic int8 --turns all"
 # What ``make real`` measures SmolLM2 with.
 _CONVERSATIONS = f"{_SMOLLM2} --file experiments/prompts/conversations.jsonl --max-new-tokens 128"
-REAL = f"{_CONVERSATIONS} --strategies prompt_lookup small_transformer cascade lookahead"
+REAL = f"{_CONVERSATIONS} --strategies prompt_lookup small_transformer eagle3 cascade lookahead"
 # Five arms at four rates: six minutes on two cores.
 _LOAD = (
     "python -m experiments.load --oracle smollm2 --arithmetic int8 --prompts experiments/prompts/conversations.jsonl "

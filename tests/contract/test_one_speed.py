@@ -80,7 +80,8 @@ def test_both_ratios_are_the_same_everywhere(made: Hand, tmp_path: Path) -> None
     assert [f"{first:.2f}", f"{second:.2f}"] == [ratio.split()[0] for ratio in wanted.values()]
     assert f"{DRAFTED}: {words}" in section.body
     assert f"<li>D{words[1:]}: a step emits" in section.body
-    assert cells_of(overview([run])[0]) == wanted
+    (row,) = overview([run])
+    assert cells_of(row) == wanted
 
     draft: Any = None
     advised = Advised(DRAFTED, "3 tokens", Parts(3.0, 1.0, 0.5, 1.2, 0.1, 0.2), "drafts of 3", None, draft)

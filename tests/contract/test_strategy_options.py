@@ -81,17 +81,17 @@ def test_unknown_names_are_refused(name, option, text):
 
 def parsed(*given: str) -> dict[str, Any]:
     parser = paired_parser("")
-    add_strategy(parser, STRATEGIES["cascade"], prefixed=True)
+    add_strategy(parser, STRATEGIES["merged"], prefixed=True)
     return vars(parser.parse_args(given))
 
 
 def test_a_published_oracle_has_defaults_of_its_own_and_what_is_given_stays():
     usual, published = parsed(), parsed("--oracle", "smollm2")
-    assert (usual["cascade.model"], usual["cascade.second"]) == ("code-draft", "ngram")
-    assert (published["cascade.model"], published["cascade.second"]) == ("smol-draft", "model")
-    assert published["cascade.max_ngram"] == usual["cascade.max_ngram"]
-    given = parsed("--cascade-model", "code-draft", "--oracle", "smollm2")
-    assert (given["cascade.model"], given["cascade.model_weights"]) == ("code-draft", "int8-dynamic")
+    assert (usual["merged.model"], usual["merged.second"]) == ("code-draft", "ngram")
+    assert (published["merged.model"], published["merged.second"]) == ("smol-draft", "model")
+    assert published["merged.max_ngram"] == usual["merged.max_ngram"]
+    given = parsed("--merged-model", "code-draft", "--oracle", "smollm2")
+    assert (given["merged.model"], given["merged.model_weights"]) == ("code-draft", "int8-dynamic")
 
 
 def test_defaults_of_published_oracles_are_those_of_options_that_there_are():

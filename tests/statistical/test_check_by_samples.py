@@ -1,5 +1,7 @@
 """``check_lossless`` by samples: its rate of false alarms, what it sees, and the real oracle through its real cache."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -93,8 +95,8 @@ def test_an_id_of_probability_0_fails_at_once(monkeypatch):
 )
 def test_outputs_that_end_too_late_or_too_early_fail(change, stop, monkeypatch):
     made = SpeculativeDecoder(TabularLM(random_table(3, 2, 93), eos_id=2))
-    outputs = sampled_law._outputs
-    monkeypatch.setattr(sampled_law, "_outputs", lambda *args: [change(ids) for ids in outputs(*args)])
+    generate = made.generate
+    monkeypatch.setattr(made, "generate", lambda *args: SimpleNamespace(tokens=[*map(change, generate(*args).tokens)]))
     with pytest.raises(AssertionError, match="ends where neither EOS, stop nor length ends it"):
         check_lossless(made, [0], 4, PLAIN, stop=stop, effect=0.2)
 
