@@ -84,7 +84,7 @@ class Pupil:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(__doc__)
     add = parser.add_argument
-    add("--kind", choices=tuple(KINDS), default="eagle3", help="of head (%(default)s)")
+    add("--kind", choices=tuple(KINDS), default="eagle3", help="what is trained (%(default)s)")
     add("--oracle", default="code", help="that it drafts for, as oracles.load takes it (%(default)s)")
     add("--verifier", help="what config.json calls the oracle, for servers (default: as --oracle)")
     text = parser.add_mutually_exclusive_group(required=True)
