@@ -102,52 +102,46 @@ static void tile(const Linear& layer, const char* weights, int block, const floa
     hand_out<M, N>(layer, block, row, to, products);
 }
 
-// The same, of whole numbers: x holds rows of groups. A group's sums are whole, those of all groups floats.
-template <class S, int M, int N>
+// The same of whole numbers, one block at a time: x holds rows of groups. A group's sums are whole, those of all groups
+// floats, so that they take twice the registers.
+template <class S, int M>
 static void whole_tile(const Linear& layer, const char* weights, int block, const float* x, int64_t stride, int row, const Epilogue& to) {
     const int count = int(rounded(layer.inputs, S::GROUP)) / S::GROUP;
-    const int64_t bytes = block_bytes<S>(layer.inputs), ahead = std::min(AHEAD, bytes);
-    const char *at = weights, *end = weights + bytes - ahead;
-    const auto next = [&] { return uintptr_t(at < end ? ahead : ahead + (N - 1) * bytes); };
     const auto group = [&](int m, int g) -> const Group& { return reinterpret_cast<const Group*>(x + m * stride)[g]; };
-    S storage[N];
-    V sums[N][M][2] = {};
+    const char* at = weights;
+    S storage;
+    V sums[1][M][2] = {};
     for (int g = 0; g < count; ++g) {
-        ask<N>(S::HEAD, at, bytes, next());
-        W whole[N][M][2];
-        UNROLL for (int n = 0; n < N; ++n) {
-            storage[n].open(layer, block + n, at + n * bytes);
-            UNROLL for (int m = 0; m < M; ++m) whole[n][m][0] = whole[n][m][1] = storage[n].begin(group(m, g));
-        }
+        ask<1>(S::HEAD, at, 0, AHEAD);
+        storage.open(layer, block, at);
+        W whole[M][2];
+        UNROLL for (int m = 0; m < M; ++m) whole[m][0] = whole[m][1] = storage.begin(group(m, g));
         at += S::HEAD;
         UNROLL for (int k = 0; k < S::GROUP; k += S::INPUTS, at += S::STEP) {
-            ask<N>(S::STEP, at, bytes, next());
-            UNROLL for (int n = 0; n < N; ++n) {
-                const W low = vload_words(at + n * bytes), high = vload_words(at + n * bytes + 4 * WIDTH);
-                UNROLL for (int i = 0; i < S::PARTS; ++i)
-                    UNROLL for (int m = 0; m < M; ++m) {
-                        const W numbers = vset_word(group(m, g).numbers + k + 4 * i);
-                        whole[n][m][0] = vdot(whole[n][m][0], S::part(low, i), numbers);
-                        whole[n][m][1] = vdot(whole[n][m][1], S::part(high, i), numbers);
-                    }
-            }
+            ask<1>(S::STEP, at, 0, AHEAD);
+            const W low = vload_words(at), high = vload_words(at + 4 * WIDTH);
+            UNROLL for (int i = 0; i < S::PARTS; ++i)
+                UNROLL for (int m = 0; m < M; ++m) {
+                    const W numbers = vset_word(group(m, g).numbers + k + 4 * i);
+                    whole[m][0] = vdot(whole[m][0], S::part(low, i), numbers);
+                    whole[m][1] = vdot(whole[m][1], S::part(high, i), numbers);
+                }
         }
-        UNROLL for (int n = 0; n < N; ++n)
-            UNROLL for (int m = 0; m < M; ++m) storage[n].close(group(m, g), whole[n][m][0], whole[n][m][1], sums[n][m]);
+        UNROLL for (int m = 0; m < M; ++m) storage.close(group(m, g), whole[m][0], whole[m][1], sums[0][m]);
     }
-    hand_out<M, N>(layer, block, row, to, sums);
+    hand_out<M, 1>(layer, block, row, to, sums);
 }
 
 template <class S, int M, int N>
 INL void any_tile(const Linear& layer, const char* weights, int block, const float* x, int64_t stride, int row, const Epilogue& to) {
-    if constexpr (IS_WHOLE<S>) whole_tile<S, M, N>(layer, weights, block, x, stride, row, to);
+    if constexpr (IS_WHOLE<S>) whole_tile<S, M>(layer, weights, block, x, stride, row, to);
     else tile<S, M, N>(layer, weights, block, x, stride, row, to);
 }
 
-// M rows times the blocks of a range; few rows take two blocks at once, whose chains hide one another's latency.
+// M rows times the blocks of a range; few rows of floats take two blocks at once, whose chains hide one another's latency.
 template <class S, int M>
 static void strip(const Linear& layer, const char* weights, Range blocks, const float* x, int64_t stride, int row, const Epilogue& to) {
-    constexpr int N = M <= (SPECDEC_LANES == 16 ? 4 : 1) ? 2 : 1;
+    constexpr int N = !IS_WHOLE<S> && M <= (SPECDEC_LANES == 16 ? 4 : 1) ? 2 : 1;
     const int64_t bytes = block_bytes<S>(layer.inputs);
     int block = blocks.from;
     auto at = [&] { return weights + (block - blocks.from) * bytes; };

@@ -110,16 +110,17 @@ INL int64_t rounded_row(int inputs) { return rounded(1 + rounded(inputs, WIDTH) 
 // Or in groups of 32 inputs, each with a scale of its own. Returned are the floats of a row.
 INL int64_t rounded_groups(int inputs) { return rounded(inputs, 32) / 32 * int64_t(sizeof(Group) / 4); }
 
-INL V magnitude(V v) { return vfrom_bits(vbits(v) & 0x7fffffffu); }
+// The bits of magnitudes, which are ordered as these are; those of a NaN are above all.
+INL W magnitude(V v) { return vbits(v) & 0x7fffffffu; }
 
 static void round_row(const float* x, int inputs, float* out) {
     constexpr float whole = 0x1.8p23f + 128;  // added to a number below 2^22, it leaves whole ones, halves to even
     float rest[WIDTH] = {};
     const int even = inputs / WIDTH * WIDTH;
     std::copy(x + even, x + inputs, rest);
-    V most = magnitude(vload(rest));
-    for (int k = 0; k < even; k += WIDTH) most = vmax(most, magnitude(vload(x + k)));
-    const float fitting = larger(hmax(most) / 127, FLT_MIN), scale = fitting + (fitting - fitting);
+    W most = magnitude(vload(rest));
+    for (int k = 0; k < even; k += WIDTH) most = larger_words(most, magnitude(vload(x + k)));
+    const float fitting = larger(widened(largest_word(most)) / 127, FLT_MIN), scale = fitting + (fitting - fitting);
     uint8_t* numbers = reinterpret_cast<uint8_t*>(out + 1);
     const auto number = [&](V from) { return vbits(vadd(vdiv(from, vset(scale)), vset(whole))); };
     for (int k = 0; k < even; k += WIDTH) vstore_bytes(numbers + k, number(vload(x + k)));
@@ -132,7 +133,7 @@ INL void round_group(const float* x, Group& group) {
     constexpr float whole = 0x1.8p23f;  // see above: the lowest byte is the number
     constexpr uint32_t bits = 0x4b400000;
     const V low = vload(x), high = vload(x + WIDTH);
-    const float fitting = larger(hmax(vmax(magnitude(low), magnitude(high))) / 127, FLT_MIN);
+    const float fitting = larger(widened(largest_word(larger_words(magnitude(low), magnitude(high)))) / 127, FLT_MIN);
     const float scale = fitting + (fitting - fitting);
     const auto number = [&](V from) { return vbits(vadd(vdiv(from, vset(scale)), vset(whole))); };
     const W lower = number(low), higher = number(high);

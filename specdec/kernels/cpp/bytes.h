@@ -58,13 +58,27 @@ INL void vstore_bytes(uint8_t* to, W words) {
 #endif
 }
 
-// The sum of all words, modulo 2^32.
-INL uint32_t sum_words(W words) {
+// All words in one: `both` joins two vectors of them, in any order.
+template <class Function>
+INL uint32_t fold_words(W words, Function both) {
     typedef uint32_t Four __attribute__((vector_size(16)));
     Four fours[4];
     memcpy(fours, &words, sizeof(fours));
-    const Four all = (fours[0] + fours[1]) + (fours[2] + fours[3]);
-    return (all[0] + all[1]) + (all[2] + all[3]);
+    const Four all = both(both(fours[0], fours[2]), both(fours[1], fours[3]));
+    const Four two = both(all, Four{all[2], all[3], all[0], all[1]});
+    return both(two, Four{two[1], two[0], two[3], two[2]})[0];
+}
+// The sum of all words, modulo 2^32; the largest of them.
+INL uint32_t sum_words(W words) {
+    return fold_words(words, [](auto a, auto b) { return a + b; });
+}
+INL uint32_t largest_word(W words) {
+    return fold_words(words, [](auto a, auto b) { return a > b ? a : b; });
+}
+INL W larger_words(W a, W b) {
+    W r;
+    EACH_REGISTER r.p[i] = a.p[i] > b.p[i] ? a.p[i] : b.p[i];
+    return r;
 }
 
 // Words with a sign, rounded to the nearest float.
