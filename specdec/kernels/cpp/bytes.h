@@ -48,7 +48,7 @@ INL W vset_word(const void* from) {
 // The lowest byte of each word, in order.
 INL void vstore_bytes(uint8_t* to, W words) {
 #if SPECDEC_LANES == 16
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8((__m512i)words.p[0]));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)words.p[0]));
 #else
     typedef uint8_t Bytes __attribute__((vector_size(SPECDEC_LANES)));
     EACH_REGISTER {
