@@ -32,7 +32,6 @@ _LOAD = (
 # Its questions do not ship: docs/guides/spec-bench.md says where they are.
 QUESTIONS = "question.jsonl"
 _SPEC_BENCH = f"{_SMOLLM2} --file {QUESTIONS} --max-new-tokens 512"
-_THREE = "--strategies prompt_lookup small_transformer cascade"
 _REJECTION = "--temperature 1 --rule rejection"
 # File -> title of a section -> the command that prints it.
 FILES: Mapping[str, Mapping[str, str]] = {
@@ -41,8 +40,8 @@ FILES: Mapping[str, Mapping[str, str]] = {
         "Beside llama.cpp on the same file": "python -m experiments.bench.stored --rounds 5",
     },
     "spec-bench.md": {
-        "Spec-Bench, greedy": f"{_SPEC_BENCH} {_THREE}",
-        "Spec-Bench, T = 1": f"{_SPEC_BENCH} --per-category 4 {_REJECTION} --seeds 0 1 2 {_THREE}",
+        "Spec-Bench, greedy": f"{_SPEC_BENCH} --strategies suffix_automaton eagle3 cascade",
+        "Spec-Bench, T = 1": f"{_SPEC_BENCH} {_REJECTION} --strategies eagle3 small_transformer block_drafter",
         "Second turns": (
             "python -m experiments.second_turns --arithmetic int8 --draft smol-draft "
             f"--prompts {QUESTIONS} --num-prompts 20"
