@@ -14,7 +14,7 @@ import pytest
 
 import drafts
 import oracles
-from experiments import exactness, peers, train_early_exit, trees
+from experiments import exactness, peers, train_head, trees
 from experiments.advise.calibrating import Trees
 from experiments.findings.step_columns import reason
 from experiments.harness import running as harness
@@ -483,18 +483,18 @@ def test_the_same_experiment_run_twice_at_once_is_refused_the_second_time(checkp
 
 
 @pytest.mark.parametrize(
-    "main", [harness.comparison, exactness.main, trees.main, train_early_exit.main], ids=lambda main: main.__module__
+    "main", [harness.comparison, exactness.main, trees.main, train_head.main], ids=lambda main: main.__module__
 )
 def test_a_folder_that_cannot_be_written_ends_a_script_before_it_computes(main, checkpoints, tmp_path, monkeypatch):
     def load(*arguments: Any, **options: Any) -> None:
         raise AssertionError("a checkpoint was loaded")
 
     monkeypatch.setattr(oracles, "load", load)
-    monkeypatch.setattr(train_early_exit, "load_exported", load)
+    monkeypatch.setattr(train_head, "load_trainable", load)
     (tmp_path / "file").touch()
     out = tmp_path / "file" / "runs"
-    own_way = main is train_early_exit.main
-    argv = ["--oracle", str(checkpoints / "target"), "--out", str(out)] if own_way else common(checkpoints, out)
+    own_way = main is train_head.main
+    argv = ["--own-text", "own.safetensors", "--out", str(out)] if own_way else common(checkpoints, out)
     with pytest.raises(SystemExit, match=rf"--out: {out}.* cannot be written: .*give a folder that can be"):
         main("", argv) if main is harness.comparison else main(argv)
 

@@ -22,6 +22,7 @@ from oracles.factory.training.block_distillation import BlockDistillation
 from oracles.factory.training.block_export import BlockSizes, dspark_shape, new_dspark
 from oracles.factory.training.draft_distillation import DraftDistillation, draft_shape, new_draft
 from oracles.factory.training.eagle3_distillation import Eagle3Distillation
+from oracles.factory.training.exit_distillation import ExitDistillation
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.features import eager_reader, served_reader
 from oracles.factory.training.head_distillation import HeadDistillation, Lesson, calibration_error
@@ -85,7 +86,21 @@ def tiny_draft_task(
     return DraftDistillation(Lesson(oracle, (), ids, learned, 3, loss, 0.8, "float32"), model)
 
 
-TASKS = {"eagle3": tiny_task, "dspark": tiny_block_task, "medusa": tiny_medusa_task, "draft_model": tiny_draft_task}
+def tiny_exit_task(
+    loss: str = "kl", target_ids: None = None, text: HeadText | None = None, exits: tuple[int, ...] = (1, 3)
+) -> ExitDistillation:
+    oracle, learned = tiny_unpacked(VOCAB, torch.float32, num_layers=6), tiny_text() if text is None else text
+    layers = tuple(k - 1 for k in exits)
+    return ExitDistillation(Lesson(oracle, layers, None, learned, 1, loss, 0.8, "float32"), 128, seed=0)
+
+
+TASKS = {
+    "eagle3": tiny_task,
+    "dspark": tiny_block_task,
+    "medusa": tiny_medusa_task,
+    "early_exit": tiny_exit_task,
+    "draft_model": tiny_draft_task,
+}
 # What is learned, and by which factor the loss falls at least in 60 steps.
 LEARNED = [
     ("eagle3", "kl", 0.75),
@@ -93,6 +108,7 @@ LEARNED = [
     ("eagle3", "ce", 0.9),
     ("dspark", DSPARK_LOSS, 0.9),
     ("medusa", "kl", 0.9),
+    ("early_exit", "kl", 0.9),
     ("draft_model", "kl", 0.9),
 ]
 
@@ -161,7 +177,8 @@ def test_a_head_learns_and_the_oracle_stays(kind: str, loss: str, falls: float, 
     run(trainer(task, tmp_path))
     trained = task.acceptance(task.text, places)
     assert task.loss(places).item() < falls * first
-    assert loss == "ce" or trained["drawn_1"] > untrained["drawn_1"] + 0.05
+    firsts = [f"drawn_{name}" for name, offset in task.offsets.items() if not offset]
+    assert loss == "ce" or all(trained[name] > untrained[name] + 0.05 for name in firsts)
     assert all(torch.equal(value, before[name]) for name, value in task.oracle.state_dict().items())
 
 
@@ -171,6 +188,23 @@ def test_acceptance_is_one_less_total_variation_of_the_first_step(make) -> None:
     places = task.text.spread(4, 32)
     task.weights = [1.0, 0.0, 0.0]
     assert task.acceptance(task.text, places)["drawn_1"] == pytest.approx(1 - task.loss(places).item(), abs=1e-6)
+
+
+def test_exit_heads_learn_the_whole_law_from_the_streams_after_their_layers() -> None:
+    task = tiny_exit_task()
+    places = task.text.spread(2, 32)
+    streams = task.oracle.streams(task.text.ids[places[:, :-1]].long())
+    taught = task.oracle.read_out(streams[-1]).double().log_softmax(-1)
+    laws = [task.oracle.read_out(streams[k - 1]).double().log_softmax(-1) for k in (1, 3)]
+    # Adapters that have learned nothing change nothing. A root has known streams before it, so that no draft is first.
+    nats = [(taught.exp() * (taught - law)).sum(-1)[:, 1:].mean().item() for law in laws]
+    assert task.loss(places).item() == pytest.approx(sum(nats) / 2, rel=1e-4)
+    stands = [torch.minimum(taught, law).exp().sum(-1)[:, 1:].mean().item() for law in laws]
+    found = task.acceptance(task.text, places)
+    assert [found["drawn_after_1"], found["drawn_after_3"]] == pytest.approx(stands, rel=1e-4)
+    for wrong in (0, 6):
+        with pytest.raises(ValueError, match=rf"--num-layers \[{wrong}\]: the oracle has 6 layers, so give 1\.\.5"):
+            tiny_exit_task(exits=(2, wrong))
 
 
 def test_only_what_counts_is_learned() -> None:
@@ -254,10 +288,10 @@ def test_an_interrupted_run_is_saved_and_goes_on_with_the_same_bits(make, tmp_pa
     assert [row.get("seen") for row in rows] == [1, 2, 3, *[None] * 5]
 
 
-def check_init(options: dict[str, object], made: str) -> None:
+def check_init(options: dict[str, object], made: str, part: str = "") -> None:
     """Check that a run of one step with hardly any rate begins with the weights that ``--init`` names."""
     train_head.main([str(x) for pair in {**options, "--rate": 1e-12}.items() for x in pair])
-    begun, found = (load_file(Path(str(path)) / "model.safetensors") for path in (
+    begun, found = (load_file(Path(str(path)) / part / "model.safetensors") for path in (
         options["--init"], Path(str(options["--out"])) / made,
     ))  # fmt: skip
     assert all(torch.equal(found[name], begun[name]) for name in begun)
@@ -370,6 +404,37 @@ def test_heads_of_other_kinds_are_written_in_formats_that_load(kind: str, given,
     prompt = [STREAM[:9].tolist()]
     drafted = SpeculativeDecoder(oracle, source(head)).generate(prompt, 12)
     assert drafted.tokens == SpeculativeDecoder(oracle).generate(prompt, 12).tokens
+
+
+def test_exit_heads_lie_in_folders_of_their_layers_and_draft(tmp_path: Path, capsys) -> None:
+    config = replace(RECIPES["tiny"].recipe.config, num_layers=3)
+    export_checkpoint(Transformer(config, seed=0).state_dict(), config, CODE, tmp_path / "oracle")
+    write_own_text(tmp_path / "own.safetensors")
+    options = {
+        "--kind": "early_exit", "--oracle": tmp_path / "oracle", "--own-text": tmp_path / "own.safetensors",
+        "--steps": 2, "--window": 32, "--step-tokens": 64, "--dev-windows": 2, "--inner-size": 48,
+        "--precision": "float32", "--served": "float32",
+    }  # fmt: skip
+    argv, run_folder = [str(x) for pair in options.items() for x in pair], tmp_path / "run"
+    train_head.main([*argv, "--num-layers", "2", "1", "--out", str(run_folder)])
+    assert re.search("step 2: greedy_after_1 .*, drawn_after_2 ", capsys.readouterr().out)
+    oracle = oracles.load(tmp_path / "oracle")
+    prompt = [STREAM[:9].tolist()]
+    for k in (1, 2):
+        head = oracles.load_head(run_folder / "head" / str(k), oracle)
+        assert head.num_layers == k
+        drafted = SpeculativeDecoder(oracle, drafts.EarlyExit(oracle, k, head)).generate(prompt, 12)
+        assert drafted.tokens == SpeculativeDecoder(oracle).generate(prompt, 12).tokens
+    begun = {**options, "--num-layers": 2, "--init": run_folder / "head", "--steps": 1, "--out": tmp_path / "again"}
+    check_init(begun, "head", "2")
+    for given, fault in {
+        "--num-layers 1 --resume": "another run: exit heads of width 48 after layers 1, 2 by kl, .*, served",
+        "--num-layers 3": r"--num-layers \[3\]: the oracle has 3 layers, so give 1\.\.2",
+        "--num-layers 2 --anchors 4": "--anchors is of --kind dspark: leave it out with --kind early_exit",
+        "--num-layers 2 --kind medusa": "--inner-size is of --kind early_exit: leave it out with --kind medusa",
+    }.items():
+        with pytest.raises(SystemExit, match=fault):
+            train_head.main([*argv, *given.split(), "--out", str(run_folder)])
 
 
 def test_a_draft_model_learns_from_shards_and_drafts(tmp_path: Path, monkeypatch, capsys) -> None:
