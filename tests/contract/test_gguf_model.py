@@ -16,6 +16,7 @@ from oracles.transformer.config import RopeScaling
 from oracles.transformer.linear import Linear, round_inputs
 from oracles.transformer.rotary import inverse_frequencies
 from tests.support.gguf_files import CHARACTERS, FAMILIES, TOKENS, Kind, family_model, tokenizer_keys, write_gguf
+from tests.support.pairwise import diagonal, pairwise
 
 IDS = torch.tensor([[5, 9, 200, 31, 7, 7, 120, 64, 3, 250]])
 CPU = torch.device("cpu")
@@ -32,9 +33,7 @@ def opened(path, **options) -> Transformer:
     return load_trainable(path, **options)
 
 
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-@pytest.mark.parametrize("kind", [*FLOATS, *STORED])
-@pytest.mark.parametrize("family", FAMILIES)
+@pairwise({"family": (*FAMILIES,), "kind": (*FLOATS, *STORED), "tied": {"untied": False, "tied": True}})
 def test_a_file_holds_the_model_that_was_written(family, kind, tied, tmp_path):
     model = family_model(family, tie_embeddings=tied)
     path = write_gguf(tmp_path / "model.gguf", model, family, Kind[kind])
@@ -66,8 +65,7 @@ def hugging_face(family, model, **more):
     return other
 
 
-@pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q4_1"])
-@pytest.mark.parametrize("family", FAMILIES)
+@diagonal({"family": (*FAMILIES,), "kind": ("F32", "Q8_0", "Q4_1")})
 def test_scores_are_those_of_transformers(family, kind, tmp_path):
     # Qwen2's heads have no width of their own.
     changes = {"head_dim": 16} if family == "qwen2" else {}
