@@ -1,12 +1,12 @@
 """The tabular oracle fulfils the oracle contract: laws, trees, cache, shapes; and its tables are what they promise."""
 
-import numpy as np
 import pytest
 import torch
 
 from oracles.tabular import TabularLM
 from specdec.cache import KVCache
-from specdec.contracts import IntArray, Oracle
+from specdec.contracts import Oracle
+from tests.support.records import rows_of
 
 
 def law(model: TabularLM, ids: list[int]) -> torch.Tensor:
@@ -16,10 +16,6 @@ def law(model: TabularLM, ids: list[int]) -> torch.Tensor:
     for token in padded[len(padded) - model.order :]:
         table = table[token]
     return table
-
-
-def rows_of(*rows: int) -> IntArray:
-    return np.array(rows, dtype=np.int64)
 
 
 def filled_cache(model: TabularLM, prefixes: list[list[int]], capacity: int = 16) -> KVCache:
