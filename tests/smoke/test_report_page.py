@@ -52,6 +52,12 @@ def compared(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.fixture(scope="module")
+def run(compared: Path) -> Run:
+    """Return the run itself."""
+    return load_runs([compared])[0]
+
+
+@pytest.fixture(scope="module")
 def found(compared: Path, tmp_path_factory: pytest.TempPathFactory) -> Reader:
     """Return its page."""
     return read([compared], tmp_path_factory.mktemp("page") / "page.html")
@@ -102,8 +108,7 @@ def test_pictures_hold_the_statistics_of_the_run(found):
     assert phases["score"][0] == pytest.approx(1e3 * plain["seconds"]["score"] / plain["num_emitted"])
 
 
-def test_theory_stands_beside_the_measured_lengths(compared):
-    (run,) = load_runs([compared])
+def test_theory_stands_beside_the_measured_lengths(run):
     found = predictions(run, "small_transformer")
     stats = run.drafting["small_transformer"]
     assert [one.length for one in found] == list(range(1, len(stats.steps_by_depth)))
@@ -115,8 +120,7 @@ def test_theory_stands_beside_the_measured_lengths(compared):
     assert in_the_way(run, "tree") is None
 
 
-def test_the_reasons_are_theorys(compared, found):
-    (run,) = load_runs([compared])
+def test_the_reasons_are_theorys(run, found):
     stats = run.drafting["small_transformer"]
     why = reason(run.plain, stats)
     assert sum(shares(why).values()) == pytest.approx(1)
@@ -140,8 +144,7 @@ def test_the_reasons_are_theorys(compared, found):
     assert told in found.seen
 
 
-def test_shorter_drafts_are_explained_only_where_one_can_be_shorter(compared, monkeypatch):
-    (run,) = load_runs([compared])
+def test_shorter_drafts_are_explained_only_where_one_can_be_shorter(run, monkeypatch):
     note = "What is said of shorter drafts"
     assert note in one_run._why(run)
     ones = {arm: replace(stats, steps_by_depth=stats.steps_by_depth[:2]) for arm, stats in run.drafting.items()}
@@ -149,8 +152,7 @@ def test_shorter_drafts_are_explained_only_where_one_can_be_shorter(compared, mo
     assert note not in one_run._why(run)
 
 
-def test_drafts_that_are_too_short_are_told_by_their_mean_length(compared, monkeypatch):
-    (run,) = load_runs([compared])
+def test_drafts_that_are_too_short_are_told_by_their_mean_length(run, monkeypatch):
     stats = run.drafting["small_transformer"]
     monkeypatch.setattr("experiments.report.why.reason", lambda *both: {**reason(*both), "predicted": 0.01})
     told = " ".join(sentences(run, "small_transformer"))
@@ -160,8 +162,7 @@ def test_drafts_that_are_too_short_are_told_by_their_mean_length(compared, monke
     assert most == pytest.approx(1 + depths)
 
 
-def test_a_best_length_that_gains_less_than_is_worth_it_is_not_said_to_lose(compared, monkeypatch):
-    (run,) = load_runs([compared])
+def test_a_best_length_that_gains_less_than_is_worth_it_is_not_said_to_lose(run, monkeypatch):
     found = Prediction(2, Parts(tokens=1.01, rows=1.0, drafting=0.0, scoring=1.0, rest=0.0, plain=0.0))
     monkeypatch.setattr("experiments.report.why.in_the_way", lambda *_: (found, "so it is"))
     told = sentences(run, "small_transformer")
@@ -470,8 +471,7 @@ def test_recorded_text_has_a_page_without_times(tmp_path):
     assert f"{outputs - 1} of {outputs} outputs, of 3 arms, are plain decoding's" in seen
 
 
-def test_the_command_of_a_run_gives_its_arguments_back(compared):
-    (run,) = load_runs([compared])
+def test_the_command_of_a_run_gives_its_arguments_back(run):
     words = shlex.split(command_of(run))
     assert words[:3] == ["python", "-m", "experiments.compare"]
     again = plan_of(COMPARE, words[3:]).arguments
