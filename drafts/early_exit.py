@@ -27,7 +27,7 @@ from specdec.system import warn_once
 Head = Callable[[Tensor], Tensor]
 _UNTRAINED = (
     "specdec: early_exit has no trained head: the oracle's own last one reads the stream after layer {} of {}. Expect "
-    "most drafts to be rejected; exactspec train_early_exit trains a head, oracles.load_head loads it"
+    "most drafts to be rejected; exactspec train_head --kind early_exit trains one, oracles.load_head loads it"
 )
 
 

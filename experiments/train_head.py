@@ -1,11 +1,12 @@
-"""Train what drafts for an oracle: ``python -m experiments.train_head --kind eagle3 | dspark | medusa | draft_model``.
+"""Train what drafts for an oracle: a head of some ``--kind`` that reads its layers, or a small transformer.
 
 It learns what the oracle's whole law says of the tokens that it will draft: an EAGLE-3 head running on over its own
-features, a DSpark head in blocks after many anchors of a text, Medusa's heads side by side, a small transformer token
-by token. It reads text that the oracle wrote: ``--own-text`` of ``oracles.factory.own_text``, or ``--shards`` of
-conversations. Features and laws are computed anew from the text, once for all drafts of a window. A head lies in
-OUT/head, in the format of ``speculators`` or of Medusa's authors, which ``oracles.load_head`` opens; a draft model in
-OUT/draft_model, for ``oracles.load``: it reads all ids through the oracle's embeddings and writes the most frequent.
+features, a DSpark head in blocks after many anchors of a text, Medusa's heads side by side, exit heads each after some
+of the oracle's layers, a small transformer token by token. It reads text that the oracle wrote: ``--own-text`` of
+``oracles.factory.own_text``, or ``--shards`` of conversations. Features and laws are computed anew from the text, once
+for all drafts of a window. A head lies in OUT/head, in the format of ``speculators`` or of Medusa's authors, which
+``oracles.load_head`` opens (exit heads: ours, in OUT/head/K); a draft model in OUT/draft_model, for ``oracles.load``:
+it reads all ids through the oracle's embeddings and writes the most frequent.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from exactspec.parser import Parser
@@ -33,6 +34,7 @@ from oracles.factory.training.block_distillation import BlockDistillation
 from oracles.factory.training.block_export import BlockSizes, describe_dspark, dspark_shape, new_dspark, save_dspark
 from oracles.factory.training.draft_distillation import DraftDistillation, draft_shape, new_draft
 from oracles.factory.training.eagle3_distillation import Eagle3Distillation
+from oracles.factory.training.exit_distillation import ExitDistillation
 from oracles.factory.training.export import check_meaning, export_draft, ids_of_finished, take_weights
 from oracles.factory.training.features import Reader, served_reader
 from oracles.factory.training.head_distillation import HeadDistillation, Lesson
@@ -58,6 +60,7 @@ KINDS: dict[str, dict[str, Any]] = {
         **{"own_layers": 2, "markov_rank": 16, "anchors": 128, "mask_id": None},
     },
     "medusa": {"num_draft_tokens": 4, "loss": "kl", "own_layers": 1},
+    "early_exit": {"loss": "kl", "num_layers": [1, 2, 3], "inner_size": 768},
     "draft_model": {
         **{"loss": "kl", "vocab_size": 8192},
         **{"hidden_size": 384, "intermediate_size": 1024, "own_layers": 2},
@@ -67,18 +70,23 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Pupil:
-    """A head in training, what writes it into a folder, what a parameter is called there, and its config, if any."""
+    """A head in training, what writes it into a folder, what a parameter is called there, and its config, if any.
+
+    ``parts``: networks that lie in folders of their own in that folder, by name; None: all lies in it.
+    """
 
     task: HeadDistillation
     save: Callable[[Path], None]
     stored_name: Callable[[str], str] = str
     values: Mapping[str, Any] | None = None
+    parts: Mapping[str, nn.Module] | None = None
 
     def begin(self, folder: Path) -> None:
         """Take the weights of a finished one; ValueError: it is another."""
         if self.values is not None:
             check_meaning(folder, self.values)
-        take_weights(self.task.model, folder, self.stored_name)
+        for name, part in (self.parts or {"": self.task.model}).items():
+            take_weights(part, folder / name, self.stored_name)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -100,12 +108,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=get_args(Arithmetic),
         help="features and laws of the pass that serves, on a CPU, in this arithmetic (of the pass that trains)",
     )
-    add(
-        "--rate",
-        type=float,
-        default=4e-3,
-        help="peak rate of learning; twice that for a draft model's matrices (%(default)s)",
-    )
+    add("--rate", type=float, default=4e-3, help="peak rate; twice that for a draft model's matrices (%(default)s)")
     add("--window", type=positive, default=512, help="tokens of a window (%(default)s)")
     add("--step-tokens", type=positive, default=4096, help="tokens of a step (%(default)s)")
     add("--dev-windows", type=positive, default=16, help="held-out windows to measure on (%(default)s)")
@@ -123,23 +126,17 @@ def _add_shape(parser: argparse.ArgumentParser) -> None:
         help="tokens of a draft that it learns: steps unrolled, a block, or heads (eagle3: 3, dspark: 6, medusa: 4)",
     )  # fmt: skip
     add("--layers", type=int, nargs="+", metavar="L", help="whose outputs it reads (EAGLE-3's usual three)")
-    add(
-        "--vocab-size",
-        type=positive,
-        metavar="N",
-        help="it writes the N most frequent ids of the text (all; draft_model: 8192)",
-    )
+    told = "it writes the N most frequent ids of the text (all; draft_model: 8192)"
+    add("--vocab-size", type=positive, metavar="N", help=told)
     add("--lm-head", choices=("oracle", "own"), help="rows of its head, stored if own (oracle)")
     add("--intermediate-size", type=positive, help="width of its MLPs (the oracle's; draft_model: 1024)")
     add("--hidden-size", type=positive, metavar="H", help="width of a draft model, a multiple of 64 (384)")
-    add(
-        "--own-layers",
-        type=positive,
-        metavar="N",
-        help="layers of its own (dspark, draft_model: 2; medusa: residual blocks, 1)",
-    )
+    told = "layers of its own (dspark, draft_model: 2; medusa: residual blocks, 1)"
+    add("--own-layers", type=positive, metavar="N", help=told)
     add("--markov-rank", type=positive, metavar="R", help="of its Markov head (dspark: 16)")
     add("--anchors", type=positive, metavar="N", help="blocks that begin in a window, at most (dspark: 128)")
+    add("--num-layers", type=positive, nargs="+", metavar="K", help="layers below each of several exit heads (1 2 3)")
+    add("--inner-size", type=positive, help="width of an exit head's adapter (768)")
     add("--mask-id", type=int, metavar="ID", help="id at the places of a block (dspark: the rarest of the text)")
 
 
@@ -181,7 +178,7 @@ def _complete(args: argparse.Namespace) -> None:
 
 def _target_ids(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Tensor | None:
     """Return the ids that the head writes; None: all."""
-    if args.init is not None:
+    if args.init is not None and "vocab_size" in KINDS[args.kind]:
         ids = ids_of_finished(args.init, oracle.vocab_size)
         count = oracle.vocab_size if ids is None else len(ids)
         if args.vocab_size not in (None, count):
@@ -209,7 +206,9 @@ def _reader(args: argparse.Namespace, layers: tuple[int, ...]) -> Reader | None:
 def _lesson(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Lesson:
     """Return what the head learns from."""
     layers = usual_outputs(oracle.num_layers) if args.layers is None else tuple(args.layers)
-    layers = {"medusa": (oracle.num_layers - 1,), "draft_model": ()}.get(args.kind, layers)
+    exits = tuple(count - 1 for count in sorted({*(args.num_layers or ())}))
+    own = {"medusa": (oracle.num_layers - 1,), "early_exit": exits, "draft_model": ()}
+    layers = own.get(args.kind, layers)
     reader, chosen = _reader(args, layers), precision(args)
     ids = _target_ids(args, oracle, text)
     return Lesson(oracle, layers, ids, text, args.num_draft_tokens, args.loss, args.discount, chosen, reader)
@@ -251,6 +250,11 @@ def _medusa(args: argparse.Namespace, lesson: Lesson) -> Pupil:
     return Pupil(task, lambda folder: save_medusa(network, name, folder), lambda key: medusa_name(key, args.own_layers))
 
 
+def _early_exit(args: argparse.Namespace, lesson: Lesson) -> Pupil:
+    task = ExitDistillation(lesson, args.inner_size, args.seed)
+    return Pupil(task, task.save, parts=task.adapters)
+
+
 def _draft_model(args: argparse.Namespace, lesson: Lesson) -> Pupil:
     table = lesson.oracle.model.embed_tokens.weight.detach().cpu()
     ids = torch.arange(lesson.num_written) if lesson.target_ids is None else lesson.target_ids
@@ -263,6 +267,7 @@ MAKERS: dict[str, Callable[[argparse.Namespace, Lesson], Pupil]] = {
     "eagle3": _eagle3,
     "dspark": _dspark,
     "medusa": _medusa,
+    "early_exit": _early_exit,
     "draft_model": _draft_model,
 }
 

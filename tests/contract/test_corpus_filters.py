@@ -34,31 +34,12 @@ def test_wanted_paths(path: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "a/tests/x.py",
-        "a/test/x.py",
-        "tests/x.py",
-        "a/test_data/x.py",
-        "a/testdata/x.py",
-        "a/fixtures/x.py",
-        "a/integration_tests/x.py",
-        "a/test_x.py",
-        "a/x_test.py",
-        "a/x_test_y.py",
-        "a/conftest.py",
-        "a/_vendor/x.py",
-        "a/extern/b/x.py",
-        "a/third_party/x.py",
-        "build/lib/a/x.py",
-        "a/migrations/0001.py",
-        "a/x_pb2.py",
-        "a/x_pb2_grpc.py",
-        "a/generic_parsetab.py",
-        "a/lextab.py",
-        "a/versioneer.py",
-        "a/x.pyi",
-        "a/x.json",
+        "a/tests/x.py", "a/test/x.py", "tests/x.py", "a/test_data/x.py", "a/testdata/x.py", "a/fixtures/x.py",
+        "a/integration_tests/x.py", "a/test_x.py", "a/x_test.py", "a/x_test_y.py", "a/conftest.py", "a/_vendor/x.py",
+        "a/extern/b/x.py", "a/third_party/x.py", "build/lib/a/x.py", "a/migrations/0001.py", "a/x_pb2.py",
+        "a/x_pb2_grpc.py", "a/generic_parsetab.py", "a/lextab.py", "a/versioneer.py", "a/x.pyi", "a/x.json",
     ],
-)
+)  # fmt: skip
 def test_unwanted_paths(path: str) -> None:
     assert not path_is_wanted(path)
 

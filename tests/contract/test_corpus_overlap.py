@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from oracles.factory.corpus.overlap import PASSAGE_TOKENS, PassageIndex, passage_hashes
+from tests.support.pairwise import pairwise
 
 LENGTH = PASSAGE_TOKENS
 
@@ -13,9 +14,10 @@ def ids(seed: int, num_ids: int) -> list[int]:
     return np.random.default_rng(seed).integers(0, 4096, num_ids).tolist()
 
 
-@pytest.mark.parametrize("before", [0, 1, 70])
-@pytest.mark.parametrize("after", [0, 1, 70])
-@pytest.mark.parametrize(("num_shared", "found"), [(LENGTH - 1, False), (LENGTH, True), (LENGTH + 1, True)])
+@pairwise({
+    "before": (0, 1, 70), "after": (0, 1, 70),
+    "num_shared, found": {"less": (LENGTH - 1, False), "just": (LENGTH, True), "more": (LENGTH + 1, True)},
+})  # fmt: skip
 def test_a_shared_run_counts_from_fifty_tokens_on(before: int, after: int, num_shared: int, found: bool) -> None:
     shared = ids(0, num_shared)
     prompt = ids(1, before) + shared + ids(2, after)

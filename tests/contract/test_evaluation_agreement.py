@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles.factory.evaluation.agreement import Agreement, Agreements, compare
+from oracles.factory.evaluation.agreement import Agreements, compare
 from oracles.factory.evaluation.continuations import Continuation
 from oracles.factory.evaluation.loops import loop_mask
 
@@ -67,11 +67,3 @@ def test_the_oracle_agrees_with_itself():
 def test_nothing_looked_at_is_no_number():
     nothing = Agreements()
     assert (nothing.all.share_same, nothing.unlooped.mean_overlap) == (None, None)
-
-
-def test_the_divergence_is_that_of_the_oracle_from_the_draft():
-    p, q = torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0.25, 0.5, 0.25])
-    found = Agreement.between(p.log()[None], q.log()[None])
-    assert found.divergence == pytest.approx((p * (p / q).log()).sum().item())
-    assert found.overlap == pytest.approx(0.75)
-    assert found.same_best == 0

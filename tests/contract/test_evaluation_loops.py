@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oracles.factory.evaluation.loops import loop_columns, loop_mask
+from oracles.factory.evaluation.loops import loop_mask
 from tests.reference import loops as reference
 
 # Few ids, so that loops are common; and texts made of repeated blocks, so that long ones are.
@@ -47,11 +47,6 @@ def test_the_stretch_ends_where_the_repetition_does():
 
 def test_texts_without_tokens_have_no_loops():
     assert loop_mask([]).shape == (0,)
-
-
-def test_the_columns_of_a_table():
-    columns = loop_columns([[1, 1, 1, 2], [1, 2, 3, 4, 5, 6]])
-    assert columns == {"texts": "2", "tokens": "10", "tokens in loops": "30.00%", "texts with a loop": "50.0%"}
 
 
 @pytest.mark.parametrize("change", [{"longest_block": 0}, {"least_repeats": 1}])

@@ -1,6 +1,5 @@
-"""What beside a transformer predicts text: an n-gram model, and xz."""
+"""What beside a transformer predicts text: an n-gram model; xz is in tests/figures/of_benchmarks.py."""
 
-import lzma
 import math
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from oracles.factory.evaluation.ngrams import contexts, ngram_bits_per_byte, ngram_logits, xz_bits_per_byte
+from oracles.factory.evaluation.ngrams import contexts, ngram_bits_per_byte, ngram_logits
 from oracles.factory.train import TOKENIZER
 from specdec.drafting import NGramModel
 from tests.reference.ngrams import ScalarNGram
@@ -44,10 +43,3 @@ def test_bits_per_byte_of_an_ngram_model_are_those_of_its_formula(monkeypatch):
     model = NGramModel.train(TRAIN, size, 5, CODE, progress=False)
     expected = nats / math.log(2) / sum(len(text) for text in TEXTS)
     assert ngram_bits_per_byte(model, CODE, TEXTS) == pytest.approx(expected, rel=1e-12)
-
-
-def test_xz_reads_all_texts_as_one():
-    texts = ["é = 1\n" * 300, "x = 2\n" * 300]
-    data = "".join(texts).encode()
-    size = len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME))
-    assert xz_bits_per_byte(texts) == 8 * size / len(data) < 1

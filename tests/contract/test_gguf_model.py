@@ -16,6 +16,7 @@ from oracles.transformer.config import RopeScaling
 from oracles.transformer.linear import Linear, round_inputs
 from oracles.transformer.rotary import inverse_frequencies
 from tests.support.gguf_files import CHARACTERS, FAMILIES, TOKENS, Kind, family_model, tokenizer_keys, write_gguf
+from tests.support.pairwise import diagonal, pairwise
 
 IDS = torch.tensor([[5, 9, 200, 31, 7, 7, 120, 64, 3, 250]])
 CPU = torch.device("cpu")
@@ -28,17 +29,11 @@ def logits(model: Transformer) -> torch.Tensor:
         return model(IDS)
 
 
-def opened(path, **options) -> Transformer:
-    return load_trainable(path, **options)
-
-
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-@pytest.mark.parametrize("kind", [*FLOATS, *STORED])
-@pytest.mark.parametrize("family", FAMILIES)
+@pairwise({"family": (*FAMILIES,), "kind": (*FLOATS, *STORED), "tied": {"untied": False, "tied": True}})
 def test_a_file_holds_the_model_that_was_written(family, kind, tied, tmp_path):
     model = family_model(family, tie_embeddings=tied)
     path = write_gguf(tmp_path / "model.gguf", model, family, Kind[kind])
-    found = opened(path)
+    found = load_trainable(path)
     assert found.config == model.config
     state = found.state_dict()
     assert state.keys() == dict(model.named_parameters()).keys()
@@ -66,8 +61,7 @@ def hugging_face(family, model, **more):
     return other
 
 
-@pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q4_1"])
-@pytest.mark.parametrize("family", FAMILIES)
+@diagonal({"family": (*FAMILIES,), "kind": ("F32", "Q8_0", "Q4_1")})
 def test_scores_are_those_of_transformers(family, kind, tmp_path):
     # Qwen2's heads have no width of their own.
     changes = {"head_dim": 16} if family == "qwen2" else {}
@@ -75,14 +69,14 @@ def test_scores_are_those_of_transformers(family, kind, tmp_path):
     path = write_gguf(tmp_path / "model.gguf", model, family, Kind[kind])
     with torch.no_grad():
         expected = hugging_face(family, model)(IDS).logits
-    found = logits(opened(path))
+    found = logits(load_trainable(path))
     assert expected.std() > 0.3
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_biases_of_llama_are_read_in_the_order_of_their_rows(tmp_path):
     model = family_model("llama", qkv_bias=True, attn_out_bias=True, mlp_bias=True)
-    found = opened(write_gguf(tmp_path / "model.gguf", model))
+    found = load_trainable(write_gguf(tmp_path / "model.gguf", model))
     assert found.config == model.config
     assert torch.equal(logits(found), logits(model))
 
@@ -119,7 +113,7 @@ def test_a_tied_model_may_have_an_output_of_its_own(tmp_path):
 @pytest.mark.parametrize("kind", ["F32", "BF16", *STORED])
 def test_scores_have_the_bits_of_the_float32_weights(kind, backend, tmp_path):
     path = write_gguf(tmp_path / "model.gguf", family_model("llama", tie_embeddings=True), kind=Kind[kind])
-    found, plain = load(path, backend=backend), opened(path, dtype="float32")
+    found, plain = load(path, backend=backend), load_trainable(path, dtype="float32")
     assert {str(p.dtype) for p in plain.parameters()} == {"torch.float32"}
     assert found.bitwise
     other = NativeTransformer(plain) if backend == "native" else plain.eval().pack()
@@ -153,7 +147,7 @@ def test_a_file_is_known_by_its_first_bytes_too(tmp_path):
 @pytest.mark.parametrize("weights", ["bfloat16", "float16", "int8", "int4", "int8-dynamic"])
 def test_stored_weights_may_be_rounded_once_more(weights, tmp_path):
     path = write_gguf(tmp_path / "model.gguf", family_model("llama", tie_embeddings=True), kind=Kind.Q4_1)
-    found, plain = load(path, weights=weights), NativeTransformer(opened(path).store(weights))
+    found, plain = load(path, weights=weights), NativeTransformer(load_trainable(path).store(weights))
     assert found.weight_type == weights
     assert torch.equal(scored(found, IDS), scored(plain, IDS))
 
@@ -229,7 +223,7 @@ def test_frequencies_of_llama_3_come_as_factors(tmp_path):
     factors = inverse_frequencies(model.config) / inverse_frequencies(scaled.config)
     assert factors.max() == pytest.approx(8.0)
     extra = {"rope_freqs.weight": factors.float().numpy()}
-    found = opened(write_gguf(tmp_path / "model.gguf", model, extra=extra))
+    found = load_trainable(write_gguf(tmp_path / "model.gguf", model, extra=extra))
     assert found.config.rope_scaling == RopeScaling("factors", 1.0, factors=tuple(factors.float().tolist()))
     torch.testing.assert_close(inverse_frequencies(found.config), inverse_frequencies(scaled.config), rtol=1e-6, atol=0)
     torch.testing.assert_close(logits(found), logits(scaled), rtol=1e-4, atol=1e-5)
@@ -238,7 +232,7 @@ def test_frequencies_of_llama_3_come_as_factors(tmp_path):
 
 def test_a_window_that_hides_nothing_is_no_window(tmp_path):
     path = write_gguf(tmp_path / "model.gguf", family_model("llama"), keys={"attention.sliding_window": 64})
-    found = opened(path, max_context=64)
+    found = load_trainable(path, max_context=64)
     assert (found.config.sliding_window, found.config.max_context) == (None, 64)
 
 
@@ -253,16 +247,16 @@ def test_a_directory_is_asked_for_where_only_one_will_do(tmp_path):
 )
 def test_linear_scaling_is_read(keys, tmp_path):
     path = write_gguf(tmp_path / "model.gguf", family_model("llama"), keys=keys)
-    assert opened(path).config.rope_scaling == RopeScaling("linear", 4.0)
+    assert load_trainable(path).config.rope_scaling == RopeScaling("linear", 4.0)
     path = write_gguf(tmp_path / "none.gguf", family_model("llama"), keys={**keys, "rope.scaling.type": "none"})
-    assert opened(path).config.rope_scaling is None
+    assert load_trainable(path).config.rope_scaling is None
 
 
 def test_defaults_are_those_of_the_format(tmp_path):
     model = family_model("llama", num_kv_heads=4, head_dim=16, rope_theta=10000.0)
     names = ("attention.head_count_kv", "attention.key_length", "attention.value_length", "rope.freq_base")
     keys = dict.fromkeys((*names, "rope.dimension_count"))
-    found = opened(write_gguf(tmp_path / "model.gguf", model, keys=keys))
+    found = load_trainable(write_gguf(tmp_path / "model.gguf", model, keys=keys))
     assert found.config == model.config
     assert torch.equal(logits(found), logits(model))
 
@@ -283,7 +277,7 @@ def test_k_types_stay_whole_and_are_scored(family, tied, tmp_path):
     held = load_gguf(path, CPU)
     formats = {part.quantised.format.name for part in held.modules() if isinstance(part, Linear) and part.quantised}
     assert formats == {"q4_k", "q6_k"}
-    found = opened(path)
+    found = load_trainable(path)
     assert torch.equal(logits(found), logits(model))
     for backend in ("native", "eager"):
         torch.testing.assert_close(scored(load(path, backend=backend), IDS)[0], logits(model)[0], rtol=1e-3, atol=1e-4)
@@ -295,6 +289,6 @@ def test_types_of_5_bits_are_widened_in_a_line(tmp_path):
     model = family_model("llama")
     path = write_gguf(tmp_path / "model.gguf", model, kind=lambda name: Kind.Q5_1 if "ffn" in name else Kind.Q5_0)
     with pytest.warns(WeightsWidened, match="16 tensors of Q5_0 and Q5_1 become float32"):
-        found = opened(path)
+        found = load_trainable(path)
     assert torch.equal(logits(found), logits(model))
     assert oracles.checkpoints.gguf.WeightsWidened is WeightsWidened

@@ -16,6 +16,7 @@ from experiments.guard import FALSE_ALARMS, POWER, judge
 from specdec.stats import Stats
 from specdec.stats.report import intervals
 from specdec.stats.report.intervals import Interval, ratio_change, smallest_loss, swap_p_value
+from tests.support.pairwise import pairwise
 
 UNITS = 16
 ARGUMENTS = {"oracle": "code", "prompts": "p.jsonl", "temperature": 0.8, "rule": "rejection", "seed": 0, "out": "runs"}
@@ -59,19 +60,11 @@ def a_run(
 ) -> Path:
     """Write a run of 16 prompts: plain decoding takes 100 s each, and drafts are accepted as often as asked for."""
     folder.mkdir()
-    units = [
-        {
-            "unit": unit,
-            "kind": "a",
-            "prompts": [names.format(unit)],
-            "error": None,
-            "arms": {
-                "plain": an_arm(plainly(100)),
-                **{arm: an_arm(a_chain(60, accepted(unit), seconds(unit))) for arm in arms},
-            },
-        }
-        for unit in range(UNITS)
-    ]
+    units = []
+    for unit in range(UNITS):
+        own = {arm: an_arm(a_chain(60, accepted(unit), seconds(unit))) for arm in arms}
+        entry = {"unit": unit, "kind": "a", "prompts": [names.format(unit)], "error": None}
+        units.append({**entry, "arms": {"plain": an_arm(plainly(100)), **own}})
     provenance = {"experiment": "compare", **MACHINE, "arguments": ARGUMENTS | arguments, "commit": folder.name}
     summary = {"provenance": provenance | (facts or {}), "problems": [], "arms": {arm: {} for arm in ("plain", *arms)}}
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
@@ -210,25 +203,12 @@ def test_too_few_prompts_are_refused(tmp_path, monkeypatch):
         guard.main([str(few), str(few)])
 
 
-def test_a_change_by_hand():
-    new, old = ([4.0, 6.0, 5.0, 5.0, 5.0], [2.0, 3.0, 2.5, 2.5, 2.5]), ([6.0, 6.0, 6.0, 6.0, 6.0], [2.0] * 5)
-    found = ratio_change(new, old, 0.9)
-    assert found.value == pytest.approx(2 / 3)
-    assert (found.low, found.high) == (found.value, found.value)  # both ratios are the same in all units
-    new = ([4.0, 6.0, 6.0, 4.0, 5.0], [2.5] * 5)
-    found = ratio_change(new, old, 0.9)
-    # d = (-1, 1, 1, -1, 0) / 25; t quantile at 0.95 with 4 degrees of freedom 2.13185.
-    width = 2.1318468 * math.sqrt(5 / 4 * 4) / 25
-    assert (found.low, found.high) == pytest.approx((2 / 3 * math.exp(-width), 2 / 3 * math.exp(width)), rel=1e-6)
-    assert ratio_change(([1.0] * 4, [1.0] * 4), ([1.0] * 4, [1.0] * 4)).low is None
-    with pytest.raises(ValueError, match="of the same units; got 5 and 4"):
-        ratio_change(new, ([1.0] * 4, [1.0] * 4))
-
-
 def test_what_the_units_share_is_no_doubt():
     hard = np.random.default_rng(0).uniform(1, 5, 20)
     found = ratio_change((3 * hard, np.ones(20)), (4 * hard, np.ones(20)))
     assert (found.low, found.high) == pytest.approx((0.75, 0.75))
+    with pytest.raises(ValueError, match="of the same units; got 20 and 4"):
+        ratio_change((hard, np.ones(20)), (hard[:4], np.ones(4)))
 
 
 def test_the_p_value_of_swaps_by_enumeration(monkeypatch):
@@ -293,9 +273,10 @@ def test_false_alarms_of_all_figures_together_are_as_rare_as_stated(heavy, monke
     assert alarms / runs < 0.165
 
 
-@pytest.mark.parametrize("units", [(7, 1), (8, 2), (10, 8), (12, 4), (14, 2), (20, 8)], ids=str)
-@pytest.mark.parametrize("bound", [1.0, 0.95])
-@pytest.mark.parametrize("sigma", [0.0, 0.3], ids=["equal", "unequal"])
+@pairwise({
+    "units": {str(units): units for units in ((7, 1), (8, 2), (10, 8), (12, 4), (14, 2), (20, 8))},
+    "bound": (1.0, 0.95), "sigma": {"equal": 0.0, "unequal": 0.3},
+})  # fmt: skip
 def test_the_smallest_loss_is_found_as_often_as_stated(units, bound, sigma, monkeypatch):
     """Units whose changes have normal logarithms of a known spread, with weights that are equal or not."""
     monkeypatch.setattr(intervals, "_SWAPS", 10_000)

@@ -22,6 +22,7 @@ from specdec.transfers import HOST
 from specdec.verify import RULES
 from tests.support.backends import kernels_are, needed_kernels, needed_native
 from tests.support.models import tiny_transformer
+from tests.support.pairwise import pairwise
 
 ORACLE, MODEL = TabularLM.random(6, 2, seed=0), TabularLM.random(6, 1, seed=1)
 SOURCES = {
@@ -137,7 +138,7 @@ def test_nobody_computes_by_other_kernels_than_the_decoders(source, monkeypatch)
     monkeypatch.setattr(native, "_make_once", lambda: asked.append("native") or NativeUnavailable("asked"))
     for decoder in decoders:
         ways = [SAMPLING[0], *[SAMPLING[1]] * 3]
-        result = decoder.generate([[1, 2, 1, 2], [3], [2, 3, 2], [4]], [8, 3, 5, 6][0], ways, seed=5, batch_size=3)
+        result = decoder.generate([[1, 2, 1, 2], [3], [2, 3, 2], [4]], 8, ways, seed=5, batch_size=3)
         assert result.drafter == decoder.draft.name
         if not decoder.rule.coupled and source in ("lookup", "chain", "staged"):
             output_law(decoder, [1, 2], 1, SamplingParams(temperature=0.7, top_k=2), mates=[[0], [1, 2, 0]])
@@ -231,9 +232,10 @@ class Training(TabularLM):
         return scores if scores.logits is None else replace(scores, logits=scores.logits.requires_grad_())
 
 
-@pytest.mark.parametrize("return_logprobs", [False, True])
-@pytest.mark.parametrize("kernels", ["reference", None])
-@pytest.mark.parametrize("draft", [None, "chain", "tree", "staged"])
+@pairwise({
+    "draft": {"plain": None, "chain": "chain", "tree": "tree", "staged": "staged"},
+    "kernels": {"reference": "reference", "best": None}, "return_logprobs": (False, True),
+})  # fmt: skip
 def test_logits_that_carry_gradients_are_judged_as_others_are(draft, kernels, return_logprobs):
     def run_of(make: type[TabularLM]) -> Any:
         model = make(MODEL.table)

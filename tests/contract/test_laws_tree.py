@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from specdec import Draft, Laws
 from specdec.contracts.tree import Tree, ancestors_of, is_chain
 from specdec.laws import argmax, as_laws, excluding, residual, residual_mass, where
+from tests.support.scoring import path_to
 
 SIZE = 4
 
@@ -119,22 +120,18 @@ def test_the_likeliest_id_is_the_lowest_of_equals_and_the_first_nan(dtype):
     assert peaks[0, 2] == -torch.inf
 
 
-def path_to(node, parents):
-    return [] if node < 0 else [*path_to(parents[node], parents), node]
-
-
 @settings(max_examples=150, deadline=None)
 @given(parents_of)
 def test_ancestors_depths_and_paths_are_those_of_a_walk_to_the_root(parents):
     draft = Draft(torch.arange(len(parents)).unsqueeze(0), torch.tensor([len(parents)]), torch.tensor([parents]).long())
     reach = ancestors_of(draft.parents)[0]
     for i, j in itertools.product(range(len(parents)), repeat=2):
-        assert bool(reach[i, j]) == (j in path_to(i, parents))
+        assert bool(reach[i, j]) == (j in path_to(parents, i))
     tree = draft.tree
     assert draft.after(np.array([9])).tokens.tolist() == [[9, *range(len(parents))]]
     assert tree.above.tolist() == [[parent + 1 for parent in parents]]
     for node in range(tree.size):
-        path = [0, *(n + 1 for n in path_to(node - 1, parents))]
+        path = [0, *(n + 1 for n in path_to(parents, node - 1))]
         stop = torch.tensor([node])
         assert int(tree.depth_of(stop)) == int(tree.depth[0, node]) == len(path) - 1
         assert tree.path(stop)[0, : len(path)].tolist() == path

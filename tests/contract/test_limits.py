@@ -1,7 +1,7 @@
 """Operations, bytes and least times, held to counts of what a model touches and to loops that count one by one."""
 
+import itertools
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
@@ -13,7 +13,6 @@ from oracles.transformer.linear import Linear
 from specdec.theory import WidthCurve, expected_tokens, optimal_gamma
 from specdec.theory.limits import (
     ModelShape,
-    PassCost,
     Roofline,
     attention_work_cached,
     attention_work_naive,
@@ -25,6 +24,7 @@ from specdec.theory.limits import (
     prefill_costs,
     visible_positions,
 )
+from tests.support.pairwise import pairwise
 
 SHAPE = ModelShape(3, 32, 4, 2, 8, 40, 50)
 CONFIG = TransformerConfig(
@@ -115,14 +115,10 @@ def counted(config: TransformerConfig, batch: int, width: int, context: int, num
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"gated": False, "norm": "layer"},
-        {"num_kv_heads": 1},
-        {"num_kv_heads": None, "head_dim": 12},
-        {"sliding_window": 5},
-        {"sliding_window": 1},
+        {}, {"gated": False, "norm": "layer"}, {"num_kv_heads": 1}, {"num_kv_heads": None, "head_dim": 12},
+        {"sliding_window": 5}, {"sliding_window": 1},
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize(("batch", "width", "context", "num_logits"), [(1, 1, 0, 1), (2, 3, 7, 3), (3, 8, 4, 1)])
 def test_a_pass_costs_what_its_layers_do(options, batch, width, context, num_logits):
     config = replace(CONFIG, **options)
@@ -151,13 +147,7 @@ def test_the_cache_takes_the_memory_of_a_model_s_own(kv_heads, dtype):
     assert kv_cache_bytes(shape, 64, num_rows=3) == model.new_cache(3, 64).bytes
 
 
-def test_a_window_bounds_the_cache():
-    windowed = replace(SHAPE, window=10)
-    assert [kv_cache_bytes(windowed, length) for length in (0, 7, 10, 11, 500)] == [
-        kv_cache_bytes(SHAPE, length) for length in (0, 7, 10, 10, 10)
-    ]
-
-
+# The cache that a window bounds, and rooflines, are worked out in tests/figures/of_studies.py.
 def test_the_cache_is_as_large_as_the_weights_where_it_says():
     for rows in (1, 4):
         context = context_of_equal_bytes(SHAPE, rows)
@@ -178,23 +168,13 @@ def test_chunks_compute_the_same_and_read_the_weights_again():
     assert sum(cost.cache_bytes for cost in cut) == positions * SHAPE.cache_bytes_per_token
 
 
-def test_a_roofline_is_the_longer_of_reading_and_computing():
-    roofline = Roofline(bytes_per_second=10.0, flops_per_second=40.0)
-    reads, computes = PassCost(flops=20, weight_bytes=6, cache_bytes=4), PassCost(80, 9, 1)
-    assert roofline.ridge == 4
-    assert (roofline.seconds(reads), roofline.seconds(computes)) == (1.0, 2.0)
-    assert (roofline.is_memory_bound(reads), roofline.is_memory_bound(computes)) == (True, False)
-    assert (roofline.share(reads, 4.0), roofline.share(computes, 2.5)) == (0.25, 0.8)
-    assert [roofline.attainable(intensity) for intensity in (1.0, 4.0, 9.0)] == [10.0, 40.0, 40.0]
-
-
-@pytest.mark.parametrize("window", [None, 6])
-@pytest.mark.parametrize("flops", [1e9, 5e9, 20e9])
-@pytest.mark.parametrize(("batch", "context"), [(1, 0), (1, 40), (4, 7)])
+@pairwise({
+    "window": (None, 6), "flops": (1e9, 5e9, 20e9), "batch, context": {str(at): at for at in ((1, 0), (1, 40), (4, 7))}
+})  # fmt: skip
 def test_the_break_even_width_is_the_first_that_computes_as_long_as_it_reads(window, flops, batch, context):
     shape, roofline = replace(SHAPE, window=window), Roofline(1e9, flops)
     costs = [pass_cost(shape, batch, width, context) for width in range(1, 200)]
-    assert all(a.intensity <= b.intensity for a, b in pairwise(costs))
+    assert all(a.intensity <= b.intensity for a, b in itertools.pairwise(costs))
     first = next(width for width, c in enumerate(costs, 1) if c.flops / flops >= c.bytes / 1e9)
     assert break_even_width(roofline, shape, batch, context) == first
 

@@ -83,4 +83,4 @@ def test_drafting_by_first_layers_without_a_trained_head_is_said_once(caplog):
     (line,) = caplog.messages
     words = "specdec: early_exit has no trained head: the oracle's own last one reads the stream after layer 1 of 2. "
     assert line.startswith(words)
-    assert "exactspec train_early_exit" in line
+    assert "exactspec train_head --kind early_exit" in line

@@ -14,6 +14,7 @@ from specdec.laws import as_laws
 from specdec.verify import RULES, MultiDraft, SampleAndMatch, Standard, chain_verdicts, multi_draft, sample_and_match
 from specdec.verify.native_judge import JudgeDiffers, confirm_judge
 from tests.support.backends import needed_kernels
+from tests.support.pairwise import pairwise
 
 ORACLE, MODEL = TabularLM.random(6, 2, seed=0), TabularLM.random(6, 1, seed=1)
 SOURCES = {
@@ -24,13 +25,6 @@ SOURCES = {
     "greedy tree": SmallTransformer(MODEL, tree=Kary(2, 2), temperature=0),
 }
 JUDGED = [name for name, rule in RULES.items() if rule.native_judge is not None]
-RUNS = [
-    (source, rule, temperature)
-    for source in SOURCES
-    for rule in JUDGED
-    for temperature in (0.0, 0.8)
-    if RULES[rule].trees or "tree" not in source
-]
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +52,10 @@ def nothing(self: Any, draft: Draft, target_laws: Any) -> Verdict:
     raise RuntimeError("asked")
 
 
-@pytest.mark.parametrize(("source", "rule", "temperature"), RUNS)
+@pairwise(
+    {"source": (*SOURCES,), "rule": JUDGED, "temperature": (0.0, 0.8)},
+    lambda source, rule, _: RULES[rule].trees or "tree" not in source,
+)
 def test_a_rule_that_is_edited_in_place_runs(source, rule, temperature, monkeypatch):
     monkeypatch.setattr(type(RULES[rule]), "__call__", nothing)
     with pytest.warns(JudgeDiffers, match="__call__ raises RuntimeError: asked"), pytest.raises(RuntimeError):

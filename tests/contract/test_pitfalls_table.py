@@ -8,21 +8,7 @@ TEXT = (ROOT / "docs" / "internals" / "pitfalls.md").read_text()
 ROWS = {row[0]: row for row in re.findall(r"^\| (\d+[a-g]?) \| (.+?) \| (.+?) \| (.+) \|$", TEXT, flags=re.MULTILINE)}
 LINES = {
     *(str(number) for number in range(1, 53)),
-    "5a",
-    "5b",
-    "10a",
-    "19a",
-    "24a",
-    "26a",
-    "45a",
-    "45b",
-    "46a",
-    "46b",
-    "46c",
-    "46d",
-    "46e",
-    "46f",
-    "46g",
+    *("5a", "5b", "10a", "19a", "24a", "26a", "45a", "45b", "46a", "46b", "46c", "46d", "46e", "46f", "46g"),
 }
 MUTANTS = re.findall(r"\bMutant\(\s*\"(\w+)\",", (ROOT / "tests" / "exact" / "test_mutants.py").read_text())
 WITH_MUTANT = {line for line, row in ROWS.items() if "**mutant" in row[3] and "**mutant** 2" not in row[3]}

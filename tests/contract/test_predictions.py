@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -39,22 +40,20 @@ def decoded(
     return Steps.of(records), stats
 
 
-def steps_of(batch_size: int, rows: int = 8, new: int = 400, alpha: float = ALPHA) -> Steps:
-    """Return the steps of drafts that are accepted with one rate everywhere."""
-    return decoded([alpha], LONGEST, batch_size, rows, new, "standard")[0]
+@cache
+def steps_of(batch_size: int, new: int = 400, alpha: float = ALPHA) -> Steps:
+    """Return the steps of eight texts whose drafts are accepted with one rate everywhere."""
+    steps, _ = decoded([alpha], LONGEST, 8, 8, new, "standard")
+    # What a request drafts and accepts does not depend on the batch.
+    return steps if batch_size == 8 else replace(steps, batch=steps.request // batch_size)
 
 
 @pytest.mark.parametrize(
     ("drafted", "accepted", "length", "onward", "expected"),
     [
         ([4, 4], [4, 1], 4, 0.0, [4, 4]),  # nothing is shorter: the steps are those of the run
-        (
-            [4, 4],
-            [3, 1],
-            1,
-            0.0,
-            [1, 1, 1],
-        ),  # what stood of 3 and the token after: two drafts of 1, each with its bonus
+        # What stood of 3 and the token after: two drafts of 1, each with its bonus.
+        ([4, 4], [3, 1], 1, 0.0, [1, 1, 1]),
         ([4, 4], [2, 0], 1, 0.0, [1, 1, 1]),
         ([4, 4], [4, 0], 3, 0.0, [3, 3, 3]),  # the fifth token ends a step of its own
         ([4, 4], [4, 0], 3, 1.0, [3, 3]),  # it stands for the draft too, and the next one's first does not
@@ -231,7 +230,7 @@ def test_a_prediction_with_its_named_parts_put_right_is_close():
 
 
 def test_the_obstacle_is_the_part_that_costs_too_much():
-    steps, lengths = steps_of(1, rows=4), range(1, LONGEST + 1)
+    steps, lengths = steps_of(1), range(1, LONGEST + 1)
     assert obstacle(steps, FREE, lengths) is None
     dear = replace(FREE, drafting=Line(fixed=5.0))
     why = obstacle(steps, dear, lengths)
@@ -243,7 +242,7 @@ def test_the_obstacle_is_the_part_that_costs_too_much():
     assert "beside drafting and scoring" in str(obstacle(steps, replace(FREE, rest=Line(9.0)), lengths))
     steep = WidthCurve.linear(3.0)
     assert "plain ones for" in str(obstacle(steps, replace(FREE, nodes=steep), lengths))
-    assert "too few stand" in str(obstacle(steps_of(1, rows=2, new=100, alpha=0.01), FREE, lengths))
+    assert "too few stand" in str(obstacle(steps_of(1, new=50, alpha=0.01), FREE, lengths))
 
 
 def test_the_named_cure_pays_and_less_does_not():

@@ -18,6 +18,7 @@ from specdec.contracts import IntArray, Oracle, as_recorded
 from specdec.verify import RULES
 from tests.support.counting import Counting
 from tests.support.records import OUTPUTS, PROMPTS, TOKENIZER, recorded, rows_of
+from tests.support.scoring import path_to
 
 
 def expected(ids: list[int]) -> int:
@@ -100,14 +101,6 @@ def likely_tokens(length: int, parents: IntArray, generator: np.random.Generator
     places = [length + len(path_to(parents, node)) - 1 for node in range(len(parents))]
     texts = [records[i] for i in generator.choice(3, len(parents), p=[0.6, 0.2, 0.2])]
     return np.array([text[place] if place < len(text) else 0 for text, place in zip(texts, places, strict=True)])
-
-
-def path_to(parents: IntArray, node: int) -> list[int]:
-    path: list[int] = []
-    while node >= 0:
-        path.insert(0, node)
-        node = int(parents[node])
-    return path
 
 
 def test_a_row_that_is_used_again_begins_anew():

@@ -1,5 +1,6 @@
 """Tables, intervals with the coverage they claim, provenance, and a picture that is one."""
 
+import json
 import platform
 from typing import Any
 
@@ -9,14 +10,7 @@ import torch
 
 from experiments.findings.summary import conclusion
 from experiments.harness.run_outcome import Outcome
-from specdec.stats.report.intervals import (
-    Interval,
-    bootstrap_ratio,
-    format_estimate,
-    paired_ratio,
-    units_to_tell,
-    verdict,
-)
+from specdec.stats.report.intervals import Interval, bootstrap_ratio, paired_ratio, verdict
 from specdec.stats.report.provenance import picture, processor, provenance
 
 
@@ -35,17 +29,7 @@ def test_a_processor_is_named_with_its_numbers(lines, name, tmp_path):
     assert processor(tmp_path / "info") == (name or platform.processor() or platform.machine())
 
 
-def test_paired_ratio_by_hand():
-    a, b = [2.0, 4.0, 6.0, 2.0, 2.0], [1.0, 2.5, 2.5, 1.0, 1.0]
-    interval = paired_ratio(a, b, level=0.9)
-    assert interval.value == 2.0
-    # d = (0, -1, 1, 0, 0); variance 5/4 * 2 / 64; t quantile at 0.95 with 4 degrees of freedom 2.13185.
-    width = 2.1318468 * np.sqrt(5 / 4 * 2) / 8 / 2
-    assert interval.low == pytest.approx(2 * np.exp(-width), rel=1e-6)
-    assert interval.high == pytest.approx(2 * np.exp(width), rel=1e-6)
-    assert interval.num_units == 5
-
-
+# Bounds, and how many units would tell, are worked out in tests/figures/of_intervals.py.
 def test_pairing_removes_what_the_units_share():
     sizes = np.random.default_rng(0).uniform(1, 10, 20)
     interval = paired_ratio(3 * sizes, sizes)
@@ -99,16 +83,9 @@ def test_tokens_per_pass_have_either_interval_of_their_units(method):
 )
 def test_the_conclusion_names_the_fastest_that_is_told_apart(noisy, sure, words):
     times = {"plain": [2.0] * 5, "noisy": noisy, "sure": sure}
-    entries = [
-        {
-            "error": None,
-            "kind": "a",
-            "arms": {
-                arm: {"seconds": [seconds[unit]], "stats": None, "identical": [True]} for arm, seconds in times.items()
-            },
-        }
-        for unit in range(5)
-    ]
+    units = [{arm: seconds[unit] for arm, seconds in times.items()} for unit in range(5)]
+    kept = [{arm: {"seconds": [s], "stats": None, "identical": [True]} for arm, s in unit.items()} for unit in units]
+    entries = [{"error": None, "kind": "a", "arms": arms} for arms in kept]
     assert conclusion(Outcome([*times], entries)).startswith(words)
 
 
@@ -128,13 +105,6 @@ def test_bounds_that_lie_far_apart_are_not_printed():
     assert bootstrap.high > 4 * bootstrap.low
     assert delta.high > 4 * delta.low
     assert str(bootstrap) == str(delta) == "3.30 (n = 5, wide)"
-    assert str(Interval(1.0, 0.5, 2.0, 5)) == "1.00 [0.50, 2.00]"
-    assert str(Interval(1.0, 0.49, 2.0, 5)) == "1.00 (n = 5, wide)"
-    assert [format_estimate(1.0, *bounds) for bounds in ((None, None), (0.4, 2.0), (0.5, 2.0))] == [
-        "1.00",
-        "1.00 (wide)",
-        "1.00 [0.50, 2.00]",
-    ]
 
 
 def test_the_bootstrap_is_wider_where_one_unit_rules():
@@ -154,17 +124,6 @@ def test_a_verdict_needs_both_intervals():
         assert verdict(*pair) == "not told apart"
 
 
-def test_how_many_units_would_tell():
-    width = 0.3
-    interval = Interval(np.exp(0.1), float(np.exp(0.1 - width)), float(np.exp(0.1 + width)), 10)
-    assert units_to_tell(interval) == 90
-    wider = Interval(interval.value, float(np.exp(0.1 - 2 * width)), float(np.exp(0.1 + 2 * width)), 10)
-    assert units_to_tell(interval, wider) == 360
-    assert units_to_tell(Interval(2.0, 1.9, 2.1, 10)) == 11
-    assert units_to_tell(Interval(1.0, 0.9, 1.1, 10)) is None
-    assert units_to_tell(Interval(1.5, None, None, 2)) is None
-
-
 @pytest.mark.parametrize("method", [paired_ratio, bootstrap_ratio])
 @pytest.mark.parametrize(
     ("a", "b", "level", "message"),
@@ -181,8 +140,6 @@ def test_bad_pairs_are_refused(method, a, b, level, message):
 
 
 def test_provenance_is_complete_and_plain():
-    import json
-
     facts = json.loads(json.dumps(provenance({"seed": 3, "dtype": torch.float32, "column": None})))
     assert facts["arguments"] == {"seed": 3, "dtype": "torch.float32", "column": None}
     assert facts["packages"]["torch"] == torch.__version__

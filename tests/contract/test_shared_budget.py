@@ -18,6 +18,7 @@ from tests.support.eagle3_heads import tiny_eagle3
 from tests.support.grammars import LISTS, WORDS
 from tests.support.head_folders import tiny_block
 from tests.support.models import tiny_transformer
+from tests.support.recipes import run_recipe
 from tests.support.sources import Chains, RandomTrees
 
 TARGET, DRAFT = random_table(3, 2, 51), random_table(3, 2, 52)
@@ -251,6 +252,10 @@ def test_what_is_no_part_of_the_trees_is_refused(taken, said):
     decoder = SpeculativeDecoder(TabularLM(TARGET), PromptLookup(2, max_ngram=2), budget=Fixed(taken))
     with pytest.raises(ValueError, match=said):
         decoder.generate(prompts, 4, PLAIN)
+
+
+def test_the_code_of_its_page_runs_and_its_claims_hold():
+    run_recipe("shared-budget.md", 3)
 
 
 @dataclass(frozen=True)

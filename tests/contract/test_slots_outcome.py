@@ -13,6 +13,7 @@ from specdec.engine.slots import IDLE, Slots
 from specdec.requests import Request
 from specdec.sampling import SamplingParams
 from tests.reference.verdicts import scalar_outcome
+from tests.support.records import rows_of
 
 
 def request(prompt: list[int], room: int = 10) -> Request:
@@ -21,10 +22,6 @@ def request(prompt: list[int], room: int = 10) -> Request:
 
 def seat(row: int, request: Request) -> bool:
     return True
-
-
-def rows_of(*rows: int) -> np.ndarray:
-    return np.array(rows, dtype=np.int64)
 
 
 def test_requests_are_seated_in_order_and_idle_rows_are_reused_lowest_first():

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from experiments.crossover.__main__ import check, conclusions
-from experiments.crossover.batch_sizes import PHASES, REST, StepParts, crossing, predict, step_times
-from experiments.harness.run_outcome import Outcome, in_flight
+from experiments.crossover.batch_sizes import PHASES, REST, StepParts, crossing, step_times
+from experiments.harness.run_outcome import Outcome
 from specdec.stats import Stats
 
 A = {"propose": 0.25, "score": 8.0, "verify": 1.0, "commit": 0.5, "other": 0.25}
@@ -78,15 +78,7 @@ def test_steps_are_timed_with_all_rows_and_whole_drafts() -> None:
     assert step_times(outcome, "x", 4, 2) == pytest.approx(expected)
 
 
-def test_a_prediction_by_hand() -> None:
-    plain = Stats(num_steps=80, target_calls=10, num_emitted=80)
-    stats = Stats(num_steps=30, target_calls=5, num_emitted=75)
-    assert in_flight(plain, stats) == (30 / 5) / (80 / 10)
-    parts = StepParts(A, B, C)
-    # A plain step takes 10; one with 4 tokens 8 * 1.5 to score, 0.25 + 0.5 + 4 to draft, 1.75 + 0.25 + 0.5 for more.
-    assert predict(plain, stats, parts, 4, 1.5) == pytest.approx(2.5 * 0.75 * 10 / (12 + 4.75 + 2.5))
-
-
+# A prediction is worked out in tests/figures/of_pages.py.
 def test_where_speed_falls_below_plain_decoding() -> None:
     assert crossing([(1, 1.5), (2, 1.25), (8, 0.75)]) == pytest.approx(2 * 4**0.5)
     assert crossing([(1, 0.9), (2, 1.2)]) == 1

@@ -1,12 +1,12 @@
 """The tabular oracle fulfils the oracle contract: laws, trees, cache, shapes; and its tables are what they promise."""
 
-import numpy as np
 import pytest
 import torch
 
 from oracles.tabular import TabularLM
 from specdec.cache import KVCache
-from specdec.contracts import IntArray, Oracle
+from specdec.contracts import Oracle
+from tests.support.records import rows_of
 
 
 def law(model: TabularLM, ids: list[int]) -> torch.Tensor:
@@ -16,10 +16,6 @@ def law(model: TabularLM, ids: list[int]) -> torch.Tensor:
     for token in padded[len(padded) - model.order :]:
         table = table[token]
     return table
-
-
-def rows_of(*rows: int) -> IntArray:
-    return np.array(rows, dtype=np.int64)
 
 
 def filled_cache(model: TabularLM, prefixes: list[list[int]], capacity: int = 16) -> KVCache:
@@ -172,37 +168,28 @@ def test_bad_tables_are_refused(table: object, message: str) -> None:
         TabularLM(table)
 
 
-@pytest.mark.parametrize("eos_id", [-1, 3])
-def test_an_eos_outside_the_vocabulary_is_refused(eos_id: int) -> None:
-    with pytest.raises(ValueError, match="eos_id"):
-        TabularLM.random(3, 1, seed=0, eos_id=eos_id)
-
-
-def test_bad_sizes_are_refused() -> None:
-    with pytest.raises(ValueError, match="vocab_size"):
-        TabularLM.random(0, 1, seed=0)
-    with pytest.raises(ValueError, match="order"):
-        TabularLM.random(3, -1, seed=0)
-    with pytest.raises(ValueError, match="alpha"):
-        TabularLM.pair(3, 1, 1.5, seed=0)
-    with pytest.raises(ValueError, match="at least 2 ids"):
-        TabularLM.pair(1, 1, 0.5, seed=0)
-    with pytest.raises(ValueError, match="max_context"):
-        TabularLM([1.0], max_context=0)
-
-
-def test_bad_calls_are_refused() -> None:
+def a_call(ids: tuple[int, ...] = (0,), **options: object) -> torch.Tensor:
     model = TabularLM.random(3, 1, seed=0)
-    cache = model.new_cache(1, 2)
-    good, rows = (torch.tensor([[0]]), None, torch.tensor([1]), cache), rows_of(0)
-    with pytest.raises(ValueError, match="hidden"):
-        model.score(*good, rows, hidden=(0,))
-    with pytest.raises(ValueError, match="want"):
-        model.score(*good, rows, want="some")  # type: ignore[arg-type]
-    for token in (-1, 3):
-        with pytest.raises(ValueError, match="outside"):
-            model.score(torch.tensor([[token]]), None, torch.tensor([1]), cache, rows)
-    with pytest.raises(ValueError, match="capacity"):
-        model.score(torch.tensor([[0, 1, 2]]), None, torch.tensor([3]), cache, rows)
-    with pytest.raises(ValueError, match="max_cache_bytes"):
-        model.new_cache(10, 10, max_cache_bytes=100)
+    return model.score(
+        torch.tensor([ids]), None, torch.tensor([len(ids)]), model.new_cache(1, 2), rows_of(0), **options
+    )
+
+
+def test_bad_arguments_are_refused() -> None:
+    for call, message in (
+        (lambda: TabularLM.random(3, 1, seed=0, eos_id=-1), "eos_id"),
+        (lambda: TabularLM.random(3, 1, seed=0, eos_id=3), "eos_id"),
+        (lambda: TabularLM.random(0, 1, seed=0), "vocab_size"),
+        (lambda: TabularLM.random(3, -1, seed=0), "order"),
+        (lambda: TabularLM.pair(3, 1, 1.5, seed=0), "alpha"),
+        (lambda: TabularLM.pair(1, 1, 0.5, seed=0), "at least 2 ids"),
+        (lambda: TabularLM([1.0], max_context=0), "max_context"),
+        (lambda: a_call(hidden=(0,)), "hidden"),
+        (lambda: a_call(want="some"), "want"),
+        (lambda: a_call((-1,)), "outside"),
+        (lambda: a_call((3,)), "outside"),
+        (lambda: a_call((0, 1, 2)), "capacity"),
+        (lambda: TabularLM.random(3, 1, seed=0).new_cache(10, 10, max_cache_bytes=100), "max_cache_bytes"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()

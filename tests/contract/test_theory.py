@@ -29,24 +29,17 @@ def test_expected_tokens_at_the_edges() -> None:
     assert theory.expected_tokens(0.8, 5) == pytest.approx((1 - 0.8**6) / 0.2, rel=1e-12)
 
 
-def test_expected_tokens_is_the_mean_of_the_geometric_law() -> None:
-    alpha, gamma = 0.37, 4
-    law = [alpha**i * (1 - alpha) for i in range(gamma)] + [alpha**gamma]
-    mean = sum((i + 1) * p for i, p in enumerate(law))
-    assert theory.expected_tokens(alpha, gamma) == pytest.approx(mean, rel=1e-12)
-
-
 def test_walltime_and_operations_without_a_draft_are_one() -> None:
     assert theory.walltime_improvement(0.9, 0, c=0.3) == 1.0
     assert theory.operations_factor(0.9, 0, c_hat=0.3) == 1.0
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 0.8, 0.95, 0.999])
-@pytest.mark.parametrize("c", [0.001, 0.01, 0.05, 0.3, 0.7])
-def test_optimal_gamma_beats_every_other_length(alpha: float, c: float) -> None:
-    best = theory.optimal_gamma(alpha, c)
-    speeds = [theory.walltime_improvement(alpha, gamma, c) for gamma in range(3 * best + 50)]
-    assert int(np.argmax(speeds)) == best
+def test_optimal_gamma_beats_every_other_length(alpha: float) -> None:
+    for c in (0.001, 0.01, 0.05, 0.3, 0.7):
+        best = theory.optimal_gamma(alpha, c)
+        speeds = [theory.walltime_improvement(alpha, gamma, c) for gamma in range(3 * best + 50)]
+        assert int(np.argmax(speeds)) == best, c
 
 
 def test_optimal_gamma_is_zero_when_nothing_helps() -> None:

@@ -1,11 +1,10 @@
-"""The tables of sweeps and of several runs beside one another, and what exit heads are worth."""
+"""The tables of sweeps and of several runs beside one another, and what a level of a drafted tree costs."""
 
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from experiments import train_early_exit
 from experiments.bench.oracle import costs
 from experiments.bench.oracle.benchmark_parts import Measured
 from experiments.bench.oracle.costs import SAMPLINGS
@@ -14,7 +13,6 @@ from experiments.harness.arms import PLAIN
 from experiments.report import across
 from experiments.sweep import sweep_results
 from experiments.sweep.grid import Unit
-from oracles.factory.evaluation.agreement import Agreement
 from tests.support.hand_run import DRAFTED, PEER, hand
 from tests.support.line_mutants import Differences, LineMutant, differences
 
@@ -89,30 +87,24 @@ def runs() -> Differences:
     return differences(found, expected)
 
 
-def exits() -> Differences:
-    """What exit heads are worth, per token; what a level of a drafted tree costs over a bare pass."""
-    (row,) = train_early_exit.worth({"2": Agreement(1600, 1200.0, 400.0, 800.0)}).rows
+def levels() -> Differences:
+    """What a level of a drafted tree costs over a bare pass."""
     seconds = {f"level, {name}, batch 2": [0.006, 0.003, 0.004] for name in SAMPLINGS}
     seconds["pass, batch 2"] = [0.002, 0.002, 0.004]
     models: Any = SimpleNamespace(config=None)
     options: Any = SimpleNamespace(batches=(2,))
     rows = costs.level_rows(Measured("pair", 1, models, options, Timings(seconds)))
     goals = costs.level_goals(Measured("pair", 1, models, options, Timings(seconds)))
-    found = {**row, "levels": [str(one["over a pass"]) for one in rows], "goal": {str(one.measured) for one in goals}}
+    found = {"levels": [str(one["over a pass"]) for one in rows], "goal": {str(one.measured) for one in goals}}
     over = "1.50 (1.00 .. 3.00)"
     expected = {
-        "layers below": "2",
-        "same likeliest id": "0.7500",
-        "overlap of the laws": "0.2500",
-        "KL in nats": "0.500",
-        "tokens": "1,600",
         "levels": ["1.00 (1.00 .. 1.00)", *[over] * len(SAMPLINGS)],
         "goal": {over},
     }
     return differences(found, expected)
 
 
-STATISTICS = (swept, runs, exits)
+STATISTICS = (swept, runs, levels)
 MUTANTS = [
     LineMutant(*row)
     for row in (
@@ -122,9 +114,7 @@ MUTANTS = [
         (sweep_results.table_of, 'row["block_efficiency"]', 'row["end_to_end"]', swept, "cells"),
         (sweep_results.conclusion, 'row["end_to_end"])', '-row["end_to_end"])', swept, "conclusion"),
         (across.overview, "max(others", "min(others", runs, "best"),
-        (train_early_exit.worth, "a.overlap / a.num_tokens", "a.overlap", exits, "overlap of the laws"),
-        (train_early_exit.worth, "a.divergence / a.num_tokens", "a.same_best / a.num_tokens", exits, "KL in nats"),
-        (costs.level_rows, 'f"pass, batch {batch}")', 'f"{name}, batch {batch}")', exits, "levels"),
-        (costs.level_goals, 'f"pass, batch {batch}")', 'f"level, {name}, batch {batch}")', exits, "goal"),
+        (costs.level_rows, 'f"pass, batch {batch}")', 'f"{name}, batch {batch}")', levels, "levels"),
+        (costs.level_goals, 'f"pass, batch {batch}")', 'f"level, {name}, batch {batch}")', levels, "goal"),
     )
 ]

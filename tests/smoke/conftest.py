@@ -1,25 +1,21 @@
-"""Runs of these tests neither draw a picture nor collect garbage first, half of a tiny run's time, unless one asks."""
+"""Runs of these tests are quick ones, unless one asks; one run of all strategies serves several tests."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
 from experiments.findings import summary
 from experiments.harness import running
-
-SHIPPED = summary.picture, running.without_full_collections
-
-
-def _no_picture(path: Path, *_: object) -> None:
-    path.write_bytes(b"not drawn")
+from experiments.strategies import STRATEGIES
+from tests.support.experiments import SHIPPED, all_own, common, quick_runs, the_folder
 
 
 @pytest.fixture(scope="package", autouse=True)
 def _quick_runs() -> Iterator[None]:
-    with patch.object(summary, "picture", _no_picture), patch.object(running, "without_full_collections", nullcontext):
+    with quick_runs():
         yield
 
 
@@ -28,3 +24,13 @@ def as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a run do all that it does for a user."""
     monkeypatch.setattr(summary, "picture", SHIPPED[0])
     monkeypatch.setattr(running, "without_full_collections", SHIPPED[1])
+
+
+@pytest.fixture(scope="package")
+def everything(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Return the folder, which no test writes to, of all strategies sampled in batches and traced; what was printed."""
+    out, printed = tmp_path_factory.mktemp("everything"), StringIO()
+    argv = [*common(checkpoints, out), *all_own(checkpoints, STRATEGIES), "--temperature", "0.9"]
+    with redirect_stdout(printed):
+        assert running.comparison("", [*argv, "--batch-size", "2", "--repeats", "2", "--trace", "3"]) == 0
+    return the_folder(out), printed.getvalue()

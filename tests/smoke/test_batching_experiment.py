@@ -1,7 +1,5 @@
 """Static and continuous batches: the same tokens, every request served once, latencies that add up."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ from experiments.batching import Options, serve
 from experiments.bench.oracle import rounds
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
-from tests.support.experiments import common
+from tests.support.experiments import common, read_json, the_folder
 
 OPTIONS = Options(3, 20, 0, SamplingParams(temperature=1.0), stop=())
 PROMPTS = [[1], [1, 2], [3], [2, 1], [3, 1, 2], [2], [1, 1]]
@@ -53,8 +51,7 @@ def test_the_table_has_both_ways_of_every_arm(way, column, checkpoints, tmp_path
     argv = [*common(checkpoints, tmp_path), "--batch-sizes", "2", "3", "--rounds", "2"]
     argv += ["--temperature", "0.8", "--rule", *way] if way else []
     assert batching.main([*argv, "--strategies", "prompt_lookup"]) == 0
-    (folder,) = tmp_path.iterdir()
-    rows = json.loads((folder / "batching.json").read_text(encoding="utf-8"))["rows"]
+    rows = read_json(the_folder(tmp_path) / "batching.json")["rows"]
     assert [(row["batch"], row["arm"], row["batches"]) for row in rows] == [
         (size, arm, way)
         for size in (2, 3)

@@ -10,8 +10,8 @@ from experiments.bench.oracle.benchmark_models import STORAGES, Models, weight_b
 from experiments.bench.oracle.rounds import TimedArm, Timings, measure, median_seconds, unique
 from experiments.peers import with_llama_cpp
 from experiments.peers.gguf_file import gguf_name, interleave, write_gguf
-from oracles.native import NativeTransformer, NativeUnavailable
 from oracles.transformer.config import TransformerConfig
+from tests.support.backends import needed_native
 from tests.support.experiments import table_rows
 
 pytestmark = pytest.mark.usefixtures("documents")
@@ -21,11 +21,7 @@ TINY = ["--shapes", "tiny", "--threads", "1", "--rounds", "2", "--repeats", "1",
 
 @pytest.fixture
 def native() -> None:
-    """Skip where no native pass can be had."""
-    try:
-        NativeTransformer.check()
-    except NativeUnavailable as reason:
-        pytest.skip(f"no native pass here: {reason}")
+    needed_native()
 
 
 @pytest.fixture(autouse=True)

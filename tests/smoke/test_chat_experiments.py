@@ -9,15 +9,16 @@ import pytest
 import oracles
 from experiments import exactness, lengths, watch
 from experiments.harness.arms import PLAIN, problems_of, units_of
-from experiments.harness.conversations import LaterTurn, as_conversations, template_of
+from experiments.harness.conversations import LaterTurn, as_conversations, prompt_facts, template_of
 from experiments.harness.run_outcome import Outcome
 from experiments.harness.running import script
 from experiments.report.one_run import provenance
 from experiments.report.runs import Run
 from experiments.spec_bench import __main__ as spec_bench
 from specdec import SpeculativeDecoder
-from specdec.prompts import NamedPrompt
+from specdec.prompts import NamedPrompt, load_prompts
 from tests.support.chats import CHATML, MISTRAL, write_checkpoint
+from tests.support.experiments import read_json, write_rows
 from tests.support.gguf_files import family_model, tokenizer_keys, write_gguf
 
 TURNS = [
@@ -32,7 +33,7 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with an instruct model and prompts of several turns."""
     folder = tmp_path_factory.mktemp("chat")
     write_checkpoint(folder / "model", chat_template=CHATML, bos_token="<s>", eos_token="<|im_end|>")
-    (folder / "question.jsonl").write_text("".join(json.dumps(row) + "\n" for row in TURNS), encoding="utf-8")
+    write_rows(folder / "question.jsonl", TURNS)
     return folder
 
 
@@ -46,8 +47,7 @@ def run(main: Any, chat: Path, out: Path, *options: str, status: int = 0) -> dic
     names = ["--oracle", chat / "model", "--prompts", chat / "question.jsonl", "--out", out, "--max-new-tokens", "6"]
     assert main([*map(str, names), *options]) == status
     (folder,) = out.iterdir()
-    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    path = folder / "units.jsonl"
+    summary, path = read_json(folder / "summary.json"), folder / "units.jsonl"
     entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
     return {**summary, "entries": entries, "chat": summary["provenance"]["chat"]}
 
@@ -62,10 +62,16 @@ def answers(entries: list[dict[str, Any]], arm: str) -> dict[str, list[int]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def whole(chat: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the summary of Spec-Bench's experiment on the file, as it is asked without options."""
+    return run(spec_bench.main, chat, tmp_path_factory.mktemp("whole"), "--strategies", "prompt_lookup")
+
+
 @pytest.mark.parametrize("batch", ["1", "2"])
-def test_later_turns_go_on_after_plain_decodings_answers(chat, tmp_path, batch):
+def test_later_turns_go_on_after_plain_decodings_answers(chat, whole, tmp_path, batch):
     options = ("--turns", "all", "--strategies", "prompt_lookup", "--batch-size", batch)
-    found = run(spec_bench.main, chat, tmp_path, *options)
+    found = whole if batch == "1" else run(spec_bench.main, chat, tmp_path, *options)
     made = answers(found["entries"], PLAIN)
     assert list(made) == ["1", "3", "2", "1, turn 2", "3, turn 2", "3, turn 3"]
     assert made == answers(found["entries"], "prompt_lookup")
@@ -79,15 +85,19 @@ def test_later_turns_go_on_after_plain_decodings_answers(chat, tmp_path, batch):
     )
 
 
-def test_an_interrupted_run_goes_on_with_the_same_later_turns(chat, tmp_path):
-    options = ("--turns", "all", "--strategies", "prompt_lookup")
-    whole = run(spec_bench.main, chat, tmp_path / "a", *options)
-    run(spec_bench.main, chat, tmp_path / "b", *options)
-    (folder,) = (tmp_path / "b").iterdir()
+def interrupt(out: Path, done: int) -> None:
+    """Leave a run as it was when so many of its units were done."""
+    (folder,) = out.iterdir()
     lines = (folder / "units.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     (folder / "units.jsonl").unlink()
-    (folder / "journal.jsonl").write_text("".join(lines[:4]), encoding="utf-8")
-    again = run(spec_bench.main, chat, tmp_path / "b", *options)
+    (folder / "journal.jsonl").write_text("".join(lines[:done]), encoding="utf-8")
+
+
+def test_an_interrupted_run_goes_on_with_the_same_later_turns(chat, whole, tmp_path):
+    options = ("--turns", "all", "--strategies", "prompt_lookup")
+    run(spec_bench.main, chat, tmp_path, *options)
+    interrupt(tmp_path, 4)
+    again = run(spec_bench.main, chat, tmp_path, *options)
     assert answers(again["entries"], PLAIN) == answers(whole["entries"], PLAIN)
     assert again["chat"] == whole["chat"]
 
@@ -118,10 +128,7 @@ def test_every_seed_is_measured_by_itself_with_its_own_later_turns(chat, tmp_pat
 def test_a_run_of_several_seeds_goes_on_where_it_was_interrupted(chat, tmp_path):
     options = (*SAMPLED, "--seeds", "3", "4", "--trace", "4", "--show", "9")
     whole = run(spec_bench.main, chat, tmp_path, *options)
-    (folder,) = tmp_path.iterdir()
-    lines = (folder / "units.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    (folder / "units.jsonl").unlink()
-    (folder / "journal.jsonl").write_text("".join(lines[:8]), encoding="utf-8")
+    interrupt(tmp_path, 8)
     again = run(spec_bench.main, chat, tmp_path, *options)
     for arm in (PLAIN, "prompt_lookup"):
         assert answers(again["entries"], arm) == answers(whole["entries"], arm)
@@ -129,15 +136,13 @@ def test_a_run_of_several_seeds_goes_on_where_it_was_interrupted(chat, tmp_path)
     assert again["problems"] == []
 
 
-@pytest.mark.parametrize(("options", "turns"), [((), 6), (("--turns", "first"), 3)])
-def test_all_turns_are_asked_under_a_template(chat, tmp_path, options, turns):
-    found = run(spec_bench.main, chat, tmp_path, "--strategies", "prompt_lookup", *options)
-    assert found["Spec-Bench, end to end"][-1]["answers"] == turns
+def test_all_turns_are_asked_under_a_template_and_first_ones_on_request(chat, whole, tmp_path):
+    firsts = run(spec_bench.main, chat, tmp_path, "--strategies", "prompt_lookup", "--turns", "first")
+    assert [found["Spec-Bench, end to end"][-1]["answers"] for found in (whole, firsts)] == [6, 3]
 
 
-def test_intervals_count_a_conversation_once(chat, tmp_path):
-    found = run(spec_bench.main, chat, tmp_path, "--turns", "all", "--strategies", "prompt_lookup")
-    row = found["Spec-Bench, end to end"][0]
+def test_intervals_count_a_conversation_once(whole):
+    row = whole["Spec-Bench, end to end"][0]
     assert (row["task"], row["questions"], row["answers"]) == ("mt_bench", 2, 5)
     assert row["end to end"].endswith("(n = 2)")
 
@@ -156,7 +161,7 @@ def test_a_later_batch_goes_on_with_conversations_of_one_batch():
 def test_a_conversation_is_in_one_cluster_with_batches_too(chat, tmp_path):
     rows = [{"id": str(i), "turns": ["help me", "and again"][: 1 + (i in (1, 2))]} for i in range(4)]
     (tmp_path / "model").symlink_to(chat / "model")
-    (tmp_path / "question.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_rows(tmp_path / "question.jsonl", rows)
     options = ("--turns", "all", "--batch-size", "2", "--num-prompts", "4")
     entries = run(lookup, tmp_path, tmp_path / "runs", *options)["entries"]
     clusters = Outcome([], entries).clusters()
@@ -173,19 +178,19 @@ def test_a_summary_says_template_stops_and_the_hash_of_the_ids(chat, tmp_path):
         "name": "tokenizer_config.json", "sha256": oracle.chat_template.sha256, "arguments": {},
     }  # fmt: skip
     assert (first["stop_ids"], first["stop_strings"], first["prompts"]) == (list(oracle.eos_ids), [], 3)
-    others = [
-        ("--system", "Be brief."),
-        ("--template", "none"),
-        ("--template", "vicuna"),
-        ("--turns", "all"),
-        ("--num-prompts", "2"),
-    ]
-    found = [run(lookup, chat, tmp_path / str(i), *more)["chat"] for i, more in enumerate(others)]
-    assert len({one["prompts_sha256"] for one in (first, *found)}) == len(others) + 1
+    prompts = load_prompts(chat / "question.jsonl")
+
+    def facts(prompts: list[NamedPrompt], **changes: Any) -> dict[str, Any]:
+        oracle = oracles.load(chat / "model")
+        return prompt_facts(oracle, as_conversations(prompts, oracle, arguments(chat, **changes)))
+
+    assert facts(prompts) == first
+    changes = [{"system": "Be brief."}, {"template": "none"}, {"template": "vicuna"}, {"turns": "all"}]
+    found = [*(facts(prompts, **one) for one in changes), facts(prompts[:2])]
+    assert len({one["prompts_sha256"] for one in (first, *found)}) == len(found) + 1
     assert found[1]["template"] is None
     assert found[2]["template"]["name"] == "vicuna"
     assert found[2]["stop_strings"] == ["USER:"]
-    assert run(lookup, chat, tmp_path / "again")["chat"] == first
 
 
 def test_a_template_of_a_file_with_arguments(chat, tmp_path):
@@ -219,10 +224,13 @@ def test_what_the_conversation_gives_is_no_argument_of_a_template(chat, tmp_path
     assert f"'{name}' is not to be set" in capsys.readouterr().err
 
 
+def arguments(chat: Path, **changes: Any) -> dict[str, Any]:
+    return {"template": "auto", "template_arg": [], "system": None, "oracle": str(chat / "model"), **changes}
+
+
 def asked(chat: Path, prompts: list[NamedPrompt], **changes: Any) -> list[NamedPrompt]:
     """Return prompts as they are put to the model."""
-    arguments = {"template": "auto", "template_arg": [], "system": None, "oracle": str(chat / "model"), **changes}
-    return as_conversations(prompts, oracles.load(chat / "model"), arguments)
+    return as_conversations(prompts, oracles.load(chat / "model"), arguments(chat, **changes))
 
 
 def test_prompts_become_turns_of_a_user(chat):
@@ -251,17 +259,17 @@ def test_what_cannot_be_asked_is_refused(chat, changes, words):
         asked(chat, [NamedPrompt("p", "k", "a")], **changes)
 
 
+def test_conversations_need_a_template(chat):
+    prompt = NamedPrompt("p", "k", "a", ({"role": "user", "content": "a"},))
+    with pytest.raises(ValueError, match="--prompts: p is a conversation, and prompts are raw text here"):
+        asked(chat, [prompt], template="none")
+
+
 def test_a_prompt_that_is_no_unicode_is_a_problem_by_its_name(chat):
     oracle = oracles.load(chat / "model")
     prompts = [NamedPrompt(name, "k", text, ({"role": "user", "content": text},)) for name, text in ("pa", "q\ud800")]
     assert problems_of(oracle, prompts, 4).keys() == {1}
     assert "message 0: 'content' holds half of a surrogate pair" in problems_of(oracle, prompts, 4)[1]
-
-
-def test_conversations_need_a_template(chat):
-    prompt = NamedPrompt("p", "k", "a", ({"role": "user", "content": "a"},))
-    with pytest.raises(ValueError, match="--prompts: p is a conversation, and prompts are raw text here"):
-        asked(chat, [prompt], template="none")
 
 
 def test_a_failed_answer_fails_the_next_turn_by_name(chat, tmp_path, capsys):

@@ -1,12 +1,11 @@
 """Crossover by batch, from its command line: tables, a picture, and what is refused before anything runs."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from experiments.crossover.__main__ import main
-from tests.support.experiments import common, the_folder
+from tests.support.experiments import common, read_json, the_folder
 
 
 def arguments(folder: Path, out: Path, *more: str) -> list[str]:
@@ -20,7 +19,7 @@ def test_the_tables_have_every_batch_and_length(heat, checkpoints, tmp_path, cap
     assert main(arguments(checkpoints, tmp_path, "--temperature", heat)) == 0
     printed, folder = capsys.readouterr().out, the_folder(tmp_path)
     assert {path.name for path in folder.iterdir()} == {"crossover.json", "crossover.png", "units.jsonl"}
-    sizes = json.loads((folder / "crossover.json").read_text(encoding="utf-8"))["sizes"]
+    sizes = read_json(folder / "crossover.json")["sizes"]
     rows = [row for size in sizes for row in size["rows"]]
     assert [(row["batch"], row["k"]) for row in rows] == [(1, 1), (1, 2), (2, 1), (2, 2)]
     assert all(row["predicted"] > 0 and row["v"] >= 1 and row["tau"] >= 1 for row in rows)

@@ -12,13 +12,14 @@ from experiments.bench.oracle import rounds
 from experiments.device import __main__ as device
 from experiments.device import device_layers
 from experiments.device.device_models import PARTS
+from tests.support.experiments import read_json
 
 pytestmark = pytest.mark.usefixtures("documents")
 
 CPU = ["--device", "cpu", "--shapes", "tiny", "--dtype", "float32", "--oracle", "code-draft-tiny"]
-SMALL = ["--batch-sizes", "1", "3", "--widths", "4", "--contexts", "32", "--num-prompts", "2", "--new-tokens", "6"]
+SMALL = ["--batch-sizes", "1", "3", "--widths", "4", "--contexts", "32", "--num-prompts", "2", "--new-tokens", "4"]
 ONCE = ["--rounds", "1", "--repeats", "1"]
-QUICK = [*ONCE, "--draft", "code-draft-tiny", "--identity-tokens", "8", "--identity-prompts", "2"]
+QUICK = [*ONCE, "--draft", "code-draft-tiny", "--identity-tokens", "5", "--identity-prompts", "2"]
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +35,7 @@ def test_the_parts_are_printed_and_kept(tmp_path, capsys, monkeypatch):
     assert device.main(asked) == 0
     printed = capsys.readouterr().out
     assert [line[4:] for line in printed.splitlines() if line.startswith("### ")] == list(PARTS)
-    found = {part: json.loads((tmp_path / f"{part}.json").read_text(encoding="utf-8"))["rows"] for part in PARTS}
+    found = {part: read_json(tmp_path / f"{part}.json")["rows"] for part in PARTS}
     for row in found["agreement"]:
         assert row["texts that differ, plain"] == row["texts that differ, prompt_lookup"] == 0
         assert row["largest difference, chain"] < 1e-4 > row["largest difference, tree"]
@@ -55,7 +56,7 @@ def test_the_parts_are_printed_and_kept(tmp_path, capsys, monkeypatch):
     told = {mode: [row for row in found["identity"] if row["mode"] == mode] for mode in ("graphed", "bitwise")}
     assert [(row["texts that differ"], row["exactness"]) for row in told["bitwise"]] == [(0, "exact")] * 4
     assert [row["exactness"] for row in told["graphed"]] == ["exact up to numerics"] * 4
-    assert {row["tokens"] for row in found["identity"]} == {24}
+    assert {row["tokens"] for row in found["identity"]} == {15}
     assert {row["rows in flight"] for row in found["identity"] if row["arm"] == "plain, batch 3"} == {3}
     assert all(1 < row["rows in flight"] <= 3 for row in found["identity"])
 
@@ -75,9 +76,8 @@ def test_figures_of_other_code_are_measured_again(tmp_path, capsys, monkeypatch)
     source, measured = tmp_path / "experiments" / "device" / "passes.py", list[object]()
     source.parent.mkdir(parents=True)
     source.write_bytes(b"1")
-    monkeypatch.setattr(
-        experiments.harness.arguments, "__file__", str(tmp_path / "experiments" / "harness" / "arguments.py")
-    )
+    place = tmp_path / "experiments" / "harness" / "arguments.py"
+    monkeypatch.setattr(experiments.harness.arguments, "__file__", str(place))
     monkeypatch.setattr(device, "MEASURE", {"passes": lambda options: measured.append(1) or [{"new": len(measured)}]})
     for content in (b"1", b"1", b"2"):
         source.write_bytes(content)
@@ -96,11 +96,8 @@ def test_a_cache_that_does_not_fit_is_a_row_without_times(tmp_path, capsys, monk
     device.main([*CPU, *SMALL, *QUICK, "--parts", "passes", "--batch-sizes", "1", "--out", str(tmp_path)])
     told = capsys.readouterr()
     assert "tiny, batch 1 after 32: a cache of 1 rows takes too much" in told.err
-    rows = json.loads((tmp_path / "passes.json").read_text(encoding="utf-8"))["rows"]
-    assert [(row["width"], row["ms, eager"], row["GB/s, graphed"]) for row in rows] == [
-        (1, None, None),
-        (4, None, None),
-    ]
+    rows = read_json(tmp_path / "passes.json")["rows"]
+    assert [(row["width"], row["ms, eager"], row["GB/s, graphed"]) for row in rows] == [(w, None, None) for w in (1, 4)]
 
 
 def test_a_device_that_does_not_keep_bits_has_no_bitwise_figures(tmp_path, capsys, monkeypatch):
@@ -108,9 +105,9 @@ def test_a_device_that_does_not_keep_bits_has_no_bitwise_figures(tmp_path, capsy
     device.main([*CPU, *SMALL, *QUICK, "--parts", "agreement", "passes", "identity", "--out", str(tmp_path)])
     assert capsys.readouterr().err.count("bitwise: bitwise is True, and on cpu in torch.float32 bits depend on") == 3
     for part in ("agreement", "passes", "identity"):
-        kept = (tmp_path / f"{part}.json").read_text(encoding="utf-8")
-        assert "graphed" in kept
-        assert "bitwise" not in json.dumps(json.loads(kept)["rows"])
+        rows = json.dumps(read_json(tmp_path / f"{part}.json")["rows"])
+        assert "graphed" in rows
+        assert "bitwise" not in rows
 
 
 def test_a_product_by_triton_is_one_and_keeps_its_bits():

@@ -14,6 +14,7 @@ from oracles.factory.arithmetic.accuracy import exact_answers
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, Problem, split
 from oracles.factory.training.held_out import bits_per_byte, load_exported
 from specdec import SpeculativeDecoder
+from tests.support.pairwise import first_of
 
 EMBEDDED = Path(oracles.factory.train.__file__).parents[1] / "embedded"
 PROMPTS = EMBEDDED.parents[1] / "experiments" / "prompts" / "code.jsonl"
@@ -67,12 +68,16 @@ def test_sizes(name: str) -> None:
     assert least <= sum(parameter.numel() for parameter in model.parameters()) <= most
 
 
+def rows_of(path: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
 def test_the_language_models_share_the_tokenizer() -> None:
     files = [json.loads((EMBEDDED / name / "tokenizer.json").read_text(encoding="utf-8")) for name in NAMES]
     assert all(file == files[0] for file in files)
 
 
-@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", first_of(16, 1))
 @pytest.mark.parametrize(("name", "share"), [("arithmetic", 0.9915), ("arithmetic-draft", 0.5)])
 def test_held_out_problems_are_answered_exactly(name: str, share: float, every: int) -> None:
     model = load_exported(EMBEDDED / name, 17)
@@ -81,7 +86,7 @@ def test_held_out_problems_are_answered_exactly(name: str, share: float, every: 
 
 
 def test_the_shipped_problems_are_those_held_out_and_fit_the_engine() -> None:
-    rows = [json.loads(line) for line in (PROMPTS.parent / "arithmetic.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = rows_of(PROMPTS.parent / "arithmetic.jsonl")
     problems = [Problem.of_number(int(number)) for number in split()[1]]
     assert rows == [{"prompt": problem.prompt, "answer": problem.answer} for problem in problems]
     oracle = oracles.load("arithmetic")
@@ -95,8 +100,7 @@ def test_the_shipped_problems_are_those_held_out_and_fit_the_engine() -> None:
 def test_the_exit_head_is_accepted_more_often_than_the_oracles_own_head_at_its_place() -> None:
     code = oracles.load("code", dtype="float32", device="cpu")
     head = oracles.load_head("code-exit", code)
-    rows = [json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
-    texts = [row["prompt"] for row in rows[::10]]
+    texts = [row["prompt"] for row in rows_of(PROMPTS)[::10]]
     bare, trained = (
         SpeculativeDecoder(code, EarlyExit(code, head.num_layers, one)).generate(texts, 24).stats.acceptance_rate
         for one in (None, head)
@@ -107,7 +111,6 @@ def test_the_exit_head_is_accepted_more_often_than_the_oracles_own_head_at_its_p
 
 
 def test_a_larger_model_predicts_unseen_code_better() -> None:
-    rows = [json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
-    texts = [row["prompt"] for row in rows if row["kind"] == "completion"][:8]
+    texts = [row["prompt"] for row in rows_of(PROMPTS) if row["kind"] == "completion"][:8]
     bits = [bits_per_byte(load_exported(EMBEDDED / name, CODE.get_vocab_size()), CODE, texts) for name in NAMES]
     assert bits[0] < bits[1] < bits[2] < UNIGRAM_BITS

@@ -1,6 +1,5 @@
 """The commands of ``oracles.factory.evaluate`` on checkpoints of a few thousand parameters: what they print."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from oracles.factory.training.recipes import RECIPES
 from oracles.heads import HeadShape, save_head
 from oracles.transformer.blocks import Adapter
 from oracles.transformer.eager import Transformer
+from tests.support.experiments import write_rows
 
 pytestmark = pytest.mark.usefixtures("documents")
 
@@ -43,9 +43,8 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setattr("oracles.factory.evaluation.commands.read_split", read_split)
     monkeypatch.setattr("oracles.factory.evaluate.keep_freed_memory", lambda: None)
     save_head(Adapter(CONFIG, 16), HeadShape.of(CONFIG, 1, 16), tmp_path / "head")
-    prompts = tmp_path / "prompts.jsonl"
     rows = [{"id": f"p{i}", "kind": "all", "prompt": f"def f{i}(x):\n", "reference": "x = x\n" * 9} for i in range(3)]
-    prompts.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    prompts = write_rows(tmp_path / "prompts.jsonl", rows)
     checkpoints = {name: exported(tmp_path / name, seed) for seed, name in enumerate(("oracle", "draft"))}
     return {**checkpoints, "head": str(tmp_path / "head"), "prompts": str(prompts)}
 
@@ -60,12 +59,8 @@ def test_bits(folders: dict[str, str], capsys: pytest.CaptureFixture[str]) -> No
     evaluate.main(["bits", "--oracle", folders["oracle"], "--drafts", folders["draft"], "--ngram-bytes", "1000"])
     header, *rows = rows_of(capsys.readouterr().out)
     assert header == ["model", "parameters", "MB on disk", "bits per byte"]
-    assert [row[0] for row in rows] == [
-        f"`{folders['oracle']}`",
-        f"`{folders['draft']}`",
-        "5-gram of 0.001 MB of *train*",
-        "`xz -9e`",
-    ]
+    models = [f"`{folders[name]}`" for name in ("oracle", "draft")]
+    assert [row[0] for row in rows] == [*models, "5-gram of 0.001 MB of *train*", "`xz -9e`"]
     numbers = [float(row[3]) for row in rows]
     assert numbers[2] < 1 < numbers[0] < 8  # counts of this very text, and a model that has learnt nothing
 
@@ -87,28 +82,16 @@ def test_text(split: str, folders: dict[str, str], capsys: pytest.CaptureFixture
 
 
 def test_drafts(folders: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    models = [
-        "--oracle",
-        folders["oracle"],
-        "--drafts",
-        folders["draft"],
-        folders["oracle"],
-        "--heads",
-        folders["head"],
-    ]
-    evaluate.main(["drafts", *models, "--prompts", folders["prompts"], "--tokens", "8", "--ngram-bytes", "1000"])
+    oracle, draft, head = (folders[name] for name in ("oracle", "draft", "head"))
+    models = ["--oracle", oracle, "--drafts", draft, oracle, "--heads", head, "--ngram-bytes", "1000"]
+    evaluate.main(["drafts", *models, "--prompts", folders["prompts"], "--tokens", "8"])
     header, *rows = rows_of(capsys.readouterr().out)
     plain = ["overlap", "same likeliest id"]
     assert header == ["draft", *plain, *(f"{name}, loops left out" for name in plain)]
-    assert [row[0] for row in rows] == [
-        f"`{folders['draft']}`",
-        f"`{folders['oracle']}`",
-        f"`{folders['head']}`, after 1 of 2 layers",
-        "4-gram of the standard library in *train*",
-        "5-gram of 0.001 MB of *train*",
-    ]
+    counted = ["4-gram of the standard library in *train*", "5-gram of 0.001 MB of *train*"]
+    assert [row[0] for row in rows] == [f"`{draft}`", f"`{oracle}`", f"`{head}`, after 1 of 2 layers", *counted]
     assert rows[1][1:3] == ["1", "1"]
-    assert all(0 < float(row[1]) < 1 for row in rows if row[0] != f"`{folders['oracle']}`")
+    assert all(0 < float(row[1]) < 1 for row in rows if row[0] != f"`{oracle}`")
 
 
 def test_a_draft_of_another_vocabulary_is_refused(folders: dict[str, str], tmp_path: Path) -> None:

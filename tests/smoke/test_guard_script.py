@@ -1,6 +1,5 @@
 """The guard on true runs: of one program, and of one whose drafts were hampered."""
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +11,13 @@ from experiments import guard
 from experiments.harness import running as harness
 from experiments.strategies import STRATEGIES
 from specdec import DraftSource, Oracle
-from tests.support.experiments import TEXT, common, the_folder
+from tests.support.experiments import TEXT, common, the_folder, write_rows
 
 
 @pytest.mark.parametrize("way", [[], ["--temperature", "0.1"]], ids=["greedy", "drawn"])
 def test_a_run_beside_itself_and_beside_a_hampered_one(way, checkpoints, tmp_path, capsys, monkeypatch):
     rows = [{"id": f"p{i}", "prompt": TEXT * (1 + i % 3) + f"\n\ndef f{i}(" * (1 + i)} for i in range(12)]
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    prompts = write_rows(tmp_path / "prompts.jsonl", rows)
 
     def measured(name: str) -> Path:
         argv = [*common(checkpoints, tmp_path / name), *way, "--strategies", "small_transformer"]

@@ -1,22 +1,19 @@
 """Prompts of many lengths: the same place, more or less before it."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from experiments import lengths
-from tests.support.experiments import common
+from tests.support.experiments import common, summary_of, write_rows
 
 TEXT = "".join(f"def f{i}(x):\n    return f{i}(x) + {i}\n" for i in range(40))
 
 
 @pytest.fixture
 def texts(tmp_path: Path) -> Path:
-    file = tmp_path / "texts.jsonl"
     rows = [{"id": name, "prompt": TEXT + name} for name in ("a", "b")] + [{"id": "short", "prompt": "x"}]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return file
+    return write_rows(tmp_path / "texts.jsonl", rows)
 
 
 def arguments(texts: Path, **changes: object) -> dict[str, object]:
@@ -26,12 +23,8 @@ def arguments(texts: Path, **changes: object) -> dict[str, object]:
 
 def test_prompts_end_at_the_same_place(texts):
     found = lengths.choose(arguments(texts))
-    assert [(prompt.name, prompt.kind) for prompt in found] == [
-        ("a, 16", "16"),
-        ("b, 16", "16"),
-        ("a, 64", "64"),
-        ("b, 64", "64"),
-    ]
+    named = [(f"{name}, {length}", f"{length}") for length in (16, 64) for name in "ab"]
+    assert [(prompt.name, prompt.kind) for prompt in found] == named
     assert found[2].text.endswith(found[0].text)
     assert TEXT.startswith(found[2].text)
     assert len(lengths.choose(arguments(texts, num_prompts=1))) == 2
@@ -52,13 +45,8 @@ def test_the_table_has_a_row_for_every_arm_and_length(texts, checkpoints, tmp_pa
     argv = common(checkpoints, tmp_path / "runs")
     argv[argv.index("--prompts") + 1] = str(texts)
     assert lengths.main([*argv, "--lengths", "64", "16", "16", "--strategies", "prompt_lookup", "lookahead"]) == 0
-    (folder,) = (tmp_path / "runs").iterdir()
-    rows = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["By length of the prompt"]
-    assert [(row["arm"], row["prompt"]) for row in rows] == [
-        ("prompt_lookup", 16),
-        ("prompt_lookup", 64),
-        ("lookahead", 16),
-        ("lookahead", 64),
-    ]
+    rows = summary_of(tmp_path / "runs")["By length of the prompt"]
+    wanted = [(arm, length) for arm in ("prompt_lookup", "lookahead") for length in (16, 64)]
+    assert [(row["arm"], row["prompt"]) for row in rows] == wanted
     assert all(float(row["decoding alone"].split()[0]) > 0 for row in rows)
     assert "\nBy length of the prompt\n" in capsys.readouterr().out

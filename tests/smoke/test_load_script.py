@@ -1,6 +1,5 @@
 """Loads from the command line: all arms at all rates, the same work, a run that goes on, and what is refused."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from experiments.load import measuring_loads
 from experiments.load.__main__ import main
 from experiments.load.load_tables import Load, differing, problems_of_work, told_of_work
 from experiments.load.serving import Served, ServedRequest, Window
-from tests.support.experiments import common, the_folder
+from tests.support.experiments import common, read_json, the_folder
 
 ARMS = ["prompt_lookup", "small_transformer:2", "small_transformer:3/4"]
 LABELS = ["plain", "prompt_lookup", "small_transformer 2", "small_transformer 3, budget 4"]
@@ -18,7 +17,7 @@ LABELS = ["plain", "prompt_lookup", "small_transformer 2", "small_transformer 3,
 
 def arguments(folder: Path, out: Path, *more: str) -> list[str]:
     argv = [*common(folder, out), "--small-transformer-model", str(folder / "draft"), "--batch-size", "2"]
-    return [*argv, "--arms", *ARMS, "--seconds", "0.25", *more]
+    return [*argv, "--arms", *ARMS, "--seconds", "0.15", *more]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +33,7 @@ def test_every_arm_serves_every_rate(more, told, checkpoints, tmp_path, capsys):
     assert main(arguments(checkpoints, tmp_path, *more, "--goodput", "e2el:60000")) == 0
     printed, folder = " ".join(capsys.readouterr().out.split()), the_folder(tmp_path)
     assert {path.name for path in folder.iterdir()} == {"load.json", "load.png", "units.jsonl"}
-    loads = json.loads((folder / "load.json").read_text(encoding="utf-8"))["loads"]
+    loads = read_json(folder / "load.json")["loads"]
     num_rates = len(more) - 1 if more[0] == "--loads" else 1
     assert [load["arm"] for load in loads] == LABELS * num_rates
     for first in range(0, len(loads), len(LABELS)):
@@ -54,7 +53,7 @@ def test_requests_arrive_as_in_a_file(checkpoints, tmp_path):
     (tmp_path / "times").write_text("1\n1.02\n1.04\n1.2\n", encoding="utf-8")
     out = tmp_path / "out"
     assert main([*arguments(checkpoints, out), "--arrivals", str(tmp_path / "times"), "--warm-up", "0"]) == 0
-    loads = json.loads((the_folder(out) / "load.json").read_text(encoding="utf-8"))["loads"]
+    loads = read_json(the_folder(out) / "load.json")["loads"]
     assert [load["rate"] for load in loads] == pytest.approx([15.0] * len(LABELS))
     for load in loads:
         assert [request["arrival"] for request in load["requests"]] == pytest.approx([0.0, 0.02, 0.04, 0.2])

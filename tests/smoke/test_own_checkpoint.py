@@ -1,10 +1,8 @@
 """The experiments on a checkpoint of one's own, whose tokenizer is not that of the embedded ones."""
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
@@ -16,7 +14,7 @@ from experiments import batching, replay
 from experiments.harness import running as harness
 from experiments.load import __main__ as load
 from oracles.factory.training.export import export_checkpoint
-from tests.support.experiments import few_strategies
+from tests.support.experiments import few_strategies, summary_of
 
 WORDS = ["<unk>", "the", "fox", "and", "dog", "saw", "a", "hill", "over", "there", "again"]
 FOREIGN = (
@@ -45,12 +43,6 @@ def argv(tmp_path: Path, few: None) -> list[str]:
     (tmp_path / "prompts.txt").write_text("the fox and the dog saw the fox\nover the hill\n", encoding="utf-8")
     places = {"--oracle": "mine", "--prompts": "prompts.txt", "--out": "runs"}
     return [*(part for pair in places.items() for part in (pair[0], str(tmp_path / pair[1]))), "--max-new-tokens", "8"]
-
-
-def summary_of(folder: Path) -> dict[str, Any]:
-    (run,) = folder.iterdir()
-    found: dict[str, Any] = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-    return found
 
 
 def test_compare_runs_what_the_checkpoint_can_have_and_says_why_not_the_others(argv, tmp_path, capsys):

@@ -16,10 +16,10 @@ from experiments.harness.arguments import fingerprint
 from experiments.harness.recorded_runs import Costs
 from oracles import RecordedText
 from specdec.theory import WidthCurve
+from tests.support.experiments import TEXT, read_json, write_rows
 
 pytestmark = pytest.mark.usefixtures("documents")
 
-TEXT = "def add(a, b):\n    return a + b\n\n\ndef add_all(a, b, c):\n    return a + b + c\n"
 RAN = [
     "plain", "small_transformer", "other_vocabulary", "tree", "ngram", "prompt_lookup", "suffix_automaton", "merged",
     "cascade", "staged",
@@ -29,10 +29,8 @@ RAN = [
 @pytest.fixture
 def records(tmp_path: Path) -> Path:
     rows = [{"id": f"p{i}", "kind": "ab"[i % 2], "prompt": TEXT * (i + 1), "completion": TEXT[i:]} for i in range(4)]
-    path = tmp_path / "records.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     (tmp_path / "text.py").write_text(TEXT * 3, encoding="utf-8")
-    return path
+    return write_rows(tmp_path / "records.jsonl", rows)
 
 
 def common(records: Path) -> list[str]:
@@ -44,8 +42,7 @@ def summary_of(records: Path) -> dict[str, Any]:
     assert {path.name for path in folder.iterdir()} == {"records.parquet", "summary.json", "tables.md", "units.jsonl"}
     columns = Dataset.from_parquet(str(folder / "records.parquet")).column_names
     assert [name for name in columns if "seconds" in name] == []
-    found: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    return found
+    return read_json(folder / "summary.json")
 
 
 def test_compare_runs_what_needs_no_model_and_shows_no_time(records, capsys):
@@ -55,13 +52,8 @@ def test_compare_runs_what_needs_no_model_and_shows_no_time(records, capsys):
     printed, told = capsys.readouterr()
     for name in ("early_exit", "quantized", "lookahead", "threshold"):
         assert f"left out on recorded text: {name}: " in told
-    for word in (
-        "tau",
-        "alpha",
-        "lower bound",
-        "No speed-up: no model ran",
-        "A prompt whose output is not its record fails, and stands in no table",
-    ):
+    failed = "A prompt whose output is not its record fails, and stands in no table"
+    for word in ("tau", "alpha", "lower bound", "No speed-up: no model ran", failed):
         assert word in printed
     for word in ("tokens/s", "speed-up |", "T ms", "wall time", "decoding alone", "end to end"):
         assert word not in printed
@@ -162,9 +154,8 @@ def test_its_options_are_refused_with_a_model(option, tmp_path):
 
 
 def test_prompts_without_a_record_fail_by_name(records, capsys):
-    other = records.parent / "other.jsonl"
     rows = [{"id": "known", "prompt": TEXT}, {"id": "unknown", "prompt": "import os\n"}]
-    other.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    other = write_rows(records.parent / "other.jsonl", rows)
     assert harness.comparison("", [*common(records), "--prompts", str(other), "--strategies", "prompt_lookup"]) == 1
     err = capsys.readouterr().err
     assert "prompts ['unknown']: selects no record" in err

@@ -31,26 +31,36 @@ from experiments.report.why import acceptance_for, in_the_way, predictions, sent
 from experiments.strategies import STRATEGIES
 from specdec.stats.report.intervals import Interval
 from specdec.stats.report.provenance import provenance
-from tests.support.experiments import TEXT, common, own, the_folder
+from tests.support.experiments import TEXT, all_own, common, own, read_json, the_folder, write_rows
 from tests.support.report_pages import Reader, altered, read, summary_of
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!--<script>\u2028&amp;\"'\ud800"
 LOADING = {"link", "img", "iframe", "object", "embed", "audio", "video", "source", "base", "form", "svg", "image"}
 
 
-def options(checkpoints: Path, names: tuple[str, ...]) -> list[str]:
-    parts = [own(checkpoints, name, prefix=f"{name.replace('_', '-')}-") for name in names]
-    return [*(part for one in parts for part in one), "--strategies", *names]
+def options(checkpoints: Path, *names: str) -> list[str]:
+    return [*all_own(checkpoints, names), "--strategies", *names]
 
 
 @pytest.fixture(scope="module")
 def compared(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a run with chains and trees, paired by rounds."""
     out = tmp_path_factory.mktemp("compared")
-    names = ("small_transformer", "prompt_lookup", "tree")
-    argv = [*common(checkpoints, out), *options(checkpoints, names), "--repeats", "5", "--against", "tree"]
-    assert harness.comparison("", argv) == 0
+    chosen = options(checkpoints, "small_transformer", "prompt_lookup", "tree")
+    assert harness.comparison("", [*common(checkpoints, out), *chosen, "--repeats", "5", "--against", "tree"]) == 0
     return the_folder(out)
+
+
+@pytest.fixture(scope="module")
+def run(compared: Path) -> Run:
+    """Return the run itself."""
+    return load_runs([compared])[0]
+
+
+@pytest.fixture(scope="module")
+def found(compared: Path, tmp_path_factory: pytest.TempPathFactory) -> Reader:
+    """Return its page."""
+    return read([compared], tmp_path_factory.mktemp("page") / "page.html")
 
 
 @pytest.fixture
@@ -59,8 +69,7 @@ def copied(compared: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(compared, tmp_path / compared.name))
 
 
-def test_the_data_of_the_page_is_the_runs(compared, tmp_path):
-    found = read([compared], tmp_path / "page.html")
+def test_the_data_of_the_page_is_the_runs(compared, found):
     (data,) = found.data.values()
     summary = summary_of(compared)
     assert data["summary"] == summary
@@ -80,8 +89,8 @@ def test_the_data_of_the_page_is_the_runs(compared, tmp_path):
     assert "Speed over tree" in found.seen
 
 
-def test_pictures_hold_the_statistics_of_the_run(compared, tmp_path):
-    (data,) = read([compared], tmp_path / "page.html").data.values()
+def test_pictures_hold_the_statistics_of_the_run(found):
+    (data,) = found.data.values()
     titles = {one["layout"]["xaxis"].get("title", {}).get("text"): one for one in data["figures"]}
     arms = data["summary"]["arms"]
     for by, across in (("position", "position in the draft"), ("rank", "rank among siblings")):
@@ -99,8 +108,7 @@ def test_pictures_hold_the_statistics_of_the_run(compared, tmp_path):
     assert phases["score"][0] == pytest.approx(1e3 * plain["seconds"]["score"] / plain["num_emitted"])
 
 
-def test_theory_stands_beside_the_measured_lengths(compared):
-    (run,) = load_runs([compared])
+def test_theory_stands_beside_the_measured_lengths(run):
     found = predictions(run, "small_transformer")
     stats = run.drafting["small_transformer"]
     assert [one.length for one in found] == list(range(1, len(stats.steps_by_depth)))
@@ -112,8 +120,7 @@ def test_theory_stands_beside_the_measured_lengths(compared):
     assert in_the_way(run, "tree") is None
 
 
-def test_the_reasons_are_theorys(compared, tmp_path):
-    (run,) = load_runs([compared])
+def test_the_reasons_are_theorys(run, found):
     stats = run.drafting["small_transformer"]
     why = reason(run.plain, stats)
     assert sum(shares(why).values()) == pytest.approx(1)
@@ -132,13 +139,12 @@ def test_the_reasons_are_theorys(compared, tmp_path):
     assert alpha is not None
     assert stats.theoretical_block_efficiency(alpha) == pytest.approx(2.0)
     assert acceptance_for(stats, 100.0) is None
-    seen = read([compared], tmp_path / "page.html").seen
-    assert all(sentence in seen for arm in run.drafting for sentence in sentences(run, arm))
-    assert "charges drafting in proportion to their length: too little, where a draft costs something once" in seen
+    assert all(sentence in found.seen for arm in run.drafting for sentence in sentences(run, arm))
+    told = "charges drafting in proportion to their length: too little, where a draft costs something once"
+    assert told in found.seen
 
 
-def test_shorter_drafts_are_explained_only_where_one_can_be_shorter(compared, monkeypatch):
-    (run,) = load_runs([compared])
+def test_shorter_drafts_are_explained_only_where_one_can_be_shorter(run, monkeypatch):
     note = "What is said of shorter drafts"
     assert note in one_run._why(run)
     ones = {arm: replace(stats, steps_by_depth=stats.steps_by_depth[:2]) for arm, stats in run.drafting.items()}
@@ -146,8 +152,7 @@ def test_shorter_drafts_are_explained_only_where_one_can_be_shorter(compared, mo
     assert note not in one_run._why(run)
 
 
-def test_drafts_that_are_too_short_are_told_by_their_mean_length(compared, monkeypatch):
-    (run,) = load_runs([compared])
+def test_drafts_that_are_too_short_are_told_by_their_mean_length(run, monkeypatch):
     stats = run.drafting["small_transformer"]
     monkeypatch.setattr("experiments.report.why.reason", lambda *both: {**reason(*both), "predicted": 0.01})
     told = " ".join(sentences(run, "small_transformer"))
@@ -157,8 +162,7 @@ def test_drafts_that_are_too_short_are_told_by_their_mean_length(compared, monke
     assert most == pytest.approx(1 + depths)
 
 
-def test_a_best_length_that_gains_less_than_is_worth_it_is_not_said_to_lose(compared, monkeypatch):
-    (run,) = load_runs([compared])
+def test_a_best_length_that_gains_less_than_is_worth_it_is_not_said_to_lose(run, monkeypatch):
     found = Prediction(2, Parts(tokens=1.01, rows=1.0, drafting=0.0, scoring=1.0, rest=0.0, plain=0.0))
     monkeypatch.setattr("experiments.report.why.in_the_way", lambda *_: (found, "so it is"))
     told = sentences(run, "small_transformer")
@@ -168,7 +172,7 @@ def test_a_best_length_that_gains_less_than_is_worth_it_is_not_said_to_lose(comp
 
 def spoil(folder: Path) -> None:
     """Give an arm, the prompts and an argument hostile names."""
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    summary = read_json(folder / "summary.json")
     for table in (summary["reasons"], summary["work"], summary["against"]):
         for row in table:
             row["arm"] = HOSTILE if row["arm"] == "prompt_lookup" else row["arm"]
@@ -177,34 +181,30 @@ def spoil(folder: Path) -> None:
     summary["provenance"] |= {"processor": HOSTILE, "refused": {HOSTILE: HOSTILE}}
     summary[HOSTILE] = [{HOSTILE: HOSTILE}]
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
-    lines = []
-    for line in (folder / "units.jsonl").read_text(encoding="utf-8").splitlines():
-        entry = json.loads(line)
+    entries = [*map(json.loads, (folder / "units.jsonl").read_text(encoding="utf-8").splitlines())]
+    for entry in entries:
         entry["kind"], entry["prompts"] = HOSTILE, [HOSTILE]
         entry["arms"] = {HOSTILE if arm == "prompt_lookup" else arm: kept for arm, kept in entry["arms"].items()}
-        lines.append(json.dumps(entry) + "\n")
-    (folder / "units.jsonl").write_text("".join(lines), encoding="utf-8")
+    write_rows(folder / "units.jsonl", entries)
 
 
-def test_no_text_breaks_out_of_the_page(copied, compared, tmp_path):
-    clean = read([compared], tmp_path / "clean.html")
+def test_no_text_breaks_out_of_the_page(copied, found, tmp_path):
     spoil(copied)
-    found = read([copied], tmp_path / "page.html")
-    assert {tag for tag, _ in found.tags} == {tag for tag, _ in clean.tags}
-    assert {name for _, attributes in found.tags for name in attributes if name.startswith("on")} == set()
-    assert [kind for kind, _ in found.scripts] == [kind for kind, _ in clean.scripts]
-    (data,) = found.data.values()
+    spoiled = read([copied], tmp_path / "page.html")
+    assert {tag for tag, _ in spoiled.tags} == {tag for tag, _ in found.tags}
+    assert {name for _, attributes in spoiled.tags for name in attributes if name.startswith("on")} == set()
+    assert [kind for kind, _ in spoiled.scripts] == [kind for kind, _ in found.scripts]
+    (data,) = spoiled.data.values()
     assert data["summary"] == summary_of(copied)
     assert HOSTILE in data["summary"]["arms"]
-    raw = next(text for kind, text in found.scripts if kind.get("type") == "application/json")
+    raw = next(text for kind, text in spoiled.scripts if kind.get("type") == "application/json")
     assert not set("<>&\u2028") & set(raw)
-    assert HOSTILE.replace("\ud800", "?") in found.seen
+    assert HOSTILE.replace("\ud800", "?") in spoiled.seen
     names = {trace["name"] for figure in data["figures"] for trace in figure["data"] if "name" in trace}
     assert not any("<" in name for name in names)
 
 
-def test_the_page_loads_nothing(compared, tmp_path):
-    found = read([compared], tmp_path / "page.html")
+def test_the_page_loads_nothing(found):
     assert {tag for tag, _ in found.tags} & LOADING == set()
     attributes = [(name, value or "") for _, one in found.tags for name, value in one.items()]
     assert [value for name, value in attributes if name == "href" and not value.startswith("#")] == []
@@ -221,8 +221,7 @@ def test_the_page_loads_nothing(compared, tmp_path):
     assert not any(re.search(r"https?:|import\(|fetch\(|XMLHttpRequest|\beval\b", text) for text in ours)
 
 
-def test_every_link_leads_somewhere_and_every_chart_has_its_data(compared, tmp_path):
-    found = read([compared], tmp_path / "page.html")
+def test_every_link_leads_somewhere_and_every_chart_has_its_data(found):
     places = {one["id"] for _, one in found.tags if "id" in one}
     assert {str(one["href"])[1:] for tag, one in found.tags if tag == "a"} <= places
     (name,) = found.data
@@ -269,9 +268,8 @@ def test_a_run_that_ended_with_problems_has_a_page_that_names_them(checkpoints, 
     (problem,) = summary_of(folder)["problems"]
     seen = read([folder], tmp_path / "page.html").seen
     assert "long" in problem
-    assert (
-        seen.index("The run ended with problems:") < seen.index(problem) < seen.index("Verdicts", seen.index(problem))
-    )
+    at = seen.index(problem)
+    assert seen.index("The run ended with problems:") < at < seen.index("Verdicts", at)
     journal = folder / "journal.jsonl"
     whole = journal.read_text(encoding="utf-8")
     # Killed while it goes on: before, and after all units were measured.
@@ -309,7 +307,7 @@ def test_several_runs_have_pictures_across_them(checkpoints, tmp_path, capsys):
     length, warm = ["--small-transformer-num-draft-tokens", "2"], ["--temperature", "0.8", "--top-p", "0.9"]
     for varied in ([], ["--batch-size", "2"], length, warm):
         out = tmp_path / str(len(folders))
-        argv = [*common(checkpoints, out), *options(checkpoints, ("small_transformer", "tree"))]
+        argv = [*common(checkpoints, out), *options(checkpoints, "small_transformer", "tree")]
         assert harness.comparison("", [*argv, *varied]) == 0
         folders.append(the_folder(out))
     assert main([*map(str, folders), "--out", str(tmp_path / "page.html")]) == 0
@@ -364,25 +362,22 @@ def test_traces_of_runs_of_one_name_stay_apart(checkpoints, tmp_path):
     assert {str(one["data-trace"]) for _, one in found.tags if "data-trace" in one} == set(traces)
 
 
-def test_runs_that_differ_in_a_batch_size_alone_are_joined(compared, tmp_path):
-    joined = altered(compared, tmp_path / "joined", {}, batch_size=2)
-    assert "Decoding alone by rows in a batch" in read([compared, joined], tmp_path / "page.html").seen
-
-
-@pytest.mark.parametrize("name", ["processor", "device", "backend", "threads", "commit"])
-def test_runs_of_other_machines_or_versions_are_not_joined(name, compared, tmp_path):
-    apart = altered(compared, tmp_path / "apart", {name: "another"}, batch_size=2)
-    seen = read([compared, apart], tmp_path / "page.html").seen
+def test_runs_of_other_machines_or_versions_are_not_joined(compared, tmp_path):
+    names = ["processor", "device", "backend", "threads", "commit"]
+    apart = [altered(compared, tmp_path / name, {name: "another"}, batch_size=2) for name in names]
+    seen = read([compared, *apart], tmp_path / "page.html").seen
     assert "No picture of speed by rows in a batch: no runs differ in that alone." in seen
-    assert f"In none of these pictures: {compared.name}, apart. A picture joins timed runs" in seen
+    assert f"In none of these pictures: {', '.join([compared.name, *names])}. A picture joins timed runs" in seen
 
 
-def test_a_run_that_no_picture_has_is_named(compared, tmp_path):
+def test_runs_that_differ_in_a_batch_size_alone_are_joined_and_one_that_no_picture_has_is_named(compared, tmp_path):
     wide, again = altered(compared, tmp_path / "wide", {}, batch_size=2), altered(compared, tmp_path / "again", {})
-    found = read([compared, wide, again], tmp_path / "page.html")
-    assert {tuple(trace["x"]) for trace in found.data["across"]["figures"][0]["data"]} == {(1, 2)}
-    assert "In none of these pictures: again. " in found.seen
-    assert "In none of these" not in read([compared, wide], tmp_path / "page.html").seen
+    page_of = read([compared, wide, again], tmp_path / "page.html")
+    assert {tuple(trace["x"]) for trace in page_of.data["across"]["figures"][0]["data"]} == {(1, 2)}
+    assert "In none of these pictures: again. " in page_of.seen
+    seen = read([compared, wide], tmp_path / "page.html").seen
+    assert "Decoding alone by rows in a batch" in seen
+    assert "In none of these" not in seen
 
 
 @pytest.mark.parametrize(
@@ -403,14 +398,13 @@ def test_a_page_says_whose_code_computed_its_tables(now, then, said, compared, t
     assert said is None or f"{words} {said}" in seen
 
 
-def test_a_page_of_every_strategy_sampled_in_batches(checkpoints, tmp_path):
-    argv = [*common(checkpoints, tmp_path / "runs"), *options(checkpoints, tuple(STRATEGIES))]
-    assert harness.comparison("", [*argv, "--temperature", "0.9", "--batch-size", "2"]) == 0
-    found = read([the_folder(tmp_path / "runs")], tmp_path / "page.html")
-    (run,) = load_runs([the_folder(tmp_path / "runs")])
+def test_a_page_of_every_strategy_sampled_in_batches(everything, tmp_path):
+    folder, _ = everything
+    seen = read([folder], tmp_path / "page.html").seen
+    (run,) = load_runs([folder])
     assert list(run.drafting) == list(STRATEGIES)
-    assert all(sentence in found.seen for arm in STRATEGIES for sentence in sentences(run, arm))
-    assert "Acceptance by node: tree" in found.seen
+    assert all(sentence in seen for arm in STRATEGIES for sentence in sentences(run, arm))
+    assert "Acceptance by node: tree" in seen
 
 
 def test_peers_have_verdicts_and_their_refusals_stand_in_their_words(checkpoints, tmp_path):
@@ -436,7 +430,7 @@ def test_trees_have_maps_and_stand_beside_theory(checkpoints, tmp_path):
     titles = re.findall(r"Acceptance by node: (\S+)", found.seen)
     assert "kary:2x2" in titles
     assert not {"chain:2", "grown:4x2"} & set(titles)
-    rows = json.loads((folder / "trees.json").read_text(encoding="utf-8"))["rows"]
+    rows = read_json(folder / "trees.json")["rows"]
     up = [one["layout"]["yaxis"].get("title", {}).get("text") for one in data["figures"]]
     sizes = data["figures"][up.index("tokens of a full step")]
     drawn = {trace["name"]: trace["y"] for trace in sizes["data"]}
@@ -458,8 +452,7 @@ def test_acceptance_by_node_by_hand():
 
 def test_recorded_text_has_a_page_without_times(tmp_path):
     rows = [{"id": f"p{i}", "kind": "ab"[i % 2], "prompt": TEXT * (i + 1), "completion": TEXT[i:]} for i in range(4)]
-    records = tmp_path / "records.jsonl"
-    records.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    records = write_rows(tmp_path / "records.jsonl", rows)
     argv = ["--oracle", f"recorded:{records}", "--out", str(tmp_path / "out"), "--max-new-tokens", "12"]
     assert harness.comparison("", [*argv, "--strategies", "prompt_lookup", "small_transformer"]) == 0
     found = read([the_folder(tmp_path / "out")], tmp_path / "page.html")
@@ -478,8 +471,7 @@ def test_recorded_text_has_a_page_without_times(tmp_path):
     assert f"{outputs - 1} of {outputs} outputs, of 3 arms, are plain decoding's" in seen
 
 
-def test_the_command_of_a_run_gives_its_arguments_back(compared):
-    (run,) = load_runs([compared])
+def test_the_command_of_a_run_gives_its_arguments_back(run):
     words = shlex.split(command_of(run))
     assert words[:3] == ["python", "-m", "experiments.compare"]
     again = plan_of(COMPARE, words[3:]).arguments
@@ -517,20 +509,18 @@ def test_the_command_of_an_experiment_gives_its_arguments_back(name, argv, monke
     assert asked(name, words[3:], monkeypatch) == {**arguments, "fresh": False}
 
 
-@pytest.mark.parametrize("name", ["", "1st", "a b", "a/b", 'a"b'])
-def test_a_name_that_is_no_anchor_is_refused(name):
+@pytest.mark.parametrize("names", [[""], ["1st"], ["a b"], ["a/b"], ['a"b'], ["a", "a"]], ids=str)
+def test_names_of_sections_that_are_no_anchors_of_their_own_are_refused(names):
     with pytest.raises(ValueError, match="give each a name of its own"):
-        page("t", [Section(name, "t", "")])
+        page("t", [Section(name, "t", "") for name in names])
 
 
-def test_sections_that_would_break_the_page_are_refused():
-    with pytest.raises(ValueError, match="give each a name of its own"):
-        page("t", [Section("a", "t", ""), Section("a", "t", "")])
-    for bad in (Section("a", "t", "", script="x = '</SCRIPT>'"), Section("a", "t", "", style="</style>")):
-        with pytest.raises(ValueError, match="its style or script holds a tag that ends it"):
-            page("t", [bad])
+@pytest.mark.parametrize(
+    "part", [{"script": "x = '</SCRIPT>'"}, {"style": "</style>"}, {"script": "'<!--' + '<script>'"}]
+)
+def test_a_section_whose_style_or_script_would_break_the_page_is_refused(part):
     with pytest.raises(ValueError, match="its style or script holds a tag that ends it"):
-        page("t", [Section("a", "t", "", script="'<!--' + '<script>'")])
+        page("t", [Section("a", "t", "", **part)])
 
 
 def test_parts_of_sections_stand_once_and_data_by_name():

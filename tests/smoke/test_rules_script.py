@@ -1,6 +1,7 @@
 """The script on rules: every rule judges the same drafts, and each is told beside the optimum of one position."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -33,14 +34,12 @@ def test_every_rule_stands_beside_the_optimum(capsys: pytest.CaptureFixture[str]
     assert "Of whole trees no optimum is known" in trees
 
 
-def test_greedy_requests_are_refused() -> None:
-    with pytest.raises(SystemExit, match="rules: --temperature must be above 0"):
-        rules.main(["--temperature", "0"])
-
-
-def test_requests_too_short_for_a_draft_are_refused() -> None:
-    with pytest.raises(SystemExit, match="rules: --max-new-tokens must be 2 or more"):
-        rules.main(["--max-new-tokens", "1"])
+@pytest.mark.parametrize(
+    ("option", "value", "words"), [("--temperature", "0", "must be above 0"), ("--max-new-tokens", "1", "must be 2 or")]
+)
+def test_requests_that_no_rule_judges_are_refused(option: str, value: str, words: str) -> None:
+    with pytest.raises(SystemExit, match=f"rules: {option} {words}"):
+        rules.main([option, value])
 
 
 def panel(draft: Draft, probs: torch.Tensor) -> rules.Kept:
@@ -67,10 +66,7 @@ def test_what_is_kept_is_the_figures_of_an_example() -> None:
     assert found.tokens["typical"] == 2
     pair = Draft(torch.tensor([[0, 1]]), torch.tensor([2]), torch.tensor([[-1, -1]]), laws=laws)
     assert panel(pair, probs).bound == pytest.approx(0.99)
-    distinct = Draft(
-        torch.tensor([[0, 1]]), torch.tensor([2]), torch.tensor([[-1, -1]]), laws=laws,
-        without_replacement=torch.ones(1, 2, dtype=torch.bool),
-    )  # fmt: skip
+    distinct = replace(pair, without_replacement=torch.ones(1, 2, dtype=torch.bool))
     assert panel(distinct, probs).bound == pytest.approx(1.0)
     chosen = Draft(torch.tensor([[0, 0]]), torch.tensor([2]))
     assert panel(chosen, probs).bound is None

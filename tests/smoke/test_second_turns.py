@@ -1,6 +1,5 @@
 """The experiment on second turns from its command line, on a tiny chat model that drafts for itself."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from experiments import second_turns
 from specdec.cache import PAGE
 from tests.support.chats import CHATML, write_checkpoint
+from tests.support.experiments import read_json, write_rows
 
 pytestmark = pytest.mark.usefixtures("documents")
 QUESTIONS = [
@@ -19,12 +19,11 @@ QUESTIONS = [
 
 def test_second_turns_read_what_is_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     oracle = str(write_checkpoint(tmp_path / "oracle", chat_template=CHATML, eos_token="<|im_end|>"))
-    file = tmp_path / "question.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in QUESTIONS), encoding="utf-8")
+    file = write_rows(tmp_path / "question.jsonl", QUESTIONS)
     asked = ["--oracle", oracle, "--draft", oracle, "--prompts", str(file), "--max-new-tokens", "12"]
     second_turns.main([*asked, "--out", str(tmp_path / "out")])
     assert "batch 1, 2 questions, 12 new tokens a turn" in capsys.readouterr().out
-    rows = json.loads((tmp_path / "out" / "second_turns.json").read_text())["rows"]
+    rows = read_json(tmp_path / "out" / "second_turns.json")["rows"]
     assert [row["arm"] for row in rows[::2]] == ["plain", "prompt_lookup", "small_transformer"]
     for alone, shared in zip(rows[::2], rows[1::2], strict=True):
         assert [alone["sharing"], shared["sharing"]] == ["no", "yes"]
@@ -36,6 +35,6 @@ def test_second_turns_read_what_is_new(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     oracle = str(write_checkpoint(tmp_path / "oracle", chat_template=CHATML, eos_token="<|im_end|>"))
-    (tmp_path / "one.jsonl").write_text(json.dumps(QUESTIONS[1]), encoding="utf-8")
+    write_rows(tmp_path / "one.jsonl", QUESTIONS[1:2])
     with pytest.raises(SystemExit, match=r"^second_turns: --prompts: none of them has a second turn"):
         second_turns.main(["--oracle", oracle, "--prompts", str(tmp_path / "one.jsonl")])

@@ -9,6 +9,7 @@ import pytest
 
 from experiments.spec_bench import __main__ as spec_bench
 from specdec.prompts import NamedPrompt
+from tests.support.experiments import summary_of, the_folder, write_rows
 
 CATEGORIES = ("writing", "coding", "qa", "rag", "of my own", "stem", "math")
 # It does not ship: it may lie beside the checkout, or beside a folder of several.
@@ -23,17 +24,14 @@ def questions(tmp_path: Path) -> Path:
         {"question_id": number, "category": category, "turns": [f"def f{number}(x):\n    return f(", "Go on."]}
         for number, category in enumerate(CATEGORIES * 2)
     ]
-    file = tmp_path / "question.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return file
+    return write_rows(tmp_path / "question.jsonl", rows)
 
 
 def test_a_run_writes_both_tables_and_the_answers(checkpoints, questions, tmp_path, capsys):
     argv = ["--file", str(questions), "--oracle", str(checkpoints / "target"), "--out", str(tmp_path / "runs")]
     asked = ["--max-new-tokens", "6", "--per-category", "1", "--strategies", "prompt_lookup", "lookahead"]
     assert spec_bench.main([*argv, *asked]) == 0
-    (folder,) = (tmp_path / "runs").iterdir()
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    folder, summary = the_folder(tmp_path / "runs"), summary_of(tmp_path / "runs")
     decoding, whole = (summary[f"Spec-Bench, {part}"] for part in ("decoding alone", "end to end"))
     tasks = ["mt_bench", "qa", "rag", "of my own", "overall"]
     assert [(row["task"], row["arm"]) for row in decoding] == [

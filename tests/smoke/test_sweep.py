@@ -1,7 +1,6 @@
 """A grid of options on several workers: one table, nothing lost, nothing twice, whoever dies."""
 
 import csv
-import json
 import os
 import re
 import signal
@@ -25,7 +24,7 @@ from experiments.sweep.__main__ import main
 from experiments.sweep.grid import Grid, read_grid
 from experiments.sweep.sweep_results import rows_of
 from experiments.sweep.working import DONE, Seat, Worker, result_of
-from tests.support.experiments import a_file
+from tests.support.experiments import a_file, quick_runs, read_json, write_rows
 from tests.support.pairwise import first_of
 from tests.support.processes import started, status_of
 
@@ -36,11 +35,8 @@ def test_a_grid_is_every_combination(checkpoints, tmp_path):
         {"num-draft-tokens": length, "temperature": heat} for length in (1, 2) for heat in (0, 0.8)
     ]
     plan = grid.plan(grid.units[3], tmp_path, 1)
-    assert (plan.name, plan.arguments["temperature"], plan.arguments["prompt_lookup.num_draft_tokens"]) == (
-        "prompt_lookup",
-        0.8,
-        2,
-    )
+    found = (plan.name, plan.arguments["temperature"], plan.arguments["prompt_lookup.num_draft_tokens"])
+    assert found == ("prompt_lookup", 0.8, 2)
 
 
 @pytest.mark.parametrize(
@@ -75,19 +71,15 @@ def test_one_table_of_all_units_which_are_not_done_twice(checkpoints, tmp_path, 
     path, out = a_file(tmp_path, checkpoints), tmp_path / "out"
     assert main([str(path), "--out", str(out), "--threads", "1"]) == 0
     printed = capsys.readouterr().out
-    of_first = json.loads((out / "0000" / DONE).read_text(encoding="utf-8"))
-    assert of_first["chosen"] == {"num-draft-tokens": 1, "temperature": 0}
+    assert read_json(out / "0000" / DONE)["chosen"] == {"num-draft-tokens": 1, "temperature": 0}
     assert "Speed-up over plain decoding" in (out / "0000" / working.PRINTED).read_text(encoding="utf-8")
     rows = rows_of(read_grid(path), out)
     assert [(row["num-draft-tokens"], row["temperature"]) for row in rows] == [(1, 0), (1, 0.8), (2, 0), (2, 0.8)]
-    assert [(row["passed"], row["prompts"], row["check"]) for row in rows] == [
-        (4, 4, "as plain"),
-        (4, 4, "sound draws"),
-    ] * 2
+    checks = [(row["passed"], row["prompts"], row["check"]) for row in rows]
+    assert checks == [(4, 4, "as plain"), (4, 4, "sound draws")] * 2
     assert all(row["block_efficiency"] >= 1 for row in rows)
-    assert re.match(
-        r"Fastest of 4: prompt_lookup with num-draft-tokens [12], temperature 0(\.8)?: decoding alone \d", printed
-    )
+    told = r"Fastest of 4: prompt_lookup with num-draft-tokens [12], temperature 0(\.8)?: decoding alone \d"
+    assert re.match(told, printed)
     assert "16 of 16 outputs are as they should be." in " ".join(printed.split())
     assert len(re.findall("^ *[12] .*prompt_lookup", printed, re.MULTILINE)) == 4
     assert parquet.read_table(out / "sweep.parquet").to_pylist() == rows
@@ -234,10 +226,8 @@ def test_workers_hold_a_device_by_its_number_on_the_machine(name, visible, wante
 
 def test_a_sweep_of_recorded_text_has_no_times(checkpoints, tmp_path, capsys):
     text = 'experiment = "prompt_lookup"\n[options]\noracle = "recorded:{prompts}"\n[grid]\nnum-draft-tokens = [2]\n'
-    records = tmp_path / "records.jsonl"
     rows = [{"prompt": f"def f{i}(x):", "completion": f" return f{i}(x)"} for i in range(2)]
-    records.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    path = tmp_path / "grid.toml"
+    records, path = write_rows(tmp_path / "records.jsonl", rows), tmp_path / "grid.toml"
     path.write_text(text.format(prompts=records), encoding="utf-8")
     assert main([str(path), "--out", str(tmp_path / "out"), "--threads", "1"]) == 0
     (row,) = rows_of(read_grid(path), tmp_path / "out")
@@ -246,13 +236,18 @@ def test_a_sweep_of_recorded_text_has_no_times(checkpoints, tmp_path, capsys):
     assert "No model ran, so that times mean nothing. 2 of 2 outputs" in capsys.readouterr().out
 
 
+def sweep(argv: list[str]) -> int:
+    with quick_runs():
+        return main(argv)
+
+
 def worker(path: Path, out: Path) -> ForkServerProcess:
-    return started(main, [str(path), "--out", str(out), "--threads", "1"])
+    return started(sweep, [str(path), "--out", str(out), "--threads", "1"])
 
 
 @pytest.mark.parametrize("count", first_of(2, 3, 4))
 def test_the_units_of_a_killed_worker_are_done_by_the_others(count, checkpoints, tmp_path):
-    path, out = a_file(tmp_path, checkpoints, new=40), tmp_path / "out"
+    path, out = a_file(tmp_path, checkpoints, new=20), tmp_path / "out"
     out.mkdir()
     grid = read_grid(path)
     with claim_folder(out / grid.units[-1].name):  # held here, so that nobody can end before the kill

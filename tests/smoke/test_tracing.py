@@ -1,7 +1,6 @@
 """``--trace``: the nodes of an experiment's first prompts, of every arm that drafts, whatever interrupts it."""
 
 import html
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from experiments.report.page import page
 from experiments.report.traces import trace_sections
 from experiments.strategies import STRATEGIES
 from specdec.traces import NodeRecords
-from tests.support.experiments import common, own, the_folder
+from tests.support.experiments import all_own, common, own, summary_of, the_folder
 from tests.support.pairwise import first_of
 
 RUN = "run-1"
@@ -38,12 +37,12 @@ def timed_tokens(folder: Path, arm: str) -> dict[str, list[int]]:
 
 
 @pytest.mark.parametrize("temperature", first_of("0.9", "0"))
-def test_every_strategy_is_traced_and_emits_what_it_emitted(temperature, checkpoints, tmp_path, capsys):
-    argv = [*common(checkpoints, tmp_path), "--temperature", temperature, "--batch-size", "2", "--trace", "3"]
-    for name in STRATEGIES:
-        argv += own(checkpoints, name, prefix=f"{name.replace('_', '-')}-")
-    assert harness.comparison("", argv) == 0, capsys.readouterr().err
-    folder = the_folder(tmp_path)
+def test_every_strategy_is_traced_and_emits_what_it_emitted(temperature, everything, checkpoints, tmp_path):
+    folder, _ = everything
+    if temperature == "0":
+        argv = [*common(checkpoints, tmp_path), "--batch-size", "2", "--trace", "3"]
+        assert harness.comparison("", [*argv, *all_own(checkpoints, STRATEGIES)]) == 0
+        folder = the_folder(tmp_path)
     sections = trace_sections(folder, RUN)
     assert [section.title for section in sections] == [f"Trace: {name}" for name in STRATEGIES]
     for name, section in zip(STRATEGIES, sections, strict=True):
@@ -90,7 +89,7 @@ def test_an_interrupted_trace_goes_on_and_measures_nothing_again(checkpoints, tm
 
 
 def test_a_run_that_begins_afresh_has_no_trace_of_the_last_one(checkpoints, tmp_path):
-    argv = [*common(checkpoints, tmp_path), *LOOKUPS]
+    argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup"]
     assert harness.comparison("", [*argv, "--trace", "2"]) == 0
     folder = the_folder(tmp_path)
     assert len(trace_sections(folder, RUN)[0].data["prompts"]) == 2
@@ -164,7 +163,7 @@ def test_a_refuted_trace_and_its_page_go_with_a_run_that_traces_nothing(checkpoi
     assert the_folder(tmp_path) == folder
     assert not (folder / "nodes").exists()
     assert not (folder / "page.html").exists()
-    assert json.loads((folder / "summary.json").read_text(encoding="utf-8"))["problems"] == []
+    assert summary_of(tmp_path)["problems"] == []
 
 
 def test_the_same_tokens_from_other_drafts_are_named(checkpoints, tmp_path, monkeypatch, capsys):
@@ -175,9 +174,8 @@ def test_the_same_tokens_from_other_drafts_are_named(checkpoints, tmp_path, monk
     monkeypatch.setattr(Tracing, "record", drafting_less)
     argv = [*common(checkpoints, tmp_path), "--strategies", "small_transformer", "--trace", "1"]
     assert harness.comparison("", [*argv, *own(checkpoints, "small_transformer", "small-transformer-")]) == 0
-    assert (
-        "the trace of small_transformer: other steps than in the timed rounds on prompt p0" in capsys.readouterr().err
-    )
+    said = capsys.readouterr().err
+    assert "the trace of small_transformer: other steps than in the timed rounds on prompt p0" in said
     (section,) = trace_sections(the_folder(tmp_path), RUN)
     assert "Other steps than in the timed rounds on p0: the same tokens from other drafts." in section.body
     assert "Other tokens" not in section.body
@@ -203,17 +201,18 @@ def test_peers_are_named(checkpoints, tmp_path, capsys):
     assert "No trace of transformers (another program)." in section.body
 
 
-@pytest.mark.parametrize(("number", "words"), [("-1", "must be at least 0, got -1"), ("some", "invalid")])
-def test_what_is_no_number_of_prompts_is_refused(number, words, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        harness.script("prompt_lookup", "", ["--trace", number, "--out", str(tmp_path)])
-    assert words in capsys.readouterr().err
-
-
-def test_recorded_text_has_no_trace(tmp_path):
-    argv = ["--oracle", "recorded:x.jsonl", "--trace", "1", "--out", str(tmp_path)]
-    with pytest.raises(SystemExit, match="prompt_lookup: --trace: recorded text has no laws"):
-        harness.script("prompt_lookup", "", argv)
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--trace", "-1"], "must be at least 0, got -1"),
+        (["--trace", "some"], "invalid"),
+        (["--oracle", "recorded:x.jsonl", "--trace", "1"], "prompt_lookup: --trace: recorded text has no laws"),
+    ],
+)
+def test_what_cannot_be_traced_is_refused(argv, words, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        harness.script("prompt_lookup", "", [*argv, "--out", str(tmp_path)])
+    assert words in f"{capsys.readouterr().err} {stop.value}"
 
 
 def test_folders_of_arms_have_names_of_their_own():

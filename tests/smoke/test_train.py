@@ -207,29 +207,25 @@ def free_port() -> int:
 def learn(out: Path) -> None:
     """Take two steps, as one of the workers that the environment names."""
     torch.set_num_threads(1)
+    out.mkdir(exist_ok=True)
     workers.join()
     task = NextToken(Transformer(TINY.config, seed=0), "float32")
     run(Trainer(TINY, Windows(PLAN, torch.arange(4000) % 97, 0), Options(out, stop_after=2), task))
 
 
-def started_worker(out: Path, rank: int, count: int, port: int) -> ForkServerProcess:
-    """Return one of several workers, with the environment that torchrun gives it."""
-    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
+def started_worker(out: Path, rank: int, port: int) -> ForkServerProcess:
+    """Return one of two workers, with the environment that torchrun gives it."""
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
     environment = {name: str(number) for name, number in numbers.items()} | {"MASTER_ADDR": "127.0.0.1"}
     return started(learn, out, environment=environment)
 
 
 def test_two_workers_learn_what_one_learns(tmp_path: Path) -> None:
-    states = []
-    for count in (1, 2):
-        out = tmp_path / str(count)
-        out.mkdir()
-        port = free_port()
-        running = [started_worker(out, rank, count, port) for rank in range(count)]
-        assert [status_of(process) for process in running] == [0] * count
-        states.append(torch.load(out / "state.pt", weights_only=True))
-        assert len(logged(out)) == 2
-    one, two = states
+    learn(tmp_path / "1")
+    port = free_port()
+    assert [status_of(one) for one in [started_worker(tmp_path / "2", rank, port) for rank in range(2)]] == [0, 0]
+    one, two = (torch.load(tmp_path / count / "state.pt", weights_only=True) for count in "12")
+    assert [len(logged(tmp_path / count)) for count in "12"] == [2, 2]
     assert one["num_tokens"] == two["num_tokens"]
     for name, tensor in one["model"].items():
         torch.testing.assert_close(two["model"][name], tensor, rtol=1e-3, atol=1e-4)

@@ -3,7 +3,7 @@
 import json
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,13 +15,14 @@ from safetensors.torch import load_file, save_file
 import drafts
 import oracles
 from experiments import train_head
-from oracles.factory.corpus import STDLIB, modules_only, read_split
+from oracles.factory.corpus import STDLIB, modules_only
 from oracles.factory.dialogues.dialogue_parts import Conversation
 from oracles.factory.dialogues.shards import Shards
 from oracles.factory.training.block_distillation import BlockDistillation
 from oracles.factory.training.block_export import BlockSizes, dspark_shape, new_dspark
 from oracles.factory.training.draft_distillation import DraftDistillation, draft_shape, new_draft
 from oracles.factory.training.eagle3_distillation import Eagle3Distillation
+from oracles.factory.training.exit_distillation import ExitDistillation
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.features import eager_reader, served_reader
 from oracles.factory.training.head_distillation import HeadDistillation, Lesson, calibration_error
@@ -47,52 +48,62 @@ def tiny_text(length: int = 2000) -> HeadText:
     return HeadText(ids, torch.ones(length, dtype=torch.bool))
 
 
-def tiny_task(loss: str = "kl", target_ids: tuple[int, ...] | None = None, text: HeadText | None = None):
-    oracle, ids = tiny_unpacked(VOCAB, torch.float32, num_layers=6), None if target_ids is None else target_ids
-    values = describe_eagle3(oracle, "tiny", (0, 2, 4), 24, None if ids is None else len(ids))
-    written = None if ids is None else torch.tensor(ids)
-    network = new_eagle3(values, oracle, written, True, 0)
-    learned = tiny_text() if text is None else text
-    return Eagle3Distillation(Lesson(oracle, (0, 2, 4), written, learned, 3, loss, 0.8, "float32"), network)
+def a_lesson(loss: str, layers: tuple[int, ...], ids: Sequence[int] | None, text: HeadText | None) -> Lesson:
+    """Return a lesson of a tiny oracle in a text, its own or one that is given; the head writes some ids or all."""
+    oracle, written = tiny_unpacked(VOCAB, torch.float32, num_layers=6), None if ids is None else torch.tensor(ids)
+    return Lesson(oracle, layers, written, tiny_text() if text is None else text, 3, loss, 0.8, "float32")
 
 
-def tiny_medusa_task(loss: str = "kl", target_ids: None = None, text: HeadText | None = None) -> MedusaDistillation:
-    oracle = tiny_unpacked(VOCAB, torch.float32, num_layers=6)
-    learned = tiny_text() if text is None else text
-    return MedusaDistillation(Lesson(oracle, (5,), None, learned, 3, loss, 0.8, "float32"), new_medusa(oracle, 3, 1))
+def tiny_task(loss: str = "kl", ids: Sequence[int] | None = None, text: HeadText | None = None) -> Eagle3Distillation:
+    lesson = a_lesson(loss, (0, 2, 4), ids, text)
+    values = describe_eagle3(lesson.oracle, "tiny", lesson.layers, 24, None if ids is None else len(ids))
+    return Eagle3Distillation(lesson, new_eagle3(values, lesson.oracle, lesson.target_ids, True, 0))
+
+
+def tiny_medusa_task(loss: str = "kl", ids: None = None, text: HeadText | None = None) -> MedusaDistillation:
+    lesson = a_lesson(loss, (5,), ids, text)
+    return MedusaDistillation(lesson, new_medusa(lesson.oracle, 3, 1))
 
 
 def tiny_block_task(
-    loss: str = DSPARK_LOSS, target_ids: tuple[int, ...] | None = None, text: HeadText | None = None, anchors: int = 16
+    loss: str = DSPARK_LOSS, ids: Sequence[int] | None = None, text: HeadText | None = None, anchors: int = 16
 ) -> BlockDistillation:
-    oracle, ids = tiny_unpacked(VOCAB, torch.float32, num_layers=6), None if target_ids is None else target_ids
-    written = None if ids is None else torch.tensor(ids)
-    sizes = BlockSizes(2, 24, 3, 4, "bce" in loss)
-    shape = dspark_shape(oracle, sizes, (0, 2, 4), 10, VOCAB if ids is None else len(ids), True)
-    learned = tiny_text() if text is None else text
-    lesson = Lesson(oracle, (0, 2, 4), written, learned, 3, loss, 0.8, "float32")
-    return BlockDistillation(lesson, new_dspark(shape, oracle, written, 0), shape, anchors)
+    lesson, sizes = a_lesson(loss, (0, 2, 4), ids, text), BlockSizes(2, 24, 3, 4, "bce" in loss)
+    shape = dspark_shape(lesson.oracle, sizes, lesson.layers, 10, lesson.num_written, True)
+    return BlockDistillation(lesson, new_dspark(shape, lesson.oracle, lesson.target_ids, 0), shape, anchors)
 
 
 def tiny_draft_task(
-    loss: str = "kl", target_ids: tuple[int, ...] | None = None, text: HeadText | None = None
+    loss: str = "kl", ids: Sequence[int] = range(VOCAB), text: HeadText | None = None
 ) -> DraftDistillation:
-    oracle, learned = tiny_unpacked(VOCAB, torch.float32, num_layers=6), tiny_text() if text is None else text
-    ids = torch.tensor(range(VOCAB) if target_ids is None else target_ids)
-    table = oracle.model.embed_tokens.weight.detach()
+    lesson = a_lesson(loss, (), ids, text)
+    table = lesson.oracle.model.embed_tokens.weight.detach()
     shape = replace(draft_shape(VOCAB, len(ids), 64, 1, 24), hidden_size=8, num_heads=2)
-    model = new_draft(shape, table, ids, learned.numbers(VOCAB), 0)
-    return DraftDistillation(Lesson(oracle, (), ids, learned, 3, loss, 0.8, "float32"), model)
+    return DraftDistillation(lesson, new_draft(shape, table, lesson.target_ids, lesson.text.numbers(VOCAB), 0))
 
 
-TASKS = {"eagle3": tiny_task, "dspark": tiny_block_task, "medusa": tiny_medusa_task, "draft_model": tiny_draft_task}
+def tiny_exit_task(
+    loss: str = "kl", target_ids: None = None, text: HeadText | None = None, exits: tuple[int, ...] = (1, 3)
+) -> ExitDistillation:
+    oracle, learned = tiny_unpacked(VOCAB, torch.float32, num_layers=6), tiny_text() if text is None else text
+    layers = tuple(k - 1 for k in exits)
+    return ExitDistillation(Lesson(oracle, layers, None, learned, 1, loss, 0.8, "float32"), 128, seed=0)
+
+
+TASKS = {
+    "eagle3": tiny_task,
+    "dspark": tiny_block_task,
+    "medusa": tiny_medusa_task,
+    "early_exit": tiny_exit_task,
+    "draft_model": tiny_draft_task,
+}
 # What is learned, and by which factor the loss falls at least in 60 steps.
 LEARNED = [
     ("eagle3", "kl", 0.75),
-    ("eagle3", "tv", 0.9),
     ("eagle3", "ce", 0.9),
     ("dspark", DSPARK_LOSS, 0.9),
     ("medusa", "kl", 0.9),
+    ("early_exit", "kl", 0.9),
     ("draft_model", "kl", 0.9),
 ]
 
@@ -150,7 +161,7 @@ def test_the_calibration_error_is_the_gap_of_bins() -> None:
 
 @pytest.mark.parametrize(("kind", "loss", "falls"), LEARNED)
 def test_a_head_learns_and_the_oracle_stays(kind: str, loss: str, falls: float, tmp_path: Path) -> None:
-    # The text is what the oracle finds likeliest, so that all three losses have something to learn.
+    # The text is what the oracle finds likeliest, so that all losses have something to learn.
     oracle, ids = tiny_unpacked(VOCAB, torch.float32, num_layers=6), tiny_text().ids.view(-1, 50).long()
     said = oracle(ids).argmax(-1)
     text = HeadText(torch.cat([ids[:, :25], said[:, 24:-1]], 1).flatten().int(), torch.ones(2000, dtype=torch.bool))
@@ -161,7 +172,8 @@ def test_a_head_learns_and_the_oracle_stays(kind: str, loss: str, falls: float, 
     run(trainer(task, tmp_path))
     trained = task.acceptance(task.text, places)
     assert task.loss(places).item() < falls * first
-    assert loss == "ce" or trained["drawn_1"] > untrained["drawn_1"] + 0.05
+    firsts = [f"drawn_{name}" for name, offset in task.offsets.items() if not offset]
+    assert loss == "ce" or all(trained[name] > untrained[name] + 0.05 for name in firsts)
     assert all(torch.equal(value, before[name]) for name, value in task.oracle.state_dict().items())
 
 
@@ -171,6 +183,23 @@ def test_acceptance_is_one_less_total_variation_of_the_first_step(make) -> None:
     places = task.text.spread(4, 32)
     task.weights = [1.0, 0.0, 0.0]
     assert task.acceptance(task.text, places)["drawn_1"] == pytest.approx(1 - task.loss(places).item(), abs=1e-6)
+
+
+def test_exit_heads_learn_the_whole_law_from_the_streams_after_their_layers() -> None:
+    task = tiny_exit_task()
+    places = task.text.spread(2, 32)
+    streams = task.oracle.streams(task.text.ids[places[:, :-1]].long())
+    taught = task.oracle.read_out(streams[-1]).double().log_softmax(-1)
+    laws = [task.oracle.read_out(streams[k - 1]).double().log_softmax(-1) for k in (1, 3)]
+    # Adapters that have learned nothing change nothing. A root has known streams before it, so that no draft is first.
+    nats = [(taught.exp() * (taught - law)).sum(-1)[:, 1:].mean().item() for law in laws]
+    assert task.loss(places).item() == pytest.approx(sum(nats) / 2, rel=1e-4)
+    stands = [torch.minimum(taught, law).exp().sum(-1)[:, 1:].mean().item() for law in laws]
+    found = task.acceptance(task.text, places)
+    assert [found["drawn_after_1"], found["drawn_after_3"]] == pytest.approx(stands, rel=1e-4)
+    for wrong in (0, 6):
+        with pytest.raises(ValueError, match=rf"--num-layers \[{wrong}\]: the oracle has 6 layers, so give 1\.\.5"):
+            tiny_exit_task(exits=(2, wrong))
 
 
 def test_only_what_counts_is_learned() -> None:
@@ -254,10 +283,10 @@ def test_an_interrupted_run_is_saved_and_goes_on_with_the_same_bits(make, tmp_pa
     assert [row.get("seen") for row in rows] == [1, 2, 3, *[None] * 5]
 
 
-def check_init(options: dict[str, object], made: str) -> None:
+def check_init(options: dict[str, object], made: str, part: str = "") -> None:
     """Check that a run of one step with hardly any rate begins with the weights that ``--init`` names."""
     train_head.main([str(x) for pair in {**options, "--rate": 1e-12}.items() for x in pair])
-    begun, found = (load_file(Path(str(path)) / "model.safetensors") for path in (
+    begun, found = (load_file(Path(str(path)) / part / "model.safetensors") for path in (
         options["--init"], Path(str(options["--out"])) / made,
     ))  # fmt: skip
     assert all(torch.equal(found[name], begun[name]) for name in begun)
@@ -327,8 +356,6 @@ def test_the_script_goes_on_where_it_stopped_and_writes_a_head_that_drafts(tmp_p
         train_head.main([*argv, "--out", str(tmp_path / "parts"), "--resume", "--loss", "tv"])
     untied = replace(RECIPES["tiny"].recipe.config, tie_embeddings=False)
     export_checkpoint(Transformer(untied, seed=0).state_dict(), untied, CODE, tmp_path / "untied")
-    with pytest.raises(SystemExit, match="give --lm-head own"):
-        train_head.main([*argv, "--out", str(tmp_path / "other"), "--oracle", str(tmp_path / "untied")])
     for given, fault in {
         "--steps 0": "--steps is 0; give at least 1",
         "--save-every 0": "--save-every is 0; give at least 1",
@@ -336,15 +363,13 @@ def test_the_script_goes_on_where_it_stopped_and_writes_a_head_that_drafts(tmp_p
         "--discount 7": "--discount is 7.0; give a number above 0, at most 1.0",
         "--step-tokens 100": "--step-tokens is 100; give a multiple of --window 32",
         "--device nope": "device is 'nope'; give one as torch names them",
+        "--num-draft-tokens 32": "less than a window",
+        "--markov-rank 4": "--markov-rank is of --kind dspark: leave it out with --kind eagle3",
+        "--loss bce": "--loss bce: bce is of a head that tells confidences: --kind dspark",
+        f"--oracle {tmp_path / 'untied'}": "give --lm-head own",
     }.items():
         with pytest.raises(SystemExit, match=fault):
             train_head.main([*argv, "--out", str(tmp_path / "other"), *given.split()])
-    with pytest.raises(SystemExit, match="less than a window"):
-        train_head.main([*argv, "--out", str(tmp_path / "other"), "--num-draft-tokens", "32"])
-    with pytest.raises(SystemExit, match=r"--markov-rank is of --kind dspark: leave it out with --kind eagle3"):
-        train_head.main([*argv, "--out", str(tmp_path / "other"), "--markov-rank", "4"])
-    with pytest.raises(SystemExit, match=r"--loss bce: bce is of a head that tells confidences: --kind dspark"):
-        train_head.main([*argv, "--out", str(tmp_path / "other"), "--loss", "bce"])
     assert not (tmp_path / "other" / STATE_FILE).exists()
 
 
@@ -372,6 +397,37 @@ def test_heads_of_other_kinds_are_written_in_formats_that_load(kind: str, given,
     assert drafted.tokens == SpeculativeDecoder(oracle).generate(prompt, 12).tokens
 
 
+def test_exit_heads_lie_in_folders_of_their_layers_and_draft(tmp_path: Path, capsys) -> None:
+    config = replace(RECIPES["tiny"].recipe.config, num_layers=3)
+    export_checkpoint(Transformer(config, seed=0).state_dict(), config, CODE, tmp_path / "oracle")
+    write_own_text(tmp_path / "own.safetensors")
+    options = {
+        "--kind": "early_exit", "--oracle": tmp_path / "oracle", "--own-text": tmp_path / "own.safetensors",
+        "--steps": 2, "--window": 32, "--step-tokens": 64, "--dev-windows": 2, "--inner-size": 48,
+        "--precision": "float32", "--served": "float32",
+    }  # fmt: skip
+    argv, run_folder = [str(x) for pair in options.items() for x in pair], tmp_path / "run"
+    train_head.main([*argv, "--num-layers", "2", "1", "--out", str(run_folder)])
+    assert re.search("step 2: greedy_after_1 .*, drawn_after_2 ", capsys.readouterr().out)
+    oracle = oracles.load(tmp_path / "oracle")
+    prompt = [STREAM[:9].tolist()]
+    for k in (1, 2):
+        head = oracles.load_head(run_folder / "head" / str(k), oracle)
+        assert head.num_layers == k
+        drafted = SpeculativeDecoder(oracle, drafts.EarlyExit(oracle, k, head)).generate(prompt, 12)
+        assert drafted.tokens == SpeculativeDecoder(oracle).generate(prompt, 12).tokens
+    begun = {**options, "--num-layers": 2, "--init": run_folder / "head", "--steps": 1, "--out": tmp_path / "again"}
+    check_init(begun, "head", "2")
+    for given, fault in {
+        "--num-layers 1 --resume": "another run: exit heads of width 48 after layers 1, 2 by kl, .*, served",
+        "--num-layers 3": r"--num-layers \[3\]: the oracle has 3 layers, so give 1\.\.2",
+        "--num-layers 2 --anchors 4": "--anchors is of --kind dspark: leave it out with --kind early_exit",
+        "--num-layers 2 --kind medusa": "--inner-size is of --kind early_exit: leave it out with --kind medusa",
+    }.items():
+        with pytest.raises(SystemExit, match=fault):
+            train_head.main([*argv, *given.split(), "--out", str(run_folder)])
+
+
 def test_a_draft_model_learns_from_shards_and_drafts(tmp_path: Path, monkeypatch, capsys) -> None:
     config = replace(RECIPES["tiny"].recipe.config, hidden_size=64)
     export_checkpoint(Transformer(config, seed=0).state_dict(), config, CODE, tmp_path / "oracle")
@@ -396,26 +452,21 @@ def test_a_draft_model_learns_from_shards_and_drafts(tmp_path: Path, monkeypatch
     assert drafted.tokens == SpeculativeDecoder(oracle).generate(prompt, 12).tokens
 
 
-def test_texts_are_split_by_hash_and_joined() -> None:
+def test_of_conversations_answers_count_after_their_beginning() -> None:
+    with pytest.raises(ValueError, match="no text for this part"):
+        dialogues([], (7, 8))
     conversation = Conversation(np.arange(9, dtype=np.uint16), ((2, 4), (6, 9)), "open", 0.0, "train")
-    ids, counts = text_of(conversation)
-    assert ids.tolist() == [7, 8, *range(9)]
-    assert counts.nonzero()[:, 0].tolist() == [4, 5, 8, 9, 10]
+    text = dialogues([conversation], (7, 8))
+    assert text.ids.tolist() == [7, 8, *range(9)]
+    assert text.counts.nonzero()[:, 0].tolist() == [4, 5, 8, 9, 10]
 
 
 def test_what_covers_is_the_mass_of_the_written_ids() -> None:
-    task = tiny_draft_task(target_ids=(0, 2, 3, 7))
+    task = tiny_draft_task(ids=(0, 2, 3, 7))
     places = task.text.spread(2, 32)
     laws = task.oracle(task.text.ids[places[:, :-1]].long()).softmax(-1)[:, 1:-2]
     found = task.acceptance(task.text, places)["covered"]
     assert found == pytest.approx(laws[..., [0, 2, 3, 7]].sum(-1).mean().item(), abs=1e-6)
-
-
-def text_of(conversation: Conversation) -> tuple[torch.Tensor, torch.Tensor]:
-    with pytest.raises(ValueError, match="no text for this part"):
-        dialogues([], (7, 8))
-    text = dialogues([conversation], (7, 8))
-    return text.ids, text.counts
 
 
 def test_own_text_is_held_out_by_its_beginnings(tmp_path: Path) -> None:
@@ -443,7 +494,6 @@ def test_the_standard_library_alone_needs_no_wheel() -> None:
     manifest = modules_only()
     assert not manifest.packages
     assert {entry.package for entry in manifest.files} == {STDLIB}
-    assert callable(read_split)
 
 
 def test_the_pass_that_serves_gives_the_features_of_the_one_that_trains() -> None:

@@ -62,14 +62,8 @@ def test_no_control_character_reaches_the_terminal():
 
 
 def test_several_rounds_are_shown_once():
-    columns = {
-        "request": [0, 0],
-        "round": [0, 1],
-        "tokens": [[1], [1]],
-        "num_accepted": [0, 0],
-        "path_sources": [[], []],
-        "stopped_at_leaf": [True, True],
-    }
+    columns = {"request": [0, 0], "round": [0, 1], "tokens": [[1], [1]], "num_accepted": [0, 0]}
+    columns |= {"path_sources": [[], []], "stopped_at_leaf": [True, True]}
     assert len(list(steps_in(columns, 0))) == 1
 
 
@@ -155,19 +149,17 @@ def test_pictures_show_a_screen_and_the_same_screen_alike(kind, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [("watch.jpg", "must end in .svg or .png"), ("nowhere/watch.svg", "there is no folder 'nowhere'")],
+    ("argv", "message"),
+    [
+        (["--picture", "watch.jpg"], "must end in .svg or .png"),
+        (["--picture", "nowhere/watch.svg"], "there is no folder 'nowhere'"),
+        (["--strategy", "early_exit"], "watch: early_exit: "),
+    ],
 )
-def test_a_picture_that_cannot_be_written_is_refused(name, message, capsys):
-    with pytest.raises(SystemExit):
-        watch.parse(["--picture", name])
-    assert message in capsys.readouterr().err
-
-
-def test_a_strategy_that_does_not_fit_is_refused():
-    argv = [TEXT, "--oracle", "code-draft-tiny", "--strategy", "early_exit"]
-    with pytest.raises(SystemExit, match="watch: early_exit: "):
-        watch.main(argv)
+def test_what_cannot_be_shown_is_refused(argv, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        watch.main([TEXT, "--oracle", "code-draft-tiny", *argv])
+    assert message in f"{capsys.readouterr().err} {stop.value}"
 
 
 def test_experiments_show_their_first_outputs(checkpoints, tmp_path, capsys):

@@ -1,21 +1,36 @@
 """Tiny random checkpoints, and options of scripts that run on them."""
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from tokenizers import Tokenizer
 
 import oracles
+from experiments.findings import summary
 from experiments.harness import running as harness
 from experiments.strategies import STRATEGIES
 from oracles.checkpoints.embedded_folders import EMBEDDED
 from oracles.factory.training.export import export_checkpoint
 from tests.support.eagle3_heads import Layout, write_head
 from tests.support.head_folders import block_folder, medusa_folder
+
+SHIPPED = summary.picture, harness.without_full_collections
+
+
+def _no_picture(path: Path, *_: object) -> None:
+    path.write_bytes(b"not drawn")
+
+
+@contextmanager
+def quick_runs() -> Iterator[None]:
+    """Have runs neither draw a picture nor collect garbage first, half of a tiny run's time."""
+    with patch.object(summary, "picture", _no_picture), patch.object(harness, "without_full_collections", nullcontext):
+        yield
 
 
 @contextmanager
@@ -47,8 +62,14 @@ def write_checkpoints(folder: Path) -> Path:
     medusa_folder(folder / "medusa", tokenizer.get_vocab_size(), layout="original", width=32)
     (folder / "text.py").write_text(TEXT * 3, encoding="utf-8")
     rows = [{"id": f"p{i}", "kind": "ab"[i % 2], "prompt": TEXT * (i + 1)} for i in range(4)]
-    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_rows(folder / "prompts.jsonl", rows)
     return folder
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """Write a JSON object a line, and return the file."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
 
 
 def common(checkpoints: Path, out: Path) -> list[str]:
@@ -57,38 +78,47 @@ def common(checkpoints: Path, out: Path) -> list[str]:
 
 
 def own(checkpoints: Path, name: str, prefix: str = "") -> list[str]:
+    model = [f"--{prefix}model", str(checkpoints / "draft")]
+    text = [f"--{prefix}train-on", str(checkpoints / "text.py")]
     options = {
-        "small_transformer": [f"--{prefix}model", str(checkpoints / "draft")],
-        "tree": [f"--{prefix}model", str(checkpoints / "draft")],
-        "other_vocabulary": [f"--{prefix}model", str(checkpoints / "draft")],
+        "small_transformer": model,
+        "tree": model,
+        "other_vocabulary": model,
         "early_exit": [f"--{prefix}head", "none"],
         "eagle3": [f"--{prefix}head", str(checkpoints / "head")],
         "block_drafter": [f"--{prefix}head", str(checkpoints / "block")],
         "medusa": [f"--{prefix}head", str(checkpoints / "medusa")],
         "quantized": [f"--{prefix}draft-weights", "int8"],
-        "ngram": [f"--{prefix}train-on", str(checkpoints / "text.py")],
+        "ngram": text,
         "prompt_lookup": [f"--{prefix}max-ngram", "2"],
         "suffix_automaton": [f"--{prefix}min-ngram", "2"],
         "lookahead": [f"--{prefix}ngram", "3"],
-        "merged": [f"--{prefix}train-on", str(checkpoints / "text.py")],
-        "cascade": [f"--{prefix}train-on", str(checkpoints / "text.py")],
-        "staged": [
-            *(f"--{prefix}model", str(checkpoints / "draft")),
-            *(f"--{prefix}train-on", str(checkpoints / "text.py"), f"--{prefix}width", "2"),
-        ],
-        "threshold": [
-            f"--{prefix}model",
-            str(checkpoints / "draft"),
-            f"--{prefix}train-on",
-            str(checkpoints / "text.py"),
-        ],
+        "merged": text,
+        "cascade": text,
+        "staged": [*model, *text, f"--{prefix}width", "2"],
+        "threshold": [*model, *text],
     }
     return options[name]
+
+
+def all_own(checkpoints: Path, names: Iterable[str]) -> list[str]:
+    """Return the options of strategies side by side."""
+    return [option for name in names for option in own(checkpoints, name, f"{name.replace('_', '-')}-")]
 
 
 def the_folder(out: Path) -> Path:
     (folder,) = out.iterdir()
     return folder
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def summary_of(out: Path) -> dict[str, Any]:
+    """Return the summary of the only run below a folder."""
+    return read_json(the_folder(out) / "summary.json")
 
 
 LLAMA = ["llama.cpp", "llama.cpp:lookup", "llama.cpp:bfloat16"]
@@ -98,8 +128,7 @@ def compared(folder: Path, out: Path, peers: Sequence[str], *more: str) -> dict[
     """Return the summary of a comparison with peers."""
     argv = [*common(folder, out), "--strategies", "prompt_lookup", "--peer", *peers, *more]
     assert harness.comparison("", argv) == 0
-    found: dict[str, Any] = json.loads((the_folder(out) / "summary.json").read_text(encoding="utf-8"))
-    return found
+    return summary_of(out)
 
 
 GRID = """

@@ -90,7 +90,7 @@ class HeadDistillation(ABC):
         oracle, ids = lesson.oracle.requires_grad_(False), lesson.target_ids
         self.lesson, self.oracle, self.model, self.text = lesson, oracle, network, lesson.text
         self.num_steps, self._mixture = lesson.num_steps, read_mixture(lesson.loss)
-        self.weights = [lesson.discount**step for step in range(lesson.num_steps)]
+        self.weights = [lesson.discount**offset for offset in self.offsets.values()]
         self._read = eager_reader(oracle, lesson.layers) if lesson.read is None else lesson.read
         self.target_ids = (torch.arange(oracle.vocab_size) if ids is None else ids).to(oracle.device)
         self.column_of = column_of_id(self.target_ids, oracle.vocab_size)
@@ -99,6 +99,11 @@ class HeadDistillation(ABC):
     @abstractmethod
     def identity(self) -> str:
         """What a resumed run must share beside recipe and batches."""
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """What ``draft`` yields, by the name that figures have: the tokens between a root and the one that is said."""
+        return {str(step + 1): step for step in range(self.num_steps)}
 
     @abstractmethod
     def roots(self, counts: Tensor) -> Roots:
@@ -109,7 +114,7 @@ class HeadDistillation(ABC):
 
     @abstractmethod
     def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
-        """Yield what the head says of each of ``num_steps`` tokens after the roots.
+        """Yield what the head says of the tokens after the roots, in the order of ``offsets``.
 
         Args:
             layers: the oracle's hidden states ``[B, T, D]``, one a layer.
@@ -136,28 +141,29 @@ class HeadDistillation(ABC):
             places: ``[N, T + 1]`` of windows.
 
         Returns:
-            "greedy_j", the share of places at which the likeliest ids of both are the same, and "drawn_j", the
-            probability that a drawn token stands, for j = 1 .. ``num_steps``; NaN if nothing counts. Of a head that
-            tells confidences also "miscalibrated_j", see ``calibration_error``. "covered", the oracle's mass on the ids
-            that the head writes, at j = 1.
+            By the names j of ``offsets``: "greedy_j", the share of places at which the likeliest ids of both are the
+            same, and "drawn_j", the probability that a drawn token stands; NaN if nothing counts. Of a head that tells
+            confidences also "miscalibrated_j", see ``calibration_error``. "covered", the oracle's mass on the ids that
+            the head writes, right after the roots.
         """
         covered: list[Tensor] = []
-        same: list[list[Tensor]] = [[] for _ in range(self.num_steps)]
-        stands: list[list[Tensor]] = [[] for _ in range(self.num_steps)]
-        believed: list[list[Tensor]] = [[] for _ in range(self.num_steps)]
+        same: dict[str, list[Tensor]] = {name: [] for name in self.offsets}
+        stands: dict[str, list[Tensor]] = {name: [] for name in self.offsets}
+        believed: dict[str, list[Tensor]] = {name: [] for name in self.offsets}
         for row in torch.split(places, 1):
-            for step, said in enumerate(self.said(row.to(self.oracle.device), text)):
-                same[step].append((said.learnt.argmax(-1) == said.likeliest_column).double().cpu())
-                stands[step].append(said.stands.double().cpu())
-                believed[step] += [] if said.believed is None else [said.believed.double().cpu()]
-                covered += [] if step else [said.taught.double().exp().sum(-1).cpu()]
+            said_of = self.said(row.to(self.oracle.device), text)
+            for (name, offset), said in zip(self.offsets.items(), said_of, strict=True):
+                same[name].append((said.learnt.argmax(-1) == said.likeliest_column).double().cpu())
+                stands[name].append(said.stands.double().cpu())
+                believed[name] += [] if said.believed is None else [said.believed.double().cpu()]
+                covered += [] if offset else [said.taught.double().exp().sum(-1).cpu()]
         found = {}
-        for step in range(self.num_steps):
-            kept = torch.cat(stands[step])
-            found[f"greedy_{step + 1}"] = torch.cat(same[step]).mean().item()
-            found[f"drawn_{step + 1}"] = kept.mean().item()
-            if believed[step]:
-                found[f"miscalibrated_{step + 1}"] = calibration_error(torch.cat(believed[step]), kept)
+        for name in self.offsets:
+            kept = torch.cat(stands[name])
+            found[f"greedy_{name}"] = torch.cat(same[name]).mean().item()
+            found[f"drawn_{name}"] = kept.mean().item()
+            if believed[name]:
+                found[f"miscalibrated_{name}"] = calibration_error(torch.cat(believed[name]), kept)
         return found | {"covered": torch.cat(covered).mean().item()}
 
     def said(self, rows: Tensor, text: HeadText) -> Iterator[Said]:
@@ -171,10 +177,10 @@ class HeadDistillation(ABC):
                 taught, likeliest, *layers = (torch.stack(part) for part in zip(*found, strict=True))
             roots = self.roots(counts)
             known = torch.ones_like(roots.at, dtype=torch.bool)
-            for step, drafted in enumerate(self.draft(layers, inputs, roots)):
-                # The token after the root and ``step`` others, of which the oracle says its law one place before.
-                known = known & counts[roots.row, roots.at + 1 + step]
-                row, at = roots.row[known], roots.at[known] + step
+            for offset, drafted in zip(self.offsets.values(), self.draft(layers, inputs, roots), strict=True):
+                # The token after the root and ``offset`` others, of which the oracle says its law one place before.
+                known = known & counts[roots.row, roots.at + 1 + offset]
+                row, at = roots.row[known], roots.at[known] + offset
                 logits, believed = drafted(known)
                 after = self.column_of[ids[row, at + 1]]
                 likely = self.column_of[likeliest[row, at]]

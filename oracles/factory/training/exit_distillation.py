@@ -1,0 +1,66 @@
+"""Exit heads in training: adapters after several layers of an oracle learn its laws side by side."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Lesson, Roots, every_root
+from oracles.heads import HeadShape, save_head
+from oracles.transformer.blocks import Adapter
+
+
+class ExitDistillation(HeadDistillation):
+    """Adapters that learn to say after k layers what the oracle says after all of them; they share nothing else.
+
+    Args:
+        lesson: what they learn from; each of ``layers`` is the last one below a head, and all ids are written.
+        inner_size: width of every adapter.
+        seed: of their initial weights.
+
+    Raises:
+        ValueError: no layer of the oracle is above a head.
+
+    Source: Liu et al. 2024 (Kangaroo, arXiv 2404.18911), with the deviations of ``ExitHead``.
+    """
+
+    def __init__(self, lesson: Lesson, inner_size: int, seed: int) -> None:
+        oracle, exits = lesson.oracle, [layer + 1 for layer in lesson.layers]
+        last = oracle.num_layers - 1
+        if wrong := [k for k in exits if not 1 <= k <= last]:
+            raise ValueError(f"--num-layers {wrong}: the oracle has {last + 1} layers, so give 1..{last}")
+        self.inner_size = inner_size
+        self.adapters = {str(k): Adapter(oracle.config, inner_size, seed) for k in exits}
+        super().__init__(lesson, nn.ModuleDict(self.adapters).to(oracle.device))
+
+    @property
+    def identity(self) -> str:
+        """What a resumed run must share beside recipe and batches."""
+        one = self.lesson
+        return (
+            f"exit heads of width {self.inner_size} after layers {', '.join(self.adapters)} by {one.loss}, "
+            f"{len(one.text.ids)} tokens of text{'' if one.read is None else ', served'}"
+        )
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """The heads, all of which say the token after a root."""
+        return {f"after_{k}": 0 for k in self.adapters}
+
+    def roots(self, counts: Tensor) -> Roots:
+        """Return every place."""
+        return every_root(counts, 1)
+
+    def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
+        """Yield what each head says, of the root's own stream."""
+        for adapter, stream in zip(self.adapters.values(), layers, strict=True):
+
+            def say(known: Tensor, adapter: Adapter = adapter, stream: Tensor = stream) -> tuple[Tensor, None]:
+                return self.oracle.read_out(adapter(stream[roots.row[known], roots.at[known]])), None
+
+            yield say
+
+    def save(self, folder: Path) -> None:
+        """Write every head to a folder of its own, which is named by the number of layers below it."""
+        for name, adapter in self.adapters.items():
+            save_head(adapter, HeadShape.of(self.oracle.config, int(name), self.inner_size), folder / name)
