@@ -86,7 +86,7 @@ class _Asked(ChainWatch):
     def __init__(self, length: LengthSession, rows: IntArray, limits: IntArray) -> None:
         self.length, self.rows, self.limits = length, rows, limits
         self.reads_entropy, self.reads_confidence = length.policy.reads_entropy, length.policy.reads_confidence
-        self.confidence = torch.zeros(len(rows), 0, dtype=torch.float64) if self.reads_confidence else None
+        self.confidence = torch.zeros(len(rows), 0, dtype=torch.float64, device=HOST) if self.reads_confidence else None
 
     def before(self, depth: int, entropy: Tensor) -> None:
         self.limits = ended(self.limits, depth, self.length.draws(self.rows, on_device(entropy, HOST)))
