@@ -27,6 +27,8 @@ class Laws:
         point: ``S`` int64, the id that carries all the mass if ``index`` is -1; else ignored.
 
     Guarantee: several entries may share one row (siblings drawn from one law cost one row).
+    Laws of one shape may share ``index`` and ``point``, whoever made them: who wants others makes new ones, as
+        ``with_points`` does, and writes to none.
     """
 
     table: Tensor
