@@ -171,7 +171,7 @@ def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
         ids = logits.argmax(-1)
         return ids, logits.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
     at_least_float32 = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-    rows = on_host(at_least_float32.detach()).reshape(-1, logits.shape[-1])
+    rows = on_host(at_least_float32).reshape(-1, logits.shape[-1])
     best = rows.argmax(-1)
     shape = logits.shape[:-1]
     return torch.from_numpy(best).view(shape), torch.from_numpy(rows[np.arange(len(best)), best]).view(shape)
