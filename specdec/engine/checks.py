@@ -31,7 +31,7 @@ from specdec.transfers import on_host
 
 _OF_ORACLES = (
     *("vocab_size", "eos_ids", "max_context", "tokenizer", "device", "dtype", "new_cache", "score"),
-    *("backend", "bitwise", "weight_bytes"),
+    *("backend", "bitwise"),
 )
 
 

@@ -175,7 +175,7 @@ def test_what_is_no_oracle_is_refused_with_the_reason(oracle):
         SpeculativeDecoder(oracle)
 
 
-@pytest.mark.parametrize("part", ["backend", "bitwise", "weight_bytes"])
+@pytest.mark.parametrize("part", ["backend", "bitwise"])
 def test_what_a_result_tells_of_an_oracle_is_asked_for_before_anything_is_computed(part):
     class Silent(Untouchable):
         def __getattribute__(self, name):
