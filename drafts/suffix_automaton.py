@@ -275,7 +275,7 @@ class _Session(DraftSession):
         """Return the best draft of up to ``most`` nodes and that depth."""
         source, best = self.source, _NOTHING
         for text, state, length in row.candidates(source.min_ngram):
-            size = min(most, int(source.tokens_per_match * length))
+            size = int(min(most, source.tokens_per_match * length))
             if size <= best.value:  # no more of them would stand
                 continue
             if source.max_nodes is None:

@@ -255,7 +255,11 @@ def together_on_device(*values: Value, device: torch.device) -> list[Tensor]:
 
 
 def on_host(tensor: Tensor) -> NDArray[Any]:
-    """Return the numbers of a tensor on the host: a view of them if they lie there, else a copy that is waited for."""
+    """Return the numbers of a tensor on the host: a view of them if they lie there, else a copy that is waited for.
+
+    Gradients stay behind.
+    """
+    tensor = tensor.detach()
     return tensor.numpy() if tensor.is_cpu else _WAYS.to(tensor.device).fetch(tensor).numpy()
 
 
@@ -264,9 +268,9 @@ def all_on_host(columns: Mapping[str, Tensor | None]) -> dict[str, NDArray[Any]]
 
     Returns:
         Arrays of the same shapes, copies: their owner may write into the tensors again. Floats from a device are
-        float64. Columns that are None are left out.
+        float64. Columns that are None are left out, and so are gradients.
     """
-    given = {name: column for name, column in columns.items() if column is not None}
+    given = {name: column.detach() for name, column in columns.items() if column is not None}
     there = {name: column for name, column in given.items() if not column.is_cpu}
     arrays: dict[str, NDArray[Any]] = {}
     if there:

@@ -16,6 +16,7 @@ from oracles.graphed.graphed_passes import Part
 from oracles.graphed.upload import Call
 from oracles.transformer.config import TransformerConfig
 from specdec.contracts import IntArray
+from specdec.transfers import HOST
 
 # Tokens before the paths that are checked, a seed each: a path crosses the boundary of a chunk, one begins at 0.
 PREFIXES = (CHUNK - 3, 61, 0)
@@ -61,18 +62,18 @@ class _Check:
         self._memory = Memory(replace(config, num_layers=1), num_rows, capacity, dtype, device)
         for row in range(num_rows):
             slots = self._memory.slots[:, :, row]
-            slots.copy_(torch.randn(slots.shape, generator=self._generator))
+            slots.copy_(torch.randn(slots.shape, generator=self._generator, device=HOST))
         self._starts = self._chance.integers(0, CHUNK, num_rows)
         self._starts[: len(PREFIXES)] = PREFIXES
         self._paths = self._ids(len(PREFIXES), WIDTHS[-1])
         self._alone = [self._streams(path[None], None, np.array([row])) for row, path in enumerate(self._paths)]
 
     def _ids(self, *shape: int) -> Tensor:
-        return torch.randint(self._vocab, shape, generator=self._generator)
+        return torch.randint(self._vocab, shape, generator=self._generator, device=HOST)
 
     def _streams(self, tokens: Tensor, parents: Tensor | None, rows: IntArray) -> Tensor:
         """Return ``[B, N, D]`` after the first layer."""
-        nodes = torch.full((len(rows),), tokens.shape[1])
+        nodes = torch.full((len(rows),), tokens.shape[1], device=HOST)
         call = Call(tokens, parents, nodes, rows, self._starts[rows], 0, None)
         return self._calls.answer(call, self._memory, Part((0, 1), (0,)), "none").hidden[0]
 
@@ -96,7 +97,7 @@ class _Check:
             tokens[place, ::step] = self._paths[row, :path]
         if is_tree:
             # The path's nodes stand at even indices, each followed by a sibling of its successor.
-            parents = torch.arange(width) // 2 * 2
+            parents = torch.arange(width, device=HOST) // 2 * 2
             parents[::2] -= 2
             parents[0] = -1
             parents = parents.expand(len(rows), -1)

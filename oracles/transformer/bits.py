@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import IntArray, Oracle
+from specdec.transfers import HOST
 
 _PREFIX, _PATH = 60, 8
 # One seed can show equal bits by chance.
@@ -28,7 +29,7 @@ def scores_are_bitwise(model: Oracle) -> bool:
 
 def _is_bitwise(model: Oracle, generator: torch.Generator) -> bool:
     length = min(_PREFIX + _PATH, model.max_context)
-    ids = torch.randint(model.vocab_size, (3, length), generator=generator).to(model.device)
+    ids = torch.randint(model.vocab_size, (3, length), generator=generator, device=HOST).to(model.device)
     path = max(1, min(_PATH, length - 1))
     alone = _token_by_token(model, ids[:1], length - path)
     return bool(
@@ -69,16 +70,16 @@ def _among_branches(model: Oracle, ids: Tensor, prefix: int, generator: torch.Ge
         append_ids(model, cache, ids[None, :prefix], row, 29)
     # The path's nodes stand at even indices, each followed by a sibling of its successor.
     path = len(ids) - prefix
-    tokens = torch.randint(model.vocab_size, (1, 2 * path), generator=generator).to(ids.device)
+    tokens = torch.randint(model.vocab_size, (1, 2 * path), generator=generator, device=HOST).to(ids.device)
     tokens[0, ::2] = ids[prefix:]
-    logits = model.score(tokens, comb(path).to(ids.device), torch.tensor([2 * path]), cache, row).logits
+    logits = model.score(tokens, comb(path).to(ids.device), torch.tensor([2 * path], device=HOST), cache, row).logits
     assert logits is not None
     return logits[0, ::2]
 
 
 def comb(depth: int) -> Tensor:
     """Return parents ``[1, 2 * depth]`` of a path, which are the even nodes, each with a sibling, which is odd."""
-    parents = torch.arange(2 * depth) // 2 * 2
+    parents = torch.arange(2 * depth, device=HOST) // 2 * 2
     parents[::2] -= 2
     parents[0] = -1
     return parents.unsqueeze(0)

@@ -13,6 +13,7 @@ from oracles.transformer.attention import Attend
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.linear import Linear
 from oracles.transformer.rotary import Rope, RotaryTable, pair_order, rotate
+from specdec.transfers import HOST
 
 Packed = TypeVar("Packed", bound=nn.Module)
 
@@ -104,7 +105,7 @@ class SelfAttention(nn.Module):
         if pair:
             order = pair_order(self.config)
             for part in (self.q_proj, self.k_proj):
-                first = torch.arange(0, part.out_features, self.config.head_size)
+                first = torch.arange(0, part.out_features, self.config.head_size, device=HOST)
                 part.reorder((first.unsqueeze(1) + order).flatten())
             for norm in (self.q_norm, self.k_norm):
                 if norm is not None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from oracles.quantisation import FORMATS, INT8, STORED, WHOLE, Format, Quantised
+from specdec.transfers import HOST
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
@@ -185,7 +186,7 @@ class Linear(nn.Module):
         self._min_rows = 1 if self._single_row_agrees() else 2
 
     def _single_row_agrees(self) -> bool:
-        x = torch.randn(8, self.in_features, generator=torch.Generator().manual_seed(0))
+        x = torch.randn(8, self.in_features, generator=torch.Generator().manual_seed(0), device=HOST)
         together = self._forward_packed(x, None, None)
         return all(torch.equal(self._forward_packed(x[i : i + 1], None, None)[0], together[i]) for i in range(8))
 

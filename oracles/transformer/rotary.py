@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from oracles.transformer.config import RopeScaling, TransformerConfig
+from specdec.transfers import HOST
 
 
 def inverse_frequencies(config: TransformerConfig) -> Tensor:
@@ -78,7 +79,7 @@ class RotaryTable:
 
 def pair_order(config: TransformerConfig) -> Tensor:
     """Return the ``[D]`` order of a head's dimensions in which the members of a rotary pair are adjacent."""
-    order = torch.arange(config.head_size)
+    order = torch.arange(config.head_size, device=HOST)
     if not config.rope_interleaved:
         order[: config.rotary_size] = order[: config.rotary_size].view(2, -1).t().flatten()
     return order

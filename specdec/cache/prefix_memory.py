@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
+import torch
 
 from specdec.cache.page_pool import PAGE, count_pages
 from specdec.cache.paged_cache import PagedCache
@@ -48,11 +49,13 @@ class PrefixMemory:
             self._memory, self._key = None, key
             self._taken.clear()
         held = 0 if self._memory is None else self._memory.pool.num_pages
-        if self._memory is None:
-            self._memory = self._model.new_memory(self._num_pages(count))
-        elif self._max_bytes is None and held < count + sum(self._taken.values()):
-            self._memory = self._memory.copy(max(self._num_pages(count), held))
-            self._taken.clear()
+        # A later run may write to it outside of this one's inference mode.
+        with torch.inference_mode(False):
+            if self._memory is None:
+                self._memory = self._model.new_memory(self._num_pages(count))
+            elif self._max_bytes is None and held < count + sum(self._taken.values()):
+                self._memory = self._memory.copy(max(self._num_pages(count), held))
+                self._taken.clear()
 
     def _num_pages(self, count: int) -> int:
         """Return how many pages a memory has for rows that can fill ``count`` of them."""

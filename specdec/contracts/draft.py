@@ -159,7 +159,10 @@ class Draft:
                 else value.scatter_rows(places, batch)
             )
 
-        return self if len(places) == batch else self._move(move)
+        if len(places) == batch:
+            return self
+        # What pads the other rows would make trees of chains.
+        return replace(self, parents=None if is_chain(self.parents) else self.parents)._move(move)
 
     @staticmethod
     def of_nodes(parts: Sequence["Draft"], nodes: Tensor, parents: Tensor | None, num_nodes: Tensor) -> "Draft":

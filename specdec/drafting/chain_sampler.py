@@ -86,7 +86,7 @@ class _Asked(ChainWatch):
     def __init__(self, length: LengthSession, rows: IntArray, limits: IntArray) -> None:
         self.length, self.rows, self.limits = length, rows, limits
         self.reads_entropy, self.reads_confidence = length.policy.reads_entropy, length.policy.reads_confidence
-        self.confidence = torch.zeros(len(rows), 0, dtype=torch.float64) if self.reads_confidence else None
+        self.confidence = torch.zeros(len(rows), 0, dtype=torch.float64, device=HOST) if self.reads_confidence else None
 
     def before(self, depth: int, entropy: Tensor) -> None:
         self.limits = ended(self.limits, depth, self.length.draws(self.rows, on_device(entropy, HOST)))
@@ -228,7 +228,7 @@ class ChainSampler:
         num_nodes = on_device(asked.limits, self.device) if is_known else _lengths(drew, tokens)
         high = torch.cat(peaks, dim=1)
         # On another device nobody waits to know whether they are finite.
-        is_fine = not high.shape[1] or (high.is_cpu and bool(np.isfinite(on_host(high.detach())).all()))
+        is_fine = not high.shape[1] or (high.is_cpu and bool(np.isfinite(on_host(high)).all()))
         self.length.drafted(rows, asked.limits)
         beliefs = None if asked.confidence is None else on_device(asked.confidence, self.device)
         undefined = None if is_fine else on_device(first_undefined([high]), self.device)
@@ -283,7 +283,7 @@ def defined(laws: Laws, logits: Tensor) -> tuple[Laws, Tensor]:
         return laws, logits.gather(-1, laws.point.unsqueeze(-1)).squeeze(-1)
     peaks = logits.amax(-1)
     # A law holds NaN everywhere or nowhere. On a device it would take a synchronisation to know.
-    if laws.table.is_cpu and not math.isnan(laws.table[:, 0].sum()):
+    if laws.table.is_cpu and not math.isnan(laws.table[:, 0].detach().sum()):
         return laws, peaks
     undefined = laws.table[:, :1].isnan()
     table = torch.where(undefined, 1.0 / laws.table.shape[1], laws.table)
@@ -297,6 +297,6 @@ def first_undefined(peaks: Sequence[Tensor]) -> Tensor:
         peaks: ``[B, D]`` of successive depths, one or more; see ``defined``. Finite if nothing was read.
     """
     peak = peaks[0] if len(peaks) == 1 else torch.cat(list(peaks), dim=1)
-    if peak.is_cpu and np.max(on_host(peak.detach()), initial=-np.inf) < np.inf:  # a NaN is the maximum
+    if peak.is_cpu and np.max(on_host(peak), initial=-np.inf) < np.inf:  # a NaN is the maximum
         return torch.from_numpy(np.full((len(peak), 1), NEVER))
     return torch.where(peak < torch.inf, NEVER, torch.arange(peak.shape[1], device=peak.device)).amin(1, keepdim=True)

@@ -86,8 +86,15 @@ def _undefined(parts: Sequence[Draft], num_names: Sequence[int]) -> Tensor | Non
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """Return names, those that occurred before with a number after them."""
-    return tuple(f"{name} {names[:i].count(name) + 1}" if name in names[:i] else name for i, name in enumerate(names))
+    """Return names, those that are taken with the first number after them that makes another one."""
+    taken: dict[str, None] = {}
+    for name in names:
+        own, number = name, 1
+        while own in taken:
+            number += 1
+            own = f"{name} {number}"
+        taken[own] = None
+    return tuple(taken)
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,8 @@ def draft_trees(
     without = None
     if table is not None and branches:
         without = on_device(~trees.is_padding, device)
-    tokens, num_nodes, parents = (on_device(given, device) for given in (made, trees.num_nodes, trees.parents))
+    tokens, num_nodes = (on_device(given, device) for given in (made, trees.num_nodes))
+    parents = on_device(trees.parents, device) if branches else None
     laws = None if table is None else Laws(on_device(table, device), on_device(law, device), tokens)
     return Draft(tokens, num_nodes, parents, laws, without, undefined=undefined, is_native=True)
 

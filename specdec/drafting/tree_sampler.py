@@ -222,8 +222,9 @@ def _assemble(levels: list[Nodes], shape: TreeShape, max_nodes: IntArray) -> Dra
         places = together_on_device(kept.order, kept.parents, kept.num_nodes, device=is_real.device)
     else:
         places = list(compact_on_device(is_real, above, shape.max_nodes))
+    order, parents, num_nodes = places
     parts = [level.draft(shape.reads_confidence) for level in levels]
-    draft = Draft.of_nodes(parts, *places)
+    draft = Draft.of_nodes(parts, order, parents if shape.branches else None, num_nodes)
     without = None if draft.laws is None or not shape.branches else draft.laws.index >= 0
     return replace(draft, without_replacement=without)
 

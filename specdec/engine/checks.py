@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from specdec.contracts import (
     NEVER,
@@ -28,11 +29,14 @@ from specdec.engine.verification import SUM_TOLERANCE, Evidence
 from specdec.kernels.compiled import Fault, FaultCode
 from specdec.transfers import on_host
 
-_OF_ORACLES = ("vocab_size", "eos_ids", "max_context", "tokenizer", "device", "dtype", "new_cache", "score")
+_OF_ORACLES = (
+    *("vocab_size", "eos_ids", "max_context", "tokenizer", "device", "dtype", "new_cache", "score"),
+    *("backend", "bitwise"),
+)
 
 
 def check_oracle(oracle: Oracle) -> None:
-    """Raise ValueError if an oracle lacks what every step reads of it."""
+    """Raise ValueError if an oracle lacks what steps and results read of it."""
     missing = [part for part in _OF_ORACLES if not hasattr(oracle, part)]
     if missing:
         raise ValueError(
@@ -94,15 +98,19 @@ def check_logprobs(oracle: Oracle, return_logprobs: bool) -> None:
 
 def check_form(source: DraftSource, offers: Offers, draft: Draft, batch: int, oracle: Oracle) -> None:
     """Raise ValueError if a draft cannot be scored, as far as its shapes, its types and, on the host, its ids tell."""
-    fault = form_fault(draft, batch)
+    fault, size = form_fault(draft, batch), oracle.vocab_size
     if fault is None and draft.tokens.shape[1] > offers.max_nodes:
         fault = f"{draft.width} nodes a row are over the {offers.max_nodes} of offers.max_nodes"
     if fault is None and draft.resume is not None and draft.resume.oracle is not oracle:
         fault = "resume goes on with the pass of another oracle than the decoder's"
+    if fault is None and draft.laws is not None:
+        rows, *width = draft.laws.table.shape
+        if rows and width != [size]:
+            fault = f"laws.table {(rows, *width)} must hold a probability for each of the oracle's {size} ids"
     if fault is not None:
         raise ValueError(f"draft {source.name!r} is malformed: {fault}")
     if draft.tokens.is_cpu:
-        ids, size = draft.tokens.numpy(), oracle.vocab_size
+        ids = draft.tokens.numpy()
         numbers = ids.reshape(-1).tolist()
         if numbers and not 0 <= min(numbers) <= max(numbers) < size:
             row, node = _first((ids < 0) | (ids >= size))
@@ -113,6 +121,14 @@ def _foreign_id(source: DraftSource, token: int, node: int, vocab_size: int) -> 
     return ValueError(
         f"draft {source.name!r} is malformed: id {token} of node {node}, padding included, must lie in "
         f"0..{vocab_size - 1}"
+    )
+
+
+def scores_error(oracle: Oracle, logits: Tensor, wanted: tuple[int, ...]) -> ValueError:
+    """Return the error that logits of another shape than a pass asked for are raised as."""
+    return ValueError(
+        f"oracle of type {type(oracle).__name__} scored logits of the shape {tuple(logits.shape)}, not {wanted}: give "
+        "one for each row, each node and each of the vocab_size ids; cut those that pad the vocabulary"
     )
 
 

@@ -56,7 +56,8 @@ class Result:
         records: one row per request and step.
         logprobs: log-probability of each new id under the warped target law (the unwarped one at temperature 0), if
             they were asked for.
-        seeds: replaying a request alone with its seed gives its output again, if ``reproducible``.
+        seeds: replaying a request alone with its seed gives its output again, if ``reproducible`` and the source
+            remembers of other runs what it did then.
         exactness: "exact", "exact up to numerics" (the oracle is not ``bitwise``, or drafts may make a pass wider than
             ``BITWISE_NODES``), or "lossy: ..." with the rule and its parameters.
         backend: of the oracle's passes, "native" or "eager" for instance.

@@ -20,6 +20,7 @@ from specdec.contracts import (
     WatchedSession,
     WatchedSource,
     check_tensors,
+    is_chain,
 )
 from specdec.theory import Calibration
 from specdec.transfers import on_device, on_host
@@ -297,7 +298,7 @@ def cut(draft: Draft, taken: BoolArray) -> Draft:
         return draft
     nodes = np.argsort(~taken, axis=1, kind="stable")[:, : counts.max()]
     parents = None
-    if draft.parents is not None:
+    if not is_chain(draft.parents):
         place = _with_root(taken).cumsum(1) - 2  # of each node in the new draft, the pending token first
         above = np.take_along_axis(place, np.take_along_axis(_parents_of(draft), nodes, 1) + 1, 1)
         parents = np.where(np.arange(nodes.shape[1]) < counts[:, None], above, -1)

@@ -22,7 +22,7 @@ from specdec.contracts import (
     numbers_of,
     with_root,
 )
-from specdec.engine.checks import check_decision, check_nodes, draft_error
+from specdec.engine.checks import check_decision, check_nodes, draft_error, scores_error
 from specdec.engine.outcome import StepOutcome, Walk, block_of
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, decide, device_of, path_logprobs
@@ -57,7 +57,7 @@ class Verifier:
         self.judge: NativeJudge | None = confirm_judge(rule, kernels.walks)
         self._way = None if self.judge is None else Way(self.judge)
         self._needs, self._device, self._ids_device = source.needs, oracle.device, ids_device(oracle)
-        self._is_here = oracle.device.type == "cpu"
+        self._is_here, self._vocab_size = oracle.device.type == "cpu", oracle.vocab_size
 
     def compares_ids(self, draft: Draft, warping: BatchWarping) -> bool:
         """Tell whether ids stand for all laws of a step, and the compiled judge compares them."""
@@ -105,6 +105,9 @@ class Verifier:
         """Return the scores of a draft's nodes, with the likeliest ids if the source reads logits of a device.
 
         What the verdict reads beside the logits goes to the device with the pass; nothing does if ids are compared.
+
+        Raises:
+            ValueError: there are not as many logits as the oracle has ids, or not for all nodes.
         """
         if not self._is_here:
             if return_logprobs or not self.compares_ids(draft, frame.warping):
@@ -115,6 +118,9 @@ class Verifier:
         # A source that ran the lower layers of the pass says how it goes on.
         score: Callable[..., Scores] = self._oracle.score
         scores = score(*call) if draft.resume is None else score(*call, **draft.resume.options)
+        wanted = (*nodes.tokens.shape, self._vocab_size)
+        if scores.logits is not None and scores.logits.shape != wanted:
+            raise scores_error(self._oracle, scores.logits, wanted)
         if scores.logits is not None and scores.logits.requires_grad:
             scores = scores.detach()
         if self._needs.logits and scores.logits is not None and not scores.logits.is_cpu:

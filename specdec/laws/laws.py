@@ -27,6 +27,8 @@ class Laws:
         point: ``S`` int64, the id that carries all the mass if ``index`` is -1; else ignored.
 
     Guarantee: several entries may share one row (siblings drawn from one law cost one row).
+    Laws of one shape may share ``index`` and ``point``, whoever made them: who wants others makes new ones, as
+        ``with_points`` does, and writes to none.
     """
 
     table: Tensor
@@ -169,7 +171,7 @@ def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
         ids = logits.argmax(-1)
         return ids, logits.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
     at_least_float32 = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-    rows = on_host(at_least_float32.detach()).reshape(-1, logits.shape[-1])
+    rows = on_host(at_least_float32).reshape(-1, logits.shape[-1])
     best = rows.argmax(-1)
     shape = logits.shape[:-1]
     return torch.from_numpy(best).view(shape), torch.from_numpy(rows[np.arange(len(best)), best]).view(shape)

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -23,8 +23,8 @@ Stops = Stop | Sequence[Stop] | Sequence[Sequence[Stop] | None] | None
 _BYTES = (bytes, bytearray, memoryview)
 # Seeds are folded into keys of 64 bits.
 _SEEDS = range(-(2**63), 2**63)
-# Templates whose oracles were given raw text: each is spoken of once.
-_TOLD: WeakSet[ChatEncoder] = WeakSet()
+# Templates whose oracles were given raw text, by their identity: each is spoken of once.
+_TOLD: WeakValueDictionary[int, ChatEncoder] = WeakValueDictionary()
 
 
 class RawPrompt(UserWarning):
@@ -160,9 +160,9 @@ def _encode_conversation(oracle: Oracle, messages: Any, name: str) -> list[int]:
 
 def _warn_of_raw_text(oracle: Oracle) -> None:
     encoder: ChatEncoder | None = declared(oracle, "chat_template")
-    if encoder is None or encoder in _TOLD:
+    if encoder is None or id(encoder) in _TOLD:
         return
-    _TOLD.add(encoder)
+    _TOLD[id(encoder)] = encoder
     how = '[[{"role": "user", "content": ...}]], or ids if raw text is meant'
     warnings.warn(f"the oracle has a chat template, and a prompt is raw text: give {how}", RawPrompt, stacklevel=6)
 

@@ -86,9 +86,7 @@ class _Drafts:
         """Return the expected accepted tokens of some steps. Raises ValueError if the rule refuses their drafts."""
         ids, p, q = (torch.from_numpy(values[some]) for values in (self.ids, self.p, self.q))
         batch, width = ids.shape
-        drawn_from = torch.zeros(batch, width, width + 1, dtype=torch.float64).scatter_(
-            2, ids.unsqueeze(2), q.unsqueeze(2)
-        )
+        drawn_from = q.new_zeros(batch, width, width + 1).scatter_(2, ids.unsqueeze(2), q.unsqueeze(2))
         drawn_from[:, :, width] += 1 - q
         laws = Laws.from_probs(drawn_from)
         laws = Laws(laws.table, torch.where(q < 1, laws.index, -1), ids)
@@ -99,8 +97,8 @@ class _Drafts:
             laws=laws if bool((q < 1).any()) else None,
             is_scout=torch.from_numpy(self.is_scout[some]) if self.is_scout.any() else None,
         )
-        target = torch.zeros(batch, width + 1, width + 1, dtype=torch.float64)
-        rows = torch.arange(batch).unsqueeze(1).expand(ids.shape)
+        target = p.new_zeros(batch, width + 1, width + 1)
+        rows = torch.arange(batch, device=ids.device).unsqueeze(1).expand(ids.shape)
         target[rows, draft.tree.above, ids] = p * draft.tree.is_real[:, 1:]
         target[:, :, width] = (1 - target.sum(-1)).clamp(min=0)
         stops = rule(draft, Laws.from_probs(target)).stop_probs

@@ -10,7 +10,7 @@ import torch
 from specdec.contracts import BoolArray, Budget, Draft, NativeJudge, VerificationRule
 from specdec.kernels.compiled import FILTERS, NEUTRAL, Fault, NativeWalks, PackedDrafts, Way
 from specdec.laws import Laws
-from specdec.transfers import on_host
+from specdec.transfers import HOST, on_host
 from specdec.verify.registry import RULES
 
 _BATCH, _WIDTH, _SIZE = 24, 6, 4
@@ -88,7 +88,7 @@ def _distance(
         return "its law of the stop is another one than that of __call__"
     for node in range(_WIDTH + 1):
         reached = stops[:, node] > 0
-        law = verdict.next_law(torch.full((_BATCH,), node)).dense(_SIZE)[reached].double()
+        law = verdict.next_law(torch.full((_BATCH,), node, device=HOST)).dense(_SIZE)[reached].double()
         own = following[reached, node]
         if not torch.allclose(law, own / own.sum(-1, keepdim=True), rtol=0, atol=_NEAR):
             return "its law of the next token is another one than that of __call__"
@@ -115,8 +115,8 @@ def _draft(is_tree: bool, is_drawn: bool) -> Draft:
     probs[:, 1] += 0.1
     table = torch.from_numpy(probs / probs.sum(1, keepdims=True))
     drawn = [int(generator.choice(_SIZE, p=law)) for law in probs / probs.sum(1, keepdims=True)]
-    tokens = torch.tensor(drawn).view(nodes)
-    laws = Laws(table, torch.arange(_BATCH * _WIDTH).view(nodes), tokens) if is_drawn else None
+    tokens = torch.tensor(drawn, device=HOST).view(nodes)
+    laws = Laws(table, torch.arange(_BATCH * _WIDTH, device=HOST).view(nodes), tokens) if is_drawn else None
     sizes = torch.from_numpy(
         np.where(np.arange(_BATCH) < 3, np.arange(_BATCH), generator.integers(3, _WIDTH + 1, _BATCH))
     )
@@ -146,7 +146,7 @@ def _target(logits: torch.Tensor, is_greedy: BoolArray) -> Laws:
     if is_greedy.all():
         return Laws.points(logits.argmax(-1))
     table = logits.softmax(-1).flatten(0, 1)
-    index = torch.arange(len(table)).view(logits.shape[:2])
+    index = torch.arange(len(table), device=HOST).view(logits.shape[:2])
     return Laws(table, index.masked_fill(torch.from_numpy(is_greedy).unsqueeze(1), -1), logits.argmax(-1))
 
 

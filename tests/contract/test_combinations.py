@@ -85,6 +85,13 @@ def test_equal_names_are_told_apart_and_inner_names_kept():
     assert [name for _, _, name in tree(draft, 0)] == ["x", "y", "x 2", "z"]
 
 
+def test_no_number_makes_a_name_of_another_member():
+    inner, _ = merge([points([1]), points([2])], ["x", "x"])
+    draft, _ = merge([inner, points([3]), points([4])], ["merged(x, x)", "x", "x 2"])
+    assert draft.source_names == ("x", "x 2", "x 3", "x 2 2")
+    assert [name for _, _, name in tree(draft, 0)] == ["x", "x 2", "x 3", "x 2 2"]
+
+
 def test_one_draft_alone_is_handed_on_and_none_stays_empty():
     empty = Draft.empty(2, torch.device("cpu"))
     draft, places = merge([empty, points([1, 2], [3])], "ab")
@@ -102,6 +109,12 @@ def test_a_draft_of_some_rows_is_spread_over_all():
     assert draft.node_laws.index.tolist() == [[2, 3], [-1, -1], [0, 1]]
     assert draft.is_scout is not None
     assert draft.is_scout.any(1).tolist() == [True, False, True]
+
+
+def test_a_chain_of_some_rows_is_a_chain_of_all_whatever_its_form():
+    draft = points([4, 5], parents=[[-1, 0]]).scatter_rows(np.array([1]), 2)
+    assert draft.is_chain
+    assert chains(draft) == [[], [4, 5]]
 
 
 @stateless(num_draft_tokens=3)

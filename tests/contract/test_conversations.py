@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ SIZE = TOKENIZER.get_vocab_size()
 END = TOKENIZER.token_to_id("<|im_end|>")
 
 
-def table(template: ChatTemplate | None, eos_id: int | None = None, seed: int = 0) -> TabularLM:
+def table(template: Any, eos_id: int | None = None, seed: int = 0) -> TabularLM:
     """Return a random table over the small tokenizer's ids that has a template."""
     oracle = TabularLM.random(SIZE, 1, seed, eos_id=eos_id)
     oracle.tokenizer, oracle.chat_template = TOKENIZER, template
@@ -80,6 +81,19 @@ def test_raw_text_for_an_instruct_model_is_said_once() -> None:
         prompts_of(oracle, ["hello"])
         prompts_of(table(ChatTemplate(CHATML, TOKENIZER)), [QUESTION, [1, 2]])
         prompts_of(table(None), ["hello"])
+
+
+def test_raw_text_beside_a_template_that_has_no_hash_is_text() -> None:
+    @dataclass
+    class Own:
+        end_ids: tuple[int, ...] = ()
+        stop_strings: tuple[str, ...] = ()
+
+        def encode(self, messages: Any) -> list[int]:
+            return [1]
+
+    with pytest.warns(RawPrompt):
+        assert prompts_of(table(Own()), ["hello"]) == prompts_of(table(None), ["hello"])
 
 
 def test_a_request_made_of_a_conversation_ends_with_its_turn() -> None:

@@ -44,6 +44,7 @@ def test_longer_matches_draft_more():
     assert drafted == [[2, 3], [3, 4, 5, 6], [4, 5, 6, 7, 8, 9]]
     assert draft_of(SuffixAutomaton(8, tokens_per_match=0.5), [[*text, 1], [*text, 1, 2]]) == [[], [3]]
     assert draft_of(SuffixAutomaton(8, min_ngram=2), [[*text, 1], [*text, 1, 2]]) == [[], [3, 4, 5, 6]]
+    assert draft_of(SuffixAutomaton(3, tokens_per_match=1e308), [[*text, 1, 2]]) == [[3, 4, 5]]
 
 
 def test_the_most_frequent_continuation_wins_and_of_equal_ones_the_latest():

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from drafts import NGram, SmallTransformer
+from drafts import Cascade, NGram, PromptLookup, SmallTransformer
 from oracles import TabularLM
-from specdec import Chain, Grown, Kary, Paths, ReRanked, SpeculativeDecoder
+from specdec import Chain, Grown, Kary, Paths, ReRanked, SharedBudget, SpeculativeDecoder
 from specdec.contracts import Budget, Draft
 from specdec.sampling import BatchWarping, ParameterTable, SamplingParams
 from specdec.sampling.randomness import Keyed, seed_keys
@@ -89,6 +89,22 @@ def test_a_chain_as_a_tree_is_the_chain(make, temperature):
     assert torch.equal(tree.tokens, chain.tokens)
     torch.testing.assert_close(tree.node_laws.dense(6), chain.node_laws.dense(6), rtol=1e-12, atol=0)
     assert SpeculativeDecoder(TabularLM.random(6, 1, 0), source, "standard").draft is source
+
+
+@pytest.mark.parametrize("shape", [Chain(3), Kary(1, 3), Grown(3, 3, width=1)], ids=str)
+@all_models
+def test_a_shape_without_branches_is_judged_as_chains_in_rows_that_end_one_after_the_other(make, shape):
+    oracle, params = TabularLM.random(6, 2, 1), [PLAIN, SamplingParams(), PLAIN]
+    source, prompts = SmallTransformer(make(), tree=shape), [[1], [2, 3], [4, 5, 1, 2]]
+    assert drafted(source)[0].parents is None
+    decoders = [
+        SpeculativeDecoder(oracle, source, "standard"),
+        SpeculativeDecoder(oracle, Cascade([PromptLookup(2, min_ngram=3), source]), "standard"),
+        SpeculativeDecoder(oracle, source, "standard", budget=SharedBudget(4)),
+    ]
+    for decoder in decoders:
+        result = decoder.generate(prompts, 9, params, batch_size=2)
+        assert [len(tokens) for tokens in result.tokens] == [9, 9, 9]
 
 
 def test_a_law_with_too_few_ids_leaves_nodes_absent_and_all_below_them():

@@ -5,6 +5,7 @@ import pickle
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,7 +13,9 @@ from drafts import Cascade, Merged, PromptLookup, SmallTransformer, Staged
 from oracles import TabularLM
 from oracles.native import NativeTransformer
 from specdec import Calibration, Entropy, Kary, SamplingParams, SpeculativeDecoder, Threshold, calibrate
-from specdec.contracts import DraftSource, Scores
+from specdec.contracts import Draft, DraftSource, Needs, Offers, Oracle, Scores
+from specdec.drafting import ChainSampler, MemorylessSession
+from specdec.drafting.lengths import Fixed, LengthPolicy, chain_offers
 from specdec.exactness import check_draft, oracle_law, output_law
 from specdec.kernels import REFERENCE, NativeKernels, best_kernels, native, native_kernels, resolve_kernels
 from specdec.kernels.compiled import NativeLaws, NativeUnavailable, PackedDrafts
@@ -51,7 +54,7 @@ def rules_for(source: str) -> list[str]:
 
 @pytest.fixture
 def _no_compiled_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    def called(*_: Any) -> None:
+    def called(*_: Any, **__: Any) -> None:
         pytest.fail("compiled code was called")
 
     for owner, names in (
@@ -249,6 +252,49 @@ def test_logits_that_carry_gradients_are_judged_as_others_are(draft, kernels, re
 
     found, wanted = run_of(Training), run_of(TabularLM)
     assert (found.tokens, found.logprobs, found.judge) == (wanted.tokens, wanted.logprobs, wanted.judge)
+
+
+class Own:
+    """Draft by weights ``[V, V]``, as the guide says for a model of one's own."""
+
+    name, needs, vocab_size = "own", Needs(), None
+
+    def __init__(self, length: LengthPolicy, weights: torch.Tensor) -> None:
+        self.length, self.weights = length, weights
+
+    @property
+    def offers(self) -> Offers:
+        return chain_offers(self.length, laws=True)
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> Any:
+        sampler = ChainSampler(self.length.open(num_rows), None, oracle.device)
+        weights = self.weights
+
+        class Session(MemorylessSession):
+            def draft(self, rows: Any, context: Any, limits: Any, randomness: Any) -> Draft:
+                before = torch.from_numpy(context.ids[np.arange(len(rows)), context.num_committed - 1])
+                return sampler(
+                    rows,
+                    context,
+                    limits,
+                    randomness,
+                    lambda depth, tokens, live: weights[tokens[:, depth - 1] if depth else before].unsqueeze(1),
+                )
+
+        return Session(sampler.length, sampler.device)
+
+
+@pytest.mark.parametrize("kernels", ["reference", None])
+@pytest.mark.parametrize("length", [Fixed(3), Threshold(threshold=0.1), Entropy(0.1)])
+def test_weights_that_are_trained_draft_as_others_do(length, kernels):
+    def run_of(weights: torch.Tensor) -> Any:
+        decoder = SpeculativeDecoder(ORACLE, Own(length, weights), kernels=kernels)
+        return decoder.generate([[1, 2], [3]], 8, SamplingParams(temperature=1.0), seed=5)
+
+    weights = MODEL.table.log()
+    found, wanted = run_of(torch.nn.Parameter(weights)), run_of(weights)
+    assert found.tokens == wanted.tokens
+    assert found.stats.num_drafted == wanted.stats.num_drafted > 0
 
 
 @pytest.mark.usefixtures("_no_compiled_call")

@@ -367,6 +367,22 @@ def test_a_policy_of_ones_own_needs_two_methods():
     assert drafted == [n % 2 * 2 for n in columns["num_committed"]][: len(drafted)]
 
 
+@pytest.mark.parametrize("source", ["model", "lookup"])
+def test_a_session_that_does_not_say_whose_it_is_is_refused_with_the_fix(source):
+    class Nobodys(LengthSession):
+        def limits(self, rows, num_committed):
+            return num_committed
+
+    class Own(LengthPolicy):
+        max_depth = 2
+
+        def open(self, num_rows):
+            return Nobodys()
+
+    with pytest.raises(ValueError, match="length: a session of type Nobodys has no policy: set its attribute policy"):
+        SpeculativeDecoder(TARGET, SOURCES[source](Own())).generate([[1, 2, 1]], 20, SAMPLED)
+
+
 @pytest.mark.parametrize("name", ["greedy model", "ngram", "sampled ngram", "lookup"])
 def test_every_source_can_be_calibrated(name):
     prompts = [[i % 6, 2, 3, 2, 3, i // 6] for i in range(12)]

@@ -96,6 +96,13 @@ def test_a_tree_is_cut_to_the_nodes_that_were_taken():
     assert cut(draft, np.array([[True] * 4, [True, True, False, False]])) is draft
 
 
+def test_a_chain_is_cut_to_a_chain_whatever_its_form():
+    draft = Draft(torch.tensor([[5, 6], [1, 2]]), torch.tensor([2, 2]), torch.tensor([[-1, 0], [-1, 0]]))
+    made = cut(draft, np.array([[True, True], [True, False]]))
+    assert made.is_chain
+    assert (made.tokens.tolist(), made.num_nodes.tolist()) == ([[5, 6], [1, 0]], [2, 1])
+
+
 @pytest.mark.parametrize("rule", ["multi_draft", "sample_and_match", "coupled"])
 def test_deterministic_trees_are_cut_and_greedy_and_coupled_tokens_stay(rule):
     oracle = TabularLM(TARGET, eos_id=0)

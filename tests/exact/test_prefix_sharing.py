@@ -214,6 +214,15 @@ def test_other_weights_are_not_taken_for_the_same():
     assert run_both(decoders, PROMPTS[:1], 0).num_prefix_tokens == 0
 
 
+@pytest.mark.parametrize("models", [EAGER, NATIVE], ids=["eager", "native"])
+def test_a_memory_outlives_the_inference_mode_of_the_run_that_made_it(models):
+    decoders = pair(models.layered, lambda: drafts.SmallTransformer(models.model, 2), num_pages=9)
+    with torch.inference_mode():
+        run_both(decoders, [TEXT[:50]], 0)
+    assert run_both(decoders, [TEXT[:50]], 1).num_prefix_tokens == 48
+    run_both(decoders, [TEXT[60:170]], 2)
+
+
 def test_a_run_that_is_given_up_leaves_its_pages():
     oracle = EAGER.layered
     decoder = SpeculativeDecoder(oracle, prefix_sharing=True, max_cache_bytes=9 * oracle.page_bytes)

@@ -97,6 +97,22 @@ def test_a_parent_that_is_none_is_named_where_penalties_read_paths(parents, kern
 
 
 @pytest.mark.parametrize("kernels", ["native", "reference"])
+@pytest.mark.parametrize("width", [1, SIZE - 1, SIZE + 1])
+def test_laws_over_another_vocabulary_are_named(width, kernels):
+    laws = Laws.from_probs(torch.full((1, 1, width), 1 / width))
+
+    class Padded(Broken):
+        def propose(self, rows, context, budget, randomness):
+            return Draft(torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, dtype=torch.int64), laws=laws)
+
+    chain = Padded([0], {}, Offers(laws=True, max_depth=1, max_nodes=1))
+    decoder = SpeculativeDecoder(TabularLM.random(SIZE, 1, 0), chain, kernels=kernels)
+    said = rf"laws\.table \(1, {width}\) must hold a probability for each of the oracle's 5 ids"
+    with pytest.raises(ValueError, match=f"draft 'broken' is malformed: {said}"):
+        decoder.generate([[1]], 6, SamplingParams(temperature=1.0))
+
+
+@pytest.mark.parametrize("kernels", ["native", "reference"])
 @pytest.mark.parametrize(("excess", "is_law"), [(7e-5, True), (2e-4, False)])
 def test_a_law_may_miss_its_sum_by_as_much_under_all_kernels(excess, is_law, kernels):
     chain = Broken([1], law(*[0.2 * (1 + excess)] * 5), Offers(laws=True, max_depth=3, max_nodes=3))

@@ -10,7 +10,7 @@ import torch
 from drafts import Cascade, Merged, PromptLookup, SmallTransformer, Staged, stateless
 from oracles.tabular import TabularLM
 from specdec import Budget, Draft, Offers, SamplingParams, SpeculativeDecoder
-from specdec.contracts import check_vocabulary
+from specdec.contracts import Scores, check_vocabulary
 from specdec.laws import Laws
 from specdec.verify import RULES
 from tests.reference.tables import random_table
@@ -173,6 +173,35 @@ def test_an_unknown_rule_names_those_that_exist(rule):
 def test_what_is_no_oracle_is_refused_with_the_reason(oracle):
     with pytest.raises(ValueError, match=f"oracle={oracle!r} lacks vocab_size, .*: give what oracles.load returns"):
         SpeculativeDecoder(oracle)
+
+
+@pytest.mark.parametrize("part", ["backend", "bitwise"])
+def test_what_a_result_tells_of_an_oracle_is_asked_for_before_anything_is_computed(part):
+    class Silent(Untouchable):
+        def __getattribute__(self, name):
+            if name == part:
+                raise AttributeError(name)
+            return super().__getattribute__(name)
+
+        def __repr__(self):
+            return "Silent()"
+
+    with pytest.raises(ValueError, match=f"^oracle=.* lacks {part}: give what oracles.load returns"):
+        SpeculativeDecoder(Silent())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("source", [None, guessing(2)], ids=["plain", "drafts"])
+def test_logits_that_pad_the_vocabulary_are_refused(source, temperature):
+    class Padding(Counting):
+        def score(self, *arguments, **options):
+            scores = super().score(*arguments, **options)
+            return Scores(None if scores.logits is None else torch.nn.functional.pad(scores.logits, (0, 3)))
+
+    width = 1 if source is None else 3
+    said = rf"oracle of type Padding scored logits of the shape \(2, {width}, 19\), not \(2, {width}, 16\)"
+    with pytest.raises(ValueError, match=f"{said}: .*cut those that pad the vocabulary"):
+        SpeculativeDecoder(Padding(), source).generate([[1], [2]], 5, SamplingParams(temperature))
 
 
 def test_the_first_and_the_last_seeds_are_taken():

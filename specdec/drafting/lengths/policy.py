@@ -20,8 +20,14 @@ class LengthSession(Protocol):
 
     @cached_property
     def policy(self) -> "LengthPolicy":
-        """Whose session this is; a policy that remembers nothing may be its own, others set it when they open one."""
+        """Whose session this is; a policy that remembers nothing may be its own, others set it when they open one.
+
+        Raises:
+            ValueError: it was not set.
+        """
         own: Any = self
+        if not hasattr(own, "max_depth"):
+            raise ValueError(f"length: a session of type {type(own).__name__} has no policy: set its attribute policy")
         policy: LengthPolicy = own
         return policy
 
