@@ -88,8 +88,7 @@ def test_the_output_law_is_the_oracles_through_reused_rows():
     check_lossless(SpeculativeDecoder(oracle, draft), PROMPT, 3, PARAMS, mates=MATES, batch_size=25)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 8])
-@pytest.mark.parametrize("num_layers", [1, 3, 5])
+@diagonal({"num_layers": (1, 3, 5), "batch_size": (1, 3, 8)})
 def test_greedy_output_on_the_embedded_oracle_is_that_of_plain_decoding(code, num_layers, batch_size):
     prompts = [text + f"# {i}\n" for i in range(2) for text in TEXTS]
     plain = SpeculativeDecoder(code).generate(prompts, 24)
@@ -106,11 +105,10 @@ def test_logprobs_of_a_greedy_run_have_the_bits_of_plain_decodings(code):
     assert made.logprobs == plain.logprobs
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 8])
-def test_coupled_output_on_the_embedded_oracle_is_that_of_plain_decoding(code, batch_size):
+def test_coupled_output_on_the_embedded_oracle_is_that_of_plain_decoding(code):
     sampling = SamplingParams(temperature=0.8, top_p=0.95)
     plain, made = (
-        SpeculativeDecoder(code, draft, "coupled").generate(TEXTS * 2, 20, sampling, batch_size=batch_size).tokens
+        SpeculativeDecoder(code, draft, "coupled").generate(TEXTS * 2, 20, sampling, batch_size=3).tokens
         for draft in (None, EarlyExit(code, 2))
     )
     assert made == plain

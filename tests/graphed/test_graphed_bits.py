@@ -259,22 +259,12 @@ def test_the_default_mode_promises_nothing_and_pays_nothing(monkeypatch):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("asked_for", "bitwise"),
-    [([], False), (["--bitwise"], True), (["--bitwise", "yes"], True), (["--bitwise", "no"], False)],
-)
-def test_the_command_line_asks_for_it(asked_for, bitwise):
-    parser = argparse.ArgumentParser()
-    add_placement(parser)
-    given = parser.parse_args(["--backend", "graphed", "--dtype", "bfloat16", *asked_for])
-    assert load_oracle({**vars(given), "oracle": "code-draft-tiny"}).bitwise == bitwise
-
-
-@pytest.mark.usefixtures("unchecked")
 def test_the_command_line_asks_it_of_the_oracle_alone():
     """What drafts pays nothing for it; a view of the oracle has the backend that the oracle chose."""
     parser = argparse.ArgumentParser()
     add_placement(parser)
+    for words, bitwise in (("", False), ("--bitwise", True), ("--bitwise yes", True), ("--bitwise no", False)):
+        assert parser.parse_args(words.split()).bitwise == bitwise
     given = {**vars(parser.parse_args(["--dtype", "bfloat16", "--bitwise"])), "oracle": "code-draft-tiny"}
     oracle, draft = load_oracle(given), load_model("code-draft-tiny", given)
     assert (oracle.backend, oracle.bitwise, draft.backend, draft.bitwise) == ("graphed", True, "eager", False)
