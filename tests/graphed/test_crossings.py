@@ -20,8 +20,7 @@ from specdec.drafting.assembly import compact, compact_on_device
 from specdec.stats import Stats, pool
 from specdec.traces import recording
 from specdec.transfers import crossings, on_device
-from tests.graphed.emulated import Emulated, emulated_device
-from tests.graphed.fakes import CUDA
+from tests.graphed.emulated import CUDA, Emulated, emulated_device
 from tests.graphed.pairs import PROMPTS, TOKENS, Pair, moved, pair
 from tests.support.grammars import pieces_of
 from tests.support.pairwise import diagonal

@@ -22,8 +22,7 @@ from oracles.graphed.tiles import by_tiles
 from oracles.graphed.upload import Call, Packed
 from specdec import Kary, SamplingParams, SpeculativeDecoder
 from specdec.cache import prefill
-from tests.graphed.fakes import PROMPTS, Recorded
-from tests.graphed.histories import VOCAB, asked, close, fill, history
+from tests.graphed.histories import PROMPTS, VOCAB, Recorded, asked, close, fill, history
 from tests.support.models import FAMILIES, small_model
 from tests.support.pairwise import first_of
 from tests.support.scoring import append, path_to, random_tree

@@ -12,8 +12,7 @@ from experiments.strategies import STRATEGIES
 from oracles.graphed import Graph, GraphedTransformer
 from oracles.graphed.graphs import Graphs, PassCounts
 from specdec import Kary, SamplingParams, SpeculativeDecoder
-from tests.graphed.fakes import PROMPTS, Recorded
-from tests.graphed.histories import VOCAB, asked, close, fill, history, pair
+from tests.graphed.histories import PROMPTS, VOCAB, Recorded, asked, close, fill, history, pair
 from tests.support.models import small_model
 
 

@@ -10,7 +10,7 @@ import torch
 from drafts import Cascade, Merged, PromptLookup, SmallTransformer, Staged, stateless
 from oracles.tabular import TabularLM
 from specdec import Budget, Draft, Offers, SamplingParams, SpeculativeDecoder
-from specdec.contracts import check_vocabulary
+from specdec.contracts import DraftSession, check_vocabulary
 from specdec.laws import Laws
 from specdec.verify import RULES
 from tests.reference.tables import random_table
@@ -267,7 +267,7 @@ def test_ids_of_every_kind_are_taken(answer):
     assert result.stats.num_accepted == len(answer)
 
 
-class Greedy:
+class Greedy(DraftSession):
     """A source that ignores its budget."""
 
     name, vocab_size, offers = "glutton", None, Offers(max_depth=2, max_nodes=2)
@@ -276,16 +276,8 @@ class Greedy:
     def open(self, oracle, num_rows, capacity):
         return self
 
-    def begin(self, rows, prompts, scores):
-        pass
-
     def propose(self, rows, context, budget: Budget, randomness):
         return Draft(torch.zeros(len(rows), 2, dtype=torch.int64), torch.full((len(rows),), 2))
-
-    def sync(self, rows, keep, new_ids, scores):
-        pass
-
-    end = begin
 
 
 class Answering(Greedy):
@@ -374,7 +366,7 @@ def test_a_cache_that_does_not_fit_is_refused():
     }
 )
 def test_undefined_logits_name_request_and_position(poison, source, rule, temperature, return_logprobs):
-    decoder = SpeculativeDecoder(Poisoned(13, poison), source, rule)
+    decoder = SpeculativeDecoder(Poisoned(poison), source, rule)
     sampling = SamplingParams(temperature=temperature)
     # The second request of three counts up to 13, which is then the pending token at position 5 or drafted before.
     with pytest.raises(FloatingPointError, match=r"request 1: .*NaN or \+inf, or allow no token") as caught:
@@ -386,7 +378,7 @@ def test_undefined_logits_name_request_and_position(poison, source, rule, temper
 
 @pytest.mark.parametrize("rule", RULES)
 def test_padding_and_other_requests_are_no_reason_for_an_error(rule):
-    decoder = SpeculativeDecoder(Poisoned(13, POISONS["nan"]), guessing(3), rule)
+    decoder = SpeculativeDecoder(Poisoned(POISONS["nan"]), guessing(3), rule)
     result = decoder.generate([[0], [3]], 9, SamplingParams(temperature=1.0))
     assert result.tokens == [counts(1, 9), counts(4, 9)]
 
