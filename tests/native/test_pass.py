@@ -17,11 +17,10 @@ from specdec.kernels.compiled import NEUTRAL
 from specdec.laws import Laws
 from specdec.sampling import ParameterTable
 from specdec.sampling.randomness import Coupled, Keyed, seed_keys
-from tests.reference.transformer import logits_after
 from tests.support.backends import needed_native
 from tests.support.models import small_model
 from tests.support.native_models import ODD, SHAPES, STORAGES, digest, integer_model, use_build
-from tests.support.scoring import append, path_to, random_tree
+from tests.support.scoring import append, assert_nodes_score_as_the_reference, path_to, random_tree
 from tests.support.whole_drafts import as_tensors
 
 needed_native()
@@ -34,17 +33,7 @@ WIDE = 600  # more than two chunks of 256 positions
 def test_every_node_scores_as_the_reference_scores_its_own_sequence(family, storage):
     model = small_model(dtype=storage, **SHAPES[family])
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    native, generator = NativeTransformer(model), torch.Generator().manual_seed(1)
-    ids, cache = torch.randint(23, (2, 7), generator=generator), native.new_cache(2, 40)
-    for row, length in enumerate((7, 4)):
-        append(native, cache, row, ids[row, :length], width=3)
-    tokens, parents = torch.randint(23, (2, 9), generator=generator), random_tree(2, 9, generator)
-    logits = native.score(tokens, parents, torch.tensor([9, 9]), cache, np.arange(2)).logits
-    for row, length in enumerate((7, 4)):
-        for node in range(0, 9, 2):
-            sequence = ids[row, :length].tolist() + tokens[row, path_to(parents[row], node)].tolist()
-            expected = logits_after(weights, native.config, sequence)
-            torch.testing.assert_close(logits[row, node].double(), expected, rtol=2e-5, atol=2e-5)
+    assert_nodes_score_as_the_reference(NativeTransformer(model), weights, 2e-5, step=2)
 
 
 def test_storage_is_widened_exactly():

@@ -11,6 +11,7 @@ from oracles import Transformer, TransformerConfig
 from oracles.native import NativeTransformer, NativeUnavailable, bindings
 from tests.support.models import FAMILIES
 from tests.support.scoring import append, random_tree
+from tests.support.stored_weights import in_format
 from tests.support.whole_drafts import as_tensors
 
 STORAGES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -42,12 +43,8 @@ def integer_model(**changes: object) -> Transformer:
 
 
 def digest(family: str, weights: str = "float32") -> str:
-    """Return a hash of the bits of a text's logits by a model of integer weights."""
-    return text_digest(NativeTransformer(integer_model(**SHAPES[family]).store(weights)))
-
-
-def text_digest(model: NativeTransformer) -> str:
-    """Return a hash of the bits of a text's logits, chunks and a tree included."""
+    """Return a hash of the bits of a text's logits, chunks and a tree included, by a model of integer weights."""
+    model = NativeTransformer(in_format(integer_model(**SHAPES[family]), weights))
     ids = torch.arange(300) * 7 % model.vocab_size
     parents = torch.tensor([[-1, 0, 0, 1, 3, 3, 2, 6]])
     cache = model.new_cache(1, 512)
