@@ -11,23 +11,14 @@ from oracles.transformer.linear import Linear, round_inputs
 from tests.reference import whole_numbers
 from tests.support.backends import needed_native
 from tests.support.models import small_model
-from tests.support.native_models import (
-    WITH_WIDE,
-    assert_bits_agree,
-    rows_and_inputs,
-)
+from tests.support.native_models import WITH_WIDE, assert_bits_agree, rows_and_inputs
 from tests.support.stored_weights import in_format, rounded_to_stored
 
 needed_native()
 
 FAMILIES = ("llama", "gpt2", "odd", "wide")
-
 each_stored = pytest.mark.parametrize("format", STORED)
 each_whole = pytest.mark.parametrize("format", WHOLE)
-
-
-def small(format: str, **changes: object) -> NativeTransformer:
-    return NativeTransformer(in_format(small_model(**({"max_context": 512, "head_dim": 16} | changes)), format))
 
 
 @each_stored
@@ -107,7 +98,8 @@ OF_BLOCK = {"q8_0": 64 * 34, "q4_0": 64 * 18, "q4_1": 64 * 20}
 def test_memory_is_that_of_the_file(format):
     sizes = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 64, "num_kv_heads": 4, "tie_embeddings": True}
     blocks = (2 * (3 * 64 + 64 + 2 * 64 + 64) + 64) // 32
-    assert small(format, **sizes).weight_bytes == blocks * OF_BLOCK[format.removesuffix("-int8")] + 5 * 64 * 4
+    model = NativeTransformer(in_format(small_model(head_dim=16, **sizes), format))
+    assert model.weight_bytes == blocks * OF_BLOCK[format.removesuffix("-int8")] + 5 * 64 * 4
 
 
 def test_fused_multiply_adds_are_rounded_once():
