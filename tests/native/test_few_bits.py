@@ -60,17 +60,13 @@ def test_bits_are_those_of_the_dequantised_weights(family, storage, format):
 
 
 @pytest.mark.parametrize("format", [*FORMATS, *STORED, *WHOLE])
-def test_threads_change_no_bit(format):
+def test_threads_change_no_bit(format, set_threads):
     changes = {"vocab_size": 200, "intermediate_size": 300, "tie_embeddings": True}
     model = native(format, torch.bfloat16 if format in FORMATS else torch.float32, **changes)
     alone = logits_of(model)
-    for threads in (2, 3, 7):
-        torch.set_num_threads(threads)
-        try:
-            together = logits_of(model)
-        finally:
-            torch.set_num_threads(1)
-        assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+    for number in (2, 3, 7):
+        set_threads(number)
+        assert all(torch.equal(a, b) for a, b in zip(alone, logits_of(model), strict=True))
 
 
 # Bits are those of the dequantised weights in every family and format, as the test above tells: each occurs here once.

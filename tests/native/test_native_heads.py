@@ -1,6 +1,5 @@
 """EAGLE-3 heads in compiled code: beside the reference and the eager head, and the same bits however they are asked."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -26,6 +25,7 @@ from tests.support.backends import needed_native
 from tests.support.eagle3_heads import LAYOUTS, SIZE, Layout, reference_of, write_head
 from tests.support.eagle3_histories import led
 from tests.support.models import tiny_transformer, tiny_unpacked
+from tests.support.native_models import HEAD_TYPES, assert_near
 from tests.support.pairwise import first_of, pairwise
 
 needed_native()
@@ -126,29 +126,17 @@ def played(head: Any, lengths: list[int], chunk: int, rows: list[int] | None = N
     return Played([torch.cat(parts) for parts in found], cached)
 
 
-TYPES = {
-    "float32": (torch.float32, None, 1e-5),
-    "bfloat16": (torch.bfloat16, None, 1e-5),
-    "rounded to bfloat16": (torch.float32, "bfloat16", 1e-5),
-    "int8": (torch.bfloat16, "int8", 1e-5),
-    "int4": (torch.float32, "int4", 1e-5),
-    "int8-dynamic": (torch.float32, "int8-dynamic", 3e-2),  # what is rounded lies on an edge now and then
-}
-
-
 @pytest.mark.parametrize("layout", [FEW, NORMED], ids=("few ids", "norms"))
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", HEAD_TYPES)
 def test_it_scores_as_the_eager_head_does(name, layout):
-    dtype, weights, error = TYPES[name]
+    dtype, weights, error = HEAD_TYPES[name]
     native, eager = (head_of(layout, dtype, weights=weights, backend=backend) for backend in ("native", "eager"))
     assert (type(native), type(eager)) == (NativeEagle3Head, Eagle3Head)
     if weights is not None and layout is FEW:
         assert native.weight_type == weights
     ours, theirs = (played(head, [9, 4, 13], 13) for head in (native, eager))
     for found, wanted in zip(ours.logits, theirs.logits, strict=True):
-        written = wanted.isfinite()
-        assert torch.equal(found.isfinite(), written)
-        assert (found - wanted)[written].abs().max() <= error * wanted[written].abs().max()
+        assert_near(found, wanted, error)
 
 
 def test_a_text_in_chunks_has_the_bits_of_the_whole():
@@ -157,21 +145,14 @@ def test_a_text_in_chunks_has_the_bits_of_the_whole():
     assert all(torch.equal(a, b) for a, b in zip(whole.logits, chunks.logits, strict=True))
 
 
-@pytest.fixture
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("layout", [FEW, NORMED], ids=("few ids", "norms"))
 @pytest.mark.parametrize("weights", [None, "int8", "int8-dynamic"], ids=str)
-def test_bits_depend_on_the_path_alone(weights, layout, threads):
+def test_bits_depend_on_the_path_alone(weights, layout, set_threads):
     head = head_of(layout, torch.bfloat16, weights=weights)
     lengths = [23, 5, 31]
     wanted = played(head, lengths, 40)
     for count, chunk, rows in ((1, 1, None), (2, 7, [2, 0, 3]), (3, 31, [1, 2, 0])):
-        torch.set_num_threads(count)
+        set_threads(count)
         found = played(head, lengths, chunk, rows)
         for b, row in enumerate(rows or range(3)):
             assert torch.equal(found.logits[b], wanted.logits[b])

@@ -206,14 +206,11 @@ def test_a_plan_knows_who_has_children_and_how_deep_they_stand():
     assert plan.first(4).parents.tolist() == BUSHY.parents[:4].tolist()
 
 
-def test_threads_share_nodes_and_no_bit_moves():
-    before, found = torch.get_num_threads(), []
-    try:
-        for number in (1, 2, 3):
-            torch.set_num_threads(number)
-            found.append(run_of_trees(SmallTransformer(DRAFT, tree=BUSHY), WARM, 4, "multi_draft"))
-    finally:
-        torch.set_num_threads(before)
+def test_threads_share_nodes_and_no_bit_moves(set_threads):
+    found = []
+    for number in (1, 2, 3):
+        set_threads(number)
+        found.append(run_of_trees(SmallTransformer(DRAFT, tree=BUSHY), WARM, 4, "multi_draft"))
     assert found[0] == found[1] == found[2]
 
 
