@@ -122,12 +122,6 @@ def test_the_output_law_of_a_blocks_tree_is_the_oracles(layout, tmp_path):
     check_lossless(SpeculativeDecoder(oracle, draft, "multi_draft"), PROMPT, 3, WARM, depth=2, mates=MATES)
 
 
-def test_the_output_law_through_reused_rows_is_the_oracles(tmp_path):
-    oracle = tiny_transformer()
-    draft = block_drafter(block_folder(tmp_path, **LAYOUTS["dspark"]), oracle, num_draft_tokens=2)
-    check_lossless(SpeculativeDecoder(oracle, draft), PROMPT, 3, PARAMS, mates=MATES, batch_size=25)
-
-
 def block_source(oracle, tmp_path, **options):
     return block_drafter(block_folder(tmp_path, oracle.vocab_size, **LAYOUTS["dspark gated"]), oracle, **options)
 

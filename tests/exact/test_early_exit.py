@@ -82,12 +82,6 @@ def test_the_output_law_is_the_oracles(shape, temperature):
     check_lossless(SpeculativeDecoder(oracle, draft), PROMPT, 3, PARAMS, mates=MATES)
 
 
-def test_the_output_law_is_the_oracles_through_reused_rows():
-    oracle = tiny_transformer(num_layers=3)
-    draft = EarlyExit(oracle, 2, num_draft_tokens=2)
-    check_lossless(SpeculativeDecoder(oracle, draft), PROMPT, 3, PARAMS, mates=MATES, batch_size=25)
-
-
 @diagonal({"num_layers": (1, 3, 5), "batch_size": (1, 3, 8)})
 def test_greedy_output_on_the_embedded_oracle_is_that_of_plain_decoding(code, num_layers, batch_size):
     prompts = [text + f"# {i}\n" for i in range(2) for text in TEXTS]

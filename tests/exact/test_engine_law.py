@@ -101,15 +101,6 @@ def test_coupled_output_is_that_of_plain_decoding(source, sampled):
     check_lossless(SpeculativeDecoder(oracle, source, "coupled"), PROMPT, 24, sampling, mates=MATES, batch_size=5)
 
 
-def test_greedy_output_is_that_of_plain_decoding():
-    oracle = TabularLM(TARGET)
-    plain = SpeculativeDecoder(oracle).generate([PROMPT, *MATES], 40)
-    for source, rule in SOURCES.values():
-        for batch_size in (1, 3, None):
-            decoder = SpeculativeDecoder(oracle, source, rule)
-            assert decoder.generate([PROMPT, *MATES], 40, batch_size=batch_size).tokens == plain.tokens
-
-
 def test_the_reference_agrees_with_the_product_of_the_table():
     law = oracle_law(TabularLM(TARGET), PROMPT, 3, SamplingParams(temperature=1.0))
     wanted = sequence_law(TARGET, tuple(PROMPT), 3)

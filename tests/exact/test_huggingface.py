@@ -50,17 +50,6 @@ def test_it_is_an_oracle(oracle):
     assert model.weight_bytes == 4 * sum(parameter.numel() for parameter in oracle._model.parameters())
 
 
-def test_token_by_token_and_in_chunks(oracle):
-    ids = torch.randint(23, (30,), generator=torch.Generator().manual_seed(1))
-    wanted, cache = whole(oracle, ids.tolist()), oracle.new_cache(2, 40)
-    for row, width in ((0, 1), (1, 7)):
-        parts = []
-        for chunk in ids.split(width):
-            parts.append(score(oracle, cache, [row], chunk[None]).logits[0])
-            cache.commit(np.array([row]), None, np.array([len(chunk)]))
-        close(torch.cat(parts), wanted)
-
-
 @pytest.mark.parametrize("seed", first_of(0, 1, 2))
 def test_random_histories_of_ragged_trees_and_rollback(oracle, seed):
     generator, rng = torch.Generator().manual_seed(seed), np.random.default_rng(seed)

@@ -162,15 +162,6 @@ def test_larger_trees_over_four_tokens_keep_the_law():
     check_lossless(decoder, PROMPT, 4)
 
 
-@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-def test_greedy_output_is_that_of_plain_decoding_at_every_batch_size(source):
-    prompts = [list(PROMPT), *MATES]
-    plain = SpeculativeDecoder(TabularLM(TARGET)).generate(prompts, 30).tokens
-    for batch_size in (1, 3, None):
-        decoder = SpeculativeDecoder(TabularLM(TARGET), source, "multi_draft")
-        assert decoder.generate(prompts, 30, batch_size=batch_size).tokens == plain
-
-
 def test_the_source_without_replacement_conforms_and_has_what_it_says():
     source = SiblingTrees(random_table(5, 2, 44), max_nodes=6, max_depth=3)
     oracle = TabularLM(random_table(5, 2, 45))

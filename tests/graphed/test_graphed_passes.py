@@ -161,20 +161,6 @@ def test_the_same_calls_give_the_same_bits():
     assert all(map(torch.equal, *runs))
 
 
-def test_bits_of_a_row_do_not_depend_on_the_bucket_of_rows_its_place_or_its_batch():
-    """At equal width: small batches are gathered from the cache, and in large ones a row lies at its own place."""
-    _, graphed = pair(torch.float32)
-    generator, found = torch.Generator().manual_seed(11), []
-    cache = graphed.new_cache(20, 128)
-    fill([graphed], [cache], [3 * row + 1 for row in range(20)], generator)
-    tokens = torch.randint(VOCAB, (1, 6), generator=generator)
-    for rows in ([7], [2, 7], [7, 4, 19, 0, 3], list(range(20)), list(reversed(range(17)))):
-        call = asked(len(rows), 6, False, np.array(rows), generator)
-        call.tokens[rows.index(7)] = tokens
-        found.append(call.of(graphed, cache).logits[rows.index(7)])
-    assert all(torch.equal(logits, found[0]) for logits in found[1:])
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_scores_as_eagerly(dtype):
     eager, graphed = pair(dtype)
