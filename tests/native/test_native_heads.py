@@ -22,8 +22,8 @@ from specdec import Kary, Paths, SamplingParams, SpeculativeDecoder
 from specdec.contracts import Features
 from specdec.drafting import HeadModel
 from tests.support.backends import needed_native
-from tests.support.eagle3_heads import LAYOUTS, SIZE, Layout, reference_of, write_head
-from tests.support.eagle3_histories import led
+from tests.support.eagle3_heads import LAYOUTS, SIZE, Layout, write_head
+from tests.support.eagle3_histories import history_of
 from tests.support.models import tiny_transformer, tiny_unpacked
 from tests.support.native_models import HEAD_TYPES, assert_near
 from tests.support.pairwise import first_of, pairwise
@@ -57,12 +57,9 @@ def head_of(layout: Layout, dtype: torch.dtype = torch.float32, seed: int = 0, *
 
 def as_the_reference(layout: Layout, folder: Path, seed: int = 0) -> float:
     """Return how far logits and features are from the reference's after a history of drafts and rollbacks."""
-    plain, oracle = tiny_unpacked(VOCAB, torch.float32, **SHAPE), oracle_of()
-    same = Layout(layout.style) if layout.layer.get("rope_theta", 0) is None else layout
-    tensors = write_head(folder, oracle, layout, seed, torch.float32)
-    head = load_head(folder, oracle)
-    assert isinstance(head, NativeEagle3Head)
-    history = led(head, oracle, reference_of(same, tensors, plain), seed)
+    plain = tiny_unpacked(VOCAB, torch.float32, **SHAPE)
+    history = history_of(folder, layout, oracle_of(), plain, seed, torch.float32)
+    assert isinstance(history.head, NativeEagle3Head)
     assert history.compared > 20
     return history.worst
 
