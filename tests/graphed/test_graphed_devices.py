@@ -77,9 +77,9 @@ def test_keeping_a_path_is_one_copy_to_the_device():
 
 
 def test_a_mixed_placement_fails_by_name():
-    elsewhere = torch.ones(1, dtype=torch.int64, device="meta")
+    here, elsewhere = GraphedTransformer(small_model().pack()), torch.ones(1, dtype=torch.int64, device="meta")
     with emulated_device():
-        there, here = model_there(), GraphedTransformer(small_model().pack())
+        there = model_there()
         caches = [model.new_cache(1, 64, 10**9) for model in (there, here)]
         row, size = np.array([0]), {"dtype": torch.int64, "device": CUDA}
         tokens, nodes = torch.zeros(1, 2, **size), torch.ones(1, **size)

@@ -457,43 +457,25 @@ def with_randomness(step: Step) -> Step:
     return framed(step, randomness=Recorder(step.frame.randomness))
 
 
-class Stricter(Standard):
-    """A rule of somebody else."""
+def derived(kind: type[VerificationRule]) -> VerificationRule:
+    """Return a rule of somebody else, derived from one of ours: it accepts nothing."""
 
-    def __call__(self, draft, target_laws):
-        return super().__call__(replace(draft, num_nodes=draft.num_nodes * 0), target_laws)
+    class Derived(kind):
+        def __call__(self, draft, target_laws):
+            return super().__call__(replace(draft, num_nodes=draft.num_nodes * 0), target_laws)
 
-
-class Milder(MultiDraft):
-    """Another one, derived from the rule of trees."""
-
-    def __call__(self, draft, target_laws):
-        return super().__call__(replace(draft, num_nodes=draft.num_nodes * 0), target_laws)
+    return Derived()
 
 
-class Closer(SampleAndMatch):
-    """Another one, derived from the rule that matches."""
+def zeroing(kind: type[Keyed] | type[Coupled], at: str) -> Any:
+    """Return streams of somebody else, derived from ours: what they draw for one purpose is 0."""
 
-    def __call__(self, draft, target_laws):
-        return super().__call__(draft, target_laws)
+    class Derived(kind):
+        def choose(self, laws, node, depth, purpose, k=1):
+            drawn = super().choose(laws, node, depth, purpose, k)
+            return torch.zeros_like(drawn) if purpose == at else drawn
 
-
-@dataclass(frozen=True)
-class Zeros(Keyed):
-    """Streams of somebody else, derived from these: the walk stops at the root."""
-
-    def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> torch.Tensor:
-        drawn = super().choose(laws, node, depth, purpose, k)
-        return torch.zeros_like(drawn) if purpose == "stop" else drawn
-
-
-@dataclass(frozen=True)
-class Lowest(Coupled):
-    """Races of somebody else, derived from these: the target says the lowest id."""
-
-    def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> torch.Tensor:
-        drawn = super().choose(laws, node, depth, purpose, k)
-        return torch.zeros_like(drawn) if purpose == "target" else drawn
+    return Derived
 
 
 def drawn_by(change: Callable[[Keyed], Any], step: Step) -> Step:
@@ -501,16 +483,17 @@ def drawn_by(change: Callable[[Keyed], Any], step: Step) -> Step:
 
 
 OTHERS: dict[str, Changed] = {
-    "a rule of one's own": lambda step: replace(step, rule=Stricter()),
-    "another rule of one's own": lambda step: replace(step, rule=Milder()),
-    "a third rule of one's own": lambda step: replace(step, rule=Closer()),
+    **{
+        f"a rule derived from {kind.name}": lambda step, kind=kind: replace(step, rule=derived(kind))
+        for kind in (Standard, MultiDraft, SampleAndMatch)
+    },
     "races of a derived class": lambda step: framed(
-        coupled(step), randomness=Lowest(**vars(coupled(step).frame.randomness))
+        coupled(step), randomness=zeroing(Coupled, "target")(**vars(coupled(step).frame.randomness))
     ),
     "recorded races": lambda step: with_randomness(coupled(step)),
     "one race for all rows": lambda step: framed(coupled(step), randomness=coupled(step).frame.randomness.select([0])),
     "other randomness": with_randomness,
-    "streams of a derived class": partial(drawn_by, lambda keyed: Zeros(keyed.seeds, keyed.parts)),
+    "streams of a derived class": partial(drawn_by, lambda keyed: zeroing(Keyed, "stop")(keyed.seeds, keyed.parts)),
     "one stream for all rows": partial(drawn_by, lambda keyed: Keyed(keyed.seeds[:1])),
     "one stream of two parts": partial(drawn_by, lambda keyed: Keyed(keyed.seeds[:1], (keyed.parts[0][:1],))),
     "laws in another type": partial(with_laws, lambda laws: Laws(laws.table.float(), laws.index, laws.point)),
