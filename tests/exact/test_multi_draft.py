@@ -16,7 +16,7 @@ from specdec.laws import Laws
 from specdec.verify import MultiDraft, SampleAndMatch, Standard, Traversal
 from tests.reference.tables import random_table, sequence_law
 from tests.support.backends import laws_by
-from tests.support.block_law import PROMPT, Shape, as_draft, drafts_of, target_probs
+from tests.support.block_law import PROMPT, Shape, as_draft, drafts_of, enumerated, target_probs
 from tests.support.rule_cases import CHAINS, TABLES, TREES, tables_for
 from tests.support.sources import Chains, RandomTrees, SiblingTrees
 
@@ -62,8 +62,8 @@ def test_on_chains_it_is_the_standard_rule_number_for_number(shape, dtype):
 
 
 def check_as_standard(shape, tables, dtype):
-    drawn = list(drafts_of(shape, tables[1]))
-    draft, probs = as_draft(shape, drawn), target_probs(shape, drawn, tables[0]).to(dtype)
+    drawn, draft, probs = enumerated(shape, *tables)
+    probs = probs.to(dtype)
     if draft.laws is not None:
         draft = dataclasses.replace(draft, laws=Laws.from_probs(draft.laws.dense().to(dtype)))
     flagged = dataclasses.replace(draft, without_replacement=torch.ones_like(draft.tokens, dtype=torch.bool))
@@ -75,12 +75,12 @@ def check_as_standard(shape, tables, dtype):
             assert torch.equal(verdict.next_law(at).dense(3), wanted.next_law(at).dense(3))
 
 
-def test_deterministic_candidates_are_judged_as_by_the_rule_that_reads_no_laws():
+@pytest.mark.parametrize("rule", [MultiDraft(), Traversal()], ids=lambda rule: rule.name)
+def test_deterministic_candidates_are_judged_as_by_the_rule_that_reads_no_laws(rule):
     shape = Shape((-1, -1, -1, 0, 0, 2), fixed=(1, 1, 0, 2, 0, 1))
-    drawn = list(drafts_of(shape, DRAFT))
-    draft, probs = as_draft(shape, drawn), target_probs(shape, drawn, TARGET)
-    made, wanted = MultiDraft()(draft, probs), SampleAndMatch()(draft, probs)
-    assert torch.allclose(made.stop_probs, wanted.stop_probs, rtol=0, atol=1e-15)
+    _, draft, probs = enumerated(shape, TARGET, DRAFT)
+    made, wanted = rule(draft, probs), SampleAndMatch()(draft, probs)
+    assert torch.allclose(made.stop_probs, wanted.stop_probs, rtol=0, atol=1e-14)
 
 
 def accepted_and_drafted(rule, shape, tables):
@@ -157,8 +157,9 @@ def test_the_engines_output_law_is_the_oracles(source, sampling, backend):
             check_lossless(decoder, PROMPT, 3, sampling, depth=2, mates=MATES)
 
 
-def test_larger_trees_over_four_tokens_keep_the_law():
-    decoder = SpeculativeDecoder(TabularLM(TARGET), SiblingTrees(DRAFT, max_nodes=4), "multi_draft")
+@pytest.mark.parametrize("rule", ["multi_draft", "traversal"])
+def test_larger_trees_over_four_tokens_keep_the_law(rule):
+    decoder = SpeculativeDecoder(TabularLM(TARGET), SiblingTrees(DRAFT, max_nodes=4), rule)
     check_lossless(decoder, PROMPT, 4)
 
 
