@@ -46,11 +46,6 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GraphedTransformer, "_check_bits", lambda self: None)
 
 
-def token_by_token(model: GraphedTransformer, ids: torch.Tensor) -> torch.Tensor:
-    """Return the logits of every id, each scored by itself on a row alone."""
-    return append(model, model.new_cache(1, len(ids)), 0, ids, width=1)
-
-
 def some_ids(count: int, seed: int) -> torch.Tensor:
     return torch.randint(VOCAB, (count,), generator=torch.Generator().manual_seed(seed))
 
@@ -58,13 +53,13 @@ def some_ids(count: int, seed: int) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_widths_and_chunked_prefill_change_no_bit(dtype, models):
     model, ids = models[dtype], some_ids(CHUNK + 44, 1)
-    alone = token_by_token(model, ids)
-    for width in (17, 64, 65, 100, 128, 300):
-        assert torch.equal(append(model, model.new_cache(1, 300), 0, ids, width=width), alone), width
-    for width in (2, 3):  # over the end of a chunk
-        cache = model.new_cache(1, 300)
-        append(model, cache, 0, ids[: CHUNK - 20])
-        assert torch.equal(append(model, cache, 0, ids[CHUNK - 20 :], width=width), alone[CHUNK - 20 :]), width
+    whole = append(model, model.new_cache(1, 300), 0, ids, width=300)
+    for width in (17, 64, 65, 100, 128):
+        assert torch.equal(append(model, model.new_cache(1, 300), 0, ids, width=width), whole), width
+    for start, width in ((1, 1), (CHUNK - 20, 1), (CHUNK - 20, 2), (CHUNK - 20, 3)):  # and over the end of a chunk
+        cache, stop = model.new_cache(1, 300), start + 40
+        append(model, cache, 0, ids[:start])
+        assert torch.equal(append(model, cache, 0, ids[start:stop], width=width), whole[start:stop]), width
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
