@@ -17,6 +17,7 @@ from specdec.verify import MultiDraft, SampleAndMatch, Standard, Traversal
 from tests.reference.tables import random_table, sequence_law
 from tests.support.backends import laws_by
 from tests.support.block_law import PROMPT, Shape, as_draft, drafts_of, enumerated, target_probs
+from tests.support.pairwise import pairwise
 from tests.support.rule_cases import CHAINS, TABLES, TREES, tables_for
 from tests.support.sources import Chains, RandomTrees, SiblingTrees
 
@@ -147,9 +148,7 @@ SAMPLINGS = {
 MATES = [[0], [1, 2, 0, 1], [2, 2, 1]]
 
 
-@pytest.mark.parametrize("backend", ["native", "torch"])
-@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
-@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+@pairwise({"source": SOURCES, "sampling": SAMPLINGS, "backend": ("native", "torch")})
 def test_the_engines_output_law_is_the_oracles(source, sampling, backend):
     for eos_id in (None, 0):
         decoder = SpeculativeDecoder(TabularLM(TARGET, eos_id), source, "multi_draft")
