@@ -25,10 +25,7 @@ SAMPLINGS = {
     "adjusted": SamplingParams(temperature=0.9, top_p=0.9, repetition_penalty=1.3, frequency_penalty=0.4),
 }
 
-
-@pytest.fixture(autouse=True)
-def _native() -> None:
-    needed_kernels()
+needed_kernels()
 
 
 class World(NamedTuple):

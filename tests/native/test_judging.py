@@ -41,10 +41,7 @@ WAYS = (
     SamplingParams(frequency_penalty=0.7, min_new_tokens=9),
 )
 
-
-@pytest.fixture(autouse=True)
-def _native() -> None:
-    needed_kernels()
+needed_kernels()
 
 
 @dataclass

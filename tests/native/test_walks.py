@@ -27,10 +27,7 @@ RULE = resolve_rule("multi_draft")
 FORMS = ("chains", "chains with scouts", "trees", "trees with scouts", "trees of two sources")
 (EOS,) = ORACLE.eos_ids
 
-
-@pytest.fixture(autouse=True)
-def _native() -> None:
-    needed_kernels()
+needed_kernels()
 
 
 def drafted(form: str, generator: np.random.Generator, batch: int, width: int) -> tuple[Draft, Scores]:
