@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import oracles
-from drafts import Lookahead, Merged, NGram, PromptLookup, SmallTransformer, Staged
+from drafts import EarlyExit, Lookahead, Merged, NGram, PromptLookup, Quantized, SmallTransformer, Staged
 from specdec import RULES, Grown, Kary, SamplingParams, SpeculativeDecoder
 from specdec.exactness import compare_runs
 from specdec.prompts import load_prompts
@@ -55,6 +55,8 @@ SOURCES = {
     "small transformer": lambda: SmallTransformer(_draft(), num_draft_tokens=4),
     "ngram": _ngram,
     "prompt lookup": lambda: PromptLookup(8),
+    "early exit": lambda: EarlyExit(_oracle(), 3),
+    "quantized": lambda: Quantized(_oracle(), oracles.load("code", weights="int8")),
     "lookahead": Lookahead,
     "tree": lambda: SmallTransformer(_draft(), tree=Kary(2, 3)),
     "grown tree": lambda: SmallTransformer(_draft(), tree=Grown(8, 4, width=3)),
@@ -72,7 +74,7 @@ def fits(name, rule):
 
 def is_quick(name, rule, _):
     """Tell whether the quick suite has a pair: greedily, chains are judged by their ids, whoever chose these."""
-    return fits(name, rule) and (name not in ("ngram", "prompt lookup") or rule in ("standard", "coupled"))
+    return fits(name, rule) and (name in ("small transformer", *BRANCHING) or rule in ("standard", "coupled"))
 
 
 @pairwise({"name": tuple(SOURCES), "rule": tuple(RULES), "batch_size, count": {"1": (1, 4), "8": (8, 12)}}, is_quick)
