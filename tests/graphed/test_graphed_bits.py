@@ -144,7 +144,7 @@ def test_scores_are_the_eager_oracles(family):
 )
 def test_every_strategy_writes_plain_decodings_tokens(sampling, batch_size, models):
     """In bfloat16, where logits often tie or nearly do; sampled runs are coupled."""
-    model, small = models[torch.bfloat16], made(torch.bfloat16, num_layers=1)
+    model, small = models[torch.bfloat16], GraphedTransformer(small_model(dtype=torch.bfloat16, num_layers=1).pack())
     plain = SpeculativeDecoder(model, rule="coupled").generate(PROMPTS, 12, sampling, batch_size=1)
     assert plain.exactness == "exact"
     for source in (
