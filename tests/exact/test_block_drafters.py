@@ -261,11 +261,7 @@ def test_a_mutant_runs_and_its_laws_are_not_the_references(name, tmp_path, monke
 
 def test_a_head_that_tells_the_token_after_its_own_is_found_out(tmp_path, monkeypatch):
     original = MedusaHead.logits
-    monkeypatch.setattr(
-        MedusaHead,
-        "logits",
-        lambda self, head, normed: original(self, max(head - 1, 0), normed),
-    )
+    monkeypatch.setattr(MedusaHead, "logits", lambda self, head, normed: original(self, max(head - 1, 0), normed))
     oracle, source = watched_medusa(tmp_path)
     run(oracle, source)
     assert source.worst > 1e-3

@@ -106,10 +106,7 @@ def test_bits_depend_on_the_row_alone(name, weights, set_threads):
         assert torch.equal(opened(head, [length])[0], wanted[row])
 
 
-SAMPLINGS = {
-    "greedy": SamplingParams(),
-    "sampled": SamplingParams(temperature=0.9, top_p=0.95, presence_penalty=0.2),
-}
+SAMPLINGS = {"greedy": SamplingParams(), "sampled": SamplingParams(temperature=0.9, top_p=0.95, presence_penalty=0.2)}
 LENGTHS = {
     "whole": {},
     "short": {"num_draft_tokens": 2},

@@ -8,15 +8,7 @@ import pytest
 import torch
 
 from specdec.contracts import Budget, Draft, VerificationRule
-from specdec.kernels.compiled import (
-    NATIVE_DTYPES,
-    Fault,
-    FaultCode,
-    NativeWalks,
-    OtherKind,
-    PackedDrafts,
-    Way,
-)
+from specdec.kernels.compiled import NATIVE_DTYPES, Fault, FaultCode, NativeWalks, OtherKind, PackedDrafts, Way
 from specdec.laws import Laws
 from specdec.verify import RULES, BlockVerification, MultiDraft, Standard, Traversal
 from tests.native.build import SHARED, builds
