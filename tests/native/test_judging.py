@@ -143,48 +143,33 @@ def the_general_way(step: Step) -> StepOutcome:
         return verdict_of(step)
 
 
+FORMS = {rule: (rule, False) for rule in ("standard", "block", "sample_and_match", "coupled")}
+FORMS |= {f"trees, {rule}": (rule, True) for rule in ("multi_draft", "traversal", "sample_and_match", "coupled")}
+
+
 @pairwise(
     {
-        "rule": ("standard", "block", "sample_and_match", "coupled"),
+        "rule, is_tree": FORMS,
         "size": (4, 16, 37, 300),
         "is_drawn": {"chosen": False, "drawn": True},
         "dtype": NATIVE_DTYPES,
     }
 )
-def test_a_call_says_what_the_general_way_does(rule, size, is_drawn, dtype):
+def test_a_call_says_what_the_general_way_does(rule, is_tree, size, is_drawn, dtype):
     generator = np.random.default_rng(size)
-    accepted, endings = set(), set()
+    accepted, endings, branched = set(), set(), 0
     for case in range(70):
-        step = step_of(generator, int(generator.integers(1, 9)), case % 7, size, dtype, is_drawn)
-        step = by_the_rule(rule, step)
+        width = case % (9 if is_tree else 7)
+        step = step_of(generator, int(generator.integers(1, 9)), width, size, dtype, is_drawn)
+        step = by_the_rule(rule, grown(generator, step) if is_tree else step)
         made = in_one_call(step)
         check(made, the_general_way(step))
         accepted.update(made.num_accepted.tolist())
         endings.update(made.endings.tolist())
-    assert accepted >= {0, 1, 2, 3}
-    assert endings == {0, 1}
-
-
-@pairwise(
-    {
-        "rule": ("multi_draft", "traversal", "sample_and_match", "coupled"),
-        "size": (4, 16, 37, 300),
-        "is_drawn": {"chosen": False, "drawn": True},
-        "dtype": NATIVE_DTYPES,
-    }
-)
-def test_a_call_says_of_trees_what_the_general_way_does(rule, size, is_drawn, dtype):
-    generator = np.random.default_rng(size)
-    accepted, branched = set(), 0
-    for case in range(70):
-        step = grown(generator, step_of(generator, int(generator.integers(1, 9)), case % 9, size, dtype, is_drawn))
-        step = by_the_rule(rule, step)
-        made = in_one_call(step)
-        check(made, the_general_way(step))
-        accepted.update(made.num_accepted.tolist())
         branched += int((made.stop > made.num_accepted).sum())
-    assert accepted >= {0, 1, 2}
-    assert branched > 5, "walks that go on into another than the first child"
+    assert accepted >= ({0, 1, 2} if is_tree else {0, 1, 2, 3})
+    assert endings == {0, 1}
+    assert (branched > 5) == is_tree, "walks that go on into another than the first child"
 
 
 @pytest.mark.parametrize(("of_trees", "of_chains"), [("multi_draft", "standard"), ("traversal", "block")])
