@@ -151,12 +151,6 @@ def law_with_a_staged_model():
     return _law_distance(drafts.Staged(TabularLM(DRAFT), drafts.PromptLookup(1), 2), "standard")
 
 
-def law_with_a_staged_tree():
-    """Siblings beside a staged draft."""
-    inner = drafts.PromptLookup(1)
-    return _law_distance(drafts.Staged(TabularLM(DRAFT), inner, 2, width=2), "multi_draft")
-
-
 @cache
 def _transformer():
     return tiny_transformer()
