@@ -52,7 +52,7 @@ def run(oracle, source, batch_size=3, rule="standard", num_new=10):
 
 
 @chosen(
-    {"layout": tuple(LAYOUTS), "backend": CLOSE, "batch_size": (1, 3, 8)},
+    {"layout": tuple(LAYOUTS), "backend": tuple(CLOSE), "batch_size": (1, 3, 8)},
     lambda layout, backend, batch_size: {(layout, backend), (backend, batch_size)},
 )
 def test_laws_of_blocks_are_the_references_after_any_history(layout, backend, batch_size, tmp_path):
