@@ -49,6 +49,8 @@ _BEHIND = {
     "__invert__": torch.ops.aten.bitwise_not,
     "contiguous": torch.ops.aten.contiguous,
     "copy_": torch.ops.aten.copy_,
+    "masked_select": torch.ops.aten.masked_select,
+    "nonzero": torch.ops.aten.nonzero,
 }
 
 
