@@ -36,6 +36,14 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", _local_only)
 
 
+@pytest.fixture
+def set_threads() -> Iterator[Callable[[int], None]]:
+    """Set the threads of torch, and put their number back."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder that no test writes to, with tiny random checkpoints, a text and prompts."""

@@ -110,12 +110,6 @@ def opened(head: Head, num_roots: int) -> tuple[list[Tensor], list[Tensor]]:
     return logits, chances
 
 
-@pytest.mark.parametrize(("make", "name", "source"), KINDS)
-def test_laws_and_confidences_are_those_of_a_session(make: Maker, name: str, source: object, tmp_path: Path) -> None:
-    task, head = make(name, text_of(IDS), tmp_path)
-    assert laws_agree(task, head)
-
-
 def laws_agree(task: HeadDistillation, head: Head) -> bool:
     """Return whether a trainer says of every place and depth what a session says, to 1e-4."""
     num_roots, columns = LENGTH - 1 - STEPS, task.target_ids
@@ -143,12 +137,15 @@ def test_an_anchor_that_sees_its_own_state_is_another_head(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(("make", "name", "source"), KINDS)
-def test_a_run_accepts_what_the_trainer_counts(make: Maker, name: str, source: Callable, tmp_path: Path) -> None:
+def test_laws_confidences_and_accepted_tokens_of_a_session_are_the_trainers(
+    make: Maker, name: str, source: Callable, tmp_path: Path
+) -> None:
     """Greedily, on the oracle's own text: from each step's pending token, drafts stand as far as the trainer's do."""
     oracle = tiny_oracle().pack()
     whole = [9, 4] + SpeculativeDecoder(oracle).generate([[9, 4]], 40).tokens[0]
     text = text_of(torch.tensor(whole))
     task, head = make(name, text, tmp_path)
+    assert laws_agree(task, head)
     with torch.no_grad():
         found = list(task.said(torch.arange(len(whole)).unsqueeze(0), text))
     same = torch.stack([said.learnt.argmax(-1) == said.likeliest_column for said in found])

@@ -16,9 +16,10 @@ from tests.reference.tables import random_table, sequence_law
 from tests.support.block_law import (
     PROMPT,
     Shape,
-    as_draft,
+    assert_verdicts_agree,
     block_law,
     drafts_of,
+    enumerated,
     expected_accepted,
     target_probs,
     total_variation,
@@ -89,8 +90,7 @@ def test_it_accepts_what_the_weights_of_beginnings_promise(tables):
 def test_it_stops_at_the_largest_index_whose_coin_says_yes(tables):
     target, draft_table = tables
     for shape in (chain(1), chain(2), chain(4)):
-        drawn = list(drafts_of(shape, draft_table))
-        draft, probs = as_draft(shape, drawn), target_probs(shape, drawn, target)
+        drawn, draft, probs = enumerated(shape, target, draft_table)
         found = BlockVerification()(draft, probs).stop_probs.numpy()
         for row, item in enumerate(drawn):
             wanted = block_stops(item.tokens, probs[row, :-1].numpy(), np.array(item.laws))
@@ -100,21 +100,15 @@ def test_it_stops_at_the_largest_index_whose_coin_says_yes(tables):
 @pytest.mark.parametrize("target", [tables[0] for tables in TABLES.values()], ids=TABLES)
 def test_tokens_that_were_chosen_are_judged_as_token_by_token(target):
     shape = CHAINS["deterministic"]
-    drawn = list(drafts_of(shape, DRAFT))
-    draft, probs = as_draft(shape, drawn), target_probs(shape, drawn, target)
+    _, draft, probs = enumerated(shape, target, DRAFT)
     one_hot = dataclasses.replace(draft, laws=Laws.from_probs(draft.node_laws.dense(3)))
     wanted = Standard()(draft, probs)
     for made in (BlockVerification()(draft, probs), BlockVerification()(one_hot, probs)):
-        assert torch.allclose(made.stop_probs, wanted.stop_probs, rtol=0, atol=1e-14)
-        for stop in range(shape.num_nodes + 1):
-            rows, at = wanted.stop_probs[:, stop] > 0, torch.full((len(drawn),), stop)
-            laws = [verdict.next_law(at).dense(3)[rows] for verdict in (made, wanted)]
-            assert torch.allclose(*laws, rtol=0, atol=1e-14)
+        assert_verdicts_agree(made, wanted, shape.num_nodes + 1, 1e-14)
 
 
 def test_greedy_targets_are_compared_by_id_and_nothing_is_as_wide_as_the_vocabulary(monkeypatch):
-    drawn = list(drafts_of(chain(3), DRAFT))
-    draft, probs = as_draft(chain(3), drawn), target_probs(chain(3), drawn, TABLES["greedy target"][0])
+    _, draft, probs = enumerated(chain(3), TABLES["greedy target"][0], DRAFT)
     wanted = Standard()(draft, probs).stop_probs
     monkeypatch.setattr(Laws, "dense", lambda *_: pytest.fail("a table was built"))
     verdict = BlockVerification()(draft, Laws.points(probs.argmax(-1)))
@@ -123,8 +117,7 @@ def test_greedy_targets_are_compared_by_id_and_nothing_is_as_wide_as_the_vocabul
 
 
 def test_tokens_that_were_chosen_need_nothing_as_wide_as_the_vocabulary_but_what_follows(monkeypatch):
-    drawn = list(drafts_of(CHAINS["deterministic"], DRAFT))
-    draft, probs = as_draft(CHAINS["deterministic"], drawn), target_probs(CHAINS["deterministic"], drawn, TARGET)
+    drawn, draft, probs = enumerated(CHAINS["deterministic"], TARGET, DRAFT)
     monkeypatch.setattr(Laws, "dense_view", lambda *_: pytest.fail("a table was read"))
     assert BlockVerification()(draft, probs).stop_probs.sum().item() == pytest.approx(len(drawn))
 
@@ -151,8 +144,8 @@ def test_in_single_precision_sums_hold_and_whatever_can_be_drawn_is_defined():
 
 def test_a_chain_of_the_targets_own_laws_stands_whole():
     for dtype in (torch.float32, torch.float64):
-        drawn = list(drafts_of(chain(4), TARGET))
-        draft, probs = as_draft(chain(4), drawn), target_probs(chain(4), drawn, TARGET).to(dtype)
+        drawn, draft, probs = enumerated(chain(4), TARGET, TARGET)
+        probs = probs.to(dtype)
         draft = dataclasses.replace(draft, laws=Laws.from_probs(draft.node_laws.dense(3).to(dtype)))
         assert BlockVerification()(draft, probs).stop_probs[:, 4].tolist() == [1.0] * len(drawn)
 

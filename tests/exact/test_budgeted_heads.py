@@ -67,8 +67,7 @@ def test_greedy_and_coupled_tokens_are_plain_decodings(name):
     for rule, sampling in (("standard", SamplingParams()), ("coupled", PLAIN)):
         wanted = SpeculativeDecoder(ORACLE, None, rule).generate(PROMPTS, 14, sampling).tokens
         shared = SpeculativeDecoder(ORACLE, source, rule, budget=SharedBudget(2))
-        for batch_size in (1, 3):
-            assert shared.generate(PROMPTS, 14, sampling, batch_size=batch_size).tokens == wanted
+        assert shared.generate(PROMPTS, 14, sampling, batch_size=3).tokens == wanted
 
 
 @pytest.mark.long

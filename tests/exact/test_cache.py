@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from specdec.cache import KVCache, PagedCache, PagedKVCache, SlotCache
 from tests.support.backends import agree
 from tests.support.models import small_model
-from tests.support.pairwise import first_of
 from tests.support.scoring import append, path_to, random_tree
 
 
@@ -158,31 +157,3 @@ def test_nothing_of_a_predecessor_reaches_the_next_occupant(any_pack):
     assert agree(model, append(model, cache, 0, ids), expected)
     cache.truncate(np.array([1]), np.array([0]))
     assert agree(model, append(model, cache, 1, ids[:5]), neighbour)
-
-
-@pytest.mark.parametrize("seed", first_of(0, 1, 2))
-def test_rescoring_after_a_random_history_is_bitwise(seed, any_pack):
-    model = any_pack(small_model(num_heads=4, num_kv_heads=1))
-    generator, chance = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
-    cache, rows = model.new_cache(4, 200), np.array([0, 2, 3])
-    texts: dict[int, list[int]] = {}
-    for row in rows:
-        prompt = torch.randint(23, (int(chance.integers(1, 70)),), generator=generator)
-        append(model, cache, row, prompt, width=11)
-        texts[int(row)] = prompt.tolist()
-    for _ in range(12):
-        size = int(chance.integers(1, 10))
-        tokens, parents = torch.randint(23, (3, size), generator=generator), random_tree(3, size, generator)
-        nodes = torch.from_numpy(chance.integers(1, size + 1, 3))
-        logits = model.score(tokens, parents, nodes, cache, rows).logits
-        path, kept = torch.zeros(3, size, dtype=torch.int64), np.zeros(3, dtype=np.int64)
-        for b in range(3):
-            own = path_to(parents[b], int(chance.integers(0, int(nodes[b]))))
-            path[b, : len(own)], kept[b] = torch.tensor(own), len(own)
-            texts[int(rows[b])] += tokens[b, own].tolist()
-        last = [logits[b, path[b, kept[b] - 1]] for b in range(3)]
-        cache.commit(rows, path, kept)
-    for b, row in enumerate(rows):
-        fresh = append(model, model.new_cache(1, 200), 0, torch.tensor(texts[int(row)]), width=1)
-        assert cache.lengths[row] == len(texts[int(row)])
-        assert agree(model, fresh[-1], last[b])

@@ -28,8 +28,14 @@ SOURCES = {
 PLAIN = SamplingParams(temperature=1.0)
 
 
+# How penalties meet a rule that reads laws is no combination's business: ``test_product`` has that.
 @pytest.mark.parametrize(
-    ("rule", "sampling"), [("multi_draft", PLAIN), ("multi_draft", PENALTIES), ("sample_and_match", PENALTIES)]
+    ("rule", "sampling"),
+    [
+        ("multi_draft", PLAIN),
+        pytest.param("multi_draft", PENALTIES, marks=pytest.mark.long),
+        ("sample_and_match", PENALTIES),
+    ],
 )
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_the_output_law_is_the_oracles(source, rule, sampling):

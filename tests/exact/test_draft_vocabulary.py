@@ -113,18 +113,14 @@ def test_a_native_pass_spreads_the_head_over_all_ids(ids):
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
-def test_a_native_pass_has_the_same_bits_with_any_width_and_number_of_threads(num_threads):
+def test_a_native_pass_has_the_same_bits_with_any_width_and_number_of_threads(num_threads, set_threads):
     needed_native()
     native = writing(WRITTEN, WIDE, NativeTransformer, dtype=torch.float32)
     tokens, row = torch.arange(8).unsqueeze(0), np.zeros(1, dtype=np.int64)
-    before = torch.get_num_threads()
-    torch.set_num_threads(num_threads)
-    try:
-        whole = native.score(tokens, None, torch.tensor([8]), native.new_cache(1, 16), row).logits
-        cache, parts = native.new_cache(1, 16), []
-        for start in range(8):
-            parts.append(native.score(tokens[:, start : start + 1], None, torch.tensor([1]), cache, row).logits)
-            cache.commit(row, None, np.ones(1, dtype=np.int64))
-    finally:
-        torch.set_num_threads(before)
+    set_threads(num_threads)
+    whole = native.score(tokens, None, torch.tensor([8]), native.new_cache(1, 16), row).logits
+    cache, parts = native.new_cache(1, 16), []
+    for start in range(8):
+        parts.append(native.score(tokens[:, start : start + 1], None, torch.tensor([1]), cache, row).logits)
+        cache.commit(row, None, np.ones(1, dtype=np.int64))
     assert torch.equal(torch.cat(parts, dim=1), whole)

@@ -10,7 +10,7 @@ import torch
 import oracles
 from drafts import EarlyExit
 from oracles import TabularLM, Transformer
-from specdec import SamplingParams, SpeculativeDecoder
+from specdec import SpeculativeDecoder
 from specdec.cache import prefill
 from specdec.drafting.lengths import Entropy, Fixed
 from specdec.exactness import check_lossless
@@ -82,38 +82,12 @@ def test_the_output_law_is_the_oracles(shape, temperature):
     check_lossless(SpeculativeDecoder(oracle, draft), PROMPT, 3, PARAMS, mates=MATES)
 
 
-def test_the_output_law_is_the_oracles_through_reused_rows():
-    oracle = tiny_transformer(num_layers=3)
-    draft = EarlyExit(oracle, 2, num_draft_tokens=2)
-    check_lossless(SpeculativeDecoder(oracle, draft), PROMPT, 3, PARAMS, mates=MATES, batch_size=25)
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 8])
-@pytest.mark.parametrize("num_layers", [1, 3, 5])
-def test_greedy_output_on_the_embedded_oracle_is_that_of_plain_decoding(code, num_layers, batch_size):
-    prompts = [text + f"# {i}\n" for i in range(2) for text in TEXTS]
-    plain = SpeculativeDecoder(code).generate(prompts, 24)
-    made = SpeculativeDecoder(code, EarlyExit(code, num_layers)).generate(prompts, 24, batch_size=batch_size)
-    assert made.tokens == plain.tokens
-    assert made.exactness == "exact"
-
-
 def test_logprobs_of_a_greedy_run_have_the_bits_of_plain_decodings(code):
     plain, made = (
         SpeculativeDecoder(code, draft).generate(TEXTS, 24, return_logprobs=True)
         for draft in (None, EarlyExit(code, 2, num_draft_tokens=4))
     )
     assert made.logprobs == plain.logprobs
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 8])
-def test_coupled_output_on_the_embedded_oracle_is_that_of_plain_decoding(code, batch_size):
-    sampling = SamplingParams(temperature=0.8, top_p=0.95)
-    plain, made = (
-        SpeculativeDecoder(code, draft, "coupled").generate(TEXTS * 2, 20, sampling, batch_size=batch_size).tokens
-        for draft in (None, EarlyExit(code, 2))
-    )
-    assert made == plain
 
 
 def rows_through(model: Transformer, draft: EarlyExit | None, prompts, num_new: int, batch_size=None):

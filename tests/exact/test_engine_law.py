@@ -60,24 +60,22 @@ def test_the_output_law_is_the_oracles_in_ragged_batches(source, rule, sampling)
     check_lossless(decoder, PROMPT, 3, sampling, depth=2, mates=MATES)
 
 
-@pytest.mark.parametrize("eos_options", [{}, {"min_new_tokens": 2}, {"ignore_eos": True}], ids=str)
+# The id of EOS, what is asked for, and what ends a run or seats it.
+ENDS = {
+    "eos": (1, {}, {}),
+    "eos, two tokens at least": (1, {"min_new_tokens": 2}, {}),
+    "eos that is ignored": (1, {"ignore_eos": True}, {}),
+    "a stop inside blocks and across": (1, {}, {"stop": [[2, 0]]}),
+    "two stops": (1, {}, {"stop": [[0], [1, 1]]}),
+    "few slots and many requests": (0, {}, {"batch_size": 17}),
+}
+
+
+@pytest.mark.parametrize(("eos_id", "asked", "options"), ENDS.values(), ids=ENDS)
 @pytest.mark.parametrize(("source", "rule"), SOURCES.values(), ids=SOURCES)
-def test_the_law_ends_where_eos_ends_it(source, rule, eos_options):
-    decoder = SpeculativeDecoder(TabularLM(TARGET, eos_id=1), source, rule)
-    check_lossless(decoder, PROMPT, 3, SamplingParams(temperature=1.0, **eos_options), depth=2, mates=MATES)
-
-
-@pytest.mark.parametrize("stop", [[[2, 0]], [[0], [1, 1]]], ids=str)
-@pytest.mark.parametrize(("source", "rule"), SOURCES.values(), ids=SOURCES)
-def test_the_law_ends_where_stops_end_it_inside_blocks_and_across(source, rule, stop):
-    decoder = SpeculativeDecoder(TabularLM(TARGET, eos_id=1), source, rule)
-    check_lossless(decoder, PROMPT, 3, stop=stop, depth=2, mates=MATES)
-
-
-@pytest.mark.parametrize(("source", "rule"), SOURCES.values(), ids=SOURCES)
-def test_the_law_is_the_same_with_few_slots_and_many_requests(source, rule):
-    decoder = SpeculativeDecoder(TabularLM(TARGET, eos_id=0), source, rule)
-    check_lossless(decoder, PROMPT, 3, depth=2, mates=MATES, batch_size=17)
+def test_the_law_ends_where_eos_and_stops_end_it(source, rule, eos_id, asked, options):
+    decoder = SpeculativeDecoder(TabularLM(TARGET, eos_id), source, rule)
+    check_lossless(decoder, PROMPT, 3, SamplingParams(temperature=1.0, **asked), depth=2, mates=MATES, **options)
 
 
 @pytest.mark.parametrize(("source", "rule"), SOURCES.values(), ids=SOURCES)
@@ -99,15 +97,6 @@ def test_coupled_output_is_that_of_plain_decoding(source, sampled):
     oracle = TabularLM(TARGET, eos_id=0)
     sampling = SamplingParams(temperature=0.9, frequency_penalty=0.3) if sampled else SamplingParams()
     check_lossless(SpeculativeDecoder(oracle, source, "coupled"), PROMPT, 24, sampling, mates=MATES, batch_size=5)
-
-
-def test_greedy_output_is_that_of_plain_decoding():
-    oracle = TabularLM(TARGET)
-    plain = SpeculativeDecoder(oracle).generate([PROMPT, *MATES], 40)
-    for source, rule in SOURCES.values():
-        for batch_size in (1, 3, None):
-            decoder = SpeculativeDecoder(oracle, source, rule)
-            assert decoder.generate([PROMPT, *MATES], 40, batch_size=batch_size).tokens == plain.tokens
 
 
 def test_the_reference_agrees_with_the_product_of_the_table():

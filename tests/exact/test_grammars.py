@@ -12,7 +12,7 @@ from specdec.grammars import Grammar
 from specdec.laws import Laws
 from specdec.sampling import BatchWarping
 from tests.support.grammars import LISTS, NESTED, WORDS, WRITTEN, Written, distance
-from tests.support.pairwise import pairwise
+from tests.support.pairwise import diagonal, pairwise
 
 PROMPT = [0, 1]
 PLAIN, ALL = {}, {"temperature": 0.8, "top_p": 0.85, "top_k": 4, "repetition_penalty": 1.3, "logit_bias": {2: 0.6}}
@@ -46,8 +46,8 @@ def test_the_law_is_that_of_the_masked_oracle(source, sampling, kernels):
     assert off(WORDS, source, kernels, 3 if source in ("tree", "upwards") else 4, **sampling) < 1e-12
 
 
-@pytest.mark.parametrize("source", ["plain", "chain", "tree", "merged"])
-@pytest.mark.parametrize("case", [NESTED, LISTS], ids=["nested", "lists"])
+# A mask is a function of the ids, whoever drafted them: all combinations are long.
+@diagonal({"source": ("plain", "chain", "tree", "merged"), "case": {"nested": NESTED, "lists": LISTS}})
 def test_so_it_is_for_rules_and_schemas(case, source):
     is_dear = source == "tree" or (case is NESTED and source in ("chain", "merged"))
     assert off(case, source, None, 3 if is_dear else 4) < 1e-12

@@ -19,7 +19,7 @@ from tests.support.hf_models import FAMILIES as HF_FAMILIES
 from tests.support.hf_models import random_model
 from tests.support.hidden_watch import RememberingHead, WatchingSource
 from tests.support.models import FAMILIES, small_model, tiny_transformer
-from tests.support.pairwise import pairwise
+from tests.support.pairwise import chosen, pairwise
 from tests.support.sources import RandomTrees
 
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
@@ -93,7 +93,7 @@ INNER = {
 }
 
 
-@pairwise({"inner": INNER, "batch_size": (1, 3, 8), "temperature": (0.0, 1.0)})
+@chosen({"inner": INNER, "batch_size": (1, 3, 8), "temperature": (0.0, 1.0)}, lambda inner, *run: {inner, run})
 def test_every_position_that_stands_has_the_hidden_states_of_its_own_sequence(inner, batch_size, temperature):
     oracle = tiny_transformer(max_context=40)
     draft, rule = inner
@@ -104,9 +104,13 @@ def test_every_position_that_stands_has_the_hidden_states_of_its_own_sequence(in
     assert 0 in source.seen  # of a prompt of one id there is nothing yet
 
 
-@pytest.mark.parametrize("kind", [Merged, Cascade])
-@pytest.mark.parametrize("first", [False, True], ids=["last member", "first member"])
-@pytest.mark.parametrize("nested", [False, True], ids=["flat", "nested"])
+@pairwise(
+    {
+        "kind": {"merged": Merged, "cascade": Cascade},
+        "first": {"last member": False, "first member": True},
+        "nested": {"flat": False, "nested": True},
+    }
+)
 def test_a_member_is_given_what_other_members_drafted_too(kind, first, nested):
     oracle = tiny_transformer(max_context=40)
     watching = WatchingSource(PromptLookup(1, min_ngram=3), oracle, (0,))

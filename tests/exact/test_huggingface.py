@@ -50,17 +50,6 @@ def test_it_is_an_oracle(oracle):
     assert model.weight_bytes == 4 * sum(parameter.numel() for parameter in oracle._model.parameters())
 
 
-def test_token_by_token_and_in_chunks(oracle):
-    ids = torch.randint(23, (30,), generator=torch.Generator().manual_seed(1))
-    wanted, cache = whole(oracle, ids.tolist()), oracle.new_cache(2, 40)
-    for row, width in ((0, 1), (1, 7)):
-        parts = []
-        for chunk in ids.split(width):
-            parts.append(score(oracle, cache, [row], chunk[None]).logits[0])
-            cache.commit(np.array([row]), None, np.array([len(chunk)]))
-        close(torch.cat(parts), wanted)
-
-
 @pytest.mark.parametrize("seed", first_of(0, 1, 2))
 def test_random_histories_of_ragged_trees_and_rollback(oracle, seed):
     generator, rng = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
@@ -160,16 +149,10 @@ def test_greedy_decoding_is_what_generate_writes(oracle):
         assert (result.exactness, result.backend) == ("exact up to numerics", "transformers")
 
 
-def test_as_its_own_draft_everything_is_accepted(oracle):
-    result = SpeculativeDecoder(oracle, SmallTransformer(oracle, 4)).generate(
-        PROMPTS, 20, SamplingParams(temperature=1.0)
-    )
-    assert result.stats.acceptance_rate == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize(("family", "tolerance"), [("gpt2", 1e-10), ("gemma2", 1e-6), ("llama", 1e-6)])
-def test_sampled_text_follows_the_models_law(family, tolerance):
+@pytest.mark.parametrize("family", first_of("gpt2", "gemma2", "llama"))
+def test_sampled_text_follows_the_models_law(family):
     # Llama's and Gemma's norms and rotary tables are float32 whatever the model's dtype.
+    tolerance = 1e-10 if family == "gpt2" else 1e-6
     tiny, other = (HuggingFaceLM(random_model(family, seed, torch.float64, vocab_size=4)) for seed in (0, 1))
     sampling, mates = SamplingParams(temperature=0.8), [[0], [1, 2, 0, 3, 3, 1, 2]]
     options = {"sampling": sampling, "mates": mates, "tolerance": tolerance}

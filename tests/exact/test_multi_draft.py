@@ -16,7 +16,8 @@ from specdec.laws import Laws
 from specdec.verify import MultiDraft, SampleAndMatch, Standard, Traversal
 from tests.reference.tables import random_table, sequence_law
 from tests.support.backends import laws_by
-from tests.support.block_law import PROMPT, Shape, as_draft, drafts_of, target_probs
+from tests.support.block_law import PROMPT, Shape, as_draft, drafts_of, enumerated, target_probs
+from tests.support.pairwise import pairwise
 from tests.support.rule_cases import CHAINS, TABLES, TREES, tables_for
 from tests.support.sources import Chains, RandomTrees, SiblingTrees
 
@@ -62,8 +63,8 @@ def test_on_chains_it_is_the_standard_rule_number_for_number(shape, dtype):
 
 
 def check_as_standard(shape, tables, dtype):
-    drawn = list(drafts_of(shape, tables[1]))
-    draft, probs = as_draft(shape, drawn), target_probs(shape, drawn, tables[0]).to(dtype)
+    drawn, draft, probs = enumerated(shape, *tables)
+    probs = probs.to(dtype)
     if draft.laws is not None:
         draft = dataclasses.replace(draft, laws=Laws.from_probs(draft.laws.dense().to(dtype)))
     flagged = dataclasses.replace(draft, without_replacement=torch.ones_like(draft.tokens, dtype=torch.bool))
@@ -75,12 +76,12 @@ def check_as_standard(shape, tables, dtype):
             assert torch.equal(verdict.next_law(at).dense(3), wanted.next_law(at).dense(3))
 
 
-def test_deterministic_candidates_are_judged_as_by_the_rule_that_reads_no_laws():
+@pytest.mark.parametrize("rule", [MultiDraft(), Traversal()], ids=lambda rule: rule.name)
+def test_deterministic_candidates_are_judged_as_by_the_rule_that_reads_no_laws(rule):
     shape = Shape((-1, -1, -1, 0, 0, 2), fixed=(1, 1, 0, 2, 0, 1))
-    drawn = list(drafts_of(shape, DRAFT))
-    draft, probs = as_draft(shape, drawn), target_probs(shape, drawn, TARGET)
-    made, wanted = MultiDraft()(draft, probs), SampleAndMatch()(draft, probs)
-    assert torch.allclose(made.stop_probs, wanted.stop_probs, rtol=0, atol=1e-15)
+    _, draft, probs = enumerated(shape, TARGET, DRAFT)
+    made, wanted = rule(draft, probs), SampleAndMatch()(draft, probs)
+    assert torch.allclose(made.stop_probs, wanted.stop_probs, rtol=0, atol=1e-14)
 
 
 def accepted_and_drafted(rule, shape, tables):
@@ -147,9 +148,7 @@ SAMPLINGS = {
 MATES = [[0], [1, 2, 0, 1], [2, 2, 1]]
 
 
-@pytest.mark.parametrize("backend", ["native", "torch"])
-@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
-@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+@pairwise({"source": SOURCES, "sampling": SAMPLINGS, "backend": ("native", "torch")})
 def test_the_engines_output_law_is_the_oracles(source, sampling, backend):
     for eos_id in (None, 0):
         decoder = SpeculativeDecoder(TabularLM(TARGET, eos_id), source, "multi_draft")
@@ -157,18 +156,10 @@ def test_the_engines_output_law_is_the_oracles(source, sampling, backend):
             check_lossless(decoder, PROMPT, 3, sampling, depth=2, mates=MATES)
 
 
-def test_larger_trees_over_four_tokens_keep_the_law():
-    decoder = SpeculativeDecoder(TabularLM(TARGET), SiblingTrees(DRAFT, max_nodes=4), "multi_draft")
+@pytest.mark.parametrize("rule", ["multi_draft", "traversal"])
+def test_larger_trees_over_four_tokens_keep_the_law(rule):
+    decoder = SpeculativeDecoder(TabularLM(TARGET), SiblingTrees(DRAFT, max_nodes=4), rule)
     check_lossless(decoder, PROMPT, 4)
-
-
-@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-def test_greedy_output_is_that_of_plain_decoding_at_every_batch_size(source):
-    prompts = [list(PROMPT), *MATES]
-    plain = SpeculativeDecoder(TabularLM(TARGET)).generate(prompts, 30).tokens
-    for batch_size in (1, 3, None):
-        decoder = SpeculativeDecoder(TabularLM(TARGET), source, "multi_draft")
-        assert decoder.generate(prompts, 30, batch_size=batch_size).tokens == plain
 
 
 def test_the_source_without_replacement_conforms_and_has_what_it_says():

@@ -48,7 +48,8 @@ import specdec.verify.traversal
 import specdec.verify.tree_verdicts
 from specdec.drafting.shapes import ReRanked
 from specdec.laws import Laws
-from tests.support import sources, statistics
+from tests.support import sources
+from tests.support import statistics as by
 from tests.support.backends import laws_by
 from tests.support.statistics import RIGHT, STATISTICS, WRONG
 
@@ -484,151 +485,90 @@ MULTI, LOWER = specdec.verify.multi_draft, drafts.early_exit._LowerLayers
 BLOCK, CHAINS = specdec.verify.block, specdec.verify.chain_verdicts
 UPWARDS, TREES = specdec.verify.traversal, specdec.verify.tree_verdicts
 LENT = specdec.drafting.lent_cache.LentCache
-GROWTH, LEVELS = specdec.drafting.tree_sampler, specdec.drafting.levels
-STAGED = drafts.staged._Session
+GROWTH, NODES = specdec.drafting.tree_sampler, specdec.drafting.levels.Candidates
+STAGED, EXITS = drafts.staged._Session, drafts.early_exit._Session
 OTHER, SPELLING = drafts.other_vocabulary, specdec.drafting.spelling.Spelling
 SUFFIXES = drafts.suffix_automaton._Session
-HIDING = specdec.prompts.chat.hiding.Hiding
+HIDING, BUDGET = specdec.prompts.chat.hiding.Hiding, specdec.engine.shared_budget
+ATTENTION = oracles.transformer.attention.CachedAttention
+# Of torch operations and of rules by themselves: see ``by_torch``.
+OF_TORCH = [
+    Mutant("10", specdec.engine.verdict, "decide", shares_numbers_with_the_draft, by.law_with_a_sampled_model),
+    Mutant("11", CHAINS, "residual", lambda _: lambda p, q, weight: p, by.law_with_a_sampled_model),
+    Mutant("11", CHAINS, "residual", lambda _: lambda p, q, weight: p, by.law_with_a_greedy_model),
+    Mutant("11", MATCH, "excluding", lambda _: lambda p, ids, mask: p, by.law_with_trees),
+    Mutant("11", MATCH, "_eligible", counts_twins_twice, by.law_with_trees_and_scouts),
+    Mutant("11", MULTI, "residual_probs", never_becomes_the_residual, by.law_with_trees_judged_by_their_laws),
+    Mutant("11", MULTI, "residual_probs", never_becomes_the_residual, by.law_with_siblings_without_replacement),
+    Mutant("12", TREES, "excluding", removes_siblings_without_renormalising, by.law_with_siblings_without_replacement),
+    Mutant("12", TREES, "excluding", lambda _: lambda q, *a: q, by.law_with_siblings_without_replacement),
+    Mutant(
+        "12", MULTI, "conditional_laws", removes_siblings_of_any_source, by.law_with_two_sources_of_distinct_siblings
+    ),
+    Mutant("13", BLOCK, "_stop_at_the_longest", stops_at_the_first_rejection, by.law_with_a_block),
+    Mutant("13", BLOCK, "_weights", carries_no_weight_on, by.law_with_a_block),
+    Mutant("13", CHAINS, "residual", lambda f: lambda p, q, weight: f(p, q), by.law_with_a_block),
+    Mutant("13", UPWARDS, "_leave", forgets_the_weight, by.law_with_a_tree_asked_upwards),
+    Mutant("31", specdec.engine.verdict, "first_eos", stops_one_token_early, by.law_with_eos),
+    Mutant("39", WARPING.BatchWarping, "laws_of", warps_the_last_node_only, by.law_with_top_p),
+    Mutant("45b", FILTERS, "keep_top_p", keep_top_p_without_the_crossing_id, by.law_with_top_p),
+]
 MUTANTS = [
-    Mutant("1", SAMPLER, "__call__", declares_other_laws, statistics.law_with_a_sampled_model),
-    Mutant("1", SAMPLER, "__call__", declares_other_laws, statistics.faults_of_the_draft),
-    Mutant(
-        "1",
-        LEVELS.Candidates,
-        "laws_below",
-        gives_each_child_another_parents_law,
-        statistics.laws_of_a_tree_that_are_not_its_paths,
-    ),
-    Mutant("2", SAMPLER, "__call__", declares_soft_laws_for_greedy_tokens, statistics.law_with_a_greedy_model),
-    Mutant("3", SAMPLER, "__call__", drops_unlikely_tokens, statistics.law_with_a_sampled_model),
-    Mutant("3", SAMPLER, "__call__", drops_unlikely_tokens, statistics.faults_of_the_draft),
-    Mutant("3", GROWTH, "_assemble", keeps_the_best_of_the_drawn, statistics.law_with_a_grown_tree),
-    Mutant("3", STAGED, "propose", drops_an_unlikely_last_token, statistics.law_with_a_staged_model),
-    Mutant("3", specdec.drafting.chain_sampler, "ended", drops_the_token_it_stops_at, statistics.law_with_a_threshold),
-    Mutant(
-        "4", OTHER, "_restrict", drafts_pieces_that_the_model_lacks, statistics.laws_unlike_those_of_the_common_pieces
-    ),
-    Mutant("4", OTHER, "_restrict", indexes_laws_by_the_models_ids, statistics.laws_unlike_those_of_the_common_pieces),
-    Mutant("5b", sources.SiblingTrees, "_grow", reorders_siblings, statistics.law_with_siblings_without_replacement),
-    Mutant("5b", LEVELS.Candidates, "_ids", hands_siblings_over_in_ascending_order, statistics.law_with_a_drawn_tree),
-    Mutant("6", specdec.kernels.draws, "first_above", accepts_at_zero, statistics.draws_of_impossible_ids),
-    Mutant("8", SAMPLER, "__call__", reuses_one_number_for_all_positions, statistics.law_with_a_sampled_model),
-    Mutant("9", specdec.engine.decoder, "seed_keys", lambda f: lambda s: f([0] * len(s)), statistics.equal_neighbours),
-    Mutant(
-        "10",
-        specdec.engine.verdict,
-        "decide",
-        shares_numbers_with_the_draft,
-        by_torch(statistics.law_with_a_sampled_model),
-    ),
-    Mutant("10", DECODER, "_frame", replays_numbers_in_later_steps, statistics.law_with_a_sampled_model),
-    Mutant("10", DECODER, "_frame", replays_numbers_in_later_steps, statistics.law_with_a_block),
-    Mutant("10a", drafts.merged, "member_stream", lambda _: lambda r, i: r, statistics.law_with_two_models_merged),
-    Mutant("10a", STAGED, "propose", shares_its_owners_stream, statistics.law_with_a_staged_model),
-    Mutant("10a", drafts.staged, "inner_stream", lambda _: lambda r, i: r, statistics.law_with_a_staged_model),
-    Mutant("11", CHAINS, "residual", lambda _: lambda p, q, weight: p, by_torch(statistics.law_with_a_sampled_model)),
-    Mutant("11", CHAINS, "residual", lambda _: lambda p, q, weight: p, by_torch(statistics.law_with_a_greedy_model)),
-    Mutant("11", MATCH, "excluding", lambda _: lambda p, ids, mask: p, by_torch(statistics.law_with_trees)),
-    Mutant("11", MATCH, "_eligible", counts_twins_twice, by_torch(statistics.law_with_trees_and_scouts)),
-    Mutant(
-        "11",
-        MULTI,
-        "residual_probs",
-        never_becomes_the_residual,
-        by_torch(statistics.law_with_trees_judged_by_their_laws),
-    ),
-    Mutant(
-        "11",
-        MULTI,
-        "residual_probs",
-        never_becomes_the_residual,
-        by_torch(statistics.law_with_siblings_without_replacement),
-    ),
-    Mutant(
-        "12",
-        TREES,
-        "excluding",
-        removes_siblings_without_renormalising,
-        by_torch(statistics.law_with_siblings_without_replacement),
-    ),
-    Mutant(
-        "12", TREES, "excluding", lambda _: lambda q, *a: q, by_torch(statistics.law_with_siblings_without_replacement)
-    ),
-    Mutant("12", GROWTH, "_assemble", hides_that_siblings_were_removed, statistics.law_with_a_drawn_tree),
-    Mutant(
-        "12",
-        MULTI,
-        "conditional_laws",
-        removes_siblings_of_any_source,
-        by_torch(statistics.law_with_two_sources_of_distinct_siblings),
-    ),
-    Mutant("13", BLOCK, "_stop_at_the_longest", stops_at_the_first_rejection, by_torch(statistics.law_with_a_block)),
-    Mutant("13", BLOCK, "_weights", carries_no_weight_on, by_torch(statistics.law_with_a_block)),
-    Mutant("13", CHAINS, "residual", lambda f: lambda p, q, weight: f(p, q), by_torch(statistics.law_with_a_block)),
-    Mutant("13", UPWARDS, "_leave", forgets_the_weight, by_torch(statistics.law_with_a_tree_asked_upwards)),
-    Mutant("15", WARPING.ParameterTable, "of", almost_greedy, statistics.law_of_a_near_tie),
-    Mutant("17", specdec.engine.decoder, "prefill", prefills_the_whole_prompt, statistics.law_with_a_sampled_model),
-    Mutant("18", SESSION, "catch_up", forgets_the_last_drafted_token, statistics.wrong_drafts_of_a_greedy_model),
-    Mutant("19", SESSION, "sync", never_takes_back, statistics.faults_of_the_draft),
-    Mutant("19", SESSION, "sync", never_takes_back, statistics.laws_unlike_those_of_the_common_pieces),
-    Mutant("19", SPELLING, "_read_again", keeps_what_was_read, statistics.laws_unlike_those_of_the_common_pieces),
-    Mutant("19a", LENT, "hand_back", keeps_the_keys_of_rejected_tokens, statistics.law_with_the_oracles_first_layer),
-    Mutant("19a", LENT, "hand_back", keeps_the_keys_of_rejected_tokens, statistics.law_with_a_view_of_the_oracle),
-    Mutant("19a", LOWER, "feed", leaves_the_last_drafted_token_out, statistics.law_with_the_oracles_first_layer),
-    Mutant(
-        "19a",
-        drafts.early_exit._Session,
-        "draft",
-        verifies_from_the_stream_of_the_node_before,
-        statistics.law_with_the_oracles_first_layer,
-    ),
-    Mutant("20", BOOKS, "commit", one_shared_offset, statistics.law_with_a_sampled_model),
-    Mutant("23", specdec.engine.slots.Slots, "output", reads_the_next_row, statistics.wrong_greedy_tokens),
-    Mutant("24", BOOKS, "reset", leaves_one_stale_token, statistics.wrong_greedy_tokens),
-    Mutant(
-        "26", oracles.tabular, "_slots_before", lambda f: lambda s, parents, n: f(s, None, n), statistics.law_with_trees
-    ),
-    Mutant("26", ORACLE, "Tree", siblings_see_each_other, statistics.law_of_a_transformer_with_trees),
-    Mutant("26", ORACLE, "Tree", position_by_index, statistics.law_of_a_transformer_with_trees),
-    Mutant("26", SESSION, "grow", grows_on_the_pending_token, statistics.laws_of_a_tree_that_are_not_its_paths),
-    Mutant(
-        "26",
-        oracles.transformer.attention.CachedAttention,
-        "_ancestors",
-        cached_siblings_are_seen,
-        statistics.scores_of_a_growing_tree_that_move,
-    ),
-    Mutant("27", MATCH, "_eligible", verifies_scouts, statistics.verified_scouts),
-    Mutant(
-        "27",
-        oracles.transformer.attention.CachedAttention,
-        "_make_bias",
-        guesses_see_the_window,
-        statistics.nodes_of_lookahead_unlike_their_chains,
-    ),
-    Mutant("28", BOOKS, "commit", keeps_the_first_nodes, statistics.law_with_trees),
-    Mutant("28", CACHE, "_gather", lambda _: lambda *a: None, statistics.law_of_a_transformer_with_trees),
-    Mutant("31", specdec.engine.verdict, "first_eos", stops_one_token_early, by_torch(statistics.law_with_eos)),
-    Mutant("33", specdec.engine.decoder, "first_stop", sees_stops_in_one_block_only, statistics.law_with_stops),
-    Mutant("38", WARPING, "path_mask", lambda f: lambda *a: f(*a) & False, statistics.law_with_penalties),
-    Mutant("38", WARPING, "path_mask", lambda f: lambda *a: f(*a) & False, statistics.law_with_late_eos),
-    Mutant("39", WARPING.BatchWarping, "laws_of", warps_the_last_node_only, by_torch(statistics.law_with_top_p)),
-    Mutant("44", DECODER, "_frame", keys_by_row, statistics.outputs_that_depend_on_the_batch),
-    Mutant(
-        "45a", drafts.lookahead.NGramPool, "clear", lambda _: lambda self, rows: None, statistics.faults_of_lookahead
-    ),
-    Mutant("45a", HEURISTIC, "begin", remembers_the_last_request, statistics.lengths_that_depend_on_the_slot),
-    Mutant("45a", SUFFIXES, "end", remembers_at_once, statistics.drafts_from_a_store_that_depend_on_the_batch),
-    Mutant("45b", FILTERS, "keep_top_p", keep_top_p_without_the_crossing_id, by_torch(statistics.law_with_top_p)),
-    Mutant(
-        "46a",
-        specdec.engine.shared_budget,
-        "_beliefs",
-        believes_its_own_token,
-        statistics.joint_law_under_a_shared_budget,
-    ),
-    Mutant("46g", HIDING, "ways", hides_nothing, statistics.control_tokens_that_messages_wrote),
-    Mutant("46g", HIDING, "ways", hides_whole_tokens_alone, statistics.control_tokens_that_messages_wrote),
+    *(dataclasses.replace(mutant, statistic=by_torch(mutant.statistic)) for mutant in OF_TORCH),
+    Mutant("1", SAMPLER, "__call__", declares_other_laws, by.law_with_a_sampled_model),
+    Mutant("1", SAMPLER, "__call__", declares_other_laws, by.faults_of_the_draft),
+    Mutant("1", NODES, "laws_below", gives_each_child_another_parents_law, by.laws_of_a_tree_that_are_not_its_paths),
+    Mutant("2", SAMPLER, "__call__", declares_soft_laws_for_greedy_tokens, by.law_with_a_greedy_model),
+    Mutant("3", SAMPLER, "__call__", drops_unlikely_tokens, by.law_with_a_sampled_model),
+    Mutant("3", SAMPLER, "__call__", drops_unlikely_tokens, by.faults_of_the_draft),
+    Mutant("3", GROWTH, "_assemble", keeps_the_best_of_the_drawn, by.law_with_a_grown_tree),
+    Mutant("3", STAGED, "propose", drops_an_unlikely_last_token, by.law_with_a_staged_model),
+    Mutant("3", specdec.drafting.chain_sampler, "ended", drops_the_token_it_stops_at, by.law_with_a_threshold),
+    Mutant("4", OTHER, "_restrict", drafts_pieces_that_the_model_lacks, by.laws_unlike_those_of_the_common_pieces),
+    Mutant("4", OTHER, "_restrict", indexes_laws_by_the_models_ids, by.laws_unlike_those_of_the_common_pieces),
+    Mutant("5b", sources.SiblingTrees, "_grow", reorders_siblings, by.law_with_siblings_without_replacement),
+    Mutant("5b", NODES, "_ids", hands_siblings_over_in_ascending_order, by.law_with_a_drawn_tree),
+    Mutant("6", specdec.kernels.draws, "first_above", accepts_at_zero, by.draws_of_impossible_ids),
+    Mutant("8", SAMPLER, "__call__", reuses_one_number_for_all_positions, by.law_with_a_sampled_model),
+    Mutant("9", specdec.engine.decoder, "seed_keys", lambda f: lambda s: f([0] * len(s)), by.equal_neighbours),
+    Mutant("10", DECODER, "_frame", replays_numbers_in_later_steps, by.law_with_a_sampled_model),
+    Mutant("10", DECODER, "_frame", replays_numbers_in_later_steps, by.law_with_a_block),
+    Mutant("10a", drafts.merged, "member_stream", lambda _: lambda r, i: r, by.law_with_two_models_merged),
+    Mutant("10a", STAGED, "propose", shares_its_owners_stream, by.law_with_a_staged_model),
+    Mutant("10a", drafts.staged, "inner_stream", lambda _: lambda r, i: r, by.law_with_a_staged_model),
+    Mutant("12", GROWTH, "_assemble", hides_that_siblings_were_removed, by.law_with_a_drawn_tree),
+    Mutant("15", WARPING.ParameterTable, "of", almost_greedy, by.law_of_a_near_tie),
+    Mutant("17", specdec.engine.decoder, "prefill", prefills_the_whole_prompt, by.law_with_a_sampled_model),
+    Mutant("18", SESSION, "catch_up", forgets_the_last_drafted_token, by.wrong_drafts_of_a_greedy_model),
+    Mutant("19", SESSION, "sync", never_takes_back, by.faults_of_the_draft),
+    Mutant("19", SESSION, "sync", never_takes_back, by.laws_unlike_those_of_the_common_pieces),
+    Mutant("19", SPELLING, "_read_again", keeps_what_was_read, by.laws_unlike_those_of_the_common_pieces),
+    Mutant("19a", LENT, "hand_back", keeps_the_keys_of_rejected_tokens, by.law_with_the_oracles_first_layer),
+    Mutant("19a", LENT, "hand_back", keeps_the_keys_of_rejected_tokens, by.law_with_a_view_of_the_oracle),
+    Mutant("19a", LOWER, "feed", leaves_the_last_drafted_token_out, by.law_with_the_oracles_first_layer),
+    Mutant("19a", EXITS, "draft", verifies_from_the_stream_of_the_node_before, by.law_with_the_oracles_first_layer),
+    Mutant("20", BOOKS, "commit", one_shared_offset, by.law_with_a_sampled_model),
+    Mutant("23", specdec.engine.slots.Slots, "output", reads_the_next_row, by.wrong_greedy_tokens),
+    Mutant("24", BOOKS, "reset", leaves_one_stale_token, by.wrong_greedy_tokens),
+    Mutant("26", oracles.tabular, "_slots_before", lambda f: lambda s, parents, n: f(s, None, n), by.law_with_trees),
+    Mutant("26", ORACLE, "Tree", siblings_see_each_other, by.law_of_a_transformer_with_trees),
+    Mutant("26", ORACLE, "Tree", position_by_index, by.law_of_a_transformer_with_trees),
+    Mutant("26", SESSION, "grow", grows_on_the_pending_token, by.laws_of_a_tree_that_are_not_its_paths),
+    Mutant("26", ATTENTION, "_ancestors", cached_siblings_are_seen, by.scores_of_a_growing_tree_that_move),
+    Mutant("27", MATCH, "_eligible", verifies_scouts, by.verified_scouts),
+    Mutant("27", ATTENTION, "_make_bias", guesses_see_the_window, by.nodes_of_lookahead_unlike_their_chains),
+    Mutant("28", BOOKS, "commit", keeps_the_first_nodes, by.law_with_trees),
+    Mutant("28", CACHE, "_gather", lambda _: lambda *a: None, by.law_of_a_transformer_with_trees),
+    Mutant("33", specdec.engine.decoder, "first_stop", sees_stops_in_one_block_only, by.law_with_stops),
+    Mutant("38", WARPING, "path_mask", lambda f: lambda *a: f(*a) & False, by.law_with_penalties),
+    Mutant("38", WARPING, "path_mask", lambda f: lambda *a: f(*a) & False, by.law_with_late_eos),
+    Mutant("44", DECODER, "_frame", keys_by_row, by.outputs_that_depend_on_the_batch),
+    Mutant("45a", drafts.lookahead.NGramPool, "clear", lambda _: lambda self, rows: None, by.faults_of_lookahead),
+    Mutant("45a", HEURISTIC, "begin", remembers_the_last_request, by.lengths_that_depend_on_the_slot),
+    Mutant("45a", SUFFIXES, "end", remembers_at_once, by.drafts_from_a_store_that_depend_on_the_batch),
+    Mutant("46a", BUDGET, "_beliefs", believes_its_own_token, by.joint_law_under_a_shared_budget),
+    Mutant("46g", HIDING, "ways", hides_nothing, by.control_tokens_that_messages_wrote),
+    Mutant("46g", HIDING, "ways", hides_whole_tokens_alone, by.control_tokens_that_messages_wrote),
 ]
 
 

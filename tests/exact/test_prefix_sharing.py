@@ -17,7 +17,7 @@ from specdec.contracts import OracleDefaults
 from specdec.drafting import model as draft_model
 from tests.support.models import rough_view, tiny_transformer
 from tests.support.pairwise import chosen
-from tests.support.registry import SIX_IDS, WAYS
+from tests.support.registry import OTHERS, SIX_IDS, WAYS
 
 
 def models_of(dtype: torch.dtype, **options):
@@ -38,7 +38,7 @@ WARM = SamplingParams(temperature=0.9)
 TEXT = np.random.default_rng(5).integers(0, 6, 200).tolist()
 # The second and the third begin with two pages of the first, the fourth is the first, and the last is short.
 PROMPTS = [TEXT[:50], [*TEXT[:41], 1], TEXT[:33], TEXT[:50], TEXT[60:70]]
-OTHERS = [TEXT[70 + i : 130 + i] for i in range(4)]
+OTHER_TEXTS = [TEXT[70 + i : 130 + i] for i in range(4)]
 
 
 def pair(oracle, make, num_pages: int | None = None):
@@ -71,17 +71,18 @@ def drafted(result):
     return steps
 
 
-# The quick part has every way, and each kind of them with both backends.
+# What is drafted is not known to pages: the quick part has each kind of source with both backends, and every way of
+# those that are no chains.
 @chosen(
     {"make": WAYS, "models": {"native": NATIVE, "eager": EAGER}},  # first what is fast
-    lambda way, backend: {way, (way.partition(": ")[0], backend)},
+    lambda way, backend: {(way.partition(": ")[0], backend), way.partition(": ")[0] in OTHERS and way},
 )
 def test_a_hit_is_a_miss_and_so_is_what_comes_after_eviction(make, models):
     decoders = pair(models.layered, lambda: make(models), num_pages=16)
     reads_prompts = decoders[0].draft.needs.reads_prompts
     first, again, evicting, after = (
         run_both(decoders, prompts, seed, batch_size=3)
-        for seed, prompts in enumerate((PROMPTS, PROMPTS, OTHERS, PROMPTS))
+        for seed, prompts in enumerate((PROMPTS, PROMPTS, OTHER_TEXTS, PROMPTS))
     )
     assert max(stats.most_pages for stats in (first, again, evicting, after)) <= 16
     if reads_prompts:
@@ -185,8 +186,8 @@ def test_the_pending_token_of_a_prompt_is_not_known():
 def test_a_memory_grows_with_the_runs_and_keeps_what_it_knows():
     decoders = pair(EAGER.layered, lambda: drafts.PromptLookup(3))
     run_both(decoders, [TEXT[:20]], 0)
-    run_both(decoders, [TEXT[:20], *OTHERS], 1)
-    assert run_both(decoders, [TEXT[:20], *OTHERS], 2).num_prefix_tokens == 16 + 4 * 48
+    run_both(decoders, [TEXT[:20], *OTHER_TEXTS], 1)
+    assert run_both(decoders, [TEXT[:20], *OTHER_TEXTS], 2).num_prefix_tokens == 16 + 4 * 48
 
 
 @pytest.mark.parametrize("make", [lambda models: None, *DRAFTS.values()], ids=["plain", *DRAFTS])

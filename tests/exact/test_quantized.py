@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-import oracles
 from drafts import Quantized
 from oracles import TabularLM, Transformer
 from oracles.graphed.graphed_memory import CACHE_ROW_DIM, CACHE_SLOT_DIM
@@ -18,7 +17,7 @@ from specdec.cache import KVCache, prefill
 from specdec.exactness import check_lossless
 from tests.support.backends import BITWISE_PACKS
 from tests.support.draft_rows import Rows
-from tests.support.law_transformers import MATES, PARAMS, PROMPT, SHAPES, SIZES, TEXTS, WIDER
+from tests.support.law_transformers import MATES, PARAMS, PROMPT, SHAPES, SIZES, WIDER
 from tests.support.models import rough_view, tiny_transformer, tiny_unpacked
 from tests.support.pairwise import diagonal, pairwise
 
@@ -60,12 +59,6 @@ def test_the_output_law_is_the_oracles(shape, temperature):
     oracle = tiny_transformer(**shape)
     draft = Quantized(oracle, rough_view(**shape), 2, temperature=temperature)
     check_lossless(SpeculativeDecoder(oracle, draft), PROMPT, 3, PARAMS, mates=MATES)
-
-
-def test_the_output_law_is_the_oracles_through_reused_rows():
-    oracle = tiny_transformer(num_layers=3)
-    draft = Quantized(oracle, rough_view(num_layers=3), 2)
-    check_lossless(SpeculativeDecoder(oracle, draft), PROMPT, 3, PARAMS, mates=MATES, batch_size=25)
 
 
 @pytest.mark.parametrize("shape", WIDER.values(), ids=WIDER)
@@ -173,28 +166,6 @@ def test_a_step_without_a_draft_is_a_plain_pass(any_pack):
     oracle, view = pair(any_pack)
     stats = SpeculativeDecoder(oracle, Quantized(oracle, view, length=Fixed(0))).generate([[1, 2, 3]], 8).stats
     assert (stats.target_calls, stats.num_drafted) == (8, 0)
-
-
-@pytest.fixture(scope="module")
-def code():
-    """Return the embedded oracle and its view in int8."""
-    return oracles.load("code", device="cpu"), oracles.load("code", device="cpu", weights="int8")
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 8])
-def test_output_on_the_embedded_oracle_is_that_of_plain_decoding(code, batch_size):
-    oracle, prompts = code[0], [text + f"# {i}\n" for i in range(2) for text in TEXTS]
-    for rule, sampling in (("standard", None), ("coupled", SamplingParams(temperature=0.8, top_p=0.95))):
-        plain, made = (
-            SpeculativeDecoder(oracle, draft, rule).generate(
-                prompts, 24, sampling, batch_size=batch_size, stop=["\n\n"]
-            )
-            for draft in (None, Quantized(*code))
-        )
-        assert made.tokens == plain.tokens
-        assert made.finish_reasons == plain.finish_reasons
-        assert made.exactness == "exact"
-        assert made.stats.acceptance_rate > 0.9
 
 
 def test_a_view_near_the_end_of_the_context_drafts_within_it(any_pack):

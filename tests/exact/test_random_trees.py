@@ -96,12 +96,6 @@ def test_tokens_are_those_of_plain_decoding_at_every_batch_size(make, rule, samp
         assert result.exactness == "exact"
 
 
-def test_a_request_does_not_depend_on_its_batch():
-    decoder = SpeculativeDecoder(tiny_transformer(VOCAB, torch.float32), TREES, "sample_and_match")
-    runs = [decoder.generate(PROMPTS, 12, PARAMS, seed=4, batch_size=size).tokens for size in (1, 4, None)]
-    assert all(run == runs[0] for run in runs)
-
-
 def test_the_trees_have_everything_that_trees_may_have():
     decoder = SpeculativeDecoder(TabularLM(random_table(VOCAB, 2, 82)), TREES, "sample_and_match")
     records = decoder.generate(PROMPTS * 3, 24, PARAMS).records.columns()

@@ -16,13 +16,14 @@ from specdec.contracts import Draft, DraftSource
 from specdec.drafting.lengths import LengthPolicy, LengthSession, Tracked
 from specdec.drafting.shapes import TreeShape
 from specdec.laws import Laws
-from specdec.traces import DenseRecords, Replay, record_chains, record_trees, replay, siblings
+from specdec.traces import DenseRecords, record_chains, record_trees, replay, siblings
 from specdec.traces import dense as dense_records
 from specdec.traces.tables import read_note
-from tests.reference.block_laws import Ids, Joint, begins_given, chain_blocks, joint_law, tree_blocks
+from tests.reference.block_laws import Ids, chain_blocks, joint_law, tree_blocks
 from tests.reference.tables import law_after, random_table
 from tests.support.pairwise import diagonal, first_of
 from tests.support.registry import SIX_IDS
+from tests.support.replays import ALARM, assert_steps_are_those_of_the_law, gap, of_requests
 from tests.support.sources import Chains, PlannedTrees
 
 m = SIX_IDS
@@ -31,8 +32,6 @@ VOCAB, NEW, PROMPT = 3, 4, (1, 2)
 TARGET, DRAFT = (random_table(VOCAB, 2, seed, zeros) for seed, zeros in ((31, 0.0), (32, 0.2)))
 SAMPLED = SamplingParams(temperature=1.0)
 RULES_OF_TREES = ("multi_draft", "sample_and_match")
-# With two-sided z this far out a true mean is flagged once in a million tests.
-ALARM = 4.9
 
 
 def target(ids: Ids) -> np.ndarray:
@@ -41,21 +40,6 @@ def target(ids: Ids) -> np.ndarray:
 
 def drawn(ids: Ids) -> np.ndarray:
     return law_after(DRAFT, ids)
-
-
-def begun(made: Replay, request: int) -> np.ndarray:
-    return made.columns["probability"][made.columns["request"] == request]
-
-
-def agrees(dense: DenseRecords, made: Replay, law: Joint) -> None:
-    """Check that steps begin where the joint law says, and that what they emit makes up the outputs."""
-    assert sum(law.values()) == pytest.approx(1)
-    for request, output in enumerate(dense.outputs):
-        np.testing.assert_allclose(begun(made, request), begins_given(law, tuple(output)), atol=1e-10)
-    emitted = (made.columns["probability"] * made.columns["num_emitted"]).sum()
-    assert emitted == pytest.approx(sum(map(len, dense.outputs)))
-    assert made.num_steps_error == 0
-    assert made.claim == "expectations, given the outputs, which are draws"
 
 
 def tree_source(without_replacement: bool) -> Callable[[TreeShape], DraftSource]:
@@ -85,7 +69,7 @@ def test_steps_of_drawn_trees_are_those_of_enumeration(rule, without, eos, tmp_p
             return {(block, 0): mass for block, mass in tree_blocks(rule, target, drawn, ids, within, without).items()}
 
         made = replay(dense, shape=shape)
-        agrees(dense, made, joint_law(step, PROMPT, NEW, eos=eos))
+        assert_steps_are_those_of_the_law(dense, made, joint_law(step, PROMPT, NEW, eos=eos))
         planned = made.columns["num_planned"][: len(dense.outputs[0])].tolist()
         most = [sum(len(path) < left for path in shape.paths) for left in range(NEW, 0, -1)]
         assert planned == most[: len(planned)]
@@ -136,7 +120,7 @@ def test_steps_of_lengths_that_read_drafts_are_those_of_enumeration(rule, eos, t
             return {(block, 0): mass for block, mass in blocks.items()}
 
         made = replay(dense, length=policy)
-        agrees(dense, made, joint_law(step, PROMPT, NEW, eos=eos))
+        assert_steps_are_those_of_the_law(dense, made, joint_law(step, PROMPT, NEW, eos=eos))
         assert "num_drafted" not in made.columns
         differing.add(round(made.num_steps, 6))
     assert len(differing) == len(READING), "the policies differ"
@@ -159,29 +143,13 @@ def test_steps_of_a_length_that_adapts_are_those_of_enumeration(rule, eos):
             return found
 
         made = replay(dense, length=Heuristic(first, max_draft_tokens=3))
-        agrees(dense, made, joint_law(step, PROMPT, new, first, eos=eos))
+        assert_steps_are_those_of_the_law(dense, made, joint_law(step, PROMPT, new, first, eos=eos))
         totals.add(made.num_steps)
         drafted = made.columns["num_drafted"][:new]
         assert drafted[0] == first
         assert drafted[-1] == 0 or eos is not None
         assert ((drafted >= 0) & (drafted <= 3)).all()
     assert len(totals) == 2
-
-
-def mean_of(values: np.ndarray) -> tuple[float, float]:
-    return float(values.mean()), float(values.var(ddof=1) / len(values))
-
-
-def of_requests(made: Replay, name: str = "probability") -> np.ndarray:
-    """Return the expected steps of each request, or what they sum up."""
-    columns = made.columns
-    weights = columns["probability"] * (1 if name == "probability" else columns[name])
-    return np.bincount(columns["request"], weights)
-
-
-def gap(expected: np.ndarray, ran: np.ndarray) -> float:
-    (own, error), (other, noise) = mean_of(expected), mean_of(ran)
-    return abs(own - other) / math.sqrt(error + noise)
 
 
 TREES = {

@@ -1,6 +1,5 @@
 """Replays of sampled runs that are not coupled: fixed lengths of drawn chains, and all of chosen drafts."""
 
-import math
 from collections.abc import Callable
 from functools import partial
 
@@ -13,19 +12,18 @@ from specdec import RULES, Fixed, Heuristic, Kary, Paths, SamplingParams, Specul
 from specdec.contracts import Draft, DraftSource
 from specdec.drafting.lengths import LengthPolicy
 from specdec.drafting.shapes import TreeShape
-from specdec.traces import DenseRecords, Replay, record_chains, record_trees, replay
-from tests.reference.block_laws import begins_given, chain_blocks, joint_law
+from specdec.traces import DenseRecords, record_chains, record_trees, replay
+from tests.reference.block_laws import chain_blocks, joint_law
 from tests.reference.tables import random_table
 from tests.support.pairwise import first_of
 from tests.support.registry import SIX_IDS
+from tests.support.replays import ALARM, assert_steps_are_those_of_the_law, gap, of_requests
 from tests.support.sources import Chains
 
 m = SIX_IDS
 VOCAB, NEW, WARM = 3, 5, 0.7
 TARGET, DRAFT = (random_table(VOCAB, 2, seed) for seed in (31, 32))
 WARMED = SamplingParams(temperature=WARM)
-# With two-sided z this far out a true mean is flagged once in a million tests.
-ALARM = 4.9
 
 
 def warmed(table: np.ndarray, ids: tuple[int, ...]) -> np.ndarray:
@@ -35,14 +33,6 @@ def warmed(table: np.ndarray, ids: tuple[int, ...]) -> np.ndarray:
 
 def chosen(table: np.ndarray, ids: tuple[int, ...]) -> np.ndarray:
     return np.eye(VOCAB)[np.asarray(table)[ids[-2:]].argmax()]
-
-
-def begun(made: Replay, request: int, size: int, prompt: int) -> np.ndarray:
-    """Return the same of a replay."""
-    rows = made.columns["request"] == request
-    begins = np.zeros(size)
-    begins[made.columns["num_committed"][rows] - prompt] = made.columns.get("probability", np.ones(len(rows)))[rows]
-    return begins
 
 
 @pytest.mark.parametrize("eos", [None, 2], ids=["length", "eos"])
@@ -68,18 +58,7 @@ def test_steps_given_an_output_are_those_of_enumeration(rule, law_of, eos, tmp_p
             return {(block, 0): mass for block, mass in blocks.items()}
 
         law = joint_law(step, (1, 2), NEW, eos=eos)
-        assert sum(law.values()) == pytest.approx(1)
-        made = replay(dense, length=Fixed(length))
-        for request, output in enumerate(dense.outputs):
-            expected = begins_given(law, tuple(output))
-            np.testing.assert_allclose(begun(made, request, len(output), 2), expected, atol=1e-10)
-        weights = made.columns.get("probability", np.ones(len(made.columns["request"])))
-        assert (weights * made.columns["num_emitted"]).sum() == pytest.approx(sum(map(len, dense.outputs)))
-        assert made.claim.endswith("given the outputs, which are draws")
-
-
-def mean_of(values: np.ndarray) -> tuple[float, float]:
-    return float(values.mean()), float(values.var(ddof=1) / len(values))
+        assert_steps_are_those_of_the_law(dense, replay(dense, length=Fixed(length)), law)
 
 
 def warm_draft(length: LengthPolicy) -> DraftSource:
@@ -102,14 +81,9 @@ def test_the_mean_over_outputs_is_that_of_real_runs(name):
     oracle = m.layered if "layers" in name else m.other
     dense = record_chains(oracle, SOURCES[name], prompts, 3, 32, sampling, seed=1)
     result = SpeculativeDecoder(oracle, SOURCES[name](Fixed(3))).generate(prompts, 32, sampling, seed=2)
-    ran, own = mean_of(np.array([one.num_steps for one in result.stats.requests]))
-    gaps = {}
-    for length in (1, 3):
-        columns = replay(dense, length=Fixed(length)).columns
-        weights = columns.get("probability", np.ones(len(columns["request"])))
-        expected, error = mean_of(np.bincount(columns["request"], weights, minlength=len(prompts)))
-        gaps[length] = abs(expected - ran) / math.sqrt(error + own)
-    assert gaps[3] < ALARM < gaps[1]
+    ran = np.array([one.num_steps for one in result.stats.requests])
+    near, far = (gap(of_requests(replay(dense, length=Fixed(length))), ran) for length in (3, 1))
+    assert near < ALARM < far
 
 
 STEPS = ("request", "num_committed", "num_drafted", "num_accepted", "num_emitted")

@@ -10,7 +10,7 @@ from specdec.contracts import Draft
 from specdec.laws import Laws, as_laws
 from specdec.verify import RULES, resolve_rule
 from tests.reference.tables import random_table
-from tests.support.block_law import as_draft, drafts_of, target_probs
+from tests.support.block_law import as_draft, drafts_of, enumerated, target_probs
 from tests.support.rule_cases import CHAINS, RANDOM_TREES, TABLES, TOLERANCE, TREES, Lenient, deviation, tables_for
 
 LOSSLESS = [rule for rule in RULES.values() if rule.lossless]
@@ -143,8 +143,7 @@ def test_unknown_rules_are_refused_with_the_known_names():
 
 def test_laws_of_points_and_of_one_hot_tables_are_judged_alike():
     target, draft_table = TABLES["both greedy"]
-    drawn = list(drafts_of(CHAINS["three"], draft_table))
-    draft, probs = as_draft(CHAINS["three"], drawn), target_probs(CHAINS["three"], drawn, target)
+    _, draft, probs = enumerated(CHAINS["three"], target, draft_table)
     points = Laws.points(probs.argmax(-1))
     for rule in RULES.values():
         by_table, by_point = rule(draft, probs), rule(draft, points)

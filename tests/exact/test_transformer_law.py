@@ -9,13 +9,13 @@ from specdec.exactness import check_lossless, oracle_law
 from tests.reference.tables import random_table
 from tests.support.law_transformers import MATES, PARAMS, PROMPT, SHAPES
 from tests.support.models import tiny_transformer
+from tests.support.pairwise import diagonal
 from tests.support.sources import RandomTrees
 
 TREES = RandomTrees(random_table(4, 2, 51), max_nodes=2)
 
 
-@pytest.mark.parametrize("sampling", [SamplingParams(temperature=1.0), PARAMS, SamplingParams()], ids=("1", "w", "0"))
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@diagonal({"shape": SHAPES, "sampling": {"w": PARAMS, "1": SamplingParams(temperature=1.0), "0": SamplingParams()}})
 def test_trees_through_the_real_cache_follow_the_oracles_law(shape, sampling):
     decoder = SpeculativeDecoder(tiny_transformer(**shape), TREES, "sample_and_match")
     check_lossless(decoder, PROMPT, 3, sampling, depth=2, mates=MATES)

@@ -4,16 +4,20 @@ import numpy as np
 import pytest
 import torch
 
-from oracles import TabularLM
-from specdec import SpeculativeDecoder
-from specdec.exactness import check_lossless
 from specdec.laws import Laws
-from specdec.verify import BlockVerification, MultiDraft, SampleAndMatch, Traversal
+from specdec.verify import BlockVerification, MultiDraft, Traversal
 from tests.reference.coins import traversal_stops
 from tests.reference.tables import random_table
-from tests.support.block_law import PROMPT, Shape, as_draft, drafts_of, expected_accepted, target_probs
+from tests.support.block_law import (
+    Shape,
+    as_draft,
+    assert_verdicts_agree,
+    drafts_of,
+    enumerated,
+    expected_accepted,
+    target_probs,
+)
 from tests.support.rule_cases import CHAINS, TABLES, TREES, tables_for
-from tests.support.sources import SiblingTrees
 
 TARGET, DRAFT = random_table(3, 2, 41), random_table(3, 2, 42)
 BINARY = Shape((-1, -1, 0, 0, 1, 1))
@@ -28,14 +32,9 @@ DRAWN = {
 @pytest.mark.parametrize("shape", CHAINS.values(), ids=CHAINS)
 def test_on_chains_it_is_block_verification(shape):
     for target, draft_table in TABLES.values():
-        drawn = list(drafts_of(shape, draft_table))
-        draft, probs = as_draft(shape, drawn), target_probs(shape, drawn, target)
+        _, draft, probs = enumerated(shape, target, draft_table)
         made, wanted = Traversal()(draft, probs), BlockVerification()(draft, probs)
-        assert torch.allclose(made.stop_probs, wanted.stop_probs, rtol=0, atol=1e-14)
-        for stop in range(shape.num_nodes + 1):
-            rows, at = wanted.stop_probs[:, stop] > 0, torch.full((len(drawn),), stop)
-            laws = [verdict.next_law(at).dense(3)[rows] for verdict in (made, wanted)]
-            assert torch.allclose(*laws, rtol=0, atol=1e-13)
+        assert_verdicts_agree(made, wanted, shape.num_nodes + 1, 1e-13)
 
 
 def given_siblings(shape, item):
@@ -50,8 +49,7 @@ def given_siblings(shape, item):
 @pytest.mark.parametrize("shape", DRAWN.values(), ids=DRAWN)
 def test_nodes_are_asked_after_all_that_stands_below_them(shape):
     for target, draft_table in tables_for(shape).values():
-        drawn = list(drafts_of(shape, draft_table))
-        draft, probs = as_draft(shape, drawn), target_probs(shape, drawn, target)
+        drawn, draft, probs = enumerated(shape, target, draft_table)
         found = Traversal()(draft, probs).stop_probs.numpy()
         for row, item in enumerate(drawn):
             laws = given_siblings(shape, item)
@@ -72,18 +70,9 @@ def test_it_accepts_no_less_than_top_down_and_more_somewhere(shape):
 def test_at_one_position_both_are_one_rule():
     shape = Shape((-1, -1, -1))
     for target, draft_table in TABLES.values():
-        drawn = list(drafts_of(shape, draft_table))
-        draft, probs = as_draft(shape, drawn), target_probs(shape, drawn, target)
+        _, draft, probs = enumerated(shape, target, draft_table)
         made, wanted = Traversal()(draft, probs), MultiDraft()(draft, probs)
         assert float((made.stop_probs[:, 0] - wanted.stop_probs[:, 0]).abs().max()) < 1e-12
-
-
-def test_deterministic_candidates_are_judged_as_by_the_rule_that_reads_no_laws():
-    shape = Shape((-1, -1, -1, 0, 0, 2), fixed=(1, 1, 0, 2, 0, 1))
-    drawn = list(drafts_of(shape, DRAFT))
-    draft, probs = as_draft(shape, drawn), target_probs(shape, drawn, TARGET)
-    made, wanted = Traversal()(draft, probs), SampleAndMatch()(draft, probs)
-    assert torch.allclose(made.stop_probs, wanted.stop_probs, rtol=0, atol=1e-14)
 
 
 def test_greedy_targets_are_compared_by_id_beside_rows_that_draw_too():
@@ -98,8 +87,3 @@ def test_greedy_targets_are_compared_by_id_beside_rows_that_draw_too():
     mixed = Traversal()(draft, Laws(whole.table, torch.where(is_greedy, -1, whole.index), ids)).stop_probs
     assert torch.equal(mixed[::2], torch.nn.functional.one_hot(alone.stops.point, shape.num_nodes + 2).double()[::2])
     assert torch.equal(mixed[1::2], Traversal()(draft, whole).stop_probs[1::2])
-
-
-def test_larger_trees_over_four_tokens_keep_the_law():
-    decoder = SpeculativeDecoder(TabularLM(TARGET), SiblingTrees(DRAFT, max_nodes=4), "traversal")
-    check_lossless(decoder, PROMPT, 4)

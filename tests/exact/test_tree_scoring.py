@@ -4,30 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from tests.reference.transformer import logits_after
 from tests.support.backends import PACKS, agree
 from tests.support.models import FAMILIES, small_model
 from tests.support.pairwise import pairwise
-from tests.support.scoring import append, path_to, random_tree
+from tests.support.scoring import append, assert_nodes_score_as_the_reference, path_to, random_tree
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_node_scores_as_the_reference_scores_its_own_sequence(family):
     model = small_model(dtype=torch.float64, **FAMILIES[family])
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    model.pack()
-    generator = torch.Generator().manual_seed(1)
-    ids, cache = torch.randint(23, (2, 7), generator=generator), model.new_cache(2, 40)
-    lengths = (7, 4)
-    for row, length in enumerate(lengths):
-        append(model, cache, row, ids[row, :length], width=3)
-    tokens, parents = torch.randint(23, (2, 9), generator=generator), random_tree(2, 9, generator)
-    logits = model.score(tokens, parents, torch.tensor([9, 9]), cache, np.arange(2)).logits
-    for row, length in enumerate(lengths):
-        for node in range(9):
-            sequence = ids[row, :length].tolist() + tokens[row, path_to(parents[row], node)].tolist()
-            expected = logits_after(weights, model.config, sequence)
-            torch.testing.assert_close(logits[row, node], expected, rtol=1e-10, atol=1e-10)
+    assert_nodes_score_as_the_reference(model.pack(), weights, 1e-10)
 
 
 @pairwise({"family": tuple(FAMILIES), "prefix": (1, 61, 130), "any_pack": PACKS})

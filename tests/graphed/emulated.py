@@ -9,18 +9,56 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
+from unittest import mock
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.graphed.fakes import BEHIND, CUDA, no_device, taken
-
+CUDA = torch.device("cuda:0")
 # What makes the host wait for the device, or gives a shape that depends on what a tensor holds.
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "equal", "is_nonzero")
 # They take indices from the host, and copy them to the device by themselves.
 _INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
+
+
+def _taken(x: Tensor, index: Any) -> Tensor:
+    parts = list(index) if isinstance(index, tuple) else [index]
+    for at, part in enumerate(parts):
+        if part is Ellipsis:
+            missing = x.dim() - sum(other is not None for other in parts) + 1
+            parts[at : at + 1] = [slice(None)] * missing
+            break
+    at, tensors = 0, {}
+    for part in parts:
+        if part is None:
+            x = x.unsqueeze(at)
+        elif isinstance(part, slice):
+            x = torch.ops.aten.slice(x, at, *part.indices(x.shape[at]))
+        elif isinstance(part, Tensor):
+            tensors[at] = part
+        else:
+            x, at = x.select(at, int(part)), at - 1
+        at += 1
+    return torch.ops.aten.index(x, [tensors.get(dim) for dim in range(at)]) if tensors else x
+
+
+_BEHIND = {
+    "__getitem__": _taken,
+    "__invert__": torch.ops.aten.bitwise_not,
+    "contiguous": torch.ops.aten.contiguous,
+    "copy_": torch.ops.aten.copy_,
+    "masked_select": torch.ops.aten.masked_select,
+    "nonzero": torch.ops.aten.nonzero,
+}
+
+
+@contextmanager
+def _no_device() -> Iterator[None]:
+    """Have torch say that there is no CUDA device, also where there is one: what stands for a device pins no memory."""
+    with mock.patch("torch.cuda.is_available", return_value=False):
+        yield
 
 
 class _There(Tensor):
@@ -50,6 +88,7 @@ class Emulated(TorchDispatchMode):
     Attributes:
         uploads, downloads: copies to the device and back.
         waits: what else made the host wait, by name.
+        mixed: operations that met a single number of the host beside tensors of the device, which may be a copy.
     """
 
     _mode_key: ClassVar[Any] = torch._C._TorchDispatchModeKey.FAKE
@@ -62,6 +101,7 @@ class Emulated(TorchDispatchMode):
         """Count from 0 again."""
         self.uploads = self.downloads = 0
         self.waits: Counter[str] = Counter()
+        self.mixed: Counter[str] = Counter()
 
     @property
     def seen(self) -> tuple[int, int, dict[str, int]]:
@@ -98,6 +138,8 @@ class Emulated(TorchDispatchMode):
             self.uploads += len(elsewhere)
         elif any(tensor.dim() for tensor in elsewhere):
             raise RuntimeError(f"{name} was given tensors on different devices")
+        elif elsewhere:
+            self.mixed[name] += 1
 
     def _note_waits(self, name: str, args: Any, is_there: bool) -> None:
         if not is_there:
@@ -143,7 +185,7 @@ class _Methods(TorchFunctionMode):
                 return _NUMBERS[name](torch.ops.aten._local_scalar_dense(args[0]))
             if name == "__setitem__":
                 return _put(*args)
-            function = BEHIND.get(name, function)
+            function = _BEHIND.get(name, function)
         return function(*args, **(kwargs or {}))
 
 
@@ -156,15 +198,15 @@ def _put(x: Tensor, index: Any, value: Any) -> None:
         kept = [part for part in parts if not isinstance(part, int)]
         indices = [part if isinstance(part, Tensor) else None for part in kept]
         given = value if isinstance(value, Tensor) else ops.full([], value, dtype=x.dtype, device=x.device)
-        ops.index_put_(taken(x, tuple(rest)), indices, given)
+        ops.index_put_(_taken(x, tuple(rest)), indices, given)
     elif isinstance(value, Tensor):
-        torch.ops.aten.copy_(taken(x, index), value)
+        torch.ops.aten.copy_(_taken(x, index), value)
     else:
-        torch.ops.aten.fill_(taken(x, index), value)
+        torch.ops.aten.fill_(_taken(x, index), value)
 
 
 @contextmanager
 def emulated_device() -> Iterator[Emulated]:
-    """Let tensors lie on ``tests.graphed.fakes.CUDA``, with values; yield what is seen of it."""
-    with no_device(), Emulated() as device, _Methods():
+    """Let tensors lie on ``CUDA``, with values; yield what is seen of it."""
+    with _no_device(), Emulated() as device, _Methods():
         yield device

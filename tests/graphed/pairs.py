@@ -7,7 +7,7 @@ import torch
 
 from oracles import Transformer
 from oracles.graphed import GraphedTransformer
-from tests.graphed.fakes import CUDA
+from tests.graphed.emulated import CUDA
 from tests.support.models import small_model
 
 PROMPTS = [[1, 2, 3, 1, 2, 3, 1, 2], [4, 5, 6, 4, 5, 6, 4], [7, 8, 9], [5, 5, 5, 5, 5]]
@@ -24,8 +24,13 @@ class Pair:
 
 def moved(model: Transformer) -> Transformer:
     """Return a model like another one, on the device."""
-    with CUDA:
-        there = Transformer(model.config, seed=None)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(model.model.norm.weight.dtype)  # there, a parameter cannot be given another type
+    try:
+        with CUDA:
+            there = Transformer(model.config, seed=None)
+    finally:
+        torch.set_default_dtype(default)
     with torch.no_grad():
         for mine, other in zip(there.parameters(), model.parameters(), strict=True):
             mine.copy_(other)

@@ -12,8 +12,7 @@ from specdec import SpeculativeDecoder
 from specdec.engine.metering import DeviceSeconds, marking
 from specdec.stats import Stats
 from specdec.transfers import crossings
-from tests.graphed.emulated import emulated_device
-from tests.graphed.fakes import CUDA
+from tests.graphed.emulated import CUDA, emulated_device
 from tests.graphed.pairs import PROMPTS, TOKENS, moved, pair
 
 # Milliseconds of propose, score, verify and commit, and from there to the next step.

@@ -22,8 +22,7 @@ from oracles.graphed.tiles import by_tiles
 from oracles.graphed.upload import Call, Packed
 from specdec import Kary, SamplingParams, SpeculativeDecoder
 from specdec.cache import prefill
-from tests.graphed.fakes import PROMPTS, Recorded
-from tests.graphed.histories import VOCAB, asked, close, fill, history
+from tests.graphed.histories import PROMPTS, VOCAB, Recorded, asked, close, fill, history
 from tests.support.models import FAMILIES, small_model
 from tests.support.pairwise import first_of
 from tests.support.scoring import append, path_to, random_tree
@@ -47,11 +46,6 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GraphedTransformer, "_check_bits", lambda self: None)
 
 
-def token_by_token(model: GraphedTransformer, ids: torch.Tensor) -> torch.Tensor:
-    """Return the logits of every id, each scored by itself on a row alone."""
-    return append(model, model.new_cache(1, len(ids)), 0, ids, width=1)
-
-
 def some_ids(count: int, seed: int) -> torch.Tensor:
     return torch.randint(VOCAB, (count,), generator=torch.Generator().manual_seed(seed))
 
@@ -59,13 +53,13 @@ def some_ids(count: int, seed: int) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_widths_and_chunked_prefill_change_no_bit(dtype, models):
     model, ids = models[dtype], some_ids(CHUNK + 44, 1)
-    alone = token_by_token(model, ids)
-    for width in (17, 64, 65, 100, 128, 300):
-        assert torch.equal(append(model, model.new_cache(1, 300), 0, ids, width=width), alone), width
-    for width in (2, 3):  # over the end of a chunk
-        cache = model.new_cache(1, 300)
-        append(model, cache, 0, ids[: CHUNK - 20])
-        assert torch.equal(append(model, cache, 0, ids[CHUNK - 20 :], width=width), alone[CHUNK - 20 :]), width
+    whole = append(model, model.new_cache(1, 300), 0, ids, width=300)
+    for width in (17, 64, 65, 100, 128):
+        assert torch.equal(append(model, model.new_cache(1, 300), 0, ids, width=width), whole), width
+    for start, width in ((1, 1), (CHUNK - 20, 1), (CHUNK - 20, 2), (CHUNK - 20, 3)):  # and over the end of a chunk
+        cache, stop = model.new_cache(1, 300), start + 40
+        append(model, cache, 0, ids[:start])
+        assert torch.equal(append(model, cache, 0, ids[start:stop], width=width), whole[start:stop]), width
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -150,7 +144,7 @@ def test_scores_are_the_eager_oracles(family):
 )
 def test_every_strategy_writes_plain_decodings_tokens(sampling, batch_size, models):
     """In bfloat16, where logits often tie or nearly do; sampled runs are coupled."""
-    model, small = models[torch.bfloat16], made(torch.bfloat16, num_layers=1)
+    model, small = models[torch.bfloat16], GraphedTransformer(small_model(dtype=torch.bfloat16, num_layers=1).pack())
     plain = SpeculativeDecoder(model, rule="coupled").generate(PROMPTS, 12, sampling, batch_size=1)
     assert plain.exactness == "exact"
     for source in (
@@ -259,22 +253,12 @@ def test_the_default_mode_promises_nothing_and_pays_nothing(monkeypatch):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("asked_for", "bitwise"),
-    [([], False), (["--bitwise"], True), (["--bitwise", "yes"], True), (["--bitwise", "no"], False)],
-)
-def test_the_command_line_asks_for_it(asked_for, bitwise):
-    parser = argparse.ArgumentParser()
-    add_placement(parser)
-    given = parser.parse_args(["--backend", "graphed", "--dtype", "bfloat16", *asked_for])
-    assert load_oracle({**vars(given), "oracle": "code-draft-tiny"}).bitwise == bitwise
-
-
-@pytest.mark.usefixtures("unchecked")
 def test_the_command_line_asks_it_of_the_oracle_alone():
     """What drafts pays nothing for it; a view of the oracle has the backend that the oracle chose."""
     parser = argparse.ArgumentParser()
     add_placement(parser)
+    for words, bitwise in (("", False), ("--bitwise", True), ("--bitwise yes", True), ("--bitwise no", False)):
+        assert parser.parse_args(words.split()).bitwise == bitwise
     given = {**vars(parser.parse_args(["--dtype", "bfloat16", "--bitwise"])), "oracle": "code-draft-tiny"}
     oracle, draft = load_oracle(given), load_model("code-draft-tiny", given)
     assert (oracle.backend, oracle.bitwise, draft.backend, draft.bitwise) == ("graphed", True, "eager", False)

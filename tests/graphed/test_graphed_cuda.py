@@ -8,8 +8,7 @@ import drafts
 from oracles.graphed import GraphedTransformer
 from specdec import Kary, SamplingParams, SpeculativeDecoder
 from specdec.kernels.filters import torch_probs
-from tests.graphed.fakes import PROMPTS
-from tests.graphed.histories import asked, close, fill, history
+from tests.graphed.histories import PROMPTS, asked, close, fill, history
 from tests.support.models import FAMILIES, small_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

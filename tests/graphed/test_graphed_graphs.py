@@ -12,9 +12,9 @@ from experiments.strategies import STRATEGIES
 from oracles.graphed import Graph, GraphedTransformer
 from oracles.graphed.graphs import Graphs, PassCounts
 from specdec import Kary, SamplingParams, SpeculativeDecoder
-from tests.graphed.fakes import PROMPTS, Recorded
-from tests.graphed.histories import VOCAB, asked, close, fill, history, pair
+from tests.graphed.histories import PROMPTS, VOCAB, Recorded, asked, close, fill, history, pair
 from tests.support.models import small_model
+from tests.support.pairwise import diagonal
 
 
 def graphed(most: int = 30, **changes: object) -> GraphedTransformer:
@@ -172,8 +172,12 @@ def test_runs_of_one_shape_share_their_graphs():
     assert made[1] == made[2]
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, None])
-@pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=0.8, top_p=0.95)])
+@diagonal(
+    {
+        "sampling": {"greedy": SamplingParams(), "sampled": SamplingParams(temperature=0.8, top_p=0.95)},
+        "batch_size": (1, 3, None),
+    }
+)
 def test_decoding_in_graphs_emits_what_eager_decoding_does(sampling, batch_size):
     """Chains and trees; drafting models that grow trees level by level have graphs too."""
     eager, model = pair(new_capture=Recorded)

@@ -129,11 +129,13 @@ def test_half_precision_is_summed_in_float32():
     torch.testing.assert_close(found.double(), given.wanted(), rtol=least, atol=least)
 
 
-@pytest.mark.parametrize(("family", "bitwise", "layers"), [("llama", True, 2), ("mistral", False, 1)])
-def test_whole_passes_by_the_kernels_score_as_eager_ones(family, bitwise, layers, monkeypatch):
+@pytest.mark.parametrize(
+    ("family", "bitwise"), [("mistral", True), pytest.param("llama", False, marks=pytest.mark.long)]
+)
+def test_whole_passes_by_the_kernels_score_as_eager_ones(family, bitwise, monkeypatch):
     monkeypatch.setattr(ways, "why_not", lambda *_: None)
     monkeypatch.setattr(GraphedTransformer, "_check_bits", lambda self: None)
-    shape = {**FAMILIES[family], "head_dim": 16, "num_layers": layers}
+    shape = {**FAMILIES[family], "head_dim": 16}
     eager, model = small_model(**shape).pack(), GraphedTransformer(small_model(**shape).pack(), bitwise=bitwise)
     assert model._calls.way.attention is TritonAttention
     for call, (wanted, found) in history([eager, model], 2, 3, 5):

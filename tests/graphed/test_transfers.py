@@ -8,8 +8,7 @@ import torch
 
 from specdec.laws import scatter_rows, take
 from specdec.transfers import PendingDownload, all_on_host, crossings, on_device, on_host, stage
-from tests.graphed.emulated import emulated_device
-from tests.graphed.fakes import CUDA
+from tests.graphed.emulated import CUDA, emulated_device
 
 
 def test_what_was_staged_goes_with_the_next_copy():
@@ -98,6 +97,9 @@ def test_the_emulated_device_fails_as_a_real_one_does():
         x = torch.arange(6, device=CUDA)
         assert x[x > 2].shape == (3,)
         assert (int(x.sum()), device.waits) == (15, {"index by a mask": 1, "_local_scalar_dense": 1})
+        assert (len(x.nonzero()), len(x.masked_select(x > 3)), len(x.unique()), bool(x.sum() > 2)) == (5, 2, 6, True)
+        assert device.waits.keys() == {"index by a mask", "_local_scalar_dense", "nonzero", "masked_select", "_unique2"}
+        assert ((x + torch.tensor(1)).shape, device.mixed) == ((6,), {"add": 1})
         with pytest.raises(RuntimeError, match="add was given tensors on different devices"):
             x + torch.arange(6)
         for refused in (x.tolist, x.numpy):

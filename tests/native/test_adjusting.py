@@ -12,24 +12,26 @@ from oracles.native import NativeTransformer
 from specdec import Entropy, Fixed, Heuristic, SamplingParams, Threshold
 from specdec.contracts import Budget, ChainDraws, Context, Draft, TreeDraws, TreePlan
 from specdec.drafting.chain_sampler import confidence_of, entropy_of
-from specdec.drafting.shapes import Kary, Paths
+from specdec.drafting.shapes import Paths
 from specdec.kernels import best_kernels
 from specdec.laws import Laws
 from specdec.sampling import BatchWarping, ParameterTable
-from specdec.sampling.randomness import Coupled, Keyed, seed_keys
+from specdec.sampling.randomness import Keyed, seed_keys
 from tests.support.backends import laws_by, needed_native
-from tests.support.draft_rows import Rows
 from tests.support.models import small_model
 from tests.support.native_drafts import (
-    BUDGETS,
+    ADJUSTED,
     BUSHY,
     DRAFT,
+    ENDING,
+    HEATS,
     ORACLE,
-    PROMPTS,
     VIEW,
     Counted,
     Curious,
     PassByPass,
+    adjusted_requests,
+    both_ways,
     flat,
     model,
     run_of_chains,
@@ -42,65 +44,40 @@ from tests.support.whole_drafts import as_tensors
 
 needed_native()
 
-ENDING = model(1)
-ENDING.eos_ids = (2, 7)
-ADJUSTED = {
-    "repetition": {"repetition_penalty": 1.4},
-    "presence": {"presence_penalty": 0.8},
-    "frequency": {"frequency_penalty": -0.5},
-    "bias": {"logit_bias": {3: 1.5, 7: 0.7, 5: -math.inf}},
-    "ban": {"min_new_tokens": 11},
-}
-ADJUSTED["all"] = {name: value for options in ADJUSTED.values() for name, value in options.items()}
-BY_ROW = [{}, *ADJUSTED.values(), {"repetition_penalty": 0.6, "logit_bias": {0: 2.0}}, {"min_new_tokens": 3}]
-HEATS = {"greedy": {}, "sampled": {"temperature": 0.9, "top_p": 0.95}}
-
-
-def requests(heat, adjusted):
-    """Return the sampling of nine requests: all adjusted alike, or each in its own way, some not at all."""
-    own = BY_ROW if adjusted == "by row" else [ADJUSTED[adjusted]] * 9
-    return [SamplingParams(**HEATS[heat], **options) for options in own]
-
-
 each_heat = pytest.mark.parametrize("heat", HEATS)
-
-
-def both_ways(run, source, sampling, *args):
-    """Return what a source does if its model is asked for each pass and if it drafts by itself, and who scored."""
-    models = PassByPass(DRAFT), Counted(DRAFT)
-    return *(run(source(one), sampling, *args, oracle=ENDING) for one in models), *(one.num_passes for one in models)
-
-
-def meetings(way, adjusted, batch_size):
-    """What adjusts stands before all ways: all of it meets each way, and each part of it one."""
-    return {adjusted, (way, batch_size), (way, adjusted in ("all", "by row") and adjusted)}
 
 
 @chosen(
     {
-        "heat, rule, temperature": {
-            "greedy": ("greedy", "standard", None),
-            "greedy drafts": ("sampled", "standard", 0.0),
-            "sampled": ("sampled", "standard", None),
-            "coupled": ("sampled", "coupled", None),
+        "run, options, heat, rule": {
+            "greedy": (run_of_chains, {}, "greedy", "standard"),
+            "greedy drafts": (run_of_chains, {"temperature": 0.0}, "sampled", "standard"),
+            "sampled": (run_of_chains, {}, "sampled", "standard"),
+            "coupled": (run_of_chains, {}, "sampled", "coupled"),
+            "greedy trees": (run_of_trees, {"tree": BUSHY}, "greedy", "multi_draft"),
+            "sampled trees": (run_of_trees, {"tree": BUSHY}, "sampled", "multi_draft"),
+            "coupled trees": (run_of_trees, {"tree": BUSHY}, "sampled", "coupled"),
         },
         "adjusted": [*ADJUSTED, "by row"],
         "batch_size": (1, 4),
     },
-    meetings,
+    # What adjusts stands before all ways: all of it meets each way, and each part of it chains and trees.
+    lambda way, adjusted, batch_size: {
+        (way, batch_size),
+        (way, adjusted) if adjusted in ("all", "by row") else (way.endswith("trees"), adjusted),
+    },
 )
-def test_chains_are_adjusted_alike_both_ways(heat, rule, temperature, adjusted, batch_size):
-    by_pass, whole, asked, asked_whole = both_ways(
-        run_of_chains,
-        lambda one: SmallTransformer(one, num_draft_tokens=4, temperature=temperature),
-        requests(heat, adjusted),
-        batch_size,
-        rule,
+def test_drafts_are_adjusted_alike_both_ways(run, options, heat, rule, adjusted, batch_size):
+    own = {"num_draft_tokens": 4, **options} if run is run_of_chains else options
+    whole, asked, asked_whole = both_ways(
+        run,
+        DRAFT,
+        lambda one, _: SmallTransformer(one, **own),
+        *(adjusted_requests(heat, adjusted), batch_size, rule),
+        oracle=ENDING,
     )
-    assert by_pass == whole
     assert asked_whole < asked / 2
-    plain = SmallTransformer(Counted(DRAFT), num_draft_tokens=4, temperature=temperature)
-    assert run_of_chains(plain, SamplingParams(**HEATS[heat]), batch_size, rule, oracle=ENDING)[2] != whole[2]
+    assert run(SmallTransformer(DRAFT, **own), SamplingParams(**HEATS[heat]), batch_size, rule, ENDING)[2] != whole[2]
 
 
 LENGTHS = (
@@ -120,85 +97,40 @@ LENGTHS = (
     }
 )
 def test_policies_are_told_the_same_of_adjusted_chains_both_ways(policy, heat, adjusted, batch_size):
-    policies = [replace(policy, told=[]) if isinstance(policy, Curious) else policy for _ in range(2)]
-    unused = iter(policies)
-    by_pass, whole, asked, asked_whole = both_ways(
-        run_of_chains, lambda one: SmallTransformer(one, length=next(unused)), requests(heat, adjusted), batch_size
+    _, asked, asked_whole = both_ways(
+        run_of_chains,
+        DRAFT,
+        lambda one, length: SmallTransformer(one, length=length),
+        *(adjusted_requests(heat, adjusted), batch_size, "coupled"),
+        policy=policy,
+        oracle=ENDING,
     )
-    assert by_pass == whole
-    assert policies[0] == policies[1]
     assert asked_whole < asked / 2
 
 
 @each_heat
 @pytest.mark.parametrize("policy", [Fixed(4), Curious()], ids=["fixed", "curious"])
 def test_a_view_is_adjusted_alike_both_ways_on_the_oracles_cache(policy, heat):
-    views = PassByPass(VIEW), Counted(VIEW)
-    found = [
-        run_of_chains(Quantized(ORACLE, view, length=policy), requests(heat, "by row"), 4, "standard") for view in views
-    ]
-    assert found[0] == found[1]
-    assert [view.num_passes > 0 for view in views] == [True, False]
+    _, asked, asked_whole = both_ways(
+        run_of_chains,
+        VIEW,
+        lambda view, length: Quantized(ORACLE, view, length=length),
+        *(adjusted_requests(heat, "by row"), 4, "standard"),
+        policy=policy,
+    )
+    assert asked_whole == 0 < asked
 
 
 @each_heat
 def test_a_staged_drafts_inner_chains_are_adjusted_alike_both_ways(heat):
-    by_pass, whole, asked, asked_whole = both_ways(
+    _, asked, asked_whole = both_ways(
         run_of_chains,
-        lambda one: Staged(model(3), SmallTransformer(one, num_draft_tokens=2), 5),
-        requests(heat, "by row"),
-        4,
-        "standard",
+        DRAFT,
+        lambda one, _: Staged(model(3), SmallTransformer(one, num_draft_tokens=2), 5),
+        *(adjusted_requests(heat, "by row"), 4, "standard"),
+        oracle=ENDING,
     )
-    assert by_pass == whole
     assert asked_whole < asked / 2
-
-
-@chosen(
-    {
-        "heat, rule, temperature": {
-            "greedy": ("greedy", "multi_draft", None),
-            "sampled": ("sampled", "multi_draft", None),
-            "coupled": ("sampled", "coupled", None),
-        },
-        "adjusted": [*ADJUSTED, "by row"],
-        "batch_size": (1, 4),
-    },
-    meetings,
-)
-def test_trees_are_adjusted_alike_both_ways(heat, rule, temperature, adjusted, batch_size):
-    by_level, whole, asked, asked_whole = both_ways(
-        run_of_trees,
-        lambda one: SmallTransformer(one, tree=BUSHY, temperature=temperature),
-        requests(heat, adjusted),
-        batch_size,
-        rule,
-    )
-    assert by_level == whole
-    assert asked_whole < asked / 2
-
-
-@pairwise(
-    {
-        "shape": {"bushy": BUSHY, "binary": Kary(2, 3)},
-        "heat": tuple(HEATS),
-        "budget": BUDGETS,
-        "coupled": {"keyed": False, "coupled": True},
-    }
-)
-def test_ragged_trees_are_adjusted_alike_both_ways(shape, heat, budget, coupled):
-    depth, nodes, at = *map(np.array, budget), np.arange(5)
-    found = []
-    for one in (PassByPass(DRAFT), Counted(DRAFT)):
-        rows = Rows(SmallTransformer(one, tree=shape), 5, oracle=ENDING, sampling=requests(heat, "by row")[3:8])
-        rows.seat({row: PROMPTS[row] for row in range(5)})
-        for _ in range(2):
-            context = rows.context(at)
-            ends = context.num_committed
-            streams = Coupled(seed_keys([7] * 5), ends) if coupled else Keyed.at(seed_keys([7] * 5), ends)
-            found.append(tree_bits(rows.session.propose(at, context, Budget(depth, nodes), streams)))
-            rows.settle({row: [1, 2 + row, 3] for row in range(5)})
-    assert found[:2] == found[2:]
 
 
 @pairwise(
@@ -238,7 +170,7 @@ class Unadjusting(Counted):
 def test_a_model_that_does_not_adjust_is_asked_for_each_pass(heat, options):
     run = run_of_trees if "tree" in options else run_of_chains
     passes = []
-    for sampling in (requests(heat, "all"), SamplingParams(**HEATS[heat])):
+    for sampling in (adjusted_requests(heat, "all"), SamplingParams(**HEATS[heat])):
         models = PassByPass(DRAFT), Unadjusting(DRAFT)
         found = [run(SmallTransformer(one, **options), sampling, 4, "multi_draft", oracle=ENDING) for one in models]
         assert found[0] == found[1]
@@ -248,14 +180,13 @@ def test_a_model_that_does_not_adjust_is_asked_for_each_pass(heat, options):
 
 def test_laws_of_torch_are_adjusted_pass_by_pass():
     with laws_by("torch"):
-        by_pass, whole, asked, asked_whole = both_ways(
+        _, asked, asked_whole = both_ways(
             run_of_chains,
-            lambda one: SmallTransformer(one, num_draft_tokens=4),
-            requests("sampled", "by row"),
-            4,
-            "standard",
+            DRAFT,
+            lambda one, _: SmallTransformer(one, num_draft_tokens=4),
+            *(adjusted_requests("sampled", "by row"), 4, "standard"),
+            oracle=ENDING,
         )
-    assert by_pass == whole
     assert asked == asked_whole
 
 

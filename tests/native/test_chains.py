@@ -8,7 +8,7 @@ import torch
 
 from drafts import Quantized, SmallTransformer, Staged
 from oracles.native import NativeTransformer, bindings
-from specdec import Entropy, Fixed, Heuristic, SamplingParams, SpeculativeDecoder, Threshold
+from specdec import Entropy, Fixed, SamplingParams, SpeculativeDecoder, Threshold
 from specdec.contracts import IntArray
 from specdec.exactness.findings import Recorder
 from specdec.sampling.randomness import Coupled, Keyed, seed_keys
@@ -26,10 +26,11 @@ from tests.support.native_drafts import (
     Counted,
     Curious,
     PassByPass,
+    both_ways,
     model,
     run_of_chains,
 )
-from tests.support.pairwise import chosen, diagonal, pairwise
+from tests.support.pairwise import chosen
 from tests.support.registry import POLICIES
 from tests.support.whole_drafts import as_tensors
 
@@ -40,116 +41,54 @@ def measured(draft, sampling, batch_size, rule="coupled", **options):
     return run_of_chains(SmallTransformer(draft, **options), sampling, batch_size, rule)
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize(
-    ("sampling", "options", "follows"),
-    [
-        (SamplingParams(), {"num_draft_tokens": 4}, True),
-        (SamplingParams(temperature=0.8, top_p=0.9), {"num_draft_tokens": 3, "temperature": 0.0}, True),
-        (SamplingParams(), {"length": Heuristic(max_draft_tokens=6)}, True),
-        (SamplingParams(), {"length": Threshold(threshold=0.3, max_draft_tokens=5)}, True),
-        (SamplingParams(repetition_penalty=1.3), {"num_draft_tokens": 4}, True),
-        (MIXED, {"num_draft_tokens": 4}, None),  # a batch follows where its rows are all greedy, or all sampled
-    ],
-    ids=["greedy", "greedy drafts", "heuristic", "threshold", "penalty", "mixed"],
-)
-def test_both_ways_draft_alike(sampling, options, follows, batch_size):
-    stepwise, native = PassByPass(DRAFT), Counted(DRAFT)
-    assert measured(native, sampling, batch_size, **options) == measured(stepwise, sampling, batch_size, **options)
-    if follows is not None:
-        assert (native.num_passes < stepwise.num_passes / 2) == follows
-
-
-@pairwise(
-    {
-        "sampling, options": {
-            "sampled": (WARM, {"num_draft_tokens": 4}),
-            "many": (MANY, {"num_draft_tokens": 4}),
-            "heuristic": (MANY, {"length": Heuristic(max_draft_tokens=6)}),
-            "own heat": (MIXED, {"num_draft_tokens": 4, "temperature": 1.2}),
-            "threshold": (WARM, {"length": Threshold(threshold=0.3, max_draft_tokens=5)}),
-            "entropy": (WARM, {"length": Entropy(max_draft_tokens=5)}),
-        },
-        "batch_size": (1, 4),
-        "rule": ("standard", "coupled"),
-    }
-)
-def test_both_ways_sample_alike(sampling, options, batch_size, rule):
-    stepwise, native = PassByPass(DRAFT), Counted(DRAFT)
-    found = [measured(model, sampling, batch_size, rule, **options) for model in (native, stepwise)]
-    assert found[0] == found[1]
-    assert native.num_passes < stepwise.num_passes / 2
-
-
+# How requests are sampled, the rule, and the temperature to draft at.
 WAYS = {
     "greedy": (SamplingParams(), "standard", None),
     "greedy drafts": (WARM, "standard", 0.0),
     "sampled": (MANY, "standard", None),
     "coupled": (MANY, "coupled", None),
-    "mixed": (MIXED, "coupled", None),
+    "own heat": (MIXED, "standard", 1.2),
+    "mixed": (MIXED, "coupled", None),  # a batch follows where its rows are all greedy, or all sampled
 }
-LONG_POLICIES = {name: long for name, (long, _) in POLICIES.items()}
+LENGTHS_OF_ALL = {"fixed": Fixed(4), "curious": Curious(), **{name: long for name, (long, _) in POLICIES.items()}}
 
 
-# How numbers of draws are named, which is what "coupled" and "mixed" add, is no policy's business.
+# How numbers of draws are named, and who chose the temperature, is no policy's business.
 @chosen(
-    {"policy": LONG_POLICIES, "sampling, rule, temperature": WAYS, "batch_size": (1, 4)},
+    {"policy": LENGTHS_OF_ALL, "sampling, rule, temperature": WAYS, "batch_size": (1, 4)},
     lambda policy, way, batch: {
-        (way, batch), (policy, batch), way if way in ("coupled", "mixed") else (policy, way),
+        (way, batch), (policy, batch), (policy, way) if way in ("greedy", "greedy drafts", "sampled") else way,
     },
 )  # fmt: skip
 def test_every_policy_is_asked_alike_both_ways(policy, sampling, rule, temperature, batch_size):
-    stepwise, native = PassByPass(DRAFT), Counted(DRAFT)
-    options = {"length": policy, "temperature": temperature}
-    found = [measured(model, sampling, batch_size, rule, **options) for model in (native, stepwise)]
-    assert found[0] == found[1]
-    if sampling is not MIXED:
-        assert native.num_passes < stepwise.num_passes / 2
+    _, asked, asked_whole = both_ways(
+        run_of_chains,
+        DRAFT,
+        lambda one, length: SmallTransformer(one, length=length, temperature=temperature),
+        *(sampling, batch_size, rule),
+        policy=policy,
+    )
+    if sampling is not MIXED or temperature is not None:
+        assert asked_whole < asked / 2
 
 
-# Policies meet all ways above: here it is the cache that differs.
-@diagonal({"policy": {"fixed": Fixed(4)} | LONG_POLICIES, "sampling, rule, temperature": WAYS, "batch_size": (1, 4)})
+# Policies meet all ways above: here it is the cache that differs. The curious one has rows that draft nothing beside
+# others, whose pending token is not fed.
+@chosen(
+    {"policy": LENGTHS_OF_ALL, "sampling, rule, temperature": WAYS, "batch_size": (1, 4)},
+    lambda policy, way, batch: {policy, way, policy == "curious" and (way in ("greedy", "sampled"), batch)},
+)
 def test_a_view_drafts_alike_both_ways_on_the_oracles_cache(policy, sampling, rule, temperature, batch_size):
-    stepwise, native = PassByPass(VIEW), Counted(VIEW)
-    found = [
-        run_of_chains(Quantized(ORACLE, view, length=policy, temperature=temperature), sampling, batch_size, rule)
-        for view in (native, stepwise)
-    ]
-    assert found[0] == found[1]
-    assert stepwise.num_passes > 0
-    if sampling is not MIXED:
-        assert native.num_passes == 0
-
-
-@pytest.mark.parametrize("sampling", [SamplingParams(), MANY], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("batch_size", [1, 4, 9])
-def test_a_policy_is_told_the_same_both_ways(sampling, batch_size):
-    policies = Curious(), Curious()
-    found = [
-        measured(wrap(DRAFT), sampling, batch_size, length=policy)
-        for wrap, policy in zip((PassByPass, Counted), policies, strict=True)
-    ]
-    assert found[0] == found[1]
-    assert policies[0].told == policies[1].told
-    drafted = found[0][-1]["num_drafted"]
-    assert min(drafted) == 0
-    assert max(drafted) > 3
-
-
-@pytest.mark.parametrize("sampling", [SamplingParams(), MANY], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("batch_size", [4, 9])
-def test_a_policy_is_told_the_same_of_a_view_both_ways(sampling, batch_size):
-    """Some rows may draft nothing while others do: their pending token is not fed."""
-    policies = Curious(), Curious()
-    found = [
-        run_of_chains(Quantized(ORACLE, wrap(VIEW), length=policy), sampling, batch_size)
-        for wrap, policy in zip((PassByPass, Counted), policies, strict=True)
-    ]
-    assert found[0] == found[1]
-    assert policies[0].told == policies[1].told
-    drafted = found[0][-1]["num_drafted"]
-    assert min(drafted) == 0
-    assert max(drafted) > 3
+    _, asked, asked_whole = both_ways(
+        run_of_chains,
+        VIEW,
+        lambda view, length: Quantized(ORACLE, view, length=length, temperature=temperature),
+        *(sampling, batch_size, rule),
+        policy=policy,
+    )
+    assert asked > 0
+    if sampling is not MIXED or temperature is not None:
+        assert asked_whole == 0
 
 
 @pytest.mark.parametrize("failure", [ZeroDivisionError("told too much"), KeyboardInterrupt()], ids=repr)
@@ -222,21 +161,23 @@ def test_chains_stop_where_a_watch_ends_them_and_limits_never_rise(before_a_draw
     assert np.array_equal(cache.lengths, call[1].numpy() + np.maximum(drafted - 1, 0) + is_read)
 
 
-@pytest.mark.parametrize("rule", ["standard", "coupled"])
-@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize(("batch_size", "rule"), [(1, "standard"), (4, "coupled")])
 def test_a_staged_draft_samples_its_inner_chains_alike_both_ways(batch_size, rule):
-    models = PassByPass(DRAFT), Counted(DRAFT)
-    sources = [Staged(model(3), SmallTransformer(inner, num_draft_tokens=2), 5) for inner in models]
-    found = [run_of_chains(source, MANY, batch_size, rule) for source in sources]
-    assert found[0] == found[1]
-    assert models[1].num_passes < models[0].num_passes / 2
+    _, asked, asked_whole = both_ways(
+        run_of_chains,
+        DRAFT,
+        lambda one, _: Staged(model(3), SmallTransformer(one, num_draft_tokens=2), 5),
+        *(MANY, batch_size, rule),
+    )
+    assert asked_whole < asked / 2
 
 
 def test_laws_of_torch_are_sampled_pass_by_pass():
-    stepwise, native = PassByPass(DRAFT), Counted(DRAFT)
     with laws_by("torch"):
-        assert measured(native, WARM, 4, "standard") == measured(stepwise, WARM, 4, "standard")
-    assert native.num_passes == stepwise.num_passes
+        _, asked, asked_whole = both_ways(
+            run_of_chains, DRAFT, lambda one, _: SmallTransformer(one), WARM, 4, "standard"
+        )
+    assert asked_whole == asked
 
 
 def test_randomness_that_keeps_every_call_is_asked_for_each():

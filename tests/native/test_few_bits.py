@@ -10,9 +10,8 @@ from oracles import Transformer
 from oracles.checkpoints.loading import load_trainable
 from oracles.native import NativeTransformer, bindings
 from oracles.native.packed_blocks import is_readable
-from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, Format, Quantised
+from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, STORED, WHOLE, Format, Quantised
 from oracles.transformer.blocks import Adapter
-from tests.reference.transformer import logits_after
 from tests.support.backends import needed_native
 from tests.support.models import small_model
 from tests.support.native_models import (
@@ -26,18 +25,20 @@ from tests.support.native_models import (
     use_build,
 )
 from tests.support.pairwise import diagonal, pairwise
-from tests.support.scoring import append, nodes_unlike_their_paths, path_to, random_tree
+from tests.support.scoring import append, assert_nodes_score_as_the_reference, nodes_unlike_their_paths
+from tests.support.stored_weights import in_format
 
 needed_native()
 
 EXACT = ("int8", "int4")  # formats of which a product is one with float32 weights
 each_exact = pytest.mark.parametrize("format", EXACT)
-each_family = pytest.mark.parametrize("family", WITH_WIDE)
+each_rounding = pytest.mark.parametrize("format", ["int8-dynamic", *WHOLE])  # inputs too
 
 
 def rounded(format: str, dtype: torch.dtype = torch.float32, **changes: object) -> Transformer:
-    """Return a model whose weights are of a format."""
-    return small_model(dtype=dtype, max_context=512, **changes).store(format)
+    """Return a model whose weights are of a format; heads that whole numbers meet have a multiple of 16 dimensions."""
+    model = small_model(dtype=dtype, **{"max_context": 512, **({"head_dim": 16} if format in WHOLE else {}), **changes})
+    return in_format(model, format)
 
 
 def native(format: str, dtype: torch.dtype = torch.float32, **changes: object) -> NativeTransformer:
@@ -58,33 +59,21 @@ def test_bits_are_those_of_the_dequantised_weights(family, storage, format):
     assert_bits_agree(model, plain)
 
 
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("threads", [2, 3, 7])
-def test_threads_change_no_bit(threads, format):
+@pytest.mark.parametrize("format", [*FORMATS, *STORED, *WHOLE])
+def test_threads_change_no_bit(format, set_threads):
     changes = {"vocab_size": 200, "intermediate_size": 300, "tie_embeddings": True}
-    model = native(format, torch.bfloat16, **changes)
+    model = native(format, torch.bfloat16 if format in FORMATS else torch.float32, **changes)
     alone = logits_of(model)
-    torch.set_num_threads(threads)
-    try:
-        together = logits_of(model)
-    finally:
-        torch.set_num_threads(1)
-    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+    for number in (2, 3, 7):
+        set_threads(number)
+        assert all(torch.equal(a, b) for a, b in zip(alone, logits_of(model), strict=True))
 
 
 # Bits are those of the dequantised weights in every family and format, as the test above tells: each occurs here once.
 @diagonal({"family": tuple(WITH_WIDE), "format": EXACT})
 def test_every_node_scores_as_the_reference_scores_its_own_sequence(family, format):
     weights = rounded(format, **WITH_WIDE[family]).dequantise().state_dict()
-    model, generator = native(format, **WITH_WIDE[family]), torch.Generator().manual_seed(1)
-    ids, cache = torch.randint(23, (7,), generator=generator), model.new_cache(1, 40)
-    append(model, cache, 0, ids, width=3)
-    tokens, parents = torch.randint(23, (1, 9), generator=generator), random_tree(1, 9, generator)
-    logits = model.score(tokens, parents, torch.tensor([9]), cache, np.array([0])).logits[0]
-    for node in (0, 5, 8):
-        sequence = ids.tolist() + tokens[0, path_to(parents[0], node)].tolist()
-        expected = logits_after(weights, model.config, sequence)
-        torch.testing.assert_close(logits[node].double(), expected, rtol=2e-5, atol=2e-5)
+    assert_nodes_score_as_the_reference(native(format, **WITH_WIDE[family]), weights, 2e-5, step=4)
 
 
 def spoilt(part: str, format: Format) -> NativeTransformer:
@@ -176,8 +165,7 @@ def test_memory_is_that_of_few_bits_and_scales(tied, format):
     assert native(format, torch.bfloat16, **sizes).weight_bytes == blocks * OF_BLOCK[format] + rest
 
 
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("name", ["code-draft-tiny", "arithmetic"])
+@diagonal({"format": tuple(FORMATS), "name": ("code-draft-tiny", "arithmetic")})
 def test_load_quantises_for_both_backends(name, format):
     model, eager = (oracles.load(name, backend=backend, weights=format) for backend in ("native", "eager"))
     assert (model.backend, model.weight_type) == ("native", format)
@@ -220,23 +208,23 @@ def test_a_product_has_the_bits_of_its_definition(rows, hidden):
     assert np.array_equal(expected.numpy(), by_hand + plain.lm_head.bias.detach().numpy())
 
 
-def test_every_row_has_a_scale_of_its_own():
-    model, generator = native("int8-dynamic"), torch.Generator().manual_seed(3)
-    rows = torch.randn(40, 32, generator=generator) * torch.logspace(-4, 4, 40)[:, None]
-    together = model.read_out(rows)
-    assert all(torch.equal(model.read_out(row[None])[0], other) for row, other in zip(rows, together, strict=True))
-
-
 @pytest.mark.parametrize("special", [torch.nan, torch.inf, -torch.inf])
-def test_rows_that_are_not_finite_give_nan_and_their_neighbours_do_not(special):
+def test_a_norm_that_is_not_finite_gives_nan(special):
     # The norm of a layer passes values on: a bias alone takes part in what reaches the head.
     model = rounded("int8-dynamic", **WITH_WIDE["gpt2"])
     with torch.no_grad():
         model.model.norm.weight[5], model.model.norm.bias[7] = special, 0.25
     stream = torch.randn(20, 32, generator=torch.Generator().manual_seed(3))
     assert NativeTransformer(model).read_out(stream).isnan().all()
-    model, stream = native("int8-dynamic"), stream.repeat(2, 1)
+
+
+@pytest.mark.parametrize("special", [torch.nan, torch.inf, -torch.inf])
+@each_rounding
+def test_every_row_has_a_scale_of_its_own_and_one_that_is_not_finite_gives_nan(special, format):
+    model, generator = native(format), torch.Generator().manual_seed(3)
+    stream = torch.randn(40, 32, generator=generator) * torch.logspace(-4, 4, 40)[:, None]
     expected = model.read_out(stream)
+    assert all(torch.equal(model.read_out(row[None])[0], other) for row, other in zip(stream, expected, strict=True))
     stream[[0, 31], [3, 31]] = special
     found = model.read_out(stream)
     assert found[[0, 31]].isnan().all()
@@ -244,8 +232,9 @@ def test_rows_that_are_not_finite_give_nan_and_their_neighbours_do_not(special):
     assert torch.equal(found[others], expected[others])
 
 
-def test_rows_of_zeros_and_of_the_smallest_numbers_divide_by_no_zero():
-    model = rounded("int8-dynamic", head_bias=True)
+@each_rounding
+def test_rows_of_zeros_and_of_the_smallest_numbers_divide_by_no_zero(format):
+    model = rounded(format, head_bias=True)
     with torch.no_grad():
         model.model.norm.weight *= 1e-40
     bias, native_model = model.lm_head.bias.detach().clone(), NativeTransformer(model)
@@ -254,22 +243,26 @@ def test_rows_of_zeros_and_of_the_smallest_numbers_divide_by_no_zero():
     assert torch.equal(native_model.read_out(torch.zeros(1, 32))[0], bias)
 
 
-@each_family
-def test_rounded_inputs_score_as_the_eager_pass_does(family):
-    model = native("int8-dynamic", **WITH_WIDE[family])
-    eager = rounded("int8-dynamic", **WITH_WIDE[family])
+# The formats of files round inputs where heads have 16 dimensions or more.
+IN_PASSES = [("int8-dynamic", family) for family in WITH_WIDE]
+IN_PASSES += [(format, family) for format in WHOLE for family in ("llama", "gpt2", "wide")]
+
+
+@pytest.mark.parametrize(("format", "family"), IN_PASSES)
+def test_rounded_inputs_score_as_the_eager_pass_does(format, family):
+    model, eager = native(format, **WITH_WIDE[family]), rounded(format, **WITH_WIDE[family])
     ids = torch.randint(23, (1, 40), generator=torch.Generator().manual_seed(6))
     found, expected = append(model, model.new_cache(1, 128), 0, ids[0]), eager(ids)[0].detach()
     packed = eager.pack()
-    assert packed.weight_type == model.weight_type == "int8-dynamic"
+    assert packed.weight_type == model.weight_type == format
     assert model.bitwise
     for other in (expected, append(packed, packed.new_cache(1, 128), 0, ids[0])):
         assert_alike_but_for_edges(found, other)
 
 
-@each_family
-def test_rounded_inputs_make_bits_that_depend_on_the_path_alone(family):
-    assert nodes_unlike_their_paths(native("int8-dynamic", **WITH_WIDE[family])) == []
+@pytest.mark.parametrize(("format", "family"), IN_PASSES)
+def test_rounded_inputs_make_bits_that_depend_on_the_path_alone(format, family):
+    assert nodes_unlike_their_paths(native(format, **WITH_WIDE[family])) == []
 
 
 # ---- The same bits everywhere ----
@@ -278,6 +271,12 @@ HASHES = {
     "int8": {"llama": "c79589ee49cbe7c2", "gpt2": "b6e793ffc93fbbff", "odd": "f6957d7182c72698"},
     "int4": {"llama": "0d1153835d876597", "gpt2": "8222a2fc953867cd", "odd": "2c0eb27d813425ea"},
     "int8-dynamic": {"llama": "c03ac6f3e2081f8d", "gpt2": "54fb6b474b3cda9e", "odd": "30c2116293427df9"},
+    "q8_0": {"llama": "bb801ff28d3da37c"},
+    "q4_0": {"llama": "065e65f820e82855"},
+    "q4_1": {"llama": "cec154dbd722c0a0"},
+    "q8_0-int8": {"llama": "1ec79e5b9e7b85e8"},
+    "q4_0-int8": {"llama": "3e529bf7633f8768"},
+    "q4_1-int8": {"llama": "cd6d0b9b298d35eb"},
 }
 RECORDED = [(format, family, found) for format, hashes in HASHES.items() for family, found in hashes.items()]
 
@@ -301,7 +300,7 @@ def test_every_build_has_the_recorded_bits(lanes, level, monkeypatch):
     for family in WITH_WIDE:
         for format in EXACT:
             assert_bits_agree(*models(torch.float32, format, **WITH_WIDE[family]))
-        test_rounded_inputs_make_bits_that_depend_on_the_path_alone(family)
+        test_rounded_inputs_make_bits_that_depend_on_the_path_alone("int8-dynamic", family)
     for rows in (1, 3, 17):
         test_a_product_has_the_bits_of_its_definition(rows, 47)
 

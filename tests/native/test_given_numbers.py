@@ -12,12 +12,6 @@ from specdec.kernels.compiled import NATIVE_DTYPES, PackedDrafts, Way
 from specdec.sampling.randomness import Keyed
 from tests.native.test_judging import by_the_rule, framed, grown, in_one_call, step_of, verdict_of, whole
 from tests.native.test_walks import check
-from tests.support.backends import needed_kernels
-
-
-@pytest.fixture(autouse=True)
-def _native() -> None:
-    needed_kernels()
 
 
 @dataclass(frozen=True)

@@ -41,10 +41,7 @@ WAYS = (
     SamplingParams(frequency_penalty=0.7, min_new_tokens=9),
 )
 
-
-@pytest.fixture(autouse=True)
-def _native() -> None:
-    needed_kernels()
+needed_kernels()
 
 
 @dataclass
@@ -146,48 +143,33 @@ def the_general_way(step: Step) -> StepOutcome:
         return verdict_of(step)
 
 
+FORMS = {rule: (rule, False) for rule in ("standard", "block", "sample_and_match", "coupled")}
+FORMS |= {f"trees, {rule}": (rule, True) for rule in ("multi_draft", "traversal", "sample_and_match", "coupled")}
+
+
 @pairwise(
     {
-        "rule": ("standard", "block", "sample_and_match", "coupled"),
+        "rule, is_tree": FORMS,
         "size": (4, 16, 37, 300),
         "is_drawn": {"chosen": False, "drawn": True},
         "dtype": NATIVE_DTYPES,
     }
 )
-def test_a_call_says_what_the_general_way_does(rule, size, is_drawn, dtype):
+def test_a_call_says_what_the_general_way_does(rule, is_tree, size, is_drawn, dtype):
     generator = np.random.default_rng(size)
-    accepted, endings = set(), set()
+    accepted, endings, branched = set(), set(), 0
     for case in range(70):
-        step = step_of(generator, int(generator.integers(1, 9)), case % 7, size, dtype, is_drawn)
-        step = by_the_rule(rule, step)
+        width = case % (9 if is_tree else 7)
+        step = step_of(generator, int(generator.integers(1, 9)), width, size, dtype, is_drawn)
+        step = by_the_rule(rule, grown(generator, step) if is_tree else step)
         made = in_one_call(step)
         check(made, the_general_way(step))
         accepted.update(made.num_accepted.tolist())
         endings.update(made.endings.tolist())
-    assert accepted >= {0, 1, 2, 3}
-    assert endings == {0, 1}
-
-
-@pairwise(
-    {
-        "rule": ("multi_draft", "traversal", "sample_and_match", "coupled"),
-        "size": (4, 16, 37, 300),
-        "is_drawn": {"chosen": False, "drawn": True},
-        "dtype": NATIVE_DTYPES,
-    }
-)
-def test_a_call_says_of_trees_what_the_general_way_does(rule, size, is_drawn, dtype):
-    generator = np.random.default_rng(size)
-    accepted, branched = set(), 0
-    for case in range(70):
-        step = grown(generator, step_of(generator, int(generator.integers(1, 9)), case % 9, size, dtype, is_drawn))
-        step = by_the_rule(rule, step)
-        made = in_one_call(step)
-        check(made, the_general_way(step))
-        accepted.update(made.num_accepted.tolist())
         branched += int((made.stop > made.num_accepted).sum())
-    assert accepted >= {0, 1, 2}
-    assert branched > 5, "walks that go on into another than the first child"
+    assert accepted >= ({0, 1, 2} if is_tree else {0, 1, 2, 3})
+    assert endings == {0, 1}
+    assert (branched > 5) == is_tree, "walks that go on into another than the first child"
 
 
 @pytest.mark.parametrize(("of_trees", "of_chains"), [("multi_draft", "standard"), ("traversal", "block")])
@@ -457,43 +439,25 @@ def with_randomness(step: Step) -> Step:
     return framed(step, randomness=Recorder(step.frame.randomness))
 
 
-class Stricter(Standard):
-    """A rule of somebody else."""
+def derived(kind: type[VerificationRule]) -> VerificationRule:
+    """Return a rule of somebody else, derived from one of ours: it accepts nothing."""
 
-    def __call__(self, draft, target_laws):
-        return super().__call__(replace(draft, num_nodes=draft.num_nodes * 0), target_laws)
+    class Derived(kind):
+        def __call__(self, draft, target_laws):
+            return super().__call__(replace(draft, num_nodes=draft.num_nodes * 0), target_laws)
 
-
-class Milder(MultiDraft):
-    """Another one, derived from the rule of trees."""
-
-    def __call__(self, draft, target_laws):
-        return super().__call__(replace(draft, num_nodes=draft.num_nodes * 0), target_laws)
+    return Derived()
 
 
-class Closer(SampleAndMatch):
-    """Another one, derived from the rule that matches."""
+def zeroing(kind: type[Keyed] | type[Coupled], at: str) -> Any:
+    """Return streams of somebody else, derived from ours: what they draw for one purpose is 0."""
 
-    def __call__(self, draft, target_laws):
-        return super().__call__(draft, target_laws)
+    class Derived(kind):
+        def choose(self, laws, node, depth, purpose, k=1):
+            drawn = super().choose(laws, node, depth, purpose, k)
+            return torch.zeros_like(drawn) if purpose == at else drawn
 
-
-@dataclass(frozen=True)
-class Zeros(Keyed):
-    """Streams of somebody else, derived from these: the walk stops at the root."""
-
-    def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> torch.Tensor:
-        drawn = super().choose(laws, node, depth, purpose, k)
-        return torch.zeros_like(drawn) if purpose == "stop" else drawn
-
-
-@dataclass(frozen=True)
-class Lowest(Coupled):
-    """Races of somebody else, derived from these: the target says the lowest id."""
-
-    def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> torch.Tensor:
-        drawn = super().choose(laws, node, depth, purpose, k)
-        return torch.zeros_like(drawn) if purpose == "target" else drawn
+    return Derived
 
 
 def drawn_by(change: Callable[[Keyed], Any], step: Step) -> Step:
@@ -501,16 +465,17 @@ def drawn_by(change: Callable[[Keyed], Any], step: Step) -> Step:
 
 
 OTHERS: dict[str, Changed] = {
-    "a rule of one's own": lambda step: replace(step, rule=Stricter()),
-    "another rule of one's own": lambda step: replace(step, rule=Milder()),
-    "a third rule of one's own": lambda step: replace(step, rule=Closer()),
+    **{
+        f"a rule derived from {kind.name}": lambda step, kind=kind: replace(step, rule=derived(kind))
+        for kind in (Standard, MultiDraft, SampleAndMatch)
+    },
     "races of a derived class": lambda step: framed(
-        coupled(step), randomness=Lowest(**vars(coupled(step).frame.randomness))
+        coupled(step), randomness=zeroing(Coupled, "target")(**vars(coupled(step).frame.randomness))
     ),
     "recorded races": lambda step: with_randomness(coupled(step)),
     "one race for all rows": lambda step: framed(coupled(step), randomness=coupled(step).frame.randomness.select([0])),
     "other randomness": with_randomness,
-    "streams of a derived class": partial(drawn_by, lambda keyed: Zeros(keyed.seeds, keyed.parts)),
+    "streams of a derived class": partial(drawn_by, lambda keyed: zeroing(Keyed, "stop")(keyed.seeds, keyed.parts)),
     "one stream for all rows": partial(drawn_by, lambda keyed: Keyed(keyed.seeds[:1])),
     "one stream of two parts": partial(drawn_by, lambda keyed: Keyed(keyed.seeds[:1], (keyed.parts[0][:1],))),
     "laws in another type": partial(with_laws, lambda laws: Laws(laws.table.float(), laws.index, laws.point)),

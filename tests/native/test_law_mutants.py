@@ -41,22 +41,25 @@ sweep, wide_sweep, ties_of_top_p, ties_of_top_k, keyed, without_replacement, rac
     partial(test_laws.test_keyed_draws_are_the_ids_of_the_torch_operations, 47, 6, torch.float64),
     partial(test_laws.test_races_are_those_of_the_torch_operations, 1, torch.float64),
 )
-whole, matched, drawn_by_race = (
-    partial(test_judging.test_a_call_says_what_the_general_way_does, rule, 37, True, torch.float64)
-    for rule in ("standard", "sample_and_match", "coupled")
+whole, matched, drawn_by_race, whole_trees, matched_trees, raced_trees = (
+    partial(test_judging.test_a_call_says_what_the_general_way_does, *test_judging.FORMS[form], 37, True, torch.float64)
+    for form in (
+        "standard",
+        "sample_and_match",
+        "coupled",
+        "trees, multi_draft",
+        "trees, sample_and_match",
+        "trees, coupled",
+    )
 )
 
 
 def of_all_sizes() -> None:
     for size in (4, 16, 37, 300):
         for is_drawn in (False, True):
-            test_judging.test_a_call_says_what_the_general_way_does("standard", size, is_drawn, torch.float64)
+            test_judging.test_a_call_says_what_the_general_way_does("standard", False, size, is_drawn, torch.float64)
 
 
-whole_trees, matched_trees, raced_trees = (
-    partial(test_judging.test_a_call_says_of_trees_what_the_general_way_does, rule, 37, True, torch.float64)
-    for rule in ("multi_draft", "sample_and_match", "coupled")
-)
 penalised = partial(test_penalties.test_penalties_are_those_of_torch_operations, 17, torch.float64)
 impossible = test_judging.test_a_law_that_cannot_give_its_token_is_told
 unfit = partial(test_judging.test_both_ways_name_a_fault_alike, "standard", "a law of 0.9")

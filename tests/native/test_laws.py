@@ -2,7 +2,6 @@
 
 import hashlib
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +19,7 @@ from specdec.laws import Laws
 from specdec.sampling import ParameterTable
 from specdec.sampling.randomness import Coupled, Keyed, seed_keys
 from tests.native.build import SHARED, builds
-from tests.support.backends import laws_by
+from tests.support.backends import laws_by, needed_kernels
 from tests.support.pairwise import pairwise
 
 BUILDS = builds()
@@ -31,11 +30,7 @@ INF, NAN = float("inf"), float("nan")
 NEAR = {torch.float64: 1e-14, torch.float32: 4e-7}
 both_types = pytest.mark.parametrize("dtype", NATIVE_DTYPES, ids=str)
 
-
-@pytest.fixture(autouse=True)
-def _native() -> Iterator[None]:
-    with laws_by("native"):
-        yield
+needed_kernels()
 
 
 def law_of(logits: Tensor, **params: float) -> Tensor:

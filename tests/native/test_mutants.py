@@ -68,7 +68,7 @@ float_q4_1, wide_q4_1 = (
     for model in ("llama", "wide")
 )
 dynamic = partial(test_few_bits.test_a_product_has_the_bits_of_its_definition, 3, 64)
-dynamic_tied = partial(test_few_bits.test_rounded_inputs_score_as_the_eager_pass_does, "qwen2")
+dynamic_tied = partial(test_few_bits.test_rounded_inputs_score_as_the_eager_pass_does, "int8-dynamic", "qwen2")
 padding = test_pass.test_padding_comes_back_as_the_last_node_and_is_not_read
 far = partial(test_pass.test_long_contexts_score_as_the_eager_pass_does, {})
 drawn = partial(test_pass.test_sampled_chains_in_one_call_are_those_of_single_passes, test_pass.STREAMS["keyed"])

@@ -1,6 +1,5 @@
 """EAGLE-3 heads in compiled code: beside the reference and the eager head, and the same bits however they are asked."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -23,9 +22,10 @@ from specdec import Kary, Paths, SamplingParams, SpeculativeDecoder
 from specdec.contracts import Features
 from specdec.drafting import HeadModel
 from tests.support.backends import needed_native
-from tests.support.eagle3_heads import LAYOUTS, SIZE, Layout, reference_of, write_head
-from tests.support.eagle3_histories import led
+from tests.support.eagle3_heads import LAYOUTS, SIZE, Layout, write_head
+from tests.support.eagle3_histories import history_of
 from tests.support.models import tiny_transformer, tiny_unpacked
+from tests.support.native_models import HEAD_TYPES, assert_near
 from tests.support.pairwise import first_of, pairwise
 
 needed_native()
@@ -57,12 +57,9 @@ def head_of(layout: Layout, dtype: torch.dtype = torch.float32, seed: int = 0, *
 
 def as_the_reference(layout: Layout, folder: Path, seed: int = 0) -> float:
     """Return how far logits and features are from the reference's after a history of drafts and rollbacks."""
-    plain, oracle = tiny_unpacked(VOCAB, torch.float32, **SHAPE), oracle_of()
-    same = Layout(layout.style) if layout.layer.get("rope_theta", 0) is None else layout
-    tensors = write_head(folder, oracle, layout, seed, torch.float32)
-    head = load_head(folder, oracle)
-    assert isinstance(head, NativeEagle3Head)
-    history = led(head, oracle, reference_of(same, tensors, plain), seed)
+    plain = tiny_unpacked(VOCAB, torch.float32, **SHAPE)
+    history = history_of(folder, layout, oracle_of(), plain, seed, torch.float32)
+    assert isinstance(history.head, NativeEagle3Head)
     assert history.compared > 20
     return history.worst
 
@@ -126,29 +123,17 @@ def played(head: Any, lengths: list[int], chunk: int, rows: list[int] | None = N
     return Played([torch.cat(parts) for parts in found], cached)
 
 
-TYPES = {
-    "float32": (torch.float32, None, 1e-5),
-    "bfloat16": (torch.bfloat16, None, 1e-5),
-    "rounded to bfloat16": (torch.float32, "bfloat16", 1e-5),
-    "int8": (torch.bfloat16, "int8", 1e-5),
-    "int4": (torch.float32, "int4", 1e-5),
-    "int8-dynamic": (torch.float32, "int8-dynamic", 3e-2),  # what is rounded lies on an edge now and then
-}
-
-
 @pytest.mark.parametrize("layout", [FEW, NORMED], ids=("few ids", "norms"))
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", HEAD_TYPES)
 def test_it_scores_as_the_eager_head_does(name, layout):
-    dtype, weights, error = TYPES[name]
+    dtype, weights, error = HEAD_TYPES[name]
     native, eager = (head_of(layout, dtype, weights=weights, backend=backend) for backend in ("native", "eager"))
     assert (type(native), type(eager)) == (NativeEagle3Head, Eagle3Head)
     if weights is not None and layout is FEW:
         assert native.weight_type == weights
     ours, theirs = (played(head, [9, 4, 13], 13) for head in (native, eager))
     for found, wanted in zip(ours.logits, theirs.logits, strict=True):
-        written = wanted.isfinite()
-        assert torch.equal(found.isfinite(), written)
-        assert (found - wanted)[written].abs().max() <= error * wanted[written].abs().max()
+        assert_near(found, wanted, error)
 
 
 def test_a_text_in_chunks_has_the_bits_of_the_whole():
@@ -157,21 +142,14 @@ def test_a_text_in_chunks_has_the_bits_of_the_whole():
     assert all(torch.equal(a, b) for a, b in zip(whole.logits, chunks.logits, strict=True))
 
 
-@pytest.fixture
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("layout", [FEW, NORMED], ids=("few ids", "norms"))
 @pytest.mark.parametrize("weights", [None, "int8", "int8-dynamic"], ids=str)
-def test_bits_depend_on_the_path_alone(weights, layout, threads):
+def test_bits_depend_on_the_path_alone(weights, layout, set_threads):
     head = head_of(layout, torch.bfloat16, weights=weights)
     lengths = [23, 5, 31]
     wanted = played(head, lengths, 40)
     for count, chunk, rows in ((1, 1, None), (2, 7, [2, 0, 3]), (3, 31, [1, 2, 0])):
-        torch.set_num_threads(count)
+        set_threads(count)
         found = played(head, lengths, chunk, rows)
         for b, row in enumerate(rows or range(3)):
             assert torch.equal(found.logits[b], wanted.logits[b])
@@ -296,16 +274,14 @@ def test_whole_drafts_are_those_made_pass_by_pass(name, sampling, monkeypatch):
     assert whole.stats.num_drafted == single.stats.num_drafted > 50
 
 
-@pairwise({"name": tuple(SOURCES), "rule": ("greedy", "coupled"), "batch_size": (1, 3, 8)})
+@pairwise({"name": tuple(SOURCES), "rule": ("greedy", "coupled"), "batch_size": (3, 8)})
 def test_tokens_equal_plain_decodings_and_drafts_do_not_depend_on_the_batch(name, rule, batch_size):
     sampling = SAMPLINGS["greedy"] if rule == "greedy" else SAMPLINGS["sampled"]
     used = "sample_and_match" if rule == "greedy" else rule
     wanted = SpeculativeDecoder(ORACLE, None, used).generate(ASKED, 20, sampling, seed=3).tokens
-    made = SpeculativeDecoder(ORACLE, SOURCES[name](), used).generate(
-        ASKED, 20, sampling, seed=3, batch_size=batch_size
-    )
-    alone = SpeculativeDecoder(ORACLE, SOURCES[name](), used).generate(ASKED, 20, sampling, seed=3, batch_size=1)
-    assert made.tokens == wanted
+    decoder = SpeculativeDecoder(ORACLE, SOURCES[name](), used)
+    made, alone = (decoder.generate(ASKED, 20, sampling, seed=3, batch_size=size) for size in (batch_size, 1))
+    assert made.tokens == alone.tokens == wanted
     assert made.stats.num_accepted == alone.stats.num_accepted
 
 

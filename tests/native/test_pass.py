@@ -17,11 +17,10 @@ from specdec.kernels.compiled import NEUTRAL
 from specdec.laws import Laws
 from specdec.sampling import ParameterTable
 from specdec.sampling.randomness import Coupled, Keyed, seed_keys
-from tests.reference.transformer import logits_after
 from tests.support.backends import needed_native
 from tests.support.models import small_model
 from tests.support.native_models import ODD, SHAPES, STORAGES, digest, integer_model, use_build
-from tests.support.scoring import append, path_to, random_tree
+from tests.support.scoring import append, assert_nodes_score_as_the_reference, path_to, random_tree
 from tests.support.whole_drafts import as_tensors
 
 needed_native()
@@ -34,17 +33,7 @@ WIDE = 600  # more than two chunks of 256 positions
 def test_every_node_scores_as_the_reference_scores_its_own_sequence(family, storage):
     model = small_model(dtype=storage, **SHAPES[family])
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    native, generator = NativeTransformer(model), torch.Generator().manual_seed(1)
-    ids, cache = torch.randint(23, (2, 7), generator=generator), native.new_cache(2, 40)
-    for row, length in enumerate((7, 4)):
-        append(native, cache, row, ids[row, :length], width=3)
-    tokens, parents = torch.randint(23, (2, 9), generator=generator), random_tree(2, 9, generator)
-    logits = native.score(tokens, parents, torch.tensor([9, 9]), cache, np.arange(2)).logits
-    for row, length in enumerate((7, 4)):
-        for node in range(0, 9, 2):
-            sequence = ids[row, :length].tolist() + tokens[row, path_to(parents[row], node)].tolist()
-            expected = logits_after(weights, native.config, sequence)
-            torch.testing.assert_close(logits[row, node].double(), expected, rtol=2e-5, atol=2e-5)
+    assert_nodes_score_as_the_reference(NativeTransformer(model), weights, 2e-5, step=2)
 
 
 def test_storage_is_widened_exactly():
@@ -87,23 +76,20 @@ def test_long_contexts_score_as_the_eager_pass_does(changes):
 
 
 @pytest.mark.parametrize("changes", [{}, {"sliding_window": 300}], ids=["full", "window"])
-def test_the_number_of_threads_changes_no_bit(changes):
+def test_the_number_of_threads_changes_no_bit(changes, set_threads):
     model = NativeTransformer(small_model(max_context=1024, **changes))
     generator = torch.Generator().manual_seed(4)
     ids = torch.randint(23, (WIDE,), generator=generator)
     tokens, parents = torch.randint(23, (2, 24), generator=generator), random_tree(2, 24, generator)
     found = []
-    try:
-        for count in (1, 2, 3, 7):
-            torch.set_num_threads(count)
-            cache = model.new_cache(2, 1024)
-            prompt = append(model, cache, 0, ids, width=200)
-            append(model, cache, 1, ids[:11])
-            one = model.score(tokens[:1, :1], None, torch.tensor([1]), cache, np.array([0])).logits
-            both = model.score(tokens, parents, torch.tensor([24, 9]), cache, np.arange(2)).logits
-            found.append([prompt, one, both[0], both[1, :9]])
-    finally:
-        torch.set_num_threads(1)
+    for count in (1, 2, 3, 7):
+        set_threads(count)
+        cache = model.new_cache(2, 1024)
+        prompt = append(model, cache, 0, ids, width=200)
+        append(model, cache, 1, ids[:11])
+        one = model.score(tokens[:1, :1], None, torch.tensor([1]), cache, np.array([0])).logits
+        both = model.score(tokens, parents, torch.tensor([24, 9]), cache, np.arange(2)).logits
+        found.append([prompt, one, both[0], both[1, :9]])
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
@@ -343,20 +329,17 @@ def test_torchs_defaults_and_narrow_integers_change_nothing():
     assert torch.equal(found, expected)
 
 
-def test_a_chain_whose_later_passes_need_more_memory_than_its_first_gets_it():
+def test_a_chain_whose_later_passes_need_more_memory_than_its_first_gets_it(set_threads):
     model = NativeTransformer(small_model(num_heads=16, num_kv_heads=4, max_context=2048))
     rows, limits, found, depths = np.array([0]), np.array([3]), [], []
     watch = SimpleNamespace(limits=limits, reads_entropy=False, reads_confidence=True)
     watch.after = lambda depth, confidence: depths.append(depth)
     for threads in (1, 2):
-        torch.set_num_threads(threads)
+        set_threads(threads)
         model.native._idle.clear()
-        try:
-            cache = model.new_cache(1, 2048)
-            call = torch.tensor([[1, 2, 3]]), torch.tensor([3]), cache, rows, limits
-            found.append(as_tensors(model.greedy_chains, *call, watch)[0])
-        finally:
-            torch.set_num_threads(1)
+        cache = model.new_cache(1, 2048)
+        call = torch.tensor([[1, 2, 3]]), torch.tensor([3]), cache, rows, limits
+        found.append(as_tensors(model.greedy_chains, *call, watch)[0])
     assert torch.equal(found[0], found[1])
     assert depths == 2 * [0, 1, 2], "a chain goes on where it was"
 

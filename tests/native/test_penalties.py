@@ -15,10 +15,7 @@ BUILDS = builds()
 both_types = pytest.mark.parametrize("dtype", NATIVE_DTYPES, ids=str)
 STRENGTHS = ((1.0, 1.3, 0.8), (0.0, 0.5, -1.0), (0.0, 0.7, -0.2))  # of each penalty, nothing among them
 
-
-@pytest.fixture(autouse=True)
-def _native() -> None:
-    needed_kernels()
+needed_kernels()
 
 
 def past_of(generator: np.random.Generator, batch: int, length: int, size: int) -> Past:

@@ -17,11 +17,7 @@ from specdec.kernels.compiled.schema import OtherKind, kind_of, structure
 from tests.native.twins import FLAGS
 from tests.support.backends import needed_kernels
 
-OF_LAWS = {
-    "verify.h": ("Drafts", "Laws", "Target"),
-    "penalties.h": ("Before",),
-    "laws.cpp": ("Warp", "Drawing"),
-}
+OF_LAWS = {"verify.h": ("Drafts", "Laws", "Target"), "penalties.h": ("Before",), "laws.cpp": ("Warp", "Drawing")}
 OF_PASSES = (
     *(bindings.Linear, bindings.Norm, bindings.Layer, bindings.Model, bindings.Cache, bindings.Team, bindings.Call),
     *(bindings.Text, bindings.Draws, bindings.Following, bindings.Growth, bindings.Adjustments),

@@ -17,6 +17,7 @@ from oracles.native.threads import Team, file_of, num_threads, team
 from specdec.kernels.compiled.build import Unit, build
 from tests.native.samples import STRICT, needed_compiler, script
 from tests.support.backends import needed_native
+from tests.support.pairwise import first_of
 
 ROOT = Path(__file__).parents[2]
 # Says which thread of the system ran which part of a region.
@@ -224,7 +225,7 @@ def other_runtime(tmp_path: Path) -> Path:
     return renamed
 
 
-@pytest.mark.parametrize("order", ["before torch", "after torch"])
+@pytest.mark.parametrize("order", first_of("before torch", "after torch"))
 def test_another_runtime_beside_torchs_is_left_alone(common: str, other_runtime: Path, order: str):
     load = f"import ctypes; ctypes.CDLL({str(other_runtime)!r})\n"
     found = ran(load + common + ON_THE_POOL if order == "before torch" else common + load + ON_THE_POOL)

@@ -1,6 +1,5 @@
 """The law that a compiled judge draws from, on chains and trees: that of the rules that declare it."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -9,30 +8,18 @@ import pytest
 import torch
 
 from specdec.contracts import Budget, Draft, VerificationRule
-from specdec.kernels.compiled import (
-    NATIVE_DTYPES,
-    Fault,
-    FaultCode,
-    NativeWalks,
-    OtherKind,
-    PackedDrafts,
-    Way,
-)
+from specdec.kernels.compiled import NATIVE_DTYPES, Fault, FaultCode, NativeWalks, OtherKind, PackedDrafts, Way
 from specdec.laws import Laws
 from specdec.verify import RULES, BlockVerification, MultiDraft, Standard, Traversal
 from tests.native.build import SHARED, builds
-from tests.support.backends import laws_by, needed_kernels
+from tests.support.backends import needed_kernels
 from tests.support.block_law import Shape, as_draft, drafts_of, target_probs
 from tests.support.pairwise import pairwise
 
 BUILDS = builds()
 NEAR = {torch.float64: 1e-14, torch.float32: 2e-6}
 
-
-@pytest.fixture(autouse=True)
-def _native() -> Iterator[None]:
-    with laws_by("native"):
-        yield
+needed_kernels()
 
 
 class Case:

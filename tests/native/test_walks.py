@@ -27,10 +27,7 @@ RULE = resolve_rule("multi_draft")
 FORMS = ("chains", "chains with scouts", "trees", "trees with scouts", "trees of two sources")
 (EOS,) = ORACLE.eos_ids
 
-
-@pytest.fixture(autouse=True)
-def _native() -> None:
-    needed_kernels()
+needed_kernels()
 
 
 def drafted(form: str, generator: np.random.Generator, batch: int, width: int) -> tuple[Draft, Scores]:
@@ -223,18 +220,8 @@ SHORTER: dict[str, Callable[[Draft, Tree, Budget, Any], tuple[Any, ...]]] = {
     "parents": lambda draft, nodes, budget, end: (draft, replace(nodes, parents=nodes.parents[:1]), budget, end),
     "sources": lambda draft, nodes, budget, end: (replace(draft, source=draft.source[:1]), nodes, budget, end),
     "scouts": lambda draft, nodes, budget, end: (replace(draft, is_scout=draft.is_scout[:1]), nodes, budget, end),
-    "undefined": lambda draft, nodes, budget, end: (
-        replace(draft, undefined=draft.undefined[:1]),
-        nodes,
-        budget,
-        end,
-    ),
-    "max_depth": lambda draft, nodes, budget, end: (
-        draft,
-        nodes,
-        Budget(budget.max_depth[:1], budget.max_nodes),
-        end,
-    ),
+    "undefined": lambda draft, nodes, budget, end: (replace(draft, undefined=draft.undefined[:1]), nodes, budget, end),
+    "max_depth": lambda draft, nodes, budget, end: (draft, nodes, replace(budget, max_depth=budget.max_depth[:1]), end),
     "ignores_eos": lambda draft, nodes, budget, end: (draft, nodes, budget, end[:1]),
 }
 

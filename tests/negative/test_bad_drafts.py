@@ -9,14 +9,14 @@ import torch
 
 from oracles.tabular import TabularLM
 from specdec import Draft, Laws, Offers, SamplingParams, SpeculativeDecoder
-from specdec.contracts import Needs
+from specdec.contracts import DraftSession, Needs
 from specdec.verify import RULES
 
 SIZE = 5
 
 
 @dataclass(frozen=True)
-class Broken:
+class Broken(DraftSession):
     """Draft the same tokens for every row that has room for them, with whatever else is asked for."""
 
     tokens: list[int]
@@ -28,15 +28,6 @@ class Broken:
 
     def open(self, oracle, num_rows, capacity):
         return self
-
-    def begin(self, rows, prompts, scores):
-        pass
-
-    def sync(self, rows, keep, new_ids, scores):
-        pass
-
-    def end(self, rows):
-        pass
 
     def propose(self, rows, context, budget, randomness):
         size = torch.from_numpy(len(self.tokens) * (budget.max_depth >= 3))

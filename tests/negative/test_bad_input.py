@@ -10,7 +10,7 @@ import torch
 from drafts import Cascade, Merged, PromptLookup, SmallTransformer, Staged, stateless
 from oracles.tabular import TabularLM
 from specdec import Budget, Draft, Offers, SamplingParams, SpeculativeDecoder
-from specdec.contracts import Scores, check_vocabulary
+from specdec.contracts import DraftSession, Scores, check_vocabulary
 from specdec.laws import Laws
 from specdec.verify import RULES
 from tests.reference.tables import random_table
@@ -104,54 +104,24 @@ def test_bad_arguments_are_refused_before_anything_is_computed(arguments, messag
             entry(**arguments)
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"temperature": -0.1},
-        {"temperature": math.nan},
-        {"temperature": math.inf},
-        {"top_k": -1},
-        {"top_k": 2.5},
-        {"top_p": 0.0},
-        {"top_p": 1.1},
-        {"top_p": math.nan},
-        {"min_p": -0.1},
-        {"min_p": 1.1},
-        {"min_p": math.nan},
-        {"repetition_penalty": 0.0},
-        {"repetition_penalty": -1.0},
-        {"repetition_penalty": math.inf},
-        {"presence_penalty": math.nan},
-        {"frequency_penalty": math.inf},
-        {"repetition_penalty": 1e300},
-        {"repetition_penalty": 1e-300},
-        {"presence_penalty": 1e300},
-        {"frequency_penalty": -1e300},
-        {"logit_bias": {0: 1e300}},
-        {"logit_bias": {0: math.inf}},
-        {"logit_bias": {0: math.nan}},
-        {"logit_bias": {-1: 0.0}},
-        {"logit_bias": {"a": 0.0}},
-        {"logit_bias": {0: "a"}},
-        {"logit_bias": [1.0]},
-        {"temperature": "1"},
-        {"temperature": None},
-        {"top_p": None},
-        {"temperature": 10**400},
-        {"presence_penalty": -(10**400)},
-        {"top_p": Fraction(1, 10**400)},
-        {"logit_bias": {0: 10**400}},
-        {"top_k": 2**63},
-        {"min_new_tokens": 2**63},
-        {"min_new_tokens": -1},
-        {"min_new_tokens": 0.5},
-    ],
-    ids=lambda values: str(values)[:40],
-)
-def test_bad_sampling_parameters_raise_in_the_constructor(values):
-    (name,) = values
-    with pytest.raises(ValueError, match=f"SamplingParams: {name}=.* must"):
-        SamplingParams(**values)
+PARAMETERS = {
+    "temperature": [-0.1, math.nan, math.inf, "1", None, 10**400],
+    "top_k": [-1, 2.5, 2**63],
+    "top_p": [0.0, 1.1, math.nan, None, Fraction(1, 10**400)],
+    "min_p": [-0.1, 1.1, math.nan],
+    "repetition_penalty": [0.0, -1.0, math.inf, 1e300, 1e-300],
+    "presence_penalty": [math.nan, 1e300, -(10**400)],
+    "frequency_penalty": [math.inf, -1e300],
+    "logit_bias": [{0: 1e300}, {0: math.inf}, {0: math.nan}, {-1: 0.0}, {"a": 0.0}, {0: "a"}, [1.0], {0: 10**400}],
+    "min_new_tokens": [2**63, -1, 0.5],
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_bad_sampling_parameters_raise_in_the_constructor(name):
+    for value in PARAMETERS[name]:
+        with pytest.raises(ValueError, match=f"SamplingParams: {name}=.* must"):
+            SamplingParams(**{name: value})
 
 
 def test_unknown_options_are_errors():
@@ -161,18 +131,6 @@ def test_unknown_options_are_errors():
         SpeculativeDecoder(Counting()).generate([[1]], max_tokens=3)
     with pytest.raises(TypeError, match="speculate"):
         SpeculativeDecoder(Counting(), speculate=True)
-
-
-@pytest.mark.parametrize("rule", ["Standard", "greedy", "", 3, None])
-def test_an_unknown_rule_names_those_that_exist(rule):
-    with pytest.raises(ValueError, match=f"rule={rule!r} is unknown.*" + ", ".join(sorted(RULES))):
-        SpeculativeDecoder(Untouchable(), None, rule)
-
-
-@pytest.mark.parametrize("oracle", [None, "code", 3])
-def test_what_is_no_oracle_is_refused_with_the_reason(oracle):
-    with pytest.raises(ValueError, match=f"oracle={oracle!r} lacks vocab_size, .*: give what oracles.load returns"):
-        SpeculativeDecoder(oracle)
 
 
 @pytest.mark.parametrize("part", ["backend", "bitwise"])
@@ -209,21 +167,6 @@ def test_the_first_and_the_last_seeds_are_taken():
     assert SpeculativeDecoder(Counting()).generate([[1]] * 3, 2, seed=seeds).seeds == seeds
 
 
-def test_a_source_that_branches_is_refused_by_a_rule_for_chains():
-    trees = RandomTrees(random_table(SIZE, 0, 1))
-    with pytest.raises(ValueError, match=r"'random_trees' branches and rule 'standard'.*sample_and_match"):
-        SpeculativeDecoder(Untouchable(), trees)
-    SpeculativeDecoder(Untouchable(), trees, "sample_and_match")
-
-
-def test_another_vocabulary_is_refused_with_the_reason():
-    with pytest.raises(ValueError, match=r"chains drafts from a vocabulary of 5 ids, but the oracle.s has 16"):
-        SpeculativeDecoder(Untouchable(), Chains(random_table(5, 1, 0), 2, vocab_size=5))
-    SpeculativeDecoder(Untouchable(), Chains(random_table(SIZE, 0, 0), 2, vocab_size=SIZE))
-    with pytest.raises(ValueError, match="other meanings"):
-        check_vocabulary("letters", SIZE, Counting(pieces=LETTERS[::-1]).tokenizer, Counting(pieces=LETTERS))
-
-
 @pytest.mark.parametrize(
     ("draft", "said"),
     [
@@ -243,18 +186,6 @@ def test_what_is_no_source_is_refused_with_the_argument_and_the_fix(draft, said)
             combination([guessing(1), draft])
     with pytest.raises(ValueError, match=f"^inner{fix}"):
         Staged(Untouchable(), draft)
-
-
-def test_a_name_in_place_of_a_draft_model_is_refused():
-    with pytest.raises(ValueError, match=r"model='code-draft' is no model: give what oracles\.load returns"):
-        SmallTransformer("code-draft", 2)
-
-
-@pytest.mark.parametrize("combination", [Merged, Cascade])
-def test_one_source_or_a_name_in_place_of_members_is_refused(combination):
-    for members in (guessing(1), "lookup", None):
-        with pytest.raises(ValueError, match="members must be a list of draft sources"):
-            combination(members)
 
 
 ANSWERS = {
@@ -296,7 +227,7 @@ def test_ids_of_every_kind_are_taken(answer):
     assert result.stats.num_accepted == len(answer)
 
 
-class Greedy:
+class Greedy(DraftSession):
     """A source that ignores its budget."""
 
     name, vocab_size, offers = "glutton", None, Offers(max_depth=2, max_nodes=2)
@@ -305,16 +236,8 @@ class Greedy:
     def open(self, oracle, num_rows, capacity):
         return self
 
-    def begin(self, rows, prompts, scores):
-        pass
-
     def propose(self, rows, context, budget: Budget, randomness):
         return Draft(torch.zeros(len(rows), 2, dtype=torch.int64), torch.full((len(rows),), 2))
-
-    def sync(self, rows, keep, new_ids, scores):
-        pass
-
-    end = begin
 
 
 class Answering(Greedy):
@@ -365,32 +288,70 @@ def test_a_source_that_returns_no_draft_is_named(answer, fault, outer):
         decoder.generate([[1]], 6)
 
 
-def test_a_source_that_exceeds_its_budget_is_named():
-    with pytest.raises(ValueError, match=r"'glutton' drafted 2 nodes, 2 deep, over the budget of 2 nodes and depth 1"):
-        SpeculativeDecoder(Counting(), Greedy()).generate([[1]], 2)
+OF_MEMBERS = "members must be a list of draft sources"
+UNKNOWN = r" is unknown.*" + ", ".join(sorted(RULES))
+NO_ORACLE = " lacks vocab_size, .*: give what oracles.load returns"
+# Decoders and sources that cannot be made, or whose first step cannot be.
+UNMADE = {
+    "a rule in capitals": (lambda: SpeculativeDecoder(Untouchable(), None, "Standard"), "rule='Standard'" + UNKNOWN),
+    "no such rule": (lambda: SpeculativeDecoder(Untouchable(), None, "greedy"), "rule='greedy'" + UNKNOWN),
+    "no name of a rule": (lambda: SpeculativeDecoder(Untouchable(), None, ""), "rule=''" + UNKNOWN),
+    "a number as a rule": (lambda: SpeculativeDecoder(Untouchable(), None, 3), "rule=3" + UNKNOWN),
+    "no rule": (lambda: SpeculativeDecoder(Untouchable(), None, None), "rule=None" + UNKNOWN),
+    "a function as a rule": (
+        lambda: SpeculativeDecoder(Counting(), rule=lambda draft, laws: None),
+        "rule function lacks name, lossless, trees, coupled, native_judge: derive it",
+    ),
+    "no oracle": (lambda: SpeculativeDecoder(None), "oracle=None" + NO_ORACLE),
+    "an oracle's name": (lambda: SpeculativeDecoder("code"), "oracle='code'" + NO_ORACLE),
+    "a draft model's name": (
+        lambda: SmallTransformer("code-draft", 2),
+        r"model='code-draft' is no model: give what oracles\.load returns",
+    ),
+    "one source as members": (lambda: Merged(guessing(1)), OF_MEMBERS),
+    "a name as members": (lambda: Merged("lookup"), OF_MEMBERS),
+    "no members": (lambda: Merged(None), OF_MEMBERS),
+    "one source as members of a cascade": (lambda: Cascade(guessing(1)), OF_MEMBERS),
+    "trees for a rule for chains": (
+        lambda: SpeculativeDecoder(Untouchable(), RandomTrees(random_table(SIZE, 0, 1))),
+        r"'random_trees' branches and rule 'standard'.*sample_and_match",
+    ),
+    "a source of another vocabulary": (
+        lambda: SpeculativeDecoder(Untouchable(), Chains(random_table(5, 1, 0), 2, vocab_size=5)),
+        r"chains drafts from a vocabulary of 5 ids, but the oracle.s has 16",
+    ),
+    "a vocabulary of other meanings": (
+        lambda: check_vocabulary("letters", SIZE, Counting(pieces=LETTERS[::-1]).tokenizer, Counting(pieces=LETTERS)),
+        "other meanings",
+    ),
+    "more than the budget": (
+        lambda: SpeculativeDecoder(Counting(), Greedy()).generate([[1]], 2),
+        r"'glutton' drafted 2 nodes, 2 deep, over the budget of 2 nodes and depth 1",
+    ),
+    "text for a truth value": (
+        lambda: SpeculativeDecoder(Counting(), prefix_sharing="no"),
+        "prefix_sharing='no' must be True or False",
+    ),
+    "text for bytes": (
+        lambda: SpeculativeDecoder(Counting(), max_cache_bytes="2 GB"),
+        "max_cache_bytes='2 GB' must be a positive integer, or None",
+    ),
+    "no bytes": (
+        lambda: SpeculativeDecoder(Counting(), max_cache_bytes=0),
+        "max_cache_bytes=0 must be a positive integer, or None",
+    ),
+    "a cache that does not fit": (
+        lambda: SpeculativeDecoder(Counting(), max_cache_bytes=100).generate([[1]] * 8, 50),
+        "max_cache_bytes",
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"prefix_sharing": "no"}, "prefix_sharing='no' must be True or False"),
-        ({"max_cache_bytes": "2 GB"}, "max_cache_bytes='2 GB' must be a positive integer, or None"),
-        ({"max_cache_bytes": 0}, "max_cache_bytes=0 must be a positive integer, or None"),
-    ],
-)
-def test_options_of_the_cache_are_checked_when_the_decoder_is_made(given, said):
-    with pytest.raises(ValueError, match=said):
-        SpeculativeDecoder(Counting(), **given)
-
-
-def test_a_rule_that_declares_nothing_is_refused_with_what_it_lacks():
-    with pytest.raises(ValueError, match="rule function lacks name, lossless, trees, coupled, native_judge: derive it"):
-        SpeculativeDecoder(Counting(), rule=lambda draft, laws: None)
-
-
-def test_a_cache_that_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="max_cache_bytes"):
-        SpeculativeDecoder(Counting(), max_cache_bytes=100).generate([[1]] * 8, 50)
+@pytest.mark.parametrize("name", UNMADE)
+def test_what_cannot_be_made_is_refused_with_the_argument_and_the_fix(name):
+    make, words = UNMADE[name]
+    with pytest.raises(ValueError, match=words):
+        make()
 
 
 @pairwise(
@@ -403,7 +364,7 @@ def test_a_cache_that_does_not_fit_is_refused():
     }
 )
 def test_undefined_logits_name_request_and_position(poison, source, rule, temperature, return_logprobs):
-    decoder = SpeculativeDecoder(Poisoned(13, poison), source, rule)
+    decoder = SpeculativeDecoder(Poisoned(poison), source, rule)
     sampling = SamplingParams(temperature=temperature)
     # The second request of three counts up to 13, which is then the pending token at position 5 or drafted before.
     with pytest.raises(FloatingPointError, match=r"request 1: .*NaN or \+inf, or allow no token") as caught:
@@ -415,7 +376,7 @@ def test_undefined_logits_name_request_and_position(poison, source, rule, temper
 
 @pytest.mark.parametrize("rule", RULES)
 def test_padding_and_other_requests_are_no_reason_for_an_error(rule):
-    decoder = SpeculativeDecoder(Poisoned(13, POISONS["nan"]), guessing(3), rule)
+    decoder = SpeculativeDecoder(Poisoned(POISONS["nan"]), guessing(3), rule)
     result = decoder.generate([[0], [3]], 9, SamplingParams(temperature=1.0))
     assert result.tokens == [counts(1, 9), counts(4, 9)]
 

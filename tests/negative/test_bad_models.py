@@ -24,14 +24,14 @@ from specdec import (
     SpeculativeDecoder,
     Threshold,
 )
-from specdec.contracts import NEVER, Context, Needs
+from specdec.contracts import NEVER, Context, DraftSession, Needs
 from specdec.drafting import ChainSampler, TreeSampler, Trunk
 from specdec.kernels import best_kernels
 from specdec.verify import RULES
 from tests.support.counting import SIZE, Counting, counts
 from tests.support.models import tiny_transformer, tiny_unpacked
 from tests.support.pairwise import pairwise
-from tests.support.poisons import POISONS
+from tests.support.poisons import POISONS, Poisoned
 
 AFTER = 13
 # Greedy or not, every model counts, so the second request comes to the poisoned id at position 4; the others never do.
@@ -65,21 +65,6 @@ SOURCES = {
     "staged, inside": lambda model: Staged(Counting(), SmallTransformer(model, 2), 6),
     "staged twice": lambda model: Staged(Counting(), Staged(Counting(), SmallTransformer(model, 6), 7), 8),
 }
-
-
-class Poisoned(Counting):
-    """A drafting model that counts; its logits after one id are ``poison``."""
-
-    def __init__(self, poison, after=AFTER):
-        super().__init__()
-        self.poison, self.after = torch.tensor(poison, dtype=torch.float64), after
-
-    def score(self, tokens, parents, num_nodes, cache, rows, want="all", hidden=(), first=0):
-        scores = super().score(tokens, parents, num_nodes, cache, rows, want, hidden, first)
-        if scores.logits is not None:
-            read = tokens[:, first:] if want == "all" else tokens.gather(1, num_nodes.unsqueeze(1) - 1)
-            scores.logits[read == self.after] = self.poison
-        return scores
 
 
 def rule_of(source):
@@ -210,7 +195,7 @@ def test_what_padding_and_rows_at_their_limit_would_read_raises_nothing(make, te
     assert result.tokens == [counts(2, 6), counts(4, 6), counts(12, 3)]
 
 
-class Careless:
+class Careless(DraftSession):
     """Count, in chains or trees, with NaN for every row that the sampler does not ask about."""
 
     name, needs, vocab_size = "careless", Needs(), None
@@ -223,9 +208,6 @@ class Careless:
         self.chains = ChainSampler(Fixed(3).open(num_rows), None, oracle.device)
         self.trees = TreeSampler(Kary(2, 3), None, oracle.device)
         return self
-
-    def begin(self, rows, prompts, scores):
-        pass
 
     def propose(self, rows, context, budget, randomness):
         every = np.arange(len(rows))
@@ -245,12 +227,6 @@ class Careless:
         if self.tree:
             return self.trees(context, budget, budget.max_depth, randomness, of_frontier)
         return self.chains(rows, context, np.clip(budget.max_depth, 0, 3), randomness, of_chain)
-
-    def sync(self, rows, keep, new_ids, scores):
-        pass
-
-    def end(self, rows):
-        pass
 
 
 @pytest.mark.parametrize("tree", [False, True], ids=["chains", "trees"])

@@ -164,7 +164,7 @@ def test_a_verdict_of_another_form_is_named(change, fault):
 @pytest.mark.parametrize("rule", RULES)
 def test_undefined_logits_of_padding_are_nobodys_fault(rule, poison, temperature):
     """Padding holds id 0, behind which this oracle is undefined; no request ever comes there."""
-    oracle = Poisoned(0, poison)
+    oracle = Poisoned(poison, after=0)
     oracle.max_context = 5
     result = SpeculativeDecoder(oracle, guessing(3), rule).generate([[1], [2, 3]], 4, SamplingParams(temperature))
     assert result.tokens == [[2, 3, 4, 5], [4, 5, 6]]

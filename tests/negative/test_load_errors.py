@@ -4,6 +4,7 @@ import json
 import math
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -259,78 +260,65 @@ def test_a_long_context_is_none_of_the_tensors_business(folder):
     assert load(folder).max_context == 10**12
 
 
-def test_missing_tensors(folder):
-    for key in ("model.layers.0.mlp.up_proj.weight", "model.norm.weight", "lm_head.weight"):
-        kept = load_file(folder / "model.safetensors")
-        change_weights(folder, **{key: None})
-        assert_refused(folder, str(folder), repr(key), "missing")
-        save_file(kept, folder / "model.safetensors")
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "model.layers.1.mlp.up_proj.weight",
-        "model.layers.0.self_attn.q_proj.bias",
-        "model.layers.0.attn.bias",
-        "layers.0.self_attn.rotary_emb.inv_freq",
-        "score.weight",
-    ],
-)
-def test_unexpected_tensors(folder, key):
-    change_weights(folder, **{key: torch.ones(8)})
-    assert_refused(folder, "model.safetensors", repr(key), "unexpected")
-
-
-def test_a_head_that_differs_from_the_embedding_it_is_tied_to(folder):
-    write_config(folder, LLAMA | {"tie_word_embeddings": True})
-    assert_refused(folder, "model.safetensors", "'lm_head.weight'", "tie_word_embeddings")
-
-
-def test_wrong_shapes(folder):
-    change_weights(folder, **{"model.layers.0.mlp.up_proj.weight": torch.ones(8, 12)})
-    assert_refused(folder, "model.safetensors", "'model.layers.0.mlp.up_proj.weight'", "(8, 12)", "(12, 8)")
-
-
-def test_quantised_tensors(folder):
-    change_weights(folder, **{"model.norm.weight": torch.ones(8, dtype=torch.int8)})
-    assert_refused(folder, "model.safetensors", "'model.norm.weight'", "I8")
-
-
-def test_pickles_only(folder):
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    assert_refused(folder, str(folder), "pytorch_model.bin", "convert")
-
-
-def test_no_weights(folder):
-    (folder / "model.safetensors").unlink()
-    assert_refused(folder, str(folder), "no *.safetensors")
-
-
-def test_a_corrupt_file(folder):
-    (folder / "model.safetensors").write_bytes(b"\0" * 50)
-    assert_refused(folder, "model.safetensors", "readable")
-
-
-def test_a_tensor_in_two_files(folder):
-    save_file({"model.norm.weight": torch.ones(8)}, folder / "b.safetensors")
-    (folder / "model.safetensors").rename(folder / "a.safetensors")
-    assert_refused(folder, "b.safetensors", "'model.norm.weight'", "another file")
-
-
 def write_index(folder: Path, **files: str) -> None:
-    weight_map = dict.fromkeys(load_file(folder / "model.safetensors"), "model.safetensors") | files
-    write_config(folder, {"weight_map": weight_map}, "model.safetensors.index.json")
+    weight_map = dict.fromkeys(load_file(folder / WEIGHTS), WEIGHTS) | files
+    write_config(folder, {"weight_map": weight_map}, INDEX)
 
 
-def test_an_index_that_names_an_absent_file(folder):
-    write_index(folder, **{"model.norm.weight": "model-2.safetensors"})
-    assert_refused(folder, "model-2.safetensors", "missing")
+def write_twice(folder: Path) -> None:
+    save_file({NORM: torch.ones(8)}, folder / "b.safetensors")
+    (folder / WEIGHTS).rename(folder / "a.safetensors")
 
 
-def test_an_index_that_names_an_absent_tensor(folder):
-    write_index(folder, **{"model.extra.weight": "model.safetensors"})
-    assert_refused(folder, "model.safetensors", "'model.extra.weight'", "missing")
+WEIGHTS, INDEX, NORM, UP = (
+    *("model.safetensors", "model.safetensors.index.json"),
+    *("model.norm.weight", "model.layers.0.mlp.up_proj.weight"),
+)
+# What becomes of a folder, and words of the error beside the folder's name.
+FOLDERS: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
+    **{f"no {key}": (lambda f, key=key: change_weights(f, **{key: None}), (repr(key), "missing"))
+       for key in (UP, NORM, "lm_head.weight")},
+    **{f"{key} too": (lambda f, key=key: change_weights(f, **{key: torch.ones(8)}), (WEIGHTS, repr(key), "unexpected"))
+       for key in (UP.replace("0", "1"), "model.layers.0.self_attn.q_proj.bias", "model.layers.0.attn.bias",
+                   "layers.0.self_attn.rotary_emb.inv_freq", "score.weight")},
+    "a head unlike the embedding that it is tied to": (
+        lambda f: write_config(f, LLAMA | {"tie_word_embeddings": True}),
+        (WEIGHTS, "'lm_head.weight'", "tie_word_embeddings"),
+    ),
+    "another shape": (
+        lambda f: change_weights(f, **{UP: torch.ones(8, 12)}), (WEIGHTS, repr(UP), "(8, 12)", "(12, 8)"),
+    ),
+    "whole numbers": (
+        lambda f: change_weights(f, **{NORM: torch.ones(8, dtype=torch.int8)}), (WEIGHTS, repr(NORM), "I8"),
+    ),
+    "pickles only": (lambda f: (f / WEIGHTS).rename(f / "pytorch_model.bin"), ("pytorch_model.bin", "convert")),
+    "no weights": (lambda f: (f / WEIGHTS).unlink(), ("no *.safetensors",)),
+    "a corrupt file": (lambda f: (f / WEIGHTS).write_bytes(b"\0" * 50), (WEIGHTS, "readable")),
+    "a tensor in two files": (write_twice, ("b.safetensors", repr(NORM), "another file")),
+    "an index that names an absent file": (
+        lambda f: write_index(f, **{NORM: "model-2.safetensors"}), ("model-2.safetensors", "missing"),
+    ),
+    "an index that names an absent tensor": (
+        lambda f: write_index(f, **{"model.extra.weight": WEIGHTS}), (WEIGHTS, "'model.extra.weight'", "missing"),
+    ),
+    **{f"the index {index}": (lambda f, index=index: write_config(f, index, INDEX), (INDEX, "weight_map"))
+       for index in ({}, {"weight_map": ["a"]}, {"weight_map": {}}, [])},
+    "a corrupt tokenizer": (lambda f: (f / "tokenizer.json").write_text("{}"), ("tokenizer.json",)),
+    **{f"{name} is a folder": (lambda f, name=name: (f / name).mkdir(), (name, "is no file"))
+       for name in ("tokenizer.json", "generation_config.json", INDEX)},
+    **{f"{name} is a dangling link": (lambda f, name=name: (f / name).symlink_to(f / "absent"), (name, "is no file"))
+       for name in ("tokenizer.json", "generation_config.json", INDEX)},
+    **{f"the end {eos!r}": (
+        lambda f, eos=eos: write_config(f, {"eos_token_id": eos}, "generation_config.json"),
+        ("generation_config.json", "eos_token_id"),
+    ) for eos in ("1", 1.0, [1, "2"], True)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("spoil", "words"), FOLDERS.values(), ids=FOLDERS)
+def test_what_is_wrong_with_a_folder_is_named(folder, spoil, words):
+    spoil(folder)
+    assert_refused(folder, str(folder), *words)
 
 
 OUTSIDE = ["../outside.safetensors", "/outside.safetensors", "a/../../outside.safetensors", "C:\\x", "..\\x"]
@@ -355,33 +343,6 @@ def test_an_index_may_name_links_and_files_below(folder):
     weight_map = dict.fromkeys(load_file(blob), "shards/one.safetensors")
     write_config(folder, {"weight_map": weight_map}, "model.safetensors.index.json")
     assert load(folder).vocab_size == 11
-
-
-@pytest.mark.parametrize("index", [{}, {"weight_map": ["a"]}, {"weight_map": {}}, []])
-def test_an_index_without_a_weight_map(folder, index):
-    write_config(folder, index, "model.safetensors.index.json")
-    assert_refused(folder, "model.safetensors.index.json", "weight_map")
-
-
-def test_a_corrupt_tokenizer(folder):
-    (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
-    assert_refused(folder, "tokenizer.json")
-
-
-@pytest.mark.parametrize("name", ["tokenizer.json", "generation_config.json", "model.safetensors.index.json"])
-@pytest.mark.parametrize("kind", ["folder", "dangling link"])
-def test_a_file_of_the_checkpoint_that_is_no_file(folder, name, kind):
-    if kind == "folder":
-        (folder / name).mkdir()
-    else:
-        (folder / name).symlink_to(folder / "absent")
-    assert_refused(folder, str(folder / name), "is no file")
-
-
-@pytest.mark.parametrize("eos", ["1", 1.0, [1, "2"], True])
-def test_bad_eos_ids(folder, eos):
-    write_config(folder, {"eos_token_id": eos}, "generation_config.json")
-    assert_refused(folder, "generation_config.json", "eos_token_id")
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float", torch.int64, torch.complex64])

@@ -28,20 +28,20 @@ def decoder(table=TABLE, rule="standard"):
     return SpeculativeDecoder(TabularLM(table), SmallTransformer(TabularLM(random_table(VOCAB, 1, 92)), 2), rule)
 
 
-def alarms(made, seeds, level, length=3):
+def alarms(made, seeds, level, length=3, effect=EFFECT):
     """Return how many of so many seeds end in an alarm."""
     found = 0
     for seed in range(seeds):
         try:
-            check_lossless(made, [3], length, PLAIN, depth=length - 1, effect=EFFECT, level=level, seed=seed)
+            check_lossless(made, [3], length, PLAIN, depth=length - 1, effect=effect, level=level, seed=seed)
         except AssertionError:
             found += 1
     return found
 
 
 def test_false_alarms_come_no_more_often_than_stated():
-    # Of 40 tests at 0.1, more than 12 come with a probability below 1e-4.
-    assert alarms(decoder(), 40, 0.1) <= 12
+    # Of 40 tests at 0.1, more than 12 come with a probability below 1e-4, however few requests are sampled.
+    assert alarms(decoder(), 40, 0.1, effect=0.3) <= 12
 
 
 @pytest.mark.parametrize("law", [[0.6, 0.4 - 1.1e-4, 1.1e-4], [0.5, 0.5 - 1e-6, 1e-6]])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from specdec.contracts import Draft, VerificationRule
+from specdec.contracts import Draft, Verdict, VerificationRule
 from specdec.laws import Laws
 from tests.reference.tables import Floats, law_after, sequence_law
 
@@ -137,3 +137,20 @@ def expected_accepted(rule: VerificationRule, shape: Shape, draft_table: Floats,
 def total_variation(first: Floats, second: Floats) -> float:
     """Return half the sum of absolute differences."""
     return float(np.abs(first - second).sum() / 2)
+
+
+def enumerated(
+    shape: Shape, target_table: Floats, draft_table: Floats, padding: int = 1
+) -> tuple[list[Drawn], Draft, torch.Tensor]:
+    """Return all drafts of a shape, as one batch too, and the target's laws at their nodes."""
+    drawn = list(drafts_of(shape, draft_table))
+    return drawn, as_draft(shape, drawn, padding=padding), target_probs(shape, drawn, target_table, padding)
+
+
+def assert_verdicts_agree(made: Verdict, wanted: Verdict, num_stops: int, close: float) -> None:
+    """Fail unless stops are alike, and what follows those that can happen."""
+    assert torch.allclose(made.stop_probs, wanted.stop_probs, rtol=0, atol=close)
+    for stop in range(num_stops):
+        rows = wanted.stop_probs[:, stop] > 0
+        laws = [verdict.next_law(torch.full((len(rows),), stop)).dense(3)[rows] for verdict in (made, wanted)]
+        assert torch.allclose(*laws, rtol=0, atol=close)

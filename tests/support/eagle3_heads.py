@@ -172,7 +172,7 @@ def reference_of(layout: Layout, tensors: dict[str, Tensor], oracle: Any) -> Eag
         weights["lm_head.weight"] = oracle.lm_head.weight.detach().double().numpy()
     size, dim = layout.layer.get("hidden_size", SIZE), layout.layer.get("head_dim", SIZE // HEADS)
     return Eagle3(
-        weights, oracle.vocab_size, HEADS, KV_HEADS, dim if size else 0, 1e-5, layout.layer.get("rope_theta", 5000.0),
+        weights, oracle.vocab_size, HEADS, KV_HEADS, dim if size else 0, 1e-5, layout.layer.get("rope_theta") or 5000.0,
         num_layers_read=len(layout.ids or (0, 0, 0)),
         target_ids=None if layout.written is None else list(layout.written),
         norm_before_residual=bool(layout.flags.get("norm_before_residual")),

@@ -7,10 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from oracles import load_head
 from oracles.heads.eagle3_loading import LoadedEagle3
 from specdec.contracts import Context, IntArray, Scores
 from specdec.drafting import Frontier, HeadModel
 from tests.reference.eagle3 import Eagle3
+from tests.support.eagle3_heads import reference_of, write_head
 from tests.support.hidden_watch import whole_features
 from tests.support.scoring import path_to
 
@@ -172,3 +174,13 @@ def led(
     for _ in range(steps):
         history.step()
     return history
+
+
+def history_of(folder, layout, oracle, plain, seed=0, dtype=torch.float64, aux_layers=None, **options) -> History:
+    """Return a history of a head of this layout, beside the reference of its tensors and of the unpacked oracle.
+
+    ``aux_layers`` tells the head how to read the numbers of layers; the reference reads them as they are meant.
+    """
+    tensors = write_head(folder, oracle, layout, seed, dtype)
+    head, meant = (load_head(folder, oracle, aux_layers=told) for told in (aux_layers, None))
+    return led(head, oracle, reference_of(layout, tensors, plain), seed, trained_on=meant.layers, **options)

@@ -30,13 +30,13 @@ LAYOUTS = {
     "speculators dflash from the anchor": {"layout": "speculators", "from_anchor": True, "draft_vocab": 3},
     "speculators dspark": {"layout": "speculators", "kind": "dspark", "markov": "gated", "draft_vocab": 3},
     "speculators dspark not from the anchor": {
-        "layout": "speculators",
-        "kind": "dspark",
-        "markov": "rnn",
-        "from_anchor": False,
+        "layout": "speculators", "kind": "dspark", "markov": "rnn", "from_anchor": False,
         "confidence": "with markov",
     },
-}
+    "few ids": {
+        "layout": "speculators", "kind": "dspark", "markov": "vanilla", "draft_vocab": 3, "from_anchor": False,
+    },
+}  # fmt: skip
 MEDUSAS = {
     "original": {"layout": "original"},
     "two residual blocks": {"layout": "original", "num_layers": 2},

@@ -2,11 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from drafts import BlockDrafter
+from oracles import load_head
+from oracles.heads import DFlashHead, NativeBlockHead
+from oracles.native import NativeTransformer
 from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Oracle, Randomness, Scores
+from tests.support.backends import needed_native
+from tests.support.head_folders import LAYOUTS, BlockReference, block_folder
+from tests.support.models import tiny_transformer, tiny_unpacked
 
 
 @dataclass
@@ -73,3 +81,28 @@ class _Session(DraftSession):
 
     def end(self, rows: IntArray) -> None:
         self.inner.end(rows)
+
+
+# How far laws may be from those of a float64 reference.
+CLOSE = {"eager": 1e-10, "native": 1e-4}
+
+
+def watched_block(path: Path, layout: str, backend: str = "eager", changes: Any = (), **options: Any) -> Any:
+    """Return a tiny oracle and a block drafter for it, compared with its slow reference at every step.
+
+    Args:
+        path: the head is written there.
+        layout: a name in ``LAYOUTS``.
+        backend: of both: "eager" in float64, or "native" in float32.
+        changes: of what is written.
+        options: of the source.
+    """
+    if backend == "native":
+        needed_native()
+    plain, exact = tiny_unpacked(), tiny_transformer()
+    oracle = exact if backend == "eager" else tiny_transformer(4, torch.float32, 0, NativeTransformer)
+    folder = block_folder(path, **{**LAYOUTS[layout], **dict(changes)})
+    head = load_head(folder.path, oracle)
+    assert isinstance(head, DFlashHead if backend == "eager" else NativeBlockHead)
+    tables = plain.model.embed_tokens.weight.detach(), plain.lm_head.weight.detach()
+    return oracle, WatchedHead(BlockDrafter(head, **options), BlockReference(folder, exact, tables))

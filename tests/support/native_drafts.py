@@ -1,6 +1,7 @@
 """Draft models that draft by one native call or pass by pass, and all that their runs say."""
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -52,6 +53,25 @@ def model(seed: int, **options) -> NativeTransformer:
 
 ORACLE, DRAFT = model(1), model(2)
 VIEW = NativeTransformer(tiny_unpacked(VOCAB, torch.float32, 1).quantise())
+
+ENDING = model(1)
+ENDING.eos_ids = (2, 7)
+ADJUSTED = {
+    "repetition": {"repetition_penalty": 1.4},
+    "presence": {"presence_penalty": 0.8},
+    "frequency": {"frequency_penalty": -0.5},
+    "bias": {"logit_bias": {3: 1.5, 7: 0.7, 5: -math.inf}},
+    "ban": {"min_new_tokens": 11},
+}
+ADJUSTED["all"] = {name: value for options in ADJUSTED.values() for name, value in options.items()}
+BY_ROW = [{}, *ADJUSTED.values(), {"repetition_penalty": 0.6, "logit_bias": {0: 2.0}}, {"min_new_tokens": 3}]
+HEATS = {"greedy": {}, "sampled": {"temperature": 0.9, "top_p": 0.95}}
+
+
+def adjusted_requests(heat, adjusted):
+    """Return the sampling of nine requests: all adjusted alike, or each in its own way, some not at all."""
+    own = BY_ROW if adjusted == "by row" else [ADJUSTED[adjusted]] * 9
+    return [SamplingParams(**HEATS[heat], **options) for options in own]
 
 
 def chain_bits(draft):
@@ -172,3 +192,27 @@ def flat(size, special):
         plain.lm_head.bias.copy_(torch.arange(size) % 3 / 2.0)
         plain.lm_head.bias[[0, size // 2, size - 1]] = special
     return NativeTransformer(plain)
+
+
+def both_ways(run, model, make, sampling, batch_size, *args, policy=None, oracle=ORACLE):
+    """Return what a source does if its model is asked for each pass, and the passes that it and its native call take.
+
+    Fails unless both do the same, and a curious policy is told the same.
+
+    Args:
+        run: ``run_of_chains`` or ``run_of_trees``.
+        model: drafts.
+        make: returns the source, given the model and the policy.
+        sampling, batch_size, args, oracle: of the run.
+    """
+    models = PassByPass(model), Counted(model)
+    policies = [replace(policy, told=[]) if isinstance(policy, Curious) else policy for _ in models]
+    makes = [make(*both) for both in zip(models, policies, strict=True)]
+    found = [run(made, sampling, batch_size, *args, oracle=oracle) for made in makes]
+    assert found[0] == found[1]
+    if isinstance(policy, Curious):
+        drafted = found[0][-1]["num_drafted"]
+        assert policies[0].told == policies[1].told
+        assert min(drafted) == 0 or batch_size == 1, "rows that draft nothing stand beside others"
+        assert max(drafted) > 3
+    return found[0], *(one.num_passes for one in models)

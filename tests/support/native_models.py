@@ -11,6 +11,7 @@ from oracles import Transformer, TransformerConfig
 from oracles.native import NativeTransformer, NativeUnavailable, bindings
 from tests.support.models import FAMILIES
 from tests.support.scoring import append, random_tree
+from tests.support.stored_weights import in_format
 from tests.support.whole_drafts import as_tensors
 
 STORAGES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -42,12 +43,8 @@ def integer_model(**changes: object) -> Transformer:
 
 
 def digest(family: str, weights: str = "float32") -> str:
-    """Return a hash of the bits of a text's logits by a model of integer weights."""
-    return text_digest(NativeTransformer(integer_model(**SHAPES[family]).store(weights)))
-
-
-def text_digest(model: NativeTransformer) -> str:
-    """Return a hash of the bits of a text's logits, chunks and a tree included."""
+    """Return a hash of the bits of a text's logits, chunks and a tree included, by a model of integer weights."""
+    model = NativeTransformer(in_format(integer_model(**SHAPES[family]), weights))
     ids = torch.arange(300) * 7 % model.vocab_size
     parents = torch.tensor([[-1, 0, 0, 1, 3, 3, 2, 6]])
     cache = model.new_cache(1, 512)
@@ -112,3 +109,21 @@ def assert_alike_but_for_edges(found: Tensor, other: Tensor) -> None:
     clear = found.topk(2).values.diff().abs()[:, 0] > 2 * distance
     assert clear.float().mean() > 0.9
     assert torch.equal(found.argmax(dim=1)[clear], other.argmax(dim=1)[clear])
+
+
+# Of heads: the type of what is stored, how it is rounded, and how far logits may be from the eager head's.
+HEAD_TYPES = {
+    "float32": (torch.float32, None, 1e-5),
+    "bfloat16": (torch.bfloat16, None, 1e-5),
+    "rounded to bfloat16": (torch.float32, "bfloat16", 1e-5),
+    "int8": (torch.bfloat16, "int8", 1e-5),
+    "int4": (torch.float32, "int4", 1e-5),
+    "int8-dynamic": (torch.float32, "int8-dynamic", 3e-2),  # what is rounded lies on an edge now and then
+}
+
+
+def assert_near(found: Tensor, wanted: Tensor, error: float) -> None:
+    """The same ids are written, by logits that differ by so much of the largest."""
+    written = wanted.isfinite()
+    assert torch.equal(found.isfinite(), written)
+    assert (found - wanted)[written].abs().max() <= error * wanted[written].abs().max()

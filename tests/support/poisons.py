@@ -10,14 +10,15 @@ from tests.support.counting import SIZE, Counting
 class Poisoned(Counting):
     """Counts, but the logits after one id are ``poison``."""
 
-    def __init__(self, after, poison):
+    def __init__(self, poison, after=13):
         super().__init__()
-        self.after, self.poison = after, torch.tensor(poison)
+        self.poison, self.after = torch.tensor(poison, dtype=torch.float64), after
 
-    def score(self, tokens, *arguments, **options):
-        scores = super().score(tokens, *arguments, **options)
+    def score(self, tokens, parents, num_nodes, cache, rows, want="all", hidden=(), first=0):
+        scores = super().score(tokens, parents, num_nodes, cache, rows, want, hidden, first)
         if scores.logits is not None:
-            scores.logits[tokens == self.after] = self.poison.double()
+            read = tokens[:, first:] if want == "all" else tokens.gather(1, num_nodes.unsqueeze(1) - 1)
+            scores.logits[read == self.after] = self.poison
         return scores
 
 

@@ -1,9 +1,12 @@
 """Random trees, their paths, and texts scored chunk by chunk."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 
 from specdec.contracts import Oracle
+from tests.reference.transformer import logits_after
 
 
 def append(model, cache, row: int, ids: torch.Tensor, width: int = 64) -> torch.Tensor:
@@ -49,3 +52,27 @@ def nodes_unlike_their_paths(model: Oracle) -> list[tuple[int, int]]:
         if not torch.equal(logits[row][path], append(model, again, 0, tokens[row, path], width=1)):
             found.append((row, node))
     return found
+
+
+def assert_nodes_score_as_the_reference(
+    model: Oracle, weights: Mapping[str, torch.Tensor], close: float, step: int = 1
+) -> None:
+    """Fail unless nodes of trees after two ragged rows score as the slow reference scores their own sequences.
+
+    Args:
+        model: of the weights, packed.
+        weights: by the names of an unpacked model.
+        close: how far a logit may be off.
+        step: of so many nodes one is looked at.
+    """
+    generator = torch.Generator().manual_seed(1)
+    ids, cache, lengths = torch.randint(23, (2, 7), generator=generator), model.new_cache(2, 40), (7, 4)
+    for row, length in enumerate(lengths):
+        append(model, cache, row, ids[row, :length], width=3)
+    tokens, parents = torch.randint(23, (2, 9), generator=generator), random_tree(2, 9, generator)
+    logits = model.score(tokens, parents, torch.tensor([9, 9]), cache, np.arange(2)).logits
+    for row, length in enumerate(lengths):
+        for node in range(0, 9, step):
+            sequence = ids[row, :length].tolist() + tokens[row, path_to(parents[row], node)].tolist()
+            expected = logits_after(weights, model.config, sequence)
+            torch.testing.assert_close(logits[row, node].double(), expected, rtol=close, atol=close)

@@ -1,6 +1,7 @@
 """Numbers that are 0 for a right program: distances of laws, counts of wrong tokens. Mutants are told by them."""
 
 from functools import cache
+from inspect import isfunction
 from itertools import pairwise
 
 import numpy as np
@@ -148,12 +149,6 @@ def law_with_two_sources_of_distinct_siblings():
 def law_with_a_staged_model():
     """A model that drafts in several inner steps, with recovered tokens among its own."""
     return _law_distance(drafts.Staged(TabularLM(DRAFT), drafts.PromptLookup(1), 2), "standard")
-
-
-def law_with_a_staged_tree():
-    """Siblings beside a staged draft."""
-    inner = drafts.PromptLookup(1)
-    return _law_distance(drafts.Staged(TabularLM(DRAFT), inner, 2, width=2), "multi_draft")
 
 
 @cache
@@ -387,46 +382,9 @@ def control_tokens_that_messages_wrote():
     return float(sum(template.encode(messages).count(end) - own for template, messages, own in written))
 
 
+# Every public function above.
 STATISTICS = [
-    law_with_a_sampled_model,
-    law_with_a_greedy_model,
-    law_with_a_threshold,
-    law_with_trees,
-    law_with_trees_and_scouts,
-    law_with_trees_judged_by_their_laws,
-    law_with_siblings_without_replacement,
-    law_with_a_drawn_tree,
-    law_with_a_grown_tree,
-    laws_of_a_tree_that_are_not_its_paths,
-    scores_of_a_growing_tree_that_move,
-    law_with_a_block,
-    law_with_a_tree_asked_upwards,
-    law_with_two_models_merged,
-    law_with_a_staged_model,
-    law_with_a_staged_tree,
-    law_with_two_sources_of_distinct_siblings,
-    law_of_a_transformer_with_trees,
-    law_with_the_oracles_first_layer,
-    law_with_penalties,
-    law_with_top_p,
-    law_with_eos,
-    law_with_late_eos,
-    law_with_stops,
-    law_of_four_tokens,
-    law_of_a_near_tie,
-    wrong_greedy_tokens,
-    joint_law_under_a_shared_budget,
-    outputs_that_depend_on_the_batch,
-    lengths_that_depend_on_the_slot,
-    drafts_from_a_store_that_depend_on_the_batch,
-    equal_neighbours,
-    rejections_of_a_perfect_draft,
-    wrong_drafts_of_a_greedy_model,
-    laws_unlike_those_of_the_common_pieces,
-    verified_scouts,
-    faults_of_the_draft,
-    faults_of_lookahead,
-    nodes_of_lookahead_unlike_their_chains,
-    draws_of_impossible_ids,
-    control_tokens_that_messages_wrote,
+    made
+    for name, made in list(globals().items())
+    if isfunction(made) and made.__module__ == __name__ and name[0] != "_"
 ]

@@ -27,7 +27,9 @@ def rounded_to_stored(weight: Tensor, format: Format) -> Quantised:
 
 
 def in_format(model: Transformer, name: str) -> Transformer:
-    """Return the model with all linear layers, a tied head among them, in a format of ``STORED`` or ``WHOLE``."""
+    """Return the model with all linear layers, a tied head among them, in a type or format, those of GGUF files too."""
+    if name not in STORED | WHOLE:
+        return model.store(name)
     format = STORED[name.removesuffix("-int8")]
     tied = model.lm_head is None
     if tied:
