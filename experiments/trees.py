@@ -166,7 +166,7 @@ def _report(
         "shapes": {name: str(shape) for name, shape in shapes.items()},
         "rows": rows,
     }
-    (folder / "trees.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    write_whole(folder / "trees.json", json.dumps(kept, indent=1) + "\n")
     rates = ", ".join(f"{rate:.3f}" for rate in found.acceptance_by_rank)
     level = found.chain_costs.drafting.level + found.chain_costs.drafting.node
     calibration = f"Calibrated: acceptance by rank {rates}; c {level:.3f} after the first; optimum {shapes[OPTIMUM]}."

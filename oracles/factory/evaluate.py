@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from exactspec.parser import Parser
+from exactspec.parser import Parser, refusing
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT
 from oracles.factory.evaluation.commands import arithmetic, bits, drafts, inputs, text
 from oracles.factory.training.allocator import keep_freed_memory
@@ -114,7 +114,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     keep_freed_memory()
-    args.run(args)
+    with refusing("oracles.factory.evaluate"):
+        args.run(args)
 
 
 if __name__ == "__main__":

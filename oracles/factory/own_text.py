@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
-from exactspec.parser import Parser
+from exactspec.parser import Parser, refusing
 from oracles.checkpoints.loading import load
 from oracles.checkpoints.tokenization import end_of_text_id
 from oracles.factory.corpus import modules_only, read_split
@@ -65,16 +65,17 @@ def main() -> None:
     args = parser.parse_args()
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    oracle = load(args.oracle)
-    sources = read_split("train", manifest=modules_only() if args.modules_only else None)
-    stream = token_stream((source.text for source in sources), oracle.tokenizer)  # type: ignore[arg-type]
-    beginnings = prompts(stream, args.texts, args.beginning, args.seed)
-    end = end_of_text_id(oracle.tokenizer)  # type: ignore[arg-type]
-    ids = [end]
-    for text in texts(oracle, beginnings, args.length, args.batch_size, args.seed):
-        ids += text if text[-1] == end else [*text, end]
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    save_file({"tokens": torch.tensor(ids, dtype=torch.int32)}, args.out)
+    with refusing("oracles.factory.own_text"):
+        oracle = load(args.oracle)
+        sources = read_split("train", manifest=modules_only() if args.modules_only else None)
+        stream = token_stream((source.text for source in sources), oracle.tokenizer)  # type: ignore[arg-type]
+        beginnings = prompts(stream, args.texts, args.beginning, args.seed)
+        end = end_of_text_id(oracle.tokenizer)  # type: ignore[arg-type]
+        ids = [end]
+        for text in texts(oracle, beginnings, args.length, args.batch_size, args.seed):
+            ids += text if text[-1] == end else [*text, end]
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        save_file({"tokens": torch.tensor(ids, dtype=torch.int32)}, args.out)
     print(f"{len(ids):,} tokens in {args.out}")
 
 

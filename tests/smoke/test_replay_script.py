@@ -42,6 +42,11 @@ def test_trees_that_are_decided_as_they_grow_are_refused() -> None:
         replay.main(["--trees", "grown:4x2"])
 
 
+def test_a_temperature_that_cannot_be_is_refused() -> None:
+    with pytest.raises(SystemExit, match="replay: SamplingParams: temperature=-1.0 must be >= 0"):
+        replay.main(["--oracle", "code-draft", "--model", "code-draft-tiny", "--temperature", "-1"])
+
+
 def test_an_oracle_that_does_not_exist_is_refused() -> None:
     with pytest.raises(SystemExit, match="replay: 'nowhere' is neither"):
         replay.main(["--oracle", "nowhere"])

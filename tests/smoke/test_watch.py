@@ -166,7 +166,7 @@ def test_a_picture_that_cannot_be_written_is_refused(name, message, capsys):
 
 def test_a_strategy_that_does_not_fit_is_refused():
     argv = [TEXT, "--oracle", "code-draft-tiny", "--strategy", "early_exit"]
-    with pytest.raises(SystemExit, match="watch: early_exit: "):
+    with pytest.raises(SystemExit, match="watch: early_exit: give --early-exit-head none"):
         watch.main(argv)
 
 

@@ -16,7 +16,7 @@ from typing import get_args
 import torch
 from tqdm import tqdm
 
-from exactspec.parser import Parser
+from exactspec.parser import Parser, refusing
 from oracles.checkpoints.loading import load, load_tokenizer
 from oracles.checkpoints.placement import Arithmetic
 from oracles.factory.dialogues import documents
@@ -32,10 +32,8 @@ PART = 256
 def main(argv: Sequence[str] | None = None) -> None:
     """Do what is asked for."""
     args = _parser().parse_args(argv)
-    try:
+    with refusing("python -m oracles.factory.dialogues"):
         _ACTIONS[args.action](args)
-    except (OSError, ValueError) as error:
-        raise SystemExit(f"python -m oracles.factory.dialogues: {error}") from error
 
 
 def _parser() -> argparse.ArgumentParser:
