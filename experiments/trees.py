@@ -180,6 +180,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan = Plan("trees", tuple(arguments["shapes"]), (), arguments)
     with ExitStack() as stack:
         with refusing("trees"):
+            if arguments["max_new_tokens"] < 2:
+                raise ValueError("--max-new-tokens must be 2 or more: a request's last token has no draft")
             prompts = prepare(arguments)
             folder = folder_of(plan, prompts)
             journal = stack.enter_context(hold_journal(folder, arguments["fresh"]))

@@ -297,6 +297,12 @@ def test_quantised_tensors(folder):
     assert_refused(folder, "model.safetensors", "'model.norm.weight'", "I8")
 
 
+def test_a_head_in_float8_beside_the_embedding_it_is_tied_to(folder):
+    write_config(folder, LLAMA | {"tie_word_embeddings": True})
+    change_weights(folder, **{"lm_head.weight": torch.ones(11, 8).to(torch.float8_e4m3fn)})
+    assert_refused(folder, "model.safetensors", "'lm_head.weight'", "F8_E4M3")
+
+
 def test_pickles_only(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     assert_refused(folder, str(folder), "pytorch_model.bin", "convert")
@@ -363,6 +369,11 @@ def test_an_index_without_a_weight_map(folder, index):
     assert_refused(folder, "model.safetensors.index.json", "weight_map")
 
 
+def test_an_index_nested_too_deeply_to_be_read(folder):
+    (folder / "model.safetensors.index.json").write_text("[" * 100_000)
+    assert_refused(folder, "model.safetensors.index.json", "weight_map")
+
+
 def test_a_corrupt_tokenizer(folder):
     (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
     assert_refused(folder, "tokenizer.json")
@@ -387,6 +398,11 @@ def test_bad_eos_ids(folder, eos):
 @pytest.mark.parametrize("dtype", ["int8", "float", torch.int64, torch.complex64])
 def test_bad_dtypes(folder, dtype):
     assert_refused(folder, "dtype", "bfloat16", dtype=dtype)
+
+
+@pytest.mark.parametrize("device", ["xpu", "vulkan", "hpu", "cuda:99"])
+def test_devices_that_a_machine_has_not(folder, device):
+    assert_refused(folder, f"device is '{device}'", "'cpu'", device=device)
 
 
 @pytest.mark.parametrize("max_context", [0, -1])

@@ -587,6 +587,11 @@ def test_exactness_goes_on_without_the_prompts_that_do_not_fit(checkpoints, tmp_
         exactness.main([*argv, "--prompts", str(long)])
 
 
+def test_trees_need_a_token_to_draft(checkpoints, tmp_path):
+    with pytest.raises(SystemExit, match=r"^trees: --max-new-tokens must be 2 or more"):
+        trees.main([*common(checkpoints, tmp_path), *own(checkpoints, "tree"), "--max-new-tokens", "1"])
+
+
 def test_trees_are_calibrated_on_prompts_that_fit(checkpoints, tmp_path, misfits, monkeypatch):
     argv = [*common(checkpoints, tmp_path / "out"), *own(checkpoints, "tree"), "--prompts", str(misfits)]
     argv += ["--shapes", "chain:2", "--sizes", "--max-nodes", "2", "--calibrate-on", "2", "--batch-size", "2"]

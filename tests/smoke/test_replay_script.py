@@ -43,7 +43,7 @@ def test_trees_that_are_decided_as_they_grow_are_refused() -> None:
 
 
 def test_a_temperature_that_cannot_be_is_refused() -> None:
-    with pytest.raises(SystemExit, match="replay: SamplingParams: temperature=-1.0 must be >= 0"):
+    with pytest.raises(SystemExit, match=r"replay: SamplingParams: temperature=-1.0 must be >= 0"):
         replay.main(["--oracle", "code-draft", "--model", "code-draft-tiny", "--temperature", "-1"])
 
 
