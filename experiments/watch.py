@@ -137,9 +137,12 @@ def speeds(outcome: Outcome, arm: str) -> list[str]:
     alone, whole = outcome.decoding_speedup(arm, method=median_ratio), outcome.speedup(arm, method=median_ratio)
     assert alone is not None
     told = [_speed(name, ratio) for name, ratio in ((DECODING_ALONE, alone), (END_TO_END, whole))]
-    pairs = f"{alone.num_units} interleaved pair{'' if alone.num_units == 1 else 's'}"
-    about = f"That is the median of {pairs}, on this prompt and this machine" + (
-        f"; fewer than {REPEATS} have no interval." if alone.low is None else ", with its 95 % interval."
+    count = len(outcome.rounds(arm))
+    pairs = f"{count} interleaved pair{'' if count == 1 else 's'}, on this prompt and this machine"
+    about = (
+        f"That is over {pairs}; fewer than {REPEATS} have no interval."
+        if alone.low is None
+        else f"That is the median of {pairs}, with its 95 % interval."
     )
     return [*told, about, *_of_loops(outcome, arm)]
 
