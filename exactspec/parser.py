@@ -36,6 +36,14 @@ def command_like_this(module: str) -> str:
     return f"exactspec {command_for(module) or module}" if by_command else f"python -m {module}"
 
 
+def positive(text: str) -> int:
+    """Return a whole number of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
 @contextmanager
 def refusing(name: str) -> Iterator[None]:
     """End the program of that name with the reason if an argument, or a file that it names, is unusable."""

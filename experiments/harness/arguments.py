@@ -11,6 +11,7 @@ from typing import Any, get_args
 import torch
 
 from exactspec.parser import Parser
+from exactspec.parser import positive as positive
 from exactspec.parser import refusing as refusing
 from experiments.harness.conversations import add_template_options, add_turns
 from experiments.harness.models import PLACEMENT, RECORDED, path_of, record_file
@@ -41,14 +42,6 @@ class ExperimentParser(Parser):
             own = {f"{strategy}.{key}": value for key, value in settings.items()}
             self.set_defaults(**{name: value for name, value in own.items() if hasattr(first, name)})
         return super().parse_args(args, namespace)
-
-
-def positive(text: str) -> int:
-    """Return a whole number of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
 
 
 def at_least_0(text: str) -> int:
