@@ -2,7 +2,8 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from exactspec import stand_ins
@@ -33,6 +34,23 @@ def command_like_this(module: str) -> str:
     """
     by_command = getattr(sys.modules["__main__"], STARTED_AS, None) is not None
     return f"exactspec {command_for(module) or module}" if by_command else f"python -m {module}"
+
+
+def positive(text: str) -> int:
+    """Return a whole number of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+@contextmanager
+def refusing(name: str) -> Iterator[None]:
+    """End the program of that name with the reason if an argument, or a file that it names, is unusable."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"{name}: {error}") from error
 
 
 class _Help(argparse.Action):

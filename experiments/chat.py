@@ -18,11 +18,11 @@ from rich.text import Text
 
 from experiments.findings.colouring import Palette, Piece
 from experiments.harness.arguments import refusing, settings_of
+from experiments.harness.building import build_shared
 from experiments.harness.conversations import template_of
 from experiments.harness.live_run import Run, live_arguments, live_parser
 from experiments.harness.models import load_oracle
 from experiments.harness.rule_choice import rule_for, sampling_of
-from experiments.strategies import STRATEGIES
 from oracles.checkpoints.chat_files import give_template
 from specdec import SpeculativeDecoder
 from specdec.contracts import declared
@@ -69,7 +69,7 @@ class Chat:
         if template is None:
             raise ValueError("there is no chat template to talk under: give --template FILE, or --template vicuna")
         give_template(self.oracle, template)
-        source = STRATEGIES[name].build(settings_of(arguments, name), self.oracle)
+        source = build_shared(name, settings_of(arguments, name), self.oracle)
         self.decoder = SpeculativeDecoder(
             self.oracle,
             source,

@@ -17,9 +17,11 @@ from tqdm import tqdm
 
 from experiments.harness.arguments import add_strategies, common_parser, fingerprint, positive, refusing, settings_of
 from experiments.harness.arms import PLAIN, problems_of, without_problems
+from experiments.harness.building import build_shared
 from experiments.harness.conversations import as_conversations, prompt_facts
 from experiments.harness.journal import Journal, hold_journal
 from experiments.harness.models import load_oracle
+from experiments.harness.rule_choice import sampling_of
 from experiments.harness.running import prepare
 from experiments.harness.tiny import tiny_strategies
 from experiments.strategies import AS_SHIPPED, STRATEGIES
@@ -28,6 +30,7 @@ from specdec.exactness import check_lossless, compare_runs
 from specdec.prompts import NamedPrompt
 from specdec.stats import Table
 from specdec.stats.report import provenance, show
+from specdec.system import write_whole
 
 LOSSLESS_RULES = tuple(name for name, rule in RULES.items() if rule.lossless and not rule.coupled)
 
@@ -77,7 +80,7 @@ class Runner:
     """Decodes the prompts as the cases ask, plain decoding once per mode; prompts that do not fit are left out."""
 
     def __init__(self, arguments: dict[str, Any], oracle: Oracle, prompts: Sequence[NamedPrompt]) -> None:
-        self.arguments, self.oracle = arguments, oracle
+        self.arguments, self.oracle, self.sampling = arguments, oracle, sampling_of(arguments)
         asked = as_conversations(prompts, oracle, arguments)
         found = problems_of(oracle, asked, arguments["max_new_tokens"])
         self.problems = [f"prompts {[asked[number].name]}: {problem}" for number, problem in found.items()]
@@ -87,16 +90,14 @@ class Runner:
         self.seeds = [(arguments["seed"], number) for number in kept]
         self.sources: dict[str, DraftSource | None] = {PLAIN: None}
         for name in arguments["strategies"]:
-            self.sources[name] = STRATEGIES[name].build(
-                settings_of({**arguments, "batch_size": 1, "rule": "coupled"}, name), oracle
-            )
+            settings = settings_of({**arguments, "batch_size": 1, "rule": "coupled"}, name)
+            self.sources[name] = build_shared(name, settings, oracle)
         self.plain: dict[str, Result] = {}
 
     def decode(self, case: Case) -> Result:
         """Return the outputs of a case."""
         decoder = SpeculativeDecoder(self.oracle, self.sources[case.arm], case.rule)
-        warmth, top_p = self.arguments["temperature"], self.arguments["top_p"]
-        sampling = SamplingParams(temperature=warmth, top_p=top_p) if case.mode == "coupled" else SamplingParams()
+        sampling = self.sampling if case.mode == "coupled" else SamplingParams()
         tokens = self.arguments["max_new_tokens"]
         return decoder.generate(self.starts, tokens, sampling, self.seeds, batch_size=case.batch)
 
@@ -160,7 +161,7 @@ def _prove(runner: Runner, journal: Journal) -> int:
     facts = provenance(runner.arguments, runner.oracle.device, runner.oracle.backend) | {"chat": runner.facts}
     summary = {"provenance": facts, "laws": laws, "tokens": rows, "problems": runner.problems}
     folder = journal.path.parent
-    (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    write_whole(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
     journal.close("units.jsonl")
     print(f"\nWritten: {folder}")
     failed = [row for row in (*laws, *rows) if row["problem"]]

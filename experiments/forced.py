@@ -18,11 +18,13 @@ from tqdm import tqdm
 import drafts
 import oracles
 from exactspec.parser import Parser
+from experiments.harness.arguments import positive
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import DraftSource, IntArray, Oracle
 from specdec.grammars import make_grammars
 from specdec.stats import Table
 from specdec.stats.report import paired_ratio, provenance, show
+from specdec.system import write_whole
 
 THINGS = ("a red fox", "the city of Lisbon", "a wooden chair", "the planet Mars", "a violin", "an apple tree")
 SHORT = {"n": ["a", "b", "c"], "c": ["red", "blue", "tan"], "s": ["big", "tiny"], "k": ["x", "y", "z"]}
@@ -142,9 +144,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--oracle", default="smollm2", help="embedded or published name, folder or GGUF file (smollm2)")
     add("--arithmetic", choices=["int8", "float32"], default=None, help="of a GGUF file's products (its default)")
     add("--num-prompts", type=int, default=len(THINGS), choices=range(1, len(THINGS) + 1), help="answers a schema (6)")
-    add("--max-new-tokens", type=int, default=200, help="of an answer at most (200)")
-    add("--near", type=int, default=4, help="ids that a nearly forced position allows at most (4)")
-    add("--repeats", type=int, default=3, help="times that every answer is decoded by every arm (3)")
+    add("--max-new-tokens", type=positive, default=200, help="of an answer at most (200)")
+    add("--near", type=positive, default=4, help="ids that a nearly forced position allows at most (4)")
+    add("--repeats", type=positive, default=3, help="times that every answer is decoded by every arm (3)")
     add("--out", type=Path, help="folder for forced.json")
     options = parser.parse_args(argv)
     try:
@@ -164,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
         about = provenance({**vars(options), "out": str(options.out)}, "cpu", oracle.backend)
-        (options.out / "forced.json").write_text(json.dumps({"provenance": about, "rows": rows}, indent=1))
+        write_whole(options.out / "forced.json", json.dumps({"provenance": about, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exactspec.parser import Parser
+from experiments.harness.arguments import positive, refusing
 from specdec.stats import Table
 from specdec.stats.report import loss_curves, show
 
@@ -31,13 +32,16 @@ class Run:
         """Return the run of a ``loss.jsonl``.
 
         Raises:
-            ValueError: it has no steps.
+            ValueError: it is no such file, or has no steps.
         """
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        keys = ("tokens", "loss", "tokens_per_second")
+        try:
+            rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            tokens, losses, rates = (np.array([row[key] for row in rows]) for key in keys)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is no loss.jsonl of a training: {error!r}") from error
         if not rows:
             raise ValueError(f"{path} holds no steps; give the loss.jsonl of a run that has begun")
-        keys = ("tokens", "loss", "tokens_per_second")
-        tokens, losses, rates = (np.array([row[key] for row in rows]) for key in keys)
         seconds = np.diff(tokens, prepend=0) / np.maximum(rates, 1)
         return cls(path.absolute().parent.name, tokens, losses, seconds)
 
@@ -69,9 +73,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     add = parser.add_argument
     add("logs", type=Path, nargs="+", metavar="LOG", help="the loss.jsonl of each run")
     add("--out", type=Path, required=True, help="PNG to write")
-    add("--smooth", type=int, default=20, help="steps of the mean (default %(default)s)")
+    add("--smooth", type=positive, default=20, help="steps of the mean (default %(default)s)")
     args = parser.parse_args(argv)
-    runs = [Run.read(path) for path in args.logs]
+    with refusing("loss_curves"):
+        runs = [Run.read(path) for path in args.logs]
     args.out.parent.mkdir(parents=True, exist_ok=True)
     loss_curves(args.out, [(run.name, run.points(run.losses), run.points(run.smooth(args.smooth))) for run in runs])
     show([Table("Training runs", [run.row(args.smooth) for run in runs])])

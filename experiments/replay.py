@@ -159,9 +159,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         shipped = load_prompts(str(PROMPTS), None, args.num_prompts)
         put = as_conversations(shipped, oracle, vars(args))
         prompts = [prompt.start for prompt in those_that_fit(oracle, put, args.max_new_tokens)]
+        sampling = SamplingParams(temperature=args.temperature)
     asked = {
         "max_new_tokens": args.max_new_tokens,
-        "sampling": SamplingParams(temperature=args.temperature),
+        "sampling": sampling,
         "rule": "standard" if args.temperature == 0 else args.rule,
     }
     sources: dict[str, tuple[Make, bool]] = {

@@ -22,6 +22,7 @@ from exactspec.parser import Parser
 from experiments.harness.arguments import PROMPTS, positive, refusing
 from experiments.harness.arms import those_that_fit
 from experiments.harness.conversations import add_template_options, as_conversations
+from experiments.harness.rule_choice import CHAINS, TREES
 from experiments.strategies.tree_shapes import shape_of
 from specdec import RULES, Draft, DraftSource, Laws, Oracle, Rule, SamplingParams, SpeculativeDecoder, Verdict
 from specdec.contracts import VerificationRule, check_vocabulary, rule_label
@@ -34,7 +35,6 @@ from specdec.stats.report import paired_ratio, show
 from specdec.theory import acceptance, distinct_pair_optimum, independent_draws_optimum
 from specdec.verify import StopLaw
 
-CHAINS, TREES = "standard", "multi_draft"
 LEGEND = {
     "rule": "lossy ones say so",
     "judge": "who judged, here and in the run: the rule, or the compiled judge that it declares (native)",

@@ -21,6 +21,7 @@ from specdec.contracts import DraftSource, Oracle
 from specdec.prompts import NamedPrompt, load_prompts
 from specdec.stats import Table
 from specdec.stats.report import paired_ratio, provenance, show
+from specdec.system import write_whole
 
 Row = dict[str, Any]
 
@@ -148,7 +149,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
         about = provenance({**vars(options), "out": str(options.out)}, "cpu", oracle.backend)
-        (options.out / "second_turns.json").write_text(json.dumps({"provenance": about, "rows": rows}, indent=1))
+        found = json.dumps({"provenance": about, "rows": rows}, indent=1)
+        write_whole(options.out / "second_turns.json", found + "\n")
 
 
 if __name__ == "__main__":

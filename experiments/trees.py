@@ -166,7 +166,7 @@ def _report(
         "shapes": {name: str(shape) for name, shape in shapes.items()},
         "rows": rows,
     }
-    (folder / "trees.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    write_whole(folder / "trees.json", json.dumps(kept, indent=1) + "\n")
     rates = ", ".join(f"{rate:.3f}" for rate in found.acceptance_by_rank)
     level = found.chain_costs.drafting.level + found.chain_costs.drafting.node
     calibration = f"Calibrated: acceptance by rank {rates}; c {level:.3f} after the first; optimum {shapes[OPTIMUM]}."
@@ -180,6 +180,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan = Plan("trees", tuple(arguments["shapes"]), (), arguments)
     with ExitStack() as stack:
         with refusing("trees"):
+            if arguments["max_new_tokens"] < 2:
+                raise ValueError("--max-new-tokens must be 2 or more: a request's last token has no draft")
             prompts = prepare(arguments)
             folder = folder_of(plan, prompts)
             journal = stack.enter_context(hold_journal(folder, arguments["fresh"]))

@@ -19,6 +19,7 @@ from experiments.findings.colouring import PROMPT, Palette, Piece
 from experiments.findings.screen_picture import picture_path, write_picture
 from experiments.harness.arguments import PROMPTS, positive, refusing, settings_of
 from experiments.harness.arms import PLAIN, EngineArm, units_of
+from experiments.harness.building import build_shared
 from experiments.harness.conversations import as_conversations
 from experiments.harness.live_run import Run, live_arguments, live_parser
 from experiments.harness.models import load_oracle
@@ -26,7 +27,6 @@ from experiments.harness.rule_choice import judging_of, sampling_of
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, Outcome
 from experiments.harness.running import measure
 from experiments.harness.thread_check import warn_of_contention
-from experiments.strategies import STRATEGIES
 from specdec.prompts import NamedPrompt, load_prompts
 from specdec.stats.report import Interval, median_ratio, verdict
 
@@ -92,7 +92,7 @@ def watch(arguments: dict[str, Any], console: Console) -> Group:
     oracle, name = load_oracle(arguments), arguments["strategy"]
     (prompt,) = as_conversations([prompt_of(arguments)], oracle, arguments)
     sampling = sampling_of(arguments)
-    source = STRATEGIES[name].build(settings_of(arguments, name), oracle)
+    source = build_shared(name, settings_of(arguments, name), oracle)
     arms = [
         EngineArm(arm, oracle, draft, sampling, *judging_of(arguments))
         for arm, draft in ((PLAIN, None), (name, source))
@@ -137,9 +137,12 @@ def speeds(outcome: Outcome, arm: str) -> list[str]:
     alone, whole = outcome.decoding_speedup(arm, method=median_ratio), outcome.speedup(arm, method=median_ratio)
     assert alone is not None
     told = [_speed(name, ratio) for name, ratio in ((DECODING_ALONE, alone), (END_TO_END, whole))]
-    pairs = f"{alone.num_units} interleaved pair{'' if alone.num_units == 1 else 's'}"
-    about = f"That is the median of {pairs}, on this prompt and this machine" + (
-        f"; fewer than {REPEATS} have no interval." if alone.low is None else ", with its 95 % interval."
+    count = len(outcome.rounds(arm))
+    pairs = f"{count} interleaved pair{'' if count == 1 else 's'}, on this prompt and this machine"
+    about = (
+        f"That is over {pairs}; fewer than {REPEATS} have no interval."
+        if alone.low is None
+        else f"That is the median of {pairs}, with its 95 % interval."
     )
     return [*told, about, *_of_loops(outcome, arm)]
 

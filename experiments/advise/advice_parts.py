@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from experiments.harness.run_outcome import in_flight
 from specdec.stats import Stats
 from specdec.theory import predicted_speedup
 
@@ -37,10 +38,9 @@ class Parts:
     def of(plain: Stats, stats: Stats) -> "Parts":
         """Return the parts that a run had, beside plain decoding of the same prompts; prefill is none of them."""
         once = plain.seconds_per_call("score") or float("nan")
-        in_flight = (stats.num_steps / stats.target_calls) / (plain.num_steps / plain.target_calls)
         return Parts(
             stats.block_efficiency or float("nan"),
-            in_flight,
+            in_flight(plain, stats),
             (stats.seconds_per_call("propose") or 0.0) / once,
             stats.width_cost(once) or float("nan"),
             (stats.seconds_per_call("verify", "commit", "other") or 0.0) / once,

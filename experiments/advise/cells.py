@@ -18,7 +18,7 @@ from experiments.advise.calibrating import (
 from experiments.advise.predicting import WORTH, Costs, best, in_the_way, obstacle
 from experiments.harness.arguments import settings_of
 from experiments.harness.arms import PLAIN, Arm, EngineArm, units_of
-from experiments.harness.building import arms_of, those_that_can
+from experiments.harness.building import arms_of, build_shared, those_that_can
 from experiments.harness.journal import Piece
 from experiments.harness.models import draft_model
 from experiments.harness.rule_choice import judging_of
@@ -28,7 +28,7 @@ from experiments.strategies import STRATEGIES
 from experiments.strategies.tree_shapes import tree_source
 from specdec import DraftSource, Oracle, SamplingParams
 from specdec.prompts import NamedPrompt
-from specdec.stats import Stats
+from specdec.stats import Stats, count_of
 from specdec.stats.report import Interval, bootstrap_ratio, paired_ratio, verdict
 from specdec.theory import WidthCurve
 
@@ -152,7 +152,7 @@ class Adviser:
         return {f"{name}, {length}": length for length in sorted({1, self.arguments["longest"]})}
 
     def _source(self, cell: Cell, name: str, length: int) -> DraftSource:
-        return STRATEGIES[name].build({**self._settings(cell, name), LENGTH: length}, self.oracle)
+        return build_shared(name, {**self._settings(cell, name), LENGTH: length}, self.oracle)
 
     def advise(self, cell: Cell) -> list[Advised]:
         """Return what should pay most of every strategy."""
@@ -202,11 +202,6 @@ class Adviser:
         """Decode the other prompts with all arms."""
         seed, new = self.arguments["seed"], self.arguments["max_new_tokens"]
         return outcome_of(arms, self.other, cell.batch_size, seed, new)
-
-
-def count_of(number: int, noun: str) -> str:
-    """Return a number of things in words."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def why_not(one: Advised, measured: Parts, alone: Interval, intervals: Sequence[Interval]) -> str | None:

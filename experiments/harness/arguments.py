@@ -3,14 +3,16 @@
 import argparse
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
 
 from exactspec.parser import Parser
+from exactspec.parser import positive as positive
+from exactspec.parser import refusing as refusing
 from experiments.harness.conversations import add_template_options, add_turns
 from experiments.harness.models import PLACEMENT, RECORDED, path_of, record_file
 from experiments.harness.rule_choice import add_sampling
@@ -40,23 +42,6 @@ class ExperimentParser(Parser):
             own = {f"{strategy}.{key}": value for key, value in settings.items()}
             self.set_defaults(**{name: value for name, value in own.items() if hasattr(first, name)})
         return super().parse_args(args, namespace)
-
-
-@contextmanager
-def refusing(name: str) -> Iterator[None]:
-    """End the program of that name with the reason if a ValueError says that an argument is unusable."""
-    try:
-        yield
-    except ValueError as error:
-        raise SystemExit(f"{name}: {error}") from error
-
-
-def positive(text: str) -> int:
-    """Return a whole number of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
 
 
 def at_least_0(text: str) -> int:
@@ -204,10 +189,11 @@ def _files_of(value: Any) -> list[tuple[str, int, int]]:
             head_folder(value) if value in head_names() else path_of(value),
             *map(head_folder, heads_of(value).values()),
         ]
-    if len(paths) == 1 and not paths[0].exists():
+    # Of a text that is too long for a path these say that there is nothing; the methods of ``Path`` raise.
+    if len(paths) == 1 and not os.path.exists(paths[0]):
         paths = [path_of(part) for part in value.split(",")]
-    files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
-    return [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]
+    files = [file for path in paths for file in (sorted(path.iterdir()) if os.path.isdir(path) else [path])]
+    return [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files if os.path.isfile(f)]
 
 
 def measuring_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,7 +209,7 @@ def fingerprint(arguments: Mapping[str, Any], prompts: Sequence[Any]) -> str:
     """
     digest = hashlib.sha256()
     kept = measuring_arguments(arguments)
-    files = {name: _files_of(value) for name, value in kept.items() if name != "prompts"}
+    files = {name: _files_of(value) for name, value in kept.items()}
     peers = [version_of(package) for package in ("transformers", "llama_cpp_python")]
     machine = [torch.__version__, *peers, torch.get_num_threads()]
     digest.update(json.dumps([kept, files, machine, [str(prompt) for prompt in prompts]], sort_keys=True).encode())

@@ -38,31 +38,40 @@ def arms_of(
     Raises:
         ValueError: this oracle cannot have it, or an option is unusable.
     """
-    strategy, settings = STRATEGIES[name], settings_of(arguments, name)
-    changes = {name: {}, **(strategy.variants if variants else {})}
+    settings = settings_of(arguments, name)
+    changes = {name: {}, **(STRATEGIES[name].variants if variants else {})}
+    # A strategy's own script, which has its variants, has its options without its name.
+    build = build_alone if variants else build_shared
+    for arm, changed in changes.items():
+        source = build(name, {**settings, **changed}, oracle)
+        yield arm_kind(arguments)(arm, oracle, source, sampling, *judging_of(arguments))
+
+
+def build_alone(name: str, settings: Mapping[str, Any], oracle: Oracle) -> DraftSource:
+    """Return a strategy's source, for its own command line.
+
+    Raises:
+        ValueError: this oracle cannot have it, or an option is unusable.
+    """
+    strategy = STRATEGIES[name]
     try:
-        for arm, changed in changes.items():
-            source = strategy.build({**settings, **changed}, oracle)
-            yield arm_kind(arguments)(arm, oracle, source, sampling, *judging_of(arguments))
+        return strategy.build(settings, oracle)
     except ValueError as error:
-        told = str(error)
-        if MODEL in strategy.options and FOREIGN in told:
-            told += f" (--{MODEL.name} DIR)"
-        # A strategy's own script, which has its variants, has its options without its name.
-        raise ValueError(told if variants else _add_prefix(told, strategy)) from error
+        if MODEL in strategy.options and FOREIGN in str(error):
+            raise ValueError(f"{error} (--{MODEL.name} DIR)") from error
+        raise
 
 
 def build_shared(name: str, settings: Mapping[str, Any], oracle: Oracle) -> DraftSource:
     """Return a strategy's source, for a command line that several strategies share.
 
     Raises:
-        ValueError: this oracle cannot have it, or an option is unusable; options are named as that command line does.
+        ValueError: as of ``build_alone``; options are named as that command line does.
     """
-    strategy = STRATEGIES[name]
     try:
-        return strategy.build(settings, oracle)
+        return build_alone(name, settings, oracle)
     except ValueError as error:
-        raise ValueError(_add_prefix(str(error), strategy)) from error
+        raise ValueError(_add_prefix(str(error), STRATEGIES[name])) from error
 
 
 def _add_prefix(told: str, strategy: Strategy) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from experiments.harness.models import path_of
 from oracles.checkpoints.chat_files import boundary_tokens, give_template
+from oracles.checkpoints.config_keys import errors_of
 from oracles.checkpoints.gguf import GGUFFile, read_vocabulary
 from specdec import Oracle
 from specdec.contracts import declared
@@ -22,6 +23,8 @@ from specdec.requests import encode_prompt
 
 AUTO, NONE, VICUNA = "auto", "none", "vicuna"
 FIRST, EVERY = "first", "all"
+# How Python spells what JSON spells otherwise.
+_OF_PYTHON = {"True": True, "False": False, "None": None}
 # What a template is told of a conversation and its checkpoint.
 RESERVED = ("messages", "add_generation_prompt", "bos_token", "eos_token")
 
@@ -48,13 +51,13 @@ def template_argument(text: str) -> str:
 
 
 def _values_of(pairs: Sequence[str]) -> dict[str, Any]:
-    """Return name -> value; a value that is JSON (false, 3) is read as such."""
+    """Return name -> value; one that is JSON (false, 3), or what Python calls that (False), is read as such."""
     found: dict[str, Any] = {}
     for name, _, value in (pair.partition("=") for pair in pairs):
         try:
             found[name] = json.loads(value)
         except ValueError:
-            found[name] = value
+            found[name] = _OF_PYTHON.get(value, value)
     return found
 
 
@@ -111,7 +114,8 @@ def _template_named(asked: str, name: str, oracle: Any) -> ChatTemplate:
         return vicuna_template(oracle.tokenizer, *tokens)
     if not Path(asked).is_file():
         raise ValueError(f"--template: {asked!r} is no file, and none of {AUTO}, {NONE}, {VICUNA}")
-    return ChatTemplate(Path(asked).read_text(encoding="utf-8"), oracle.tokenizer, *tokens, name=Path(asked).name)
+    with errors_of(f"--template {asked}"):
+        return ChatTemplate(Path(asked).read_text(encoding="utf-8"), oracle.tokenizer, *tokens, name=Path(asked).name)
 
 
 def _ends_of_texts(checkpoint: Path) -> tuple[str | None, str | None]:

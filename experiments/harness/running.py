@@ -35,7 +35,7 @@ from experiments.strategies import STRATEGIES
 from specdec import Oracle
 from specdec.prompts import NamedPrompt, load_prompts
 from specdec.stats import Stats, pool
-from specdec.stats.report import Shown, provenance, show
+from specdec.stats.report import Shown, processor, provenance, show
 
 WARM_UP_TOKENS = 8
 COMPARE = "compare"
@@ -194,8 +194,8 @@ def _check_against(against: str | None, arms: Sequence[Arm]) -> None:
 
 
 def folder_of(plan: Plan, prompts: Sequence[NamedPrompt]) -> Path:
-    """Return where an experiment's results go: its name, and a key of what is measured."""
-    key = fingerprint(plan.arguments, [plan.name, plan.strategies, plan.peers, *prompts])
+    """Return where an experiment's results go: its name, and a key of what is measured, on which kind of machine."""
+    key = fingerprint(plan.arguments, [plan.name, plan.strategies, plan.peers, processor(), *prompts])
     return Path(plan.arguments["out"]) / f"{plan.name}-{key}"
 
 

@@ -1,7 +1,6 @@
 """What studies of arms at batch sizes share: options, figures kept in a file, the frame of their report."""
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from experiments.inference_stack.subjects import Subject
 from experiments.limits.limit_options import cost
 from specdec.stats import Table
 from specdec.stats.report import Shown, provenance
+from specdec.system import read_object, write_whole
 
 Found = dict[str, Any]
 FIGURES = "results.json"
@@ -33,7 +33,7 @@ class Results:
         commit: of the program; every figure bears that of the program that measured it.
 
     Raises:
-        ValueError: the folder holds figures of other arguments.
+        ValueError: the folder holds figures of other arguments, or a file that is damaged.
     """
 
     def __init__(self, folder: Path, arguments: Mapping[str, Any], commit: str | None = None) -> None:
@@ -41,7 +41,7 @@ class Results:
         self._commit, self._path = commit, folder / FIGURES
         self._all: Found = {"arguments": dict(arguments), "provenance": {}, "measured": {}}
         if self._path.exists():
-            held = json.loads(self._path.read_text(encoding="utf-8"))
+            held = read_object(self._path, self._all, "give another folder, or --fresh")
             differ = [name for name, value in arguments.items() if held["arguments"].get(name) != value]
             if differ:
                 changed = ", ".join(f"{name} was {held['arguments'].get(name)!r}" for name in differ)
@@ -76,10 +76,7 @@ class Results:
         self._write()
 
     def _write(self) -> None:
-        """Replace the file by a whole one."""
-        fresh = self._path.with_suffix(".fresh")
-        fresh.write_text(json.dumps(self._all, indent=1), encoding="utf-8")
-        os.replace(fresh, self._path)
+        write_whole(self._path, json.dumps(self._all, indent=1))
 
 
 # What says where and which figures are kept, and not what they depend on.

@@ -25,6 +25,7 @@ from experiments.limits.limit_timing import Passes, Prefill, measure_flops, meas
 from oracles.checkpoints.loading import LoadedOracle
 from specdec.stats import Table
 from specdec.stats.report import Shown, provenance, show
+from specdec.system import write_whole
 from specdec.theory.limits import ModelShape
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -116,7 +117,7 @@ def write(options: Options, subject: Subject, found: Found) -> list[Shown]:
         "shape": asdict(shape_of(oracle)),
         "tables": {one.title: one.rows for one in tables},
     }
-    (folder / "limits.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    write_whole(folder / "limits.json", json.dumps(kept, indent=1) + "\n")
     model = f"{subject.name}: {oracle.backend}, weights in {oracle.weight_type}"
     head = f"{model}; {machine()}; threads {torch.get_num_threads()}."
     return [head, *tables, f"Pictures and JSON: {folder}"]

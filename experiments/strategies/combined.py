@@ -1,27 +1,33 @@
-"""Several sources together: a lookup and a second one, merged or one after the other; a model that is drafted for."""
+"""Several sources together: any two, merged or one after the other; a model that is drafted for."""
 
 import drafts
 from experiments.harness.models import draft_model
-from experiments.strategies.head_strategies import HEAD, HEAD_SOURCES, HEAD_WEIGHTS, head_for
+from experiments.strategies.head_strategies import BLOCK_DRAFTER, EAGLE3, HEAD, HEAD_WEIGHTS, MEDUSA
+from experiments.strategies.model_strategies import OTHER_VOCABULARY, SMALL_TRANSFORMER, TREE
 from experiments.strategies.strategy import (
+    MODEL,
     MODEL_OPTIONS,
     ORDER,
     TRAIN_ON,
     Option,
     Settings,
     Strategy,
+    default_of,
     depth,
     lookup_options,
     one_of,
 )
-from experiments.strategies.text_strategies import inner_ngram
+from experiments.strategies.text_strategies import LOOKAHEAD, NGRAM, PROMPT_LOOKUP, SUFFIX_AUTOMATON
 from specdec import DraftSource, Oracle
 
+_TEXTS, _MODELS = (PROMPT_LOOKUP, SUFFIX_AUTOMATON, NGRAM, LOOKAHEAD), (SMALL_TRANSFORMER, OTHER_VOCABULARY, TREE)
+# What may stand beside others; sources that work on the oracle's own cache may not.
+MEMBERS = {one.name: one for one in (*_TEXTS, *_MODELS, EAGLE3, BLOCK_DRAFTER, MEDUSA)}
 OPTIONS = (
     depth(5),
-    Option("first", "prompt_lookup", one_of("prompt_lookup", "suffix_automaton"), "which lookup drafts"),
+    Option("first", "prompt_lookup", one_of(*MEMBERS), f"what drafts first: one of {', '.join(MEMBERS)}"),
     *lookup_options(min_ngram=2),
-    Option("second", "ngram", one_of("ngram", "model", *HEAD_SOURCES), "what drafts beside the lookup"),
+    Option("second", "ngram", one_of(*MEMBERS), "what drafts beside the first, or where that finds nothing: likewise"),
     ORDER,
     TRAIN_ON,
     *MODEL_OPTIONS,
@@ -32,16 +38,17 @@ OPTIONS = (
 
 def members(settings: Settings, oracle: Oracle) -> list[DraftSource]:
     """Return the two sources."""
-    tokens, second = settings["num_draft_tokens"], settings["second"]
-    if settings["first"] == "suffix_automaton":
-        lookup: DraftSource = drafts.SuffixAutomaton(tokens, min_ngram=settings["min_ngram"])
-    else:
-        lookup = drafts.PromptLookup(tokens, max_ngram=settings["max_ngram"], min_ngram=settings["min_ngram"])
-    if second == "ngram":
-        return [lookup, inner_ngram(settings, oracle, tokens)]
-    if second == "model":
-        return [lookup, drafts.SmallTransformer(draft_model(settings), num_draft_tokens=tokens)]
-    return [lookup, HEAD_SOURCES[second](head_for(second, settings, oracle), num_draft_tokens=tokens)]
+    return [_member(settings[place], settings, oracle) for place in ("first", "second")]
+
+
+def _member(name: str, settings: Settings, oracle: Oracle) -> DraftSource:
+    """Return a source as its own strategy builds it, with that strategy's defaults for what is not given here."""
+    options = MEMBERS[name].options
+    own = {option.key: default_of(name, option, settings["oracle"]) for option in options}
+    given = {key: value for key, value in settings.items() if value is not None}
+    if MODEL not in options:  # a combination's model drafts; n-grams have an option of this name for their file
+        given.pop(MODEL.key, None)
+    return MEMBERS[name].build({**settings, **own, **given}, oracle)
 
 
 MERGED = Strategy("merged", OPTIONS, lambda settings, oracle: drafts.Merged(members(settings, oracle)))
@@ -50,10 +57,12 @@ CASCADE = Strategy("cascade", OPTIONS, lambda settings, oracle: drafts.Cascade(m
 
 def _staged(settings: Settings, oracle: Oracle) -> DraftSource:
     """Return the source that the settings describe."""
-    model = draft_model(settings)
-    tokens, name = settings["inner_tokens"], settings["inner"]
-    source = drafts.PromptLookup(tokens) if name == "prompt_lookup" else inner_ngram(settings, oracle, tokens)
-    return drafts.Staged(model, source, num_draft_tokens=settings["num_draft_tokens"], width=settings["width"])
+    inner = _member(settings["inner"], {**settings, "num_draft_tokens": settings["inner_tokens"]}, oracle)
+    tokens, width = settings["num_draft_tokens"], settings["width"]
+    return drafts.Staged(draft_model(settings), inner, num_draft_tokens=tokens, width=width)
+
+
+_INNER = (NGRAM.name, PROMPT_LOOKUP.name, SUFFIX_AUTOMATON.name)
 
 
 STAGED = Strategy(
@@ -61,12 +70,7 @@ STAGED = Strategy(
     (
         depth(6),
         *MODEL_OPTIONS,
-        Option(
-            "inner",
-            "ngram",
-            one_of("ngram", "prompt_lookup"),
-            "what drafts for it: ngram or prompt_lookup",
-        ),
+        Option("inner", "ngram", one_of(*_INNER), f"what drafts for it: one of {', '.join(_INNER)}"),
         Option("inner-tokens", 3, int, "tokens that it drafts per pass of the draft model"),
         Option("width", 1, int, "children of each drafted token's node; 1: chains"),
         ORDER,

@@ -121,12 +121,6 @@ def _ngram(settings: Settings, oracle: Oracle) -> DraftSource:
     return drafts.NGram(_train(training_files(settings), oracle.vocab_size, settings["order"], oracle.tokenizer), **own)
 
 
-def inner_ngram(settings: Settings, oracle: Oracle, num_draft_tokens: int) -> DraftSource:
-    """Return a freshly trained n-gram source of likeliest ids, to serve beside or inside another."""
-    own = {"num_draft_tokens": num_draft_tokens, "sampled": False, "model": None}
-    return _ngram({**settings, **own}, oracle)
-
-
 NGRAM = Strategy(
     "ngram",
     (

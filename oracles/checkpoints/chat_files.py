@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from tokenizers import Tokenizer
 
 from oracles.checkpoints.config_keys import errors_of, read_json
+from oracles.checkpoints.weights import is_there
 from specdec.prompts.chat import ChatTemplate
 
 FILE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
@@ -30,15 +31,14 @@ def checkpoint_template(folder: Path, tokenizer: Tokenizer | None) -> ChatTempla
     ones: then it is the one named "default". The texts of ``bos_token`` and ``eos_token`` are that file's.
 
     Raises:
-        ValueError: a file is no JSON, or no Jinja; with its name.
+        ValueError: a file is no JSON, no UTF-8 or no Jinja, or is a folder or a link to nothing; with its name.
     """
-    config = _read_config(folder / CONFIG)
-    path = folder / FILE
-    source = path.read_text(encoding="utf-8") if path.is_file() else _source_in(config.get("chat_template"))
-    if source is None or tokenizer is None:
-        return None
-    name = FILE if path.is_file() else CONFIG
+    config, path = _read_config(folder / CONFIG), folder / FILE
+    name = FILE if is_there(path) else CONFIG
     with errors_of(folder / name):
+        source = path.read_text(encoding="utf-8") if name == FILE else default_template(config.get("chat_template"))
+        if source is None or tokenizer is None:
+            return None
         return ChatTemplate(source, tokenizer, *boundary_tokens(folder), name=name)
 
 
@@ -57,14 +57,20 @@ def give_template(oracle: Chatting, template: ChatTemplate | None) -> None:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
+    return read_json(path) if is_there(path) else {}
 
 
-def _source_in(value: Any) -> str | None:
-    """Return the source that ``chat_template`` holds: itself, or of named ones the default."""
+def default_template(value: Any) -> str | None:
+    """Return the source that ``chat_template`` holds: itself, or of several the default; None: there is none.
+
+    Args:
+        value: a text; or several, in a list of named ones as files have it, or by name as ``transformers`` does.
+    """
     if isinstance(value, list):
-        named = {one.get("name"): one.get("template") for one in value if isinstance(one, dict)}
-        value = named.get(_DEFAULT)
+        named = (one for one in value if isinstance(one, dict))
+        value = next((one.get("template") for one in named if one.get("name") == _DEFAULT), None)
+    elif isinstance(value, dict):
+        value = value.get(_DEFAULT)
     return value if isinstance(value, str) else None
 
 

@@ -33,8 +33,12 @@ def checkpoint_place(device: torch.device | str | None) -> torch.device:
 
 def check_device(device: torch.device) -> None:
     """Raise ValueError if there is no such device."""
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device is {str(device)!r}, and this machine or this build of torch has no CUDA: give 'cpu'")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, ImportError) as error:
+        raise ValueError(
+            f"device is {str(device)!r}, and this machine or this build of torch has none of that name: give 'cpu'"
+        ) from error
 
 
 def checkpoint_dtype(asked: torch.dtype | str | None) -> torch.dtype | None:

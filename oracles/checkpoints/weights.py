@@ -127,7 +127,7 @@ def _index(folder: Path) -> dict[str, str]:
     try:
         index = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
         found = {str(key): str(name) for key, name in index.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} has no 'weight_map' of tensor names to file names: {error!r}") from error
     if not found:
         raise ValueError(f"{path} has an empty 'weight_map'; it must name the file of every tensor")
@@ -219,6 +219,7 @@ def check_names(model: nn.Module, checkpoint: CheckpointShape, stored: StoredTen
         """Tell whether a tensor is known to be none, or is a tied head, stored twice."""
         if key != naming.head or stored.shapes[key] != stored.shapes[embedding]:
             return naming.non_parameters.fullmatch(key) is not None
+        stored.dtype(key)
         if not torch.equal(stored.read(key), stored.read(embedding)):
             raise ValueError(
                 f"{stored.path(key)}: tensor {key!r} differs from {embedding!r} although config.json ties them; "

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from exactspec.parser import Parser
+from exactspec.parser import Parser, positive, refusing
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT
 from oracles.factory.evaluation.commands import arithmetic, bits, drafts, inputs, text
 from oracles.factory.training.allocator import keep_freed_memory
@@ -24,7 +24,7 @@ CODE_DRAFTS = ["code-draft", "code-draft-tiny"]
 def _add_common(parser: argparse.ArgumentParser, oracle: str) -> None:
     add = parser.add_argument
     add("--oracle", default=oracle, help="checkpoint (default %(default)s)")
-    add("--threads", type=int, help="CPU threads, if not torch's own number")
+    add("--threads", type=positive, help="CPU threads, if not torch's own number")
     add("--device", default="cpu", help="where the models run (default %(default)s)")
 
 
@@ -36,7 +36,7 @@ def _add_drafts(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
 def _add_text(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--split", choices=("dev", "test"), default="test", help="of the corpus; choose on dev (default %(default)s)")
-    add("--max-bytes", type=int, default=2_000_000, help="how much of it, in whole files (default %(default)s)")
+    add("--max-bytes", type=positive, default=2_000_000, help="how much of it, in whole files (default %(default)s)")
 
 
 def _add_ngram(parser: argparse.ArgumentParser) -> None:
@@ -48,9 +48,9 @@ def _add_ngram(parser: argparse.ArgumentParser) -> None:
 def _add_writing(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--prompts", type=Path, help="JSONL with prompt and reference (for test the shipped one, for dev excerpts)")
-    add("--num-prompts", type=int, default=120, help="how many (default %(default)s)")
-    add("--tokens", type=int, default=128, help="written after each (default %(default)s)")
-    add("--batch-size", type=int, default=8, help="prompts decoded together (default %(default)s)")
+    add("--num-prompts", type=positive, default=120, help="how many (default %(default)s)")
+    add("--tokens", type=positive, default=128, help="written after each (default %(default)s)")
+    add("--batch-size", type=positive, default=8, help="prompts decoded together (default %(default)s)")
 
 
 def _bits_options(parser: argparse.ArgumentParser) -> None:
@@ -80,8 +80,8 @@ def _arithmetic_options(parser: argparse.ArgumentParser) -> None:
     _add_common(parser, "arithmetic")
     _add_drafts(parser, ["arithmetic-draft"])
     add = parser.add_argument
-    add("--num-problems", type=int, default=NUM_HELD_OUT, help="of those held out (default %(default)s)")
-    add("--batch-size", type=int, default=64, help="problems decoded together (default %(default)s)")
+    add("--num-problems", type=positive, default=NUM_HELD_OUT, help="of those held out (default %(default)s)")
+    add("--batch-size", type=positive, default=64, help="problems decoded together (default %(default)s)")
     parser.set_defaults(tokens=ANSWER_LENGTH)
 
 
@@ -90,7 +90,7 @@ def _inputs_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--shards", type=Path, default=SHARDS, help="conversations that the oracle wrote (default %(default)s)")
     add("--split", choices=("dev", "test"), default="dev", help="of them (default %(default)s)")
-    add("--num-texts", type=int, default=16, help="first answers that are read (default %(default)s)")
+    add("--num-texts", type=positive, default=16, help="first answers that are read (default %(default)s)")
 
 
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], Callable[[argparse.ArgumentParser], None]]] = {
@@ -114,7 +114,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     keep_freed_memory()
-    args.run(args)
+    with refusing("oracles.factory.evaluate"):
+        args.run(args)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
-from exactspec.parser import Parser
+from exactspec.parser import Parser, positive, refusing
 from oracles.checkpoints.loading import load
 from oracles.checkpoints.tokenization import end_of_text_id
 from oracles.factory.corpus import modules_only, read_split
@@ -55,26 +55,27 @@ def main() -> None:
     add = parser.add_argument
     add("--oracle", default="code", help="an embedded checkpoint or a directory (default %(default)s)")
     add("--out", type=Path, required=True, help="file to write")
-    add("--texts", type=int, default=8192, help="how many (default %(default)s)")
-    add("--length", type=int, default=512, help="tokens of a text, its beginning included (default %(default)s)")
-    add("--beginning", type=int, default=64, help="tokens taken from the corpus (default %(default)s)")
-    add("--batch-size", type=int, default=128, help="texts written side by side (default %(default)s)")
+    add("--texts", type=positive, default=8192, help="how many (default %(default)s)")
+    add("--length", type=positive, default=512, help="tokens of a text, its beginning included (default %(default)s)")
+    add("--beginning", type=positive, default=64, help="tokens taken from the corpus (default %(default)s)")
+    add("--batch-size", type=positive, default=128, help="texts written side by side (default %(default)s)")
     add("--modules-only", action="store_true", help="begin from the standard library, which needs no download")
     add("--seed", type=int, default=1, help="of the choice of beginnings and of the draws (default %(default)s)")
-    add("--threads", type=int, help="CPU threads, if not torch's own number")
+    add("--threads", type=positive, help="CPU threads, if not torch's own number")
     args = parser.parse_args()
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    oracle = load(args.oracle)
-    sources = read_split("train", manifest=modules_only() if args.modules_only else None)
-    stream = token_stream((source.text for source in sources), oracle.tokenizer)  # type: ignore[arg-type]
-    beginnings = prompts(stream, args.texts, args.beginning, args.seed)
-    end = end_of_text_id(oracle.tokenizer)  # type: ignore[arg-type]
-    ids = [end]
-    for text in texts(oracle, beginnings, args.length, args.batch_size, args.seed):
-        ids += text if text[-1] == end else [*text, end]
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    save_file({"tokens": torch.tensor(ids, dtype=torch.int32)}, args.out)
+    with refusing("oracles.factory.own_text"):
+        oracle = load(args.oracle)
+        sources = read_split("train", manifest=modules_only() if args.modules_only else None)
+        stream = token_stream((source.text for source in sources), oracle.tokenizer)  # type: ignore[arg-type]
+        beginnings = prompts(stream, args.texts, args.beginning, args.seed)
+        end = end_of_text_id(oracle.tokenizer)  # type: ignore[arg-type]
+        ids = [end]
+        for text in texts(oracle, beginnings, args.length, args.batch_size, args.seed):
+            ids += text if text[-1] == end else [*text, end]
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        save_file({"tokens": torch.tensor(ids, dtype=torch.int32)}, args.out)
     print(f"{len(ids):,} tokens in {args.out}")
 
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from exactspec.parser import Parser
+from exactspec.parser import Parser, refusing
 from oracles.checkpoints.weights import PICKLES, SINGLE
 from specdec.system import write_whole
 
@@ -62,10 +62,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = Parser(__doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="of the head, with its config.json")
     args = parser.parse_args(argv)
-    try:
+    with refusing("oracles.heads.convert"):
         print(convert(args.folder))
-    except (OSError, ValueError) as error:
-        raise SystemExit(f"oracles.heads.convert: {error}") from error
 
 
 if __name__ == "__main__":

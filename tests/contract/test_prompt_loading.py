@@ -268,6 +268,12 @@ def test_equal_names_stay_apart_whatever_is_taken(tmp_path: Path) -> None:
     assert [prompt.name for prompt in load_prompts(columns)] == ["row 0", "row 1"]
 
 
+def test_a_row_without_an_id_or_a_kind_is_called_as_in_a_file_without_them(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [{"id": "a", "kind": "b", "prompt": "x"}, {"prompt": "x"}]
+    found = load_prompts(write_lines(tmp_path / "p.jsonl", rows))
+    assert [(prompt.name, prompt.kind) for prompt in found] == [("a", "b"), ("row 1", "all")]
+
+
 SAID = [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 AGAIN = [*SAID, {"role": "user", "content": "c"}]
 
@@ -293,6 +299,16 @@ def test_a_bare_list_of_messages_is_one_conversation(tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text(json.dumps(AGAIN), encoding="utf-8")
     (prompt,) = load_prompts(tmp_path / "p.json")
     assert prompt.start == AGAIN
+
+
+def test_a_call_of_a_tool_is_a_message_without_content(tmp_path: Path) -> None:
+    said = [SAID[1], {"role": "assistant", "tool_calls": [{"name": "f"}]}, AGAIN[-1]]
+    (tmp_path / "p.json").write_text(json.dumps(said), encoding="utf-8")
+    (prompt,) = load_prompts(tmp_path / "p.json")
+    assert prompt.start == said
+    (tmp_path / "p.json").write_text(json.dumps([*said[:2], {"role": "user", "tool_calls": []}]), encoding="utf-8")
+    with pytest.raises(ValueError, match="row 0 has no text in column 'messages'"):
+        load_prompts(tmp_path / "p.json")
 
 
 def test_a_conversation_without_a_user_is_refused(tmp_path: Path) -> None:

@@ -36,9 +36,16 @@ def test_a_draft_model_has_weights_of_its_own_type():
 
 @pytest.mark.parametrize(("name", "kind"), [("merged", drafts.Merged), ("cascade", drafts.Cascade)])
 def test_a_draft_model_may_stand_beside_the_lookup(name, kind):
-    source = built(name, second="model", num_draft_tokens=3)
+    source = built(name, second="small_transformer", num_draft_tokens=3)
     assert isinstance(source, kind)
     assert [type(one) for one in source.members] == [drafts.PromptLookup, drafts.SmallTransformer]
+
+
+def test_any_two_sources_may_stand_together():
+    source = built("cascade", first="small_transformer", second="lookahead", num_draft_tokens=2)
+    assert [type(one) for one in source.members] == [drafts.SmallTransformer, drafts.Lookahead]
+    source = built("merged", first="ngram", second="tree", num_draft_tokens=2, train_on=__file__)
+    assert [type(one) for one in source.members] == [drafts.NGram, drafts.SmallTransformer]
 
 
 def heads(folder: Path) -> tuple[Path, Path]:
@@ -71,7 +78,7 @@ def test_a_head_may_stand_beside_a_suffix_automaton_and_tell_when_to_stop(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("name", "option", "text"), [("cascade", "second", "lookahead"), ("tree", "model_weights", "fp8")]
+    ("name", "option", "text"), [("cascade", "second", "early_exit"), ("tree", "model_weights", "fp8")]
 )
 def test_unknown_names_are_refused(name, option, text):
     (kind,) = (one.kind for one in STRATEGIES[name].options if one.key == option)
@@ -88,7 +95,7 @@ def parsed(*given: str) -> dict[str, Any]:
 def test_a_published_oracle_has_defaults_of_its_own_and_what_is_given_stays():
     usual, published = parsed(), parsed("--oracle", "smollm2")
     assert (usual["merged.model"], usual["merged.second"]) == ("code-draft", "ngram")
-    assert (published["merged.model"], published["merged.second"]) == ("smol-draft", "model")
+    assert (published["merged.model"], published["merged.second"]) == ("smol-draft", "small_transformer")
     assert published["merged.max_ngram"] == usual["merged.max_ngram"]
     given = parsed("--merged-model", "code-draft", "--oracle", "smollm2")
     assert (given["merged.model"], given["merged.model_weights"]) == ("code-draft", "int8-dynamic")

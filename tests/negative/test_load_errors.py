@@ -270,6 +270,11 @@ def write_twice(folder: Path) -> None:
     (folder / WEIGHTS).rename(folder / "a.safetensors")
 
 
+def write_float8_head(folder: Path) -> None:
+    write_config(folder, LLAMA | {"tie_word_embeddings": True})
+    change_weights(folder, **{"lm_head.weight": torch.ones(11, 8).to(torch.float8_e4m3fn)})
+
+
 WEIGHTS, INDEX, NORM, UP = (
     *("model.safetensors", "model.safetensors.index.json"),
     *("model.norm.weight", "model.layers.0.mlp.up_proj.weight"),
@@ -285,6 +290,7 @@ FOLDERS: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
         lambda f: write_config(f, LLAMA | {"tie_word_embeddings": True}),
         (WEIGHTS, "'lm_head.weight'", "tie_word_embeddings"),
     ),
+    "a head in float8 beside the embedding that it is tied to": (write_float8_head, (WEIGHTS, "'lm_head.weight'", "F8_E4M3")),
     "another shape": (
         lambda f: change_weights(f, **{UP: torch.ones(8, 12)}), (WEIGHTS, repr(UP), "(8, 12)", "(12, 8)"),
     ),
@@ -345,9 +351,49 @@ def test_an_index_may_name_links_and_files_below(folder):
     assert load(folder).vocab_size == 11
 
 
+<<<<<<< HEAD
+=======
+@pytest.mark.parametrize("index", [{}, {"weight_map": ["a"]}, {"weight_map": {}}, []])
+def test_an_index_without_a_weight_map(folder, index):
+    write_config(folder, index, "model.safetensors.index.json")
+    assert_refused(folder, "model.safetensors.index.json", "weight_map")
+
+
+def test_an_index_nested_too_deeply_to_be_read(folder):
+    (folder / "model.safetensors.index.json").write_text("[" * 100_000)
+    assert_refused(folder, "model.safetensors.index.json", "weight_map")
+
+
+def test_a_corrupt_tokenizer(folder):
+    (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
+    assert_refused(folder, "tokenizer.json")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "generation_config.json", "model.safetensors.index.json"])
+@pytest.mark.parametrize("kind", ["folder", "dangling link"])
+def test_a_file_of_the_checkpoint_that_is_no_file(folder, name, kind):
+    if kind == "folder":
+        (folder / name).mkdir()
+    else:
+        (folder / name).symlink_to(folder / "absent")
+    assert_refused(folder, str(folder / name), "is no file")
+
+
+@pytest.mark.parametrize("eos", ["1", 1.0, [1, "2"], True])
+def test_bad_eos_ids(folder, eos):
+    write_config(folder, {"eos_token_id": eos}, "generation_config.json")
+    assert_refused(folder, "generation_config.json", "eos_token_id")
+
+
+>>>>>>> huntb
 @pytest.mark.parametrize("dtype", ["int8", "float", torch.int64, torch.complex64])
 def test_bad_dtypes(folder, dtype):
     assert_refused(folder, "dtype", "bfloat16", dtype=dtype)
+
+
+@pytest.mark.parametrize("device", ["xpu", "vulkan", "hpu", "cuda:99"])
+def test_devices_that_a_machine_has_not(folder, device):
+    assert_refused(folder, f"device is '{device}'", "'cpu'", device=device)
 
 
 @pytest.mark.parametrize("max_context", [0, -1])

@@ -15,7 +15,7 @@ from experiments.advise.cells import Advised
 from experiments.harness.arms import Unit
 from specdec.prompts import NamedPrompt
 from specdec.stats.report.intervals import Interval
-from specdec.stats.result_table import Table
+from specdec.stats.result_table import Table, count_of
 from tests.support.experiments import all_own, common, own, read_json, the_folder
 
 
@@ -97,7 +97,7 @@ def test_what_is_not_faster_says_why_and_what_is_faster_does_not(predicted, meas
 
 
 def test_one_token_is_no_tokens():
-    assert [cells.count_of(number, "token") for number in (0, 1, 2)] == ["0 tokens", "1 token", "2 tokens"]
+    assert [count_of(number, "token") for number in (0, 1, 2)] == ["0 tokens", "1 token", "2 tokens"]
 
 
 def arguments(folder: Path, out: Path) -> list[str]:

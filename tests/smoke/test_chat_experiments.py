@@ -217,6 +217,22 @@ def test_another_template_writes_the_bos_and_eos_of_a_gguf_file(tmp_path, own):
         assert template.end_ids == (0,)
 
 
+@pytest.mark.parametrize("value", ["false", "False"])
+def test_a_templates_argument_may_be_spelt_as_python_does(chat, value):
+    arguments = {"template": "auto", "template_arg": [f"thinks={value}", "word=Falsehood"]}
+    template = template_of(arguments, oracles.load(chat / "model"))
+    assert template is not None
+    assert template.arguments == {"thinks": False, "word": "Falsehood"}
+
+
+@pytest.mark.parametrize(("content", "told"), [(b"caf\xe9", "'utf-8' codec"), (b"{% if %}", "no Jinja: line 1")])
+def test_a_file_that_is_no_template_is_named(chat, tmp_path, content, told):
+    path = tmp_path / "mine.jinja"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"^--template {path}: .*{told}"):
+        asked(chat, [NamedPrompt("p", "k", "a")], template=str(path))
+
+
 @pytest.mark.parametrize("name", ["messages", "add_generation_prompt", "bos_token", "eos_token"])
 def test_what_the_conversation_gives_is_no_argument_of_a_template(chat, tmp_path, capsys, name):
     with pytest.raises(SystemExit):

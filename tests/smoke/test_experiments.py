@@ -405,6 +405,23 @@ def test_the_key_of_a_run_covers_the_files_that_its_options_name(tmp_path):
     keys += [fingerprint(arguments, ["x"]), fingerprint(arguments, ["y"]), fingerprint(arguments | {"seed": 1}, ["x"])]
     assert len(set(keys)) == 5
     assert fingerprint(arguments | {"out": "elsewhere"}, ["x"]) == keys[2]
+    # A sweep's units are known by this key before their prompts are read.
+    keys = [fingerprint(arguments | {"prompts": str(text)}, [])]
+    text.write_text("a longer one", encoding="utf-8")
+    assert fingerprint(arguments | {"prompts": str(text)}, []) not in keys
+
+
+def test_a_text_that_no_path_could_be_names_no_file():
+    for value in ("Be brief. " * 60, ",".join(["words"] * 1000), "a\0b"):
+        assert fingerprint({"system": value}, []) != fingerprint({"system": "Be brief."}, [])
+
+
+def test_another_machine_does_not_go_on_with_times_of_this_one(monkeypatch):
+    plan = harness.Plan("compare", ("prompt_lookup",), (), {"oracle": "code", "out": "runs"})
+    here = harness.folder_of(plan, [])
+    assert harness.folder_of(plan, []) == here
+    monkeypatch.setattr(harness, "processor", lambda: "another one")
+    assert harness.folder_of(plan, []) != here
 
 
 def test_units_hold_one_kind_each():
@@ -536,6 +553,11 @@ def test_exactness_goes_on_without_the_prompts_that_do_not_fit(checkpoints, tmp_
     long = write_rows(tmp_path / "long.jsonl", [{"id": "long", "prompt": TEXT * 40}])
     with pytest.raises(SystemExit, match=r"none of the prompts can be decoded.*'long'.* has .*context"):
         exactness.main([*argv, "--prompts", str(long)])
+
+
+def test_trees_need_a_token_to_draft(checkpoints, tmp_path):
+    with pytest.raises(SystemExit, match=r"^trees: --max-new-tokens must be 2 or more"):
+        trees.main([*common(checkpoints, tmp_path), *own(checkpoints, "tree"), "--max-new-tokens", "1"])
 
 
 def test_trees_are_calibrated_on_prompts_that_fit(checkpoints, tmp_path, misfits, monkeypatch):

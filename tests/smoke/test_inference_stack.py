@@ -243,6 +243,16 @@ def test_times_count_only_behind_the_gate_and_beside_others_of_their_rounds(tmp_
     assert stack_tables.over(results, 1, "prefill", NAIVE) is None
 
 
+def test_figures_that_are_damaged_are_named(tmp_path):
+    for content, told in (
+        ('{"measured": {', "it is no JSON"),
+        ("{}", "it lacks 'arguments', 'provenance', 'measured'"),
+    ):
+        (tmp_path / "results.json").write_text(content, encoding="utf-8")
+        with pytest.raises(ValueError, match=rf"results\.json is damaged: {told}.*give another folder, or --fresh"):
+            Results(tmp_path, {})
+
+
 def test_an_arm_that_returns_too_few_rows_is_refused():
     subject = tiny()
     with pytest.raises(ValueError, match=r"ids of shape \(1, 16\), not \(2, 16\)"):

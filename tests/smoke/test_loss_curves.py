@@ -37,3 +37,13 @@ def test_the_smoothed_curve_is_the_mean_around_each_step(tmp_path: Path) -> None
 def test_a_log_without_steps_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no steps"):
         loss_curves.Run.read(log(tmp_path / "run", 0))
+
+
+@pytest.mark.parametrize("content", ["no JSON", '{"step": 1}', "[1]"])
+def test_a_file_that_is_no_log_is_refused_by_name(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "loss.jsonl"
+    with pytest.raises(SystemExit, match=r"loss_curves: .*No such file or directory: '.*loss\.jsonl'"):
+        loss_curves.main([str(path), "--out", str(tmp_path / "a.png")])
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"loss_curves: .*loss\.jsonl is no loss.jsonl of a training: "):
+        loss_curves.main([str(path), "--out", str(tmp_path / "a.png")])

@@ -40,6 +40,7 @@ def test_trees_are_replayed_beside_their_runs(rule: str, capsys: pytest.CaptureF
 REFUSED = {
     "--trees grown:4x2": "--trees grown:4x2: it is decided as it grows",
     "--oracle nowhere": "'nowhere' is neither",
+    "--oracle code-draft --model code-draft-tiny --temperature -1": "SamplingParams: temperature=-1.0 must be >= 0",
 }
 
 

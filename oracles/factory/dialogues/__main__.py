@@ -16,7 +16,7 @@ from typing import get_args
 import torch
 from tqdm import tqdm
 
-from exactspec.parser import Parser
+from exactspec.parser import Parser, positive, refusing
 from oracles.checkpoints.loading import load, load_tokenizer
 from oracles.checkpoints.placement import Arithmetic
 from oracles.factory.dialogues import documents
@@ -32,10 +32,8 @@ PART = 256
 def main(argv: Sequence[str] | None = None) -> None:
     """Do what is asked for."""
     args = _parser().parse_args(argv)
-    try:
+    with refusing("python -m oracles.factory.dialogues"):
         _ACTIONS[args.action](args)
-    except (OSError, ValueError) as error:
-        raise SystemExit(f"python -m oracles.factory.dialogues: {error}") from error
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -64,10 +62,10 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="JSONL with turns that no text may share 13 tokens with",
     )
-    add("--tokens", type=int, default=8_000_000, help="of answers, enough (default %(default)s)")
-    add("--batch-size", type=int, default=64, help="conversations side by side (default %(default)s)")
+    add("--tokens", type=positive, default=8_000_000, help="of answers, enough (default %(default)s)")
+    add("--batch-size", type=positive, default=64, help="conversations side by side (default %(default)s)")
     add("--seed", type=int, default=1)
-    add("--threads", type=int, help="CPU threads, if not torch's own number")
+    add("--threads", type=positive, help="CPU threads, if not torch's own number")
     return parser
 
 

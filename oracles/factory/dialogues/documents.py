@@ -92,16 +92,27 @@ def gather(folder: Path) -> None:
     """Download the packages that the folder lacks, and check all of them.
 
     Raises:
-        ValueError: a package differs from its hash.
-        subprocess.CalledProcessError: a download fails.
+        ValueError: a download fails, or a package differs from its hash.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for package in PACKAGES:
         path = folder / package.file
         if not path.is_file():
-            subprocess.run(["npm", "pack", "--silent", package.requirement], cwd=folder, check=True)
+            _download(package, folder)
         if hashlib.sha256(path.read_bytes()).hexdigest() != package.sha256:
             raise ValueError(f"{path} differs from its hash; delete it and gather again")
+
+
+def _download(package: Package, folder: Path) -> None:
+    command = ["npm", "pack", "--silent", package.requirement]
+    try:
+        subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        told = getattr(error, "stderr", "").strip() or str(error)
+        raise ValueError(
+            f"npm could not download {package.requirement}; run `{' '.join(command)}` elsewhere and put the file into "
+            f"{folder}. It said: {told}"
+        ) from error
 
 
 def read(folder: Path) -> Documents:

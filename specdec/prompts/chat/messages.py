@@ -31,7 +31,8 @@ def _message(message: Any, name: str) -> Message:
     if holds_ids(content) and role != ASSISTANT:
         raise ValueError(f"{name} has ids for content, and its role is {role!r}; only an assistant's may be ids")
     has_parts = isinstance(content, Sequence) and bool(content) and all(isinstance(part, Mapping) for part in content)
-    if not (isinstance(content, str) or has_parts or holds_ids(content) or (content is None and len(message) > 2)):
+    says_more = content is None and bool(message.keys() - {"role", "content"})  # such as calls of tools
+    if not (isinstance(content, str) or has_parts or holds_ids(content) or says_more):
         raise ValueError(f"{name} has the content {content!r:.80}; give a string")
     plain: Message = {_plain(key, name): _plain(value, f"{name}: {key!r}") for key, value in message.items()}
     thoughts = next((plain[key] for key in _REASONING if plain.get(key) is not None), None)
@@ -93,6 +94,16 @@ def map_strings(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, list):
         return [map_strings(each, change) for each in value]
     return {key: map_strings(each, change) for key, each in value.items()} if isinstance(value, dict) else value
+
+
+def keys_of(value: Any) -> list[str]:
+    """Return the keys in plain data that are strings."""
+    if isinstance(value, dict):
+        return [
+            *filter(lambda key: isinstance(key, str), value),
+            *(k for each in value.values() for k in keys_of(each)),
+        ]
+    return [key for each in value for key in keys_of(each)] if isinstance(value, list) else []
 
 
 def strings_of(value: Any) -> list[str]:

@@ -17,6 +17,7 @@ from specdec.prompts.chat.messages import (
     Message,
     check_messages,
     holds_ids,
+    keys_of,
     map_strings,
     strings_of,
     with_system,
@@ -116,7 +117,8 @@ class ChatTemplate:
         """
         conversation, render = self._check(messages, system), self._render(add_generation_prompt, arguments)
         count, num_markers = len(conversation), len(self._control) + 1
-        used = (self.source, *strings_of(conversation), *strings_of({**self.arguments, **arguments}))
+        given = [*conversation, {**self.arguments, **arguments}]
+        used = (self.source, *strings_of(given), *keys_of(given))
         private = absent_characters(num_markers + count + 2 * self._hiding.num_characters, *used)
         markers, places = private[:num_markers], private[num_markers : num_markers + count]
         answers, conversation = self._without_answers(conversation, places)
@@ -128,10 +130,11 @@ class ChatTemplate:
         return self._control.encode_marked(marked, markers, order)
 
     def _check(self, messages: Any, system: str | None) -> list[Message]:
-        conversation = check_messages(messages)
+        conversation, control = check_messages(messages), alternatives(self._control.ids)
         for number, message in enumerate(conversation):
-            if found := alternatives(self._control.ids).search(message["role"]):
-                raise ValueError(f"message {number} has the control token {found[0]!r} in its role; take it out")
+            for place, text in (("its role", message["role"]), *(("a key", key) for key in keys_of(message))):
+                if found := control.search(text):
+                    raise ValueError(f"message {number} has the control token {found[0]!r} in {place}; take it out")
         return with_system(conversation, system)
 
     def _render(self, add_generation_prompt: bool, arguments: Mapping[str, Any]) -> Render:
