@@ -309,6 +309,7 @@ FOLDERS: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     ),
     **{f"the index {index}": (lambda f, index=index: write_config(f, index, INDEX), (INDEX, "weight_map"))
        for index in ({}, {"weight_map": ["a"]}, {"weight_map": {}}, [])},
+    "an index nested too deeply": (lambda f: (f / INDEX).write_text("[" * 100_000), (INDEX, "weight_map")),
     "a corrupt tokenizer": (lambda f: (f / "tokenizer.json").write_text("{}"), ("tokenizer.json",)),
     **{f"{name} is a folder": (lambda f, name=name: (f / name).mkdir(), (name, "is no file"))
        for name in ("tokenizer.json", "generation_config.json", INDEX)},
@@ -351,41 +352,6 @@ def test_an_index_may_name_links_and_files_below(folder):
     assert load(folder).vocab_size == 11
 
 
-<<<<<<< HEAD
-=======
-@pytest.mark.parametrize("index", [{}, {"weight_map": ["a"]}, {"weight_map": {}}, []])
-def test_an_index_without_a_weight_map(folder, index):
-    write_config(folder, index, "model.safetensors.index.json")
-    assert_refused(folder, "model.safetensors.index.json", "weight_map")
-
-
-def test_an_index_nested_too_deeply_to_be_read(folder):
-    (folder / "model.safetensors.index.json").write_text("[" * 100_000)
-    assert_refused(folder, "model.safetensors.index.json", "weight_map")
-
-
-def test_a_corrupt_tokenizer(folder):
-    (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
-    assert_refused(folder, "tokenizer.json")
-
-
-@pytest.mark.parametrize("name", ["tokenizer.json", "generation_config.json", "model.safetensors.index.json"])
-@pytest.mark.parametrize("kind", ["folder", "dangling link"])
-def test_a_file_of_the_checkpoint_that_is_no_file(folder, name, kind):
-    if kind == "folder":
-        (folder / name).mkdir()
-    else:
-        (folder / name).symlink_to(folder / "absent")
-    assert_refused(folder, str(folder / name), "is no file")
-
-
-@pytest.mark.parametrize("eos", ["1", 1.0, [1, "2"], True])
-def test_bad_eos_ids(folder, eos):
-    write_config(folder, {"eos_token_id": eos}, "generation_config.json")
-    assert_refused(folder, "generation_config.json", "eos_token_id")
-
-
->>>>>>> huntb
 @pytest.mark.parametrize("dtype", ["int8", "float", torch.int64, torch.complex64])
 def test_bad_dtypes(folder, dtype):
     assert_refused(folder, "dtype", "bfloat16", dtype=dtype)
