@@ -290,7 +290,7 @@ FOLDERS: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
         lambda f: write_config(f, LLAMA | {"tie_word_embeddings": True}),
         (WEIGHTS, "'lm_head.weight'", "tie_word_embeddings"),
     ),
-    "a head in float8 beside the embedding that it is tied to": (write_float8_head, (WEIGHTS, "'lm_head.weight'", "F8_E4M3")),
+    "a float8 head that is tied to the embedding": (write_float8_head, (WEIGHTS, "'lm_head.weight'", "F8_E4M3")),
     "another shape": (
         lambda f: change_weights(f, **{UP: torch.ones(8, 12)}), (WEIGHTS, repr(UP), "(8, 12)", "(12, 8)"),
     ),

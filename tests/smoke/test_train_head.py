@@ -1,8 +1,11 @@
 """The training of heads: losses, text, learning, interruption, and what is written."""
 
+import ctypes
 import json
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +21,7 @@ from experiments import train_head
 from oracles.factory.corpus import STDLIB, modules_only
 from oracles.factory.dialogues.dialogue_parts import Conversation
 from oracles.factory.dialogues.shards import Shards
+from oracles.factory.training import loop
 from oracles.factory.training.block_distillation import BlockDistillation
 from oracles.factory.training.block_export import BlockSizes, dspark_shape, new_dspark
 from oracles.factory.training.draft_distillation import DraftDistillation, draft_shape, new_draft
@@ -29,7 +33,7 @@ from oracles.factory.training.head_distillation import HeadDistillation, Lesson,
 from oracles.factory.training.head_export import describe_eagle3, new_eagle3, usual_outputs
 from oracles.factory.training.head_losses import DSPARK_LOSS, LOSSES, Said, bce, ce, kl, mix, read_mixture, tv
 from oracles.factory.training.head_text import HeadText, dialogues, own_text
-from oracles.factory.training.loop import LOG_FILE, STATE_FILE, Options, Trainer, run
+from oracles.factory.training.loop import LOG_FILE, STATE_FILE, TRIM_EVERY, Options, Trainer, run
 from oracles.factory.training.medusa_distillation import MedusaDistillation
 from oracles.factory.training.medusa_export import new_medusa
 from oracles.factory.training.recipes import RECIPES, Recipe
@@ -450,6 +454,35 @@ def test_a_draft_model_learns_from_shards_and_drafts(tmp_path: Path, monkeypatch
     prompt = [STREAM[:9].tolist()]
     drafted = SpeculativeDecoder(oracle, drafts.SmallTransformer(draft, 3)).generate(prompt, 12)
     assert drafted.tokens == SpeculativeDecoder(oracle).generate(prompt, 12).tokens
+
+
+def test_freed_memory_goes_back_every_so_many_steps(tmp_path: Path, monkeypatch) -> None:
+    task, given_back = tiny_exit_task(), []
+    training = trainer(task, tmp_path, 2 * TRIM_EVERY + 1)
+    monkeypatch.setattr(loop, "give_back_freed_memory", lambda: given_back.append(training.num_done))
+    run(training)
+    assert given_back == [TRIM_EVERY, 2 * TRIM_EVERY]
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library is not glibc")
+def test_kept_memory_between_what_stays_can_be_given_back() -> None:
+    program = """
+from pathlib import Path
+import torch
+from oracles.factory.training.allocator import give_back_freed_memory, keep_freed_memory
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
+keep_freed_memory()
+pairs = [(torch.ones(2**18), torch.ones(2**10)) for _ in range(200)]
+stays = [small for _, small in pairs]
+before = resident()
+del pairs
+kept = resident()
+give_back_freed_memory()
+print(before - kept < 20, before - resident() > 150)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]
 
 
 def test_of_conversations_answers_count_after_their_beginning() -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from oracles.factory.training import workers
+from oracles.factory.training.allocator import give_back_freed_memory
 from oracles.factory.training.held_signals import held_signals
 from oracles.factory.training.optimisers import build_optimisers
 from oracles.factory.training.recipes import Recipe
@@ -22,6 +23,8 @@ from oracles.factory.training.tasks import Task
 STATE_FILE = "state.pt"
 PLATEAU_FILE = "plateau.pt"
 LOG_FILE = "loss.jsonl"
+# Steps after which freed memory is given back: it costs a third of a step.
+TRIM_EVERY = 16
 
 
 class Batches(Protocol):
@@ -176,6 +179,8 @@ def _steps(trainer: Trainer, must_stop: Callable[[], bool]) -> Iterator[dict[str
         while trainer.num_done < last and not must_stop():
             start, before = time.perf_counter(), trainer.num_tokens
             loss = trainer.step()
+            if trainer.num_done % TRIM_EVERY == 0:
+                give_back_freed_memory()
             seconds = time.perf_counter() - start
             bar.update()
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
