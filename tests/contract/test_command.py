@@ -5,6 +5,7 @@ import re
 import sys
 import warnings
 from contextlib import suppress
+from importlib import import_module
 
 import pytest
 
@@ -196,18 +197,17 @@ def test_an_error_stands_first_and_a_short_usage_last(capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "option"),
+    ("name", "words", "option"),
     [
-        ("own_text --out x.safetensors --texts 0", "--texts"),
-        ("evaluate arithmetic --threads 0", "--threads"),
-        ("dialogues count --tokens 0", "--tokens"),
+        ("own_text", "--out x.safetensors --texts 0", "--texts"),
+        ("evaluate", "arithmetic --threads 0", "--threads"),
+        ("dialogues.__main__", "count --tokens 0", "--tokens"),
     ],
 )
-def test_a_factory_makes_no_less_than_one(words, option, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["exactspec", *words.split()])
-    monkeypatch.chdir(ROOT)
+def test_a_factory_makes_no_less_than_one(name, words, option, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["", *words.split()])
     with pytest.raises(SystemExit) as stop:
-        main()
+        import_module(f"oracles.factory.{name}").main()
     assert stop.value.code == 2
     assert f"argument {option}: must be at least 1, got 0" in capsys.readouterr().err
 

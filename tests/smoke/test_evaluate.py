@@ -96,7 +96,7 @@ def test_drafts(folders: dict[str, str], capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_draft_of_another_vocabulary_is_refused(folders: dict[str, str], tmp_path: Path) -> None:
     other = exported(tmp_path / "other", 0, len(ALPHABET), build_tokenizer())
-    with pytest.raises(ValueError, match="same tokenizer"):
+    with pytest.raises(SystemExit, match=r"evaluate: .* same tokenizer"):
         evaluate.main(["drafts", "--oracle", folders["oracle"], "--drafts", other, "--prompts", folders["prompts"]])
 
 
