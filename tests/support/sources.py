@@ -16,43 +16,28 @@ from tests.reference.tables import Floats, law_after
 class Session(DraftSession):
     """A session without memory: ``source.draft`` sees the context alone."""
 
-    source: "FromContext"
+    source: "Chains | RandomTrees | SiblingTrees | PlannedTrees"
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         return self.source.draft(context, budget, randomness)
 
 
-class FromContext:
-    """A source that drafts from a row's ids alone."""
-
-    needs = Needs()
-    vocab_size: int | None = None
-    max_depth: int
-    max_nodes: int
-
-    @property
-    def offers(self) -> Offers:
-        return Offers(trees=True, laws=True, max_depth=self.max_depth, max_nodes=self.max_nodes)
-
-    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> Session:
-        return Session(self)
-
-    def draft(self, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        raise NotImplementedError
-
-
 @dataclass(frozen=True)
-class Chains(FromContext):
+class Chains:
     """Draw chains from a table of laws, whatever the request's sampling says, and declare those laws."""
 
     table: Floats
     num_draft_tokens: int
+    name: str = "chains"
+    needs: Needs = field(default_factory=Needs)
     vocab_size: int | None = None
-    name = "chains"
 
     @property
     def offers(self) -> Offers:
         return Offers(laws=True, max_depth=self.num_draft_tokens, max_nodes=self.num_draft_tokens)
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> Session:
+        return Session(self)
 
     def draft(self, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         lengths = np.minimum(budget.max_depth, self.num_draft_tokens)
@@ -91,7 +76,7 @@ class _Plan:
 
 
 @dataclass(frozen=True)
-class RandomTrees(FromContext):
+class RandomTrees:
     """Draft random ragged trees: equal siblings, scouts, drawn and fixed nodes, empty rows.
 
     The tree of a step follows from the row's ids alone, so that a request is the same in every batch.
@@ -101,7 +86,16 @@ class RandomTrees(FromContext):
     max_nodes: int = 4
     max_depth: int = 3
     scouts: bool = True
-    name = "random_trees"
+    name: str = "random_trees"
+    needs: Needs = field(default_factory=Needs)
+    vocab_size: int | None = None
+
+    @property
+    def offers(self) -> Offers:
+        return Offers(trees=True, laws=True, max_depth=self.max_depth, max_nodes=self.max_nodes)
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> Session:
+        return Session(self)
 
     def _plan(self, ids: Sequence[int], depth: int, nodes: int) -> _Plan:
         generator = np.random.default_rng(list(ids))
@@ -171,7 +165,7 @@ class _Grown:
 
 
 @dataclass(frozen=True)
-class SiblingTrees(FromContext):
+class SiblingTrees:
     """Draft random ragged trees whose siblings are drawn without replacement; scouts and fixed ids are among them.
 
     The tree of a step follows from the row's ids and draws alone, so that a request is the same in every batch.
@@ -180,7 +174,16 @@ class SiblingTrees(FromContext):
     table: Floats
     max_nodes: int = 4
     max_depth: int = 2
-    name = "sibling_trees"
+    name: str = "sibling_trees"
+    needs: Needs = field(default_factory=Needs)
+    vocab_size: int | None = None
+
+    @property
+    def offers(self) -> Offers:
+        return Offers(trees=True, laws=True, max_depth=self.max_depth, max_nodes=self.max_nodes)
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> Session:
+        return Session(self)
 
     def _grow(self, ids: Sequence[int], depth: int, nodes: int, randomness: Randomness) -> _Grown:
         generator, size = np.random.default_rng(list(ids)), self.table.shape[-1]
@@ -226,16 +229,21 @@ class SiblingTrees(FromContext):
 
 
 @dataclass(frozen=True)
-class PlannedTrees(FromContext):
+class PlannedTrees:
     """Draw trees of a shape from a table of laws, siblings with replacement."""
 
     table: Floats
     shape: TreeShape
-    name = "planned_trees"
+    name: str = "planned_trees"
+    needs: Needs = field(default_factory=Needs)
+    vocab_size: int | None = None
 
     @property
     def offers(self) -> Offers:
         return Offers(trees=True, laws=True, max_depth=self.shape.max_depth, max_nodes=self.shape.max_nodes)
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> Session:
+        return Session(self)
 
     def draft(self, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         planned = self.shape.plan(budget.max_depth, budget.max_nodes)
