@@ -155,11 +155,12 @@ def tree_bits(draft):
     if draft.laws is not None:
         drawn = draft.laws.index >= 0
         laws = draft.laws.dense().numpy().tobytes(), drawn.tolist(), draft.laws.point.tolist()
-    kinds = tuple(value.dtype for value in (draft.tokens, draft.num_nodes, draft.parents))
+    parents = None if draft.parents is None else draft.parents.tolist()
+    kinds = tuple(value.dtype for value in (draft.tokens, draft.num_nodes, draft.parents) if value is not None)
     # None: no row
     undefined = torch.full((len(draft.tokens), 1), NEVER) if draft.undefined is None else draft.undefined
     without = None if draft.without_replacement is None else draft.without_replacement.tolist()
-    trees = draft.tokens.tolist(), draft.num_nodes.tolist(), draft.parents.tolist()
+    trees = draft.tokens.tolist(), draft.num_nodes.tolist(), parents
     return trees, laws, without, undefined.tolist(), draft.confidence, kinds
 
 
