@@ -67,7 +67,7 @@ GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
         "distil": ("oracles.factory.distil", "distil drafts from an oracle"),
         "own_text": ("oracles.factory.own_text", "let an oracle write text for its drafts"),
         "dialogues": ("oracles.factory.dialogues", "let a chat model write text for its drafts"),
-        "train_head": "train a head or a draft model on what its oracle wrote",
+        "train_head": "train a head or a draft on what its oracle wrote",
         "convert_head": ("oracles.heads.convert", "write a head's pickled weights as safetensors"),
     },
     "This repository": {
