@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from exactspec.parser import positive, refusing
 from experiments.bench.oracle.rounds import TimedArm, measure
-from experiments.harness.arguments import add_strategies, common_parser, positive, refusing, settings_of
+from experiments.harness.arguments import add_strategies, common_parser, settings_of
 from experiments.harness.arms import PLAIN
 from experiments.harness.building import build_shared, engine_arms
 from experiments.harness.models import AnyModel

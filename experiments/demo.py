@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.harness.arguments import refusing
+from exactspec.parser import refusing
 from experiments.harness.arms import units_of
 from experiments.harness.conversations import as_conversations
 from experiments.harness.models import load_oracle

@@ -15,7 +15,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from experiments.harness.arguments import add_strategies, common_parser, fingerprint, positive, refusing, settings_of
+from exactspec.parser import positive, refusing
+from experiments.harness.arguments import add_strategies, common_parser, fingerprint, settings_of
 from experiments.harness.arms import PLAIN, problems_of, without_problems
 from experiments.harness.building import build_shared
 from experiments.harness.conversations import as_conversations, prompt_facts

@@ -17,8 +17,7 @@ from tqdm import tqdm
 
 import drafts
 import oracles
-from exactspec.parser import Parser
-from experiments.harness.arguments import positive
+from exactspec.parser import Parser, positive
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import DraftSource, IntArray, Oracle
 from specdec.grammars import make_grammars

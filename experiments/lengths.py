@@ -8,9 +8,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from exactspec.parser import positive
 from experiments.findings.legends import REASONS, SPEEDS
 from experiments.findings.step_columns import reason
-from experiments.harness.arguments import paired_parser, positive
+from experiments.harness.arguments import paired_parser
 from experiments.harness.arms import PLAIN
 from experiments.harness.conversations import NONE
 from experiments.harness.models import HF, needing_a_model

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from exactspec.parser import Parser
-from experiments.harness.arguments import positive, refusing
+from exactspec.parser import Parser, positive, refusing
 from specdec.stats import Table
 from specdec.stats.report import loss_curves, show
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from exactspec.parser import Parser
-from experiments.harness.arguments import refusing
+from exactspec.parser import Parser, refusing
 from oracles.checkpoints.loading import load_tokenizer
 from specdec.drafting import SharedPieces, Spelling, piece_bytes
 from specdec.prompts import load_prompts

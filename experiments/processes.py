@@ -24,8 +24,8 @@ from torch.multiprocessing.spawn import ProcessException, start_processes
 
 import drafts
 import oracles
-from exactspec.parser import Parser
-from experiments.harness.arguments import PROMPTS, positive, refusing
+from exactspec.parser import Parser, positive, refusing
+from experiments.harness.arguments import PROMPTS
 from oracles.parallel.parallel_transformer import ParallelTransformer, Sums
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Scores

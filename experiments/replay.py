@@ -20,8 +20,8 @@ import numpy as np
 
 import drafts
 import oracles
-from exactspec.parser import Parser
-from experiments.harness.arguments import PROMPTS, positive, refusing
+from exactspec.parser import Parser, positive, refusing
+from experiments.harness.arguments import PROMPTS
 from experiments.harness.arms import those_that_fit
 from experiments.harness.conversations import add_template_options, as_conversations
 from experiments.strategies.tree_shapes import shape_of

@@ -18,8 +18,8 @@ from torch import Tensor
 
 import drafts
 import oracles
-from exactspec.parser import Parser
-from experiments.harness.arguments import PROMPTS, positive, refusing
+from exactspec.parser import Parser, positive, refusing
+from experiments.harness.arguments import PROMPTS
 from experiments.harness.arms import those_that_fit
 from experiments.harness.conversations import add_template_options, as_conversations
 from experiments.harness.rule_choice import CHAINS, TREES

@@ -14,8 +14,7 @@ from tqdm import tqdm
 
 import drafts
 import oracles
-from exactspec.parser import Parser
-from experiments.harness.arguments import positive, refusing
+from exactspec.parser import Parser, positive, refusing
 from specdec import Result, SpeculativeDecoder
 from specdec.contracts import DraftSource, Oracle
 from specdec.prompts import NamedPrompt, load_prompts

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from exactspec.parser import Parser
-from experiments.harness.arguments import positive, refusing
+from exactspec.parser import Parser, positive, refusing
 from experiments.harness.claims import claim_folder
 from oracles.checkpoints.loading import load, load_tokenizer, load_trainable
 from oracles.checkpoints.placement import Arithmetic

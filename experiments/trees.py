@@ -15,9 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from exactspec.parser import positive, refusing
 from experiments.advise.calibrating import ON_ALL, Trees, best_of, calibrate, cost_of_nodes, shapes_to_read
 from experiments.findings.legends import SPEEDS
-from experiments.harness.arguments import paired_parser, positive, refusing
+from experiments.harness.arguments import paired_parser
 from experiments.harness.arms import PLAIN, problems_of, units_of, without_problems
 from experiments.harness.building import engine_arms
 from experiments.harness.conversations import as_conversations

@@ -14,10 +14,10 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from exactspec.parser import command_like_this
+from exactspec.parser import command_like_this, positive, refusing
 from experiments.findings.colouring import PROMPT, Palette, Piece
 from experiments.findings.screen_picture import picture_path, write_picture
-from experiments.harness.arguments import PROMPTS, positive, refusing, settings_of
+from experiments.harness.arguments import PROMPTS, settings_of
 from experiments.harness.arms import PLAIN, EngineArm, units_of
 from experiments.harness.building import build_shared
 from experiments.harness.conversations import as_conversations

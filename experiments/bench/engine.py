@@ -19,8 +19,8 @@ from tqdm import tqdm
 
 import oracles
 from drafts import PromptLookup
-from exactspec.parser import Parser
-from experiments.harness.arguments import PROMPTS, positive
+from exactspec.parser import Parser, positive
+from experiments.harness.arguments import PROMPTS
 from specdec import Oracle, SamplingParams, Scores, SpeculativeDecoder
 from specdec.prompts import load_prompts
 from specdec.stats import Table

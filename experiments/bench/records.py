@@ -20,8 +20,8 @@ from tqdm import tqdm
 
 import drafts
 import oracles
-from exactspec.parser import Parser
-from experiments.harness.arguments import PROMPTS, positive
+from exactspec.parser import Parser, positive
+from experiments.harness.arguments import PROMPTS
 from specdec import DraftSource, Oracle, Result, SamplingParams, SpeculativeDecoder, State, StepInfo
 from specdec.prompts import load_prompts
 from specdec.stats import Table

@@ -11,10 +11,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from exactspec.parser import positive, refusing
 from experiments.advise.cells import CHAINS
 from experiments.crossover.batch_sizes import Crossover, Size, crossing
 from experiments.findings.legends import SPEEDS
-from experiments.harness.arguments import add_strategies, common_parser, positive, refusing
+from experiments.harness.arguments import add_strategies, common_parser
 from experiments.harness.models import needing_a_model
 from experiments.harness.rule_choice import add_sampling
 from experiments.harness.run_outcome import DECODING_ALONE

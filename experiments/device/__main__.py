@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from exactspec.parser import refusing
 from experiments.device.device_layers import attentions, products
 from experiments.device.device_models import Options, parse
 from experiments.device.device_passes import agreement, decoding, identity, passes, texts
-from experiments.harness.arguments import fingerprint, refusing
+from experiments.harness.arguments import fingerprint
 from experiments.harness.claims import claim_folder
 from specdec.stats import Table
 from specdec.stats.report import provenance, show, version_of

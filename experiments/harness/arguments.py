@@ -10,9 +10,7 @@ from typing import Any, get_args
 
 import torch
 
-from exactspec.parser import Parser
-from exactspec.parser import positive as positive
-from exactspec.parser import refusing as refusing
+from exactspec.parser import Parser, positive
 from experiments.harness.conversations import add_template_options, add_turns
 from experiments.harness.models import PLACEMENT, RECORDED, path_of, record_file
 from experiments.harness.rule_choice import add_sampling

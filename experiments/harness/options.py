@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import field, fields
 from typing import Any, TypeVar
 
-from exactspec.parser import Parser
-from experiments.harness.arguments import freeze, positive
+from exactspec.parser import Parser, positive
+from experiments.harness.arguments import freeze
 
 Chosen = TypeVar("Chosen")
 

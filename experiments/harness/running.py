@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from exactspec.parser import command_like_this
+from exactspec.parser import command_like_this, refusing
 from experiments.findings.colouring import show_outputs
 from experiments.findings.summary import Tables, write
-from experiments.harness.arguments import add_strategies, add_strategy, fingerprint, paired_parser, prompts_of, refusing
+from experiments.harness.arguments import add_strategies, add_strategy, fingerprint, paired_parser, prompts_of
 from experiments.harness.arms import PLAIN, Arm, Measurement, Unit, problems_of
 from experiments.harness.building import arm_kind, arms_of, those_that_can
 from experiments.harness.conversations import as_conversations, prompt_facts

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from experiments.harness.arguments import refusing
+from exactspec.parser import refusing
 from experiments.inference_stack import stack_tables
 from experiments.inference_stack.fresh import CACHE
 from experiments.inference_stack.stack_arms import prepare_compiler

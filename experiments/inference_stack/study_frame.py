@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from exactspec.parser import positive
 from experiments.bench.sections import machine
-from experiments.harness.arguments import positive
 from experiments.harness.claims import claim_folder
 from experiments.harness.options import option, parse_options
 from experiments.harness.thread_check import warn_of_contention

@@ -14,9 +14,9 @@ from itertools import product
 
 import torch
 
+from exactspec.parser import refusing
 from experiments.bench.sections import machine
 from experiments.findings.model_shapes import shape_of
-from experiments.harness.arguments import refusing
 from experiments.harness.thread_check import warn_of_contention
 from experiments.limits import limit_tables as limits
 from experiments.limits.limit_options import Options, Subject, parse

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from exactspec.parser import positive
 from experiments.bench.oracle.benchmark_models import SHAPES
-from experiments.harness.arguments import positive
 from experiments.harness.models import PLACEMENT, load_own
 from experiments.harness.options import option, parse_options
 from oracles.checkpoints.loading import LoadedOracle

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from experiments.harness.arguments import add_strategies, add_switch, common_parser, positive, refusing
+from exactspec.parser import positive, refusing
+from experiments.harness.arguments import add_strategies, add_switch, common_parser
 from experiments.harness.arms import PLAIN
 from experiments.harness.models import needing_a_model
 from experiments.harness.rule_choice import add_sampling

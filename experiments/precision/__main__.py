@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from experiments.harness.arguments import refusing
+from exactspec.parser import refusing
 from experiments.inference_stack.study_frame import open_results, study_report
 from experiments.inference_stack.subjects import subject_named
 from experiments.precision import precision_tables

@@ -9,8 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from exactspec.parser import Parser
-from experiments.harness.arguments import refusing
+from exactspec.parser import Parser, refusing
 from experiments.report import PAGE, markup
 from experiments.report.across import across, overview
 from experiments.report.one_run import section_of

@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments.harness.arguments import paired_parser, positive, prompts_of, refusing
+from exactspec.parser import positive, refusing
+from experiments.harness.arguments import paired_parser, prompts_of
 from experiments.harness.conversations import AUTO
 from experiments.harness.models import HF, needing_a_model
 from experiments.harness.run_outcome import Outcome

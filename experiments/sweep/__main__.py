@@ -25,8 +25,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from exactspec.parser import Parser, command_like_this
-from experiments.harness.arguments import positive, refusing
+from exactspec.parser import Parser, command_like_this, positive, refusing
 from experiments.sweep.grid import GRID, Grid, read_grid
 from experiments.sweep.sweep_results import CSV, PARQUET, conclusion, rows_of, table_of, write_tables
 from experiments.sweep.working import Seat, Worker, result_of

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Literal
 
+from exactspec.parser import positive
 from experiments.bench.oracle.benchmark_models import SHAPES
 from experiments.bench.oracle.rounds import Spread, TimedArm, Timings
-from experiments.harness.arguments import positive
 from experiments.harness.options import option, parse_options
 from oracles.native import NativeTransformer, NativeUnavailable
 
