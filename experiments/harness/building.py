@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from experiments.harness.arguments import settings_of
@@ -41,37 +42,43 @@ def arms_of(
     settings = settings_of(arguments, name)
     changes = {name: {}, **(STRATEGIES[name].variants if variants else {})}
     # A strategy's own script, which has its variants, has its options without its name.
-    build = build_alone if variants else build_shared
+    naming = _naming_alone if variants else _naming_shared
     for arm, changed in changes.items():
-        source = build(name, {**settings, **changed}, oracle)
-        yield arm_kind(arguments)(arm, oracle, source, sampling, *judging_of(arguments))
-
-
-def build_alone(name: str, settings: Mapping[str, Any], oracle: Oracle) -> DraftSource:
-    """Return a strategy's source, for its own command line.
-
-    Raises:
-        ValueError: this oracle cannot have it, or an option is unusable.
-    """
-    strategy = STRATEGIES[name]
-    try:
-        return strategy.build(settings, oracle)
-    except ValueError as error:
-        if MODEL in strategy.options and FOREIGN in str(error):
-            raise ValueError(f"{error} (--{MODEL.name} DIR)") from error
-        raise
+        with naming(STRATEGIES[name]):
+            source = STRATEGIES[name].build({**settings, **changed}, oracle)
+            built = arm_kind(arguments)(arm, oracle, source, sampling, *judging_of(arguments))
+        yield built
 
 
 def build_shared(name: str, settings: Mapping[str, Any], oracle: Oracle) -> DraftSource:
     """Return a strategy's source, for a command line that several strategies share.
 
     Raises:
-        ValueError: as of ``build_alone``; options are named as that command line does.
+        ValueError: this oracle cannot have it, or an option is unusable; options are named as that command line does.
     """
+    with _naming_shared(STRATEGIES[name]):
+        return STRATEGIES[name].build(settings, oracle)
+
+
+@contextmanager
+def _naming_alone(strategy: Strategy) -> Iterator[None]:
+    """Name the option of the draft model in an error that asks for another one."""
     try:
-        return build_alone(name, settings, oracle)
+        yield
     except ValueError as error:
-        raise ValueError(_add_prefix(str(error), STRATEGIES[name])) from error
+        if MODEL in strategy.options and FOREIGN in str(error):
+            raise ValueError(f"{error} (--{MODEL.name} DIR)") from error
+        raise
+
+
+@contextmanager
+def _naming_shared(strategy: Strategy) -> Iterator[None]:
+    """The same, where several strategies share a command line, which puts their names before their options'."""
+    try:
+        with _naming_alone(strategy):
+            yield
+    except ValueError as error:
+        raise ValueError(_add_prefix(str(error), strategy)) from error
 
 
 def _add_prefix(told: str, strategy: Strategy) -> str:

@@ -572,7 +572,7 @@ MUTANTS = line_mutants(
     (Stats.acceptance_rate, "self.num_accepted + self.num_recovered", "self.num_drafted", reasons, f"{DRAFTED}, alpha"),
     (Stats.theoretical_block_efficiency, "self.num_steps", "self.target_calls", reasons, f"{DRAFTED}, from alpha"),
     (Stats.seconds_per_call, "self.target_calls", "self.num_steps", parts, "once"),
-    (Parts.of, "(plain.num_steps / plain.target_calls)", "plain.num_requests", parts, "rows"),
+    (Parts.of, "in_flight(plain, stats)", "plain.num_requests", parts, "rows"),
     (Parts.speedup, " * (1 + self.plain)", "", reasons, f"{PLAIN}, predicted"),
     (summary.phase_times, "stats.num_emitted", "stats.num_steps", work, f"{DRAFTED}: score"),
     (

@@ -214,7 +214,7 @@ TWINS = twins(
 - storage.load(at, i, low, high)
 + storage.load(at, 0, low, high)
 41 minima with the first group's shift (linear.h, whole_q4_1)
-- storage[n].close(group(m, g),
+- storage.close(group(m, g),
 + storage[n].close(group(m, S::ABOVE ? g : 0),
 41 sums of groups that are larger than their numbers stand for (storages.h, whole_q4_0)
 - const int32_t less = -S::ABOVE * group.sum;

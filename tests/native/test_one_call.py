@@ -38,7 +38,6 @@ from specdec.contracts import (
     WatchedSource,
 )
 from specdec.drafting import DraftModel
-from specdec.engine.verdict import Verifier
 from specdec.exactness.findings import Recorder
 from specdec.kernels.compiled import PackedDrafts
 from specdec.sampling.randomness import Coupled, Keyed
@@ -292,14 +291,8 @@ def test_what_is_judged_the_general_way_is_so_still(name):
     assert not going(sampling=SAMPLINGS["sampled"], prompts=PROMPTS).is_judged_in_one_call, f"no longer true: {reason}"
 
 
-def judged_before_chains_had_shapes(verifier: Verifier, draft: Draft, *args: Any) -> Any:
-    return None if draft.parents is not None else _PACK(verifier, draft, *args)
-
-
-_PACK = Verifier.pack
 # Slow ways that nobody noticed, and others like them: what is replaced by what, then a source and a rule that it slows.
 SLOW: dict[str, tuple[Any, str, Callable[..., Any], DraftSource, str]] = {
-    "chains of a shape": (Verifier, "pack", judged_before_chains_had_shapes, EVERY["shape: Chain"], "standard"),
     "coupled verdicts": (Coupled, "verdict_numbers", lambda *_: None, PromptLookup(3), "coupled"),
     "chains of a model": (DraftModel, "follower", lambda *_: None, MODEL, "standard"),
     "trees of a model": (DraftModel, "grower", lambda *_: None, EVERY["shape: Kary"], "multi_draft"),
