@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.cache import KVCache, PagedCache, PagedKVCache, SlotCache
+from specdec.cache import FeatureCache, KVCache, PagedCache, PagedKVCache, SlotCache
 from tests.support.backends import agree
 from tests.support.models import small_model
 from tests.support.scoring import append, path_to, random_tree
@@ -157,3 +157,14 @@ def test_nothing_of_a_predecessor_reaches_the_next_occupant(any_pack):
     assert agree(model, append(model, cache, 0, ids), expected)
     cache.truncate(np.array([1]), np.array([0]))
     assert agree(model, append(model, cache, 1, ids[:5]), neighbour)
+
+
+def test_a_row_that_was_reset_knows_no_features() -> None:
+    cache, row = FeatureCache((1,), (1,), 2, 4, torch.float32, torch.device("cpu"), 1), np.array([0])
+    cache.put(row, np.array([0]), np.array([2]), torch.ones(1, 2, 1))
+    cache.reset(row)
+    with pytest.raises(ValueError, match="leave a gap"):
+        cache.put(row, np.array([1]), np.array([1]), torch.ones(1, 1, 1))
+    at, first = torch.tensor([0]), torch.tensor([[0]])
+    cache.guess(row, at, first, torch.full((1, 1, 1), 3.0))
+    assert cache.read(at, first).item() == 3.0
