@@ -215,7 +215,7 @@ TWINS = twins(
 + storage.load(at, 0, low, high)
 41 minima with the first group's shift (linear.h, whole_q4_1)
 - storage.close(group(m, g),
-+ storage[n].close(group(m, S::ABOVE ? g : 0),
++ storage.close(group(m, S::ABOVE ? g : 0),
 41 sums of groups that are larger than their numbers stand for (storages.h, whole_q4_0)
 - const int32_t less = -S::ABOVE * group.sum;
 + const int32_t less = (1 - S::ABOVE) * group.sum;
