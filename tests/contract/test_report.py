@@ -1,6 +1,7 @@
 """Tables, intervals with the coverage they claim, provenance, and a picture that is one."""
 
 import json
+import math
 import platform
 from typing import Any
 
@@ -114,6 +115,14 @@ def test_the_bootstrap_is_wider_where_one_unit_rules():
     assert 3.8 < even.low < 4 < even.high < 4.2
     assert ruled.high / ruled.low > 3 * even.high / even.low
     assert bootstrap_ratio([3.9, 4.0, 4.1, 4.0, 4.0], [1.0] * 5) == even
+
+
+def test_a_stall_in_one_unit_leaves_bounds_that_are_numbers():
+    stalled: Any = bootstrap_ratio([8.606, 8.640, 713.126, 8.607, 8.499], [7.884, 7.683, 7.875, 7.765, 7.790])
+    assert 0 <= stalled.low < stalled.value < stalled.high < math.inf
+    assert str(stalled) == "19.17 (n = 5, wide)"
+    even: Any = bootstrap_ratio([7.884, 7.683, 7.875, 7.765, 7.790], [8.606, 8.640, 713.126, 8.607, 8.499])
+    assert 0 < even.low < even.value < even.high < math.inf
 
 
 def test_a_verdict_needs_both_intervals():

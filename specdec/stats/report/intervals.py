@@ -32,6 +32,8 @@ FEWEST_UNITS = 5
 # Bounds further apart, as 0.4 and 2, tell a reader little.
 WIDEST_PRINTED = 4.0
 _RESAMPLES = 4000
+# Where one unit rules, the bootstrap's bounds may be further off than a float reaches.
+_FURTHEST_LOG = 500.0
 # Swaps of up to so many units are all tried, those of more drawn.
 _ENUMERATED, _SWAPS, _SWAPS_AT_ONCE = 16, 100_000, 2_000
 _SAMPLES_OF_POWER, _SWAPS_OF_POWER = 1_000, 10_000
@@ -133,7 +135,8 @@ def bootstrap_ratio(numerator: ArrayLike, denominator: ArrayLike, level: float =
 
     Returns:
         The ratio; bounds by the quantiles of (log r* - log r) / sd* over 4,000 resamples, with the sd of
-        ``paired_ratio`` for each. Without bounds for fewer than ``FEWEST_UNITS`` units.
+        ``paired_ratio`` for each, no further from the ratio than a factor of e^500. Without bounds for fewer than
+        ``FEWEST_UNITS`` units.
 
     Raises:
         ValueError: see ``paired_ratio``.
@@ -158,8 +161,9 @@ def bootstrap_ratio(numerator: ArrayLike, denominator: ArrayLike, level: float =
         return Interval(ratio, ratio, ratio, n, level)
     ratios = (above.sum(1) / below.sum(1))[some]
     pulls = np.log(ratios / ratio) / spreads[some]
-    low, high = np.quantile(pulls, [0.5 - level / 2, 0.5 + level / 2])
-    return Interval(ratio, float(ratio * np.exp(-high * spread)), float(ratio * np.exp(-low * spread)), n, level)
+    off = np.quantile(pulls, [0.5 + level / 2, 0.5 - level / 2]) * -spread
+    low, high = ratio * np.exp(np.clip(off, -_FURTHEST_LOG, _FURTHEST_LOG))
+    return Interval(ratio, float(low), float(high), n, level)
 
 
 def ratio_change(new: Sums, old: Sums, level: float = 0.95) -> Interval:
