@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from tests.golden.cases import CASES, Case
 from tests.golden.running import PARTS, lines
@@ -18,12 +19,13 @@ def portable(found: Mapping[str, str]) -> dict[str, str]:
 
 def read() -> dict[str, str]:
     """Return the hashes that are committed, by the names of cases."""
-    kept: dict[str, str] = json.loads(FILE.read_text(encoding="utf-8"))
-    return {name: line for name, line in kept.items() if name != LEGEND}
+    kept = json.loads(FILE.read_text(encoding="utf-8"))
+    kept.pop(LEGEND)
+    return {f"{group}/{case}": line for group, cases in kept.items() for case, line in cases.items()}
 
 
 def write(found: Mapping[str, str]) -> None:
-    """Replace the committed hashes, a line a case."""
+    """Replace the committed hashes: a line a case, under its world, source and rule."""
     _save(portable(found))
 
 
@@ -36,7 +38,11 @@ def add(found: Mapping[str, str]) -> None:
 
 def _save(found: Mapping[str, str]) -> None:
     """Write hashes, as they are, to the file."""
-    text = json.dumps({LEGEND: " ".join(PARTS[:-1]), **found}, indent=0)
+    grouped: dict[str, Any] = {LEGEND: " ".join(PARTS[:-1])}
+    for name, line in found.items():
+        group, batch, sampling = name.rsplit("/", 2)
+        grouped.setdefault(group, {})[f"{batch}/{sampling}"] = line
+    text = json.dumps(grouped, indent=0)
     FILE.write_text(text + "\n", encoding="utf-8")
 
 

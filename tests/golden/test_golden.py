@@ -162,17 +162,17 @@ def test_differences_name_the_case_and_the_parts():
 
 def test_the_committed_file_has_a_line_for_each_case(tmp_path, monkeypatch):
     monkeypatch.setattr(hashes, "FILE", tmp_path / "hashes.json")
-    hashes.write({"a": "1 2 3 4 5", "b": "5 6 7 - -"})
-    assert hashes.FILE.read_text().splitlines()[2:4] == ['"a": "1 2 3 4",', '"b": "5 6 7 -"']
-    assert hashes.read() == {"a": "1 2 3 4", "b": "5 6 7 -"}
+    hashes.write({"a/b/c/1/d": "1 2 3 4 5", "a/b/c/8/d": "5 6 7 - -"})
+    lines = ['"a/b/c": {', '"1/d": "1 2 3 4",', '"8/d": "5 6 7 -"']
+    assert hashes.FILE.read_text().splitlines()[2:5] == lines
+    assert hashes.read() == {"a/b/c/1/d": "1 2 3 4", "a/b/c/8/d": "5 6 7 -"}
 
 
 def test_cases_that_the_file_lacks_are_added_and_no_line_changes(tmp_path, monkeypatch):
     needed_native()
     kept, missing = hashes.read(), [str(case) for case in SAMPLE[:2]]
     monkeypatch.setattr(hashes, "FILE", tmp_path / "hashes.json")
-    text = json.dumps({name: "0 0 0 0" for name in kept if name not in missing})
-    hashes.FILE.write_text(text, encoding="utf-8")
+    hashes.write({name: "0 0 0 0 0" for name in kept if name not in missing})
     assert main(["add"]) is None
     found = hashes.read()
     assert list(found) == [str(case) for case in CASES]

@@ -13,8 +13,8 @@ from safetensors.numpy import load, save
 from oracles.factory.dialogues.dialogue_parts import SPLITS, Conversation, columns_of, conversations_in
 from specdec.system import write_whole
 
-# Ids of a shard, about; compressed, an id takes somewhat more than one byte.
-SHARD_IDS = 1_500_000
+# Ids of a shard, about; compressed, an id takes somewhat less than one byte, and more in smaller shards.
+SHARD_IDS = 8_000_000
 FACTS = "facts.json"
 # Two bytes an id: the literal's and the match's place in a pair count.
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 3, "lp": 1, "pb": 1}]
