@@ -61,7 +61,7 @@ bench: $(INSTALLED)
 
 # The machine's own Python: torch for its GPU is there already.
 device:
-	$(PYTHON) -m experiments.device --identity-prompts 32 --identity-tokens 400
+	$(PYTHON) -m experiments.studies.device --identity-prompts 32 --identity-tokens 400
 
 clean:
 	rm -rf .venv build *.egg-info

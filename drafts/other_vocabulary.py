@@ -136,7 +136,7 @@ def _check_shared(name: str, shared: SharedPieces, mapping: Mapping) -> None:
     if mapping == "intersection" and not shared.target_ids.size:
         raise ValueError(
             f"draft {name!r}: the vocabularies of model and oracle have no piece in common, so that every draft would "
-            "be empty: give mapping='text', or another model (python -m experiments.overlap tells what two share)"
+            "be empty: give mapping='text', or another model (exactspec overlap tells what two share)"
         )
     if not shared.reads_text:
         raise ValueError(

@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.text import Text
 
 from exactspec.parser import refusing
-from experiments.findings.colouring import Palette, Piece
 from experiments.harness.arguments import settings_of
 from experiments.harness.building import build_shared
 from experiments.harness.conversations import template_of
+from experiments.harness.findings.colouring import Palette, Piece
 from experiments.harness.live_run import Run, live_arguments, live_parser
 from experiments.harness.models import load_oracle
 from experiments.harness.rule_choice import rule_for, sampling_of

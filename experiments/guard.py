@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from exactspec.parser import Parser, refusing
-from experiments.findings.legends import WHOLE_IS
 from experiments.harness.arguments import measuring_arguments
+from experiments.harness.findings.legends import WHOLE_IS
 from experiments.harness.run_outcome import END_TO_END
 from experiments.report.runs import Run, load_runs
 from specdec.stats import Table

@@ -15,12 +15,12 @@ from rich.live import Live
 from rich.text import Text
 
 from exactspec.parser import command_like_this, positive, refusing
-from experiments.findings.colouring import PROMPT, Palette, Piece
-from experiments.findings.screen_picture import picture_path, write_picture
 from experiments.harness.arguments import PROMPTS, settings_of
 from experiments.harness.arms import PLAIN, EngineArm, units_of
 from experiments.harness.building import build_shared
 from experiments.harness.conversations import as_conversations
+from experiments.harness.findings.colouring import PROMPT, Palette, Piece
+from experiments.harness.findings.screen_picture import picture_path, write_picture
 from experiments.harness.live_run import Run, live_arguments, live_parser
 from experiments.harness.models import load_oracle
 from experiments.harness.rule_choice import judging_of, sampling_of

@@ -14,12 +14,12 @@ from typing import Any
 from exactspec.parser import positive, refusing
 from experiments.advise.advice_parts import CLOSE
 from experiments.advise.cells import CHAINS, TREES, Adviser, Cell
-from experiments.findings.legends import SPEEDS
 from experiments.harness.arguments import add_strategies, common_parser
+from experiments.harness.findings.legends import SPEEDS
 from experiments.harness.rule_choice import add_rule
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END
 from experiments.harness.running import Plan
-from experiments.harness.studies import Study
+from experiments.harness.study import Study
 from specdec.stats import Table
 from specdec.stats.report import WIDEST_PRINTED, Shown, show
 

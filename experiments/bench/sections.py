@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from experiments.bench.benchmark_figures import ROOT
-from experiments.findings.page_layout import lay_out
+from experiments.bench.page_layout import lay_out
 from specdec.stats.report import FORM, MARKDOWN, processor
 
 SAMPLED = "--temperature 0.8 --top-p 0.95"
@@ -43,7 +43,7 @@ FILES: Mapping[str, Mapping[str, str]] = {
         "Spec-Bench, greedy": f"{_SPEC_BENCH} --strategies suffix_automaton eagle3 cascade",
         "Spec-Bench, T = 1": f"{_SPEC_BENCH} {_REJECTION} --strategies eagle3 small_transformer block_drafter",
         "Second turns": (
-            "python -m experiments.second_turns --arithmetic int8 --draft smol-draft "
+            "python -m experiments.studies.second_turns --arithmetic int8 --draft smol-draft "
             f"--prompts {QUESTIONS} --num-prompts 20"
         ),
     },
@@ -67,22 +67,22 @@ FILES: Mapping[str, Mapping[str, str]] = {
         "Arithmetic": "python -m oracles.factory.evaluate arithmetic",
     },
     "limits.md": {
-        "Limits of the oracle": "python -m experiments.limits",
+        "Limits of the oracle": "python -m experiments.studies.limits",
         "Limits of a shape of 110 M": (
-            "python -m experiments.limits --shape 110m --batch-sizes 1 --contexts 128 2048 8192 --prefill 2048 "
+            "python -m experiments.studies.limits --shape 110m --batch-sizes 1 --contexts 128 2048 8192 --prefill 2048 "
             "--out runs/limits-110m"
         ),
     },
     "inference-study.md": {
-        "Inference study": "python -m experiments.inference_stack --groups stack side",
-        "Inference study: ablations": "python -m experiments.inference_stack --groups ablations --batches 1 32",
+        "Inference study": "python -m experiments.studies.inference_stack --groups stack side",
+        "Inference study: ablations": "python -m experiments.studies.inference_stack --groups ablations --batches 1 32",
     },
-    "precision.md": {"Precision": "python -m experiments.precision"},
+    "precision.md": {"Precision": "python -m experiments.studies.precision"},
     "advice.md": {"Advice": "python -m experiments.advise"},
-    "processes.md": {"Several processes": "python -m experiments.processes"},
-    "batches.md": {"Static and continuous batches": "python -m experiments.batching"},
+    "processes.md": {"Several processes": "python -m experiments.studies.processes"},
+    "batches.md": {"Static and continuous batches": "python -m experiments.studies.batching"},
     "load.md": {"SmolLM2 under load": _LOAD},
-    "prompt-lengths.md": {"Prompts of many lengths": "python -m experiments.lengths"},
+    "prompt-lengths.md": {"Prompts of many lengths": "python -m experiments.studies.lengths"},
     "strategies.md": {
         "All strategies": "python -m experiments.compare",
         "All strategies, sampled": f"python -m experiments.compare {SAMPLED}",
@@ -93,8 +93,8 @@ FILES: Mapping[str, Mapping[str, str]] = {
         "Beside transformers, batch 8": f"python -m experiments.compare {BESIDE} --batch-size 8",
     },
     "trees.md": {
-        "Trees by shape and size": "python -m experiments.trees",
-        "Trees by shape and size, sampled": f"python -m experiments.trees {SAMPLED}",
+        "Trees by shape and size": "python -m experiments.studies.trees",
+        "Trees by shape and size, sampled": f"python -m experiments.studies.trees {SAMPLED}",
     },
     "lookahead.md": {
         "Lookahead and its parts": "python -m experiments.lookahead",

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from exactspec.parser import positive
-from experiments.findings.colouring import BONUS, Emitted, Piece, Pieces
 from experiments.harness.arguments import ExperimentParser, add_placement, add_strategies
 from experiments.harness.conversations import add_template_options
+from experiments.harness.findings.colouring import BONUS, Emitted, Piece, Pieces
 from experiments.harness.rule_choice import add_sampling
 from experiments.strategies import STRATEGIES
 from specdec import SpeculativeDecoder

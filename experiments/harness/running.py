@@ -13,13 +13,13 @@ import torch
 from tqdm import tqdm
 
 from exactspec.parser import command_like_this, refusing
-from experiments.findings.colouring import show_outputs
-from experiments.findings.summary import Tables, write
 from experiments.harness.arguments import add_strategies, add_strategy, fingerprint, paired_parser, prompts_of
 from experiments.harness.arms import PLAIN, Arm, Measurement, Unit, problems_of
 from experiments.harness.building import arm_kind, arms_of, those_that_can
 from experiments.harness.conversations import as_conversations, prompt_facts
 from experiments.harness.draw_checks import add_checks, checks_of
+from experiments.harness.findings.colouring import show_outputs
+from experiments.harness.findings.summary import Tables, write
 from experiments.harness.journal import AnyPiece, Journal, Piece, hold_journal
 from experiments.harness.models import load_oracle, record_file
 from experiments.harness.recorded_runs import add_record_options, check_recorded, load_recorded, usable

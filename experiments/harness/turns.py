@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from experiments.findings.colouring import steps_in
 from experiments.harness.arms import PLAIN, Unit, units_of
 from experiments.harness.conversations import LaterTurn
+from experiments.harness.findings.colouring import steps_in
 from experiments.harness.journal import Journal
 from specdec.prompts import NamedPrompt
 

@@ -17,7 +17,7 @@ from experiments.harness.arms import PLAIN
 from experiments.harness.models import needing_a_model
 from experiments.harness.rule_choice import add_sampling
 from experiments.harness.running import Plan, measure_all
-from experiments.harness.studies import Study
+from experiments.harness.study import Study
 from experiments.load.load_arms import ArmSpec, repeats_plain
 from experiments.load.load_predictions import curves_of, predictions
 from experiments.load.load_tables import Load, conclusions, draw, limit_text, problems_of_work, tables, told_of_work

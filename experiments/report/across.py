@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from experiments.findings.legends import UNTIMED
-from experiments.findings.step_columns import reason
-from experiments.findings.summary import against_rows
 from experiments.harness.arguments import measuring_arguments
 from experiments.harness.arms import PLAIN
+from experiments.harness.findings.legends import UNTIMED
+from experiments.harness.findings.step_columns import reason
+from experiments.harness.findings.summary import against_rows
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END
 from experiments.report.charts import COLOURS, Picture, Point, Series, axis, points, with_level_1
 from experiments.report.pictures import number_of, over_plain

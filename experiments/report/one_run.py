@@ -4,10 +4,11 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.findings.causes import cause_sentences
-from experiments.findings.legends import OWN_TABLES, UNTIMED, against_legend, against_note
-from experiments.findings.summary import against_rows, heading_of, headline, tables_of
+from exactspec.listing import modules
 from experiments.harness.arms import PLAIN
+from experiments.harness.findings.causes import cause_sentences
+from experiments.harness.findings.legends import OWN_TABLES, UNTIMED, against_legend, against_note
+from experiments.harness.findings.summary import against_rows, heading_of, headline, tables_of
 from experiments.harness.run_outcome import speed_words
 from experiments.report import markup
 from experiments.report.page import Section, figures_of, section_with
@@ -50,7 +51,7 @@ def _flag(name: str, experiment: str) -> str:
 def command_of(run: Run) -> str:
     """Return the command that does a run again, with every option that was not left open."""
     experiment = str(run.facts["experiment"])
-    words = ["python", "-m", f"experiments.{experiment}"]
+    words = ["python", "-m", modules().get(experiment, f"experiments.{experiment}")]
     for name, value in run.arguments.items():
         if _is_asked(name, value, experiment):
             words += [_flag(name, experiment), *_words(value)]

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from experiments.advise.calibrating import Trees
-from experiments.findings.legends import ALONE_IS, UNTIMED, WHOLE_IS
-from experiments.findings.summary import by_kind, phase_times
 from experiments.harness.arms import PLAIN
+from experiments.harness.findings.legends import ALONE_IS, UNTIMED, WHOLE_IS
+from experiments.harness.findings.summary import by_kind, phase_times
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END
 from experiments.report.charts import (
     LINE,
@@ -27,7 +27,7 @@ from experiments.report.charts import (
 from experiments.report.runs import Run, read_json
 from experiments.report.tree_maps import paths_of, tree_map
 from experiments.report.why import drafts_chains, longest_of, predictions
-from experiments.trees import theory_by_size
+from experiments.studies.trees import theory_by_size
 from specdec.stats.report import Interval, paired_ratio
 
 # Steps with more accepted tokens are counted together.
@@ -163,13 +163,13 @@ def _tokens(count: int) -> str:
 
 
 def _trees(run: Run) -> dict[str, Any]:
-    """Return what ``experiments.trees`` has written of theory; empty for other experiments."""
+    """Return what ``experiments.studies.trees`` has written of theory; empty for other experiments."""
     path = run.folder / "trees.json"
     return read_json(path) if path.is_file() else {}
 
 
 def tree_sizes(run: Run) -> list[Picture | str]:
-    """Return tokens a step and decoding alone by tree size beside theory's best, of a run of ``experiments.trees``."""
+    """Return tokens a step and decoding alone by tree size beside theory's best, of a run of ``studies.trees``."""
     kept = _trees(run)
     if not kept:
         return []

@@ -7,8 +7,8 @@ from scipy import optimize
 
 from experiments.advise.predicting import WORTH, Costs, Prediction, Reading, best, obstacle, predict
 from experiments.advise.shortening import Steps
-from experiments.findings.causes import cause_sentences
-from experiments.findings.step_columns import reason
+from experiments.harness.findings.causes import cause_sentences
+from experiments.harness.findings.step_columns import reason
 from experiments.harness.run_outcome import Outcome, speed_words
 from experiments.report.runs import Run
 from specdec.stats import Stats

@@ -9,9 +9,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from experiments.findings.legends import OWN_TABLES, SPEC_BENCH_ALONE, SPEC_BENCH_WHOLE
 from experiments.harness.arms import PLAIN
 from experiments.harness.draw_checks import texts_in
+from experiments.harness.findings.legends import OWN_TABLES, SPEC_BENCH_ALONE, SPEC_BENCH_WHOLE
 from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, decoding_seconds
 from experiments.harness.tracing import slugs_of
 from specdec.requests import cut_text

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.findings.step_columns import ACCEPTANCE, BRIEF, acceptance_rows, cut_steps
+from experiments.harness.findings.step_columns import ACCEPTANCE, BRIEF, acceptance_rows, cut_steps
 from experiments.harness.run_outcome import Outcome
 from specdec.contracts import StepInfo
 from specdec.stats import Records, Stats, StatsRecorder

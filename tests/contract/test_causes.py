@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from experiments.advise.advice_parts import Parts
-from experiments.findings.causes import (
+from experiments.harness.arms import PLAIN
+from experiments.harness.findings.causes import (
     HELP,
     Cause,
     Figures,
@@ -18,8 +19,7 @@ from experiments.findings.causes import (
     causes_of,
     note_of_causes,
 )
-from experiments.findings.step_columns import DeviceWork
-from experiments.harness.arms import PLAIN
+from experiments.harness.findings.step_columns import DeviceWork
 from experiments.harness.run_outcome import Outcome
 from experiments.harness.settings import Settings
 from oracles.huggingface.support import experts_of

@@ -11,8 +11,6 @@ import pytest
 import torch
 
 import drafts
-from experiments.findings.legends import speed_brief, speed_legend
-from experiments.findings.summary import agreement, speed_rows
 from experiments.harness.arguments import fingerprint
 from experiments.harness.arms import EngineArm, Measurement, rooms_of
 from experiments.harness.draw_checks import (
@@ -25,6 +23,8 @@ from experiments.harness.draw_checks import (
     soundness,
     total_evidence,
 )
+from experiments.harness.findings.legends import speed_brief, speed_legend
+from experiments.harness.findings.summary import agreement, speed_rows
 from experiments.harness.rule_choice import rule_for, way_of
 from experiments.harness.run_outcome import Outcome, check_cells
 from experiments.harness.settings import Settings

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments.findings.model_shapes import model_shape, shape_of
+from experiments.harness.findings.model_shapes import model_shape, shape_of
 from oracles import Transformer, TransformerConfig
 from oracles.transformer.linear import Linear
 from specdec.theory import WidthCurve, expected_tokens, optimal_gamma

@@ -36,7 +36,7 @@ models.from_pretrained(EMBEDDED / "code-draft-tiny")
 """,
     "torchao": """
 import torch
-from experiments.precision import with_torchao
+from experiments.studies.precision import with_torchao
 with_torchao.quantise(torch.nn.Sequential(torch.nn.Linear(32, 32)), "int8")
 """,
 }

@@ -12,9 +12,9 @@ from experiments.advise import cells
 from experiments.advise.__main__ import advice
 from experiments.advise.advice_parts import Parts
 from experiments.advise.cells import Advised
-from experiments.findings.legends import ALONE_IS, WHOLE_IS
-from experiments.findings.summary import conclusion, write
 from experiments.harness.arms import PLAIN
+from experiments.harness.findings.legends import ALONE_IS, WHOLE_IS
+from experiments.harness.findings.summary import conclusion, write
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END
 from experiments.report.across import overview
 from experiments.report.one_run import section_of

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.findings.summary import conclusion
+from experiments.harness.findings.summary import conclusion
 from experiments.harness.run_outcome import Outcome
 from specdec.stats.report.intervals import Interval, bootstrap_ratio, paired_ratio, verdict
 from specdec.stats.report.provenance import picture, processor, provenance

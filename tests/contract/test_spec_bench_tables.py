@@ -10,8 +10,8 @@ from rich.console import Console
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from experiments.findings.legends import OWN_TABLES
-from experiments.findings.summary import heading_of
+from experiments.harness.findings.legends import OWN_TABLES
+from experiments.harness.findings.summary import heading_of
 from experiments.harness.run_outcome import Outcome
 from experiments.report.one_run import further
 from experiments.report.runs import Run

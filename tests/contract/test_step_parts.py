@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from experiments.crossover.__main__ import check, conclusions
-from experiments.crossover.batch_sizes import PHASES, REST, StepParts, crossing, step_times
 from experiments.harness.run_outcome import Outcome
+from experiments.studies.crossover.__main__ import check, conclusions
+from experiments.studies.crossover.batch_sizes import PHASES, REST, StepParts, crossing, step_times
 from specdec.stats import Stats
 
 A = {"propose": 0.25, "score": 8.0, "verify": 1.0, "commit": 0.5, "other": 0.25}

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from torch.distributed.device_mesh import init_device_mesh
 
 import oracles
-from experiments.processes import Options, decode, faults_of
+from experiments.studies.processes import Options, decode, faults_of
 from oracles.checkpoints.embedded_folders import EMBEDDED
 from oracles.factory.training.export import export_checkpoint
 from oracles.parallel import parallel_transformer, split_bits

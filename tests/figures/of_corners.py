@@ -6,11 +6,11 @@ from typing import Any
 
 from experiments.advise import advice_parts as advise_parts
 from experiments.advise.advice_parts import Parts, missing
-from experiments.findings import step_columns, summary
-from experiments.findings.causes import Widening
 from experiments.harness import recorded_runs
 from experiments.harness.arms import PLAIN
 from experiments.harness.draw_checks import LawEvidence
+from experiments.harness.findings import step_columns, summary
+from experiments.harness.findings.causes import Widening
 from experiments.harness.recorded_runs import Costs
 from experiments.harness.run_outcome import Outcome, OutsideLoops
 from specdec.stats.report.intervals import Interval, bootstrap_ratio, paired_ratio

@@ -13,16 +13,16 @@ from experiments.advise.advice_parts import Parts
 from experiments.advise.predicting import Costs, Line, Reading, _fit
 from experiments.advise.shortening import Work
 from experiments.bench import benchmark_figures
-from experiments.crossover import batch_sizes
-from experiments.crossover.batch_sizes import PHASES, StepParts
-from experiments.findings.step_columns import reason
 from experiments.guard import ACCEPT_LEN, SPEED, Figure, Finding, figures_of, judge
 from experiments.harness import running as harness
 from experiments.harness.arms import PLAIN, Measurement
+from experiments.harness.findings.step_columns import reason
 from experiments.harness.journal import Journal
 from experiments.harness.running import Plan, _measure
 from experiments.report import pictures, why
 from experiments.report.runs import Run
+from experiments.studies.crossover import batch_sizes
+from experiments.studies.crossover.batch_sizes import PHASES, StepParts
 from oracles.tabular import TabularLM
 from specdec.prompts import NamedPrompt
 from specdec.stats import Stats

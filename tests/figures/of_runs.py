@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from experiments import lengths
 from experiments.advise.advice_parts import Parts
-from experiments.findings import causes, step_columns, summary
-from experiments.findings.causes import Widening, cause_rows
-from experiments.findings.step_columns import DeviceWork, device_rows, reason, reason_rows, stage_rows
 from experiments.harness import recorded_runs, run_outcome
 from experiments.harness import running as harness
 from experiments.harness.arms import PLAIN
+from experiments.harness.findings import causes, step_columns, summary
+from experiments.harness.findings.causes import Widening, cause_rows
+from experiments.harness.findings.step_columns import DeviceWork, device_rows, reason, reason_rows, stage_rows
 from experiments.harness.recorded_runs import Costs, worth_rows
 from experiments.harness.run_outcome import Outcome, OutsideLoops, decoding_seconds, decoding_time
+from experiments.studies import lengths
 from specdec.stats import Stats
 from specdec.stats.report.intervals import paired_ratio
 from specdec.theory import WidthCurve

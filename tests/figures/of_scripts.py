@@ -9,13 +9,14 @@ from unittest.mock import patch
 
 import numpy as np
 
-from experiments import forced, overlap, replay, rules, second_turns, threshold
+from experiments import replay, threshold
 from experiments.bench import records, stored
 from experiments.bench.oracle.llama_cpp_arm import MAX_BATCH
 from experiments.bench.oracle.rounds import Timings
 from experiments.harness.arms import PLAIN
 from experiments.spec_bench import spec_bench_tables
 from experiments.spec_bench.spec_bench_tables import tables_of
+from experiments.studies import forced, overlap, rules, second_turns
 from specdec import Calibration, SamplingParams
 from specdec.drafting import SharedPieces
 from specdec.prompts import NamedPrompt

@@ -13,8 +13,8 @@ import numpy as np
 from experiments.advise import cells
 from experiments.advise.advice_parts import Parts
 from experiments.advise.cells import Advised
-from experiments.findings import summary
 from experiments.harness.arms import PLAIN
+from experiments.harness.findings import summary
 from specdec.stats import Stats, StatsRecorder, pool
 from specdec.stats.reduction import Reduction
 from tests.support.hand_run import DRAFTED, PHASES, hand, run_of, stats_of, texts

@@ -8,13 +8,13 @@ from unittest.mock import patch
 
 import torch
 
-from experiments import trees
 from experiments.bench.oracle.rounds import Spread
-from experiments.inference_stack import stack_tables as stack
-from experiments.inference_stack import stack_timing
-from experiments.limits import limit_tables as limits
-from experiments.limits.limit_timing import Passes, Prefill
-from experiments.precision import precision_tables as precision
+from experiments.studies import trees
+from experiments.studies.inference_stack import stack_tables as stack
+from experiments.studies.inference_stack import stack_timing
+from experiments.studies.limits import limit_tables as limits
+from experiments.studies.limits.limit_timing import Passes, Prefill
+from experiments.studies.precision import precision_tables as precision
 from specdec import Kary
 from specdec.theory import (
     WidthCurve,

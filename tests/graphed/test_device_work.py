@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 import drafts
-from experiments.findings.step_columns import DeviceWork, device_rows
+from experiments.harness.findings.step_columns import DeviceWork, device_rows
 from oracles.graphed import GraphedTransformer
 from specdec import SpeculativeDecoder
 from specdec.engine.metering import DeviceSeconds, marking

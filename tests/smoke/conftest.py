@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.findings import summary
 from experiments.harness import running
+from experiments.harness.findings import summary
 from experiments.strategies import STRATEGIES
 from tests.support.experiments import SHIPPED, all_own, common, quick_runs, the_folder
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import drafts
-from experiments import batching
-from experiments.batching import Options, serve
 from experiments.bench.oracle import rounds
+from experiments.studies import batching
+from experiments.studies.batching import Options, serve
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from tests.support.experiments import common, read_json, the_folder

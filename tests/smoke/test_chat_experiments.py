@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import oracles
-from experiments import exactness, lengths, watch
+from experiments import exactness, watch
 from experiments.harness.arms import PLAIN, problems_of, units_of
 from experiments.harness.conversations import LaterTurn, as_conversations, prompt_facts, template_of
 from experiments.harness.run_outcome import Outcome
@@ -15,6 +15,7 @@ from experiments.harness.running import script
 from experiments.report.one_run import provenance
 from experiments.report.runs import Run
 from experiments.spec_bench import __main__ as spec_bench
+from experiments.studies import lengths
 from specdec import SpeculativeDecoder
 from specdec.prompts import NamedPrompt, load_prompts
 from tests.support.chats import CHATML, MISTRAL, write_checkpoint

@@ -11,7 +11,7 @@ from rich.console import Console
 
 import oracles
 from experiments import chat, watch
-from experiments.findings.colouring import Emitted, Palette, Piece, Pieces
+from experiments.harness.findings.colouring import Emitted, Palette, Piece, Pieces
 from experiments.harness.live_run import Run
 from oracles.checkpoints.chat_files import give_template
 from specdec import SamplingParams, SpeculativeDecoder

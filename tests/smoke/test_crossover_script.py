@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.crossover.__main__ import main
+from experiments.studies.crossover.__main__ import main
 from tests.support.experiments import common, read_json, the_folder
 
 

@@ -9,9 +9,9 @@ import torch
 
 import experiments.harness.arguments
 from experiments.bench.oracle import rounds
-from experiments.device import __main__ as device
-from experiments.device import device_layers
-from experiments.device.device_models import PARTS
+from experiments.studies.device import __main__ as device
+from experiments.studies.device import device_layers
+from experiments.studies.device.device_models import PARTS
 from tests.support.experiments import read_json
 
 pytestmark = pytest.mark.usefixtures("documents")
@@ -92,7 +92,7 @@ def test_a_cache_that_does_not_fit_is_a_row_without_times(tmp_path, capsys, monk
     def refuse(*_: object) -> None:
         raise ValueError("a cache of 1 rows takes too much")
 
-    monkeypatch.setattr("experiments.device.device_passes.random_cache", refuse)
+    monkeypatch.setattr("experiments.studies.device.device_passes.random_cache", refuse)
     device.main([*CPU, *SMALL, *QUICK, "--parts", "passes", "--batch-sizes", "1", "--out", str(tmp_path)])
     told = capsys.readouterr()
     assert "tiny, batch 1 after 32: a cache of 1 rows takes too much" in told.err
@@ -122,7 +122,7 @@ def test_a_product_by_triton_is_one_and_keeps_its_bits():
 def test_a_product_by_triton_runs_on_the_device_of_its_rows(monkeypatch):
     """Triton launches on the current device, which need not be that of the tensors."""
     pytest.importorskip("triton", reason="the package triton is missing")
-    from experiments.device import product_kernel
+    from experiments.studies.device import product_kernel
 
     said: list[object] = []
 

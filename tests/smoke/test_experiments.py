@@ -14,18 +14,19 @@ import pytest
 
 import drafts
 import oracles
-from experiments import exactness, peers, train_head, trees
+from experiments import exactness, peers, train_head
 from experiments.advise.calibrating import Trees
-from experiments.findings.step_columns import reason
 from experiments.harness import running as harness
 from experiments.harness.arguments import fingerprint
 from experiments.harness.arms import EngineArm, Measurement, units_of
 from experiments.harness.building import those_that_can
+from experiments.harness.findings.step_columns import reason
 from experiments.harness.journal import JOURNAL, Journal
 from experiments.harness.run_outcome import decoding_seconds
 from experiments.harness.tiny import tiny_strategies
 from experiments.strategies import STRATEGIES
 from experiments.strategies.tree_shapes import shape_of
+from experiments.studies import trees
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.prompts import NamedPrompt
 from specdec.stats import Stats

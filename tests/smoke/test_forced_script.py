@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import forced
+from experiments.studies import forced
 from tests.support.chats import CHATML, write_checkpoint
 
 pytestmark = pytest.mark.usefixtures("documents")

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from experiments.bench.oracle import rounds
-from experiments.inference_stack import __main__ as stack
-from experiments.inference_stack import stack_registry, stack_study, stack_tables, stack_timing, study_frame
-from experiments.inference_stack.fresh import CACHE, in_new_process, peak_bytes
-from experiments.inference_stack.stack_arms import Generate, naive, prepare_compiler
-from experiments.inference_stack.stack_registry import ABLATIONS, NAIVE, Arm, arms_of
-from experiments.inference_stack.stack_timing import batches_of, generation, judge, least_seconds, write_ids
-from experiments.inference_stack.study_frame import Results
-from experiments.inference_stack.subjects import Subject, subject_named
-from experiments.limits import limit_timing
+from experiments.studies.inference_stack import __main__ as stack
+from experiments.studies.inference_stack import stack_registry, stack_study, stack_tables, stack_timing, study_frame
+from experiments.studies.inference_stack.fresh import CACHE, in_new_process, peak_bytes
+from experiments.studies.inference_stack.stack_arms import Generate, naive, prepare_compiler
+from experiments.studies.inference_stack.stack_registry import ABLATIONS, NAIVE, Arm, arms_of
+from experiments.studies.inference_stack.stack_timing import batches_of, generation, judge, least_seconds, write_ids
+from experiments.studies.inference_stack.study_frame import Results
+from experiments.studies.inference_stack.subjects import Subject, subject_named
+from experiments.studies.limits import limit_timing
 from oracles.factory.arithmetic.problems import NUM_HELD_OUT
 from tests.support.experiments import table_rows
 from tests.support.pairwise import first_of

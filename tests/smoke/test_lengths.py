@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import lengths
+from experiments.studies import lengths
 from tests.support.experiments import common, summary_of, write_rows
 
 TEXT = "".join(f"def f{i}(x):\n    return f{i}(x) + {i}\n" for i in range(40))

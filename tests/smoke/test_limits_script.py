@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from experiments.bench.oracle import rounds
-from experiments.findings.model_shapes import shape_of
-from experiments.limits import __main__ as limits
-from experiments.limits import limit_timing
-from experiments.limits.limit_options import Subject, parse, random_oracle
-from experiments.limits.limit_tables import attention_kinds
-from experiments.limits.limit_timing import measure_prefill, random_cache
+from experiments.harness.findings.model_shapes import shape_of
+from experiments.studies.limits import __main__ as limits
+from experiments.studies.limits import limit_timing
+from experiments.studies.limits.limit_options import Subject, parse, random_oracle
+from experiments.studies.limits.limit_tables import attention_kinds
+from experiments.studies.limits.limit_timing import measure_prefill, random_cache
 from specdec.stats.report.provenance import Panel, panels
 from specdec.theory.limits import pass_cost
 from tests.support.backends import needed_native

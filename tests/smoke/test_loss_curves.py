@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import loss_curves
+from experiments.studies import loss_curves
 
 
 def log(folder: Path, num_steps: int) -> Path:

@@ -10,9 +10,10 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 import oracles
-from experiments import batching, replay
+from experiments import replay
 from experiments.harness import running as harness
 from experiments.load import __main__ as load
+from experiments.studies import batching
 from oracles.factory.training.export import export_checkpoint
 from tests.support.experiments import few_strategies, summary_of
 

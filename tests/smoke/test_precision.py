@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from experiments.bench.oracle import rounds
-from experiments.inference_stack import study_frame
-from experiments.inference_stack.study_frame import Results
-from experiments.precision import __main__ as precision
-from experiments.precision import precision_arms, precision_tables, with_torchao
-from experiments.precision.precision_arms import ARMS, VIEWS, Arm
+from experiments.studies.inference_stack import study_frame
+from experiments.studies.inference_stack.study_frame import Results
+from experiments.studies.precision import __main__ as precision
+from experiments.studies.precision import precision_arms, precision_tables, with_torchao
+from experiments.studies.precision.precision_arms import ARMS, VIEWS, Arm
 from oracles.quantisation import FORMATS
 from oracles.quantisation.methods import calibration_text
 from tests.support.backends import needed_native

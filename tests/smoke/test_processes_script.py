@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import processes
+from experiments.studies import processes
 from tests.support.experiments import table_rows
 
 

@@ -10,10 +10,11 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from experiments import exactness, staged, threshold, trees
+from experiments import exactness, staged, threshold
 from experiments.harness import running as harness
 from experiments.harness.arguments import fingerprint
 from experiments.harness.recorded_runs import Costs
+from experiments.studies import trees
 from oracles import RecordedText
 from specdec.theory import WidthCurve
 from tests.support.experiments import TEXT, read_json, write_rows

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from experiments import trees
+from exactspec.listing import modules
 from experiments.advise.advice_parts import Parts
 from experiments.advise.predicting import Prediction
-from experiments.findings.step_columns import reason
 from experiments.harness import running as harness
 from experiments.harness.arms import PLAIN
+from experiments.harness.findings.step_columns import reason
 from experiments.harness.run_outcome import Outcome, speed_words
 from experiments.harness.running import COMPARE, plan_of
 from experiments.report import one_run
@@ -29,6 +29,7 @@ from experiments.report.runs import Run, load_runs
 from experiments.report.tree_maps import acceptance
 from experiments.report.why import acceptance_for, in_the_way, predictions, sentences, shares, with_drafting
 from experiments.strategies import STRATEGIES
+from experiments.studies import trees
 from specdec.stats.report.intervals import Interval
 from specdec.stats.report.provenance import provenance
 from tests.support.experiments import TEXT, all_own, common, own, read_json, the_folder, write_rows
@@ -482,8 +483,8 @@ def asked(name: str, argv: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[s
     """Return the arguments that an experiment would run with, as its summary would have them."""
     if name == "trees":
         return dict(provenance(trees.parse(argv))["arguments"])
-    place = f"{name}.__main__" if name == "spec_bench" else name
-    module, kept = importlib.import_module(f"experiments.{place}"), []
+    place = f"{modules()[name]}.__main__" if name == "spec_bench" else modules()[name]
+    module, kept = importlib.import_module(place), []
     monkeypatch.setattr(module, "run", lambda plan, *_: kept.append(plan.arguments), raising=False)
     monkeypatch.setattr(module, "compare", lambda _, arguments, *rest: kept.append(arguments), raising=False)
     module.main(argv)
@@ -505,7 +506,7 @@ def test_the_command_of_an_experiment_gives_its_arguments_back(name, argv, monke
     arguments = asked(name, [*argv, "--temperature", "0.5", "--fresh"], monkeypatch)
     run = Run(Path(), "", "", {"provenance": {"experiment": name, "arguments": arguments}}, Outcome([], []))
     words = shlex.split(command_of(run))
-    assert words[:3] == ["python", "-m", f"experiments.{name}"]
+    assert words[:3] == ["python", "-m", modules()[name]]
     assert asked(name, words[3:], monkeypatch) == {**arguments, "fresh": False}
 
 

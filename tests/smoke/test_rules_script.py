@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments import rules
+from experiments.studies import rules
 from specdec.contracts import Draft
 from specdec.kernels import REFERENCE, best_kernels
 from specdec.laws import Laws

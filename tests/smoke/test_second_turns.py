@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import second_turns
+from experiments.studies import second_turns
 from specdec.cache import PAGE
 from tests.support.chats import CHATML, write_checkpoint
 from tests.support.experiments import read_json, write_rows

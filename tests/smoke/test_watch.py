@@ -14,7 +14,8 @@ from rich.text import Text
 import drafts
 import oracles
 from experiments import watch
-from experiments.findings.colouring import (
+from experiments.harness import running as harness
+from experiments.harness.findings.colouring import (
     BONUS,
     PROMPT,
     RECOVERED,
@@ -25,8 +26,7 @@ from experiments.findings.colouring import (
     colour_text,
     steps_in,
 )
-from experiments.findings.screen_picture import write_picture
-from experiments.harness import running as harness
+from experiments.harness.findings.screen_picture import write_picture
 from specdec import SpeculativeDecoder
 from tests.support.experiments import common
 

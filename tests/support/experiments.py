@@ -11,8 +11,8 @@ import torch
 from tokenizers import Tokenizer
 
 import oracles
-from experiments.findings import summary
 from experiments.harness import running as harness
+from experiments.harness.findings import summary
 from experiments.strategies import STRATEGIES
 from oracles.checkpoints.embedded_folders import EMBEDDED
 from oracles.factory.training.export import export_checkpoint

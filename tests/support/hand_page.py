@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from experiments.findings.summary import write
+from experiments.harness.findings.summary import write
 from experiments.report.runs import Run
 from tests.support.hand_run import Hand
 

@@ -5,7 +5,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from experiments.processes import free_port
+from experiments.studies.processes import free_port
 from tests.support.processes import started
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from experiments.bench.oracle.llama_cpp_arm import MAX_BATCH, LlamaCpp
-from experiments.findings.model_shapes import model_shape
+from experiments.harness.findings.model_shapes import model_shape
 from experiments.peers.gguf_file import temporary_gguf
 from experiments.peers.with_llama_cpp import missing
 from oracles.native import NativeTransformer

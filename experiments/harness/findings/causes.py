@@ -1,0 +1,291 @@
+"""The causes of slow speculation, by name: which of them an arm's figures show, and what would help."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from experiments.advise.advice_parts import Parts
+from experiments.harness.arms import PLAIN
+from experiments.harness.findings.step_columns import DeviceWork
+from experiments.harness.run_outcome import Outcome
+from experiments.harness.settings import Settings
+from specdec.stats import Stats
+
+Records = Mapping[str, Sequence[Any]]
+
+# So many passes of a shape, of either kind, tell what it takes.
+_ENOUGH = 3
+
+
+@dataclass(frozen=True)
+class Widening:
+    """The most frequent pass of an arm that verified drafts, of those with a plain one of as many rows, beside it.
+
+    Attributes:
+        rows: in flight.
+        nodes: W, of each row, padding included.
+        cost: t(W)/t(1), a ratio of medians.
+        fewer: the same of the fewest rows of which the run has enough passes of W nodes and of one; None: it has not.
+    """
+
+    rows: int
+    nodes: int
+    cost: float
+    fewer: "Widening | None" = None
+
+    @staticmethod
+    def of(plain: Sequence[Records], own: Sequence[Records]) -> "Widening | None":
+        """Return it from the records of every unit; None if there is nothing to compare.
+
+        A pass is wide if it has more than one node a row. It is compared with plain decoding's pass of as many rows. If
+        plain decoding never had as many rows in flight, the arm's own passes without drafts take its place.
+        """
+        ones, passes = _passes(plain), _passes(own)
+        wide = [shape for shape in passes if shape[1] > 1]
+        plain_like = [shape for shape in wide if (shape[0], 1) in ones]
+        own_like = [shape for shape in wide if (shape[0], 1) in passes]
+        if not (alike := plain_like or own_like):
+            return None
+        rows, nodes = max(alike, key=lambda shape: len(passes[shape]))
+        once = median((ones if plain_like else passes)[rows, 1])
+        fewer = None
+        for few in range(rows - 1, 0, -1):
+            single = ones.get((few, 1), []) + passes.get((few, 1), [])
+            several = passes.get((few, nodes), [])
+            if min(len(single), len(several)) >= _ENOUGH:
+                fewer = Widening(few, nodes, median(several) / median(single))
+        return Widening(rows, nodes, median(passes[rows, nodes]) / once, fewer)
+
+    @property
+    def of_one_row(self) -> float:
+        """What t(W)/t(1) of a row alone would be if a pass had a fixed price, and one for each node."""
+        if self.cost <= 1 or self.cost >= self.nodes:
+            return self.cost
+        node = (self.cost - 1) / (self.rows * (self.nodes - self.cost))  # over the fixed price
+        return (1 + node * self.nodes) / (1 + node)
+
+
+def _passes(units: Sequence[Records]) -> dict[tuple[int, int], list[float]]:
+    """Return (rows, nodes of a row) -> seconds of every such pass."""
+    found: dict[tuple[int, int], list[float]] = {}
+    for records in units:
+        _, first = np.unique(np.column_stack([records["round"], records["step"]]), axis=0, return_index=True)
+        for at in first:
+            rows = records["num_rows"][at]
+            # Every row has an equal share of a pass's time.
+            found.setdefault((rows, records["num_nodes"][at]), []).append(rows * records["seconds_score"][at])
+    return found
+
+
+# A cost is a cause if an arm would gain so much without it: a pass as cheap as a plain one, a draft twice as fast.
+GAIN = 1.1
+# More passes outside of graphs, more waits than one a step, and a larger idle share are causes.
+OUTSIDE, MORE_WAITS, IDLE = 0.05, 1.05, 0.1
+# Below this acceptance no chain yields two tokens a step.
+ACCEPTANCE = 0.5
+
+
+class Cause(StrEnum):
+    """A common cause of slow speculation."""
+
+    GRAPHS = "verify leaves the graph path"
+    PASS = "verify costs more than a pass"
+    DRAFT = "draft too dear"
+    BATCH = "batch growth"
+    WAITS = "synchronisations"
+    ACCEPTANCE = "low acceptance"
+    EXPERTS = "expert unions"
+    BASELINE = "unequal baselines"
+
+
+HELP: Mapping[Cause, str] = {
+    Cause.GRAPHS: "a pass outside pays for starting every operation: --backend graphed, and drafts whose shapes come "
+    "back (a fixed length, a tree of a shape known beforehand, at most 128 nodes)",
+    Cause.PASS: "fewer nodes a step, by shorter drafts or smaller trees; docs/guides/limits.md has the width that "
+    "is free",
+    Cause.DRAFT: "a smaller model, fewer of its layers, or weights of fewer bits; lookups and n-grams cost next to "
+    "nothing",
+    Cause.BATCH: "shorter drafts the more rows there are, and none beyond some; exactspec batching measures it",
+    Cause.WAITS: "sources that draft on the host, or a model's chains of a fixed length; docs/internals/cuda.md says "
+    "what each source takes",
+    Cause.ACCEPTANCE: "a source that is closer to the target, or none for such texts; a draft length that follows what "
+    "stands",
+    Cause.EXPERTS: "fewer nodes a step; in a large batch plain passes read most experts anyway",
+    Cause.BASELINE: "a baseline of the same settings: --against ARM pairs with another arm",
+}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a run says of an arm; None is what it does not say.
+
+    Attributes:
+        settings, baseline: how the arm and plain decoding computed.
+        stats: of an arm of ours.
+        parts: of its steps, beside plain decoding's.
+        widening: what a wider pass cost it.
+        work: what its steps made a device do.
+    """
+
+    settings: Settings | None = None
+    baseline: Settings | None = None
+    stats: Stats | None = None
+    parts: Parts | None = None
+    widening: Widening | None = None
+    work: DeviceWork | None = None
+
+    @staticmethod
+    def of(outcome: Outcome, arm: str) -> "Figures":
+        """Return those of an arm beside plain decoding."""
+        plain, stats = outcome.stats(PLAIN), outcome.stats(arm)
+        settings, baseline = outcome.settings(arm), outcome.settings(PLAIN)
+        if plain is None or stats is None:
+            return Figures(settings, baseline)
+        widening = Widening.of(outcome.records(PLAIN), outcome.records(arm))
+        work = DeviceWork.of(stats, outcome.num_scored_nodes(arm))
+        return Figures(settings, baseline, stats, Parts.of(plain, stats), widening, work)
+
+    @property
+    def differences(self) -> dict[str, tuple[Any, Any]]:
+        """Settings in which the arm and plain decoding differ: the arm's value, then plain's."""
+        return self.settings.differing_from(self.baseline) if self.settings and self.baseline else {}
+
+    def gain(self, **parts: float) -> float:
+        """Return how many times as fast the arm would be if some parts of its step were others."""
+        return replace(self.parts, **parts).speedup / self.parts.speedup if self.parts else 1.0
+
+    @property
+    def wide(self) -> Widening | None:
+        """What a wider pass cost, if the arm would gain without it: its passes may take longer for other reasons."""
+        if self.parts is None or self.widening is None:
+            return None
+        as_narrow = max(self.parts.scoring / self.widening.cost, 1.0)
+        return self.widening if self.gain(scoring=as_narrow) >= GAIN else None
+
+
+def _graphs(figures: Figures) -> str | None:
+    work, settings = figures.work, figures.settings
+    if work is None or work.uploads is None:  # a CPU has no graphs to leave
+        return None
+    if work.in_graphs is None:
+        return f"{settings.backend if settings else 'its'} passes run in no graph"
+    if 1 - work.in_graphs <= OUTSIDE:
+        return None
+    return f"{1 - work.in_graphs:.0%} of its passes ran outside of graphs ({work.captures:.0f} captures)"
+
+
+def _pass(figures: Figures) -> str | None:
+    wide = figures.wide
+    if wide is None:
+        return None
+    return f"a pass of {wide.nodes} nodes a row takes {wide.cost:.2f} times as long as one of 1"
+
+
+def _draft(figures: Figures) -> str | None:
+    parts = figures.parts
+    if parts is not None and figures.gain(drafting=parts.drafting / 2) >= GAIN:
+        return f"drafting takes {parts.drafting:.2f} of a plain pass a step"
+    return None
+
+
+def _batch(figures: Figures) -> str | None:
+    wide = figures.wide
+    if wide is None or wide.rows == 1:
+        return None
+    told = f"with {wide.rows} rows {wide.nodes} nodes take {wide.cost:.2f} times as long as 1"
+    if wide.fewer is not None:
+        few, cost = wide.fewer.rows, wide.fewer.cost
+        return f"{told}, with {few} {cost:.2f} times" if wide.cost >= GAIN * cost else None
+    alone = wide.of_one_row
+    return f"{told}, with one row it would be about {alone:.2f} times" if wide.cost >= GAIN * alone else None
+
+
+def _waits(figures: Figures) -> str | None:
+    work = figures.work
+    if work is None or work.waits is None or (work.waits <= MORE_WAITS and (work.idle or 0.0) < IDLE):
+        return None
+    told = f"a step waited {work.waits:.1f} times for the device"
+    return told if work.idle is None else f"{told}, which was idle at least {work.idle:.0%} of the time"
+
+
+def _acceptance(figures: Figures) -> str | None:
+    alpha = None if figures.stats is None else figures.stats.acceptance_rate
+    if figures.stats is None or not figures.stats.num_drafted or alpha is None or alpha >= ACCEPTANCE:
+        return None
+    return f"{alpha:.2f} of what is reached stands"
+
+
+def _experts(figures: Figures) -> str | None:
+    wide, experts = figures.wide, figures.settings.num_experts if figures.settings else 1
+    if wide is None or experts <= 1:
+        return None
+    more = f"{wide.rows * wide.nodes} nodes read more of them than {wide.rows}"
+    return f"a layer chooses from {experts} experts, and {more}: {wide.cost:.2f} times as long"
+
+
+def _baseline(figures: Figures) -> str | None:
+    told = ", ".join(f"{name} {own} beside {other}" for name, (own, other) in figures.differences.items())
+    return told.replace("_", " ") or None
+
+
+_FINDERS: Mapping[Cause, Callable[[Figures], str | None]] = {
+    Cause.GRAPHS: _graphs,
+    Cause.PASS: _pass,
+    Cause.DRAFT: _draft,
+    Cause.BATCH: _batch,
+    Cause.WAITS: _waits,
+    Cause.ACCEPTANCE: _acceptance,
+    Cause.EXPERTS: _experts,
+    Cause.BASELINE: _baseline,
+}
+
+
+def causes_of(figures: Figures) -> dict[Cause, str]:
+    """Return the causes that an arm's figures show, with these figures in words."""
+    told = {cause: finder(figures) for cause, finder in _FINDERS.items()}
+    return {cause: words for cause, words in told.items() if words is not None}
+
+
+def cause_sentences(outcome: Outcome, arm: str) -> list[str]:
+    """Return a sentence for every cause that an arm's figures show, and what would help."""
+    found = causes_of(Figures.of(outcome, arm))
+    return [f"{cause.capitalize()}: {words}. What helps: {HELP[cause]}." for cause, words in found.items()]
+
+
+def cause_rows(outcome: Outcome) -> list[dict[str, Any]]:
+    """Return of each arm but plain decoding what it is compared with, what a wider pass cost it, and its causes."""
+    rows = []
+    for arm in outcome.arms:
+        if arm != PLAIN:
+            figures = Figures.of(outcome, arm)
+            wide, differences = figures.widening, ", ".join(figures.differences).replace("_", " ")
+            rows.append(
+                {
+                    "arm": arm,
+                    "compared with": f"{PLAIN}, other {differences}" if differences else PLAIN,
+                    "rows": wide and wide.rows,
+                    "W": wide and wide.nodes,
+                    "t(W)/t(1)": wide and wide.cost,
+                    "causes": ", ".join(causes_of(figures)) or None,
+                }
+            )
+    return rows
+
+
+CAUSES = {
+    "compared with": "plain decoding, and settings in which it differs",
+    "rows, W": "of the most frequent pass with drafts, of those with a plain pass of as many rows: rows, nodes each",
+    "t(W)/t(1)": "the median time of such a pass over that of the plain one",
+    "causes": "which of the common causes of slow speculation the figures show; one of cost if the arm would gain "
+    f"{GAIN - 1:.0%} without it",
+}
+CAUSES_BRIEF = ("arm", "compared with", "W", "t(W)/t(1)", "causes")
+
+
+def note_of_causes(outcome: Outcome) -> str:
+    """Return how plain decoding ran."""
+    return f"Plain decoding ran with {outcome.settings(PLAIN) or 'settings that nobody kept'}."

@@ -1,0 +1,260 @@
+"""What the steps of arms did, in columns of tables: parts and reasons, acceptance, stages, the work of a device."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+from experiments.advise.advice_parts import Parts
+from experiments.harness.arms import PLAIN
+from experiments.harness.findings.legends import REASONS, REASONS_BRIEF, REASONS_NOTE
+from experiments.harness.run_outcome import DECODING_ALONE, Outcome
+from specdec.stats import Stats, Table
+
+
+def reason(plain: Stats, stats: Stats) -> dict[str, Any]:
+    """Return why an arm is as fast as it is: the parts of its speed-up, and what they predict.
+
+    A step of the arm costs v + propose / T + other / T, one of plain decoding 1 + its own other / T, with T the time of
+    a scoring pass of plain decoding in this run. A step emits tau tokens for each of its rows, of which there are fewer
+    than plain decoding has, where rows end at different times. Prefill is left out.
+    """
+    parts, once = Parts.of(plain, stats), plain.seconds_per_call("score") or float("nan")
+    expected = stats.theoretical_block_efficiency()
+    return {
+        "tau": parts.tokens,
+        "tau full": stats.block_efficiency_full,
+        "alpha": stats.acceptance_rate,
+        "used": stats.draft_utilisation,
+        "nodes": stats.num_scored_nodes / stats.target_calls,
+        "T ms": 1e3 * once,
+        "v": parts.scoring,
+        "c": stats.draft_cost_ratio(once),
+        "propose/T": parts.drafting,
+        "other/T": parts.rest,
+        "rows": parts.rows,
+        "predicted": parts.speedup,
+        "from alpha": None if expected is None else replace(parts, tokens=expected).speedup,
+    }
+
+
+def reason_rows(outcome: Outcome) -> list[dict[str, Any]]:
+    """Return the reasons of every arm of ours, and the ratio that they explain."""
+    plain, rows = outcome.stats(PLAIN), []
+    assert plain is not None
+    for arm in outcome.arms:
+        stats, alone = outcome.stats(arm), outcome.decoding_speedup(arm)
+        if stats is not None and alone is not None:
+            rows.append({"arm": arm, **reason(plain, stats), DECODING_ALONE: alone.value})
+    return rows
+
+
+# What matters most.
+BRIEF = ("arm", "accept_len", "accept_rate@0", "verify_rate", "proposed")
+# Positions that have columns; a summary holds all of them, by arm.
+_MOST = 8
+
+ACCEPTANCE = {
+    "accept_len": "tokens that a verify pass of a row emits, the recovered or bonus token included (tau)",
+    "accept_rate@k": "of the steps that proposed more than k tokens in a row, those that kept more than k (0-based, "
+    "survival of the prefix)",
+    "verify_rate": "(accepted + steps) / (proposed + steps), the share of verified nodes that became tokens, a step's "
+    "last one included",
+    "proposed": "draft tokens of a step",
+    "tokens/answer": "of a prompt",
+    "cond_accept@k": "kept more than k of those steps that kept k (the tokens before it given)",
+    "drafts": "steps that proposed something",
+    "drafted": "tokens that they proposed, of all rounds",
+    "cut": "steps of which the end of the text cut tokens off, which accept_len does not count and verify_rate does",
+    "ends": "how the first round's answers ended",
+}
+
+
+def acceptance_rows(outcome: Outcome) -> list[dict[str, Any]]:
+    """Return how the drafts of every arm of ours were accepted, in all columns; without them, only tokens."""
+    found = {arm: stats for arm in outcome.arms if (stats := outcome.stats(arm)) is not None}
+    depth = min(max((len(stats.steps_by_depth) - 1 for stats in found.values()), default=0), _MOST)
+    return [{"arm": arm, **_row(outcome, arm, stats, depth)} for arm, stats in found.items()]
+
+
+def _row(outcome: Outcome, arm: str, stats: Stats, depth: int) -> dict[str, Any]:
+    survival, conditional = stats.survival_by_position, stats.acceptance_by_position
+    kept = [entry["arms"][arm] for entry in outcome.done]
+    num_answers = sum(len(entry["prompts"]) for entry in outcome.done)
+    return {
+        "accept_len": stats.block_efficiency,
+        "accept_rate@0": survival.get(1),
+        "verify_rate": stats.verify_rate,
+        "proposed": stats.num_drafted / stats.num_steps,
+        "tokens/answer": sum(one["num_tokens"] for one in kept) / num_answers,
+        **{f"accept_rate@{k}": survival.get(k + 1) for k in range(1, depth)},
+        **{f"cond_accept@{k}": conditional.get(k + 1) for k in range(depth)},
+        "drafts": sum(stats.steps_by_depth[1:]),
+        "drafted": stats.num_drafted,
+        "steps": stats.num_steps,
+        "cut": sum(cut_steps(one["records"]) for one in kept),
+        "ends": ends_of(outcome, arm),
+    }
+
+
+def cut_steps(records: dict[str, list[Any]]) -> int:
+    """Return how many steps emitted fewer tokens than they accepted and drew: the end of the text cut these off."""
+    both = zip(records["num_accepted"], records["num_emitted"], strict=True)
+    return sum(emitted < accepted + 1 for accepted, emitted in both)
+
+
+def ends_of(outcome: Outcome, arm: str) -> str | None:
+    """Return how many answers of an arm's first round ended in which way; None: units of an earlier version."""
+    kept = [entry["arms"][arm].get("finish_reasons") for entry in outcome.done]
+    if any(one is None for one in kept):
+        return None
+    counts = Counter(reason for rounds in kept for reason in rounds[0])
+    return ", ".join(f"{reason} {counts[reason]}" for reason in sorted(counts))
+
+
+STAGES_NOTE = "Drafting models that are decoded speculatively themselves, outermost first."
+STAGES = {
+    "passes": "of the stage's model",
+    "tokens/step": "emitted per pass of a row",
+    "used": "accepted / drafted of its inner source",
+    "ms/pass": "model and verdict",
+    "inner ms/pass": "the inner source, deeper stages included",
+}
+STAGES_BRIEF = ("arm", "stage", "tokens/step", "used", "ms/pass")
+
+
+def stage_rows(outcome: Outcome) -> list[dict[str, Any]]:
+    """Return what each stage inside the arms' sources did."""
+    rows = []
+    for arm in outcome.arms:
+        stats = outcome.stats(arm)
+        for name, stage in {} if stats is None else stats.stages.items():
+            rows.append(
+                {
+                    "arm": arm,
+                    "stage": name,
+                    "passes": stage["passes"],
+                    "tokens/step": stage["emitted"] / max(stage["steps"], 1),
+                    "used": stage["accepted"] / stage["drafted"] if stage["drafted"] else None,
+                    "ms/pass": 1e3 * stage["seconds"] / max(stage["passes"], 1),
+                    "inner ms/pass": 1e3 * stage["inner_seconds"] / max(stage["passes"], 1),
+                }
+            )
+    return rows
+
+
+DEVICE_NOTE = (
+    "Of a step. eager passes, and those of transformers, copy and wait by themselves too, which nobody counts."
+)
+DEVICE = {
+    "copies up, copies down": "to the device and back, of a drafting model's too",
+    "waits": "times that the host waited, by copies back and by captures of graphs",
+    "idle ms, idle": "from the end of a wait to the next copy, in milliseconds and as a share of decoding (the device "
+    "is idle at least so long: gaps between the operations of a pass are not seen)",
+    "passes": "of the oracle, prompts left out",
+    "in graphs": "the share of these that were replays of a graph",
+    "captures": "in all",
+    "padding": "the share of the nodes computed that stood for none, up to the widest row or to the shape of a graph",
+}
+DEVICE_BRIEF = ("arm", "waits", "idle", "in graphs", "padding")
+
+
+@dataclass(frozen=True)
+class DeviceWork:
+    """What a step made a device do, on average; None where that was not counted.
+
+    Attributes:
+        uploads, downloads: copies there and back.
+        waits: of the host.
+        idle_seconds: with nothing to do, at least.
+        idle: the same as a share of decoding, prefill left out.
+        passes: of the oracle.
+        in_graphs: share of these.
+        captures: graphs made in the whole run.
+        padding: share of the nodes computed.
+    """
+
+    uploads: float | None = None
+    downloads: float | None = None
+    waits: float | None = None
+    idle_seconds: float | None = None
+    idle: float | None = None
+    passes: float | None = None
+    in_graphs: float | None = None
+    captures: float | None = None
+    padding: float | None = None
+
+    @staticmethod
+    def of(stats: Stats, nodes: int | None = None) -> "DeviceWork | None":
+        """Return it; None if nothing was counted.
+
+        Args:
+            stats: of an arm.
+            nodes: that its scoring calls had, of all rows, each as wide as the widest; None: nobody knows.
+        """
+        counts, steps = stats.device, max(stats.target_calls, 1)
+        if not counts:
+            return None
+        found: dict[str, float] = {}
+        passes = counts.get("passes_in_graphs", 0) + counts.get("passes_outside", 0)
+        if passes:
+            in_graphs = counts["passes_in_graphs"] / passes
+            found |= {"passes": passes / steps, "in_graphs": in_graphs, "captures": counts["captures"]}
+        if "uploads" in counts:
+            waits = (counts["downloads"] + counts.get("captures", 0)) / steps
+            decoding = stats.total_seconds - stats.seconds.get("prefill", 0.0)
+            found |= {"uploads": counts["uploads"] / steps, "downloads": counts["downloads"] / steps, "waits": waits}
+            if "idle_seconds" in counts:  # earlier versions did not count it
+                found |= {"idle_seconds": counts["idle_seconds"] / steps, "idle": counts["idle_seconds"] / decoding}
+        if nodes is not None:
+            ragged = nodes - stats.num_drafted - stats.num_scouts - stats.num_steps
+            padded = counts.get("padded_nodes", 0)
+            found["padding"] = (padded + ragged) / counts.get("computed_nodes", nodes + padded)
+        return DeviceWork(**found)
+
+
+def _share(value: float | None) -> str | None:
+    return None if value is None else f"{value:.0%}"
+
+
+def device_rows(outcome: Outcome) -> list[dict[str, Any]]:
+    """Return what a step of each arm of ours made the device do, if that was counted."""
+    rows = []
+    for arm in outcome.arms:
+        stats = outcome.stats(arm)
+        work = None if stats is None else DeviceWork.of(stats, outcome.num_scored_nodes(arm))
+        if work is not None:
+            idle = None if work.idle_seconds is None else 1e3 * work.idle_seconds
+            rows.append(
+                {
+                    "arm": arm,
+                    "copies up": work.uploads,
+                    "copies down": work.downloads,
+                    "waits": work.waits,
+                    "idle ms": idle,
+                    "idle": _share(work.idle),
+                    "passes": work.passes,
+                    "in graphs": _share(work.in_graphs),
+                    "captures": work.captures,
+                    "padding": _share(work.padding),
+                }
+            )
+    return rows
+
+
+def acceptance_table(outcome: Outcome) -> Table:
+    """Return how drafts were accepted."""
+    return Table("Acceptance", acceptance_rows(outcome), "", "acceptance", BRIEF, ACCEPTANCE)
+
+
+def reasons_table(outcome: Outcome) -> Table:
+    """Return why arms are as fast as they are."""
+    return Table("Parts of a step", reason_rows(outcome), REASONS_NOTE, "reasons", REASONS_BRIEF, REASONS)
+
+
+def tables_of_some(outcome: Outcome) -> list[Table]:
+    """Return the tables that some outcomes have: of stages inside sources, and of a device."""
+    found = (
+        ("Stages", stage_rows(outcome), STAGES_NOTE, "", STAGES_BRIEF, STAGES),
+        ("Device", device_rows(outcome), DEVICE_NOTE, "device", DEVICE_BRIEF, DEVICE),
+    )
+    return [Table(*one) for one in found if one[1]]

@@ -1,0 +1,333 @@
+"""What an experiment found: tables, reasons, and the files that hold it."""
+
+import json
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from experiments.harness.arms import PLAIN
+from experiments.harness.findings import legends
+from experiments.harness.findings import step_columns as columns
+from experiments.harness.findings.causes import CAUSES, CAUSES_BRIEF, cause_rows, note_of_causes
+from experiments.harness.models import record_file
+from experiments.harness.recorded_runs import Costs, heading, worth
+from experiments.harness.rule_choice import way_of
+from experiments.harness.run_outcome import (
+    ALL,
+    DECODING_ALONE,
+    END_TO_END,
+    Outcome,
+    check_cells,
+    speed_cells,
+    speed_words,
+)
+from specdec.prompts import without_bars
+from specdec.stats import Stats, Table
+from specdec.stats.report import (
+    FEWEST_UNITS,
+    Interval,
+    Shown,
+    bootstrap_ratio,
+    markdown_of,
+    paired_ratio,
+    picture,
+    units_to_tell,
+    verdict,
+)
+from specdec.system import write_whole
+
+_RATIOS = (
+    "block_efficiency",
+    "block_efficiency_full",
+    "acceptance_rate",
+    "draft_utilisation",
+    "verify_rate",
+    "acceptance_by_position",
+    "survival_by_position",
+    "acceptance_by_rank",
+    "acceptance_by_source",
+    "time_to_first_token",
+)
+# Characters of a table's cell that says why an arm refused.
+_WORDS = 96
+TABLES = "tables.md"
+
+Tables = Callable[[Outcome], Sequence[Table]]
+
+
+def speed_rows(outcome: Outcome, refused: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return how fast each arm is, both ratios, with intervals, and how many outputs passed their check.
+
+    A peer or a strategy that refused has a row with its own words, or the first of them.
+    """
+    rows = []
+    for arm in outcome.arms:
+        row: dict[str, Any] = {"arm": arm, "tokens/s": round(outcome.tokens_per_second(arm), 1)}
+        row |= speed_cells(outcome, arm)
+        bootstrap = outcome.speedup(arm, method=bootstrap_ratio)
+        row["bootstrap"] = "1" if arm == PLAIN else str(bootstrap)
+        row["no loops"] = "1" if arm == PLAIN else str(outcome.speedup_outside(arm) or "-")
+        kinds = outcome.kinds if len(outcome.kinds) > 1 else ()
+        row |= {kind: "1" if arm == PLAIN else str(outcome.speedup(arm, kind)) for kind in kinds}
+        rows.append({**row, **check_cells(outcome, arm)})
+    nothing, last = dict.fromkeys(rows[0]), [*rows[0]][-1]
+    short = {name: textwrap.shorten(words, _WORDS, placeholder=" ...") for name, words in refused.items()}
+    return rows + [{**nothing, "arm": name, last: f"refused: {words}"} for name, words in short.items()]
+
+
+def against_rows(outcome: Outcome, against: str) -> list[dict[str, Any]]:
+    """Return every arm's speed over one of them, both ratios; a verdict, and what it would take to tell.
+
+    The verdict goes by end to end, with both intervals.
+    """
+    rows = []
+    for arm in outcome.arms:
+        if arm == against:
+            continue
+        delta, bootstrap = (outcome.speedup(arm, ALL, against, method) for method in (paired_ratio, bootstrap_ratio))
+        found, more = verdict(delta, bootstrap), units_to_tell(delta, bootstrap)
+        speed = {**speed_cells(outcome, arm, against=against), "bootstrap": str(bootstrap)}
+        rows.append({"arm": arm, **speed, "verdict": found, "to tell": more if found == "not told apart" else None})
+    return rows
+
+
+def work_rows(outcome: Outcome) -> list[dict[str, Any]]:
+    """Return the work of every arm of ours: tokens per pass by kind of prompt, with intervals, and nodes per pass."""
+    rows = []
+    kinds = (*(outcome.kinds if len(outcome.kinds) > 1 else ()), ALL)
+    for arm in outcome.arms:
+        stats = outcome.stats(arm)
+        if stats is not None:
+            drafted, scouts = stats.num_drafted / stats.num_steps, stats.num_scouts / stats.num_steps
+            nodes = {"drafted": drafted, "scouts": scouts, "extra nodes": drafted + scouts}
+            found = {kind: str(outcome.block_efficiency(arm, kind)) for kind in kinds}
+            found["bootstrap"] = str(outcome.block_efficiency(arm, method=bootstrap_ratio))
+            found["no loops"] = str(outcome.block_efficiency_outside(arm) or "-")
+            rows.append({"arm": arm, **found, **nodes, **_who(outcome, arm, "drafter", "judge")})
+    return rows
+
+
+def _who(outcome: Outcome, arm: str, *did: str) -> dict[str, str | None]:
+    return {name: outcome.who(name, arm) for name in did}
+
+
+def _summary_without_times(outcome: Outcome, arm: str) -> dict[str, Any]:
+    """Return what is kept of an arm on recorded text: nothing in it is a time."""
+    stats, same = outcome.stats(arm), outcome.check_results(arm)
+    assert stats is not None
+    counts = {name: value for name, value in stats.as_dict().items() if "seconds" not in name and name != "stages"}
+    ratios = {name: getattr(stats, name) for name in _RATIOS if name != "time_to_first_token"}
+    own = {"identical": sum(same), "prompts": len(same), **_who(outcome, arm, "judge", "drafter", "kernels")}
+    return {**own, **ratios, "stats": counts}
+
+
+def _checks(outcome: Outcome, arm: str) -> dict[str, Any]:
+    """Return how many prompts passed the check of their outputs; of draws, the evidence against their law too."""
+    passed, law = outcome.check_results(arm), outcome.law(arm)
+    if law is None:
+        return {"identical": sum(passed), "prompts": len(passed)}
+    return {"sound": sum(passed), "prompts": len(passed), "law": {**asdict(law), "e_value": law.e_value}}
+
+
+def _arm_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
+    stats = outcome.stats(arm)
+    whole = {kind: vars(outcome.speedup(arm, kind)) for kind in (*outcome.kinds, ALL)}
+    alone = {kind: outcome.decoding_speedup(arm, kind) for kind in (*outcome.kinds, ALL)}
+    summary = {
+        "decoding_alone": None if stats is None else {kind: vars(found) for kind, found in alone.items()},
+        "end_to_end": whole,
+        "tokens_per_second": outcome.tokens_per_second(arm),
+        **_checks(outcome, arm),
+        "claim": outcome.done[0]["arms"][arm]["claim"],
+        "rule": outcome.done[0]["arms"][arm].get("rule"),
+        **_who(outcome, arm, "judge", "drafter", "kernels"),
+        "calibrations": outcome.calibrations(arm),
+    }
+    if stats is None:
+        return summary
+    return {**summary, **{name: getattr(stats, name) for name in _RATIOS}, "stats": stats.as_dict()}
+
+
+def phase_times(outcome: Outcome) -> dict[str, dict[str, float]]:
+    """Return arm -> phase -> milliseconds per emitted token, of every arm of ours."""
+    found = {arm: outcome.stats(arm) for arm in outcome.arms}
+    return {
+        arm: {phase: 1e3 * seconds / stats.num_emitted for phase, seconds in stats.seconds.items()}
+        for arm, stats in found.items()
+        if stats is not None
+    }
+
+
+def by_kind(outcome: Outcome, name: str) -> dict[str, dict[str, Interval]]:
+    """Return arm -> kind -> one of the two ratios over plain decoding, of every arm that has it; all kinds first."""
+    ratio = outcome.decoding_speedup if name == DECODING_ALONE else outcome.speedup
+    kinds = (ALL, *(outcome.kinds if len(outcome.kinds) > 1 else ()))
+    found = {arm: {kind: one for kind in kinds if (one := ratio(arm, kind))} for arm in outcome.arms}
+    return {arm: intervals for arm, intervals in found.items() if intervals and arm != PLAIN}
+
+
+def headline(outcome: Outcome, timed: bool) -> list[str]:
+    """Return in two sentences what a run compared, which arm is best, and whether the outputs are as they should be.
+
+    Args:
+        outcome: of the run.
+        timed: whether its times mean something: a model ran, not recorded text.
+    """
+    others = [arm for arm in outcome.arms if arm != PLAIN]
+    if not others:
+        return ["Plain decoding ran alone: there is nothing to compare."]
+    if timed:
+        return conclusion(outcome).splitlines()
+    best = max(others, key=lambda arm: outcome.block_efficiency(arm).value)
+    found = outcome.block_efficiency(best)
+    return [f"{best} makes the most of a verify pass, {found} tokens a row; {legends.UNTIMED}", agreement(outcome)]
+
+
+def conclusion(outcome: Outcome) -> str:
+    """Return in two sentences, a line each, what a run of models says."""
+    on = f" on {len(outcome.check_results(PLAIN))} prompts"
+    speedups = {arm: outcome.speedup(arm) for arm in outcome.arms if arm != PLAIN}
+    best = max(speedups, key=lambda arm: speedups[arm].value)
+    told = [arm for arm in speedups if verdict(speedups[arm], outcome.speedup(arm, method=bootstrap_ratio)) == "faster"]
+    if not told:
+        first = (
+            f"No arm is told apart from plain decoding as faster{on}; the best is {best}: {speed_words(outcome, best)}."
+        )
+    elif best in told:
+        first = f"{best}, the best of {len(speedups)}{on}, is faster than plain decoding: {speed_words(outcome, best)}."
+    else:
+        sure = max(told, key=lambda arm: speedups[arm].value)
+        first = (
+            f"{sure} is faster than plain decoding{on}: {speed_words(outcome, sure)}; {best} is not told apart from "
+            f"it: {speed_words(outcome, best)}."
+        )
+    return f"{first}\n{agreement(outcome)}"
+
+
+def agreement(outcome: Outcome) -> str:
+    """Return how many outputs passed their check, as a sentence."""
+    passed = [one for arm in outcome.arms for one in outcome.check_results(arm)]
+    counts = f"{sum(passed)} of {len(passed)} outputs, of {len(outcome.arms)} arms,"
+    if not outcome.has_draws:
+        others = "" if all(passed) else f"; {len(passed) - sum(passed)} are OTHERS"
+        return f"{counts} are plain decoding's, token for token{others}."
+    largest = max(law.e_value for arm in outcome.arms if (law := outcome.law(arm)) is not None)
+    return (
+        f"{counts} have their length and come again with their seed; they are draws of one law, not one text, and the "
+        f"largest e-value against that law is {largest:.2g}."
+    )
+
+
+def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
+    """Return the tables that all experiments have.
+
+    Args:
+        outcome: of the experiment.
+        facts: the provenance.
+    """
+    arguments = facts["arguments"]
+    work = Table("Work", work_rows(outcome), "", "work", legends.WORK_BRIEF, legends.WORK)
+    accepted = columns.acceptance_table(outcome)
+    if record_file(arguments) is not None:
+        return [worth(outcome, Costs.of(arguments)), accepted, work]
+    rows = speed_rows(outcome, facts.get("refused", {}))
+    tables = [Table("Speed", rows, legends.SPEED_NOTE, "", legends.speed_brief(outcome), legends.speed_legend(outcome))]
+    against = arguments.get("against")
+    if against is not None:
+        rows, note, legend = (
+            against_rows(outcome, against),
+            legends.against_note(against),
+            legends.against_legend(against),
+        )
+        tables.append(Table(f"Speed over {against}", rows, note, "against", legends.AGAINST_BRIEF, legend))
+    tables.append(columns.reasons_table(outcome))
+    if caused := cause_rows(outcome):
+        tables.append(Table("Causes", caused, note_of_causes(outcome), "causes", CAUSES_BRIEF, CAUSES))
+    return [*tables, *columns.tables_of_some(outcome), accepted, work]
+
+
+def write_records(outcome: Outcome, path: Path, timed: bool = True) -> None:
+    """Write the records of all arms as one parquet file: one row per arm, round, prompt and step; with times or not."""
+    columns: dict[str, list[Any]] = {}
+    for entry in outcome.done:
+        for arm, kept in entry["arms"].items():
+            if kept["records"]:
+                prompts = [entry["prompts"][i] for i in kept["records"]["request"]]
+                own = {"arm": [arm] * len(prompts), "kind": [entry["kind"]] * len(prompts), "prompt": prompts}
+                which = zip(kept["records"]["round"], kept["records"]["request"], strict=True)
+                own["finish_reason"] = [kept["finish_reasons"][number][i] for number, i in which]
+                for name, values in {**own, **kept["records"]}.items():
+                    columns.setdefault(name, []).extend(values)
+    columns = {name: values for name, values in columns.items() if timed or not name.startswith("seconds")}
+    with without_bars() as datasets:
+        datasets.Dataset.from_dict(columns).to_parquet(str(path))
+
+
+def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables | None = None) -> list[Shown]:
+    """Write summary, records, tables and picture into a folder and return what a terminal is to show.
+
+    Args:
+        outcome: of the experiment.
+        folder: exists.
+        facts: the provenance.
+        tables: makes further tables, with keys.
+
+    Returns:
+        The conclusion, what the tables are of, and the tables; nothing if no unit was measured.
+    """
+    summary: dict[str, Any] = {"provenance": facts, "problems": outcome.problems()}
+    parts: list[Shown] = []
+    if outcome.done:
+        timed, found = record_file(facts["arguments"]) is None, tables_of(outcome, facts)
+        summary["arms"] = {
+            arm: (_arm_summary if timed else _summary_without_times)(outcome, arm) for arm in outcome.arms
+        }
+        write_records(outcome, folder / "records.parquet", timed)
+        if timed:
+            speeds = {name: by_kind(outcome, name) for name in (DECODING_ALONE, END_TO_END)}
+            picture(folder / "picture.png", speeds, phase_times(outcome))
+        found += tables(outcome) if tables else []
+        summary |= {one.key: one.rows for one in found if one.key}
+        parts = ["\n".join(headline(outcome, timed)), heading_of(outcome, facts), *found]
+        write_whole(folder / TABLES, markdown_of(parts) + "\n")
+    write_whole(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
+    return parts
+
+
+def heading_of(outcome: Outcome, facts: Mapping[str, Any]) -> str:
+    """Return what the tables of a run are of."""
+    chosen = facts["arguments"]
+    if record_file(chosen) is not None:
+        return heading(outcome, facts)
+    memory = outcome.stats(PLAIN) or Stats()
+    weights = f"{chosen['weights']} weights" if chosen.get("weights") else "weights"
+    products = ", products of whole numbers" if chosen.get("arithmetic") == "int8" else ""
+    sizes = (
+        f"{weights} {(memory.weight_bytes or 0) / 1e6:.1f} MB, cache {(memory.cache_bytes or 0) / 1e6:.1f} MB{products}"
+    )
+    seeds = chosen.get("seeds") or [0]
+    one = "prompt" if len(outcome.clusters()) * len(seeds) == len(outcome.done) else "conversation"
+    one += f", its {len(seeds)} seeds together" if len(seeds) > 1 else ""
+    unit = "round" if outcome.by_rounds else one if chosen["batch_size"] == 1 else "batch"
+    return (
+        f"Speed-up over plain decoding on the same prompts, {way_of(chosen)}, batch {chosen['batch_size']}, "
+        f"{chosen['max_new_tokens']} new tokens; 95 % intervals clustered by {unit} (delta method). "
+        f"{_few(outcome, unit)}"
+        f"{facts['device']}, {facts['backend']} passes, threads {facts['threads']}; {sizes}."
+    )
+
+
+def _few(outcome: Outcome, unit: str) -> str:
+    """Return what to do where there are too few units for intervals; nothing where there are enough."""
+    if outcome.by_rounds:
+        return (
+            "There are too few prompts or batches for intervals over them: these hold for the very prompts measured. "
+        )
+    if len(outcome.clusters()) >= FEWEST_UNITS:
+        return ""
+    return (
+        f"No intervals: fewer than {FEWEST_UNITS} units of one {unit}. Give more prompts, or --repeats {FEWEST_UNITS} "
+        "to pair whole rounds. "
+    )

@@ -1,0 +1,215 @@
+"""Static against continuous batching, plain and with drafts: speed, latency of a request, time to its first token.
+
+All requests are there at the start. Static batches wait for their last row before the next batch begins; continuous
+ones seat the next request as soon as a row is free. Outputs end where the text has a blank line, so they differ in
+length.
+"tau, lock-step" is what the same steps would yield if every row kept only as many tokens as the worst one.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from exactspec.parser import positive, refusing
+from experiments.bench.oracle.rounds import TimedArm, measure
+from experiments.harness.arguments import add_strategies, common_parser, settings_of
+from experiments.harness.arms import PLAIN
+from experiments.harness.building import build_shared, engine_arms
+from experiments.harness.models import AnyModel
+from experiments.harness.rule_choice import add_sampling, sampling_of
+from experiments.harness.running import Plan
+from experiments.harness.study import Study
+from experiments.strategies import STRATEGIES
+from specdec import SamplingParams, SpeculativeDecoder
+from specdec.contracts import IntArray
+from specdec.prompts import NamedPrompt
+from specdec.requests import Prompt
+from specdec.stats import Table
+from specdec.stats.report import show
+
+STATIC, CONTINUOUS = "static", "continuous"
+STOP = "\n\n"
+COLUMNS = {
+    "tokens/s": "of all requests, medians of rounds and their range",
+    "latency s, 95 %": "from the start until a request's last token, waiting for a row included",
+    "first s": "until its first token",
+    "rows in use": "of the batch, mean over scoring calls",
+    "tau": "tokens of a row's step",
+    "ids as plain": "that are plain decoding's in static batches",
+    "ids as static": "of draws, that are the arm's own in static batches",
+}
+
+
+@dataclass
+class Served:
+    """What serving all requests once showed.
+
+    Attributes:
+        seconds: of the whole.
+        latency, first: seconds from the start to the last and to the first token of every request.
+        calls, rows: scoring calls, and the rows in flight in them, summed.
+        emitted, worst: tokens; and those that would have stood in lock-step.
+        tokens: of every request, in their order.
+    """
+
+    seconds: float = 0.0
+    latency: dict[int, float] = field(default_factory=dict)
+    first: dict[int, float] = field(default_factory=dict)
+    calls: int = 0
+    rows: int = 0
+    emitted: int = 0
+    worst: int = 0
+    tokens: list[list[int]] = field(default_factory=list)
+
+
+def serve(decoder: SpeculativeDecoder, prompts: Sequence[Prompt], options: "Options", static: bool) -> Served:
+    """Decode all prompts and return what that showed."""
+    served, size = Served(), options.batch_size
+    batches = range(0, len(prompts), size) if static else (0,)
+    began = time.perf_counter()
+    for start in batches:
+        part = prompts[start : start + size] if static else prompts
+        seeds = [(options.seed, start + number) for number in range(len(part))]
+        state = decoder.start(part, options.max_new_tokens, options.sampling, seeds, list(options.stop) or None, size)
+        while state.has_work:
+            state, info = decoder.step(state)
+            _note(served, info.requests + start, info.num_emitted, time.perf_counter() - began)
+        served.tokens += decoder.finish(state).tokens
+    served.seconds = time.perf_counter() - began
+    return served
+
+
+def _note(served: Served, requests: IntArray, emitted: IntArray, elapsed: float) -> None:
+    """Take a step in."""
+    served.calls += 1
+    served.rows += len(requests)
+    served.emitted += int(emitted.sum())
+    served.worst += len(requests) * int(emitted.min())
+    for request in requests.tolist():
+        served.first.setdefault(request, elapsed)
+        served.latency[request] = elapsed  # that of its last step stands
+
+
+@dataclass(frozen=True)
+class Options:
+    """What serving depends on."""
+
+    batch_size: int
+    max_new_tokens: int
+    seed: int
+    sampling: SamplingParams
+    stop: tuple[str, ...] = (STOP,)
+
+
+def row_of(arm: str, way: str, runs: Sequence[Served], options: Options) -> dict[str, Any]:
+    """Return the table's row of some rounds."""
+    last = runs[-1]
+    speeds = [run.emitted / run.seconds for run in runs]
+    latency = np.array([list(run.latency.values()) for run in runs])
+    return {
+        "batch": options.batch_size,
+        "arm": arm,
+        "batches": way,
+        "tokens/s": f"{statistics.median(speeds):,.0f} ({min(speeds):,.0f} .. {max(speeds):,.0f})",
+        "latency s": float(np.median(latency)),
+        "95 %": float(np.quantile(latency, 0.95)),
+        "first s": statistics.fmean(second for run in runs for second in run.first.values()),
+        "rows in use": f"{last.rows / last.calls / options.batch_size:.0%}",
+        "tau": last.emitted / last.rows,
+        "tau, lock-step": last.worst / last.rows,
+    }
+
+
+def parse(argv: Sequence[str] | None) -> dict[str, Any]:
+    """Return the arguments."""
+    parser, names = common_parser(__doc__, num_prompts=48, max_new_tokens=96, resumes=False), list(STRATEGIES)
+    add = parser.add_argument
+    add("--batch-sizes", type=positive, nargs="+", default=[4, 8, 16], help="rows in flight (4 8 16)")
+    add_sampling(parser)
+    add("--rounds", type=positive, default=5, help="of every arm, interleaved (%(default)s)")
+    add("--strategies", nargs="+", choices=names, default=["prompt_lookup", "small_transformer"], metavar="NAME")
+    add_strategies(parser)
+    return vars(parser.parse_args(argv))
+
+
+def decoders_of(arguments: Mapping[str, Any], oracle: AnyModel, size: int) -> dict[str, SpeculativeDecoder]:
+    """Return arm -> what decodes batches of one size.
+
+    Raises:
+        ValueError: a strategy's options are unusable, or this oracle cannot have it.
+    """
+    settings = {**arguments, "batch_size": size}
+    built = {name: build_shared(name, settings_of(settings, name), oracle) for name in arguments["strategies"]}
+    return {arm.name: arm.decoder for arm in engine_arms(arguments, oracle, {PLAIN: None, **built})}
+
+
+def rows_of(
+    arguments: Mapping[str, Any], prompts: Sequence[NamedPrompt], size: int, decoders: Mapping[str, SpeculativeDecoder]
+) -> list[dict[str, Any]]:
+    """Return the rows of one batch size: every arm in both ways, in interleaved rounds.
+
+    An arm's ids are compared with plain decoding's; those that are draws of its own, with its own in static batches.
+
+    Raises:
+        AssertionError: they are others, and the oracle is ``bitwise``.
+    """
+    sampling = sampling_of(arguments)
+    are_draws = sampling.temperature > 0 and not decoders[PLAIN].rule.coupled
+    options = Options(size, arguments["max_new_tokens"], arguments["seed"], sampling)
+    starts = [prompt.start for prompt in prompts]
+    runs: dict[tuple[str, str], list[Served]] = {}
+    arms = []
+    for name, decoder in decoders.items():
+        for way in (STATIC, CONTINUOUS):
+            kept = runs.setdefault((name, way), [])
+            same = f"{name if are_draws else PLAIN}, {STATIC}"
+            twin = None if f"{name}, {way}" == same else same
+            run = partial(_time, decoder, starts, options, way, kept)
+            arms.append(TimedArm(f"{name}, {way}", run, twin, strict=decoder.oracle.bitwise))
+    rounds = arguments["rounds"]
+    agreement = measure(arms, rounds, f"batch {size}").agreement
+    return [
+        {
+            **row_of(*key, found[-arguments["rounds"] :], options),
+            "ids as static" if are_draws else "ids as plain": f"{agreement.get(', '.join(key), 1):.1%}",
+        }
+        for key, found in runs.items()
+    ]
+
+
+def _time(
+    decoder: SpeculativeDecoder, starts: Sequence[Prompt], options: Options, way: str, kept: list[Served]
+) -> tuple[float, IntArray]:
+    served = serve(decoder, starts, options, way == STATIC)
+    kept.append(served)
+    ids = np.full((len(starts), options.max_new_tokens), -1)
+    for row, tokens in zip(ids, served.tokens, strict=True):
+        row[: len(tokens)] = tokens
+    return served.seconds, ids
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, and print the table."""
+    arguments = parse(argv)
+    plan = Plan("batching", tuple(arguments["strategies"]), (), arguments)
+    with ExitStack() as stack:
+        with refusing("batching"):
+            study = Study.open(plan, stack)
+            decoders = {size: decoders_of(arguments, study.oracle, size) for size in arguments["batch_sizes"]}
+        rows = [row for size, made in decoders.items() for row in rows_of(arguments, study.prompts, size, made)]
+        study.write("batching.json", {"rows": rows})
+        head = f"{study.machine}; {len(study.prompts)} requests."
+        show([Table("Static and continuous batches", rows, head, legend=COLUMNS)])
+        print(f"\nWritten: {study.folder}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

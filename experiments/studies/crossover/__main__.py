@@ -1,0 +1,123 @@
+"""Up to which batch drafts pay: speed-up by batch size and draft length, beside what a wider pass's cost predicts.
+
+At every batch size plain decoding and a strategy with drafts of each length decode the same prompts, interleaved, past
+the ends of texts. A step is taken apart by phase: step(0) = a, step(k) = a + b [k > 0] + c k for k drafted tokens.
+The prediction takes the time of a wider pass from passes that are timed apart, and all else from these parts.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from exactspec.parser import positive, refusing
+from experiments.advise.cells import CHAINS
+from experiments.harness.arguments import add_strategies, common_parser
+from experiments.harness.findings.legends import SPEEDS
+from experiments.harness.models import needing_a_model
+from experiments.harness.rule_choice import add_sampling
+from experiments.harness.run_outcome import DECODING_ALONE
+from experiments.harness.running import Plan
+from experiments.harness.study import Study
+from experiments.studies.crossover.batch_sizes import Crossover, Size, crossing
+from specdec.stats import Table
+from specdec.stats.report import Panel, Shown, panels, show
+
+COLUMNS = {
+    **SPEEDS,
+    "predicted": f"{DECODING_ALONE}: tau rows a / (a_score v + what drafting and the rest take by the parts below)",
+    "v": "the time of a pass of 1 + k nodes a row over one of 1, of passes timed apart",
+    "tau, rows": "tokens of a step and rows in flight, over plain decoding's: as measured",
+}
+PARTS = (
+    "A step in milliseconds, sums of phases' medians, of steps with all rows in flight: a: plain; b: once, c: for each "
+    "drafted token, by least squares over all k above 0, in all and by phase (rest: verdict, commit, what lies between "
+    "steps); k = 1 and on: the residual there, measured over a + b + c k, less 1."
+)
+
+
+def conclusions(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Return for each draft length up to which batch it pays, as measured and as predicted."""
+    rows = sorted((row for entry in entries for row in entry["rows"]), key=lambda row: row["batch"])
+    for length in dict.fromkeys(row["k"] for row in rows):
+        own = [row for row in rows if row["k"] == length]
+        found = {name: crossing([(row["batch"], row[name]) for row in own]) for name in (DECODING_ALONE, "predicted")}
+        words = {name: _until(at, own[0]["batch"], own[-1]["batch"]) for name, at in found.items()}
+        yield f"k = {length}: {words[DECODING_ALONE]} as measured, {words['predicted']} as predicted."
+
+
+def _until(at: float | None, smallest: int, largest: int) -> str:
+    if at is None:
+        return f"pays to batch {largest} and beyond"
+    return f"does not pay at batch {smallest}" if at <= smallest else f"pays to batch {at:.0f}"
+
+
+def draw(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Write the picture: measured speed-ups as dots, predicted ones as lines, by batch size."""
+    rows = sorted((row for entry in entries for row in entry["rows"]), key=lambda row: row["batch"])
+    series = {f"k = {row['k']}": [one for one in rows if one["k"] == row["k"]] for row in rows}
+    dots = {name: [(one["batch"], one[DECODING_ALONE]) for one in own] for name, own in series.items()}
+    lines = {name: [(one["batch"], one["predicted"]) for one in own] for name, own in series.items()}
+    panels(path, [Panel("rows in a batch", f"{DECODING_ALONE}, over plain decoding", lines, dots, log_up=False)])
+
+
+def report(entries: Sequence[Mapping[str, Any]]) -> list[Shown]:
+    """Return up to which batch size drafts pay, and the tables of all of them."""
+    rows = [row for entry in entries for row in entry["rows"]]
+    parts = [entry["parts"] for entry in entries]
+    told = "\n".join(f"- {text}" for text in conclusions(entries))
+    return [told, Table("Speed by batch size", rows, legend=COLUMNS), Table("Parts of a step", parts, PARTS)]
+
+
+def parse(argv: Sequence[str] | None) -> dict[str, Any]:
+    """Return the arguments."""
+    parser = common_parser(__doc__, num_prompts=32, max_new_tokens=64)
+    add = parser.add_argument
+    add("--batch-sizes", type=positive, nargs="+", default=[1, 2, 4, 8, 16, 32], help="rows (1 2 4 8 16 32)")
+    add("--draft-lengths", type=positive, nargs="+", default=[1, 2, 4, 8], help="tokens, two at least (1 2 4 8)")
+    add("--strategy", choices=CHAINS, default="small_transformer", help="what drafts chains (%(default)s)")
+    add_sampling(parser)
+    add_strategies(parser, CHAINS)
+    arguments = needing_a_model(vars(parser.parse_args(argv)), "crossover")
+    return {**arguments, **{name: sorted(set(arguments[name])) for name in ("batch_sizes", "draft_lengths")}}
+
+
+def check(arguments: Mapping[str, Any], num_prompts: int) -> None:
+    """Refuse what cannot be measured.
+
+    Raises:
+        ValueError: one draft length, or fewer prompts than the largest batch has rows.
+    """
+    if len(arguments["draft_lengths"]) < 2:
+        raise ValueError("--draft-lengths: two at least tell what a draft costs once from what each token costs")
+    largest = max(arguments["batch_sizes"])
+    if num_prompts < largest:
+        raise ValueError(
+            f"--num-prompts: {num_prompts} prompts fit the oracle, and the largest batch has {largest} rows: give more "
+            "prompts, or smaller --batch-sizes"
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, and print the tables; 1 if a batch size failed."""
+    arguments = parse(argv)
+    plan = Plan("crossover", (arguments["strategy"],), (), arguments)
+    with ExitStack() as stack:
+        with refusing("crossover"):
+            study = Study.open(plan, stack)
+            check(arguments, len(study.prompts))
+            measuring = Crossover(arguments, study.oracle, study.prompts)
+            measuring.arms(1)
+        sizes = [Size(number, f"batch {size}", size) for number, size in enumerate(arguments["batch_sizes"])]
+        done = study.measure(sizes, measuring.measure)
+        study.write("crossover.json", {"sizes": done})
+        print(f"{study.machine}.\n")
+        if done:
+            draw(study.folder / "crossover.png", done)
+            show(report(done))
+        return study.finish(sizes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

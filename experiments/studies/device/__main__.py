@@ -1,0 +1,65 @@
+"""Compare a device with the CPU, and passes in graphs with eager ones.
+
+``python -m experiments.studies.device`` has six parts: scores and texts of an oracle against the CPU's; matrix products
+by rows and a layer's attention by width, batch and context, their time and bits; passes of random weights, eagerly, in
+graphs and bitwise; whole runs; and whether speculation writes plain decoding's tokens in the last two modes. A part is
+a JSON file in --out. Figures of the same arguments, files, code, device and versions are not measured again, so an
+interrupted run goes on; --fresh begins anew. ``--device cpu --shapes tiny`` tries the program without.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from exactspec.parser import refusing
+from experiments.harness.arguments import fingerprint
+from experiments.harness.claims import claim_folder
+from experiments.studies.device.device_layers import attentions, products
+from experiments.studies.device.device_models import Options, parse
+from experiments.studies.device.device_passes import agreement, decoding, identity, passes, texts
+from specdec.stats import Table
+from specdec.stats.report import provenance, show, version_of
+from specdec.system import write_whole
+
+MEASURE: dict[str, Callable[[Options], Iterable[dict[str, Any]]]] = {
+    "agreement": agreement, "products": products, "attention": attentions, "passes": passes, "decoding": decoding,
+    "identity": identity,
+}  # fmt: skip
+# What says where and which figures are kept, and not what they depend on.
+NOT_MEASURED = ("out", "fresh", "parts")
+
+
+def figures(part: str, options: Options) -> list[dict[str, Any]]:
+    """Return the rows of a part: from its file if the same was measured before, else measured now and written there."""
+    facts = provenance(asdict(options), options.place)
+    asked = {name: value for name, value in facts["arguments"].items() if name not in NOT_MEASURED}
+    key = {
+        "arguments, files, code": fingerprint(asked, texts(options, None)),
+        "device": facts["device"],
+        "triton": version_of("triton"),
+    }
+    path = options.out / f"{part}.json"
+    if not options.fresh and path.is_file():
+        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if kept["of"] == key:
+            rows: list[dict[str, Any]] = kept["rows"]
+            return rows
+    made = [*MEASURE[part](options)]
+    write_whole(path, json.dumps({"of": key, "provenance": facts, "rows": made}, indent=1) + "\n")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure what is not there yet, and print the tables."""
+    options = parse(argv, __doc__)
+    with refusing("device"), claim_folder(options.out):
+        for part in options.parts:
+            show([Table(part, figures(part, options)), ""])
+    print(f"JSON: {options.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

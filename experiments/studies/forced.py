@@ -1,0 +1,172 @@
+"""Measure what the positions are worth at which a JSON schema leaves no choice, or little.
+
+``python -m experiments.studies.forced`` asks the published chat model for JSON under four schemas, with short and long
+keys and enumerations, each with and without free spaces. Each answer is decoded by plain masked decoding and with
+drafts of forced ids, of nearly forced ones, and of forced ones with a lookup for the others.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+import drafts
+import oracles
+from exactspec.parser import Parser, positive
+from specdec import SamplingParams, SpeculativeDecoder
+from specdec.contracts import DraftSource, IntArray, Oracle
+from specdec.grammars import make_grammars
+from specdec.stats import Table
+from specdec.stats.report import paired_ratio, provenance, show
+from specdec.system import write_whole
+
+THINGS = ("a red fox", "the city of Lisbon", "a wooden chair", "the planet Mars", "a violin", "an apple tree")
+SHORT = {"n": ["a", "b", "c"], "c": ["red", "blue", "tan"], "s": ["big", "tiny"], "k": ["x", "y", "z"]}
+LONG = {
+    "general_category_of_the_thing": ["living_creature", "place_on_a_map", "manufactured_object"],
+    "predominant_colour_of_its_surface": ["reddish_or_orange", "bluish_or_greenish", "neither_of_these"],
+    "approximate_size_compared_with_a_person": ["considerably_larger", "roughly_as_large", "considerably_smaller"],
+    "frequency_of_encountering_one": ["practically_every_day", "a_few_times_a_year", "practically_never"],
+}
+PLAIN = "plain"
+Asked = dict[str, Any]
+
+
+@dataclass
+class Arm:
+    """What one way of drafting did under one schema.
+
+    Attributes:
+        seconds: of decoding alone, per answer, repeats added up.
+        passes, emitted: of one run of all answers.
+        differs: answers that are not plain decoding's.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    passes: int = 0
+    emitted: int = 0
+    differs: int = 0
+
+
+def schema_of(keys: Mapping[str, Sequence[str]], is_flexible: bool) -> Asked:
+    """Return a schema of an object with these keys, whose values are enumerations, and a name and a number."""
+    properties: Asked = {key: {"enum": list(values)} for key, values in keys.items()}
+    properties |= {"name": {"type": "string", "maxLength": 24}, "number": {"type": "integer", "maximum": 999}}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+        "x-guidance": {"whitespace_flexible": is_flexible},
+    }
+
+
+def schemas() -> dict[str, Asked]:
+    """Return the schemas by name."""
+    sizes, spaces = {"short": SHORT, "long": LONG}, {"compact": False, "flexible": True}
+    return {f"{size}, {space}": schema_of(sizes[size], spaces[space]) for size, space in product(sizes, spaces)}
+
+
+def arms(near: int) -> dict[str, DraftSource | None]:
+    """Return the ways of drafting; ``near``: ids that a nearly forced position allows at most."""
+    return {
+        PLAIN: None,
+        "forced": drafts.Forced(),
+        f"up to {near} ids": drafts.Forced(max_ids=near),
+        "forced, else a lookup": drafts.Cascade([drafts.Forced(), drafts.PromptLookup(3)]),
+    }
+
+
+def counts_of_choices(oracle: Oracle, sampling: SamplingParams, outputs: Sequence[Sequence[int]]) -> IntArray:
+    """Return how many ids the grammar allows at each position of some outputs, one after the other."""
+    counts = []
+    for output in outputs:
+        (grammar,) = make_grammars(oracle, [sampling.constraint], [0])
+        assert grammar is not None
+        ids = np.array(output, dtype=np.int64)
+        masks = [grammar.allowed(ids[:at]) for at in range(len(ids))]
+        counts += [0 if mask is None else int(mask.sum()) for mask in masks]
+    return np.array(counts)
+
+
+def measure(oracle: Oracle, schema: Asked, options: Any) -> tuple[dict[str, Arm], IntArray]:
+    """Return what each arm did under a schema, and the counts of allowed ids along plain decoding's answers."""
+    sampling = SamplingParams(json_schema=schema)
+    ways = {name: SpeculativeDecoder(oracle, source, "sample_and_match") for name, source in arms(options.near).items()}
+    found = {name: Arm(seconds=[0.0] * options.num_prompts) for name in ways}
+    outputs = []
+    for i, thing in enumerate(THINGS[: options.num_prompts]):
+        prompt = [{"role": "user", "content": f"Describe {thing} as JSON."}]
+        plain: list[int] = []
+        for repeat in range(options.repeats):
+            # Every arm is first in turn.
+            order = np.roll(list(ways), i + repeat).tolist() if repeat else list(ways)
+            for name in order:
+                result = ways[name].generate([prompt], options.max_new_tokens, sampling)
+                seconds = result.stats.seconds
+                found[name].seconds[i] += sum(seconds.values()) - seconds.get("prefill", 0.0)
+                if repeat == 0:
+                    plain = result.tokens[0] if name == PLAIN else plain
+                    found[name].passes += result.stats.target_calls
+                    found[name].emitted += result.stats.num_emitted
+                    found[name].differs += result.tokens[0] != plain
+        outputs.append(plain)
+    return found, counts_of_choices(oracle, sampling, outputs)
+
+
+def rows_of(name: str, found: Mapping[str, Arm], counts: IntArray, near: int) -> list[Asked]:
+    """Return the rows of a table for one schema."""
+    forced, few = (counts == 1).mean(), ((counts > 1) & (counts <= near)).mean()
+    return [
+        {
+            "schema": name,
+            "arm": arm,
+            "forced": f"{forced:.0%}",
+            "nearly": f"{few:.0%}",
+            "tau": f"{one.emitted / one.passes:.2f}",
+            "speed-up": str(paired_ratio(found[PLAIN].seconds, one.seconds)),
+            "differ": one.differs,
+        }
+        for arm, one in found.items()
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print a table of the schemas and arms, and write it if a folder is named."""
+    parser = Parser(__doc__)
+    add = parser.add_argument
+    add("--oracle", default="smollm2", help="embedded or published name, folder or GGUF file (smollm2)")
+    add("--arithmetic", choices=["int8", "float32"], default=None, help="of a GGUF file's products (its default)")
+    add("--num-prompts", type=int, default=len(THINGS), choices=range(1, len(THINGS) + 1), help="answers a schema (6)")
+    add("--max-new-tokens", type=positive, default=200, help="of an answer at most (200)")
+    add("--near", type=positive, default=4, help="ids that a nearly forced position allows at most (4)")
+    add("--repeats", type=positive, default=3, help="times that every answer is decoded by every arm (3)")
+    add("--out", type=Path, help="folder for forced.json")
+    options = parser.parse_args(argv)
+    try:
+        oracle = oracles.load(options.oracle, arithmetic=options.arithmetic)
+        measured = {name: measure(oracle, one, options) for name, one in tqdm(schemas().items(), disable=None)}
+    except (ImportError, ValueError) as error:
+        raise SystemExit(f"forced: {error}") from error
+    rows = [row for name, (found, counts) in measured.items() for row in rows_of(name, found, counts, options.near)]
+    legend = {
+        "forced, nearly": f"share of positions whose mask has one id, or up to {options.near}",
+        "tau": "tokens a pass of the oracle",
+        "speed-up": "time of decoding alone, plain decoding's over the arm's",
+        "differ": "answers that are not plain decoding's",
+    }
+    note = f"Greedy, batch 1, {options.num_prompts} answers a schema, {oracle.backend}; {len(rows)} rows."
+    show([Table("Forced positions of JSON answers", rows, note, legend=legend)])
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        about = provenance({**vars(options), "out": str(options.out)}, "cpu", oracle.backend)
+        write_whole(options.out / "forced.json", json.dumps({"provenance": about, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""From naive decoding to speculation, one idea an arm, on one gate: the same ids.
+
+``python -m experiments.studies.inference_stack`` decodes greedily with every arm at every batch size: first calls in
+new processes with an empty cache of torch's compiler, then the ids of all prompts of the gate against those of the
+naive arm, then times in interleaved rounds. It prints tables and draws ``stack.png``. An arm that writes other ids is
+printed as failed, not as fast. All figures lie in ``results.json`` in --out, and what is there is not measured again,
+so that a run that was interrupted goes on; --fresh begins anew.
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from exactspec.parser import refusing
+from experiments.studies.inference_stack import stack_tables
+from experiments.studies.inference_stack.fresh import CACHE
+from experiments.studies.inference_stack.stack_arms import prepare_compiler
+from experiments.studies.inference_stack.stack_registry import STACK
+from experiments.studies.inference_stack.stack_study import NAIVE_IDS, TIME, StackOptions, Study, choose_arms, reasons
+from experiments.studies.inference_stack.stack_timing import measure_rooflines, medians
+from experiments.studies.inference_stack.study_frame import open_results, parse_study, study_report
+from specdec.stats.report import Shown, show
+
+
+def report(study: Study) -> list[Shown]:
+    """Return all tables."""
+    subject, results, options, names = study.subject, study.results, study.options, study.arms
+    batches = options.batches
+    parts = {
+        "Best arm over the naive one": stack_tables.ratio_rows(subject, results, batches, names),
+        **{f"Batch {batch}": stack_tables.stack_rows(subject, results, batch, names) for batch in batches},
+        "Who drives the loop": stack_tables.loop_rows(results, batches, names),
+        "When a first call has paid for itself": stack_tables.payback_rows(subject, results, batches, names),
+        **{f"Ablation: {name}": rows for name, rows in stack_tables.ablation_rows(results, batches, names).items()},
+        "Arms": stack_tables.idea_rows(subject, names),
+    }
+    return study_report(options, subject, results, parts, reasons(results, batches, list(names)))
+
+
+def draw(study: Study) -> None:
+    """Write the picture of the stack; an arm without times, or that has not passed the gate, has no bar."""
+    panels = {}
+    names = [name for name in (*STACK, *study.subject.sources) if name in study.arms]
+    for batch in study.options.batches:
+        timed = {name: stack_tables.times_of(study.results, batch, name) for name in names}
+        new = batch * study.subject.num_new
+        bars = [(name, None if found is None else new / medians(found)["seconds"]) for name, found in timed.items()]
+        if any(speed is not None for _, speed in bars):
+            panels[f"batch {batch}"] = bars
+    if panels:
+        stack_tables.draw(study.options.out / "stack.png", panels, sum(name in STACK for name in names))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, print the tables, draw the picture."""
+    options = parse_study(StackOptions, "inference_stack", __doc__, argv)
+    with ExitStack() as stack:
+        with refusing("inference_stack"):
+            subject, arms = choose_arms(options)
+            results = stack.enter_context(open_results(options, ["groups"], NAIVE_IDS))
+        study = Study(options, results, subject, arms)
+        os.environ[CACHE] = str((options.out / "compiler").resolve())
+        prepare_compiler()
+        if TIME in options.parts:
+            measure_rooflines(study.subject, study.results)
+        study.run()
+        draw(study)
+        show(report(study))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""One batch size after the other: first calls, the gate, then times."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from experiments.harness.options import option
+from experiments.studies.inference_stack.fresh import in_new_process, one_line
+from experiments.studies.inference_stack.stack_arms import Generate
+from experiments.studies.inference_stack.stack_registry import GROUPS, NAIVE, Arm, arms_of
+from experiments.studies.inference_stack.stack_timing import judge, time_arms, write_ids
+from experiments.studies.inference_stack.study_frame import Found, Results, StudyOptions
+from experiments.studies.inference_stack.subjects import SUBJECTS, Subject, subject_named
+
+FIRST, GATE, TIME = "first", "gate", "time"
+PARTS = (FIRST, GATE, TIME)
+NAIVE_IDS = "naive.npy"
+# Arms of one batch size by name, each built when first asked for.
+Generates = Callable[[str], Generate]
+
+
+@dataclass(frozen=True)
+class StackOptions(StudyOptions):
+    """What was asked for."""
+
+    subject: str = option("arithmetic", "what is decoded", choices=SUBJECTS)
+    groups: tuple[str, ...] = option(tuple(GROUPS), "of arms (all)", choices=GROUPS)
+    arms: tuple[str, ...] | None = option(None, "of these groups (all)", nargs="+", metavar="ARM")
+    parts: tuple[str, ...] = option(PARTS, "what to measure (all)", choices=PARTS)
+    side_gate_prompts: int = option(256, "those of --gate-prompts for arms beside the stack")
+    device: str = option("cpu", "cpu, cuda, cuda:1, ...")
+
+
+def choose_arms(options: StackOptions) -> tuple[Subject, dict[str, Arm]]:
+    """Return what is decoded, and the arms that are asked for.
+
+    Raises:
+        ValueError: an arm that is not there, or more prompts than there are.
+    """
+    subject = subject_named(options.subject, options.device, options.num_prompts, options.gate_prompts)
+    arms = arms_of(subject, options.groups)
+    unknown = [name for name in options.arms or () if name not in arms]
+    if unknown:
+        raise ValueError(f"--arms: {', '.join(unknown)} not among those of --groups here: {', '.join(arms)}")
+    return subject, {name: arms[name] for name in options.arms or arms}
+
+
+class Study:
+    """A run of the study.
+
+    Args:
+        options: of the run.
+        results: where its figures are kept, and looked for first.
+        subject: what is decoded.
+        arms: name -> arm.
+    """
+
+    def __init__(self, options: StackOptions, results: Results, subject: Subject, arms: dict[str, Arm]) -> None:
+        self.options, self.results, self.subject, self.arms = options, results, subject, arms
+        self._stack = arms_of(subject, ("stack",))
+
+    def run(self) -> None:
+        """Measure what the results lack."""
+        for batch in self.options.batches:
+            torch._dynamo.reset()
+            if FIRST in self.options.parts:
+                self._first_calls(batch)
+            generates = cache(lambda name, size=batch: self.arms[name].build(self.subject, size))
+            if GATE in self.options.parts:
+                self._gate(batch, generates)
+            if TIME in self.options.parts:
+                self._time(batch, generates)
+
+    def _first_calls(self, batch: int) -> None:
+        options = self.options
+        for name in self.results.lacking(FIRST, batch, self.arms):
+            print(f"first call, batch {batch}: {name}", file=sys.stderr)
+            try:
+                found = in_new_process(
+                    options.subject, name, batch, options.device, options.threads, options.out / "compiler"
+                )
+            except subprocess.CalledProcessError as error:
+                lines = error.stderr.strip().splitlines() or [f"the process ended with status {error.returncode}"]
+                found = {"failed": lines[-1]}
+            self.results.put(FIRST, batch, {name: found})
+
+    @cached_property
+    def _naive_ids(self) -> Tensor:
+        """``[G, num_new]`` ids of the naive arm, in batches of the largest size."""
+        path, batch = self.options.out / NAIVE_IDS, max(self.options.batches)
+        if not path.exists():
+            generate = arms_of(self.subject)[NAIVE].build(self.subject, batch)
+            count = len(self.subject.gate)
+            ids = write_ids(generate, self.subject, batch, count, "what the naive arm writes")
+            fresh = path.with_name("fresh.npy")
+            np.save(fresh, ids.numpy())
+            os.replace(fresh, path)
+        return torch.from_numpy(np.load(path))
+
+    def _gate(self, batch: int, generates: Generates) -> None:
+        for name in self.results.lacking(GATE, batch, self.arms):
+            self.results.put(GATE, batch, {name: self._judge(batch, generates, name)})
+
+    def _judge(self, batch: int, generates: Generates, name: str) -> Found:
+        """Return what the gate finds of an arm, or why it could not run: its failure leaves the others standing."""
+        wanted, count = self._naive_ids, len(self.subject.gate)
+        if name not in self._stack:
+            count = min(count, self.options.side_gate_prompts)
+        try:
+            ids = write_ids(generates(name), self.subject, batch, count, f"gate, batch {batch}: {name}")
+            return judge(ids, wanted, self.subject.answers)
+        except Exception as error:  # whatever an arm, a compiler or another program raises is its failure, told as such
+            return {"failed": one_line(error)}
+
+    def _time(self, batch: int, generates: Generates) -> None:
+        """Time all arms that passed the gate together, if one of them lacks times."""
+        fit = [name for name in self.arms if is_passed(self.results.get(GATE, batch, name))]
+        if not set(fit) & set(self.results.lacking(TIME, batch, self.arms)):
+            return
+        options, arms = self.options, {name: generates(name) for name in fit}
+        found = time_arms(arms, self.subject, batch, options.rounds, options.warm_ups, options.round_seconds)
+        self.results.put(TIME, batch, found)
+
+
+def is_passed(gate: Found | None) -> bool:
+    """Tell whether an arm is known to write what the naive one does."""
+    return gate is not None and "failed" not in gate and gate["same"] == gate["prompts"]
+
+
+def reasons(results: Results, batches: Sequence[int], arms: Sequence[str]) -> list[str]:
+    """Return a line for every arm that failed, and why."""
+    lines = []
+    for batch in batches:
+        for arm in arms:
+            why = _reason([results.get(part, batch, arm) or {} for part in PARTS])
+            if why is not None:
+                lines.append(f"batch {batch}, {arm}: {why}")
+    return lines
+
+
+def _reason(found: Sequence[Found]) -> str | None:
+    """Return why an arm failed, from what each part of the study found; None if it did not."""
+    for part in found:
+        if "same" in part and part["same"] < part["prompts"]:
+            return f"{part['prompts'] - part['same']} of {part['prompts']} texts differ from those of the naive arm"
+        if "failed" in part:
+            return str(part["failed"])
+    return None

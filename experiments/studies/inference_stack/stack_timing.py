@@ -1,0 +1,180 @@
+"""The gate, the clock, the roofline: an arm that writes other ids than the first one has failed, however fast it is."""
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from experiments.bench.oracle.rounds import TimedArm, measure
+from experiments.harness.findings.model_shapes import model_shape
+from experiments.studies.inference_stack.stack_arms import Generate
+from experiments.studies.inference_stack.study_frame import Found, Results
+from experiments.studies.inference_stack.subjects import Subject
+from experiments.studies.limits.limit_timing import measure_bandwidth, measure_flops
+from specdec.theory.limits import Roofline, pass_cost
+
+
+def write_ids(generate: Generate, subject: Subject, batch: int, num_prompts: int, title: str) -> Tensor:
+    """Return ``[num_prompts, num_new]`` ids that an arm writes after the first prompts of the gate.
+
+    The batches are whole: the first prompts fill the last one up.
+
+    Raises:
+        ValueError: the arm returns ids of another shape.
+    """
+    found = []
+    for first in tqdm(range(0, num_prompts, batch), desc=title, leave=False):
+        at = torch.arange(first, first + batch) % num_prompts
+        ids = generation(generate, subject.gate[at], subject.device)[0]
+        if ids.shape != (batch, subject.num_new):
+            raise ValueError(f"the arm returned ids of shape {tuple(ids.shape)}, not {(batch, subject.num_new)}")
+        found.append(ids)
+    return torch.cat(found)[:num_prompts]
+
+
+def judge(ids: Tensor, wanted: Tensor, answers: Tensor | None) -> Found:
+    """Return how many rows of ids ``[G, N]`` are the first that are wanted, and how many answers are right.
+
+    Returns:
+        "prompts", "same", and "exact" (None if nobody knows the answers).
+    """
+    count = len(ids)
+    exact = None if answers is None else int((ids == answers[:count]).all(1).sum())
+    return {"prompts": count, "same": int((ids == wanted[:count]).all(1).sum()), "exact": exact}
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait for what a device has been given to do; a CPU has done it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def generation(generate: Generate, prompts: Tensor, device: torch.device) -> tuple[Tensor, float, float]:
+    """Return ids on the host, the seconds until the first of them were there, and until all were."""
+    first: list[float] = []
+
+    def mark() -> None:
+        if not first:
+            synchronise(device)
+            first.append(time.perf_counter())
+
+    began = time.perf_counter()
+    with torch.inference_mode():
+        ids = generate(prompts.to(device), mark).cpu()
+    ended = time.perf_counter()
+    return ids, first[0] - began, ended - began
+
+
+def batches_of(prompts: Tensor, batch: int) -> Iterator[Tensor]:
+    """Yield ``[batch, P]`` prompts without end: from the first again when no whole batch is left."""
+    count = max(len(prompts) // batch, 1)
+    while True:
+        for number in range(count):
+            at = torch.arange(number * batch, (number + 1) * batch) % len(prompts)
+            yield prompts[at]
+
+
+@dataclass
+class Timed:
+    """One arm under the clock.
+
+    Args:
+        generate: the arm.
+        subject: whose prompts it decodes.
+        batch: rows.
+        seconds: the least length of a round, which repeats the generation until they have passed.
+    """
+
+    generate: Generate
+    subject: Subject
+    batch: int
+    seconds: float
+    first: list[float] = field(default_factory=list)
+    total: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._prompts = batches_of(self.subject.pool, self.batch)
+
+    def run(self) -> tuple[float, None]:
+        """Do a round; return the mean seconds of a generation."""
+        firsts: list[float] = []
+        totals: list[float] = []
+        while not totals or sum(totals) < self.seconds:
+            _, first, total = generation(self.generate, next(self._prompts), self.subject.device)
+            firsts.append(first)
+            totals.append(total)
+        self.first.append(statistics.fmean(firsts))
+        self.total.append(statistics.fmean(totals))
+        return self.total[-1], None
+
+    def figures(self, rounds: int) -> Found:
+        """Return the seconds to the first token and to the last, of every measured round."""
+        return {"first_token_seconds": self.first[-rounds:], "seconds": self.total[-rounds:]}
+
+
+def time_arms(
+    arms: Mapping[str, Generate], subject: Subject, batch: int, rounds: int, warm_ups: int, seconds: float
+) -> dict[str, Found]:
+    """Return what every arm took in each of some interleaved rounds; "interleaved" is the same for all of them.
+
+    Args:
+        arms: name -> arm.
+        subject: whose prompts they decode.
+        batch: rows.
+        rounds: that are measured.
+        warm_ups: rounds before them, at least 1.
+        seconds: see ``Timed``.
+    """
+    timed = {name: Timed(generate, subject, batch, seconds) for name, generate in arms.items()}
+    for _ in range(warm_ups - 1):
+        for one in timed.values():
+            one.run()
+    # One more round that nobody measures is measure's own.
+    measure([TimedArm(name, one.run) for name, one in timed.items()], rounds, f"time, batch {batch}")
+    ended = datetime.now(UTC).isoformat()
+    return {name: {**one.figures(rounds), "interleaved": ended} for name, one in timed.items()}
+
+
+def medians(found: Found) -> dict[str, Any]:
+    """Return the medians of what ``time_arms`` found of an arm, in seconds a generation."""
+    return {name: statistics.median(found[name]) for name in ("first_token_seconds", "seconds")}
+
+
+ROOFLINE = "roofline"
+WEIGHT_BYTES = (2, 4)
+
+
+def measure_rooflines(subject: Subject, results: Results) -> None:
+    """Measure what a CPU reads, for weights of 2 and of 4 bytes, and computes in float32, if nobody has yet."""
+    if subject.device.type != "cpu" or results.get(ROOFLINE, 1, str(WEIGHT_BYTES[0])) is not None:
+        return
+    flops, found = measure_flops(torch.float32), {}
+    for size in WEIGHT_BYTES:
+        shape = model_shape(subject.forms.plain.config, size)
+        found[str(size)] = {"bytes_per_second": measure_bandwidth(shape.weight_bytes), "flops_per_second": flops}
+    results.put(ROOFLINE, 1, found)
+
+
+def least_seconds(subject: Subject, results: Results, batch: int, weight_bytes: float) -> float | None:
+    """Return the least time of a generation: one pass over the prompts, and one a token after the first.
+
+    Args:
+        subject: what is decoded.
+        results: hold the rooflines (of a CPU), else None is returned.
+        batch: rows.
+        weight_bytes: of a stored weight.
+    """
+    found = results.get(ROOFLINE, 1, str(weight_bytes))
+    if found is None:
+        return None
+    shape, prompt = model_shape(subject.forms.plain.config, weight_bytes), subject.prompt_length
+    costs = [pass_cost(shape, batch, prompt, 0, num_logits=1)]
+    costs += [pass_cost(shape, batch, 1, prompt + done) for done in range(subject.num_new - 1)]
+    roofline = Roofline(found["bytes_per_second"], found["flops_per_second"])
+    return sum(roofline.seconds(cost) for cost in costs)

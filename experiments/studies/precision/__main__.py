@@ -1,0 +1,58 @@
+"""What fewer bits cost and save: every precision as an oracle, and as a draft of the float32 oracle.
+
+``python -m experiments.studies.precision`` decodes greedily with every precision of a checkpoint at every batch size
+and counts the outputs that differ from the float32 oracle's, measures bits per byte of held-out code and speeds in
+interleaved rounds, and drafts for the float32 oracle with views of fewer bits, whose text must stay what it was. All
+figures lie in ``results.json`` in --out, and what is there is not measured again, so that a run that was interrupted
+goes on; --fresh begins anew.
+"""
+
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from exactspec.parser import refusing
+from experiments.studies.inference_stack.study_frame import open_results, study_report
+from experiments.studies.inference_stack.subjects import subject_named
+from experiments.studies.precision import precision_tables
+from experiments.studies.precision.precision_arms import NOT_MEASURED, parse
+from experiments.studies.precision.precision_study import Study
+from specdec.stats.report import Shown, show
+
+
+def report(study: Study) -> list[Shown]:
+    """Return all tables."""
+    results, options, num_new = study.results, study.options, study.subject.num_new
+    batches, arms = options.batches, options.arms
+    parts = {
+        "Precisions": precision_tables.kind_rows(arms),
+        "As oracles: what they write": precision_tables.text_rows(results, batches, arms),
+        **{
+            f"As oracles: speed at batch {batch}": precision_tables.speed_rows(results, batch, arms, num_new)
+            for batch in batches
+        },
+        **{
+            f"As drafts of the float32 oracle: {subject}": precision_tables.draft_rows(
+                results, subject, options.draft_batches, options.draft_names
+            )
+            for subject in options.draft_subjects
+        },
+    }
+    failed = precision_tables.failures(results, options)
+    return study_report(options, study.subject, results, parts, failed, options.not_run)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, and print the tables; return 1 if something failed."""
+    with ExitStack() as stack:
+        with refusing("precision"):
+            options = parse(argv, __doc__)
+            subject = subject_named(options.subject, "cpu", options.num_prompts, options.gate_prompts)
+            study = Study(options, stack.enter_context(open_results(options, NOT_MEASURED)), subject)
+        study.run()
+        show(report(study))
+    return int(bool(precision_tables.failures(study.results, options)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""Measure every precision as an oracle, and as a draft by views of fewer bits."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drafts import Quantized
+from experiments.bench.oracle.rounds import TimedArm, measure
+from experiments.harness.arguments import PROMPTS
+from experiments.harness.findings.model_shapes import shape_of
+from experiments.harness.findings.step_columns import reason
+from experiments.studies.inference_stack.fresh import one_line
+from experiments.studies.inference_stack.stack_arms import GREEDY, by_passes
+from experiments.studies.inference_stack.stack_timing import judge, time_arms, write_ids
+from experiments.studies.inference_stack.study_frame import Found, Results
+from experiments.studies.inference_stack.subjects import Subject, subject_named
+from experiments.studies.precision import with_torchao
+from experiments.studies.precision.precision_arms import ARMS, BITS, DRAFTS, ORACLE, TEXT, TIME, TORCHAO, Made, Options
+from oracles.checkpoints.loading import LoadedOracle
+from oracles.factory.evaluation.checkpoints import read_tokenizer
+from oracles.factory.training.held_out import bits_per_byte
+from oracles.transformer.eager import Transformer
+from specdec import SpeculativeDecoder
+from specdec.contracts import IntArray
+from specdec.prompts import load_prompts
+from specdec.stats import Stats, pool
+
+PLAIN = "plain"
+
+
+@dataclass
+class DraftArm:
+    """A decoder under the clock.
+
+    Args:
+        decoder: the float32 oracle's.
+        bytes_read: of weights, by a pass of what drafts; None without drafts.
+    """
+
+    decoder: SpeculativeDecoder
+    bytes_read: float | None = None
+    stats: list[Stats] = field(default_factory=list)
+
+    def run(self, subject: Subject, batch: int) -> tuple[float, IntArray]:
+        """Decode the prompts of the gate once; return the seconds of it, and the ids ``[G, num_new]``."""
+        result = self.decoder.generate(subject.gate.tolist(), subject.num_new, GREEDY, batch_size=batch)
+        self.stats.append(result.stats)
+        return result.stats.total_seconds, np.array(result.tokens)
+
+
+def draft_arms(subject: Subject, made: Made, views: Sequence[str], lengths: Sequence[int]) -> dict[str, DraftArm]:
+    """Return plain decoding, and drafts of every length by every view."""
+    oracle = made.oracle(ORACLE, subject.name)
+    arms = {PLAIN: DraftArm(SpeculativeDecoder(oracle))}
+    for view in views:
+        model = made.oracle(view, subject.name)
+        for length in lengths:
+            decoder = SpeculativeDecoder(oracle, Quantized(oracle, model, length))
+            arms[f"{view}, {length} ahead"] = DraftArm(decoder, shape_of(model).weight_bytes)
+    return arms
+
+
+def measure_drafts(arms: Mapping[str, DraftArm], subject: Subject, batch: int, rounds: int) -> dict[str, Found]:
+    """Return what every arm did in interleaved rounds: seconds, why, and what a pass of its drafts reads.
+
+    Raises:
+        AssertionError: drafts changed a token.
+    """
+    for arm in arms.values():
+        arm.stats.clear()
+    timed = [
+        TimedArm(name, partial(arm.run, subject, batch), None if name == PLAIN else PLAIN) for name, arm in arms.items()
+    ]
+    timings = measure(timed, rounds, f"drafts, {subject.name}, batch {batch}")
+    plain = pool(arms[PLAIN].stats[-rounds:])
+    return {
+        name: {
+            "seconds": timings.seconds[name],
+            "speedup": asdict(timings.ratio(PLAIN, name)),
+            "bytes_read": arm.bytes_read,
+            "why": None if name == PLAIN else reason(plain, pool(arm.stats[-rounds:])),
+        }
+        for name, arm in arms.items()
+    }
+
+
+# The oracle whose text is measured in bits per byte.
+READER = "code"
+# Of oracles that are ``bitwise``, whose ids do not depend on it.
+REFERENCE_BATCH = 128
+
+
+def bytes_read(arm: str, oracle: LoadedOracle) -> float:
+    """Return the bytes of weights that a pass reads; those made anew in every call are written and read as float32."""
+    factor = 9 if ARMS[arm].widens else 1  # one byte is read, four are written, and read again
+    if ARMS[arm].backend == TORCHAO:
+        assert isinstance(oracle, Transformer)
+        return with_torchao.bytes_read(oracle, factor)
+    return factor * shape_of(oracle).weight_bytes
+
+
+class Study:
+    """A run of the study.
+
+    Args:
+        options: of the run.
+        results: where its figures are kept, and looked for first.
+        subject: what the oracles decode.
+    """
+
+    def __init__(self, options: Options, results: Results, subject: Subject) -> None:
+        self.options, self.results, self.subject = options, results, subject
+        self._made = Made()
+        self._ids: dict[str, Tensor] = {}
+
+    def run(self) -> None:
+        """Measure what the results lack."""
+        measure = {TEXT: self._texts, BITS: self._bits, TIME: self._times, DRAFTS: self._drafts}
+        for part in self.options.parts:
+            measure[part]()
+
+    def _texts(self) -> None:
+        for batch in self.options.batches[::-1]:
+            for arm in self.results.lacking(TEXT, batch, self.options.arms):
+                self.results.put(TEXT, batch, {arm: self._text(arm, batch)})
+
+    def _text(self, arm: str, batch: int) -> Found:
+        """Return how an arm's outputs compare with the float32 oracle's and with its reference's."""
+        try:
+            oracle = self._made.oracle(arm, self.subject.name)
+            ids = self._write(oracle, batch, f"text, batch {batch}: {arm}")
+            found = judge(ids, self._reference_ids(ORACLE), self.subject.answers)
+            reference = self._made.reference(arm, self.subject.name)
+            same = None if reference is None else judge(ids, self._of_reference(arm, reference, batch), None)["same"]
+        except Exception as error:  # whatever a precision raises is its failure, told as such
+            return {"failed": one_line(error)}
+        seconds = self._made.seconds[arm, self.subject.name]
+        return {**found, "as_reference": same, "load_seconds": seconds, "bytes_read": bytes_read(arm, oracle)}
+
+    def _write(self, oracle: LoadedOracle, batch: int, title: str) -> Tensor:
+        generate = by_passes(oracle, self.subject.num_new)
+        return write_ids(generate, self.subject, batch, len(self.subject.gate), title)
+
+    def _reference_ids(self, arm: str) -> Tensor:
+        """``[G, num_new]`` ids of the float32 oracle."""
+        return self._once(f"oracle {arm}", self._made.oracle(arm, self.subject.name), REFERENCE_BATCH)
+
+    def _of_reference(self, arm: str, reference: LoadedOracle, batch: int) -> Tensor:
+        return self._once(f"reference {arm}", reference, REFERENCE_BATCH if reference.bitwise else batch)
+
+    def _once(self, key: str, oracle: LoadedOracle, batch: int) -> Tensor:
+        key = f"{key}, batch {batch}"
+        if key not in self._ids:
+            self._ids[key] = self._write(oracle, batch, key)
+        return self._ids[key]
+
+    def _bits(self) -> None:
+        """Spend bits on the passages that ship: models in training form, whose layers compute as the arm's do."""
+        parts = [load_prompts(PROMPTS, column, self.options.passages) for column in ("prompt", "reference")]
+        texts = [prompt.text + reference.text for prompt, reference in zip(*parts, strict=True)]
+        for arm in self.results.lacking(BITS, 1, self.options.arms):
+            precision = ARMS[arm]
+            try:
+                model = precision.model(READER).float()
+                if precision.arithmetic != "float32":
+                    model = model.to(getattr(torch, precision.arithmetic))
+                found: Found = {"bits": bits_per_byte(model, read_tokenizer(READER), texts)}
+            except Exception as error:  # see _text
+                found = {"failed": one_line(error)}
+            self.results.put(BITS, 1, {arm: found})
+
+    def _times(self) -> None:
+        """Time all arms together, if one of them lacks times."""
+        options = self.options
+        for batch in options.batches:
+            texts = {arm: self.results.get(TEXT, batch, arm) or {} for arm in options.arms}
+            fit = [arm for arm, found in texts.items() if "failed" not in found]
+            if not self.results.lacking(TIME, batch, fit):
+                continue
+            arms = {arm: by_passes(self._made.oracle(arm, self.subject.name), self.subject.num_new) for arm in fit}
+            found = time_arms(arms, self.subject, batch, options.rounds, options.warm_ups, options.round_seconds)
+            self.results.put(TIME, batch, found)
+
+    def _drafts(self) -> None:
+        """Draft for the float32 oracle with views of fewer bits."""
+        options = self.options
+        for name in options.draft_subjects:
+            subject, part = subject_named(name, "cpu", 1, options.draft_prompts), f"{DRAFTS}, {name}"
+            for batch in options.draft_batches:
+                lacking = self.results.lacking(part, batch, options.draft_names)
+                if lacking:
+                    self.results.put(part, batch, self._measure_drafts(subject, batch, lacking))
+
+    def _measure_drafts(self, subject: Subject, batch: int, lacking: Sequence[str]) -> dict[str, Found]:
+        """Return what drafts did at a batch size, or why they could not be made or changed the text."""
+        options = self.options
+        try:
+            arms = draft_arms(subject, self._made, options.views, options.lengths)
+            return measure_drafts(arms, subject, batch, options.rounds)
+        except Exception as error:  # see _text
+            return {name: {"failed": one_line(error)} for name in lacking}

@@ -1,0 +1,204 @@
+"""Measure trees of many shapes and sizes beside plain decoding and beside what theory predicts for them.
+
+First the run is calibrated on some of its prompts: acceptance by rank under a wide tree, the cost of a pass's width,
+and what steps with two chains and with a small, a deep and a wide tree take. From these follow the tree that should pay
+best and, for each size, the tree that should yield most tokens; they are measured with the shapes that were asked for.
+Growing shapes have no prediction.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from exactspec.parser import positive, refusing
+from experiments.advise.calibrating import ON_ALL, Trees, best_of, calibrate, cost_of_nodes, shapes_to_read
+from experiments.harness.arguments import paired_parser
+from experiments.harness.arms import PLAIN, problems_of, units_of, without_problems
+from experiments.harness.building import engine_arms
+from experiments.harness.conversations import as_conversations
+from experiments.harness.findings.legends import SPEEDS
+from experiments.harness.journal import JOURNAL, hold_journal
+from experiments.harness.models import load_model, load_oracle
+from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, Outcome, speed_cells
+from experiments.harness.running import Plan, conduct, folder_of, prepare
+from experiments.strategies.tree_shapes import shape_of, tree_source
+from specdec import Oracle, Paths, TreeShape
+from specdec.prompts import NamedPrompt
+from specdec.stats import Table
+from specdec.stats.report import Panel, Points, Shown, panels
+from specdec.system import write_whole
+from specdec.theory import expected_tree_tokens
+
+SHAPES = ("chain:2", "chain:4", "chain:6", "kary:4x1", "kary:2x2", "kary:3x2", "kary:2x3", "grown:8x2", "grown:16x4")
+SIZES = (2, 4, 8, 16)
+OPTIMUM, BEST = "optimum", "best of "
+COLUMNS = {
+    "nodes, depth": "of the shape",
+    "nodes per step": "drafted, fewer where the budget ends",
+    "tau": "tokens per verify pass",
+    "tau full": "the same over steps whose draft the budget did not shorten, which theory predicts",
+    **SPEEDS,
+    f"tau, theory; {DECODING_ALONE}, theory": "from the calibration alone, which saw the first prompts only; a shape "
+    "that grows has none",
+}
+
+
+def calibrate_trees(
+    arguments: Mapping[str, Any], oracle: Oracle, model: Oracle, prompts: Sequence[NamedPrompt]
+) -> Trees:
+    """Return what runs of plain decoding, of chains and of trees tell of others, at the batch size that will be run."""
+    chosen = [replace(prompt, kind="all") for prompt in prompts[: arguments["calibrate_on"]]]
+    size, shapes = min(arguments["batch_size"], len(chosen)), shapes_to_read(arguments["ranks"], arguments["max_depth"])
+    sources = {PLAIN: None, **{name: tree_source(model, shape) for name, shape in shapes.items()}}
+    arms = engine_arms(arguments, oracle, sources)
+    seed, new = arguments["seed"], arguments["max_new_tokens"]
+    found = calibrate(arms, ON_ALL, units_of(chosen, size), seed, new)
+    return Trees.of(found, cost_of_nodes(oracle, size), shapes)
+
+
+def calibration_of(folder: Path, fresh: bool, make: Callable[[], Trees]) -> Trees:
+    """Return the calibration of the run that was interrupted in a folder, or a new one."""
+    path = folder / "calibration.json"
+    if path.exists() and (folder / JOURNAL).exists() and not fresh:
+        return Trees.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    made = make()
+    write_whole(path, json.dumps(asdict(made), indent=1) + "\n")
+    return made
+
+
+def all_shapes(arguments: Mapping[str, Any], found: Trees) -> dict[str, TreeShape]:
+    """Return the shapes to be measured, by the names of their arms."""
+    shapes = {text: shape_of(text) for text in arguments["shapes"]}
+    for size in arguments["sizes"]:
+        shapes[f"{BEST}{size}"] = best_of(found.acceptance_by_rank, size, arguments["max_depth"])
+    return {**shapes, OPTIMUM: found.best(arguments["max_nodes"], arguments["max_depth"])}
+
+
+def tree_for_theory(shape: TreeShape, found: Trees) -> Paths | None:
+    """Return a shape as a tree of which theory can tell; None if it grows, or has ranks that were not calibrated."""
+    tree = None if shape.paths is None else Paths(shape.paths)
+    return None if tree is None or tree.ranks.max(initial=-1) >= len(found.acceptance_by_rank) else tree
+
+
+def rows_of(outcome: Outcome, shapes: Mapping[str, TreeShape], found: Trees) -> Iterator[dict[str, Any]]:
+    """Return a row per shape: its size, tokens per step by theory and by measurement, and the same of the speed-up."""
+    for name, shape in shapes.items():
+        stats, tree = outcome.stats(name), tree_for_theory(shape, found)
+        assert stats is not None
+        yield {
+            "shape": name,
+            "nodes": shape.max_nodes,
+            "depth": shape.max_depth,
+            "nodes per step": stats.num_drafted / stats.num_steps,
+            "tau": stats.block_efficiency,
+            "tau full": stats.block_efficiency_full,
+            "tau, theory": None if tree is None else expected_tree_tokens(tree, found.acceptance_by_rank),
+            **speed_cells(outcome, name),
+            f"{DECODING_ALONE}, theory": None if tree is None else found.parts(tree).speedup,
+        }  # fmt: skip
+
+
+def theory_by_size(found: Trees, largest: int, max_depth: int) -> tuple[Points, Points]:
+    """Return tokens per step, and the speed-up, of theory's best tree of every size up to the largest, by its nodes."""
+    rates = found.acceptance_by_rank
+    trees = [best_of(rates, size, max_depth) for size in range(1, largest + 1)]
+    tokens = [(tree.num_nodes, expected_tree_tokens(tree, rates)) for tree in trees]
+    return tokens, [(tree.num_nodes, found.parts(tree).speedup) for tree in trees]
+
+
+def draw(path: Path, outcome: Outcome, rows: Sequence[Mapping[str, Any]], found: Trees, max_depth: int) -> None:
+    """Write a picture: tokens per step and decoding alone against size, measured beside theory's best trees."""
+    tokens, speeds = theory_by_size(found, max(row["nodes"] for row in rows), max_depth)
+    kinds = dict.fromkeys(_kind(row["shape"]) for row in rows)
+    taus = {k: [(r["nodes"], r["tau full"]) for r in rows if _kind(r["shape"]) == k and r["tau full"]] for k in kinds}
+    alone = {r["shape"]: outcome.decoding_speedup(r["shape"]) for r in rows}
+    made = {
+        kind: [(r["nodes"], one.value) for r in rows if _kind(r["shape"]) == kind and (one := alone[r["shape"]])]
+        for kind in kinds
+    }
+    theory, linear = "best tree by theory", {"log_across": False, "log_up": False}
+    measured = {
+        "tokens per step": (taus, tokens),
+        f"{DECODING_ALONE}, over plain decoding": (made, speeds),
+    }
+    drawn = [
+        Panel("draft nodes", up, {theory: line}, {kind: dots for kind, dots in series.items() if dots}, **linear)
+        for up, (series, line) in measured.items()
+    ]
+    panels(path, drawn)
+
+
+def _kind(name: str) -> str:
+    """Return the series that an arm belongs to."""
+    return "best" if name.startswith(BEST) else name.partition(":")[0]
+
+
+def parse(argv: Sequence[str] | None) -> dict[str, Any]:
+    """Return the arguments."""
+    parser = paired_parser(__doc__)
+    add = parser.add_argument
+    add("--model", default="code-draft", help="draft model: embedded name or checkpoint directory (%(default)s)")
+    add("--shapes", nargs="*", default=list(SHAPES), metavar="SHAPE", help=f"({' '.join(SHAPES)})")
+    add("--sizes", nargs="*", type=positive, default=list(SIZES), help="of theory's best trees (%(default)s)")
+    add("--max-nodes", type=positive, default=32, help="of the optimum (%(default)s)")
+    add("--max-depth", type=positive, default=8, help="of theory's trees (%(default)s)")
+    add("--ranks", type=positive, default=4, help="siblings that are calibrated (%(default)s)")
+    add("--calibrate-on", type=positive, default=12, help="prompts, the first ones (%(default)s)")
+    return vars(parser.parse_args(argv))
+
+
+def _report(
+    arguments: Mapping[str, Any],
+    shapes: Mapping[str, TreeShape],
+    found: Trees,
+    outcome: Outcome,
+    folder: Path,
+) -> list[Shown]:
+    """Write theory's part beside the measured one into the folder, and return it as a table."""
+    rows = [*rows_of(outcome, shapes, found)]
+    draw(folder / "trees.png", outcome, rows, found, arguments["max_depth"])
+    kept = {
+        "calibration": asdict(found),
+        "shapes": {name: str(shape) for name, shape in shapes.items()},
+        "rows": rows,
+    }
+    write_whole(folder / "trees.json", json.dumps(kept, indent=1) + "\n")
+    rates = ", ".join(f"{rate:.3f}" for rate in found.acceptance_by_rank)
+    level = found.chain_costs.drafting.level + found.chain_costs.drafting.node
+    calibration = f"Calibrated: acceptance by rank {rates}; c {level:.3f} after the first; optimum {shapes[OPTIMUM]}."
+    brief = ("shape", "tau full", "tau, theory", DECODING_ALONE, END_TO_END)
+    return [Table("Trees beside theory", rows, calibration, brief=brief, legend=COLUMNS)]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the experiment and print its tables."""
+    arguments = parse(argv)
+    plan = Plan("trees", tuple(arguments["shapes"]), (), arguments)
+    with ExitStack() as stack:
+        with refusing("trees"):
+            if arguments["max_new_tokens"] < 2:
+                raise ValueError("--max-new-tokens must be 2 or more: a request's last token has no draft")
+            prompts = prepare(arguments)
+            folder = folder_of(plan, prompts)
+            journal = stack.enter_context(hold_journal(folder, arguments["fresh"]))
+            oracle = load_oracle(arguments)
+            model = load_model(arguments["model"], arguments)
+            asked = as_conversations(prompts, oracle, arguments)
+            firsts = [prompt for prompt in asked if prompt.turn == 1]
+            chosen = without_problems(firsts, problems_of(oracle, firsts, arguments["max_new_tokens"])).values()
+            found = calibration_of(
+                folder, arguments["fresh"], lambda: calibrate_trees(arguments, oracle, model, [*chosen])
+            )
+            shapes = all_shapes(arguments, found)
+            sources = {PLAIN: None, **{name: tree_source(model, shape) for name, shape in shapes.items()}}
+            arms = engine_arms(arguments, oracle, sources)
+        return conduct(plan, journal, asked, oracle, arms, partial(_report, arguments, shapes, found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
