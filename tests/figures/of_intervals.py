@@ -147,7 +147,7 @@ def decisions() -> Differences:
 
 STATISTICS = (bounds, changes, decisions)
 MUTANTS = line_mutants(
-    (bootstrap_ratio, "np.exp(-high * spread)", "np.exp(low * spread)", bounds, "bootstrap low"),
+    (bootstrap_ratio, "* -spread", "* spread", bounds, "bootstrap low"),
     (paired_ratio, "0.5 + level / 2", "level", bounds, "delta"),
     (intervals._log_ratio_sd, "n / (n - 1)", "1", bounds, "delta"),
     (ratio_change, "/ a.sum() - (c", "/ a.sum() + (c", changes, "low"),
