@@ -54,7 +54,7 @@ class SuffixAutomaton:
     Guarantee: deterministic, so lossless under every lossless rule (trees: that judges trees). Reproducible: the store
         is frozen when a run begins, so a request's drafts depend on its own ids and on the runs before. What a run put
         out is remembered when the run ends, in the order in which its requests began, whatever the batch; a run that
-        is abandoned leaves nothing.
+        is abandoned leaves nothing. Threads may run at once; of runs that end at the same moment one may leave nothing.
     Cost: pure Python, a loop over rows. Each id of the prompt takes some microseconds at the beginning, and about 0.5
         kB; each emitted one as much, and L / p steps more in text that repeats p ids all along. A draft takes a few
         operations for each candidate and node. Ids that are taken back within a step, as inside ``Staged``, cost what
@@ -95,8 +95,9 @@ class SuffixAutomaton:
                 raise ValueError("length ends chains: give max_nodes with num_draft_tokens, or length alone")
         self.tokens_per_match, self.min_ngram, self.max_nodes = tokens_per_match, min_ngram, max_nodes
         self.min_confidence, self.store_size = min_confidence, store_size
-        self._outputs: list[list[int]] = []
-        self._store: Automaton | None = None  # of the outputs, once a run has asked for it; never changed
+        self._outputs: list[list[int]] = []  # replaced, never changed
+        # That of the outputs beside it, once a run has asked for it; of earlier ones if these were replaced since.
+        self._store: tuple[list[list[int]], Automaton] | None = None
 
     @property
     def offers(self) -> Offers:
@@ -125,13 +126,13 @@ class SuffixAutomaton:
         room = self.store_size - np.cumsum([len(output) for output in reversed(self._outputs + kept)])
         count = int((room >= 0).sum())
         self._outputs = (self._outputs + kept)[-count:] if count else []
-        self._store = None
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
         """Return a session for a run."""
-        if self._store is None:
-            self._store = Automaton(one for output in self._outputs for one in (*output, _END))
-        return _Session(self, self._store, self.length.open(num_rows), num_rows)
+        outputs, store = self._outputs, self._store
+        if store is None or store[0] is not outputs:
+            store = self._store = outputs, Automaton(one for output in outputs for one in (*output, _END))
+        return _Session(self, store[1], self.length.open(num_rows), num_rows)
 
 
 class _Guess(NamedTuple):

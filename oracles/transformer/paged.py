@@ -44,8 +44,19 @@ class PagedCaches:
 
     @property
     def prefix_key(self: _Model) -> Hashable:
-        """See ``specdec.contracts.PrefixOracle``; weights that were written to are others."""
-        versions = tuple((id(part), part._version) for part in self.parameters())
+        """See ``specdec.contracts.PrefixOracle``; weights that were written to are others.
+
+        Raises:
+            ValueError: weights were made in inference mode, where nobody can tell whether they were written to.
+        """
+        parts = tuple(self.parameters())
+        if any(part.is_inference() for part in parts):
+            raise ValueError(
+                "prefix_sharing=True has to know when weights are written to, and torch does not count that for "
+                "weights that were made inside torch.inference_mode(): load the eager model outside of it, where runs "
+                "may still be inside, or use backend='native', or leave prefix_sharing False"
+            )
+        versions = tuple((id(part), part._version) for part in parts)
         return self.backend, self.config, self.weight_type, self.dtype, self.device, versions
 
     @property

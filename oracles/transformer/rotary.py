@@ -52,19 +52,18 @@ class RotaryTable:
 
     def __init__(self, config: TransformerConfig, as_complex: bool = False) -> None:
         self._config, self._as_complex = config, as_complex
-        self._key: tuple[torch.dtype, torch.device] | None = None
-        self._tables: list[Tensor] = []
+        # Both at once: another thread may store others meanwhile, and a call keeps those that it has found.
+        self._kept: tuple[tuple[torch.dtype, torch.device], list[Tensor]] | None = None
 
     def rows(self, positions: Tensor, end: int, dtype: torch.dtype) -> Rope:
         """Return what ``rotate`` takes for ``positions`` ``[...]``, all of them below ``end``."""
-        key = (dtype, positions.device)
-        if self._key != key or self._tables[0].shape[0] < end:
+        key, kept = (dtype, positions.device), self._kept
+        if kept is None or kept[0] != key or kept[1][0].shape[0] < end:
             size = max(256, 1 << (end - 1).bit_length())
-            self._tables, self._key = [part.to(positions.device, dtype) for part in self._compute(size)], key
-            if self._as_complex:
-                self._tables = [torch.complex(*self._tables)]
+            tables = [part.to(positions.device, dtype) for part in self._compute(size)]
+            kept = self._kept = key, [torch.complex(*tables)] if self._as_complex else tables
         # [..., rotary_size], or half of it, for every head alike
-        rows = [table[positions].unsqueeze(-2) for table in self._tables]
+        rows = [table[positions].unsqueeze(-2) for table in kept[1]]
         return rows[0] if self._as_complex else (rows[0], rows[1])
 
     def _compute(self, size: int) -> tuple[Tensor, Tensor]:

@@ -48,7 +48,7 @@ class PagePool:
         most_used: the most pages that were in use at a time.
         num_evicted: pages of known texts that were given away.
 
-    Guarantee: ``find`` compares ids, and not only their hashes.
+    Guarantee: ``find`` compares ids, and not only their hashes. Threads take turns: who calls sees to that.
     Cost: of ``take`` O(num_pages); of ``find`` and ``keep`` a hash a page.
     """
 
@@ -60,10 +60,15 @@ class PagePool:
         # By the hash of all ids up to the page's last one; the least recently looked up first.
         self._kept: OrderedDict[bytes, KeptPage] = OrderedDict()
         self._is_kept = np.zeros(num_pages, dtype=np.bool_)
+        self._left: list[IntArray] = []
 
     @property
     def num_free(self) -> int:
-        """Pages that no row uses."""
+        """Pages that no row uses; those of rows that are gone come back first."""
+        while self._left:
+            pages = self._left.pop()
+            self.is_dirty[pages] = True
+            self.give_back(pages)
         return int(np.count_nonzero(self._uses == 0))
 
     def count_unused(self, pages: IntArray) -> int:
@@ -97,6 +102,13 @@ class PagePool:
     def give_back(self, pages: IntArray) -> None:
         """Let one row less use pages."""
         self._uses[pages] -= 1
+
+    def leave(self, pages: IntArray) -> None:
+        """Let a row that is gone use pages no more, from the next count of free ones on.
+
+        Guarantee: alone of all methods it may be called at any time and by any thread, as finalizers are.
+        """
+        self._left.append(pages)
 
     def find(self, ids: IntArray) -> IntArray:
         """Return the pages that hold the longest known beginning of a text, whole pages of it.

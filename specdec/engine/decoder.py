@@ -68,7 +68,8 @@ class SpeculativeDecoder:
         rule: how drafts are judged, by name or as an object; "coupled" makes sampled output equal plain decoding's.
         budget: chooses which drafted tokens of all rows are verified, as ``SharedBudget`` does; None: all of them.
         max_cache_bytes: bound of the cache's memory; None: half of what is free.
-        prefix_sharing: what is known of a prompt's beginning, from earlier requests and runs, is not read again.
+        prefix_sharing: what is known of a prompt's beginning, from earlier requests and runs, is not read again; a
+            thread that steps while another one does gets an error.
         kernels: what computes laws, draws and verdicts: "native" (compiled code on the CPU), "reference" (the torch
             operations and rules that define it), None: native where it can be had.
 
@@ -141,6 +142,7 @@ class SpeculativeDecoder:
             ImportError: a grammar is asked for, and its library is missing.
             FloatingPointError: logits of the oracle or of a draft model hold NaN or +inf, or the oracle's allow no
                 token; names request and position.
+            RuntimeError: with ``prefix_sharing``, another thread is in a step of this decoder.
         """
         state = self.start(prompts, max_new_tokens, sampling, seed, stop, batch_size, return_logprobs)
         while state.has_work:
@@ -198,40 +200,45 @@ class SpeculativeDecoder:
         Raises:
             ValueError: nothing is in flight and nothing waits, or an earlier step of this state was interrupted.
             FloatingPointError: see ``generate``.
+            RuntimeError: another thread is in a step of this state, or, with ``prefix_sharing``, of this decoder.
 
         Guarantee: whatever ends a step before its end (an error, Ctrl-C), no further step goes on from this state.
         """
-        state.begin_step()
-        if state.slots.waiting:
-            self._admit(state)
-        frame, began = self._frame(state), state.now()
+        try:
+            state.begin_step()
+            if state.slots.waiting:
+                self._admit(state)
+            frame, began = self._frame(state), state.now()
 
-        draft = state.session.propose(frame.rows, frame.context, frame.budget, frame.randomness.extend("draft"))
-        check_form(self.draft, self.offers, draft, len(frame.rows), self.oracle)
-        nodes = draft.after(frame.pending)
-        packed = self._verify.pack(draft, nodes, frame)  # now: a pass drives all of it out of the CPU's caches
-        proposed = state.now()
+            draft = state.session.propose(frame.rows, frame.context, frame.budget, frame.randomness.extend("draft"))
+            check_form(self.draft, self.offers, draft, len(frame.rows), self.oracle)
+            nodes = draft.after(frame.pending)
+            packed = self._verify.pack(draft, nodes, frame)  # now: a pass drives all of it out of the CPU's caches
+            proposed = state.now()
 
-        scores = self._verify.score(draft, nodes, frame, state.cache, state.return_logprobs)
-        scored = state.now()
+            scores = self._verify.score(draft, nodes, frame, state.cache, state.return_logprobs)
+            scored = state.now()
 
-        outcome = self._verify(draft, nodes, scores, frame, state.return_logprobs, packed)
-        verified = state.now()
+            outcome = self._verify(draft, nodes, scores, frame, state.return_logprobs, packed)
+            verified = state.now()
 
-        path = None if outcome.walk is None else torch.from_numpy(outcome.walk.path)
-        state.cache.commit(frame.rows, path, outcome.num_accepted + 1)
-        if frame.seated.with_stops.size:
-            outcome = self._cut_at_stops(state, frame, outcome)
-        self._emit(state, frame, outcome, scores)
-        seconds = {"propose": proposed - began, "score": scored - proposed, "verify": verified - scored}
-        seconds["commit"] = state.now() - verified
+            path = None if outcome.walk is None else torch.from_numpy(outcome.walk.path)
+            state.cache.commit(frame.rows, path, outcome.num_accepted + 1)
+            if frame.seated.with_stops.size:
+                outcome = self._cut_at_stops(state, frame, outcome)
+            self._emit(state, frame, outcome, scores)
+            seconds = {"propose": proposed - began, "score": scored - proposed, "verify": verified - scored}
+            seconds["commit"] = state.now() - verified
 
-        info = self._record(outcome, draft, frame, seconds)
-        state.judges.add(outcome.judge)
-        if info.num_nodes > 1:
-            state.drafters.add(f"native: {self.draft.name}" if draft.is_native else self.draft.name)
-        state.end_step(info)
-        return state, info
+            info = self._record(outcome, draft, frame, seconds)
+            state.judges.add(outcome.judge)
+            if info.num_nodes > 1:
+                state.drafters.add(f"native: {self.draft.name}" if draft.is_native else self.draft.name)
+            state.end_step(info)
+            return state, info
+        except BaseException:
+            state.leave_step()
+            raise
 
     def finish(self, state: State) -> Result:
         """Return the result of a run whose requests have all ended.
@@ -295,15 +302,8 @@ class SpeculativeDecoder:
         return Frame(rows, seated.requests, seated, context, warping, budget, randomness, pending, uploads)
 
     def _record(self, outcome: StepOutcome, draft: Draft, frame: Frame, seconds: dict[str, float]) -> StepInfo:
-        return record(
-            outcome,
-            draft,
-            requests=frame.requests,
-            num_committed=frame.context.num_committed,
-            shortened=frame.budget.max_depth < self.offers.max_depth,
-            seconds=seconds,
-            name=self.draft.name,
-        )
+        facts = frame.requests, frame.context.num_committed, frame.budget.max_depth < self.offers.max_depth
+        return record(outcome, draft, *facts, seconds, self.draft.name)
 
     def _emit(self, state: State, frame: Frame, outcome: StepOutcome, scores: Scores) -> None:
         """Append the blocks up to their ends, tell the source, release finished rows."""

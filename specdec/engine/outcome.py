@@ -118,7 +118,6 @@ class StepOutcome(Decision):
 def record(
     outcome: StepOutcome,
     draft: Draft,
-    *,
     requests: IntArray,
     num_committed: IntArray,
     shortened: BoolArray,

@@ -1,7 +1,9 @@
 """Rows of a cache for requests: empty ones, or such that hold what is known of a prompt already."""
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from functools import partial
+from threading import get_ident
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -9,16 +11,62 @@ from specdec.cache import PAGE, ModelPrefixes, PagedCache, PrefixMemory, count_p
 from specdec.contracts import DraftSession, DraftSource, IntArray, Oracle, PrefixOracle, declared, share_prefixes
 from specdec.requests import Request
 
+T = TypeVar("T")
+INSIDE = "thread"
+Turn = dict[str, int]
+"""Who is at what only one thread may be at: {INSIDE: the thread}, or nothing. It is copied with its decoder."""
+
+
+def enter(turn: Turn) -> None:
+    """Let this thread in; one that is inside already stays.
+
+    Raises:
+        RuntimeError: another thread is inside.
+    """
+    if turn.setdefault(INSIDE, get_ident()) != get_ident():  # one call: no other thread comes in between
+        raise RuntimeError(
+            "another thread is in the middle of a step of this run, or of one that shares its memory of prompts "
+            "(prefix_sharing=True): give each thread a decoder of its own, or hold a lock around each call of "
+            "generate, start and step, and around each event of a stream"
+        )
+
+
+def leave(turn: Turn) -> None:
+    """Let others in, if this thread is inside."""
+    if turn.get(INSIDE) == get_ident():
+        turn.clear()
+
+
+def alone(turn: Turn, act: Callable[[], T]) -> T:
+    """Return what ``act`` does, and keep other threads out meanwhile, wherever Ctrl-C comes.
+
+    Raises:
+        RuntimeError: another thread is inside.
+    """
+    try:
+        enter(turn)
+        found = act()
+        leave(turn)
+    except BaseException:
+        leave(turn)
+        raise
+    return found
+
 
 class Seating:
     """How requests get rows of a run's cache: here each starts in an empty one, with slots for the longest of all.
 
     Args:
         cache: the run's.
+        turn: of the threads that take steps, with those of other runs that write to the same books; None: no other
+            run does.
+
+    Attributes:
+        cache, turn: the same.
     """
 
-    def __init__(self, cache: Any) -> None:
-        self.cache = cache
+    def __init__(self, cache: Any, turn: Turn | None = None) -> None:
+        self.cache, self.turn = cache, Turn() if turn is None else turn
 
     @property
     def figures(self) -> dict[str, int]:
@@ -48,13 +96,16 @@ class KnownPrefixes(Seating):
 
     Args:
         cache: the run's; its rows have no pages.
+        turn: of the threads that write to the books of its memory.
         slack: slots that a request may write beyond its longest text.
         reads_prompts: the source reads scores of whole prompts, so that all of them are computed, and none is kept.
         of_drafts: what the source's own models know.
     """
 
-    def __init__(self, cache: PagedCache, slack: int, reads_prompts: bool, of_drafts: ModelPrefixes) -> None:
-        super().__init__(cache)
+    def __init__(
+        self, cache: PagedCache, turn: Turn, slack: int, reads_prompts: bool, of_drafts: ModelPrefixes
+    ) -> None:
+        super().__init__(cache, turn)
         self._of_drafts = of_drafts
         self._pool, self._slack, self._reads_prompts = cache.memory.pool, slack, reads_prompts
         self._pool.most_used, self._evicted_before = 0, self._pool.num_evicted
@@ -72,7 +123,7 @@ class KnownPrefixes(Seating):
         }
 
     def share(self, session: DraftSession) -> None:
-        share_prefixes(session, self._of_drafts)
+        alone(self.turn, partial(share_prefixes, session, self._of_drafts))
 
     def seat(self, row: int, request: Request) -> bool:
         prompt, num_slots = request.prompt, request.max_length + self._slack
@@ -141,7 +192,7 @@ class Prefixes:
                 "'eager', or leave it False"
             )
         self._memory, self._max_bytes = PrefixMemory(cast(PrefixOracle, oracle), max_bytes), max_bytes
-        self._drafts = ModelPrefixes()
+        self._drafts, self._turn = ModelPrefixes(), Turn()
 
     def open(self, requests: Sequence[Request], num_rows: int, capacity: int, source: DraftSource) -> Seating:
         """Return how the requests of a run are seated.
@@ -153,7 +204,11 @@ class Prefixes:
 
         Raises:
             ValueError: a request needs more pages than there may be.
+            RuntimeError: another thread is in the middle of a step of a run that shares the memory.
         """
+        return alone(self._turn, partial(self._open, requests, num_rows, capacity, source))
+
+    def _open(self, requests: Sequence[Request], num_rows: int, capacity: int, source: DraftSource) -> Seating:
         slack = int(source.offers.max_nodes) + 1
         cache = self._memory.open(num_rows, capacity)
         lengths, most = [request.max_length for request in requests], cache.memory.pool.num_pages
@@ -163,7 +218,7 @@ class Prefixes:
                 f"request {lengths.index(max(lengths))} may fill {needed} pages of {PAGE} slots, and max_cache_bytes = "
                 f"{self._max_bytes:,} holds {most}: raise it, or lower max_new_tokens or the length of drafts"
             )
-        return KnownPrefixes(cache, slack, source.needs.reads_prompts, self._drafts.open())
+        return KnownPrefixes(cache, self._turn, slack, source.needs.reads_prompts, self._drafts.open())
 
 
 def rows_of(oracle: Oracle, max_bytes: int | None, prefix_sharing: bool) -> NewRows | Prefixes:

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from specdec.contracts import (
     close_session,
 )
 from specdec.engine.metering import Meter
-from specdec.engine.seating import Seating
+from specdec.engine.seating import INSIDE, Seating, Turn, enter, leave
 from specdec.engine.slots import IDLE, Slots
 from specdec.requests import FinishReason
 from specdec.sampling import BatchWarping, ParameterTable
@@ -60,6 +61,7 @@ class State:
     slots: Slots
     seating: Seating
     cache: Cache = field(init=False)
+    turn: Turn = field(init=False)
     session: DraftSession
     params: ParameterTable
     keys: IntArray
@@ -75,7 +77,7 @@ class State:
     _in_step: bool = False
 
     def __post_init__(self) -> None:
-        self.cache = self.seating.cache
+        self.cache, self.turn = self.seating.cache, self.seating.turn
         self.seating.share(self.session)
 
     @property
@@ -107,7 +109,10 @@ class State:
 
         Raises:
             ValueError: nothing is in flight and nothing waits, or an earlier step was interrupted.
+            RuntimeError: another thread is in the middle of a step, see ``enter``.
         """
+        if self.turn.setdefault(INSIDE, get_ident()) != get_ident():
+            enter(self.turn)
         if self._in_step:
             self.check_whole()
         if not self.slots.can_step:
@@ -130,6 +135,11 @@ class State:
         if self.meter is not None:
             self.meter.end(info.seconds)
         self._in_step = False
+        self.turn.clear()
+
+    def leave_step(self) -> None:
+        """Let other threads take steps after one that did not come to its end, or did not begin."""
+        leave(self.turn)
 
     def end_run(self) -> None:
         """Let the draft source keep what a run leaves for later ones.

@@ -1,10 +1,12 @@
 """Drafts by suffixes: arguments, chains and trees by counts, and a store that is frozen while a run goes on."""
 
+from threading import Thread
+
 import numpy as np
 import pytest
 
 import drafts
-from drafts import Cascade, Merged, PromptLookup, Staged, SuffixAutomaton
+from drafts import Cascade, Merged, PromptLookup, Staged, SuffixAutomaton, suffix_automaton
 from oracles.tabular import TabularLM
 from specdec import Heuristic, SamplingParams, SpeculativeDecoder, Threshold
 from specdec.contracts import close_session
@@ -92,6 +94,22 @@ def test_the_store_is_bounded_and_the_newest_outputs_win():
     assert draft_of(source, [[1], [3], [5], [7]]) == [[], [], [6], [8, 9]]
     source.remember([list(range(10, 20))])
     assert draft_of(source, [[13], [14], [7]]) == [[], [15, 16], []]
+
+
+def test_what_another_thread_has_remembered_while_a_run_began_is_there_for_the_next_one(monkeypatch):
+    source, ids = SuffixAutomaton(4, store_size=20), [7, 1, 2]
+    made = suffix_automaton.Automaton
+
+    def interrupted(texts=()):
+        monkeypatch.undo()
+        other = Thread(target=source.remember, args=([[1, 2, 3, 4, 5]],))
+        other.start()
+        other.join()
+        return made(texts)
+
+    monkeypatch.setattr(suffix_automaton, "Automaton", interrupted)
+    assert draft_of(source, [ids]) == [[]], "the store of a run is that of its beginning"
+    assert draft_of(source, [ids]) == [[3, 4, 5]]
 
 
 def test_what_cannot_be_remembered_is_refused():

@@ -17,6 +17,7 @@ import specdec
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.cache import PAGE, PagedKVCache
 from specdec.cache.paged_cache import TensorMemory
+from tests.support.models import tiny_transformer
 from tests.support.registry import SIX_IDS
 
 FOLDERS = tuple(str(Path(package.__file__).parent) for package in (specdec, drafts))
@@ -25,6 +26,7 @@ BOOKS = tuple(str(Path(FOLDERS[0]) / name) for name in ("engine/decoder.py", "en
 OTHER_LINES = 9
 PROMPTS = [[1, 2, 3], [4, 1], [0, 5, 2]]
 SAMPLED = SamplingParams(temperature=1.0)
+PAGES = tiny_transformer(6, max_context=128)
 CASES = {
     "plain": (None, "standard", SamplingParams()),
     "a model": (drafts.SmallTransformer(SIX_IDS.model, 3), "standard", SAMPLED),
@@ -118,11 +120,24 @@ def test_an_interrupted_step_goes_on_with_the_same_tokens_or_says_that_it_cannot
     for place in chosen:
         state = start(decoder, sampling)
         interrupt(decoder, state, *place)
+        assert not state.turn, "other threads may take steps"
         assert all(whole[: len(ids)] == ids for ids, whole in zip(state.emitted(), wanted, strict=True))
         refused += not ends(decoder, state, wanted)
     assert len(chosen) > 60
     assert len(chosen) / 2 < refused < len(chosen)
     assert decoder.generate(PROMPTS, 5, sampling, batch_size=2).tokens == wanted
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a finalizer swallows it
+def test_a_start_that_is_interrupted_lets_other_threads_in() -> None:
+    number, ended = 0, 0
+    while ended < 9:  # more lines than a finalizer has
+        decoder = SpeculativeDecoder(PAGES, drafts.SmallTransformer(PAGES, 2), prefix_sharing=True)
+        turn = decoder.start(PROMPTS[:1], 5).turn
+        ended += not stops_at(number, partial(decoder.start, PROMPTS[:1], 5))
+        assert not turn, number
+        number += 1
+    assert number > 300
 
 
 def test_a_state_whose_step_failed_neither_steps_nor_finishes_and_tells_what_was_emitted() -> None:
@@ -150,6 +165,7 @@ def test_no_page_goes_back_twice_wherever_a_row_is_left(action: str) -> None:
         given = (np.array([0]),) if action == "vacate" else (0, cache.pages[1, :1].astype(np.int64), 3 * PAGE)
         stopped = stops_at(number, partial(getattr(cache, action), *given))
         del cache
+        assert memory.pool.num_free <= memory.pool.num_pages
         assert memory.pool._uses.min() >= 0, number
         number += 1
     assert number > 8

@@ -1,11 +1,14 @@
 """The books of pages, without a model: who uses them, which texts they hold, which go first."""
 
+from threading import Thread
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.cache import PAGE, PagePool
+from specdec.cache import PAGE, PagedKVCache, PagePool, TensorMemory
 from specdec.cache import page_pool as module
 
 
@@ -88,6 +91,34 @@ def test_a_text_that_was_read_twice_at_once_is_known_once():
     assert pool.num_free == 6
     assert pool.take(4).tolist() == [2, 3, 4, 5], "nothing is known of the second copy"
     assert pool.num_evicted == 0
+
+
+@pytest.mark.parametrize("in_another_thread", [False, True])
+def test_a_cache_that_goes_while_its_pages_are_counted_gives_them_back(in_another_thread):
+    pages, rows = np.arange(2), []
+
+    class Counts(np.ndarray):
+        """Rows that go between a reading and a writing of the counts, as the collector of garbage may have it."""
+
+        def __getitem__(self, at):
+            found = super().__getitem__(at)
+            go = Thread(target=rows.clear) if in_another_thread else None
+            if go is None:
+                rows.clear()
+            else:
+                go.start()
+                go.join()
+            return found
+
+    memory = TensorMemory((1,), (1,), 4, torch.float32, torch.device("cpu"), 0)
+    rows.append(PagedKVCache(memory, 1, 2 * PAGE))
+    pool = memory.pool
+    pool._uses = pool._uses.view(Counts)
+    pool.share(pages)
+    pool.give_back(pages)
+    assert not rows
+    assert pool.num_free == 4
+    assert pool.is_dirty[:2].all()
 
 
 @settings(max_examples=80, deadline=None)

@@ -1,6 +1,10 @@
 """Prompts that begin alike: what is known of them changes nothing but the work, with every source."""
 
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from threading import Event, Lock, current_thread, main_thread
 
 import numpy as np
 import pytest
@@ -247,6 +251,108 @@ def test_runs_at_a_time_share_a_memory_and_one_without_pages_says_so():
     decoder.step(held)
     with pytest.raises(ValueError, match="another run of this decoder"):
         decoder.generate([TEXT[50:150]], 9)
+
+
+@contextmanager
+def another_thread(decoder: SpeculativeDecoder, act: Callable[[], object], monkeypatch, fails: bool = False):
+    """Have another thread act, and stand still in its first pass while the block runs; yield what will come of it."""
+    inside, goes_on, score = Event(), Event(), decoder.oracle.score
+
+    def wait(*given, **named):
+        if current_thread() is not main_thread() and not inside.is_set():
+            inside.set()
+            assert goes_on.wait(60)
+            if fails:
+                raise ArithmeticError("the other thread's own")
+        return score(*given, **named)
+
+    with monkeypatch.context() as patched, ThreadPoolExecutor(1) as threads:
+        patched.setattr(decoder.oracle, "score", wait)
+        found: Future[object] = threads.submit(act)
+        assert inside.wait(60)
+        try:
+            yield found
+        finally:
+            goes_on.set()
+
+
+OTHER_THREAD = r"another thread is in the middle of a step .*give each thread a decoder of its own, or hold a lock"
+
+
+@pytest.mark.parametrize("make", [lambda models: None, DRAFTS["chains"]], ids=["plain", "draft model"])
+@pytest.mark.parametrize("models", [EAGER, NATIVE], ids=["eager", "native"])
+def test_a_thread_that_decodes_while_another_one_does_is_refused_and_may_go_on_later(make, models, monkeypatch):
+    shared, alone = pair(models.layered, lambda: make(models), num_pages=40)
+    wanted = [alone.generate([text], 9, WARM).tokens for text in (TEXT[:50], TEXT[:60])]
+    state = shared.start([TEXT[:60]], 9, WARM)
+    with another_thread(shared, lambda: shared.generate([TEXT[:50]], 9, WARM), monkeypatch) as other:
+        for act in (lambda: shared.generate([TEXT[:50]], 9), lambda: shared.step(state), lambda: shared.start([[1]])):
+            with pytest.raises(RuntimeError, match=OTHER_THREAD):
+                act()
+    assert other.result().tokens == wanted[0]
+    while state.has_work:
+        shared.step(state)
+    assert shared.finish(state).tokens == wanted[1]
+    assert run_both((shared, alone), [TEXT[:60]], 0).num_prefix_tokens == 48
+
+
+def test_a_thread_whose_step_failed_or_whose_stream_was_left_lets_others_in(monkeypatch):
+    shared, alone = pair(EAGER.layered, lambda: drafts.PromptLookup(3))
+    wanted = alone.generate([TEXT[:50]], 9, WARM).tokens
+    with another_thread(shared, lambda: shared.generate([TEXT[:50]], 9), monkeypatch, fails=True) as other:
+        pass
+    assert isinstance(other.exception(), ArithmeticError)
+    stream = shared.stream(TEXT[:50], 9, WARM)
+    next(stream)
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(shared.generate, [TEXT[:50]], 9, WARM).result().tokens == wanted
+        rest = [one for event in threads.submit(list, stream).result() for one in event.tokens]
+        assert rest == wanted[0][-len(rest) :]
+        threads.submit(next, left := shared.stream(TEXT[:50], 9, WARM)).result()
+    left.close()
+    assert shared.generate([TEXT[:50]], 9, WARM).tokens == wanted
+
+
+def test_threads_that_hold_a_lock_share_what_was_read():
+    shared, alone = pair(NATIVE.layered, lambda: drafts.SmallTransformer(NATIVE.model, 3), num_pages=20)
+    texts, lock = [TEXT[10 * i : 10 * i + 80] for i in range(3)] * 3, Lock()
+
+    def run(seed: int) -> list[list[int]]:
+        with lock:
+            return shared.generate([texts[seed]], 9, WARM, seed=seed).tokens
+
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(run, range(9)))
+    assert found == [alone.generate([text], 9, WARM, seed=seed).tokens for seed, text in enumerate(texts)]
+
+
+@pytest.mark.parametrize("models", [EAGER, NATIVE], ids=["eager", "native"])
+def test_without_shared_prompts_threads_decode_at_once_but_not_one_state(models, monkeypatch):
+    _, alone = pair(models.layered, lambda: drafts.SmallTransformer(models.model, 3))
+    wanted = alone.generate([TEXT[:50]], 9, WARM).tokens
+    state = alone.start([TEXT[:50]], 9, WARM)
+    with another_thread(alone, lambda: alone.step(state), monkeypatch) as other:
+        assert alone.generate([TEXT[:50]], 9, WARM).tokens == wanted
+        with pytest.raises(RuntimeError, match=OTHER_THREAD):
+            alone.step(state)
+    other.result()
+    while state.has_work:
+        alone.step(state)
+    assert alone.finish(state).tokens == wanted
+
+
+def test_weights_of_inference_mode_are_refused_where_nobody_can_tell_whether_they_change():
+    with torch.inference_mode():
+        model = tiny_transformer(6, **SHAPE)
+        native = tiny_transformer(6, torch.float32, pack=NativeTransformer, **SHAPE)
+    reason = r"weights that were made inside torch\.inference_mode\(\): load the eager model outside of it"
+    with pytest.raises(ValueError, match=reason):
+        SpeculativeDecoder(model, prefix_sharing=True)
+    decoder = SpeculativeDecoder(EAGER.layered, drafts.SmallTransformer(model, 2), prefix_sharing=True)
+    with pytest.raises(ValueError, match=reason):
+        decoder.start([TEXT[:50]], 9)
+    assert len(SpeculativeDecoder(model).generate([TEXT[:50]], 9).tokens[0]) == 9
+    run_both(pair(native, lambda: drafts.PromptLookup(3)), PROMPTS, 0)
 
 
 def test_what_can_never_fit_is_refused_before_compute():

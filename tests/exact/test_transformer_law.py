@@ -1,9 +1,12 @@
 """The enumerated law through the real cache: two layers, float64, a vocabulary of 4."""
 
+from threading import Thread
+
 import pytest
 import torch
 
 from drafts import SmallTransformer
+from oracles.transformer.rotary import RotaryTable
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless, oracle_law
 from tests.reference.tables import random_table
@@ -45,3 +48,21 @@ def test_float32_laws_agree_to_their_precision(any_pack):
 def test_the_laws_are_far_from_uniform():
     law = oracle_law(tiny_transformer(), PROMPT, 2, SamplingParams(temperature=1.0))
     assert max(law.values()) > 4 * min(law.values())
+
+
+def test_threads_that_make_tables_of_positions_at_once_turn_alike(monkeypatch):
+    config = tiny_transformer().config
+    asked, combine, found = (torch.arange(5), 5, torch.float64), torch.complex, []
+    table, wanted = RotaryTable(config, as_complex=True), RotaryTable(config, as_complex=True).rows(*asked)
+
+    def interrupted(*parts):
+        monkeypatch.undo()
+        other = Thread(target=lambda: found.append(table.rows(*asked)))
+        other.start()
+        other.join()
+        return combine(*parts)
+
+    monkeypatch.setattr(torch, "complex", interrupted)
+    found.append(table.rows(*asked))
+    assert len(found) == 2
+    assert all(torch.equal(one, wanted) for one in found)
