@@ -14,7 +14,7 @@ from experiments.bench.benchmark_figures import ROOT
 from experiments.bench.page_layout import lay_out
 from specdec.stats.report import FORM, MARKDOWN, processor
 
-SAMPLED = "--temperature 0.8 --top-p 0.95"
+SAMPLED = "--temperature 0.8 --top-p 0.95 --rule coupled"
 BESIDE = (
     "--strategies small_transformer prompt_lookup --peer transformers transformers:assisted "
     "transformers:assisted-heuristic transformers:lookup llama.cpp llama.cpp:lookup llama.cpp:bfloat16"
@@ -78,7 +78,7 @@ FILES: Mapping[str, Mapping[str, str]] = {
         "Inference study: ablations": "python -m experiments.studies.inference_stack --groups ablations --batches 1 32",
     },
     "precision.md": {"Precision": "python -m experiments.studies.precision"},
-    "advice.md": {"Advice": "python -m experiments.advise"},
+    "advice.md": {"Advice": "python -m experiments.advise --rule coupled"},
     "processes.md": {"Several processes": "python -m experiments.studies.processes"},
     "batches.md": {"Static and continuous batches": "python -m experiments.studies.batching"},
     "load.md": {"SmolLM2 under load": _LOAD},

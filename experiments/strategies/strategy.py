@@ -139,7 +139,7 @@ PUBLISHED_SETTINGS: Mapping[str, Mapping[str, Settings]] = {
         "other_vocabulary": {"num_draft_tokens": 2},
         "tree": {**_SMOL_DRAFT, "shape": "paths:0.0,1"},
         "ngram": {"train_on": _OWN_TEXT, "num_draft_tokens": 2},
-        "early_exit": {"head": "none", "num_draft_tokens": 1},
+        "early_exit": {"head": "smol-exit", "num_draft_tokens": 1},
         "eagle3": {"head_weights": "int8-dynamic", "num_draft_tokens": 3},
         "block_drafter": {"head_weights": "int8-dynamic", "num_draft_tokens": 3},
         "quantized": {"num_draft_tokens": 2},

@@ -27,6 +27,12 @@ def test_every_section_stands_in_its_file() -> None:
         assert f"]({name})" in FIRST
 
 
+def test_a_section_is_what_its_command_prints() -> None:
+    found = {title: re.search(r"`(python -m [^`]*)`", body) for title, body in read_sections().items()}
+    printed = {title: one and " ".join(one.group(1).split()) for title, one in found.items()}
+    assert printed == dict(COMMANDS)
+
+
 def test_the_first_page_is_a_screen_of_twelve_figures() -> None:
     assert len(HEADLINES) == 12
     assert len(FIRST.splitlines()) <= 50
