@@ -124,11 +124,12 @@ class OtherVocabulary(SampledSource):
                     f"draft {self.name!r}: the {whose} has no tokenizer, so nobody knows what its ids stand for: give "
                     "tokenizers=(the model's, the oracle's), or a SmallTransformer if their ids are the same"
                 )
-        if self._shared is None or self._shared[0] is not target or self._shared[1] != oracle.vocab_size:
+        kept = self._shared  # which another thread may replace
+        if kept is None or kept[0] is not target or kept[1] != oracle.vocab_size:
             shared = SharedPieces(own, self.model.vocab_size, target, oracle.vocab_size)
             _check_shared(self.name, shared, self.mapping)
-            self._shared = target, oracle.vocab_size, shared
-        return self._shared[2]
+            kept = self._shared = target, oracle.vocab_size, shared
+        return kept[2]
 
 
 def _check_shared(name: str, shared: SharedPieces, mapping: Mapping) -> None:

@@ -151,7 +151,8 @@ class PagedCache(SlotCache):
 def _leave(pool: PagePool, pages: NDArray[np.int32], rooms: IntArray) -> None:
     """Give all pages of a cache back that nobody uses any more."""
     for own, room in zip(pages, rooms.tolist(), strict=True):
-        pool.leave(own[: room // PAGE].astype(np.int64))
+        if room:
+            pool.leave(own[: room // PAGE].astype(np.int64))
 
 
 class TensorMemory(PageMemory):

@@ -13,8 +13,13 @@ from specdec.requests import Request
 
 T = TypeVar("T")
 INSIDE = "thread"
-Turn = dict[str, int]
-"""Who is at what only one thread may be at: {INSIDE: the thread}, or nothing. It is copied with its decoder."""
+
+
+class Turn(dict[str, int]):
+    """Who is at what only one thread may be at: {INSIDE: the thread}, or nothing, as in every copy of it."""
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return Turn, ()
 
 
 def enter(turn: Turn) -> None:
@@ -27,7 +32,7 @@ def enter(turn: Turn) -> None:
         raise RuntimeError(
             "another thread is in the middle of a step of this run, or of one that shares its memory of prompts "
             "(prefix_sharing=True): give each thread a decoder of its own, or hold a lock around each call of "
-            "generate, start and step, and around each event of a stream"
+            "generate, stream, start and step, and around each event of a stream"
         )
 
 

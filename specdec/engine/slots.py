@@ -70,8 +70,8 @@ class Slots:
         if request not in self.to_come:
             told = "it has arrived before, has no room for a token, or is none of this run"
             raise ValueError(f"request {request} is not held back: {told}")
+        self.waiting.append(request)  # first: at no time there is none, or a loop in another thread would end
         self.to_come.remove(request)
-        self.waiting.append(request)
 
     def admit(self, seat: Callable[[int, Request], bool]) -> IntArray:
         """Seat waiting requests, in their order, in idle rows and return those rows, ascending.

@@ -1,5 +1,7 @@
 """Prompts that begin alike: what is known of them changes nothing but the work, with every source."""
 
+import copy
+import pickle
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ from specdec.cache import prefill
 from specdec.cache.prefix_memory import KnownRows
 from specdec.contracts import OracleDefaults
 from specdec.drafting import model as draft_model
+from specdec.engine.seating import INSIDE, Turn
 from tests.support.models import rough_view, tiny_transformer
 from tests.support.pairwise import chosen
 from tests.support.registry import OTHERS, SIX_IDS, WAYS
@@ -294,6 +297,12 @@ def test_a_thread_that_decodes_while_another_one_does_is_refused_and_may_go_on_l
         shared.step(state)
     assert shared.finish(state).tokens == wanted[1]
     assert run_both((shared, alone), [TEXT[:60]], 0).num_prefix_tokens == 48
+
+
+def test_a_copy_of_a_decoder_is_free_whoever_steps_the_original():
+    turn = Turn({INSIDE: 1})
+    assert copy.deepcopy([turn]) == pickle.loads(pickle.dumps([turn])) == [{}]
+    assert type(copy.deepcopy(turn)) is Turn
 
 
 def test_a_thread_whose_step_failed_or_whose_stream_was_left_lets_others_in(monkeypatch):

@@ -139,7 +139,8 @@ def test_ctrl_c_stops_an_answer_and_keeps_what_was_said(model, monkeypatch):
     assert talking.ask("go on")
     asked = [said("the sign"), said(ids, "assistant"), said("go on")]
     assert talking.said[-1]["content"] == plain(model, asked, 1).tokens[0]
-    assert not talking.decoder._rows._memory._memory.pool._uses.any(), "all pages were given back"
+    pool = talking.decoder._rows._memory._memory.pool
+    assert pool.num_free == pool.num_pages, "all pages were given back"
 
 
 def test_ctrl_c_at_the_prompt_or_twice_in_an_answer_ends(talk, monkeypatch, capsys):

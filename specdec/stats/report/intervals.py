@@ -333,6 +333,6 @@ def units_to_tell(*intervals: Interval) -> int | None:
     for one in intervals:
         if one.low is None or one.high is None or one.value == 1:
             return None
-        half = np.log(one.high / one.low) / 2
+        half = (np.log(one.high) - np.log(one.low)) / 2
         needed.append(int(np.ceil(one.num_units * (half / np.log(one.value)) ** 2)))
     return max(*needed, intervals[0].num_units + 1)
