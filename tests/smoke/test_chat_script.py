@@ -3,6 +3,7 @@
 import io
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,14 @@ def test_what_was_said_before_is_not_read_again(model, monkeypatch):
     assert known[1] > first, "a part of the answer stood too"
     tau = talking.decoder.finish(runs[1].state).stats.block_efficiency
     assert runs[1].block_efficiency == tau
+
+
+@pytest.fixture(autouse=True)
+def hearing() -> Iterator[None]:
+    """Let Ctrl-C be heard: who runs tests in the background may have it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def pressing(times: int) -> type[Run]:
