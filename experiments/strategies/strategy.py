@@ -146,7 +146,12 @@ PUBLISHED_SETTINGS: Mapping[str, Mapping[str, Settings]] = {
         "prompt_lookup": {"num_draft_tokens": 3},
         "suffix_automaton": {"num_draft_tokens": 3},
         "merged": {**_SMOL_DRAFT, "second": "small_transformer", "num_draft_tokens": 2},
-        "cascade": {**_SMOL_DRAFT, "first": "suffix_automaton", "second": "eagle3", "num_draft_tokens": 3},
+        "cascade": {
+            **_SMOL_DRAFT,
+            "first": "suffix_automaton",
+            "second": "small_transformer",
+            "num_draft_tokens": 4,
+        },
         "staged": {**_SMOL_DRAFT, "inner": "prompt_lookup", "num_draft_tokens": 3},
         "threshold": {**_SMOL_DRAFT, "head_weights": "int8-dynamic", "train_on": _OWN_TEXT, "num_draft_tokens": 4},
     }

@@ -13,8 +13,11 @@ from unittest import mock
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from specdec import transfers
 
 CUDA = torch.device("cuda:0")
 # What makes the host wait for the device, or gives a shape that depends on what a tensor holds.
@@ -56,8 +59,9 @@ _BEHIND = {
 
 @contextmanager
 def _no_device() -> Iterator[None]:
-    """Have torch say that there is no CUDA device, also where there is one: what stands for a device pins no memory."""
-    with mock.patch("torch.cuda.is_available", return_value=False):
+    """Keep a real CUDA device of the same name out of it: its pinned memory, and its choice of kernels."""
+    is_none = mock.patch("torch.cuda.is_available", return_value=False)
+    with is_none, mock.patch.object(transfers, "_WAYS", transfers._Ways()), sdpa_kernel(SDPBackend.MATH):
         yield
 
 

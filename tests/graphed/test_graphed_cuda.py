@@ -63,6 +63,7 @@ def test_every_strategy_writes_plain_decodings_tokens(sampling, dtype, attention
             assert (found.tokens, found.exactness) == (plain.tokens, "exact")
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
 @pytest.mark.parametrize("tree", [False, True], ids=["chains", "trees"])
 def test_no_call_waits_for_the_device(tree):
     graphed, generator = on_device(), torch.Generator().manual_seed(0)

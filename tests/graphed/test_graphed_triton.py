@@ -136,11 +136,12 @@ def test_whole_passes_by_the_kernels_score_as_eager_ones(family, bitwise, monkey
     monkeypatch.setattr(ways, "why_not", lambda *_: None)
     monkeypatch.setattr(GraphedTransformer, "_check_bits", lambda self: None)
     shape = {**FAMILIES[family], "head_dim": 16}
-    eager, model = small_model(**shape).pack(), GraphedTransformer(small_model(**shape).pack(), bitwise=bitwise)
+    eager = small_model(**shape).pack()
+    model = GraphedTransformer(small_model(**shape).to(DEVICE).pack(), bitwise=bitwise)
     assert model._calls.way.attention is TritonAttention
     for call, (wanted, found) in history([eager, model], 2, 3, 5):
         real = call.real if call.given["want"] == "all" else torch.Tensor.squeeze
-        torch.testing.assert_close(real(found.logits), real(wanted.logits), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(real(found.logits.cpu()), real(wanted.logits), rtol=1e-4, atol=1e-4)
 
 
 def test_where_the_kernels_cannot_run_the_reason_is_told(monkeypatch):
