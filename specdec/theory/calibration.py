@@ -87,7 +87,7 @@ class Calibration:
         num_tokens: drafted tokens that it was fitted to.
 
     Raises:
-        ValueError: a negative or infinite cost or rate.
+        ValueError: a negative or infinite cost or rate, or a ``first`` that is not from 0 to 1.
     """
 
     first: float
