@@ -336,6 +336,7 @@ def test_a_monotone_map_is_monotone_linear_between_knots_and_constant_beyond():
         (lambda: Monotone((0.5, 0.5), (0.1, 0.2)), "x must ascend"),
         (lambda: Calibration.fit([np.zeros(0)], [0], 0.1, WidthCurve.linear(0.0)), "nothing was drafted"),
         (lambda: calibrate(TARGET, SOURCES["model"], []), "prompts are empty"),
+        (lambda: calibrate(TARGET, SOURCES["model"], [[1]], batch_size=0), "batch_size=0 must be a positive integer"),
         (lambda: calibrate(TARGET, lambda length: drafts.stateless(rotate), [[1]]), "chains with confidences"),
         (lambda: calibrate(TARGET, SOURCES["model"], [[1]], max_new_tokens=0), "nothing was decoded"),
     ],
