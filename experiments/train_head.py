@@ -112,8 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--step-tokens", type=positive, default=4096, help="tokens of a step (%(default)s)")
     add("--dev-windows", type=positive, default=16, help="held-out windows to measure on (%(default)s)")
     add("--measure-every", type=positive, default=100, help="steps between two measurements (%(default)s)")
-    add_run_arguments(parser, Path("runs") / "head")
-    parser.set_defaults(steps=600)
+    add_run_arguments(parser, Path("runs") / "head", steps=600)
     return parser
 
 
