@@ -8,9 +8,9 @@ from experiments.strategies import (
     text_strategies,
 )
 from experiments.strategies.model_strategies import calibration, confident_source
-from experiments.strategies.strategy import MODEL, Option, Settings, Strategy
+from experiments.strategies.strategy import MODEL, Settings, Strategy
 
-__all__ = ["AS_SHIPPED", "MODEL", "STRATEGIES", "Option", "Settings", "Strategy", "calibration", "confident_source"]
+__all__ = ["AS_SHIPPED", "MODEL", "STRATEGIES", "Settings", "Strategy", "calibration", "confident_source"]
 
 STRATEGIES = {
     strategy.name: strategy
