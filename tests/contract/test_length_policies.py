@@ -321,13 +321,15 @@ def test_a_monotone_map_is_monotone_linear_between_knots_and_constant_beyond():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Heuristic(0), "1 <= num_draft_tokens"),
+        (lambda: Heuristic(0), "num_draft_tokens must be an integer, 1 or more"),
         (lambda: Heuristic(5, 4), "max_draft_tokens=4"),
         (lambda: Threshold(), "give a calibration"),
         (lambda: Threshold(0.4), "did you mean threshold="),
         (lambda: Threshold(CALIBRATION, per_token=True), "give the threshold"),
         (lambda: Threshold(threshold=1.5), "threshold must lie in"),
-        (lambda: Threshold(threshold=0.5, probe_every=0), "probe_every >= 1"),
+        (lambda: Threshold(threshold=0.5, probe_every=0), "probe_every must be an integer, 1 or more"),
+        (lambda: Threshold(threshold=0.5, max_draft_tokens=2.5), "max_draft_tokens must be an integer, 0 or more"),
+        (lambda: Entropy(max_draft_tokens=2.5), "max_draft_tokens must be an integer, 0 or more"),
         (lambda: Constant(-0.1), "threshold must lie in"),
         (lambda: Tracked(target=2), "target must lie in"),
         (lambda: Entropy(scale=-1), "scale"),
