@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--kind", choices=tuple(KINDS), default="eagle3", help="what is trained (%(default)s)")
     add("--oracle", default="code", help="that it drafts for, as oracles.load takes it (%(default)s)")
-    add("--verifier", help="what config.json calls the oracle, for servers (default: as --oracle)")
+    add("--verifier", help="what config.json calls the oracle, for servers (eagle3, dspark, medusa: as --oracle)")
     text = parser.add_mutually_exclusive_group(required=True)
     text.add_argument("--own-text", type=Path, help="safetensors of text that the oracle wrote")
     text.add_argument("--shards", type=Path, help="folder of conversations that the oracle wrote")

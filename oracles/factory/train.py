@@ -30,7 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--export", type=Path, help="folder of the finished checkpoint")
     add = parser.add_argument
     add("--init", type=Path, help="directory of an exported checkpoint of the same shape to start from")
-    add("--tokenizer", type=Path, default=TOKENIZER)
+    add("--tokenizer", type=Path, default=TOKENIZER, help="tokenizer.json of the texts (that of code)")
     return parser
 
 

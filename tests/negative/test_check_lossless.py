@@ -77,3 +77,9 @@ def test_an_oracle_that_is_too_large_to_enumerate_is_refused_with_the_way_out() 
 def test_a_draft_without_a_fault_passes_at_its_own_depth_and_plain_decoding_too() -> None:
     check_lossless(SpeculativeDecoder(ORACLE, Chains(TABLE, 3)), PROMPT)
     check_lossless(SpeculativeDecoder(ORACLE), PROMPT)
+
+
+def test_no_rows_are_refused_by_samples_too() -> None:
+    decoder = SpeculativeDecoder(ORACLE, Chains(TABLE, 3))
+    with pytest.raises(ValueError, match="batch_size=0 must be a positive integer"):
+        check_lossless(decoder, PROMPT, effect=0.5, batch_size=0)
