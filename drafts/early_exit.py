@@ -96,7 +96,7 @@ class EarlyExit(SampledSource):
 
     @property
     def vocab_size(self) -> int:
-        """The vocabulary drafted from; None: whatever ids the prompts hold."""
+        """The vocabulary drafted from."""
         return self.oracle.vocab_size
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":

@@ -120,7 +120,7 @@ class NGram(SampledSource):
 
     @property
     def vocab_size(self) -> int:
-        """The vocabulary drafted from; None: whatever ids the prompts hold."""
+        """The vocabulary drafted from."""
         return self.model.vocab_size
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:

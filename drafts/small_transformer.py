@@ -54,7 +54,7 @@ class SmallTransformer(ModelSource):
 
     @property
     def vocab_size(self) -> int:
-        """The vocabulary drafted from; None: whatever ids the prompts hold."""
+        """The vocabulary drafted from."""
         return self.model.vocab_size
 
     def open_model(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftModel:

@@ -117,7 +117,7 @@ class Staged(SampledSource):
 
     @property
     def vocab_size(self) -> int:
-        """The vocabulary drafted from; None: whatever ids the prompts hold."""
+        """The vocabulary drafted from."""
         return self.model.vocab_size
 
     @property

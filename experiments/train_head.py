@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--kind", choices=tuple(KINDS), default="eagle3", help="what is trained (%(default)s)")
     add("--oracle", default="code", help="that it drafts for, as oracles.load takes it (%(default)s)")
-    add("--verifier", help="what config.json calls the oracle, for servers (default: as --oracle)")
+    add("--verifier", help="what config.json calls the oracle, for servers (eagle3, dspark, medusa: as --oracle)")
     text = parser.add_mutually_exclusive_group(required=True)
     text.add_argument("--own-text", type=Path, help="safetensors of text that the oracle wrote")
     text.add_argument("--shards", type=Path, help="folder of conversations that the oracle wrote")
@@ -112,8 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--step-tokens", type=positive, default=4096, help="tokens of a step (%(default)s)")
     add("--dev-windows", type=positive, default=16, help="held-out windows to measure on (%(default)s)")
     add("--measure-every", type=positive, default=100, help="steps between two measurements (%(default)s)")
-    add_run_arguments(parser, Path("runs") / "head")
-    parser.set_defaults(steps=600)
+    add_run_arguments(parser, Path("runs") / "head", steps=600)
     return parser
 
 

@@ -22,6 +22,7 @@ from specdec.prompts import TEXT_COLUMNS
 from specdec.stats.report import version_of
 
 PROMPTS = Path(__file__).parents[1] / "prompts" / "code.jsonl"
+_SHIPPED = "the shipped ones; the records'"
 PACKAGES = ("specdec", "drafts", "oracles", "experiments")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 # What says where results lie and how they are shown, and not what is measured.
@@ -56,11 +57,16 @@ def freeze(value: Any) -> Any:
 
 
 def common_parser(
-    description: str | None, num_prompts: int | None, max_new_tokens: int, resumes: bool = True
+    description: str | None,
+    num_prompts: int | None,
+    max_new_tokens: int,
+    resumes: bool = True,
+    usual_prompts: str = _SHIPPED,
 ) -> argparse.ArgumentParser:
     """Return a parser of the options that every experiment has; the numbers are defaults (None: all prompts).
 
-    One that does not go on where it was interrupted has nothing to begin afresh.
+    One that does not go on where it was interrupted has nothing to begin afresh. ``usual_prompts`` says what is read if
+    no prompts are named.
     """
     parser = ExperimentParser(description)
     add, count = parser.add_argument, num_prompts or "all"
@@ -72,7 +78,7 @@ def common_parser(
     add(
         "--prompts",
         default=str(PROMPTS),
-        help="JSONL, parquet or text file, or OWNER/NAME on the hub (the shipped ones; the records')",
+        help=f"JSONL, parquet or text file, or OWNER/NAME on the hub ({usual_prompts})",
     )
     columns = ", ".join(TEXT_COLUMNS)
     add("--column", help=f"column that holds the prompts (the only one of {columns})")
@@ -117,10 +123,13 @@ def add_placement(parser: argparse.ArgumentParser, arithmetic: str = "float32") 
 
 
 def paired_parser(
-    description: str | None, num_prompts: int | None = 40, max_new_tokens: int = 64
+    description: str | None,
+    num_prompts: int | None = 40,
+    max_new_tokens: int = 64,
+    usual_prompts: str = _SHIPPED,
 ) -> argparse.ArgumentParser:
-    """Return a parser of the options of an experiment that is paired with plain decoding; numbers as above."""
-    parser = common_parser(description, num_prompts, max_new_tokens)
+    """Return a parser of the options of an experiment that is paired with plain decoding; the rest as above."""
+    parser = common_parser(description, num_prompts, max_new_tokens, usual_prompts=usual_prompts)
     add_turns(parser)
     add = parser.add_argument
     add("--batch-size", type=positive, default=1, help="prompts decoded together (%(default)s)")

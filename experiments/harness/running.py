@@ -301,12 +301,11 @@ def script(name: str, description: str | None, argv: Sequence[str] | None = None
     return run(plan_of(name, argv, description))
 
 
-def comparing(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add the choice of strategies and peers, and all options of the strategies; return the parser."""
-    names = list(STRATEGIES)
-    parser.add_argument(
-        "--strategies", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)} (all that can run)"
-    )
+def comparing(parser: argparse.ArgumentParser, usual: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """Add the choice of strategies (those of ``usual``; None: all) and peers, and their options; return the parser."""
+    names, told = list(STRATEGIES), "all that can run" if usual is None else " ".join(usual)
+    text = f"of {', '.join(names)} ({told})"
+    parser.add_argument("--strategies", nargs="+", choices=names, default=usual, metavar="NAME", help=text)
     peers = list(PEERS)
     text = f"other programs beside ours, greedy, on the oracle's own checkpoint: {', '.join(peers)}"
     parser.add_argument("--peer", nargs="+", choices=peers, default=[], metavar="NAME", help=text)

@@ -275,7 +275,7 @@ def make_prompts(
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the prompts as JSON lines."""
     parser = Parser(__doc__)
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--out", type=Path, default=OUT, help="file to write (that which ships)")
     parser.add_argument("--tokenizer", type=Path, default=TOKENIZER, help="tokenizer.json of the model that reads them")
     parser.add_argument("--per-kind", type=int, default=PER_KIND, help="number of prompts of a kind")
     args = parser.parse_args(argv)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import drafts
+from exactspec.parser import positive
 from experiments.harness.models import draft_model
 from experiments.harness.rule_choice import rule_for, sampling_of
 from experiments.strategies.head_strategies import HEAD, HEAD_SOURCES, HEAD_WEIGHTS, head_for
@@ -42,7 +43,7 @@ CALIBRATING = (
         TRAIN_ON,
         help="text files or folders of shards to calibrate on, separated by commas (the corpus's training modules)",
     ),
-    Option("calibrate-prompts", 12, int, "excerpts of them that are decoded for the calibration"),
+    Option("calibrate-prompts", 12, positive, "excerpts of them that are decoded for the calibration"),
 )
 
 
@@ -68,8 +69,8 @@ def _excerpt(sequence: Path | list[int]) -> str | list[int]:
     return text[len(text) // 2 :][:600]
 
 
-def _threshold(settings: Settings, oracle: Oracle) -> DraftSource:
-    """Return the source that the settings describe."""
+def confident_source(settings: Settings, oracle: Oracle) -> Callable[[LengthPolicy], DraftSource]:
+    """Return what makes a source with a length policy: of the draft model, or of the head that "drafter" names."""
     name = settings["drafter"]
     drafter = draft_model(settings) if name == "model" else head_for(name, settings, oracle)
     source = drafts.SmallTransformer if name == "model" else HEAD_SOURCES[name]
@@ -77,6 +78,12 @@ def _threshold(settings: Settings, oracle: Oracle) -> DraftSource:
     def make_source(length: LengthPolicy) -> DraftSource:
         return source(drafter, length=length)
 
+    return make_source
+
+
+def _threshold(settings: Settings, oracle: Oracle) -> DraftSource:
+    """Return the source that the settings describe."""
+    make_source = confident_source(settings, oracle)
     measured = calibration(settings, oracle, make_source)
     return make_source(Threshold(measured, max_draft_tokens=settings["num_draft_tokens"]))
 

@@ -177,12 +177,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ValueError("--temperature must be above 0: at 0 every rule compares ids, and all are one")
         if args.max_new_tokens < 2:
             raise ValueError("--max-new-tokens must be 2 or more: a request's last token has no draft")
+        asked = {"max_new_tokens": args.max_new_tokens, "sampling": SamplingParams(temperature=args.temperature)}
         tree = shape_of(args.tree)
         oracle, model = oracles.load(args.oracle), oracles.load(args.model)
         check_vocabulary("--model", model.vocab_size, model.tokenizer, oracle)
         put = as_conversations(load_prompts(str(PROMPTS), None, args.num_prompts), oracle, vars(args))
         prompts = [prompt.start for prompt in those_that_fit(oracle, put, args.max_new_tokens)]
-    asked = {"max_new_tokens": args.max_new_tokens, "sampling": SamplingParams(temperature=args.temperature)}
     chains = rows_of(oracle, drafts.SmallTransformer(model, args.num_draft_tokens), CHAINS, prompts, asked)
     trees = rows_of(oracle, drafts.SmallTransformer(model, tree=tree), TREES, prompts, asked)
     show([

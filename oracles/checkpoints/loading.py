@@ -98,7 +98,8 @@ def load(
         backend: "native" computes a pass in one call of compiled code (float32 on a CPU; weights stay as they are
             stored); "eager" as torch operations (any dtype and device; weights become ``dtype``); "graphed" as the same
             operations in few shapes, which are replayed as CUDA graphs (see docs/internals/cuda.md). None:
-            "native" if it can run, else "eager", with a warning if this machine could not build it.
+            "native" if it can run, else "eager", with a warning if this machine could not build it; where "eager"
+            cannot be ``bitwise`` and it is asked for, "graphed".
         weights: what linear layers and a tied embedding are rounded to, to the nearest; None: nothing, they stay as
             they are stored. A float dtype; "int8", with a scale for each output; "int4", with one for each 32 inputs of
             an output; "int8-dynamic", as "int8", and inputs of products are rounded to int8 too, with a scale for each
@@ -119,11 +120,11 @@ def load(
         is left out.
 
     Raises:
-        ValueError: an unknown name, architecture, config key, dtype, backend, type of weights, arithmetic; a published
-            model that was not fetched; a backend that cannot run here; bits that cannot be kept; weights that cannot be
-            rounded so, or not with this dtype or device; an arithmetic that they cannot have; a size that no tensor
-            bears out; a missing, unexpected or misshapen tensor; an index that leaves the folder; pickled weights. The
-            message names the file and the key, the layer or the argument.
+        ValueError: an unknown name, architecture, config key, dtype, device, backend, type of weights, arithmetic; a
+            ``max_context`` below 1; a published model that was not fetched; a backend that cannot run here; bits that
+            cannot be kept; weights that cannot be rounded so, or not with this dtype or device; an arithmetic that they
+            cannot have; a size that no tensor bears out; a missing, unexpected or misshapen tensor; an index that
+            leaves the folder; pickled weights. The message names the file and the key, the layer or the argument.
 
     Cost: the weights are resident once; loading needs one stored tensor more. The first native oracle on a machine
         waits for the compiler, about fifteen seconds.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from exactspec.parser import Parser
+from exactspec.parser import Parser, refusing
 from oracles.factory.corpus import read_split
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.held_out import bits_per_byte, load_exported
@@ -30,7 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--export", type=Path, help="folder of the finished checkpoint")
     add = parser.add_argument
     add("--init", type=Path, help="directory of an exported checkpoint of the same shape to start from")
-    add("--tokenizer", type=Path, default=TOKENIZER)
+    add("--tokenizer", type=Path, default=TOKENIZER, help="tokenizer.json of the texts (that of code)")
     return parser
 
 
@@ -45,12 +45,13 @@ def _model(args: argparse.Namespace, recipe: Recipe) -> Transformer:
 def main() -> None:
     """Train; once the recipe has ended, export the checkpoint and print its bits per byte on *dev*."""
     args = _parser().parse_args()
-    tokenizer = Tokenizer.from_file(str(args.tokenizer))
-    plan, recipe = RECIPES[args.recipe].windows, with_num_steps(RECIPES[args.recipe].recipe, args)
-    model = _model(args, recipe)
-    text = learning_text(plan, tokenizer, None, args.seed)
-    trainer = Trainer(recipe, text, options(args), NextToken(model, precision(args)))
-    resume(trainer, args)
+    with refusing("oracles.factory.train"):
+        tokenizer = Tokenizer.from_file(str(args.tokenizer))
+        plan, recipe = RECIPES[args.recipe].windows, with_num_steps(RECIPES[args.recipe].recipe, args)
+        model = _model(args, recipe)
+        text = learning_text(plan, tokenizer, None, args.seed)
+        trainer = Trainer(recipe, text, options(args), NextToken(model, precision(args)))
+        resume(trainer, args)
     run(trainer)
     if args.export is None or not trainer.may_export:
         return

@@ -64,8 +64,8 @@ def load_head(
 
     Raises:
         ValueError: an unknown name, kind or config key; a missing, unexpected or misshapen tensor; a head of another
-            width, vocabulary or depth; pickled weights only. The message names the file, and the tensor or key; of an
-            embedded head also its own oracle.
+            width, vocabulary or depth; pickled weights only; an option that this kind of head does not take. The
+            message names the file, and the tensor or key; of an embedded head that is no exit head also its oracle.
 
     Warns:
         UserWarning: ``check`` found that the head reads other layers than it was trained on.

@@ -77,7 +77,9 @@ class RecordedText(OracleDefaults):
         tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
         self.tokenizer: Any | None = tokenizer
         pairs = [ids_of(*pair, tokenizer, row) for row, pair in enumerate(zip(prompts, outputs, strict=True))]
-        self.vocab_size = vocab_size or (largest(pairs) + 1 if tokenizer is None else tokenizer.get_vocab_size())
+        if vocab_size is None:
+            vocab_size = largest(pairs) + 1 if tokenizer is None else tokenizer.get_vocab_size()
+        self.vocab_size = vocab_size
         self.eos_ids: tuple[int, ...] = () if eos_id is None else (eos_id,)
         self._check_ids(pairs)
         self._tree = RecordTree()

@@ -153,7 +153,7 @@ def oracle_law(
         stop: as for ``generate``.
 
     Raises:
-        ValueError: more prefixes than can be enumerated.
+        ValueError: more prefixes than can be enumerated, or the oracle is recorded text.
 
     Guarantee: written apart from the engine and its warping, so that agreement means something.
     Cost: one full pass over every prefix of positive probability: O(V ** max_new_tokens) rows. A grammar is read
@@ -170,7 +170,7 @@ def oracle_law(
         if len(open_) * oracle.vocab_size > _MOST_LOGITS:
             raise ValueError(
                 f"{len(open_):,} beginnings over {oracle.vocab_size:,} ids are too many to enumerate: use an oracle of "
-                "3 or 4 ids (oracles.TabularLM), fewer new tokens, or check_lossless an effect, such as 0.1: it samples"
+                "3 or 4 ids (oracles.TabularLM), fewer new tokens, or check_lossless with effect=0.1, say: it samples"
             )
         logits = plain_logits(oracle, [[*ids, *new] for new in open_])
         grown: Law = {}

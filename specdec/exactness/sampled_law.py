@@ -132,7 +132,8 @@ def check_by_samples(
     longest = min(max_new_tokens, oracle.max_context - len(ids))
     cells = Cells.of(oracle, ids, longest, sampling, stop, LEAST_EXPECTED / count, MOST_CELLS)
     prompts, is_asked = _with_mates(prompt, mates, count)
-    made = decoder.generate(prompts, max_new_tokens, sampling, seed, list(stop) or None, batch_size or ROWS).tokens
+    rows = ROWS if batch_size is None else batch_size
+    made = decoder.generate(prompts, max_new_tokens, sampling, seed, list(stop) or None, rows).tokens
     counts = np.zeros(len(cells.probs), dtype=np.int64)
     who = f"rule {decoder.rule.name!r}, source {decoder.draft.name!r}"
     for output in itertools.compress(made, is_asked):

@@ -87,6 +87,7 @@ def test_each_group_of_a_mesh_names_its_own_loss(tmp_path: Path) -> None:
         ({"timeout": 0.0}, "timeout is 0.0; give seconds, more than 0"),
         ({"max_context": 0}, "max_context is 0; give at least 1"),
         ({"dtype": "int8"}, "dtype is 'int8'; choose one of"),
+        ({"device": "cuda:99"}, "device is 'cuda:99', and this machine or this build of torch has none of that name"),
     ],
     ids=lambda value: "-".join(f"{name} {given}" for name, given in value.items()) if isinstance(value, dict) else "",
 )

@@ -438,7 +438,7 @@ UNUSABLE = {
     "prompt_lookup --oracle nonsense": "prompt_lookup: 'nonsense' is neither",
     "prompt_lookup --prompts nowhere.jsonl": "does not exist",
     "prompt_lookup --temperature -1": "temperature",
-    "quantized --draft-weights int3": "argument --draft-weights: invalid weight_type value: 'int3'",
+    "quantized --draft-weights int3": "argument --draft-weights: expected one of float32, bfloat16, ",
     "quantized --draft-weights int8-dynamic --dtype float64": "quantized: --draft-weights int8-dynamic: "
     "weights='int8-dynamic' needs float32 arithmetic on a CPU",
     "compare --strategies prompt_lookup --against ngram": "compare: --against: 'ngram' is none of the arms: plain, "

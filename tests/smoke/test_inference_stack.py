@@ -265,3 +265,8 @@ def test_more_problems_than_there_are_is_refused(tmp_path):
     with pytest.raises(SystemExit, match="--num-prompts: there are 2,000,000 problems, not 3,000,000"):
         stack.main(["--num-prompts", "3000000", "--fresh", "--out", str(tmp_path)])
     assert kept.exists()
+
+
+def test_a_device_that_torch_does_not_name_is_refused(tmp_path):
+    with pytest.raises(SystemExit, match="inference_stack: device is 'gpu0'; give one as torch names them"):
+        stack.main(["--device", "gpu0", "--out", str(tmp_path)])

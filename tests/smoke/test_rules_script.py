@@ -42,6 +42,11 @@ def test_requests_that_no_rule_judges_are_refused(option: str, value: str, words
         rules.main([option, value])
 
 
+def test_a_temperature_that_is_no_number_is_refused() -> None:
+    with pytest.raises(SystemExit, match="rules: SamplingParams: temperature=nan must be"):
+        rules.main(["--temperature", "nan"])
+
+
 def panel(draft: Draft, probs: torch.Tensor) -> rules.Kept:
     judging = {name: rule for name, rule in RULES.items() if not rule.coupled and (rule.trees or draft.is_chain)}
     kept = []
