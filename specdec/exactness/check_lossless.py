@@ -71,7 +71,7 @@ def check_lossless(
         AssertionError: with the sequences whose probabilities differ most, or the requests whose ids do. By samples:
             with the cells that are furthest off, or the first output that the oracle cannot write.
         ValueError: ``max_new_tokens`` does not reach ``depth``; more branches than ``max_leaves``; an ``effect`` or
-            ``level`` that is not between 0 and 1.
+            ``level`` that is not between 0 and 1; less than one seed to compare.
 
     Guarantee: what n new tokens show is seen: a step drafts up to n - 1 of them. A fault that begins at a later drafted
         token, or in a later step, is not seen. By samples, outputs are sorted into about 16 cells, each all outputs
@@ -83,6 +83,8 @@ def check_lossless(
     max_new_tokens = _length(decoder, max_new_tokens, depth)
     sampling = SamplingParams(temperature=1.0) if sampling is None else sampling
     if decoder.rule.coupled:
+        if num_seeds < 1:
+            raise ValueError(f"num_seeds={num_seeds} compares nothing: give at least 1")
         _check_equal_tokens(decoder, [*[prompt] * num_seeds, *mates], max_new_tokens, sampling, stop, batch_size)
         return
     if effect is not None:

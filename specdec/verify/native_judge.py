@@ -31,11 +31,7 @@ def confirm_judge(rule: VerificationRule, native: NativeWalks | None) -> NativeJ
     Warns:
         JudgeDiffers: it is not; told once.
 
-<<<<<<< HEAD
-    Cost: verdicts on some batches of small drafts, a few milliseconds; once in a process for the rules known by name.
-=======
     Cost: some verdicts on two dozen small drafts, a few milliseconds; once in a process for the rules known by name.
->>>>>>> dc
     """
     if native is None or rule.native_judge is None:
         return None

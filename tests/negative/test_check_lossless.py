@@ -83,3 +83,8 @@ def test_no_rows_are_refused_by_samples_too() -> None:
     decoder = SpeculativeDecoder(ORACLE, Chains(TABLE, 3))
     with pytest.raises(ValueError, match="batch_size=0 must be a positive integer"):
         check_lossless(decoder, PROMPT, effect=0.5, batch_size=0)
+
+
+def test_a_check_of_no_seeds_is_refused() -> None:
+    with pytest.raises(ValueError, match="num_seeds=0 compares nothing: give at least 1"):
+        check_lossless(SpeculativeDecoder(ORACLE, Chains(TABLE, 3), "coupled"), PROMPT, num_seeds=0)
