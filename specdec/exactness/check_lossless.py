@@ -8,7 +8,7 @@ from specdec.engine import SpeculativeDecoder
 from specdec.exactness.oracle_law import oracle_law
 from specdec.exactness.output_law import JointLaw, Law, output_law
 from specdec.exactness.sampled_law import check_by_samples
-from specdec.requests import Prompt, Stop, encode_prompt
+from specdec.requests import Prompt, Stop
 from specdec.sampling import SamplingParams
 
 _WORST = 8
@@ -88,13 +88,11 @@ def check_lossless(
         _check_equal_tokens(decoder, [*[prompt] * num_seeds, *mates], max_new_tokens, sampling, stop, batch_size)
         return
     if effect is not None:
-        stops: list[Any] = [stop] if isinstance(stop, str) else list(stop or ())
-        check_by_samples(decoder, prompt, max_new_tokens, sampling, stops, mates, batch_size, effect, level, seed)
+        check_by_samples(decoder, prompt, max_new_tokens, sampling, stop, mates, batch_size, effect, level, seed)
         return
     options: dict[str, Any] = {"mates": mates, "batch_size": batch_size, "max_leaves": max_leaves}
     made = output_law(decoder, prompt, max_new_tokens, sampling, stop=stop, **options)
-    ids = encode_prompt(decoder.oracle, prompt, "prompt").tolist()
-    wanted = oracle_law(decoder.oracle, ids, max_new_tokens, sampling, stop=stop)
+    wanted = oracle_law(decoder.oracle, prompt, max_new_tokens, sampling, stop=stop)
     if tolerance is None:
         tolerance = 1e-10 if decoder.oracle.dtype.itemsize == 8 else 1e-5
     distance = total_variation(made, wanted)

@@ -12,6 +12,7 @@ from specdec.requests.requests import (
     list_prompts,
     make_requests,
     seed_of_one,
+    stops_of,
 )
 from specdec.requests.stopping import (
     FinishReason,
@@ -40,4 +41,5 @@ __all__ = [
     "list_prompts",
     "make_requests",
     "seed_of_one",
+    "stops_of",
 ]
