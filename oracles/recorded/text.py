@@ -41,8 +41,8 @@ class RecordedText(OracleDefaults):
 
     Raises:
         ValueError: names the row (counted from 0) and the fix: an empty prompt or output, text without a tokenizer, an
-            id that V does not have, ids after ``eos_id``, equal prompts, and prompts one of which is the other with a
-            part of its output, after which they go on otherwise.
+            id (``eos_id`` too) that V does not have, ids after ``eos_id``, equal prompts, and prompts one of which is
+            the other with a part of its output, after which they go on otherwise.
 
     Guarantee: an id is accepted if and only if it is the record's. If the record was written greedily, acceptance is
         that of the model. If it was drawn from laws p: a draft that is chosen (not drawn) is accepted with its
@@ -80,6 +80,11 @@ class RecordedText(OracleDefaults):
         if vocab_size is None:
             vocab_size = largest(pairs) + 1 if tokenizer is None else tokenizer.get_vocab_size()
         self.vocab_size = vocab_size
+        if eos_id is not None and eos_id not in range(vocab_size):
+            raise ValueError(
+                f"eos_id={eos_id!r} is no id of the vocabulary 0..{vocab_size - 1}: give the id, or the vocab_size, of "
+                "the model that wrote the records, or leave eos_id None"
+            )
         self.eos_ids: tuple[int, ...] = () if eos_id is None else (eos_id,)
         self._check_ids(pairs)
         self._tree = RecordTree()
