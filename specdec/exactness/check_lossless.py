@@ -70,8 +70,8 @@ def check_lossless(
     Raises:
         AssertionError: with the sequences whose probabilities differ most, or the requests whose ids do. By samples:
             with the cells that are furthest off, or the first output that the oracle cannot write.
-        ValueError: ``max_new_tokens`` does not reach ``depth``; more branches than ``max_leaves``; an ``effect`` or
-            ``level`` that is not between 0 and 1; less than one seed to compare.
+        ValueError: ``max_new_tokens`` does not reach ``depth``, or that is negative; more branches than ``max_leaves``;
+            an ``effect`` or ``level`` that is not between 0 and 1; less than one seed to compare.
 
     Guarantee: what n new tokens show is seen: a step drafts up to n - 1 of them. A fault that begins at a later drafted
         token, or in a later step, is not seen. By samples, outputs are sorted into about 16 cells, each all outputs
@@ -107,8 +107,10 @@ def _length(decoder: SpeculativeDecoder, max_new_tokens: int | None, depth: int 
     """Return how long sequences are: so long that one step can draft ``depth`` tokens.
 
     Raises:
-        ValueError: they are asked to be shorter.
+        ValueError: they are asked to be shorter, or ``depth`` is negative.
     """
+    if depth is not None and depth < 0:
+        raise ValueError(f"depth={depth} compares nothing: give 0 or more, or None for as many as the draft offers")
     offered = decoder.offers.max_depth
     wanted = offered if depth is None else depth
     length = wanted + 1 if max_new_tokens is None else max_new_tokens

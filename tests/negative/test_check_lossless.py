@@ -88,3 +88,9 @@ def test_no_rows_are_refused_by_samples_too() -> None:
 def test_a_check_of_no_seeds_is_refused() -> None:
     with pytest.raises(ValueError, match="num_seeds=0 compares nothing: give at least 1"):
         check_lossless(SpeculativeDecoder(ORACLE, Chains(TABLE, 3), "coupled"), PROMPT, num_seeds=0)
+
+
+@pytest.mark.parametrize("rule", ["standard", "coupled"])
+def test_a_depth_below_0_is_refused(rule: str) -> None:
+    with pytest.raises(ValueError, match="depth=-1 compares nothing: give 0 or more, or None"):
+        check_lossless(SpeculativeDecoder(ORACLE, Chains(TABLE, 3), rule), PROMPT, depth=-1)
