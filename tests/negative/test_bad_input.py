@@ -92,6 +92,8 @@ BAD = {
     "seed beyond 64 bits": ({"seed": 2**64}, r"seed is 18446744073709551616, and 64 bits hold -2\*\*63 to 2\*\*63 - 1"),
     "negative seed beyond 64 bits": ({"seed": [1, (2, -(2**63) - 1)]}, r"seed\[1\] is \(2, -9.*, and 64 bits hold"),
     "fractional rows": ({"batch_size": 2.0}, r"batch_size=2\.0 must be a positive integer"),
+    "text for a truth value": ({"return_logprobs": "no"}, "return_logprobs='no' must be True or False"),
+    "nothing for a truth value": ({"return_logprobs": None}, "return_logprobs=None must be True or False"),
 }
 
 
