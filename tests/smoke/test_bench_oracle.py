@@ -117,6 +117,8 @@ def test_ids_unlike_the_twins_end_a_run_or_are_counted():
     log: list[str] = []
     first, loose = fake("a", log, [1, 2, 3, 4]), fake("b", log, [1, 2, 3, 5], twin="a", strict=False)
     assert measure([first, loose], 2).agreement == {"b": 0.75}
+    ended = [fake("a", log, [1, 2, -1, -1]), fake("b", log, [1, 3, 4, -1], twin="a", strict=False)]
+    assert measure(ended, 2).agreement == {"b": pytest.approx(1 / 3)}, "ends of rows are no ids"
     strict = fake("b", log, [1, 2, 3, 5], twin="a")
     with pytest.raises(AssertionError, match=r"b disagrees with a, first at \(row, token\) \(3,\)"):
         measure([first, strict], 2)
