@@ -23,7 +23,8 @@ from experiments.harness.study import Study
 from specdec.stats import Table
 from specdec.stats.report import WIDEST_PRINTED, Shown, show
 
-HIDDEN = ("intervals", "why not", "missing", "measured")
+# Nobody holds draws against their law here.
+HIDDEN = ("intervals", "why not", "missing", "measured", "law e")
 COLUMNS = {
     "best": "the length or tree that should pay most",
     "tau": "tokens of a step, predicted like the four that follow",

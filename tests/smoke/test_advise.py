@@ -111,6 +111,7 @@ def test_the_command_line(checkpoints, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert printed.startswith("Advice:\n\n- batch 1, temperature 0: ")
     assert "\nBatch 2, temperature 0.7\n" in printed
+    assert "law e" not in printed, "nobody held draws against their law"
     entries = read_json(the_folder(tmp_path) / "advice.json")["cells"]
     kinds = [f"batch {batch}, temperature {heat}" for batch in (1, 2) for heat in (0, 0.7)]
     assert [cell["kind"] for cell in entries] == kinds
