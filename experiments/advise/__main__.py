@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     f"{len(study.prompts)} fit the oracle: give more, or smaller --batch-sizes"
                 )
             cells, adviser = cells_of(arguments), Adviser(arguments, study.oracle, study.prompts)
-            left_out = adviser.choose(cells[0])
+            left_out = adviser.choose(cells)
         done = study.measure(cells, adviser.measure)
         study.write("advice.json", {"left out": left_out, "cells": done})
         show([*report(done, left_out), f"{study.machine}."])

@@ -145,3 +145,13 @@ def test_what_cannot_be_had_is_refused_before_anything_runs(checkpoints, tmp_pat
     words = "--num-prompts: 64 prompts fill a batch to calibrate on and one to measure, and 1 fit"
     with pytest.raises(SystemExit, match=words):
         main([*argv, "--batch-sizes", "32", "--num-prompts", "1"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"), [(["--top-p", "1.5"], "top_p"), (["--temperatures", "0", "-1"], "temperature")]
+)
+def test_a_cell_that_cannot_be_sampled_is_refused_before_any_is_measured(wrong, words, checkpoints, tmp_path):
+    names = ("small_transformer",)
+    argv = [*common(checkpoints, tmp_path), "--batch-sizes", "1", "--strategies", *names, *all_own(checkpoints, names)]
+    with pytest.raises(SystemExit, match=f"^advise: .*{words}"):
+        main([*argv, *wrong])
