@@ -318,10 +318,18 @@ def test_trees_stand_beside_theory(checkpoints, tmp_path, capsys, monkeypatch):
     assert asked == [1]
 
 
+def test_trees_refuse_a_shape_that_is_none_before_they_calibrate(checkpoints, tmp_path, monkeypatch):
+    monkeypatch.setattr(trees, "calibrate_trees", lambda *_: pytest.fail("it calibrated"))
+    argv = [*common(checkpoints, tmp_path), *own(checkpoints, "tree"), "--shapes", "bush:3"]
+    with pytest.raises(SystemExit, match=r"^trees: --shapes: shape 'bush:3' is none"):
+        trees.main(argv)
+
+
 @pytest.mark.parametrize("text", ["chain", "kary:2", "bush:3", "paths:1", "grown:4x-1", "chain:x"])
 def test_a_shape_that_is_none_is_refused(text):
-    with pytest.raises(ValueError, match=f"shape '{text}' is none"):
-        shape_of(text)
+    for option, given in (("--shape", []), ("--shapes", ["--shapes"])):
+        with pytest.raises(ValueError, match=f"^{option}: shape '{text}' is none"):
+            shape_of(text, *given)
 
 
 def test_every_strategy_has_a_tiny_one_whose_law_is_enumerated():
