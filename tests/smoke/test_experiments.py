@@ -426,11 +426,24 @@ def test_a_text_that_no_path_could_be_names_no_file():
 
 
 def test_another_machine_does_not_go_on_with_times_of_this_one(monkeypatch):
-    plan = harness.Plan("compare", ("prompt_lookup",), (), {"oracle": "code", "out": "runs"})
+    plan = harness.Plan("compare", ("prompt_lookup",), (), {"oracle": "code", "out": "runs", "device": "cpu"})
     here = harness.folder_of(plan, [])
     assert harness.folder_of(plan, []) == here
-    monkeypatch.setattr(harness, "processor", lambda: "another one")
-    assert harness.folder_of(plan, []) != here
+    for part in ("processor", "device_name"):
+        with monkeypatch.context() as patched:
+            patched.setattr(harness, part, lambda *_: "another one")
+            assert harness.folder_of(plan, []) != here
+
+
+def test_exactness_on_another_machine_begins_anew(checkpoints, tmp_path, monkeypatch):
+    folders = []
+    monkeypatch.setattr(exactness, "load_oracle", lambda _: None)
+    monkeypatch.setattr(exactness, "Runner", lambda *_: None)
+    monkeypatch.setattr(exactness, "_prove", lambda _, journal: folders.append(journal.path.parent) or 0)
+    for name in ("one", "another one"):
+        monkeypatch.setattr(harness, "processor", lambda name=name: name)
+        assert exactness.main(common(checkpoints, tmp_path)) == 0
+    assert len(set(folders)) == 2
 
 
 def test_units_hold_one_kind_each():
