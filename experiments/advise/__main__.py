@@ -13,7 +13,7 @@ from typing import Any
 
 from exactspec.parser import positive, refusing
 from experiments.advise.advice_parts import CLOSE
-from experiments.advise.cells import CHAINS, TREES, Adviser, Cell
+from experiments.advise.cells import CHAINS, LENGTH, TREES, Adviser, Cell
 from experiments.harness.arguments import add_strategies, common_parser
 from experiments.harness.findings.legends import SPEEDS
 from experiments.harness.rule_choice import add_rule
@@ -48,7 +48,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add_rule(parser)
     add("--longest", type=positive, default=8, help="drafts that are thought about (%(default)s)")
     add("--strategies", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)} (all that can be had)")
-    add_strategies(parser, names)
+    add_strategies(parser, names, chosen=(LENGTH, "shape"))
     return vars(parser.parse_args(argv))
 
 
