@@ -4,7 +4,7 @@ import argparse
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -155,13 +155,21 @@ def prompts_of(arguments: Mapping[str, Any]) -> str | Path:
     return given if file is None or given != str(PROMPTS) else file
 
 
-def add_strategy(parser: argparse.ArgumentParser, strategy: Strategy, prefixed: bool) -> None:
-    """Add a strategy's own options, with its name before theirs if several strategies share a command line."""
+def add_strategy(
+    parser: argparse.ArgumentParser, strategy: Strategy, prefixed: bool, chosen: Collection[str] = ()
+) -> None:
+    """Add a strategy's own options, with its name before theirs if several strategies share a command line.
+
+    Those of the keys ``chosen`` the program chooses itself: there are arguments of their names, and no options.
+    """
     assert isinstance(parser, Parser)
     group = parser.add_folded_group(strategy.name) if prefixed else parser.add_argument_group(strategy.name)
     for option in strategy.options:
         flag = f"{strategy.name.replace('_', '-')}-{option.name}" if prefixed else option.name
         dest = f"{strategy.name}.{option.key}"
+        if option.key in chosen:
+            parser.set_defaults(**{dest: option.default})
+            continue
         default = {False: "no", True: "yes"}[option.default] if isinstance(option.default, bool) else option.default
         told = [] if default is None else [str(default)]
         for oracle, published in PUBLISHED_SETTINGS.items():
@@ -171,10 +179,12 @@ def add_strategy(parser: argparse.ArgumentParser, strategy: Strategy, prefixed: 
         group.add_argument(f"--{flag}", dest=dest, default=option.default, type=option.kind, metavar=metavar, help=text)
 
 
-def add_strategies(parser: argparse.ArgumentParser, names: Iterable[str] = STRATEGIES) -> None:
-    """Add the options of several strategies, with their names before them."""
+def add_strategies(
+    parser: argparse.ArgumentParser, names: Iterable[str] = STRATEGIES, chosen: Collection[str] = ()
+) -> None:
+    """Add the options of several strategies, with their names before them; ``chosen`` as above."""
     for name in names:
-        add_strategy(parser, STRATEGIES[name], prefixed=True)
+        add_strategy(parser, STRATEGIES[name], prefixed=True, chosen=chosen)
 
 
 def settings_of(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:

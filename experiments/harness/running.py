@@ -32,10 +32,11 @@ from experiments.harness.turns import Turns, prompts_by_seed, seeds_of, units_by
 from experiments.peers import PEERS, RefusedArm
 from experiments.report import PAGE
 from experiments.strategies import STRATEGIES
+from oracles.checkpoints.placement import checkpoint_place
 from specdec import Oracle
 from specdec.prompts import NamedPrompt, load_prompts
 from specdec.stats import Stats, pool
-from specdec.stats.report import Shown, processor, provenance, show
+from specdec.stats.report import Shown, device_name, processor, provenance, show
 
 WARM_UP_TOKENS = 8
 COMPARE = "compare"
@@ -194,8 +195,13 @@ def _check_against(against: str | None, arms: Sequence[Arm]) -> None:
 
 
 def folder_of(plan: Plan, prompts: Sequence[NamedPrompt]) -> Path:
-    """Return where an experiment's results go: its name, and a key of what is measured, on which kind of machine."""
-    key = fingerprint(plan.arguments, [plan.name, plan.strategies, plan.peers, processor(), *prompts])
+    """Return where an experiment's results go: its name, and a key of what is measured, on which kind of machine.
+
+    Raises:
+        ValueError: torch knows no such device.
+    """
+    machine = processor(), device_name(checkpoint_place(plan.arguments["device"]))
+    key = fingerprint(plan.arguments, [plan.name, plan.strategies, plan.peers, *machine, *prompts])
     return Path(plan.arguments["out"]) / f"{plan.name}-{key}"
 
 

@@ -178,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.max_new_tokens < 2:
             raise ValueError("--max-new-tokens must be 2 or more: a request's last token has no draft")
         asked = {"max_new_tokens": args.max_new_tokens, "sampling": SamplingParams(temperature=args.temperature)}
-        tree = shape_of(args.tree)
+        tree = shape_of(args.tree, "--tree")
         oracle, model = oracles.load(args.oracle), oracles.load(args.model)
         check_vocabulary("--model", model.vocab_size, model.tokenizer, oracle)
         put = as_conversations(load_prompts(str(PROMPTS), None, args.num_prompts), oracle, vars(args))

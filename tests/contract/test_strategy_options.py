@@ -10,6 +10,7 @@ import drafts
 import oracles
 from experiments import threshold
 from experiments.harness.arguments import add_strategy, paired_parser
+from experiments.harness.building import build_shared
 from experiments.harness.running import Plan
 from experiments.strategies import STRATEGIES, model_strategies
 from experiments.strategies.strategy import PUBLISHED_SETTINGS
@@ -100,6 +101,12 @@ def test_unknown_names_are_refused(name, option, text):
     (kind,) = (one.kind for one in STRATEGIES[name].options if one.key == option)
     with pytest.raises(ArgumentTypeError, match=f"expected .*, got '{text}'"):
         kind(text)
+
+
+def test_a_shape_that_is_none_names_its_option():
+    own = {option.key: option.default for option in STRATEGIES["tree"].options}
+    with pytest.raises(ValueError, match=r"^--tree-shape: shape 'none' is none .*: give chain:4, "):
+        build_shared("tree", {**own, **SHARED, "shape": "none"}, oracles.load("code-draft"))
 
 
 REFUSED = {
