@@ -322,6 +322,7 @@ def test_a_monotone_map_is_monotone_linear_between_knots_and_constant_beyond():
     ("make", "message"),
     [
         (lambda: Heuristic(0), "num_draft_tokens must be an integer, 1 or more"),
+        (lambda: Fixed(True), "num_draft_tokens must be an integer, 0 or more, not True"),
         (lambda: Heuristic(5, 4), "max_draft_tokens=4"),
         (lambda: Threshold(), "give a calibration"),
         (lambda: Threshold(0.4), "did you mean threshold="),
