@@ -6,7 +6,8 @@ each token's confidence), "entropy" and "heuristic".
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -34,10 +35,9 @@ LEGEND = {
 }
 
 
-def policies(measured: Calibration, longest: int, gammas: Sequence[int]) -> dict[str, LengthPolicy]:
-    """Return the policies by the names of their arms."""
-    fixed: dict[str, LengthPolicy] = {f"{_FIXED}{gamma}": Fixed(gamma) for gamma in gammas}
-    return fixed | {
+def policies(measured: Calibration, longest: int) -> dict[str, LengthPolicy]:
+    """Return the policies, but for fixed lengths, by the names of their arms."""
+    return {
         NAME: Threshold(measured, max_draft_tokens=longest),
         "constant": Threshold(threshold=0.4, per_token=True, max_draft_tokens=longest),
         "tracked": Threshold(threshold=Tracked(), per_token=True, max_draft_tokens=longest),
@@ -47,14 +47,30 @@ def policies(measured: Calibration, longest: int, gammas: Sequence[int]) -> dict
 
 
 def build(plan: Plan, oracle: Oracle) -> list[EngineArm]:
-    """Return plain decoding and one arm for each policy."""
+    """Return plain decoding and one arm for each policy.
+
+    Raises:
+        ValueError: an option is unusable, with its name; told before anything is measured.
+    """
     arguments = plan.arguments
     settings = settings_of(arguments, NAME)
-    make_source = confident_source(settings, oracle)
-    measured = calibration(settings, oracle, make_source)
-    chosen = policies(measured, settings["num_draft_tokens"], arguments["gammas"])
-    sources = {PLAIN: None, **{name: make_source(length) for name, length in chosen.items()}}
-    return engine_arms(arguments, oracle, sources)
+    make_source, longest = confident_source(settings, oracle), settings["num_draft_tokens"]
+    with _naming("--gammas"):
+        fixed = {f"{_FIXED}{gamma}": make_source(Fixed(gamma)) for gamma in arguments["gammas"]}
+    with _naming("--num-draft-tokens"):
+        make_source(Fixed(longest))
+    chosen = policies(calibration(settings, oracle, make_source), longest)
+    others = {name: make_source(length) for name, length in chosen.items()}
+    return engine_arms(arguments, oracle, {PLAIN: None, **fixed, **others})
+
+
+@contextmanager
+def _naming(option: str) -> Iterator[None]:
+    """Name the option in an error that a length is too much for the drafter, or none."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{option}: {error}") from error
 
 
 def against_fixed(outcome: Outcome) -> list[Table]:

@@ -47,17 +47,24 @@ CALIBRATING = (
 )
 
 
+# Tokens of the drafts that a calibration measures, if there can be so many.
+_CALIBRATED = 8
+
+
 def calibration(settings: Settings, oracle: Oracle, make_source: Callable[[LengthPolicy], DraftSource]) -> Calibration:
     """Return what drafted tokens are worth and cost on this machine, on excerpts of the files to train on.
 
-    The options it reads are ``CALIBRATING``; measured with the sampling and the batch size of the run.
+    The options it reads are ``CALIBRATING``; measured with the sampling and the batch size of the run, on drafts of
+    eight tokens, or of all that a head's block has laws for.
     """
     sequences = training_sequences(training_files(settings), oracle.tokenizer)
     step = max(len(sequences) // settings["calibrate_prompts"], 1)
     prompts = [_excerpt(sequence) for sequence in sequences[::step]][: settings["calibrate_prompts"]]
-    rule, size = rule_for(settings["rule"], make_source(Fixed(1))), settings["batch_size"]
+    source = make_source(Fixed(1))
+    rule, size = rule_for(settings["rule"], source), settings["batch_size"]
+    longest = min(_CALIBRATED, getattr(getattr(source, "head", None), "num_laws", _CALIBRATED))
     how: dict[str, Any] = {"sampling": sampling_of(settings), "rule": rule, "kernels": settings["kernels"]}
-    return calibrate(oracle, make_source, prompts, max_new_tokens=48, batch_size=size, **how)
+    return calibrate(oracle, make_source, prompts, num_draft_tokens=longest, max_new_tokens=48, batch_size=size, **how)
 
 
 def _excerpt(sequence: Path | list[int]) -> str | list[int]:
