@@ -118,14 +118,14 @@ def test_bad_arguments_are_refused_before_anything_is_computed(arguments, messag
 
 PARAMETERS = {
     "temperature": [-0.1, math.nan, math.inf, "1", None, 10**400],
-    "top_k": [-1, 2.5, 2**63],
+    "top_k": [-1, 2.5, 2**63, True],
     "top_p": [0.0, 1.1, math.nan, None, Fraction(1, 10**400)],
     "min_p": [-0.1, 1.1, math.nan],
     "repetition_penalty": [0.0, -1.0, math.inf, 1e300, 1e-300],
     "presence_penalty": [math.nan, 1e300, -(10**400)],
     "frequency_penalty": [math.inf, -1e300],
     "logit_bias": [{0: 1e300}, {0: math.inf}, {0: math.nan}, {-1: 0.0}, {"a": 0.0}, {0: "a"}, [1.0], {0: 10**400}],
-    "min_new_tokens": [2**63, -1, 0.5],
+    "min_new_tokens": [2**63, -1, 0.5, True],
 }
 
 
