@@ -328,6 +328,8 @@ def test_a_monotone_map_is_monotone_linear_between_knots_and_constant_beyond():
         (lambda: Threshold(0.4), "did you mean threshold="),
         (lambda: Threshold(CALIBRATION, per_token=True), "give the threshold"),
         (lambda: Threshold(threshold=1.5), "threshold must lie in"),
+        (lambda: Threshold(threshold="0.4"), "threshold='0.4' is neither a number nor a schedule"),
+        (lambda: Entropy(Tracked), "threshold=<class .*Tracked'> is neither a number nor a schedule"),
         (lambda: Threshold(threshold=0.5, probe_every=0), "probe_every must be an integer, 1 or more"),
         (lambda: Threshold(threshold=0.5, max_draft_tokens=2.5), "max_draft_tokens must be an integer, 0 or more"),
         (lambda: Entropy(max_draft_tokens=2.5), "max_draft_tokens must be an integer, 0 or more"),
