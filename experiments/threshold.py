@@ -6,8 +6,7 @@ each token's confidence), "entropy" and "heuristic".
 """
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from experiments.harness.arms import PLAIN, EngineArm
 from experiments.harness.building import engine_arms
 from experiments.harness.run_outcome import Outcome
 from experiments.harness.running import Plan, run
-from experiments.strategies import STRATEGIES, calibration, confident_source
+from experiments.strategies import STRATEGIES, calibration, confident_source, naming
 from specdec import Calibration, Entropy, Fixed, Heuristic, Oracle, Threshold
 from specdec.drafting.lengths import LengthPolicy, Tracked
 from specdec.stats import Table
@@ -55,22 +54,13 @@ def build(plan: Plan, oracle: Oracle) -> list[EngineArm]:
     arguments = plan.arguments
     settings = settings_of(arguments, NAME)
     make_source, longest = confident_source(settings, oracle), settings["num_draft_tokens"]
-    with _naming("--gammas"):
+    with naming("--gammas"):
         fixed = {f"{_FIXED}{gamma}": make_source(Fixed(gamma)) for gamma in arguments["gammas"]}
-    with _naming("--num-draft-tokens"):
+    with naming("--num-draft-tokens"):
         make_source(Fixed(longest))
     chosen = policies(calibration(settings, oracle, make_source), longest)
     others = {name: make_source(length) for name, length in chosen.items()}
     return engine_arms(arguments, oracle, {PLAIN: None, **fixed, **others})
-
-
-@contextmanager
-def _naming(option: str) -> Iterator[None]:
-    """Name the option in an error that a length is too much for the drafter, or none."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{option}: {error}") from error
 
 
 def against_fixed(outcome: Outcome) -> list[Table]:

@@ -1,6 +1,7 @@
 """A small transformer drafts: chains, trees, in another vocabulary, or for as long as a token is worth its cost."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -88,11 +89,21 @@ def confident_source(settings: Settings, oracle: Oracle) -> Callable[[LengthPoli
     return make_source
 
 
+@contextmanager
+def naming(option: str) -> Iterator[None]:
+    """Name the option of a length in an error that it is none, or too much for the drafter."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{option}: {error}") from error
+
+
 def _threshold(settings: Settings, oracle: Oracle) -> DraftSource:
     """Return the source that the settings describe."""
-    make_source = confident_source(settings, oracle)
-    measured = calibration(settings, oracle, make_source)
-    return make_source(Threshold(measured, max_draft_tokens=settings["num_draft_tokens"]))
+    make_source, longest = confident_source(settings, oracle), settings["num_draft_tokens"]
+    with naming("--num-draft-tokens"):
+        make_source(Fixed(longest))  # before the calibration, which takes its time
+    return make_source(Threshold(calibration(settings, oracle, make_source), max_draft_tokens=longest))
 
 
 THRESHOLD = Strategy(

@@ -94,13 +94,16 @@ def test_the_script_of_policies_asks_the_head_that_is_named(tmp_path, monkeypatc
 
 
 def test_a_length_beyond_a_heads_block_names_its_option_before_anything_is_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(threshold, "calibration", lambda *_: pytest.fail("it was measured"))
+    for module in (threshold, model_strategies):
+        monkeypatch.setattr(module, "calibration", lambda *_: pytest.fail("it was measured"))
     oracle, (_, block) = oracles.load("code-draft"), heads(tmp_path)
     head = ["--threshold-drafter", "block_drafter", "--threshold-head", str(block)]
     for option, length, gammas in (("--gammas", "2", [1, 64]), ("--num-draft-tokens", "64", [1, 2])):
         arguments = {**parsed("--threshold-num-draft-tokens", length, *head, strategy="threshold"), "gammas": gammas}
         with pytest.raises(ValueError, match=f"^{option}: drafts of 64 tokens are asked for, and a block of this head"):
             threshold.build(Plan("threshold", ("threshold",), (), arguments), oracle)
+    with pytest.raises(ValueError, match=r"^--num-draft-tokens: drafts of 64 tokens are asked for"):
+        built("threshold", drafter="block_drafter", head=str(block), num_draft_tokens=64)
 
 
 def test_a_calibration_drafts_no_more_than_a_block_has_laws_for(tmp_path, monkeypatch):
