@@ -15,7 +15,7 @@ from experiments.harness.arms import PLAIN, EngineArm
 from experiments.harness.building import engine_arms
 from experiments.harness.run_outcome import Outcome
 from experiments.harness.running import Plan, run
-from experiments.strategies import STRATEGIES, calibration, confident_source
+from experiments.strategies import STRATEGIES, calibration, confident_source, naming
 from specdec import Calibration, Entropy, Fixed, Heuristic, Oracle, Threshold
 from specdec.drafting.lengths import LengthPolicy, Tracked
 from specdec.stats import Table
@@ -34,10 +34,9 @@ LEGEND = {
 }
 
 
-def policies(measured: Calibration, longest: int, gammas: Sequence[int]) -> dict[str, LengthPolicy]:
-    """Return the policies by the names of their arms."""
-    fixed: dict[str, LengthPolicy] = {f"{_FIXED}{gamma}": Fixed(gamma) for gamma in gammas}
-    return fixed | {
+def policies(measured: Calibration, longest: int) -> dict[str, LengthPolicy]:
+    """Return the policies, but for fixed lengths, by the names of their arms."""
+    return {
         NAME: Threshold(measured, max_draft_tokens=longest),
         "constant": Threshold(threshold=0.4, per_token=True, max_draft_tokens=longest),
         "tracked": Threshold(threshold=Tracked(), per_token=True, max_draft_tokens=longest),
@@ -47,14 +46,21 @@ def policies(measured: Calibration, longest: int, gammas: Sequence[int]) -> dict
 
 
 def build(plan: Plan, oracle: Oracle) -> list[EngineArm]:
-    """Return plain decoding and one arm for each policy."""
+    """Return plain decoding and one arm for each policy.
+
+    Raises:
+        ValueError: an option is unusable, with its name; told before anything is measured.
+    """
     arguments = plan.arguments
     settings = settings_of(arguments, NAME)
-    make_source = confident_source(settings, oracle)
-    measured = calibration(settings, oracle, make_source)
-    chosen = policies(measured, settings["num_draft_tokens"], arguments["gammas"])
-    sources = {PLAIN: None, **{name: make_source(length) for name, length in chosen.items()}}
-    return engine_arms(arguments, oracle, sources)
+    make_source, longest = confident_source(settings, oracle), settings["num_draft_tokens"]
+    with naming("--gammas"):
+        fixed = {f"{_FIXED}{gamma}": make_source(Fixed(gamma)) for gamma in arguments["gammas"]}
+    with naming("--num-draft-tokens"):
+        make_source(Fixed(longest))
+    chosen = policies(calibration(settings, oracle, make_source), longest)
+    others = {name: make_source(length) for name, length in chosen.items()}
+    return engine_arms(arguments, oracle, {PLAIN: None, **fixed, **others})
 
 
 def against_fixed(outcome: Outcome) -> list[Table]:

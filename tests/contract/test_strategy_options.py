@@ -94,6 +94,33 @@ def test_the_script_of_policies_asks_the_head_that_is_named(tmp_path, monkeypatc
         assert sources["fixed 2"].length == Fixed(2)
 
 
+def test_a_length_beyond_a_heads_block_names_its_option_before_anything_is_measured(tmp_path, monkeypatch):
+    for module in (threshold, model_strategies):
+        monkeypatch.setattr(module, "calibration", lambda *_: pytest.fail("it was measured"))
+    oracle, (_, block) = oracles.load("code-draft"), heads(tmp_path)
+    head = ["--threshold-drafter", "block_drafter", "--threshold-head", str(block)]
+    for option, length, gammas in (("--gammas", "2", [1, 64]), ("--num-draft-tokens", "64", [1, 2])):
+        arguments = {**parsed("--threshold-num-draft-tokens", length, *head, strategy="threshold"), "gammas": gammas}
+        with pytest.raises(ValueError, match=f"^{option}: drafts of 64 tokens are asked for, and a block of this head"):
+            threshold.build(Plan("threshold", ("threshold",), (), arguments), oracle)
+    with pytest.raises(ValueError, match=r"^--num-draft-tokens: drafts of 64 tokens are asked for"):
+        built("threshold", drafter="block_drafter", head=str(block), num_draft_tokens=64)
+
+
+def test_a_calibration_drafts_no_more_than_a_block_has_laws_for(tmp_path, monkeypatch):
+    asked = []
+
+    def calibrate(*_, num_draft_tokens, **options):
+        asked.append(num_draft_tokens)
+        return CALIBRATION
+
+    monkeypatch.setattr(model_strategies, "calibrate", calibrate)
+    own = {"rule": "rejection", "top_p": 1.0, "batch_size": 1, "kernels": None, "train_on": __file__}
+    for drafter, folder, longest in zip(("eagle3", "block_drafter"), heads(tmp_path), (8, 2), strict=True):
+        built("threshold", drafter=drafter, head=str(folder), num_draft_tokens=2, **own)
+        assert asked.pop() == longest
+
+
 @pytest.mark.parametrize(
     ("name", "option", "text"), [("cascade", "second", "early_exit"), ("tree", "model_weights", "fp8")]
 )
