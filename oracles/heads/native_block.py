@@ -3,6 +3,7 @@
 import ctypes
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -117,8 +118,8 @@ class NativeBlockHead(BlockBase):
         return follow(self.native, cache, blocks, ends, rows, limits, watch, draws, adjustments)
 
     def _ends(self, cache: NativeContextCache, rows: IntArray) -> IntArray:
-        """Return ``[B]`` how many positions a pass over the blocks of some rows meets."""
-        ends: IntArray = cache.lengths[rows] + self.shape.block_size
+        """Return ``[B]`` how many positions a call for the blocks of some rows meets, what arrived for others too."""
+        ends: IntArray = np.maximum(cache.lengths[rows] + self.shape.block_size, cache.lengths.max())
         return ends
 
     def _blocks(self, pending: IntArray, depth: int) -> bindings.Blocks:

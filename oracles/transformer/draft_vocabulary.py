@@ -54,8 +54,15 @@ class DraftHead(Linear):
         return spread(self.columns(x), self.target_ids, self.vocab_size)
 
     def cut(self, out_features: int) -> "DraftHead":
-        """Return the head itself: its columns are ids of the true vocabulary, whatever pads the target's tables."""
-        return self
+        """Return a head of the columns that write ids below ``out_features``; itself if it has no others."""
+        kept = self.target_ids[self.target_ids < out_features]
+        if len(kept) == len(self.target_ids):
+            return self
+        plain = super().cut(len(kept))
+        with torch.device("meta"):
+            head = DraftHead(self.in_features, kept, out_features)
+        head.weight, head.quantised = plain.weight, plain.quantised
+        return head
 
 
 class ProjectedHead(DraftHead):

@@ -358,6 +358,17 @@ def test_ids_that_pad_the_vocabulary_are_written_by_nobody(tmp_path):
     assert torch.allclose(ours, theirs, 1e-4, 1e-4)
 
 
+def test_columns_of_ids_that_pad_the_vocabulary_are_cut_off(tmp_path):
+    oracle = NativeTransformer(tiny_unpacked(VOCAB, torch.float32, padded_vocab_size=80, **SHAPE))
+    written = (0, 3, 5, *range(VOCAB, 80))
+    write_head(tmp_path, oracle, Layout("specforge", ids=(0, 2, 4), written=written), dtype=torch.float32)
+    native, eager = (load_head(tmp_path, oracle, backend=backend) for backend in ("native", "eager"))
+    shape = native.native.struct
+    assert (native.num_written, shape.written, shape.head.columns) == (3, 3, 32)
+    ours, theirs = (played(head, [6], 6).logits[0] for head in (native, eager))
+    assert torch.allclose(ours, theirs, 1e-4, 1e-4)
+
+
 def test_what_cannot_be_is_refused(tmp_path):
     oracle = tiny_transformer(VOCAB, torch.float32, **SHAPE)
     write_head(tmp_path, oracle, FEW, dtype=torch.float32)

@@ -344,6 +344,16 @@ def test_a_chain_whose_later_passes_need_more_memory_than_its_first_gets_it(set_
     assert depths == 2 * [0, 1, 2], "a chain goes on where it was"
 
 
+def test_sizes_beyond_32_bits_are_not_cut():
+    ids = torch.randint(23, (40,), generator=torch.Generator().manual_seed(5))
+    far = {"sliding_window": 2**32 + 3, "max_context": 2**32 + 1}
+    plain, wide = (NativeTransformer(small_model(**changes)) for changes in ({}, far))
+    assert torch.equal(append(wide, wide.new_cache(1, 64), 0, ids), append(plain, plain.new_cache(1, 64), 0, ids))
+    rows, cache = np.array([0]), wide.new_cache(1, 64)
+    chains = wide.greedy_chains(ids[None].numpy(), np.array([40]), cache, rows, np.array([2]))
+    assert chains[0].shape == (1, 2)
+
+
 def test_layers_that_were_packed_before_are_refused():
     with pytest.raises(ValueError, match="packed for eager"):
         NativeTransformer(small_model().pack())
