@@ -39,6 +39,8 @@ BAD_RECORDS = {
     "goes on after its end": (([[1]], [[2, 8, 8]]), {"eos_id": 8}, "row 0: its output has eos_id 8 at place 1"),
     "other counts": (([[1]], []), {}, "1 prompts and 0 outputs"),
     "none": (([], []), {}, "0 prompts and 0 outputs"),
+    "an end beyond": (([[1]], [[2]]), {"vocab_size": 3, "eos_id": 3}, "eos_id 3 is out of range"),
+    "a negative end": (([[1]], [[2]]), {"eos_id": -1}, "eos_id -1 is out of range"),
 }
 
 
