@@ -37,6 +37,7 @@ from oracles.factory.training.loop import LOG_FILE, STATE_FILE, TRIM_EVERY, Opti
 from oracles.factory.training.medusa_distillation import MedusaDistillation
 from oracles.factory.training.medusa_export import new_medusa
 from oracles.factory.training.recipes import RECIPES, Recipe
+from oracles.factory.training.training_text import check_ids
 from oracles.factory.training.windows import WindowPlan, Windows
 from oracles.heads import NativeEagle3Head
 from oracles.transformer.eager import Transformer
@@ -179,6 +180,16 @@ def test_a_head_learns_and_the_oracle_stays(kind: str, loss: str, falls: float, 
     firsts = [f"drawn_{name}" for name, offset in task.offsets.items() if not offset]
     assert loss == "ce" or all(trained[name] > untrained[name] + 0.05 for name in firsts)
     assert all(torch.equal(value, before[name]) for name, value in task.oracle.state_dict().items())
+
+
+def test_files_that_hold_no_text_of_the_oracle_are_named(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("text")
+    save_file({"ids": torch.arange(3)}, tmp_path / "other")
+    for name, fault in (("plain", "is no readable safetensors file"), ("other", "holds no text of an oracle")):
+        with pytest.raises(ValueError, match=f"{name} {fault}"):
+            own_text(tmp_path / name, END, held_out=False)
+    with pytest.raises(ValueError, match=r"ids from 0 to 9, and the model has 0\.\.8: give text of this very model"):
+        check_ids(torch.arange(10), 9)
 
 
 @pytest.mark.parametrize("make", [tiny_task, tiny_block_task, tiny_draft_task])
@@ -369,6 +380,8 @@ def test_the_script_goes_on_where_it_stopped_and_writes_a_head_that_drafts(tmp_p
         "--device nope": "device is 'nope'; give one as torch names them",
         "--num-draft-tokens 32": "less than a window",
         "--markov-rank 4": "--markov-rank is of --kind dspark: leave it out with --kind eagle3",
+        "--kind draft_model --discount 0.5": "--discount is of --kind eagle3, dspark, medusa: leave it out with",
+        "--kind early_exit --discount 0.5": "--discount is of --kind eagle3, dspark, medusa: leave it out with",
         "--loss bce": "--loss bce: bce is of a head that tells confidences: --kind dspark",
         f"--oracle {tmp_path / 'untied'}": "give --lm-head own",
     }.items():
