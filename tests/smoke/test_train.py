@@ -65,6 +65,7 @@ def test_the_log_forgets_steps_after_the_resumed_one(tmp_path: Path) -> None:
     run(trainer(tmp_path, stop_after=4))
     with (tmp_path / LOG_FILE).open("a") as log:
         log.write(json.dumps({"step": 5, "loss": 0.0}) + "\n")
+        log.write('{"step": 4, "lo')  # the disk was full
     again = trainer(tmp_path)
     again.resume()
     run(again)
@@ -91,6 +92,9 @@ def test_resuming_nothing_or_another_run_is_refused(tmp_path: Path) -> None:
         trainer(tmp_path, seed=1).resume()
     with pytest.raises(ValueError, match=r"matrix_rate=1\.0"):
         trainer(tmp_path, recipe=replace(TINY, matrix_rate=1.0)).resume()
+    run(trainer(tmp_path))
+    with pytest.raises(ValueError, match=r"state\.pt has 6 steps, and the run is to have 5: give more"):
+        trainer(tmp_path, recipe=replace(TINY, num_steps=5)).resume()
 
 
 def test_a_prolonged_run_is_the_longer_run(tmp_path: Path) -> None:

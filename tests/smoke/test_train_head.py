@@ -18,12 +18,14 @@ from safetensors.torch import load_file, save_file
 import drafts
 import oracles
 from experiments import train_head
+from oracles.checkpoints.config_keys import ConfigKeys
+from oracles.checkpoints.hf_config import read_layers
 from oracles.factory.corpus import STDLIB, modules_only
 from oracles.factory.dialogues.dialogue_parts import Conversation
 from oracles.factory.dialogues.shards import Shards
 from oracles.factory.training import loop
 from oracles.factory.training.block_distillation import BlockDistillation
-from oracles.factory.training.block_export import BlockSizes, dspark_shape, new_dspark
+from oracles.factory.training.block_export import BlockSizes, describe_dspark, dspark_shape, new_dspark
 from oracles.factory.training.draft_distillation import DraftDistillation, draft_shape, new_draft
 from oracles.factory.training.eagle3_distillation import Eagle3Distillation
 from oracles.factory.training.exit_distillation import ExitDistillation
@@ -40,6 +42,7 @@ from oracles.factory.training.recipes import RECIPES, Recipe
 from oracles.factory.training.training_text import check_ids
 from oracles.factory.training.windows import WindowPlan, Windows
 from oracles.heads import NativeEagle3Head
+from oracles.transformer.config import RopeScaling
 from oracles.transformer.eager import Transformer
 from specdec import SpeculativeDecoder
 from tests.support.models import tiny_unpacked
@@ -180,6 +183,14 @@ def test_a_head_learns_and_the_oracle_stays(kind: str, loss: str, falls: float, 
     firsts = [f"drawn_{name}" for name, offset in task.offsets.items() if not offset]
     assert loss == "ce" or all(trained[name] > untrained[name] + 0.05 for name in firsts)
     assert all(torch.equal(value, before[name]) for name, value in task.oracle.state_dict().items())
+
+
+def test_block_drafters_are_as_their_config_describes_them() -> None:
+    own = {"qkv_bias": True, "sliding_window": 8, "rope_scaling": RopeScaling("llama3", 8.0)}
+    oracle = tiny_unpacked(VOCAB, torch.float32, num_layers=6, **own)
+    shape = dspark_shape(oracle, BlockSizes(2, 24, 3, 4, True), (0, 2, 4), 10, VOCAB, True)
+    layers = describe_dspark(shape, "tiny")["transformer_layer_config"]
+    assert read_layers(ConfigKeys(layers, "a head"), "qwen3") == shape.config
 
 
 def test_files_that_hold_no_text_of_the_oracle_are_named(tmp_path: Path) -> None:
