@@ -107,6 +107,8 @@ def changed(folder: Path, tensors: dict[str, torch.Tensor | None], **values) -> 
     return folder
 
 
+# Differences of these ids overflow to numbers above 0.
+FAR = torch.tensor([0, 2**62 + 10, -(2**62) - 10, 3, 4, 5, 6, 7, 8]) - torch.arange(9)
 RISING = "column r writes id r \\+ d2t\\[r\\]; these must rise, from 0 to"
 
 
@@ -120,6 +122,7 @@ RISING = "column r writes id r \\+ d2t\\[r\\]; these must rise, from 0 to"
         ({"d2t": torch.arange(9, 0, -1)}, {}, RISING),
         ({"d2t": torch.full((9,), -1)}, {}, RISING),
         ({"d2t": torch.full((9,), V)}, {}, RISING),
+        ({"d2t": FAR}, {}, RISING),
         ({"lm_head.projection.weight": None}, {}, "tensor 'lm_head.projection.weight' is missing"),
         ({"lm_head.projection.weight": torch.zeros(W + 1, 16)}, {}, f"it projects are {W} wide"),
         ({"model.embed_tokens.projection.weight": torch.zeros(16, W, 1)}, {}, f"it projects are {W} wide"),
