@@ -92,6 +92,9 @@ def test_resuming_nothing_or_another_run_is_refused(tmp_path: Path) -> None:
         trainer(tmp_path, seed=1).resume()
     with pytest.raises(ValueError, match=r"matrix_rate=1\.0"):
         trainer(tmp_path, recipe=replace(TINY, matrix_rate=1.0)).resume()
+    wider = NextToken(Transformer(replace(TINY.config, intermediate_size=32)), "bfloat16")
+    with pytest.raises(ValueError, match=r"state\.pt is of another run: [^;]*size mismatch"):
+        Trainer(TINY, Windows(PLAN, STREAM, 0), Options(tmp_path), wider).resume()
     run(trainer(tmp_path))
     with pytest.raises(ValueError, match=r"state\.pt has 6 steps, and the run is to have 5: give more"):
         trainer(tmp_path, recipe=replace(TINY, num_steps=5)).resume()

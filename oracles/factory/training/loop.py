@@ -153,7 +153,10 @@ class Trainer:
             raise ValueError(
                 f"{path} has {state['num_done']} steps, and the run is to have {self.recipe.num_steps}: give more"
             )
-        self.model.load_state_dict(state["model"])
+        try:
+            self.model.load_state_dict(state["model"])
+        except RuntimeError as error:
+            raise ValueError(f"{path} is of another run: {error}; use another --out") from error
         for optimiser, content in zip(self.optimisers, state["optimisers"], strict=True):
             optimiser.load_state_dict(content)
         self.num_done, self.num_tokens = state["num_done"], state["num_tokens"]
