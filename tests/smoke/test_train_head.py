@@ -191,6 +191,8 @@ def test_block_drafters_are_as_their_config_describes_them() -> None:
     shape = dspark_shape(oracle, BlockSizes(2, 24, 3, 4, True), (0, 2, 4), 10, VOCAB, True)
     layers = describe_dspark(shape, "tiny")["transformer_layer_config"]
     assert read_layers(ConfigKeys(layers, "a head"), "qwen3") == shape.config
+    with pytest.raises(ValueError, match=r"by --layers\), and the oracle has outputs of layers 0\.\.5"):
+        dspark_shape(oracle, BlockSizes(2, 24, 3, 4, True), (0, 6), 10, VOCAB, True)
 
 
 def test_files_that_hold_no_text_of_the_oracle_are_named(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from oracles.factory.training.export import llama_config, save_folder
 from oracles.factory.training.head_export import draw_weights, head_rows, serving, written_ids
 from oracles.heads import BlockNetwork, BlockShape
+from oracles.heads.aux_layers import AuxLayers
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.eager import Transformer
 from specdec.contracts import BITWISE_NODES
@@ -56,7 +57,11 @@ def dspark_shape(
         mask_id: the id that stands at the places of a block after its first.
         num_written: ids that it writes.
         own_head: whether it has rows of its own.
+
+    Raises:
+        ValueError: the oracle lacks a layer.
     """
+    layers = AuxLayers(tuple(layer + 1 for layer in outputs), "inputs", "--layers", oracle.num_layers)
     own = oracle.config
     config = TransformerConfig(
         vocab_size=oracle.embedding_rows, hidden_size=own.hidden_size, num_layers=sizes.num_layers,
@@ -65,7 +70,7 @@ def dspark_shape(
         rope_theta=own.rope_theta, qk_norm=True,
     )  # fmt: skip
     return BlockShape(
-        config, tuple(outputs), sizes.block_size, mask_id, from_anchor=True, columns=num_written, markov="vanilla",
+        config, layers.outputs, sizes.block_size, mask_id, from_anchor=True, columns=num_written, markov="vanilla",
         markov_rank=sizes.markov_rank, confidence=sizes.confidence, confidence_with_markov=sizes.confidence,
         own_head=own_head,
     )  # fmt: skip
