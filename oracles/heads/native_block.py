@@ -123,7 +123,13 @@ class NativeBlockHead(BlockBase):
         return ends
 
     def _blocks(self, pending: IntArray, depth: int) -> bindings.Blocks:
-        """Return what compiled code is told of blocks."""
+        """Return what compiled code is told of blocks.
+
+        Raises:
+            ValueError: more laws are asked for than a block has.
+        """
+        if depth > self.num_laws:
+            raise ValueError(f"{depth} laws are asked for, and a block of this head has {self.num_laws}")
         return bindings.Blocks(
             host=self._host.address,
             markov=None if self._markov is None else self._markov.address,

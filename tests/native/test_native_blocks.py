@@ -171,6 +171,12 @@ def test_tokens_equal_plain_decodings_and_drafts_do_not_depend_on_the_batch(name
     assert made.stats.num_accepted == alone.stats.num_accepted
 
 
+def test_more_laws_than_a_block_has_are_refused():
+    head = head_of("dflash")
+    with pytest.raises(ValueError, match="4 laws are asked for, and a block of this head has 3"):
+        head.open_block(head.new_cache(1, CAPACITY), np.array([0]), torch.tensor([1]), head.num_laws + 1)
+
+
 def test_nothing_of_the_oracle_is_copied_and_memory_is_bounded():
     head = head_of("dflash")
     assert head.native.struct.head.weights == ORACLE.native.struct.head.weights

@@ -306,13 +306,14 @@ def test_a_thread_that_flushes_subnormals_is_told_the_same_likeliest_ids():
         ({"num_nodes": torch.tensor([3, 3])}, "shape"),
         ({"parents": torch.tensor([-1, 0, 1])}, "shape"),
         ({"tokens": torch.tensor([[1.0, 2.0, 3.0]])}, "torch.int64"),
+        ({"rows": np.array([0, 1])}, r"rows has shape \(2,\), and tokens \(1, 3\)"),
     ],
 )
 def test_calls_that_cannot_be_are_refused(change, message):
     model = NativeTransformer(small_model())
-    call = {"tokens": torch.tensor([[1, 2, 3]]), "parents": None, "num_nodes": torch.tensor([3])} | change
+    call = {"tokens": torch.tensor([[1, 2, 3]]), "parents": None, "num_nodes": torch.tensor([3]), "rows": np.array([0])}
     with pytest.raises(ValueError, match=message):
-        model.score(**call, cache=model.new_cache(1, 8), rows=np.array([0]))
+        model.score(**call | change, cache=model.new_cache(2, 8))
 
 
 def test_torchs_defaults_and_narrow_integers_change_nothing():
