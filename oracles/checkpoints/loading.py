@@ -194,7 +194,7 @@ def checkpoint_model(
         return model if as_stored else model.dequantise().to(dtype_to_load(dtype, model.dtype, device))
     values = read_json(folder / "config.json")
     tokenizer = checkpoint_tokenizer(folder / "tokenizer.json")
-    size = None if tokenizer is None else 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+    size = None if tokenizer is None else num_ids(tokenizer)
     shape = parse_config(values, str(folder / "config.json"), size, max_context)
     lender = None if shape.vocabulary_of is None else _lender(folder, shape.vocabulary_of, tokenizer)
     if lender is not None:
@@ -217,7 +217,7 @@ def _lender(folder: Path, name: str, tokenizer: Tokenizer | None) -> Transformer
     """
     with errors_of(f"{folder} reads the vocabulary_of {name!r}"):
         place = find_checkpoint(name)
-        if place.is_dir() and "vocabulary_of" in read_json(place / "config.json"):
+        if place.is_dir() and read_json(place / "config.json").get("vocabulary_of") is not None:
             raise ValueError(f"{place} has no vocabulary of its own either")
         if tokenizer is not None:
             raise ValueError("there is a tokenizer.json of its own too; remove one of them")
@@ -325,6 +325,11 @@ def checkpoint_tokenizer(path: Path) -> Tokenizer | None:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+def num_ids(tokenizer: Tokenizer) -> int:
+    """Return one more than the largest id that a tokenizer writes; ids may have gaps."""
+    return 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
 
 
 def _eos_ids(folder: Path, values: dict[str, Any], vocab_size: int) -> tuple[int, ...]:

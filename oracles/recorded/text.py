@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from oracles.checkpoints.loading import load_tokenizer
+from oracles.checkpoints.loading import load_tokenizer, num_ids
 from oracles.recorded.reading import Text, ids_of, largest, read_records
 from oracles.recorded.record_tree import ROOT, RecordTree
 from oracles.transformer.pass_parts import check_plain_call
@@ -33,7 +33,7 @@ class RecordedText(OracleDefaults):
         tokenizer: of the model that wrote, or where it lies: a ``tokenizer.json``, its directory, or the name of an
             embedded checkpoint; strings need it. Recorded ids are better than text, which may have been written in
             other tokens than reading it gives.
-        vocab_size: V; None: the tokenizer's, or the largest recorded id + 1.
+        vocab_size: V; None: the tokenizer's, or the larger of ``eos_id`` and all recorded ids, + 1.
         eos_id: the id that ends a record; None: none does.
 
     Attributes:
@@ -78,7 +78,8 @@ class RecordedText(OracleDefaults):
         self.tokenizer: Any | None = tokenizer
         pairs = [ids_of(*pair, tokenizer, row) for row, pair in enumerate(zip(prompts, outputs, strict=True))]
         if vocab_size is None:
-            vocab_size = largest(pairs) + 1 if tokenizer is None else tokenizer.get_vocab_size()
+            most = max(largest(pairs), eos_id if isinstance(eos_id, int) else 0)
+            vocab_size = most + 1 if tokenizer is None else num_ids(tokenizer)
         self.vocab_size = vocab_size
         if eos_id is not None and eos_id not in range(vocab_size):
             raise ValueError(

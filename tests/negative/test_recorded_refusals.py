@@ -39,7 +39,7 @@ BAD_RECORDS = {
     "goes on after its end": (([[1]], [[2, 8, 8]]), {"eos_id": 8}, "row 0: its output has eos_id 8 at place 1"),
     "an end outside the vocabulary": (
         ([[1]], [[2]]),
-        {"eos_id": 3},
+        {"eos_id": 3, "vocab_size": 3},
         r"eos_id=3 is no id of the vocabulary 0\.\.2: give",
     ),
     "a negative end": (([[1]], [[2]]), {"eos_id": -1, "vocab_size": 5}, r"eos_id=-1 is no id of the vocabulary 0\.\.4"),

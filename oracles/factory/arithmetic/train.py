@@ -8,6 +8,7 @@ import argparse
 from pathlib import Path
 
 from exactspec.parser import Parser, positive, refusing
+from oracles.checkpoints.placement import check_device, checkpoint_place
 from oracles.factory.arithmetic.accuracy import exact_answers
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, PROMPT_LENGTH, Problem, split
 from oracles.factory.arithmetic.tokens import ALPHABET, Problems, build_tokenizer
@@ -59,6 +60,7 @@ def main() -> None:
     """Train; once the recipe has ended, export and print the share of exact answers on held-out problems."""
     args = _parser().parse_args()
     with refusing("oracles.factory.arithmetic.train"):
+        check_device(checkpoint_place(args.device))
         recipe = with_num_steps(RECIPES[args.recipe], args)
         model = Transformer(recipe.config, seed=args.seed).to(args.device)
         task = NextToken(model, precision(args), first=PROMPT_LENGTH)
