@@ -7,7 +7,7 @@ DRIVER := .venv/installed-driver
 
 help:
 	@echo "make demo       run every strategy on the embedded oracle beside plain decoding"
-	@echo "make real       fetch SmolLM2-135M-Instruct, and run what needs no training beside plain decoding on it"
+	@echo "make real       fetch SmolLM2-135M-Instruct, and run five strategies beside plain decoding on it"
 	@echo "make test       all tests but the long exactness suite, those of the published model and those in a browser"
 	@echo "make real-test  tests of the published model, once python -m oracles.smollm2 has fetched it"
 	@echo "make page-test  the HTML page in a headless Chromium, with screenshots in runs/page-test"

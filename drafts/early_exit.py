@@ -18,6 +18,7 @@ from specdec.contracts import (
     Oracle,
     Randomness,
     Resume,
+    check_model,
 )
 from specdec.drafting import ChainSampler, LentCache, MemorylessSession, SampledSource
 from specdec.drafting.lengths import LengthPolicy
@@ -48,8 +49,8 @@ class EarlyExit(SampledSource):
         temperature: of the drafts; None follows each request, 0 drafts greedily.
 
     Raises:
-        ValueError: an argument out of range, an oracle whose pass cannot be cut, a head for another layer; in the
-            decoder, another oracle than this one.
+        ValueError: no model, an argument out of range, an oracle whose pass cannot be cut, a head for another layer; in
+            the decoder, another oracle than this one.
 
     Guarantee: the declared law of a node is the one its token was drawn from, so it is lossless under every lossless
         rule. The verify pass has the bits of a whole one if the oracle is ``bitwise``. Reproducible.
@@ -76,6 +77,7 @@ class EarlyExit(SampledSource):
         length: LengthPolicy | None = None,
         temperature: float | None = None,
     ) -> None:
+        check_model(oracle, "oracle")
         if not oracle.num_layers:
             raise ValueError("early_exit needs an oracle whose pass can be cut between layers, such as a Transformer")
         last = oracle.num_layers - 1
@@ -96,7 +98,7 @@ class EarlyExit(SampledSource):
 
     @property
     def vocab_size(self) -> int:
-        """The vocabulary drafted from; None: whatever ids the prompts hold."""
+        """The vocabulary drafted from."""
         return self.oracle.vocab_size
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":

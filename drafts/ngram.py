@@ -53,8 +53,8 @@ class NGram(SampledSource):
         tree: the shape of the drafts, in place of a length (see ``SmallTransformer``).
 
     Raises:
-        ValueError: an argument out of range, a tree beside a length, a tree that is re-ranked and sampled; in ``open``,
-            another vocabulary than the oracle's.
+        ValueError: no model, an argument out of range, a tree beside a length, a tree that is re-ranked and sampled; in
+            ``open``, another vocabulary than the oracle's.
 
     Guarantee: declared laws are those drawn from; reproducible; a row's draft depends on its own ids only.
     Cost: greedy O(B order log S) to find the states of S contexts, and two reads per token; nothing V-wide unless
@@ -74,6 +74,8 @@ class NGram(SampledSource):
         length: LengthPolicy | None = None,
         tree: TreeShape | None = None,
     ) -> None:
+        if not isinstance(model, NGramModel):
+            raise ValueError(f"model={model!r} is no n-gram model: give NGramModel.train(...), or call NGram.load")
         if temperature is not None and not (sampled and 0 <= temperature < np.inf):
             raise ValueError(f"temperature={temperature}: it needs sampled=True, and must be finite and 0 or more")
         super().__init__(num_draft_tokens, length, temperature if sampled else 0, tree, default=5)
@@ -120,7 +122,7 @@ class NGram(SampledSource):
 
     @property
     def vocab_size(self) -> int:
-        """The vocabulary drafted from; None: whatever ids the prompts hold."""
+        """The vocabulary drafted from."""
         return self.model.vocab_size
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:

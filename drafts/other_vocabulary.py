@@ -19,6 +19,7 @@ from specdec.contracts import (
     Oracle,
     Randomness,
     Scores,
+    check_model,
     pad_rows,
 )
 from specdec.drafting import (
@@ -60,9 +61,9 @@ class OtherVocabulary(SampledSource):
         tokenizers: of the model and of the oracle, if they are not what these bring (``tokenizers.Tokenizer``).
 
     Raises:
-        ValueError: an argument out of range; mapping="text" with a temperature above 0, or with a length that reads
-            confidences or entropies. In ``open``: a tokenizer that is missing, or the model's changes the text that it
-            reads (it puts a space before it, say); for an intersection, vocabularies without a common piece.
+        ValueError: no model, an argument out of range; mapping="text" with a temperature above 0, or with a length that
+            reads confidences or entropies. In ``open``: a tokenizer that is missing, or the model's changes the text
+            that it reads (it puts a space before it, say); for an intersection, vocabularies without a common piece.
 
     Guarantee: the declared law of a node is the one its token was drawn from; greedy tokens and texts are point masses.
         Lossless under every lossless rule for chains. What the model reads follows from a row's ids alone, so it is
@@ -92,6 +93,7 @@ class OtherVocabulary(SampledSource):
         mapping: Mapping = "intersection",
         tokenizers: tuple[Any, Any] | None = None,
     ) -> None:
+        check_model(model, "model")
         if mapping not in get_args(Mapping):
             raise ValueError(f"mapping must be one of {get_args(Mapping)}, not {mapping!r}")
         super().__init__(num_draft_tokens, length, temperature, default=3)

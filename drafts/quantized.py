@@ -17,6 +17,7 @@ from specdec.contracts import (
     Oracle,
     Randomness,
     can_draft_natively,
+    check_model,
     check_vocabulary,
     follow_ids,
 )
@@ -42,8 +43,8 @@ class Quantized(SampledSource):
         temperature: of the drafts; None follows each request, 0 drafts greedily.
 
     Raises:
-        ValueError: an argument out of range, an oracle that lends its cache to nobody, a view with another vocabulary
-            or for caches of another format; in the decoder, another oracle than this one.
+        ValueError: no model, an argument out of range, an oracle that lends its cache to nobody, a view with another
+            vocabulary or for caches of another format; in the decoder, another oracle than this one.
 
     Guarantee: the declared law of a node is the one its token was drawn from, so it is lossless under every lossless
         rule. The keys that stand have the bits of plain decoding if the oracle is ``bitwise``. Reproducible.
@@ -88,6 +89,8 @@ class Quantized(SampledSource):
 
 def _check_view(oracle: Oracle, view: Oracle) -> None:
     """Raise ValueError if a view cannot score on the oracle's cache."""
+    check_model(oracle, "oracle")
+    check_model(view, "view")
     if oracle.cache_format is None:
         raise ValueError(
             f"oracle is a {oracle.backend!r} model, which lends its cache to nobody: give a transformer, such as "

@@ -1,6 +1,6 @@
 """Draft with a smaller language model on its own cache: a chain token by token, or a tree level by level."""
 
-from specdec.contracts import Needs, Oracle, check_vocabulary
+from specdec.contracts import Needs, Oracle, check_model, check_vocabulary
 from specdec.drafting import DraftModel, ModelSource
 from specdec.drafting.lengths import LengthPolicy
 from specdec.drafting.shapes import TreeShape
@@ -47,14 +47,13 @@ class SmallTransformer(ModelSource):
         temperature: float | None = None,
         tree: TreeShape | None = None,
     ) -> None:
+        check_model(model, "model")
         super().__init__(num_draft_tokens, length, temperature, tree, default=5)
-        if not hasattr(model, "vocab_size"):
-            raise ValueError(f"model={model!r} is no model: give what oracles.load returns")
         self.model = model
 
     @property
     def vocab_size(self) -> int:
-        """The vocabulary drafted from; None: whatever ids the prompts hold."""
+        """The vocabulary drafted from."""
         return self.model.vocab_size
 
     def open_model(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftModel:

@@ -27,6 +27,7 @@ from specdec.contracts import (
     Randomness,
     Scores,
     StageInfo,
+    check_model,
     check_source,
     check_vocabulary,
     close_session,
@@ -60,8 +61,8 @@ class Staged(SampledSource):
         temperature: of the model's laws; None follows each request, 0 drafts greedily.
 
     Raises:
-        ValueError: an argument out of range, a policy that reads entropies, an inner source that branches or needs what
-            the model cannot give it; in ``open``, another vocabulary than the target's.
+        ValueError: no model, an argument out of range, a policy that reads entropies, an inner source that branches or
+            needs what the model cannot give it; in ``open``, another vocabulary than the target's.
 
     Guarantee: tokens follow the declared laws, whatever the inner source, because the inner rule is lossless. No drawn
         token is dropped: the inner budget leaves room for the token after the inner draft. Every inner step draws from
@@ -88,6 +89,7 @@ class Staged(SampledSource):
         width: int = 1,
         temperature: float | None = None,
     ) -> None:
+        check_model(draft_model, "draft_model")
         check_source(inner, "inner")
         check_count("width", width, 1)
         if inner.offers.trees:
@@ -117,7 +119,7 @@ class Staged(SampledSource):
 
     @property
     def vocab_size(self) -> int:
-        """The vocabulary drafted from; None: whatever ids the prompts hold."""
+        """The vocabulary drafted from."""
         return self.model.vocab_size
 
     @property

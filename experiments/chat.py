@@ -37,7 +37,7 @@ ORACLE = "smollm2"
 
 def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     """Return the arguments; the published model's products are of whole numbers if nothing is said of arithmetic."""
-    default = f"float32; int8 for {ORACLE} where --device, --dtype and --weights are not given"
+    default = f"float32; int8 for {ORACLE} on the cpu where --dtype and --weights are not given"
     # Of all strategies it is the fastest on that model, greedily: benchmarks/every-strategy.md.
     arguments = live_arguments(live_parser(__doc__, ORACLE, "suffix_automaton", 512, default), argv)
     silent = all(arguments[name] is None for name in ("arithmetic", "dtype", "weights"))

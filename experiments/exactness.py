@@ -10,20 +10,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from exactspec.parser import positive, refusing
-from experiments.harness.arguments import add_strategies, common_parser, fingerprint, settings_of
+from experiments.harness.arguments import add_strategies, common_parser, settings_of
 from experiments.harness.arms import PLAIN, problems_of, without_problems
 from experiments.harness.building import build_shared
 from experiments.harness.conversations import as_conversations, prompt_facts
 from experiments.harness.journal import Journal, hold_journal
 from experiments.harness.models import load_oracle
 from experiments.harness.rule_choice import sampling_of
-from experiments.harness.running import prepare
+from experiments.harness.running import Plan, folder_of, prepare
 from experiments.harness.tiny import tiny_strategies
 from experiments.strategies import AS_SHIPPED, STRATEGIES
 from specdec import RULES, DraftSource, Oracle, Result, SamplingParams, SpeculativeDecoder
@@ -178,8 +177,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         with refusing("exactness"):
             prompts = prepare(arguments)
-            folder = Path(arguments["out"]) / f"exactness-{fingerprint(arguments, prompts)}"
-            journal = stack.enter_context(hold_journal(folder, arguments["fresh"]))
+            plan = Plan("exactness", tuple(arguments["strategies"]), (), arguments)
+            journal = stack.enter_context(hold_journal(folder_of(plan, prompts), arguments["fresh"]))
             runner = Runner(arguments, load_oracle(arguments), prompts)
         return _prove(runner, journal)
 

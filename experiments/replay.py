@@ -151,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Record, replay, run, and print the tables; return 1 if a replay took other steps than the run."""
     args = parse(argv)
     with refusing("replay"):
-        shapes = {text: shape_of(text) for text in args.trees}
+        shapes = {text: shape_of(text, "--trees") for text in args.trees}
         if undecided := [text for text, shape in shapes.items() if shape.paths is None]:
             raise ValueError(f"--trees {undecided[0]}: it is decided as it grows: give shapes whose nodes are known")
         oracle, model = oracles.load(args.oracle), oracles.load(args.model)

@@ -1,8 +1,8 @@
 """Draft lengths that follow the draft's confidence, beside fixed lengths and plain decoding.
 
-The arms: a small transformer that drafts chains of each fixed length (--gammas), and with each policy: "threshold" (the
-moving threshold, calibrated on this machine), "constant" and "tracked" (thresholds on each token's confidence),
-"entropy" and "heuristic".
+The arms: a small transformer, or the head that --drafter names, drafts chains of each fixed length (--gammas), and with
+each policy: "threshold" (the moving threshold, calibrated on this machine), "constant" and "tracked" (thresholds on
+each token's confidence), "entropy" and "heuristic".
 """
 
 import sys
@@ -10,14 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-import drafts
 from experiments.harness.arguments import add_strategy, paired_parser, settings_of
 from experiments.harness.arms import PLAIN, EngineArm
 from experiments.harness.building import engine_arms
-from experiments.harness.models import draft_model
 from experiments.harness.run_outcome import Outcome
 from experiments.harness.running import Plan, run
-from experiments.strategies import STRATEGIES, calibration
+from experiments.strategies import STRATEGIES, calibration, confident_source, naming
 from specdec import Calibration, Entropy, Fixed, Heuristic, Oracle, Threshold
 from specdec.drafting.lengths import LengthPolicy, Tracked
 from specdec.stats import Table
@@ -36,10 +34,9 @@ LEGEND = {
 }
 
 
-def policies(measured: Calibration, longest: int, gammas: Sequence[int]) -> dict[str, LengthPolicy]:
-    """Return the policies by the names of their arms."""
-    fixed: dict[str, LengthPolicy] = {f"{_FIXED}{gamma}": Fixed(gamma) for gamma in gammas}
-    return fixed | {
+def policies(measured: Calibration, longest: int) -> dict[str, LengthPolicy]:
+    """Return the policies, but for fixed lengths, by the names of their arms."""
+    return {
         NAME: Threshold(measured, max_draft_tokens=longest),
         "constant": Threshold(threshold=0.4, per_token=True, max_draft_tokens=longest),
         "tracked": Threshold(threshold=Tracked(), per_token=True, max_draft_tokens=longest),
@@ -49,22 +46,25 @@ def policies(measured: Calibration, longest: int, gammas: Sequence[int]) -> dict
 
 
 def build(plan: Plan, oracle: Oracle) -> list[EngineArm]:
-    """Return plain decoding and one arm for each policy."""
+    """Return plain decoding and one arm for each policy.
+
+    Raises:
+        ValueError: an option is unusable, with its name; told before anything is measured.
+    """
     arguments = plan.arguments
     settings = settings_of(arguments, NAME)
-    model = draft_model(settings)
-
-    def make_source(length: LengthPolicy) -> drafts.SmallTransformer:
-        return drafts.SmallTransformer(model, length=length)
-
-    measured = calibration(settings, oracle, make_source)
-    chosen = policies(measured, settings["num_draft_tokens"], arguments["gammas"])
-    sources = {PLAIN: None, **{name: make_source(length) for name, length in chosen.items()}}
-    return engine_arms(arguments, oracle, sources)
+    make_source, longest = confident_source(settings, oracle), settings["num_draft_tokens"]
+    with naming("--gammas"):
+        fixed = {f"{_FIXED}{gamma}": make_source(Fixed(gamma)) for gamma in arguments["gammas"]}
+    with naming("--num-draft-tokens"):
+        make_source(Fixed(longest))
+    chosen = policies(calibration(settings, oracle, make_source), longest)
+    others = {name: make_source(length) for name, length in chosen.items()}
+    return engine_arms(arguments, oracle, {PLAIN: None, **fixed, **others})
 
 
 def against_fixed(outcome: Outcome) -> list[Table]:
-    """Return each policy's speed over the fixed length that was fastest on the same prompts; ``COLUMNS`` says more."""
+    """Return each policy's speed over the fixed length that was fastest on the same prompts; see ``LEGEND``."""
     fixed = [arm for arm in outcome.arms if arm.startswith(_FIXED)]
     best = max(fixed, key=lambda arm: outcome.speedup(arm).value)
     measured = Calibration.from_dict(outcome.calibrations(NAME)[0])

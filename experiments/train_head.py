@@ -45,20 +45,23 @@ from oracles.factory.training.medusa_distillation import MedusaDistillation
 from oracles.factory.training.medusa_export import medusa_name, new_medusa, save_medusa
 from oracles.factory.training.recipes import Recipe
 from oracles.factory.training.training_arguments import add_run_arguments, options, precision, resume
+from oracles.factory.training.training_text import check_ids
 from oracles.factory.training.windows import WindowPlan, Windows
 from oracles.transformer.eager import Transformer
 from specdec.stats import Table
 from specdec.stats.report import show
 
 _READS = {"layers": None, "vocab_size": None, "lm_head": "oracle", "intermediate_size": None}
+# Of a kind that learns several tokens of a draft.
+_COUNTS = {"discount": 0.8}
 # The options that a kind of head has, and what stands for those that are not given.
 KINDS: dict[str, dict[str, Any]] = {
-    "eagle3": {"num_draft_tokens": 3, "loss": "kl", **_READS},
+    "eagle3": {"num_draft_tokens": 3, "loss": "kl", **_COUNTS, **_READS},
     "dspark": {
-        **{"num_draft_tokens": 6, "loss": DSPARK_LOSS, **_READS},
+        **{"num_draft_tokens": 6, "loss": DSPARK_LOSS, **_COUNTS, **_READS},
         **{"own_layers": 2, "markov_rank": 16, "anchors": 128, "mask_id": None},
     },
-    "medusa": {"num_draft_tokens": 4, "loss": "kl", "own_layers": 1},
+    "medusa": {"num_draft_tokens": 4, "loss": "kl", **_COUNTS, "own_layers": 1},
     "early_exit": {"loss": "kl", "num_layers": [1, 2, 3], "inner_size": 768},
     "draft_model": {
         **{"loss": "kl", "vocab_size": 8192},
@@ -93,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--kind", choices=tuple(KINDS), default="eagle3", help="what is trained (%(default)s)")
     add("--oracle", default="code", help="that it drafts for, as oracles.load takes it (%(default)s)")
-    add("--verifier", help="what config.json calls the oracle, for servers (default: as --oracle)")
+    add("--verifier", help="what config.json calls the oracle, for servers (eagle3, dspark, medusa: as --oracle)")
     text = parser.add_mutually_exclusive_group(required=True)
     text.add_argument("--own-text", type=Path, help="safetensors of text that the oracle wrote")
     text.add_argument("--shards", type=Path, help="folder of conversations that the oracle wrote")
@@ -101,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--init", type=Path, metavar="FOLDER", help="begin with the weights, and ids, of a finished one of this shape")
     told = f"sum of {', '.join(LOSSES)}, from the oracle's whole law or the text (kl; dspark: {DSPARK_LOSS})"
     add("--loss", metavar="SUM", help=told)
-    add("--discount", type=float, default=0.8, help="by which a further token counts less (%(default)s)")
+    add("--discount", type=float, help="by which a further token counts less (eagle3, dspark, medusa: 0.8)")
     add(
         "--served",
         choices=get_args(Arithmetic),
@@ -112,8 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--step-tokens", type=positive, default=4096, help="tokens of a step (%(default)s)")
     add("--dev-windows", type=positive, default=16, help="held-out windows to measure on (%(default)s)")
     add("--measure-every", type=positive, default=100, help="steps between two measurements (%(default)s)")
-    add_run_arguments(parser, Path("runs") / "head")
-    parser.set_defaults(steps=600)
+    add_run_arguments(parser, Path("runs") / "head", steps=600)
     return parser
 
 
@@ -160,8 +162,9 @@ def _complete(args: argparse.Namespace) -> None:
             kinds = ", ".join(kind for kind, known in KINDS.items() if name in known)
             raise ValueError(f"--{option} is of --kind {kinds}: leave it out with --kind {args.kind}")
         setattr(args, name, own.get(name) if value is None else value)
-    # What a draft model says of a token does not depend on where its draft began.
+    # What a draft model says of a token does not depend on where its draft began; nor do exit heads say further ones.
     args.num_draft_tokens = args.num_draft_tokens or 1
+    args.discount = 1.0 if args.discount is None else args.discount
     for name, most in (("rate", math.inf), ("discount", 1.0)):
         if not 0 < getattr(args, name) <= most:
             raise ValueError(f"--{name} is {getattr(args, name)}; give a number above 0, at most {most}")
@@ -305,6 +308,8 @@ def train(args: argparse.Namespace) -> None:
     chosen = options(args)
     oracle = load_trainable(args.oracle, dtype="float32", device=args.device)
     text, held_out = _texts(args)
+    for part in (text, held_out):
+        check_ids(part.ids, oracle.vocab_size)
     print(f"{len(text.ids):,} tokens, {int(text.counts.sum()):,} of them count; {len(held_out.ids):,} held out")
     pupil = MAKERS[args.kind](args, _lesson(args, oracle, text))
     if args.init is not None:

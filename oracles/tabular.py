@@ -27,7 +27,8 @@ class TabularLM(OracleDefaults):
         max_context: longest sequence served.
 
     Raises:
-        ValueError: the axes differ in length, an entry is negative or not finite, or a law does not sum to 1.
+        ValueError: the axes differ in length, an entry is negative or not finite, a law does not sum to 1; ``eos_id``
+            is no id of V, or ``max_context`` is below 1.
 
     Guarantee: ``softmax(logits)`` is the table's law up to float64 rounding, and a node's logits are bitwise
     independent of the width of the pass, its place in it, the tree, the batch and the chunking.

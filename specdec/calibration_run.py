@@ -23,7 +23,7 @@ from specdec.contracts import (
 )
 from specdec.drafting.lengths import Fixed, LengthPolicy
 from specdec.engine import SpeculativeDecoder
-from specdec.requests import Prompt, list_prompts
+from specdec.requests import Prompt, check_batch_size, list_prompts
 from specdec.sampling import SamplingParams
 from specdec.theory import Calibration, WidthCurve
 
@@ -77,17 +77,19 @@ def calibrate(
 
     Raises:
         ValueError: the oracle is recorded text; no prompts; the source's drafts branch or carry no confidence; nothing
-            was drafted; the oracle's context is too short for a pass of ``num_draft_tokens`` + 1 nodes.
+            was drafted; the oracle's context is too short for a pass of ``num_draft_tokens`` + 1 nodes;
+            ``batch_size`` is no positive integer.
 
     Guarantee: the survivals follow from the arguments alone; the costs are readings of this machine's clock. A run
         with the calibration reads no clock, so it can be repeated from ``result.calibration``.
-    Cost: two runs over the prompts, in turns, after a short warm-up; 15 passes of each width from 1 to
+    Cost: two runs over the prompts, in turns, after a short warm-up; 16 passes of each width from 1 to
         ``num_draft_tokens`` + 1.
     """
     check_has_laws(oracle, "calibrate")
     prompts = list_prompts(prompts)
     if not prompts:
         raise ValueError("prompts are empty: give some that are like those to be decoded")
+    size = min(check_batch_size(batch_size) or len(prompts), len(prompts))
     source, confidences = make_source(Fixed(num_draft_tokens, with_confidence=True)), list[FloatArray]()
     if source.offers.trees or not source.offers.confidence:
         raise ValueError(f"draft {source.name!r} must draft chains with confidences to be calibrated")
@@ -96,7 +98,6 @@ def calibrate(
     for decoder in decoders:
         decoder.generate(prompts[:1], _WARM_UP_TOKENS, sampling, seed)
     confidences.clear()
-    size = min(batch_size or len(prompts), len(prompts))
     columns: tuple[list[_Columns], list[_Columns]] = [], []
     for start in range(0, len(prompts), size):
         # Plain and drafted runs take turns, so that a slow spell of the machine meets both.

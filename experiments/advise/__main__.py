@@ -13,7 +13,7 @@ from typing import Any
 
 from exactspec.parser import positive, refusing
 from experiments.advise.advice_parts import CLOSE
-from experiments.advise.cells import CHAINS, TREES, Adviser, Cell
+from experiments.advise.cells import CHAINS, LENGTH, TREES, Adviser, Cell
 from experiments.harness.arguments import add_strategies, common_parser
 from experiments.harness.findings.legends import SPEEDS
 from experiments.harness.rule_choice import add_rule
@@ -23,7 +23,8 @@ from experiments.harness.study import Study
 from specdec.stats import Table
 from specdec.stats.report import WIDEST_PRINTED, Shown, show
 
-HIDDEN = ("intervals", "why not", "missing", "measured")
+# Nobody holds draws against their law here.
+HIDDEN = ("intervals", "why not", "missing", "measured", "law e")
 COLUMNS = {
     "best": "the length or tree that should pay most",
     "tau": "tokens of a step, predicted like the four that follow",
@@ -47,7 +48,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add_rule(parser)
     add("--longest", type=positive, default=8, help="drafts that are thought about (%(default)s)")
     add("--strategies", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)} (all that can be had)")
-    add_strategies(parser, names)
+    add_strategies(parser, names, chosen=(LENGTH, "shape"))
     return vars(parser.parse_args(argv))
 
 
@@ -125,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     f"{len(study.prompts)} fit the oracle: give more, or smaller --batch-sizes"
                 )
             cells, adviser = cells_of(arguments), Adviser(arguments, study.oracle, study.prompts)
-            left_out = adviser.choose(cells[0])
+            left_out = adviser.choose(cells)
         done = study.measure(cells, adviser.measure)
         study.write("advice.json", {"left out": left_out, "cells": done})
         show([*report(done, left_out), f"{study.machine}."])

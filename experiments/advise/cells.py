@@ -100,15 +100,17 @@ class Adviser:
         self.known, self.other = halves(prompts)
         self._cost_of_nodes = cache(lambda rows: cost_of_nodes(oracle, rows))
 
-    def choose(self, cell: Cell) -> dict[str, str]:
+    def choose(self, cells: Sequence[Cell]) -> dict[str, str]:
         """Build every source once, before anything is measured; return the strategies that are left out, and why.
 
         Those are some of which none was asked for by name.
 
         Raises:
-            ValueError: one that was asked for, or whose options were given, cannot be had for this oracle; the reason.
+            ValueError: one that was asked for, or whose options were given, cannot be had for this oracle; or a cell
+                cannot be sampled; the reason.
         """
-        asked, sampling = self.arguments["strategies"], self._sampling(cell)
+        asked, cell = self.arguments["strategies"], cells[0]
+        sampling, *_ = map(self._sampling, cells)
         if asked is not None:
             for name in asked:
                 list(arms_of(name, self._of_cell(cell), self.oracle, sampling, variants=False))

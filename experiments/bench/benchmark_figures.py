@@ -192,7 +192,10 @@ def put(text: str, figures: str) -> str:
 
 def write_pages(sections: Mapping[str, str], pages: Mapping[str, Figures] = PAGES, root: Path = ROOT) -> Sequence[str]:
     """Write the figures into all documents and return their names; errors as of ``side_by_side`` and ``put``."""
-    written = {name: put((root / name).read_text(), side_by_side(sections, wanted)) for name, wanted in pages.items()}
+    written = {
+        name: put((root / name).read_text(encoding="utf-8"), side_by_side(sections, wanted))
+        for name, wanted in pages.items()
+    }
     for name, text in written.items():
-        (root / name).write_text(text)
+        (root / name).write_text(text, encoding="utf-8")
     return list(written)

@@ -156,8 +156,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(asked.threads)
     warn_of_contention()
     path = PUBLISHED[asked.model].locate() if asked.model in PUBLISHED else Path(asked.model)
-    ids = prompt_ids(oracles.load(path), asked.prompts, MAX_BATCH + CONTEXT)
-    beside = Beside(path, ids[: asked.prompt_length], ids, asked.new_tokens, asked.repeats)
+    scored = MAX_BATCH + CONTEXT
+    ids = prompt_ids(oracles.load(path), asked.prompts, max(scored, asked.prompt_length))
+    beside = Beside(path, ids[: asked.prompt_length], ids[:scored], asked.new_tokens, asked.repeats)
     with beside.models() as models:
         arms = [arm for name in OURS for arm in beside.ours(name)]
         arms += [arm for name, model in models.items() for arm in beside.theirs(name, model)]

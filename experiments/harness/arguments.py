@@ -4,7 +4,7 @@ import argparse
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,6 +22,7 @@ from specdec.prompts import TEXT_COLUMNS
 from specdec.stats.report import version_of
 
 PROMPTS = Path(__file__).parents[1] / "prompts" / "code.jsonl"
+_SHIPPED = "the shipped ones; the records'"
 PACKAGES = ("specdec", "drafts", "oracles", "experiments")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 # What says where results lie and how they are shown, and not what is measured.
@@ -56,11 +57,16 @@ def freeze(value: Any) -> Any:
 
 
 def common_parser(
-    description: str | None, num_prompts: int | None, max_new_tokens: int, resumes: bool = True
+    description: str | None,
+    num_prompts: int | None,
+    max_new_tokens: int,
+    resumes: bool = True,
+    usual_prompts: str = _SHIPPED,
 ) -> argparse.ArgumentParser:
     """Return a parser of the options that every experiment has; the numbers are defaults (None: all prompts).
 
-    One that does not go on where it was interrupted has nothing to begin afresh.
+    One that does not go on where it was interrupted has nothing to begin afresh. ``usual_prompts`` says what is read if
+    no prompts are named.
     """
     parser = ExperimentParser(description)
     add, count = parser.add_argument, num_prompts or "all"
@@ -72,7 +78,7 @@ def common_parser(
     add(
         "--prompts",
         default=str(PROMPTS),
-        help="JSONL, parquet or text file, or OWNER/NAME on the hub (the shipped ones; the records')",
+        help=f"JSONL, parquet or text file, or OWNER/NAME on the hub ({usual_prompts})",
     )
     columns = ", ".join(TEXT_COLUMNS)
     add("--column", help=f"column that holds the prompts (the only one of {columns})")
@@ -117,10 +123,13 @@ def add_placement(parser: argparse.ArgumentParser, arithmetic: str = "float32") 
 
 
 def paired_parser(
-    description: str | None, num_prompts: int | None = 40, max_new_tokens: int = 64
+    description: str | None,
+    num_prompts: int | None = 40,
+    max_new_tokens: int = 64,
+    usual_prompts: str = _SHIPPED,
 ) -> argparse.ArgumentParser:
-    """Return a parser of the options of an experiment that is paired with plain decoding; numbers as above."""
-    parser = common_parser(description, num_prompts, max_new_tokens)
+    """Return a parser of the options of an experiment that is paired with plain decoding; the rest as above."""
+    parser = common_parser(description, num_prompts, max_new_tokens, usual_prompts=usual_prompts)
     add_turns(parser)
     add = parser.add_argument
     add("--batch-size", type=positive, default=1, help="prompts decoded together (%(default)s)")
@@ -146,13 +155,21 @@ def prompts_of(arguments: Mapping[str, Any]) -> str | Path:
     return given if file is None or given != str(PROMPTS) else file
 
 
-def add_strategy(parser: argparse.ArgumentParser, strategy: Strategy, prefixed: bool) -> None:
-    """Add a strategy's own options, with its name before theirs if several strategies share a command line."""
+def add_strategy(
+    parser: argparse.ArgumentParser, strategy: Strategy, prefixed: bool, chosen: Collection[str] = ()
+) -> None:
+    """Add a strategy's own options, with its name before theirs if several strategies share a command line.
+
+    Those of the keys ``chosen`` the program chooses itself: there are arguments of their names, and no options.
+    """
     assert isinstance(parser, Parser)
     group = parser.add_folded_group(strategy.name) if prefixed else parser.add_argument_group(strategy.name)
     for option in strategy.options:
         flag = f"{strategy.name.replace('_', '-')}-{option.name}" if prefixed else option.name
         dest = f"{strategy.name}.{option.key}"
+        if option.key in chosen:
+            parser.set_defaults(**{dest: option.default})
+            continue
         default = {False: "no", True: "yes"}[option.default] if isinstance(option.default, bool) else option.default
         told = [] if default is None else [str(default)]
         for oracle, published in PUBLISHED_SETTINGS.items():
@@ -162,10 +179,12 @@ def add_strategy(parser: argparse.ArgumentParser, strategy: Strategy, prefixed: 
         group.add_argument(f"--{flag}", dest=dest, default=option.default, type=option.kind, metavar=metavar, help=text)
 
 
-def add_strategies(parser: argparse.ArgumentParser, names: Iterable[str] = STRATEGIES) -> None:
-    """Add the options of several strategies, with their names before them."""
+def add_strategies(
+    parser: argparse.ArgumentParser, names: Iterable[str] = STRATEGIES, chosen: Collection[str] = ()
+) -> None:
+    """Add the options of several strategies, with their names before them; ``chosen`` as above."""
     for name in names:
-        add_strategy(parser, STRATEGIES[name], prefixed=True)
+        add_strategy(parser, STRATEGIES[name], prefixed=True, chosen=chosen)
 
 
 def settings_of(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class Journal:
 
         The file ``COMMAND`` beside the first one says what goes on with them after an interruption.
         """
-        is_first = not self.path.exists()
+        is_first = not self.entries
         with self.path.open("a", encoding="utf-8") as file:
             file.write(_line(entry))
             file.flush()

@@ -146,6 +146,9 @@ def check_recorded(strategies: Sequence[str], peers: Sequence[str], arguments: M
             raise ValueError(f"{name} {STRATEGIES[name].needs_model}, and recorded text is no model: {fix}")
     if peers:
         raise ValueError(f"--peer {peers[0]}: it needs the model itself, and recorded text is none; leave it out")
+    for name in ("bitwise", "arithmetic"):
+        if arguments.get(name):
+            raise ValueError(f"--{name} is of the oracle's own passes, and recorded text has none; leave it out")
     if arguments["temperature"] > 0:
         raise ValueError("--temperature: recorded text has no laws to draw from; use 0, which gives the records back")
     if arguments.get("ignore_eos"):

@@ -263,10 +263,12 @@ class Outcome:
         return [passed for entry in self.done for passed in entry["arms"][arm][name]]
 
     def law(self, arm: str) -> LawEvidence | None:
-        """Return the evidence of an arm's draws against the oracle's law; None if its tokens are plain decoding's."""
-        if self.repeats_plain(arm):
-            return None
-        return total_evidence(entry["arms"][arm].get("law") for entry in self.done)
+        """Return the evidence of an arm's draws against the oracle's law.
+
+        None if its tokens are plain decoding's, or if no unit was held against the law.
+        """
+        kept = [entry["arms"][arm].get("law") for entry in self.done]
+        return None if self.repeats_plain(arm) or not any(kept) else total_evidence(kept)
 
     def tokens_per_second(self, arm: str) -> float:
         """Return new tokens over wall time, prefill included."""
@@ -305,11 +307,16 @@ class Outcome:
 _DIFFERS = "differs from plain decoding's"
 
 
-def check_cells(outcome: Outcome, arm: str) -> dict[str, str]:
-    """Return the cells of a table that say what was checked of an arm's outputs, and how many passed."""
+def check_cells(outcome: Outcome, arm: str) -> dict[str, str | None]:
+    """Return the cells of a table that say what was checked of an arm's outputs, and how many passed.
+
+    None for the evidence against the law of draws that nobody held against it.
+    """
     passed, law = outcome.check_results(arm), outcome.law(arm)
     count = f"{sum(passed)}/{len(passed)}"
-    return {"identical": count} if law is None else {"checked": count, "law e": f"{law.e_value:.2g}"}
+    if outcome.repeats_plain(arm):
+        return {"identical": count}
+    return {"checked": count, "law e": None if law is None else f"{law.e_value:.2g}"}
 
 
 def speed_cells(outcome: Outcome, arm: str, kind: str = ALL, against: str = PLAIN) -> dict[str, str | None]:

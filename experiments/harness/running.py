@@ -32,10 +32,11 @@ from experiments.harness.turns import Turns, prompts_by_seed, seeds_of, units_by
 from experiments.peers import PEERS, RefusedArm
 from experiments.report import PAGE
 from experiments.strategies import STRATEGIES
+from oracles.checkpoints.placement import checkpoint_place
 from specdec import Oracle
 from specdec.prompts import NamedPrompt, load_prompts
 from specdec.stats import Stats, pool
-from specdec.stats.report import Shown, processor, provenance, show
+from specdec.stats.report import Shown, device_name, processor, provenance, show
 
 WARM_UP_TOKENS = 8
 COMPARE = "compare"
@@ -194,8 +195,13 @@ def _check_against(against: str | None, arms: Sequence[Arm]) -> None:
 
 
 def folder_of(plan: Plan, prompts: Sequence[NamedPrompt]) -> Path:
-    """Return where an experiment's results go: its name, and a key of what is measured, on which kind of machine."""
-    key = fingerprint(plan.arguments, [plan.name, plan.strategies, plan.peers, processor(), *prompts])
+    """Return where an experiment's results go: its name, and a key of what is measured, on which kind of machine.
+
+    Raises:
+        ValueError: torch knows no such device.
+    """
+    machine = processor(), device_name(checkpoint_place(plan.arguments["device"]))
+    key = fingerprint(plan.arguments, [plan.name, plan.strategies, plan.peers, *machine, *prompts])
     return Path(plan.arguments["out"]) / f"{plan.name}-{key}"
 
 
@@ -301,12 +307,11 @@ def script(name: str, description: str | None, argv: Sequence[str] | None = None
     return run(plan_of(name, argv, description))
 
 
-def comparing(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add the choice of strategies and peers, and all options of the strategies; return the parser."""
-    names = list(STRATEGIES)
-    parser.add_argument(
-        "--strategies", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)} (all that can run)"
-    )
+def comparing(parser: argparse.ArgumentParser, usual: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """Add the choice of strategies (those of ``usual``; None: all) and peers, and their options; return the parser."""
+    names, told = list(STRATEGIES), "all that can run" if usual is None else " ".join(usual)
+    text = f"of {', '.join(names)} ({told})"
+    parser.add_argument("--strategies", nargs="+", choices=names, default=usual, metavar="NAME", help=text)
     peers = list(PEERS)
     text = f"other programs beside ours, greedy, on the oracle's own checkpoint: {', '.join(peers)}"
     parser.add_argument("--peer", nargs="+", choices=peers, default=[], metavar="NAME", help=text)

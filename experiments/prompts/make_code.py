@@ -18,7 +18,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 import oracles
-from exactspec.parser import Parser
+from exactspec.parser import Parser, positive
 from oracles.factory.corpus import STDLIB, SourceFile, read_split
 from oracles.factory.corpus.corpus_filters import parse_source
 from oracles.factory.corpus.overlap import PassageIndex, passage_hashes
@@ -275,9 +275,9 @@ def make_prompts(
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the prompts as JSON lines."""
     parser = Parser(__doc__)
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--out", type=Path, default=OUT, help="file to write (that which ships)")
     parser.add_argument("--tokenizer", type=Path, default=TOKENIZER, help="tokenizer.json of the model that reads them")
-    parser.add_argument("--per-kind", type=int, default=PER_KIND, help="number of prompts of a kind")
+    parser.add_argument("--per-kind", type=positive, default=PER_KIND, help="number of prompts of a kind")
     args = parser.parse_args(argv)
     train = (source.text for source in read_split("train"))
     prompts = make_prompts(read_split("test"), Tokenizer.from_file(str(args.tokenizer)), train, args.per_kind)

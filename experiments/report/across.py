@@ -41,9 +41,12 @@ def overview(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
 
 
 def _axes(runs: Sequence[Run]) -> dict[str, str]:
-    """Return the arguments that can lie across a picture, with their labels: numbers, of a strategy for instance."""
+    """Return the arguments that can lie across a picture, with their labels: numbers, of a strategy for instance.
+
+    What is yes or no is none.
+    """
     own = sorted({name for run in runs for name in run.arguments if "." in name})
-    numbers = [name for name in own if all(isinstance(run.arguments.get(name), int | float) for run in runs)]
+    numbers = [name for name in own if all(type(run.arguments.get(name)) in (int, float) for run in runs)]
     return _AXES | {name: _label(name) for name in numbers}
 
 

@@ -97,12 +97,12 @@ def by_phase(run: Run) -> Picture | str:
 
 
 def _rates(run: Run, arm: str, by: str) -> list[Point]:
-    """Return the acceptance at every position or rank, with its interval over units."""
-    kept = [entry["arms"][arm]["stats"] for entry in run.outcome.done]
+    """Return the acceptance at every position or rank, with its interval over prompts, or conversations."""
+    kept = [[entry["arms"][arm]["stats"] for entry in cluster] for cluster in run.outcome.clusters()]
     found = []
-    for place in range(max(len(stats[f"tried_at_{by}"]) for stats in kept)):
+    for place in range(max(len(stats[f"tried_at_{by}"]) for cluster in kept for stats in cluster)):
         tried, stood = (
-            [stats[name][place] if place < len(stats[name]) else 0 for stats in kept]
+            [sum(stats[name][place] for stats in cluster if place < len(stats[name])) for cluster in kept]
             for name in (f"tried_at_{by}", f"accepted_at_{by}")
         )
         if sum(tried):

@@ -65,7 +65,8 @@ def report_answers(arguments: Mapping[str, Any], outcome: Outcome, folder: Path)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print the tables after those of all experiments, and write the answers."""
-    parser = comparing(paired_parser(__doc__, num_prompts=None, max_new_tokens=512))
+    own = paired_parser(__doc__, num_prompts=None, max_new_tokens=512, usual_prompts="must be given")
+    parser = comparing(own)
     add = parser.add_argument
     add("--file", dest="prompts", help="question.jsonl; the same as --prompts")
     add("--per-category", type=positive, metavar="N", help="the first N questions of each category of the file (all)")

@@ -7,10 +7,10 @@ from experiments.strategies import (
     oracle_strategies,
     text_strategies,
 )
-from experiments.strategies.model_strategies import CALIBRATING, calibration
-from experiments.strategies.strategy import MODEL, Option, Settings, Strategy
+from experiments.strategies.model_strategies import calibration, confident_source, naming
+from experiments.strategies.strategy import MODEL, Settings, Strategy
 
-__all__ = ["AS_SHIPPED", "CALIBRATING", "MODEL", "STRATEGIES", "Option", "Settings", "Strategy", "calibration"]
+__all__ = ["AS_SHIPPED", "MODEL", "STRATEGIES", "Settings", "Strategy", "calibration", "confident_source", "naming"]
 
 STRATEGIES = {
     strategy.name: strategy

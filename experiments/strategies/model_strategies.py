@@ -1,11 +1,13 @@
 """A small transformer drafts: chains, trees, in another vocabulary, or for as long as a token is worth its cost."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import drafts
+from exactspec.parser import positive
 from experiments.harness.models import draft_model
 from experiments.harness.rule_choice import rule_for, sampling_of
 from experiments.strategies.head_strategies import HEAD, HEAD_SOURCES, HEAD_WEIGHTS, head_for
@@ -42,21 +44,28 @@ CALIBRATING = (
         TRAIN_ON,
         help="text files or folders of shards to calibrate on, separated by commas (the corpus's training modules)",
     ),
-    Option("calibrate-prompts", 12, int, "excerpts of them that are decoded for the calibration"),
+    Option("calibrate-prompts", 12, positive, "excerpts of them that are decoded for the calibration"),
 )
+
+
+# Tokens of the drafts that a calibration measures, if there can be so many.
+_CALIBRATED = 8
 
 
 def calibration(settings: Settings, oracle: Oracle, make_source: Callable[[LengthPolicy], DraftSource]) -> Calibration:
     """Return what drafted tokens are worth and cost on this machine, on excerpts of the files to train on.
 
-    The options it reads are ``CALIBRATING``; measured with the sampling and the batch size of the run.
+    The options it reads are ``CALIBRATING``; measured with the sampling and the batch size of the run, on drafts of
+    eight tokens, or of all that a head's block has laws for.
     """
     sequences = training_sequences(training_files(settings), oracle.tokenizer)
     step = max(len(sequences) // settings["calibrate_prompts"], 1)
     prompts = [_excerpt(sequence) for sequence in sequences[::step]][: settings["calibrate_prompts"]]
-    rule, size = rule_for(settings["rule"], make_source(Fixed(1))), settings["batch_size"]
+    source = make_source(Fixed(1))
+    rule, size = rule_for(settings["rule"], source), settings["batch_size"]
+    longest = min(_CALIBRATED, getattr(getattr(source, "head", None), "num_laws", _CALIBRATED))
     how: dict[str, Any] = {"sampling": sampling_of(settings), "rule": rule, "kernels": settings["kernels"]}
-    return calibrate(oracle, make_source, prompts, max_new_tokens=48, batch_size=size, **how)
+    return calibrate(oracle, make_source, prompts, num_draft_tokens=longest, max_new_tokens=48, batch_size=size, **how)
 
 
 def _excerpt(sequence: Path | list[int]) -> str | list[int]:
@@ -68,8 +77,8 @@ def _excerpt(sequence: Path | list[int]) -> str | list[int]:
     return text[len(text) // 2 :][:600]
 
 
-def _threshold(settings: Settings, oracle: Oracle) -> DraftSource:
-    """Return the source that the settings describe."""
+def confident_source(settings: Settings, oracle: Oracle) -> Callable[[LengthPolicy], DraftSource]:
+    """Return what makes a source with a length policy: of the draft model, or of the head that "drafter" names."""
     name = settings["drafter"]
     drafter = draft_model(settings) if name == "model" else head_for(name, settings, oracle)
     source = drafts.SmallTransformer if name == "model" else HEAD_SOURCES[name]
@@ -77,8 +86,24 @@ def _threshold(settings: Settings, oracle: Oracle) -> DraftSource:
     def make_source(length: LengthPolicy) -> DraftSource:
         return source(drafter, length=length)
 
-    measured = calibration(settings, oracle, make_source)
-    return make_source(Threshold(measured, max_draft_tokens=settings["num_draft_tokens"]))
+    return make_source
+
+
+@contextmanager
+def naming(option: str) -> Iterator[None]:
+    """Name the option of a length in an error that it is none, or too much for the drafter."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{option}: {error}") from error
+
+
+def _threshold(settings: Settings, oracle: Oracle) -> DraftSource:
+    """Return the source that the settings describe."""
+    make_source, longest = confident_source(settings, oracle), settings["num_draft_tokens"]
+    with naming("--num-draft-tokens"):
+        make_source(Fixed(longest))  # before the calibration, which takes its time
+    return make_source(Threshold(calibration(settings, oracle, make_source), max_draft_tokens=longest))
 
 
 THRESHOLD = Strategy(

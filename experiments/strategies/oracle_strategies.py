@@ -4,7 +4,7 @@ from typing import get_args
 
 import drafts
 from experiments.harness.models import HF, load_model
-from experiments.strategies.strategy import Option, Settings, Strategy, depth
+from experiments.strategies.strategy import Option, Settings, Strategy, depth, one_of
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.checkpoints.placement import WeightType
 from oracles.heads import load_exit_head
@@ -39,18 +39,7 @@ EARLY_EXIT = Strategy(
 )
 
 
-KINDS = get_args(WeightType)
-
-
-def weight_type(text: str) -> str:
-    """Return the name of a type of weights.
-
-    Raises:
-        ValueError: there is none of that name.
-    """
-    if text not in KINDS:
-        raise ValueError(f"expected one of {', '.join(KINDS)}, got {text!r}")
-    return text
+_KINDS = get_args(WeightType)
 
 
 def _quantized(settings: Settings, oracle: Oracle) -> DraftSource:
@@ -71,7 +60,7 @@ QUANTIZED = Strategy(
     "quantized",
     (
         depth(3),
-        Option("draft-weights", "int8", weight_type, f"the view's linear layers: {', '.join(KINDS)}"),
+        Option("draft-weights", "int8", one_of(*_KINDS), f"the view's linear layers: {', '.join(_KINDS)}"),
     ),
     _quantized,
     needs_model="drafts with the oracle's own weights",

@@ -1,5 +1,6 @@
 """What a draft strategy is on a command line, options that several share, and defaults for published models."""
 
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,19 +85,19 @@ def yes_or_no(text: str) -> bool:
     """Return what yes or no says.
 
     Raises:
-        ValueError: it is neither.
+        ArgumentTypeError: it is neither.
     """
     if text not in ("yes", "no"):
-        raise ValueError(f"expected yes or no, got {text!r}")
+        raise ArgumentTypeError(f"expected yes or no, got {text!r}")
     return text == "yes"
 
 
 def one_of(*names: str) -> Callable[[str], str]:
-    """Return what reads one of some names, and raises ValueError for any other text."""
+    """Return what reads one of some names, and raises ArgumentTypeError for any other text."""
 
     def name(text: str) -> str:
         if text not in names:
-            raise ValueError(f"expected one of {', '.join(names)}, got {text!r}")
+            raise ArgumentTypeError(f"expected one of {', '.join(names)}, got {text!r}")
         return text
 
     return name

@@ -14,14 +14,18 @@ _KINDS: dict[str, tuple[int, Callable[..., TreeShape]]] = {
 FORMS = "chain:4, kary:2x3, grown:8x4, reranked:8x4x3 or paths:0.0,0.1,1"
 
 
-def shape_of(text: str) -> TreeShape:
+def shape_of(text: str, option: str = "--shape") -> TreeShape:
     """Return the shape that a text names.
 
     ``chain:4``; ``kary:2x3`` (width x depth); ``grown:16x4`` (nodes x depth); ``reranked:16x4x3`` (nodes x depth x
     width); ``paths:0.0.0,0.1,1`` (ranks along each path).
 
+    Args:
+        text: see above.
+        option: that it was given with.
+
     Raises:
-        ValueError: it names none.
+        ValueError: it names none; with the option.
     """
     kind, _, rest = text.partition(":")
     try:
@@ -33,7 +37,7 @@ def shape_of(text: str) -> TreeShape:
             raise ValueError(f"{kind} takes {count} numbers")
         return make(*numbers)
     except (KeyError, ValueError) as error:
-        raise ValueError(f"shape {text!r} is none ({error}): give {FORMS}") from error
+        raise ValueError(f"{option}: shape {text!r} is none ({error}): give {FORMS}") from error
 
 
 def tree_source(model: Oracle, shape: TreeShape) -> drafts.SmallTransformer:

@@ -134,7 +134,9 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add("--batch-sizes", type=positive, nargs="+", default=[4, 8, 16], help="rows in flight (4 8 16)")
     add_sampling(parser)
     add("--rounds", type=positive, default=5, help="of every arm, interleaved (%(default)s)")
-    add("--strategies", nargs="+", choices=names, default=["prompt_lookup", "small_transformer"], metavar="NAME")
+    usual = ["prompt_lookup", "small_transformer"]
+    told = f"of {', '.join(names)} ({' '.join(usual)})"
+    add("--strategies", nargs="+", choices=names, default=usual, metavar="NAME", help=told)
     add_strategies(parser)
     return vars(parser.parse_args(argv))
 

@@ -102,20 +102,20 @@ def measure(oracle: Oracle, schema: Asked, options: Any) -> tuple[dict[str, Arm]
     outputs = []
     for i, thing in enumerate(THINGS[: options.num_prompts]):
         prompt = [{"role": "user", "content": f"Describe {thing} as JSON."}]
-        plain: list[int] = []
+        made: dict[str, list[int]] = {}
         for repeat in range(options.repeats):
             # Every arm is first in turn.
-            order = np.roll(list(ways), i + repeat).tolist() if repeat else list(ways)
-            for name in order:
+            for name in np.roll(list(ways), i + repeat).tolist():
                 result = ways[name].generate([prompt], options.max_new_tokens, sampling)
                 seconds = result.stats.seconds
                 found[name].seconds[i] += sum(seconds.values()) - seconds.get("prefill", 0.0)
                 if repeat == 0:
-                    plain = result.tokens[0] if name == PLAIN else plain
+                    made[name] = result.tokens[0]
                     found[name].passes += result.stats.target_calls
                     found[name].emitted += result.stats.num_emitted
-                    found[name].differs += result.tokens[0] != plain
-        outputs.append(plain)
+        for name, tokens in made.items():
+            found[name].differs += tokens != made[PLAIN]
+        outputs.append(made[PLAIN])
     return found, counts_of_choices(oracle, sampling, outputs)
 
 

@@ -81,12 +81,11 @@ def tables_of(outcome: Outcome) -> list[Table]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and print the table after those of all experiments."""
-    parser = comparing(paired_parser(__doc__))
+    own = paired_parser(__doc__, num_prompts=12, usual_prompts="held-out modules of the standard library")
+    parser = comparing(own, ["prompt_lookup", "ngram", "small_transformer"])
     text = f"ids of a prompt ({' '.join(map(str, LENGTHS))})"
     parser.add_argument("--lengths", type=positive, nargs="+", default=list(LENGTHS), help=text)
-    parser.set_defaults(
-        prompts=None, num_prompts=12, template=NONE, strategies=["prompt_lookup", "ngram", "small_transformer"]
-    )
+    parser.set_defaults(prompts=None, template=NONE)
     arguments = needing_a_model(vars(parser.parse_args(argv)), "lengths")
     return compare("lengths", {**arguments, "lengths": sorted(set(arguments["lengths"]))}, tables_of, choose)
 

@@ -50,11 +50,16 @@ def text_row(name: str, texts: Sequence[str], target: Any, shared: SharedPieces)
         texts: that are read, one or more.
         target: the target's tokenizer.
         shared: its pieces that the model has.
+
+    Raises:
+        ValueError: they have no ids.
     """
     ids = [target.encode(text, add_special_tokens=False).ids for text in texts]
+    count = sum(map(len, ids))
+    if not count:
+        raise ValueError(f"--prompts: the target's tokenizer makes no ids of the texts of {name}: give others")
     is_common = [[shared.to_model[one] >= 0 for one in row] for row in ids]
     runs = [len(list(run)) for row in is_common for common, run in groupby(row) if common]
-    count = sum(map(len, ids))
     return {
         "prompts": name,
         "ids of the target": f"{count:,}",
@@ -83,13 +88,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     with refusing("overlap"):
         draft, target = load_tokenizer(args.draft), load_tokenizer(args.target)
-        texts = {Path(file).stem: [prompt.text for prompt in load_prompts(file)] for file in args.prompts}
-    shared = SharedPieces(draft, draft.get_vocab_size(), target, target.get_vocab_size())
-    rows = [(args.draft, draft), (args.target, target)]
-    tables = [
-        Table("Vocabularies", [pieces_row(name, one, shared.target_ids.size) for name, one in rows]),
-        Table("Texts", [text_row(name, text, target, shared) for name, text in texts.items()]),
-    ]
+        texts = [(Path(file).stem, [prompt.text for prompt in load_prompts(file)]) for file in args.prompts]
+        shared = SharedPieces(draft, draft.get_vocab_size(), target, target.get_vocab_size())
+        rows = [(args.draft, draft), (args.target, target)]
+        tables = [
+            Table("Vocabularies", [pieces_row(name, one, shared.target_ids.size) for name, one in rows]),
+            Table("Texts", [text_row(name, text, target, shared) for name, text in texts]),
+        ]
     show(tables)
 
 

@@ -127,7 +127,7 @@ def measure(
 def rows_of(
     oracle: Oracle, source: DraftSource, leading: str, prompts: Sequence[Prompt], asked: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Return a row for each rule."""
+    """Return a row for each rule; errors as of ``names``."""
     steps = measure(oracle, source, leading, prompts, asked)
     counts = np.array([len(kept) for kept in steps])
     totals = {
@@ -150,8 +150,15 @@ def rows_of(
 
 
 def names(steps: Sequence[Sequence[Kept]]) -> list[str]:
-    """Return the rules that judged."""
-    return list(next(one.tokens for kept in steps for one in kept))
+    """Return the rules that judged.
+
+    Raises:
+        ValueError: none did, as no draft had a token.
+    """
+    judged = [one for kept in steps for one in kept]
+    if not judged:
+        raise ValueError("every draft is empty, so that no rule judges any: give other prompts or --max-new-tokens")
+    return list(judged[0].tokens)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -177,18 +184,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ValueError("--temperature must be above 0: at 0 every rule compares ids, and all are one")
         if args.max_new_tokens < 2:
             raise ValueError("--max-new-tokens must be 2 or more: a request's last token has no draft")
-        tree = shape_of(args.tree)
+        asked = {"max_new_tokens": args.max_new_tokens, "sampling": SamplingParams(temperature=args.temperature)}
+        tree = shape_of(args.tree, "--tree")
         oracle, model = oracles.load(args.oracle), oracles.load(args.model)
         check_vocabulary("--model", model.vocab_size, model.tokenizer, oracle)
         put = as_conversations(load_prompts(str(PROMPTS), None, args.num_prompts), oracle, vars(args))
         prompts = [prompt.start for prompt in those_that_fit(oracle, put, args.max_new_tokens)]
-    asked = {"max_new_tokens": args.max_new_tokens, "sampling": SamplingParams(temperature=args.temperature)}
     chains = rows_of(oracle, drafts.SmallTransformer(model, args.num_draft_tokens), CHAINS, prompts, asked)
     trees = rows_of(oracle, drafts.SmallTransformer(model, tree=tree), TREES, prompts, asked)
-    show([
-        Table(f"Chains of {args.num_draft_tokens}", [*chains], OF_CHAINS, legend=LEGEND),
-        Table(f"Trees {args.tree}", [*trees], OF_TREES, legend=LEGEND),
-    ])  # fmt: skip
+    with refusing("rules"):
+        tables = [
+            Table(f"Chains of {args.num_draft_tokens}", [*chains], OF_CHAINS, legend=LEGEND),
+            Table(f"Trees {args.tree}", [*trees], OF_TREES, legend=LEGEND),
+        ]
+    show(tables)
     return 0
 
 

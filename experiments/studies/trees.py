@@ -71,9 +71,9 @@ def calibration_of(folder: Path, fresh: bool, make: Callable[[], Trees]) -> Tree
     return made
 
 
-def all_shapes(arguments: Mapping[str, Any], found: Trees) -> dict[str, TreeShape]:
-    """Return the shapes to be measured, by the names of their arms."""
-    shapes = {text: shape_of(text) for text in arguments["shapes"]}
+def all_shapes(asked: Mapping[str, TreeShape], arguments: Mapping[str, Any], found: Trees) -> dict[str, TreeShape]:
+    """Return the shapes to be measured, those that were asked for first, by the names of their arms."""
+    shapes = {**asked}
     for size in arguments["sizes"]:
         shapes[f"{BEST}{size}"] = best_of(found.acceptance_by_rank, size, arguments["max_depth"])
     return {**shapes, OPTIMUM: found.best(arguments["max_nodes"], arguments["max_depth"])}
@@ -183,6 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with refusing("trees"):
             if arguments["max_new_tokens"] < 2:
                 raise ValueError("--max-new-tokens must be 2 or more: a request's last token has no draft")
+            asked_shapes = {text: shape_of(text, "--shapes") for text in arguments["shapes"]}
             prompts = prepare(arguments)
             folder = folder_of(plan, prompts)
             journal = stack.enter_context(hold_journal(folder, arguments["fresh"]))
@@ -194,7 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             found = calibration_of(
                 folder, arguments["fresh"], lambda: calibrate_trees(arguments, oracle, model, [*chosen])
             )
-            shapes = all_shapes(arguments, found)
+            shapes = all_shapes(asked_shapes, arguments, found)
             sources = {PLAIN: None, **{name: tree_source(model, shape) for name, shape in shapes.items()}}
             arms = engine_arms(arguments, oracle, sources)
         return conduct(plan, journal, asked, oracle, arms, partial(_report, arguments, shapes, found))

@@ -149,7 +149,11 @@ class Worker:
         self._told: set[bool] = set()
 
     def work(self) -> None:
-        """Do units until none is left, waiting for cores, devices and units that others hold."""
+        """Do units until none is left, waiting for cores, devices and units that others hold.
+
+        Raises:
+            ValueError: another worker does them with other code, files or threads meanwhile.
+        """
         while True:
             with self.seat.take() as seated:
                 while seated and any(self._try(unit) for unit in self._open_units()):
@@ -176,6 +180,11 @@ class Worker:
         if found is None:
             return False
         if found["key"] != self._key(unit):  # of other code, files or threads
+            if found["time"] >= self._began:
+                raise ValueError(
+                    f"another worker just did {unit.name} with other code, files or threads, so that each would do the "
+                    "other's units again: give all the same checkout, packages and --threads"
+                )
             return False
         return found["error"] is None or not self.retry or found["time"] >= self._began
 

@@ -98,7 +98,8 @@ def load(
         backend: "native" computes a pass in one call of compiled code (float32 on a CPU; weights stay as they are
             stored); "eager" as torch operations (any dtype and device; weights become ``dtype``); "graphed" as the same
             operations in few shapes, which are replayed as CUDA graphs (see docs/internals/cuda.md). None:
-            "native" if it can run, else "eager", with a warning if this machine could not build it.
+            "native" if it can run, else "eager", with a warning if this machine could not build it; where "eager"
+            cannot be ``bitwise`` and it is asked for, "graphed".
         weights: what linear layers and a tied embedding are rounded to, to the nearest; None: nothing, they stay as
             they are stored. A float dtype; "int8", with a scale for each output; "int4", with one for each 32 inputs of
             an output; "int8-dynamic", as "int8", and inputs of products are rounded to int8 too, with a scale for each
@@ -119,11 +120,11 @@ def load(
         is left out.
 
     Raises:
-        ValueError: an unknown name, architecture, config key, dtype, backend, type of weights, arithmetic; a published
-            model that was not fetched; a backend that cannot run here; bits that cannot be kept; weights that cannot be
-            rounded so, or not with this dtype or device; an arithmetic that they cannot have; a size that no tensor
-            bears out; a missing, unexpected or misshapen tensor; an index that leaves the folder; pickled weights. The
-            message names the file and the key, the layer or the argument.
+        ValueError: an unknown name, architecture, config key, dtype, device, backend, type of weights, arithmetic; a
+            ``max_context`` below 1; a published model that was not fetched; a backend that cannot run here; bits that
+            cannot be kept; weights that cannot be rounded so, or not with this dtype or device; an arithmetic that they
+            cannot have; a size that no tensor bears out; a missing, unexpected or misshapen tensor; an index that
+            leaves the folder; pickled weights. The message names the file and the key, the layer or the argument.
 
     Cost: the weights are resident once; loading needs one stored tensor more. The first native oracle on a machine
         waits for the compiler, about fifteen seconds.
@@ -193,7 +194,7 @@ def checkpoint_model(
         return model if as_stored else model.dequantise().to(dtype_to_load(dtype, model.dtype, device))
     values = read_json(folder / "config.json")
     tokenizer = checkpoint_tokenizer(folder / "tokenizer.json")
-    size = None if tokenizer is None else 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+    size = None if tokenizer is None else num_ids(tokenizer)
     shape = parse_config(values, str(folder / "config.json"), size, max_context)
     lender = None if shape.vocabulary_of is None else _lender(folder, shape.vocabulary_of, tokenizer)
     if lender is not None:
@@ -216,7 +217,7 @@ def _lender(folder: Path, name: str, tokenizer: Tokenizer | None) -> Transformer
     """
     with errors_of(f"{folder} reads the vocabulary_of {name!r}"):
         place = find_checkpoint(name)
-        if place.is_dir() and "vocabulary_of" in read_json(place / "config.json"):
+        if place.is_dir() and read_json(place / "config.json").get("vocabulary_of") is not None:
             raise ValueError(f"{place} has no vocabulary of its own either")
         if tokenizer is not None:
             raise ValueError("there is a tokenizer.json of its own too; remove one of them")
@@ -324,6 +325,11 @@ def checkpoint_tokenizer(path: Path) -> Tokenizer | None:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+def num_ids(tokenizer: Tokenizer) -> int:
+    """Return one more than the largest id that a tokenizer writes; ids may have gaps."""
+    return 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
 
 
 def _eos_ids(folder: Path, values: dict[str, Any], vocab_size: int) -> tuple[int, ...]:

@@ -94,14 +94,15 @@ def check_arithmetic(
     if arithmetic is None:
         return
     check_choice("arithmetic", arithmetic, Arithmetic, ", or None for float products")
-    if arithmetic == "int8" and weights is not None:
-        raise ValueError(
-            f"arithmetic='int8' takes weights as a GGUF file stores them ({', '.join(STORED)}), not "
-            f"weights={weights!r}: leave one of them out"
-        )
-    if weights == INT8_DYNAMIC.name:
+    if arithmetic == "int8":
+        if weights is not None:
+            raise ValueError(
+                f"arithmetic='int8' takes weights as a GGUF file stores them ({', '.join(STORED)}), not "
+                f"weights={weights!r}: leave one of them out"
+            )
+        _need_float32("arithmetic='int8'", "leave it out", dtype, device)
+    elif weights == INT8_DYNAMIC.name:
         raise ValueError(f"weights={weights!r} has products of whole numbers, not arithmetic={arithmetic!r}")
-    _need_float32(f"arithmetic={arithmetic!r}", "leave it out", dtype, device)
 
 
 def _need_float32(what: str, otherwise: str, dtype: torch.dtype | None, device: torch.device) -> None:

@@ -8,17 +8,17 @@ divergence it learns by, ``code-draft:total-variation``. Once the run has ended,
 import argparse
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
-from exactspec.parser import Parser
+from exactspec.parser import Parser, refusing
 from oracles.checkpoints.embedded_folders import EMBEDDED
+from oracles.checkpoints.loading import load_tokenizer, num_ids
+from oracles.checkpoints.placement import check_device, checkpoint_place
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.held_out import load_exported
 from oracles.factory.training.loop import Trainer, run
 from oracles.factory.training.recipes import RECIPES
 from oracles.factory.training.tasks import Distillation, Pupil
 from oracles.factory.training.training_arguments import add_run_arguments, options, precision, resume, with_num_steps
-from oracles.factory.training.training_text import learning_text
+from oracles.factory.training.training_text import check_vocabulary, learning_text
 from oracles.transformer.eager import Transformer
 
 
@@ -52,14 +52,18 @@ def _pupils(names: list[str], seed: int, device: str) -> dict[str, Pupil]:
 def main() -> None:
     """Train all pupils; once the recipe of the first has ended, export them."""
     args = _parser().parse_args()
-    pupils = _pupils(args.pupils, args.seed, args.device)
-    tokenizer = Tokenizer.from_file(str(args.teacher / "tokenizer.json"))
-    teacher = load_exported(args.teacher, tokenizer.get_vocab_size()).to(args.device)
-    first = RECIPES[args.pupils[0].partition(":")[0]]
-    recipe = with_num_steps(first.recipe, args)
-    task = Distillation(pupils, teacher, precision(args))
-    trainer = Trainer(recipe, learning_text(first.windows, tokenizer, args.own_text, args.seed), options(args), task)
-    resume(trainer, args)
+    with refusing("oracles.factory.distil"):
+        check_device(checkpoint_place(args.device))
+        pupils = _pupils(args.pupils, args.seed, args.device)
+        tokenizer = load_tokenizer(args.teacher)
+        teacher = load_exported(args.teacher, num_ids(tokenizer)).to(args.device)
+        first = RECIPES[args.pupils[0].partition(":")[0]]
+        check_vocabulary(tokenizer, first.recipe.config.vocab_size)
+        recipe = with_num_steps(first.recipe, args)
+        task = Distillation(pupils, teacher, precision(args))
+        text = learning_text(first.windows, tokenizer, args.own_text, args.seed)
+        trainer = Trainer(recipe, text, options(args), task)
+        resume(trainer, args)
     run(trainer)
     if args.export is not None and trainer.may_export:
         for name, pupil in pupils.items():

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from exactspec.parser import Parser, positive, refusing
+from oracles.checkpoints.placement import check_device, checkpoint_place
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT
 from oracles.factory.evaluation.commands import arithmetic, bits, drafts, inputs, text
 from oracles.factory.training.allocator import keep_freed_memory
@@ -115,6 +116,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         torch.set_num_threads(args.threads)
     keep_freed_memory()
     with refusing("oracles.factory.evaluate"):
+        check_device(checkpoint_place(args.device))
         args.run(args)
 
 

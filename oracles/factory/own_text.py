@@ -13,7 +13,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from exactspec.parser import Parser, positive, refusing
-from oracles.checkpoints.loading import load
+from oracles.checkpoints.loading import load, load_tokenizer
 from oracles.checkpoints.tokenization import end_of_text_id
 from oracles.factory.corpus import modules_only, read_split
 from oracles.factory.training.windows import token_stream, window_start
@@ -66,11 +66,11 @@ def main() -> None:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     with refusing("oracles.factory.own_text"):
-        oracle = load(args.oracle)
+        tokenizer, oracle = load_tokenizer(args.oracle), load(args.oracle)
         sources = read_split("train", manifest=modules_only() if args.modules_only else None)
-        stream = token_stream((source.text for source in sources), oracle.tokenizer)  # type: ignore[arg-type]
+        stream = token_stream((source.text for source in sources), tokenizer)
         beginnings = prompts(stream, args.texts, args.beginning, args.seed)
-        end = end_of_text_id(oracle.tokenizer)  # type: ignore[arg-type]
+        end = end_of_text_id(tokenizer)
         ids = [end]
         for text in texts(oracle, beginnings, args.length, args.batch_size, args.seed):
             ids += text if text[-1] == end else [*text, end]

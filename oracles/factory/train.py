@@ -7,9 +7,9 @@ on from the last step at peak rates. ``--init DIRECTORY`` starts from exported w
 import argparse
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
-from exactspec.parser import Parser
+from exactspec.parser import Parser, refusing
+from oracles.checkpoints.loading import load_tokenizer, num_ids
+from oracles.checkpoints.placement import check_device, checkpoint_place
 from oracles.factory.corpus import read_split
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.held_out import bits_per_byte, load_exported
@@ -17,7 +17,7 @@ from oracles.factory.training.loop import Trainer, run
 from oracles.factory.training.recipes import RECIPES, Recipe
 from oracles.factory.training.tasks import NextToken
 from oracles.factory.training.training_arguments import add_run_arguments, options, precision, resume, with_num_steps
-from oracles.factory.training.training_text import learning_text
+from oracles.factory.training.training_text import check_vocabulary, learning_text
 from oracles.transformer.eager import Transformer
 
 TOKENIZER = Path(__file__).parents[1] / "embedded" / "code" / "tokenizer.json"
@@ -30,7 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--export", type=Path, help="folder of the finished checkpoint")
     add = parser.add_argument
     add("--init", type=Path, help="directory of an exported checkpoint of the same shape to start from")
-    add("--tokenizer", type=Path, default=TOKENIZER)
+    add("--tokenizer", type=Path, default=TOKENIZER, help="tokenizer.json of the texts (that of code)")
     return parser
 
 
@@ -45,17 +45,20 @@ def _model(args: argparse.Namespace, recipe: Recipe) -> Transformer:
 def main() -> None:
     """Train; once the recipe has ended, export the checkpoint and print its bits per byte on *dev*."""
     args = _parser().parse_args()
-    tokenizer = Tokenizer.from_file(str(args.tokenizer))
-    plan, recipe = RECIPES[args.recipe].windows, with_num_steps(RECIPES[args.recipe].recipe, args)
-    model = _model(args, recipe)
-    text = learning_text(plan, tokenizer, None, args.seed)
-    trainer = Trainer(recipe, text, options(args), NextToken(model, precision(args)))
-    resume(trainer, args)
+    with refusing("oracles.factory.train"):
+        check_device(checkpoint_place(args.device))
+        tokenizer = load_tokenizer(args.tokenizer)
+        plan, recipe = RECIPES[args.recipe].windows, with_num_steps(RECIPES[args.recipe].recipe, args)
+        check_vocabulary(tokenizer, recipe.config.vocab_size)
+        model = _model(args, recipe)
+        text = learning_text(plan, tokenizer, None, args.seed)
+        trainer = Trainer(recipe, text, options(args), NextToken(model, precision(args)))
+        resume(trainer, args)
     run(trainer)
     if args.export is None or not trainer.may_export:
         return
     export_checkpoint(model.state_dict(), recipe.config, tokenizer, args.export)
-    exported = load_exported(args.export, tokenizer.get_vocab_size()).to(args.device)
+    exported = load_exported(args.export, num_ids(tokenizer)).to(args.device)
     texts = [source.text for source in read_split("dev")]
     print(f"bits per byte on dev: {bits_per_byte(exported, tokenizer, texts):.4f}")
 

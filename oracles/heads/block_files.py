@@ -166,8 +166,9 @@ def _check(shape: BlockShape, source: str, oracle: HostOracle, stored: StoredTen
     check_fit(source, oracle, config.hidden_size, config.vocab_size)
     if config.sliding_window is not None:
         raise ValueError(f"{source}: sliding windows in a block are not supported; all layers must attend in full")
-    if not 2 - shape.from_anchor <= shape.block_size <= BITWISE_NODES:
-        raise ValueError(f"{source}: 'block_size' is {shape.block_size}; blocks hold 2..{BITWISE_NODES} tokens")
+    fewest = 2 - shape.from_anchor
+    if not fewest <= shape.block_size <= BITWISE_NODES:
+        raise ValueError(f"{source}: 'block_size' is {shape.block_size}; blocks hold {fewest}..{BITWISE_NODES} tokens")
     if not 0 <= shape.mask_id < config.vocab_size:
         raise ValueError(f"{source}: 'mask_token_id' {shape.mask_id} is none of {config.vocab_size} ids")
     if config.num_layers > len(stored.shapes):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from oracles.checkpoints.config_keys import read_json
+from oracles.checkpoints.config_keys import ConfigKeys, read_json
 from oracles.checkpoints.embedded_folders import EXIT_HEAD, head_folder, head_names, head_origin
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.checkpoints.placement import WeightType, check_weights
@@ -64,8 +64,8 @@ def load_head(
 
     Raises:
         ValueError: an unknown name, kind or config key; a missing, unexpected or misshapen tensor; a head of another
-            width, vocabulary or depth; pickled weights only. The message names the file, and the tensor or key; of an
-            embedded head also its own oracle.
+            width, vocabulary or depth; pickled weights only; an option that this kind of head does not take. The
+            message names the file, and the tensor or key; of an embedded head that is no exit head also its oracle.
 
     Warns:
         UserWarning: ``check`` found that the head reads other layers than it was trained on.
@@ -106,12 +106,12 @@ def _belonging(name_or_path: str | Path, values: Mapping[str, Any]) -> str:
 
 def _kind(values: Mapping[str, Any], path: Path) -> str:
     """Return the kind of a published head, by its config."""
+    classes = ConfigKeys(values, str(path)).read("architectures", list, [])
     if is_block_head(values):
         return "block drafter"
     if is_medusa(values):
         return "medusa"
     named = values.get("speculators_model_type")
-    classes = values.get("architectures") or []
     known = ", ".join(KINDS)
     if isinstance(named, str) and named in KINDS:
         return named

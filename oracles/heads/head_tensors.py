@@ -104,10 +104,10 @@ def narrow(layer: Linear, name: str, weight_type: str) -> None:
     Args:
         layer: as it was read.
         name: of the layer, for errors.
-        weight_type: the oracle's; one that is no dtype and no format of a GGUF file changes nothing.
+        weight_type: the oracle's; one that is no dtype and no format of a GGUF file without minima changes nothing.
     """
     stored, weight = STORED.get(weight_type.removesuffix("-int8")), layer.weight
-    if weight is None:
+    if weight is None or (stored is not None and stored.minima):  # rounding finds no minima
         return
     if stored is not None:
         fewer = Quantised.of(weight, name, stored)

@@ -84,6 +84,8 @@ def _vllm(keys: ConfigKeys, oracle: HostOracle, stored: StoredTensors) -> tuple[
     width, vocab = keys.read("hidden_size", int), keys.read("vocab_size", int)
     check_fit(keys.source, oracle, width, vocab)
     written = keys.read("truncated_vocab_size", int, vocab)
+    if written < 1:
+        raise ValueError(f"{keys.source}: 'truncated_vocab_size' is {written}; a head writes at least one id")
     token_map = None if written >= vocab else _token_map(stored, written, oracle.vocab_size)
     shape = MedusaShape(
         num_heads=keys.read("num_heads", int),

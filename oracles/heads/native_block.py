@@ -3,6 +3,7 @@
 import ctypes
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -117,12 +118,18 @@ class NativeBlockHead(BlockBase):
         return follow(self.native, cache, blocks, ends, rows, limits, watch, draws, adjustments)
 
     def _ends(self, cache: NativeContextCache, rows: IntArray) -> IntArray:
-        """Return ``[B]`` how many positions a pass over the blocks of some rows meets."""
-        ends: IntArray = cache.lengths[rows] + self.shape.block_size
+        """Return ``[B]`` how many positions a call for the blocks of some rows meets, what arrived for others too."""
+        ends: IntArray = np.maximum(cache.lengths[rows] + self.shape.block_size, cache.lengths.max())
         return ends
 
     def _blocks(self, pending: IntArray, depth: int) -> bindings.Blocks:
-        """Return what compiled code is told of blocks."""
+        """Return what compiled code is told of blocks.
+
+        Raises:
+            ValueError: more laws are asked for than a block has.
+        """
+        if depth > self.num_laws:
+            raise ValueError(f"{depth} laws are asked for, and a block of this head has {self.num_laws}")
         return bindings.Blocks(
             host=self._host.address,
             markov=None if self._markov is None else self._markov.address,

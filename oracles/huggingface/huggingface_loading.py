@@ -8,7 +8,7 @@ import torch
 from oracles.checkpoints.chat_files import checkpoint_template, give_template
 from oracles.checkpoints.hub import download_hint
 from oracles.checkpoints.loading import checkpoint_tokenizer
-from oracles.checkpoints.placement import checkpoint_dtype, checkpoint_place
+from oracles.checkpoints.placement import check_device, checkpoint_dtype, checkpoint_place
 from oracles.huggingface.huggingface_model import EXTRA, HuggingFaceLM
 from specdec.system import quiet_imports
 
@@ -45,11 +45,13 @@ def load_huggingface(
         max_context: see ``HuggingFaceLM``.
 
     Raises:
-        ValueError: no such folder, a checkpoint that ``transformers`` cannot load, or as of ``HuggingFaceLM``.
+        ValueError: no such folder, no such device, a checkpoint that ``transformers`` cannot load, or as of
+            ``HuggingFaceLM``.
         ImportError: ``transformers`` is missing; with the extra to install.
     """
     models = auto_models()
     path, place = Path(folder), checkpoint_place(device)
+    check_device(place)
     if not (path / "config.json").is_file():
         raise ValueError(f"{path} has no config.json; give a Hugging Face checkpoint directory{download_hint(folder)}")
     kind = checkpoint_dtype(dtype) or (torch.float32 if place.type == "cpu" else "auto")

@@ -7,6 +7,7 @@ import numpy as np
 from torch import nn
 
 from oracles.checkpoints.chat_files import default_template
+from oracles.checkpoints.loading import num_ids
 from oracles.checkpoints.placement import check_context
 from specdec.prompts.chat import ChatTemplate
 
@@ -121,10 +122,10 @@ def true_vocabulary(config: Any, tokenizer: Any | None) -> int:
     """
     if tokenizer is None:
         return int(config.vocab_size)
-    size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+    size = num_ids(tokenizer)
     if not 0 < size <= config.vocab_size:
         raise ValueError(f"tokenizer has ids up to {size - 1}, the model a vocabulary of {config.vocab_size}")
-    return int(size)
+    return size
 
 
 def template_of(tokenizer: Any) -> ChatTemplate | None:

@@ -21,6 +21,8 @@ from oracles.transformer.linear import Linear
 from specdec.contracts import IntArray, Want
 
 _ALIGNMENT = 128
+# The largest number of an int32.
+_LARGEST = 2**31 - 1
 
 
 class Refused(ValueError):
@@ -67,13 +69,13 @@ class NativeModel:
             vocabulary=config.vocab_size,
             hidden=config.hidden_size,
             num_layers=len(layers),
-            context=config.max_context,
+            context=min(config.max_context, _LARGEST),
             query_heads=config.num_heads,
             kv_heads=config.kv_heads,
             head_size=config.head_size,
             rotary_size=config.rotary_size,
             inner_size=inner_size,
-            window=config.sliding_window or 0,
+            window=min(config.sliding_window or 0, _LARGEST),
             activation=bindings.ACTIVATIONS[config.activation],
             gated=config.gated,
             parallel_residual=config.parallel_residual,
@@ -136,7 +138,7 @@ class NativeModel:
         if host is not None and head is None:
             model._borrow_head(host)
         if isinstance(head, DraftHead):
-            model.write_only(head.target_ids[head.target_ids < config.vocab_size])
+            model.write_only(head.target_ids)
         return model
 
     def read_table(self, table: nn.Embedding) -> None:
@@ -296,7 +298,8 @@ class NativeModel:
 
     def take_in(self, cache: NativeCache) -> None:
         """Take in the hidden states that arrived for a cache, which any other call of it does first."""
-        self._run("specdec_take_in", cache.address, 0, {})
+        # Keys of a context are turned by their positions.
+        self._run("specdec_take_in", cache.address, max(cache.lengths.tolist(), default=0), {})
 
     def _run(self, entry: str, cache: int, end: int, fields: Mapping[str, Any], *rest: int) -> None:
         """Run a function of the library.

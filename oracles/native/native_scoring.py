@@ -75,6 +75,8 @@ class NativeScoring:
         longest = max(cache.lengths[rows].tolist(), default=0)
         check_call(self.config, longest, want, hidden)
         batch, width = tokens.shape
+        if rows.shape != (batch,):
+            raise ValueError(f"rows has shape {rows.shape}, and tokens {tuple(tokens.shape)}: give each its row")
         shape = (batch, width - first, self.config.hidden_size)
         lowest = 0
         if layers is not None or stream is not None:
@@ -167,6 +169,8 @@ class NativeScoring:
         Cost: a pass for the tokens, and one a level; a law of O(V), ranked or drawn from, for each node with children.
         """
         batch, inner, width = len(rows), len(plan.depths), self.native.struct.vocabulary
+        if limits.shape != (batch,):
+            raise ValueError(f"limits has shape {limits.shape}: give one for each of {batch} rows")
         laws = None if draws.keys is None else np.empty((batch * inner, width), dtype=np.float32)
         struct = draws_of("trees", batch, draws.filters, draws.keys, laws)
         text, size = text_of(ids, ends, batch), len(plan.parents)

@@ -7,7 +7,13 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from oracles.checkpoints.loading import checkpoint_model, find_checkpoint
-from oracles.checkpoints.placement import check_context, checkpoint_dtype, checkpoint_place, dtype_to_load
+from oracles.checkpoints.placement import (
+    check_context,
+    check_device,
+    checkpoint_dtype,
+    checkpoint_place,
+    dtype_to_load,
+)
 from oracles.checkpoints.weights import Take
 from oracles.parallel.parallel_transformer import ParallelTransformer, Sums
 from oracles.parallel.ranks import Ranks
@@ -68,6 +74,7 @@ def load_parallel(
         raise ValueError(f"{place} is a GGUF file, and processes share a Hugging Face directory: give one")
     if where.type == "cuda" and where.index is None:
         where = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    check_device(where)
     ranks = Ranks.join(mesh, where, timeout)
 
     def split(config: TransformerConfig) -> tuple[Transformer, Take]:

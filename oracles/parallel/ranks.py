@@ -54,10 +54,11 @@ class Ranks:
 
     @classmethod
     def join(cls, mesh: DeviceMesh | None, device: torch.device, timeout: float) -> "Ranks":
-        """Meet the other processes that ``torchrun`` started, or those of a mesh.
+        """Meet the other processes that ``torchrun`` started, those that met before by hand, or those of a mesh.
 
         Args:
-            mesh: of one dimension; None: all processes that the environment names.
+            mesh: of one dimension; None: all processes of ``torch.distributed`` if it was initialised before, else all
+                that the environment names.
             device: of the model; processes meet by NCCL on CUDA, else by gloo.
             timeout: see ``oracles.load_parallel``.
 
@@ -70,9 +71,9 @@ class Ranks:
             if mesh.ndim != 1:
                 raise ValueError(f"mesh has {mesh.ndim} dimensions; give one of them, such as mesh['tensor']")
             return cls(mesh.get_group(), timeout)
-        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-            return cls(None, timeout)
         if not dist.is_initialized():
+            if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+                return cls(None, timeout)
             backend = "nccl" if device.type == "cuda" else "gloo"
             dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
         return cls(dist.group.WORLD, timeout)

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from oracles.checkpoints.loading import load_tokenizer
+from oracles.checkpoints.loading import load_tokenizer, num_ids
 from oracles.recorded.reading import Text, ids_of, largest, read_records
 from oracles.recorded.record_tree import ROOT, RecordTree
 from oracles.transformer.pass_parts import check_plain_call
@@ -33,7 +33,7 @@ class RecordedText(OracleDefaults):
         tokenizer: of the model that wrote, or where it lies: a ``tokenizer.json``, its directory, or the name of an
             embedded checkpoint; strings need it. Recorded ids are better than text, which may have been written in
             other tokens than reading it gives.
-        vocab_size: V; None: the tokenizer's, or the largest recorded id + 1.
+        vocab_size: V; None: the tokenizer's, or the larger of ``eos_id`` and all recorded ids, + 1.
         eos_id: the id that ends a record; None: none does.
 
     Attributes:
@@ -41,8 +41,8 @@ class RecordedText(OracleDefaults):
 
     Raises:
         ValueError: names the row (counted from 0) and the fix: an empty prompt or output, text without a tokenizer, an
-            id that V does not have, ids after ``eos_id``, equal prompts, and prompts one of which is the other with a
-            part of its output, after which they go on otherwise.
+            id (``eos_id`` too) that V does not have, ids after ``eos_id``, equal prompts, and prompts one of which is
+            the other with a part of its output, after which they go on otherwise.
 
     Guarantee: an id is accepted if and only if it is the record's. If the record was written greedily, acceptance is
         that of the model. If it was drawn from laws p: a draft that is chosen (not drawn) is accepted with its
@@ -77,7 +77,15 @@ class RecordedText(OracleDefaults):
         tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
         self.tokenizer: Any | None = tokenizer
         pairs = [ids_of(*pair, tokenizer, row) for row, pair in enumerate(zip(prompts, outputs, strict=True))]
-        self.vocab_size = vocab_size or (largest(pairs) + 1 if tokenizer is None else tokenizer.get_vocab_size())
+        if vocab_size is None:
+            most = max(largest(pairs), eos_id if isinstance(eos_id, int) else 0)
+            vocab_size = most + 1 if tokenizer is None else num_ids(tokenizer)
+        self.vocab_size = vocab_size
+        if eos_id is not None and eos_id not in range(vocab_size):
+            raise ValueError(
+                f"eos_id={eos_id!r} is no id of the vocabulary 0..{vocab_size - 1}: give the id, or the vocab_size, of "
+                "the model that wrote the records, or leave eos_id None"
+            )
         self.eos_ids: tuple[int, ...] = () if eos_id is None else (eos_id,)
         self._check_ids(pairs)
         self._tree = RecordTree()

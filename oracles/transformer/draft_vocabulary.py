@@ -54,8 +54,15 @@ class DraftHead(Linear):
         return spread(self.columns(x), self.target_ids, self.vocab_size)
 
     def cut(self, out_features: int) -> "DraftHead":
-        """Return the head itself: its columns are ids of the true vocabulary, whatever pads the target's tables."""
-        return self
+        """Return a head of the columns that write ids below ``out_features``; itself if it has no others."""
+        kept = self.target_ids[self.target_ids < out_features]
+        if len(kept) == len(self.target_ids):
+            return self
+        plain = super().cut(len(kept))
+        with torch.device("meta"):
+            head = DraftHead(self.in_features, kept, out_features)
+        head.weight, head.quantised = plain.weight, plain.quantised
+        return head
 
 
 class ProjectedHead(DraftHead):
@@ -127,13 +134,14 @@ def read_written_ids(stored: StoredTensors, count: int, vocab_size: int) -> Tens
     """
     path = stored.path(OFFSETS) if OFFSETS in stored.shapes else stored.folder
     offsets = stored.take(OFFSETS)
-    if offsets.dtype not in (torch.int32, torch.int64) or offsets.shape != (count,):
+    if not count or offsets.dtype not in (torch.int32, torch.int64) or offsets.shape != (count,):
         raise ValueError(
             f"{path}: tensor {OFFSETS!r} is {offsets.dtype} {tuple(offsets.shape)}; draft_vocab_size wants "
             f"{count} whole numbers"
         )
     ids = offsets.long() + torch.arange(len(offsets))
-    if not bool((ids.diff() > 0).all()) or not 0 <= int(ids[0]) <= int(ids[-1]) < vocab_size:
+    # Of ids within the vocabulary no difference overflows.
+    if not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size or not bool((ids.diff() > 0).all()):
         raise ValueError(
             f"{path}: by tensor {OFFSETS!r} column r writes id r + {OFFSETS}[r]; these must rise, from 0 to "
             f"{vocab_size - 1} at most"

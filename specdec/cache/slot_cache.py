@@ -31,6 +31,9 @@ def check_fits(needed: int, num_rows: int, capacity: int, max_bytes: int | None,
         needed: its bytes.
         num_rows, capacity: its size, for the message.
         max_bytes: the limit; None: half of what is free on ``device``.
+
+    Raises:
+        ValueError: it would; with the argument to change.
     """
     limit = free_memory(device) // 2 if max_bytes is None else max_bytes
     if needed > limit:
@@ -117,6 +120,9 @@ class SlotCache(ABC):
             rows: ``[B]`` distinct.
             path: ``[B, M]`` node indices, increasing along a row; None for chains.
             num_kept: ``[B]``.
+
+        Raises:
+            ValueError: nodes that were never scored, or more than ``path`` holds.
         """
         ends = self._lengths[rows] + num_kept
         if min(num_kept.tolist(), default=0) < 0 or max((ends - self._written[rows]).tolist(), default=0) > 0:

@@ -41,6 +41,7 @@ from specdec.contracts.oracle_kinds import (
     RecordedOracle,
     as_recorded,
     check_has_laws,
+    check_model,
 )
 from specdec.contracts.rule import NativeJudge, Rule, Verdict, VerificationRule, rule_label
 from specdec.contracts.source import (
@@ -122,6 +123,7 @@ __all__ = [
     "as_recorded",
     "can_draft_natively",
     "check_has_laws",
+    "check_model",
     "check_source",
     "check_tensors",
     "check_vocabulary",

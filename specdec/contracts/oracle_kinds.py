@@ -85,6 +85,12 @@ def as_recorded(oracle: Oracle) -> RecordedOracle | None:
     return cast(RecordedOracle, oracle) if declared(oracle, "is_recorded") else None
 
 
+def check_model(model: object, argument: str) -> None:
+    """Raise ValueError, naming the argument, if something else is given than a model, a name for instance."""
+    if isinstance(model, type) or not hasattr(model, "vocab_size"):
+        raise ValueError(f"{argument}={model!r} is no model: give what oracles.load returns")
+
+
 def check_has_laws(oracle: Oracle, who: str) -> None:
     """Raise ValueError if an oracle of recorded texts is given to what reads laws or times of passes."""
     if as_recorded(oracle) is not None:

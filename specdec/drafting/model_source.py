@@ -44,8 +44,8 @@ class SampledSource:
         length, temperature, tree: the same; a source with a tree has no length.
 
     Raises:
-        ValueError: an argument out of range, two ways of saying a length, a tree beside a length, a tree that is
-            re-ranked and not greedy.
+        ValueError: an argument out of range, what is no length policy or no shape, two ways of saying a length, a tree
+            beside a length, a tree that is re-ranked and not greedy.
     """
 
     def __init__(
@@ -65,6 +65,8 @@ class SampledSource:
             return
         if num_draft_tokens is not None or length is not None:
             raise ValueError("give tree or a length (num_draft_tokens, length), not both: a tree says how deep it is")
+        if isinstance(tree, type) or not hasattr(tree, "num_kept"):
+            raise ValueError(f"tree={tree!r} is no shape of trees: give an object such as Kary(2, 3)")
         check_drawable(tree, temperature)
 
     @property

@@ -91,7 +91,9 @@ def check_pair(oracle: Oracle, draft: DraftSource, rule: VerificationRule) -> No
 
 
 def check_logprobs(oracle: Oracle, return_logprobs: bool) -> None:
-    """Raise ValueError if log-probabilities are asked of an oracle that knows none."""
+    """Raise ValueError if it is not said whether log-probabilities are asked for, or the oracle knows none."""
+    if not isinstance(return_logprobs, bool):
+        raise ValueError(f"return_logprobs={return_logprobs!r} must be True or False")
     if return_logprobs and as_recorded(oracle) is not None:
         raise ValueError("return_logprobs=True needs the oracle's laws, and recorded text has none: leave it False")
 

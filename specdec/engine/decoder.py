@@ -338,13 +338,13 @@ class SpeculativeDecoder:
         state.slots.release(rows)
 
     def _events(self, state: State) -> Iterator[StreamEvent]:
-        holder = TextHolder(self.oracle.tokenizer, state.slots.requests[0].stop_strings)
-        output: list[int] = []
+        holder, output = TextHolder(self.oracle.tokenizer, state.slots.requests[0].stop_strings), list[int]()
         while state.has_work:
             state, info = self.step(state)
             tokens: list[int] = info.tokens[0, : info.num_emitted[0]].tolist()
             output += tokens
             reason = None if state.has_work else state.finish_reasons[0]
             text = holder.push(output[:-1] if reason == "eos" else output, final=reason is not None)
+            if reason is not None:  # who has the last event need not ask for another
+                state.end_run()
             yield StreamEvent(tokens, text, provenance_of(info), reason)
-        state.end_run()

@@ -27,7 +27,7 @@ from specdec.contracts import (
 )
 from specdec.engine import SpeculativeDecoder
 from specdec.exactness.findings import Recorder, draws_of, form_findings, honesty_findings, name_findings, same_drafts
-from specdec.requests import Prompt
+from specdec.requests import Prompt, list_prompts
 from specdec.sampling import SamplingParams
 
 _DETOUR = 3
@@ -138,15 +138,15 @@ def check_draft(
     Args:
         source: the source.
         oracle: any oracle with its vocabulary, a tabular one for instance.
-        prompts: None: eight short ones.
-        max_new_tokens: per prompt.
+        prompts: one or more; None: eight short ones.
+        max_new_tokens: per prompt, 2 or more: the last token is never drafted.
         sampling: None: temperature 1, and then greedy decoding.
         seed: of the runs.
         kernels: of the runs, see ``SpeculativeDecoder``.
 
     Raises:
         AssertionError: with a table of the faults and where each was seen first.
-        ValueError: what is given is no draft source.
+        ValueError: what is given is no draft source, or nothing could be drafted.
 
     Guarantee: laws are compared as numbers, not statistically. What a source does outside ``choose`` is seen only
         if it changes from run to run.
@@ -154,7 +154,11 @@ def check_draft(
     """
     check_source(source, "source")
     chosen = [SamplingParams(temperature=1.0), SamplingParams()] if sampling is None else [sampling]
-    prompts = _default_prompts(oracle.vocab_size) if prompts is None else prompts
+    prompts = _default_prompts(oracle.vocab_size) if prompts is None else list_prompts(prompts)
+    if not prompts:
+        raise ValueError("prompts are empty, and nothing is checked: give one or more, or None for eight short ones")
+    if max_new_tokens < 2:
+        raise ValueError(f"max_new_tokens={max_new_tokens} lets no step draft a token: give 2 or more")
     faults: dict[str, str] = {}
     for params in chosen:
         asked = (source, oracle, prompts, max_new_tokens, params, seed, kernels)

@@ -8,7 +8,7 @@ from specdec.engine import SpeculativeDecoder
 from specdec.exactness.oracle_law import oracle_law
 from specdec.exactness.output_law import JointLaw, Law, output_law
 from specdec.exactness.sampled_law import check_by_samples
-from specdec.requests import Prompt, Stop, encode_prompt
+from specdec.requests import Prompt, Stop
 from specdec.sampling import SamplingParams
 
 _WORST = 8
@@ -70,8 +70,8 @@ def check_lossless(
     Raises:
         AssertionError: with the sequences whose probabilities differ most, or the requests whose ids do. By samples:
             with the cells that are furthest off, or the first output that the oracle cannot write.
-        ValueError: ``max_new_tokens`` does not reach ``depth``; more branches than ``max_leaves``; an ``effect`` or
-            ``level`` that is not between 0 and 1.
+        ValueError: ``max_new_tokens`` does not reach ``depth``, or that is negative; more branches than ``max_leaves``;
+            an ``effect`` or ``level`` that is not between 0 and 1; less than one seed to compare.
 
     Guarantee: what n new tokens show is seen: a step drafts up to n - 1 of them. A fault that begins at a later drafted
         token, or in a later step, is not seen. By samples, outputs are sorted into about 16 cells, each all outputs
@@ -83,16 +83,16 @@ def check_lossless(
     max_new_tokens = _length(decoder, max_new_tokens, depth)
     sampling = SamplingParams(temperature=1.0) if sampling is None else sampling
     if decoder.rule.coupled:
+        if num_seeds < 1:
+            raise ValueError(f"num_seeds={num_seeds} compares nothing: give at least 1")
         _check_equal_tokens(decoder, [*[prompt] * num_seeds, *mates], max_new_tokens, sampling, stop, batch_size)
         return
     if effect is not None:
-        stops: list[Any] = [stop] if isinstance(stop, str) else list(stop or ())
-        check_by_samples(decoder, prompt, max_new_tokens, sampling, stops, mates, batch_size, effect, level, seed)
+        check_by_samples(decoder, prompt, max_new_tokens, sampling, stop, mates, batch_size, effect, level, seed)
         return
     options: dict[str, Any] = {"mates": mates, "batch_size": batch_size, "max_leaves": max_leaves}
     made = output_law(decoder, prompt, max_new_tokens, sampling, stop=stop, **options)
-    ids = encode_prompt(decoder.oracle, prompt, "prompt").tolist()
-    wanted = oracle_law(decoder.oracle, ids, max_new_tokens, sampling, stop=stop)
+    wanted = oracle_law(decoder.oracle, prompt, max_new_tokens, sampling, stop=stop)
     if tolerance is None:
         tolerance = 1e-10 if decoder.oracle.dtype.itemsize == 8 else 1e-5
     distance = total_variation(made, wanted)
@@ -107,8 +107,10 @@ def _length(decoder: SpeculativeDecoder, max_new_tokens: int | None, depth: int 
     """Return how long sequences are: so long that one step can draft ``depth`` tokens.
 
     Raises:
-        ValueError: they are asked to be shorter.
+        ValueError: they are asked to be shorter, or ``depth`` is negative.
     """
+    if depth is not None and depth < 0:
+        raise ValueError(f"depth={depth} compares nothing: give 0 or more, or None for as many as the draft offers")
     offered = decoder.offers.max_depth
     wanted = offered if depth is None else depth
     length = wanted + 1 if max_new_tokens is None else max_new_tokens

@@ -6,7 +6,6 @@ Nothing here is shared with the engine or with ``specdec.sampling``: one id at a
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ import torch
 from specdec.contracts import Oracle, check_has_laws
 from specdec.exactness.output_law import Law
 from specdec.grammars import Grammar, make_grammars
-from specdec.requests import Prompt, Stop, encode_prompt
+from specdec.requests import Prompt, Stop, encode_prompt, stops_of
 from specdec.sampling import SamplingParams
 
 _MOST_LOGITS = 10**8  # of one pass over all prefixes of a length
@@ -119,14 +118,24 @@ def grammar_mask(oracle: Oracle, new: Sequence[int], sampling: SamplingParams) -
     return None if mask is None else mask.tolist()
 
 
-def has_ended(oracle: Oracle, new: Sequence[int], sampling: SamplingParams, stop: Sequence[Stop]) -> bool:
-    """Tell whether the last id of ``new`` is an EOS, completes a stop or finishes the grammar."""
+def ends_of(oracle: Oracle, prompt: Prompt, sampling: SamplingParams, stop: Stop | Sequence[Stop] | None) -> list[Stop]:
+    """Return the stops of a request as ``generate`` reads them: special tokens as ids, ends of answers among them.
+
+    Raises:
+        ValueError: a stop cannot be used, with the fix.
+    """
+    ((strings, sequences),) = stops_of(oracle, [prompt], stop, [sampling])
+    return [*strings, *sequences]
+
+
+def has_ended(oracle: Oracle, new: Sequence[int], sampling: SamplingParams, ends: Sequence[Stop]) -> bool:
+    """Tell whether the last id of ``new`` is an EOS, completes one of ``ends_of`` or finishes the grammar."""
     if not sampling.ignore_eos and new[-1] in oracle.eos_ids:
         return True
     grammar = _grammar(oracle, sampling)
     if grammar is not None and grammar.first_end(np.array(new), 1) == 0:
         return True
-    for item in stop:
+    for item in ends:
         if isinstance(item, str):
             if oracle.tokenizer is not None and item in oracle.tokenizer.decode(list(new)):
                 return True
@@ -150,18 +159,19 @@ def oracle_law(
         prompt: as for ``generate``.
         max_new_tokens: length at which a sequence ends, if no EOS or stop ends it before.
         sampling: a ``SamplingParams``; None is greedy.
-        stop: as for ``generate``.
+        stop: as for ``generate``; an answer in a conversation ends where its turn does too.
 
     Raises:
-        ValueError: more prefixes than can be enumerated.
+        ValueError: more prefixes than can be enumerated, the oracle is recorded text, or a stop cannot be used.
 
-    Guarantee: written apart from the engine and its warping, so that agreement means something.
+    Guarantee: written apart from the engine and its warping, so that agreement means something. Prompt and stops are
+        read as ``generate`` reads them.
     Cost: one full pass over every prefix of positive probability: O(V ** max_new_tokens) rows. A grammar is read
         from its start for each.
     """
     sampling = SamplingParams() if sampling is None else sampling
-    stops: list[Any] = [stop] if isinstance(stop, str) else list(stop or ())
     ids = encode_prompt(oracle, prompt, "prompt").tolist()
+    ends = ends_of(oracle, prompt, sampling, stop)
     open_: Law = {(): 1.0}
     done: Law = {}
     for _ in range(min(max_new_tokens, oracle.max_context - len(ids))):
@@ -170,7 +180,7 @@ def oracle_law(
         if len(open_) * oracle.vocab_size > _MOST_LOGITS:
             raise ValueError(
                 f"{len(open_):,} beginnings over {oracle.vocab_size:,} ids are too many to enumerate: use an oracle of "
-                "3 or 4 ids (oracles.TabularLM), fewer new tokens, or check_lossless an effect, such as 0.1: it samples"
+                "3 or 4 ids (oracles.TabularLM), fewer new tokens, or check_lossless with effect=0.1, say: it samples"
             )
         logits = plain_logits(oracle, [[*ids, *new] for new in open_])
         grown: Law = {}
@@ -179,7 +189,7 @@ def oracle_law(
             for token, p in enumerate(plain_law(row, ids, new, sampling, oracle.eos_ids, mask)):
                 if p > 0:
                     longer = (*new, token)
-                    ended = has_ended(oracle, longer, sampling, stops)
+                    ended = has_ended(oracle, longer, sampling, ends)
                     (done if ended else grown)[longer] = mass * p
         open_ = grown
     return {**done, **open_}

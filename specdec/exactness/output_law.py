@@ -304,8 +304,8 @@ def output_law(
             marginals do not: rows that decide about each other. None: one request, and its own law.
 
     Raises:
-        ValueError: the decoder draws in coupled mode (compare tokens instead), there are more than ``max_leaves``, or
-            a tuple has not one prompt for each row.
+        ValueError: the decoder draws in coupled mode (compare tokens instead), there are more than ``max_leaves``,
+            ``rows`` is below 1, or a tuple has not one prompt for each row.
         AssertionError: the compiled judge draws otherwise than its own law says; see ``Breakpoints``.
 
     Guarantee: exact up to float64 rounding of the laws. Draws that share a name share their number, as in a real run.

@@ -11,7 +11,7 @@ import numpy as np
 from specdec.contracts import Oracle
 from specdec.engine import SpeculativeDecoder
 from specdec.exactness.goodness import p_value, samples_for
-from specdec.exactness.oracle_law import grammar_mask, has_ended, plain_law, plain_logits
+from specdec.exactness.oracle_law import ends_of, grammar_mask, has_ended, plain_law, plain_logits
 from specdec.requests import Prompt, Stop, encode_prompt
 from specdec.sampling import SamplingParams
 
@@ -50,7 +50,7 @@ class Cells:
         prompt: Sequence[int],
         max_new_tokens: int,
         sampling: SamplingParams,
-        stop: Sequence[Any],
+        ends: Sequence[Stop],
         least: float,
         most: int,
     ) -> "Cells":
@@ -61,7 +61,7 @@ class Cells:
             prompt: ids.
             max_new_tokens: of an output.
             sampling: of the request.
-            stop: as for ``generate``, a list.
+            ends: from ``ends_of``.
             least: probability of a cell that has a prefix of its own.
             most: cells, about.
 
@@ -73,7 +73,7 @@ class Cells:
         heap: list[tuple[float, Ids]] = [(-1.0, ())]
         while heap and len(heap) + len(masses) + len(left) < most:
             mass, prefix = -heap[0][0], heapq.heappop(heap)[1]
-            if len(prefix) == max_new_tokens or (prefix and has_ended(oracle, prefix, sampling, stop)):
+            if len(prefix) == max_new_tokens or (prefix and has_ended(oracle, prefix, sampling, ends)):
                 masses[prefix] = mass
                 continue
             (logits,) = plain_logits(oracle, [[*prompt, *prefix]])
@@ -110,7 +110,7 @@ def check_by_samples(
     prompt: Prompt,
     max_new_tokens: int,
     sampling: SamplingParams,
-    stop: Sequence[Stop],
+    stop: Stop | Sequence[Stop] | None,
     mates: Sequence[Prompt],
     batch_size: int | None,
     effect: float,
@@ -128,15 +128,16 @@ def check_by_samples(
         if not 0 < value < 1:
             raise ValueError(f"{name} is {value}; give a number between 0 and 1")
     oracle, count = decoder.oracle, samples_for(effect, MOST_CELLS, level, POWER)
-    ids = encode_prompt(oracle, prompt, "prompt").tolist()
+    ids, ends = encode_prompt(oracle, prompt, "prompt").tolist(), ends_of(oracle, prompt, sampling, stop)
     longest = min(max_new_tokens, oracle.max_context - len(ids))
-    cells = Cells.of(oracle, ids, longest, sampling, stop, LEAST_EXPECTED / count, MOST_CELLS)
+    cells = Cells.of(oracle, ids, longest, sampling, ends, LEAST_EXPECTED / count, MOST_CELLS)
     prompts, is_asked = _with_mates(prompt, mates, count)
-    made = decoder.generate(prompts, max_new_tokens, sampling, seed, list(stop) or None, batch_size or ROWS).tokens
+    rows = ROWS if batch_size is None else batch_size
+    made = decoder.generate(prompts, max_new_tokens, sampling, seed, stop, rows).tokens
     counts = np.zeros(len(cells.probs), dtype=np.int64)
     who = f"rule {decoder.rule.name!r}, source {decoder.draft.name!r}"
     for output in itertools.compress(made, is_asked):
-        if not _ends_in_place(oracle, output, longest, sampling, stop):
+        if not _ends_in_place(oracle, output, longest, sampling, ends):
             raise AssertionError(f"the output {output} ends where neither EOS, stop nor length ends it; {who}")
         number = cells.number(output)
         if number is None:
@@ -151,10 +152,10 @@ def check_by_samples(
 
 
 def _ends_in_place(
-    oracle: Oracle, output: Sequence[int], longest: int, sampling: SamplingParams, stop: Sequence[Stop]
+    oracle: Oracle, output: Sequence[int], longest: int, sampling: SamplingParams, ends: Sequence[Stop]
 ) -> bool:
     """Tell whether an output goes on to its first EOS or stop, or to its greatest length."""
-    ended = [has_ended(oracle, output[:length], sampling, stop) for length in range(1, len(output) + 1)]
+    ended = [has_ended(oracle, output[:length], sampling, ends) for length in range(1, len(output) + 1)]
     return not any(ended[:-1]) and (len(output) == longest or (len(output) < longest and any(ended[-1:])))
 
 

@@ -79,7 +79,10 @@ def _prompt(name: str, kind: str, value: Any, column: str, place: str) -> NamedP
         messages = tuple(turns[: asked[-1] + 1]) if asked else ()
         turns = [message.get("content") for message in messages[-1:]]
     if not turns or not all(_is_text(turn) and turn for turn in turns) or not _all_text(list(messages)):
-        raise ValueError(f"prompts: {place} has no text in column {column!r} but {value!r}; fix it or use --column")
+        raise ValueError(
+            f"prompts: {place} has no text in column {column!r} but {value!r}; fix it, or name another one as column "
+            "(--column)"
+        )
     return NamedPrompt(name, kind, turns[0], messages, tuple(turns[1:]))
 
 
@@ -126,7 +129,7 @@ def _text_column(columns: Sequence[str], asked: str | None, source: str | Path) 
         return found[0]
     named = repr(asked) if asked is not None else f"one of {list(TEXT_COLUMNS)}"
     wrong = f", and {found} may hold prompts" if found else f", not {named}"
-    raise ValueError(f"prompts: {source} has the columns {list(columns)}{wrong}; name one with --column")
+    raise ValueError(f"prompts: {source} has the columns {list(columns)}{wrong}; name one as column (--column)")
 
 
 def load_prompts(
@@ -144,12 +147,14 @@ def load_prompts(
 
     Raises:
         ValueError: unreadable source, unknown ending or column, several columns that may hold the text, empty prompt,
-            no prompts; the message has the fix.
+            no prompts, or ``num_prompts`` is no positive integer; the message has the fix.
 
     Cost: reads the whole file, or downloads the split.
     """
-    if num_prompts is not None and num_prompts < 1:
-        raise ValueError(f"num_prompts must be at least 1, got {num_prompts}")
+    if num_prompts is not None and (
+        isinstance(num_prompts, bool) or not isinstance(num_prompts, int) or num_prompts < 1
+    ):
+        raise ValueError(f"num_prompts={num_prompts!r} must be a positive integer, or None for all prompts")
     data = _read(source, split)
     if len(data) == 0:
         raise ValueError(f"prompts: {source} has no rows; give a file with prompts")

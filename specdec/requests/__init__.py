@@ -9,10 +9,10 @@ from specdec.requests.requests import (
     Stops,
     check_batch_size,
     encode_prompt,
-    is_conversation,
     list_prompts,
     make_requests,
     seed_of_one,
+    stops_of,
 )
 from specdec.requests.stopping import (
     FinishReason,
@@ -38,8 +38,8 @@ __all__ = [
     "finish_reason",
     "first_eos",
     "first_stop",
-    "is_conversation",
     "list_prompts",
     "make_requests",
     "seed_of_one",
+    "stops_of",
 ]

@@ -73,15 +73,32 @@ def make_requests(
     ids = [encode_prompt(oracle, prompt, f"prompts[{i}]") for i, prompt in enumerate(asked)]
     params = _per_request(sampling, len(ids), oracle)
     seeds = _seeds(seed, len(ids))
-    stops = [
-        _with_ends_of_turns(oracle, own) if is_conversation(prompt) and not one.ignore_eos else own
-        for prompt, own, one in zip(asked, _stops(oracle, stop, len(ids)), params, strict=True)
-    ]
+    stops = stops_of(oracle, asked, stop, params)
     lengths = [_max_length(oracle, p, max_new_tokens, f"prompts[{i}]") for i, p in enumerate(ids)]
     grammars = make_grammars(oracle, [one.constraint for one in params], [len(p) for p in ids])
     columns = zip(ids, lengths, params, stops, seeds, grammars, strict=True)
     return [
         Request(p, length, s, strings, ends, one, grammar) for p, length, s, (strings, ends), one, grammar in columns
+    ]
+
+
+def stops_of(
+    oracle: Oracle, prompts: Sequence[Any], stop: Stops, sampling: Sequence[SamplingParams]
+) -> list[StopLists]:
+    """Return the stop strings and the stop id sequences of each request.
+
+    Args:
+        oracle: its special tokens are ids, and its chat template says where an answer ends.
+        prompts: as they were given: requests made of conversations end with their turn too.
+        stop: as for ``generate``.
+        sampling: of each request; one that ignores EOS goes on after its turn.
+
+    Raises:
+        ValueError: a stop cannot be used, with the fix.
+    """
+    return [
+        _with_ends_of_turns(oracle, own) if is_conversation(prompt) and not one.ignore_eos else own
+        for prompt, own, one in zip(prompts, _stops(oracle, stop, len(prompts)), sampling, strict=True)
     ]
 
 

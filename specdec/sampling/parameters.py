@@ -32,7 +32,7 @@ def _is_float(value: object) -> bool:
 
 def _is_count(value: object) -> bool:
     """Tell whether a value is a whole number, not negative, that 64 bits can hold."""
-    return isinstance(value, int) and 0 <= value < 2**63
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 def _require(condition: bool, name: str, value: object, fix: str) -> None:

@@ -87,7 +87,7 @@ def transport_optimum(
 
     p, q = _check_laws(target_probs, draft_probs)
     _check_draws(num_draws)
-    sets = _candidate_sets(q, num_draws, replacement)
+    sets = _candidate_sets(q, int(num_draws), replacement)
     members = [(row, token) for row, ids in enumerate(sets) for token in sorted(ids)]
     rows, tokens = np.array(members).T
     columns, ones = np.arange(len(members)), np.ones(len(members))
@@ -173,6 +173,10 @@ def distinct_pair_optimum(target_probs: ArrayLike, draft_probs: ArrayLike) -> fl
         return acceptance(p, q)
     ratio = np.divide(p, q, out=np.full_like(p, np.inf), where=q > 0)
     order = np.argsort(ratio, kind="stable")
-    first, odds = q[order], q[order] / (1 - q[order])
-    pairs = np.cumsum(first) * np.cumsum(odds) - np.cumsum(first * odds)
+    # The likeliest id has its own sum: beside it 1 - q may be all rounding, or 0.
+    first, likeliest = q[order], int(q[order].argmax())
+    others = np.where(np.arange(len(q)) == likeliest, 0.0, first)
+    odds = others / (1 - others)
+    pairs = np.cumsum(first) * np.cumsum(odds) - np.cumsum(others * odds)
+    pairs[likeliest:] += first[likeliest] * np.cumsum(others)[likeliest:] / others.sum()
     return float(1.0 + min((np.cumsum(p[order]) - pairs).min(), 0.0))

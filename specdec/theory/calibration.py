@@ -87,7 +87,7 @@ class Calibration:
         num_tokens: drafted tokens that it was fitted to.
 
     Raises:
-        ValueError: a negative or infinite cost or rate.
+        ValueError: a negative or infinite cost or rate, or a ``first`` that is not from 0 to 1.
     """
 
     first: float
@@ -151,6 +151,9 @@ class Calibration:
             alpha: the probability.
             draft_cost: c, in plain steps.
             node_cost: what each node adds to a step, in plain steps.
+
+        Raises:
+            ValueError: ``alpha`` is no probability, or a cost is negative or infinite.
         """
         cost = draft_cost + node_cost
         best = _LONGEST if alpha > cost == 0 or 1 == alpha > cost else optimal_gamma(alpha, cost)

@@ -10,8 +10,8 @@ def check_alpha(alpha: float) -> None:
 
 
 def is_count(value: float, least: int) -> bool:
-    """Tell whether a number is an integer >= ``least``."""
-    return math.isfinite(value) and value == int(value) and value >= least
+    """Tell whether a number is an integer >= ``least``; a truth value is none."""
+    return not isinstance(value, bool) and math.isfinite(value) and value == int(value) and value >= least
 
 
 def check_gamma(gamma: int) -> None:

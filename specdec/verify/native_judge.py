@@ -31,7 +31,7 @@ def confirm_judge(rule: VerificationRule, native: NativeWalks | None) -> NativeJ
     Warns:
         JudgeDiffers: it is not; told once.
 
-    Cost: some verdicts on a dozen small drafts, a few milliseconds; once in a process for the rules known by name.
+    Cost: some verdicts on two dozen small drafts, a few milliseconds; once in a process for the rules known by name.
     """
     if native is None or rule.native_judge is None:
         return None

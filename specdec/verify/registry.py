@@ -24,9 +24,9 @@ def resolve_rule(rule: str | VerificationRule) -> VerificationRule:
     """Return the rule of that name, or the object itself.
 
     Raises:
-        ValueError: unknown name, or nothing that can judge; the message lists the known ones.
+        ValueError: unknown name, or nothing that can judge, a class among it; the message lists the known ones.
     """
-    if callable(rule):
+    if callable(rule) and not isinstance(rule, type):
         return rule
     if not isinstance(rule, str) or rule not in RULES:
         raise ValueError(f"rule={rule!r} is unknown; choose one of {', '.join(sorted(RULES))} or pass a rule object")

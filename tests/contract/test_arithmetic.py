@@ -12,7 +12,7 @@ from oracles.checkpoints.loading import load
 from oracles.factory.arithmetic.accuracy import exact_answers
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT, OPERATORS, PROMPT_LENGTH, Problem, split
 from oracles.factory.arithmetic.tokens import ALPHABET, Problems, build_tokenizer, encode
-from oracles.factory.arithmetic.train import RECIPES
+from oracles.factory.arithmetic.train import RECIPES, main
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.held_out import load_exported
 from oracles.transformer.eager import Transformer
@@ -108,3 +108,10 @@ def test_the_export_is_the_same_model_for_everyone(tmp_path: Path) -> None:
 def test_a_model_that_knows_nothing_answers_nothing() -> None:
     problems = [Problem.of_number(number) for number in range(0, 2_000_000, 50_021)]
     assert exact_answers(Transformer(RECIPES["arithmetic-draft"].config, seed=0), problems) == 0
+
+
+def test_a_run_that_cannot_be_ends_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["train", "arithmetic-draft", "--precision", "float32", "--out", str(tmp_path), "--steps", "0"]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit, match=r"oracles\.factory\.arithmetic\.train: --steps is 0; give at least 1"):
+        main()

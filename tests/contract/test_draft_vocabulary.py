@@ -1,6 +1,7 @@
 """Checkpoints of drafts that read another one's vocabulary and write some of its ids: saved, loaded, refused."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,6 +107,8 @@ def changed(folder: Path, tensors: dict[str, torch.Tensor | None], **values) -> 
     return folder
 
 
+# Differences of these ids overflow to numbers above 0.
+FAR = torch.tensor([0, 2**62 + 10, -(2**62) - 10, 3, 4, 5, 6, 7, 8]) - torch.arange(9)
 RISING = "column r writes id r \\+ d2t\\[r\\]; these must rise, from 0 to"
 
 
@@ -119,6 +122,7 @@ RISING = "column r writes id r \\+ d2t\\[r\\]; these must rise, from 0 to"
         ({"d2t": torch.arange(9, 0, -1)}, {}, RISING),
         ({"d2t": torch.full((9,), -1)}, {}, RISING),
         ({"d2t": torch.full((9,), V)}, {}, RISING),
+        ({"d2t": FAR}, {}, RISING),
         ({"lm_head.projection.weight": None}, {}, "tensor 'lm_head.projection.weight' is missing"),
         ({"lm_head.projection.weight": torch.zeros(W + 1, 16)}, {}, f"it projects are {W} wide"),
         ({"model.embed_tokens.projection.weight": torch.zeros(16, W, 1)}, {}, f"it projects are {W} wide"),
@@ -141,6 +145,14 @@ def test_lenders_have_a_vocabulary_of_their_own_and_drafts_have_none(folder, tmp
     CODE.save(str(folder / "tokenizer.json"))
     with pytest.raises(ValueError, match=r"there is a tokenizer.json of its own too; remove one of them"):
         oracles.load(folder)
+
+
+def test_a_null_says_that_a_lender_borrows_nothing(lender, tmp_path, trained):
+    own = Path(shutil.copytree(lender, tmp_path / "own"))
+    config = json.loads((own / "config.json").read_text())
+    (own / "config.json").write_text(json.dumps(config | {"vocabulary_of": None}))
+    export_draft(trained, str(own), tmp_path / "draft")
+    assert oracles.load(tmp_path / "draft").vocab_size == V
 
 
 def test_shapes_of_drafts_are_of_heads_of_64_and_no_wider_than_what_they_read():

@@ -159,6 +159,16 @@ def test_a_stream_is_remembered_if_it_is_read_to_its_end():
     assert source._outputs == [tokens]
 
 
+def test_a_stream_is_remembered_by_whoever_has_its_last_event():
+    source = SuffixAutomaton(4, store_size=30)
+    tokens = []
+    for event in SpeculativeDecoder(TARGET, source).stream([1, 2], 8, SAMPLED):
+        tokens += event.tokens
+        if event.finish_reason is not None:
+            break
+    assert source._outputs == [tokens]
+
+
 def test_a_run_that_is_stepped_by_hand_is_remembered_when_it_is_finished():
     source = SuffixAutomaton(4, store_size=30)
     decoder = SpeculativeDecoder(TARGET, source)

@@ -225,6 +225,15 @@ def test_tables_say_what_was_checked_in_place_of_equal_ids() -> None:
     assert outcome.problems() == ["prompts ['p']: the output of x lacks its length, or is another one in another round"]
 
 
+def test_draws_that_nobody_held_against_their_law_have_no_e_value() -> None:
+    unit = entry({"plain": 5, "x": 7}, {"plain": [5.0], "x": [7.0]}, {"plain": 1.0, "x": 1.0}, law=None)
+    outcome = Outcome(["plain", "x"], [unit])
+    assert outcome.law("x") is None
+    assert check_cells(outcome, "x") == {"checked": "1/1", "law e": None}
+    assert agreement(outcome).endswith("draws of one law, not one text, and none was held against that law.")
+    assert outcome.problems() == []
+
+
 def test_only_a_claim_of_losslessness_is_refuted() -> None:
     def problems(claim: str, law: LawEvidence) -> list[str]:
         unit = entry({"plain": 5}, {"plain": [5.0]}, {"plain": 1.0}, claim=claim, law=asdict(law))

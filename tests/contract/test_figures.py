@@ -1,5 +1,6 @@
 """Figures of the documents: they are those of benchmarks/, greedy and sampled side by side."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -104,6 +105,15 @@ def test_an_arm_is_faster_just_where_each_part_is_on_the_right_side_of_its_limit
 def test_rows_can_be_chosen():
     (row,) = tables_in(side_by_side(SECTIONS, Figures("Race", ("quick",))))[0]
     assert row["arm"] == "quick"
+
+
+def test_documents_are_utf_8_whatever_the_locale(tmp_path, monkeypatch):
+    read, write, page = Path.read_text, Path.write_text, tmp_path / "page.md"
+    page.write_text(DOCUMENT.replace("Before.", "Before →."), encoding="utf-8")
+    monkeypatch.setattr(Path, "read_text", lambda path, encoding="ascii": read(path, encoding))
+    monkeypatch.setattr(Path, "write_text", lambda path, text, encoding="ascii": write(path, text, encoding))
+    write_pages(SECTIONS, {"page.md": Figures("Race")}, tmp_path)
+    assert page.read_text(encoding="utf-8").startswith("Before →.")
 
 
 def test_figures_take_the_place_of_those_before(tmp_path):

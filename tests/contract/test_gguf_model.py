@@ -197,7 +197,6 @@ def test_the_chat_template_of_a_file_is_the_oracles(tmp_path):
         ({"arithmetic": "int4"}, "arithmetic is 'int4'; choose one of 'float32', 'int8', or None"),
         ({"arithmetic": "int8", "dtype": "bfloat16"}, "arithmetic='int8' needs float32 .* dtype is 'bfloat16'"),
         ({"arithmetic": "int8", "device": "cuda"}, "dtype is the file's own, device 'cuda'"),
-        ({"arithmetic": "float32", "dtype": "bfloat16"}, "arithmetic='float32' needs float32 .* or leave it out"),
         ({"arithmetic": "int8", "weights": "int4"}, "not weights='int4': leave one of them out"),
         ({"arithmetic": "float32", "weights": "int8-dynamic"}, "has products of whole numbers"),
     ],
@@ -205,6 +204,12 @@ def test_the_chat_template_of_a_file_is_the_oracles(tmp_path):
 def test_an_arithmetic_that_contradicts_is_refused(options, words, tmp_path):
     with pytest.raises(ValueError, match=words):
         load("code-draft", **options)
+
+
+def test_float_products_are_named_in_any_dtype(tmp_path):
+    path = write_gguf(tmp_path / "model.gguf", family_model("llama"), kind=Kind.Q8_0)
+    asked, plain = (load(path, dtype="bfloat16", arithmetic=arithmetic) for arithmetic in ("float32", None))
+    assert torch.equal(scored(asked, IDS), scored(plain, IDS))
 
 
 def test_an_arithmetic_needs_weights_of_a_file(tmp_path):

@@ -120,6 +120,7 @@ CONFIGS = {
     "huge": ({"intermediate_size": 10**12}, r"has shape .*, the config implies \(1000000000000, 16\)"),
     "more ids than there are": ({"draft_vocab_size": 12}, r"draft_vocab_size is 12"),
     "a module of its model": ({"architectures": ["DeepseekV3MTPModel"]}, r"'DeepseekV3MTPModel' is a multi-token"),
+    "a class that is a number": ({"architectures": 5}, r"'architectures' is 5; it must be of type list"),
     "EAGLE-1": ({"architectures": ["LlamaForCausalLMEagle"]}, r"no known kind of head"),
     "a plain model": ({"draft_vocab_size": "absent"}, r"no known kind of head"),
     "last states alone": (

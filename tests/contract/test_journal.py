@@ -46,6 +46,12 @@ def test_a_broken_last_line_is_dropped(path, tail):
     assert path.read_text(encoding="utf-8") == lines(unit(0))
 
 
+def test_a_journal_whose_first_line_was_cut_off_says_what_goes_on_with_it(path):
+    path.write_text('{"unit": 0, "err', encoding="utf-8")
+    Journal(path).append(unit(0))
+    assert path.with_name(COMMAND).exists()
+
+
 @pytest.mark.parametrize(
     "broken", ['{"unit": 1, "cut of', "3", '{"error": null}', '{"unit": "1", "error": null}', "\xff"]
 )

@@ -78,7 +78,7 @@ def test_files_of_the_field_are_read_without_a_column(tmp_path: Path, row: dict[
 
 def test_of_several_columns_that_may_hold_prompts_none_is_guessed(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "p.jsonl", [{"question": "a", "body": "b", "prompt": "c"}] * 3)
-    message = r"columns \['question', 'body', 'prompt'\], and \['prompt', 'question'\] may hold prompts; .*--column"
+    message = r"columns \['question', 'body', 'prompt'\], and \['prompt', 'question'\] may hold prompts; name one as"
     with pytest.raises(ValueError, match=message):
         load_prompts(path)
     assert [load_prompts(path, column=name)[0].text for name in ("question", "body", "prompt")] == ["a", "b", "c"]
@@ -102,11 +102,11 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "column", "message"),
     [
-        ([{"body": "x"}], None, r"columns \['body'\], not one of .*--column"),
-        ([{"prompt": "x"}], "body", r"columns \['prompt'\], not 'body'; .*--column"),
+        ([{"body": "x"}], None, r"columns \['body'\], not one of .*; name one as column \(--column\)"),
+        ([{"prompt": "x"}], "body", r"columns \['prompt'\], not 'body'; name one as column"),
         ([{"prompt": "x"}, {"prompt": ""}], None, "row 1 has no text in column 'prompt'"),
         ([{"turns": ["x"]}, {"turns": []}], None, "row 1 has no text in column 'turns'"),
-        ([{"prompt": 3}], None, "row 0 has no text in column 'prompt' but 3"),
+        ([{"prompt": 3}], None, "row 0 has no text in column 'prompt' but 3; fix it, or name another one as column"),
     ],
 )
 def test_bad_rows_name_the_fix(tmp_path: Path, rows: list[dict[str, object]], column: str | None, message: str) -> None:
@@ -126,8 +126,9 @@ def test_bad_sources_name_the_fix(tmp_path: Path) -> None:
     (tmp_path / "broken.jsonl").write_text('{"prompt": \n', encoding="utf-8")
     with pytest.raises(ValueError, match=r"broken.jsonl could not be read as json"):
         load_prompts(tmp_path / "broken.jsonl")
-    with pytest.raises(ValueError, match="num_prompts must be at least 1"):
-        load_prompts(tmp_path / "p.csv", num_prompts=0)
+    for number in (0, -1, True, 2.5, "3"):
+        with pytest.raises(ValueError, match=f"num_prompts={number!r} must be a positive integer, or None for all"):
+            load_prompts(tmp_path / "absent.jsonl", num_prompts=number)  # type: ignore[arg-type]
 
 
 BOM = b"\xef\xbb\xbf"

@@ -120,3 +120,9 @@ def test_the_command_takes_a_tokenizer(made: list[Prompt], tmp_path: Path, monke
     out = tmp_path / "new" / "prompts.jsonl"
     make_prompts.main(["--tokenizer", str(make_prompts.TOKENIZER), "--out", str(out), "--per-kind", str(FEW)])
     assert [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()] == list(map(vars, made))
+
+
+def test_no_prompts_are_not_written_over_those_that_ship(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        make_prompts.main(["--per-kind", "0", "--out", str(tmp_path / "prompts.jsonl")])
+    assert "argument --per-kind: must be at least 1, got 0" in capsys.readouterr().err

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 import oracles
 from drafts import PromptLookup, stateless
@@ -177,6 +179,12 @@ def test_text_is_read_by_the_tokenizer_and_comes_back():
     ] * 2
     for prompt, output, text in zip(model.prompts, model.outputs, map("".join, zip(*TEXTS, strict=True)), strict=True):
         assert TOKENIZER.decode([*prompt.tolist(), *output.tolist()]) == text
+
+
+def test_the_vocabulary_holds_all_ids_that_may_be_written():
+    gaps = Tokenizer(WordLevel({"a": 0, "b": 7}, unk_token="a"))
+    assert RecordedText([[0]], [[7]], gaps).vocab_size == 8
+    assert RecordedText([[0]], [[1]], eos_id=5).vocab_size == 6
 
 
 def test_text_and_ids_may_be_mixed_and_a_token_across_the_border_parts():

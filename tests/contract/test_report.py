@@ -12,7 +12,7 @@ import torch
 from experiments.harness.findings.summary import conclusion
 from experiments.harness.run_outcome import Outcome
 from specdec.stats.report.intervals import Interval, bootstrap_ratio, paired_ratio, verdict
-from specdec.stats.report.provenance import picture, processor, provenance
+from specdec.stats.report.provenance import device_name, picture, processor, provenance
 
 
 @pytest.mark.parametrize(
@@ -146,6 +146,13 @@ def test_a_verdict_needs_both_intervals():
 def test_bad_pairs_are_refused(method, a, b, level, message):
     with pytest.raises(ValueError, match=message):
         method(a, b, level)
+
+
+def test_a_device_is_named_if_it_is_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda place: f"Some GPU, {place}")
+    names = {name: device_name(name) for name in ("cpu", "cuda", "cuda:0", "cuda:1")}
+    assert names == {"cpu": "cpu", "cuda": "Some GPU, cuda", "cuda:0": "Some GPU, cuda:0", "cuda:1": "cuda:1"}
 
 
 def test_provenance_is_complete_and_plain():

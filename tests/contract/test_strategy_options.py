@@ -1,5 +1,6 @@
-"""Options of strategies: the draft model's own type of weights, and what drafts beside a lookup."""
+"""Options of strategies: the draft model's own type of weights, what drafts beside a lookup, and refusals in words."""
 
+from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Any
 
@@ -7,13 +8,16 @@ import pytest
 
 import drafts
 import oracles
+from experiments import threshold
 from experiments.harness.arguments import add_strategy, paired_parser
+from experiments.harness.building import build_shared
+from experiments.harness.running import Plan
 from experiments.strategies import STRATEGIES, model_strategies
 from experiments.strategies.strategy import PUBLISHED_SETTINGS
 from oracles.checkpoints.gguf import PUBLISHED
 from oracles.factory.training.block_export import BlockSizes, describe_dspark, dspark_shape, new_dspark, save_dspark
 from oracles.factory.training.head_export import describe_eagle3, new_eagle3, save_eagle3
-from specdec import Threshold
+from specdec import Fixed, Threshold
 from tests.support.registry import CALIBRATION
 
 SHARED = {"oracle": "code", "device": None, "dtype": None, "backend": None, "weights": None, "temperature": 0.0}
@@ -77,18 +81,80 @@ def test_a_head_may_stand_beside_a_suffix_automaton_and_tell_when_to_stop(tmp_pa
         assert isinstance(source.length, Threshold)
 
 
+def test_the_script_of_policies_asks_the_head_that_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(threshold, "calibration", lambda *_: CALIBRATION)
+    monkeypatch.setattr(threshold, "engine_arms", lambda _arguments, _oracle, sources: sources)
+    oracle, (eagle3, block) = oracles.load("code-draft"), heads(tmp_path)
+    asked = ["--threshold-num-draft-tokens", "2"]
+    for drafter, folder, kind in (("eagle3", eagle3, drafts.Eagle3), ("block_drafter", block, drafts.BlockDrafter)):
+        head = ["--threshold-drafter", drafter, "--threshold-head", str(folder)]
+        given = {**parsed(*asked, *head, strategy="threshold"), "gammas": [1, 2]}
+        sources = threshold.build(Plan("threshold", ("threshold",), (), given), oracle)
+        assert {type(source) for name, source in sources.items() if name != "plain"} == {kind}
+        assert sources["fixed 2"].length == Fixed(2)
+
+
+def test_a_length_beyond_a_heads_block_names_its_option_before_anything_is_measured(tmp_path, monkeypatch):
+    for module in (threshold, model_strategies):
+        monkeypatch.setattr(module, "calibration", lambda *_: pytest.fail("it was measured"))
+    oracle, (_, block) = oracles.load("code-draft"), heads(tmp_path)
+    head = ["--threshold-drafter", "block_drafter", "--threshold-head", str(block)]
+    for option, length, gammas in (("--gammas", "2", [1, 64]), ("--num-draft-tokens", "64", [1, 2])):
+        arguments = {**parsed("--threshold-num-draft-tokens", length, *head, strategy="threshold"), "gammas": gammas}
+        with pytest.raises(ValueError, match=f"^{option}: drafts of 64 tokens are asked for, and a block of this head"):
+            threshold.build(Plan("threshold", ("threshold",), (), arguments), oracle)
+    with pytest.raises(ValueError, match=r"^--num-draft-tokens: drafts of 64 tokens are asked for"):
+        built("threshold", drafter="block_drafter", head=str(block), num_draft_tokens=64)
+
+
+def test_a_calibration_drafts_no_more_than_a_block_has_laws_for(tmp_path, monkeypatch):
+    asked = []
+
+    def calibrate(*_, num_draft_tokens, **options):
+        asked.append(num_draft_tokens)
+        return CALIBRATION
+
+    monkeypatch.setattr(model_strategies, "calibrate", calibrate)
+    own = {"rule": "rejection", "top_p": 1.0, "batch_size": 1, "kernels": None, "train_on": __file__}
+    for drafter, folder, longest in zip(("eagle3", "block_drafter"), heads(tmp_path), (8, 2), strict=True):
+        built("threshold", drafter=drafter, head=str(folder), num_draft_tokens=2, **own)
+        assert asked.pop() == longest
+
+
 @pytest.mark.parametrize(
     ("name", "option", "text"), [("cascade", "second", "early_exit"), ("tree", "model_weights", "fp8")]
 )
 def test_unknown_names_are_refused(name, option, text):
     (kind,) = (one.kind for one in STRATEGIES[name].options if one.key == option)
-    with pytest.raises(ValueError, match=f"expected .*, got '{text}'"):
+    with pytest.raises(ArgumentTypeError, match=f"expected .*, got '{text}'"):
         kind(text)
 
 
-def parsed(*given: str) -> dict[str, Any]:
+def test_a_shape_that_is_none_names_its_option():
+    own = {option.key: option.default for option in STRATEGIES["tree"].options}
+    with pytest.raises(ValueError, match=r"^--tree-shape: shape 'none' is none .*: give chain:4, "):
+        build_shared("tree", {**own, **SHARED, "shape": "none"}, oracles.load("code-draft"))
+
+
+REFUSED = {
+    ("merged", "--merged-second", "early_exit"): "expected one of prompt_lookup, ",
+    ("merged", "--bitwise", "maybe"): "expected yes or no, got 'maybe'",
+    ("quantized", "--quantized-draft-weights", "fp8"): "expected one of float32, ",
+    ("threshold", "--threshold-calibrate-prompts", "0"): "must be at least 1, got 0",
+}
+
+
+@pytest.mark.parametrize(("given", "told"), REFUSED.items())
+def test_a_command_line_says_what_a_value_may_be(given, told, capsys):
+    name, option, value = given
+    with pytest.raises(SystemExit):
+        parsed(option, value, strategy=name)
+    assert f"argument {option}: {told}" in capsys.readouterr().err
+
+
+def parsed(*given: str, strategy: str = "merged") -> dict[str, Any]:
     parser = paired_parser("")
-    add_strategy(parser, STRATEGIES["merged"], prefixed=True)
+    add_strategy(parser, STRATEGIES[strategy], prefixed=True)
     return vars(parser.parse_args(given))
 
 

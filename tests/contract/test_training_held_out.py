@@ -34,7 +34,7 @@ def one_window_at_a_time(model: Transformer, texts: list[str], length: int) -> f
 
 
 @pytest.mark.parametrize("tokens_at_once", [1, 200, 10_000])
-@pytest.mark.parametrize("context", [16, 64])
+@pytest.mark.parametrize("context", [16, 17, 64])
 def test_it_is_the_definition_whatever_shares_a_pass(monkeypatch, tokens_at_once, context):
     monkeypatch.setattr(held_out, "TOKENS_AT_ONCE", tokens_at_once)
     model = Transformer(replace(CONFIG, max_context=context), seed=4)

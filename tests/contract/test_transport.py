@@ -51,6 +51,10 @@ def test_laws_with_zeros():
     assert theory.transport_optimum([0.3, 0.3, 0.4], [0.5, 0.5, 0.0], 3, replacement=False) == pytest.approx(0.6)
 
 
+def test_a_whole_number_of_draws_may_be_a_float():
+    assert theory.transport_optimum(P, Q, 2.0) == theory.transport_optimum(P, Q, 2)
+
+
 def test_the_dual_serves_large_vocabularies():
     p, q = np.random.default_rng(0).dirichlet(np.full(50_000, 0.1), size=2)
     values = [theory.independent_draws_optimum(p, q, k) for k in (1, 2, 4, 8)]
@@ -66,9 +70,13 @@ def test_two_distinct_draws_have_the_optimum_of_the_programme():
         assert theory.distinct_pair_optimum(p, q) == pytest.approx(wanted, abs=1e-8), seed
 
 
-def test_two_distinct_draws_of_the_example_and_of_one_id():
+def test_two_distinct_draws_of_the_example_of_one_id_and_of_one_that_is_nearly_certain():
     assert theory.distinct_pair_optimum(P, Q) == pytest.approx(1.0, abs=1e-12)
     assert theory.distinct_pair_optimum([0.3, 0.7], [1.0, 0.0]) == pytest.approx(0.3, abs=1e-12)
+    # 1 - q is 0, or mostly rounding, for the likeliest id; the second candidate is another one all the same.
+    for small in (1e-17, 1e-15):
+        assert theory.distinct_pair_optimum([0.5, 0.5], [1.0, small]) == pytest.approx(1.0, abs=1e-12)
+        assert theory.distinct_pair_optimum([0.3, 0.7, 0.0], [1.0, 0.0, small]) == pytest.approx(0.3, abs=1e-12)
     with pytest.raises(ValueError, match="target_probs"):
         theory.distinct_pair_optimum([0.5, 0.6], [0.5, 0.5])
 

@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 import pytest
+from tokenizers import AddedToken
 
 from drafts import SmallTransformer
 from oracles import TabularLM
@@ -11,14 +12,16 @@ from specdec import SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless, oracle_law, output_law, total_variation
 from specdec.kernels.compiled import FILTERS, NEUTRAL
 from tests.reference.tables import random_table, sequence_law
+from tests.support.counting import letters
 from tests.support.models import tiny_transformer
 from tests.support.rule_cases import Lenient
 from tests.support.sources import Chains, RandomTrees
 
 PROMPT, MATES = [1, 2], [[0], [1, 2, 0, 1], [2, 2, 1]]
 TARGET, DRAFT = random_table(3, 2, 21), random_table(3, 2, 22)
+PLAIN = SamplingParams(temperature=1.0)
 SAMPLINGS = {
-    "plain": SamplingParams(temperature=1.0),
+    "plain": PLAIN,
     "greedy": SamplingParams(),
     "cold": SamplingParams(temperature=0.6),
     "top_k": SamplingParams(temperature=1.2, top_k=2),
@@ -76,6 +79,42 @@ ENDS = {
 def test_the_law_ends_where_eos_and_stops_end_it(source, rule, eos_id, asked, options):
     decoder = SpeculativeDecoder(TabularLM(TARGET, eos_id), source, rule)
     check_lossless(decoder, PROMPT, 3, SamplingParams(temperature=1.0, **asked), depth=2, mates=MATES, **options)
+
+
+def spelling():
+    """Return an oracle whose last id reads "<end>", a special token; the others are letters."""
+    oracle = TabularLM(TARGET)
+    oracle.tokenizer = letters(("a", "b", "<end>"))
+    oracle.tokenizer.add_special_tokens([AddedToken("<end>", special=True)])
+    return oracle
+
+
+class Turns:
+    """Puts every conversation as the same ids; an answer ends with the last id, or before "bb"."""
+
+    end_ids, stop_strings = (2,), ("bb",)
+
+    def encode(self, messages):
+        return PROMPT
+
+
+@pytest.mark.parametrize("effect", [None, 0.3], ids=["enumerated", "sampled"])
+def test_the_law_ends_with_a_special_token_that_a_stop_spells(effect):
+    oracle = spelling()
+    assert oracle_law(oracle, PROMPT, 3, PLAIN, stop="<end>") == oracle_law(oracle, PROMPT, 3, PLAIN, stop=[[2]])
+    check_lossless(SpeculativeDecoder(oracle, Chains(DRAFT, 2)), PROMPT, 3, PLAIN, stop=["<end>", "ab"], effect=effect)
+
+
+@pytest.mark.parametrize("effect", [None, 0.3], ids=["enumerated", "sampled"])
+def test_the_law_of_an_answer_ends_where_its_turn_does(effect):
+    oracle, asked = spelling(), [{"role": "user", "content": "?"}]
+    oracle.chat_template = Turns()
+    decoder = SpeculativeDecoder(oracle, Chains(DRAFT, 2))
+    for sampling, ends in ((PLAIN, True), (SamplingParams(temperature=1.0, ignore_eos=True), False)):
+        check_lossless(decoder, asked, 3, sampling, effect=effect)
+        law = oracle_law(oracle, asked, 3, sampling)
+        assert ((2,) in law) == ((1, 1) in law) == ends
+    assert (2,) not in oracle_law(oracle, PROMPT, 3, PLAIN), "ids alone are no conversation"
 
 
 @pytest.mark.parametrize(("source", "rule"), SOURCES.values(), ids=SOURCES)

@@ -26,7 +26,7 @@ from experiments.studies.crossover.batch_sizes import PHASES, StepParts
 from oracles.tabular import TabularLM
 from specdec.prompts import NamedPrompt
 from specdec.stats import Stats
-from specdec.stats.report.intervals import Interval, ratio_change
+from specdec.stats.report.intervals import Interval, paired_ratio, ratio_change
 from specdec.theory import WidthCurve
 from tests.support.hand_run import DRAFTED, Hand, HandArm, HandRun, hand, texts
 from tests.support.line_mutants import Differences, differences, line_mutants, together
@@ -138,12 +138,19 @@ def drawn() -> Differences:
     rows = [row for step in own for row in step.rows]
     tried = {k: [row for row in rows if row.drafted > k and row.accepted >= k] for k in range(3)}
     histogram: Any = pictures.acceptance_histogram(_run(made))
+    talks = hand(count=6, rounds=1)
+    talks.outcome.done[5]["began"] = talks.outcome.done[0]["unit"]
+    first = pictures._rates(_run(talks), DRAFTED, "position")[0]
+    units = [[row for run in unit for row in run.rows] for unit in talks.by_unit(DRAFTED)]
+    counts = [[sum(getattr(row, name) > 0 for row in unit) for unit in units] for name in ("accepted", "drafted")]
+    bounds = paired_ratio(*([one[0] + one[5], *one[1:5]] for one in counts))
     found = {
         "widths": curve.num_nodes,
         "costs": curve.costs,
         "lengths": [one.length for one in why.predictions(_run(made), DRAFTED)],
         "chains": [why.drafts_chains(made.stats(arm)) for arm in (PLAIN, DRAFTED)],
         "rates": [(point.x, point.y) for point in pictures._rates(_run(made), DRAFTED, "position")],
+        "conversations": first.low,
         "histogram": {trace["name"]: trace["x"][0] for trace in histogram.traces},
     }
     expected = {
@@ -152,6 +159,7 @@ def drawn() -> Differences:
         "lengths": [1, 2, 3],
         "chains": [False, True],
         "rates": [(k + 1, sum(row.accepted > k for row in tried[k]) / len(tried[k])) for k in range(3)],
+        "conversations": bounds.low,
         "histogram": {str(k): sum(row.accepted == k for row in rows) / len(rows) for k in range(4)},
     }
     return differences(found, expected)
@@ -323,6 +331,7 @@ MUTANTS = line_mutants(
     (why._nodes, " * stats.num_steps / stats.target_calls", "", drawn, "widths"),
     (why._curve, "/ once", "/ 1.0", drawn, "costs"),
     (pictures._rates, "Point(place + 1,", "Point(place,", drawn, "rates"),
+    (pictures._rates, "run.outcome.clusters()", "[[one] for one in run.outcome.done]", drawn, "conversations"),
     (pictures.acceptance_histogram, "count / counts.total()", "count / len(counts)", drawn, "histogram"),
     (figures_of, "reference.outcome.times(arm), 1 - tolerance", "reference.outcome.times(arm), 1.0", guarded, "speed"),
     (judge, "FALSE_ALARMS / len(figures)", "FALSE_ALARMS", guarded, "rate"),

@@ -106,6 +106,27 @@ def test_bits_depend_on_the_row_alone(name, weights, set_threads):
         assert torch.equal(opened(head, [length])[0], wanted[row])
 
 
+def test_keys_are_turned_by_their_positions_whatever_call_makes_them(tmp_path):
+    """Hidden states wait for the next call: one for another row, or one that brings more."""
+    folder, lengths = block_folder(tmp_path, max_position_embeddings=600, **LAYOUTS["dflash"]).path, [290, 3]
+    states, counts, rows, pending = states_of(lengths), np.array(lengths), np.arange(2), torch.tensor([1])
+
+    def law(chunk: int, others: list[int]) -> Tensor:
+        head = load_head(folder, ORACLE)  # its tables of rotations are short yet
+        cache = head.new_cache(2, 300)
+        for start in range(0, 290, chunk):
+            columns = np.minimum(np.arange(start, start + chunk), counts[:, None] - 1)
+            now = np.clip(counts - start, 0, chunk)
+            head.put(Features(rows, np.minimum(counts, start), now, states, columns), cache)
+        for row in others:
+            head.open_block(cache, np.array([row]), pending, head.num_laws)
+        return head.open_block(cache, rows[:1], pending, head.num_laws).logits(0, pending.unsqueeze(1))
+
+    wanted = law(290, [])
+    assert torch.equal(law(280, []), wanted)
+    assert torch.equal(law(290, [1]), wanted)
+
+
 SAMPLINGS = {"greedy": SamplingParams(), "sampled": SamplingParams(temperature=0.9, top_p=0.95, presence_penalty=0.2)}
 LENGTHS = {
     "whole": {},
@@ -148,6 +169,12 @@ def test_tokens_equal_plain_decodings_and_drafts_do_not_depend_on_the_batch(name
     made, alone = (decoder.generate(PROMPTS, 20, sampling, seed=3, batch_size=size) for size in (batch_size, 1))
     assert made.tokens == alone.tokens == plain.tokens
     assert made.stats.num_accepted == alone.stats.num_accepted
+
+
+def test_more_laws_than_a_block_has_are_refused():
+    head = head_of("dflash")
+    with pytest.raises(ValueError, match="4 laws are asked for, and a block of this head has 3"):
+        head.open_block(head.new_cache(1, CAPACITY), np.array([0]), torch.tensor([1]), head.num_laws + 1)
 
 
 def test_nothing_of_the_oracle_is_copied_and_memory_is_bounded():

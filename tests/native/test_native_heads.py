@@ -348,6 +348,13 @@ def test_rows_that_a_narrower_type_would_change_stay_as_they_are():
         assert torch.equal(layer.weight, weight)
 
 
+def test_rows_are_not_held_in_a_format_with_minima():
+    layer = Linear(32, 2)
+    layer.weight = torch.nn.Parameter(torch.arange(-16.0, 16.0).clamp(min=-15).repeat(2, 1), requires_grad=False)
+    narrow(layer, "a head", "q4_1")
+    assert layer.quantised is None
+
+
 def test_ids_that_pad_the_vocabulary_are_written_by_nobody(tmp_path):
     oracle = NativeTransformer(tiny_unpacked(VOCAB, torch.float32, padded_vocab_size=13, **SHAPE))
     write_head(tmp_path, oracle, Layout("specforge", ids=(0, 2, 4), written=(0, 3, 12)), dtype=torch.float32)
@@ -355,6 +362,17 @@ def test_ids_that_pad_the_vocabulary_are_written_by_nobody(tmp_path):
     assert native.num_written == eager.num_written == 2
     ours, theirs = (played(head, [6], 6).logits[0] for head in (native, eager))
     assert ours.shape == theirs.shape == (6, VOCAB)
+    assert torch.allclose(ours, theirs, 1e-4, 1e-4)
+
+
+def test_columns_of_ids_that_pad_the_vocabulary_are_cut_off(tmp_path):
+    oracle = NativeTransformer(tiny_unpacked(VOCAB, torch.float32, padded_vocab_size=80, **SHAPE))
+    written = (0, 3, 5, *range(VOCAB, 80))
+    write_head(tmp_path, oracle, Layout("specforge", ids=(0, 2, 4), written=written), dtype=torch.float32)
+    native, eager = (load_head(tmp_path, oracle, backend=backend) for backend in ("native", "eager"))
+    shape = native.native.struct
+    assert (native.num_written, shape.written, shape.head.columns) == (3, 3, 32)
+    ours, theirs = (played(head, [6], 6).logits[0] for head in (native, eager))
     assert torch.allclose(ours, theirs, 1e-4, 1e-4)
 
 

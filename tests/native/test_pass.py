@@ -306,13 +306,14 @@ def test_a_thread_that_flushes_subnormals_is_told_the_same_likeliest_ids():
         ({"num_nodes": torch.tensor([3, 3])}, "shape"),
         ({"parents": torch.tensor([-1, 0, 1])}, "shape"),
         ({"tokens": torch.tensor([[1.0, 2.0, 3.0]])}, "torch.int64"),
+        ({"rows": np.array([0, 1])}, r"rows has shape \(2,\), and tokens \(1, 3\)"),
     ],
 )
 def test_calls_that_cannot_be_are_refused(change, message):
     model = NativeTransformer(small_model())
-    call = {"tokens": torch.tensor([[1, 2, 3]]), "parents": None, "num_nodes": torch.tensor([3])} | change
+    call = {"tokens": torch.tensor([[1, 2, 3]]), "parents": None, "num_nodes": torch.tensor([3]), "rows": np.array([0])}
     with pytest.raises(ValueError, match=message):
-        model.score(**call, cache=model.new_cache(1, 8), rows=np.array([0]))
+        model.score(**call | change, cache=model.new_cache(2, 8))
 
 
 def test_torchs_defaults_and_narrow_integers_change_nothing():
@@ -342,6 +343,16 @@ def test_a_chain_whose_later_passes_need_more_memory_than_its_first_gets_it(set_
         found.append(as_tensors(model.greedy_chains, *call, watch)[0])
     assert torch.equal(found[0], found[1])
     assert depths == 2 * [0, 1, 2], "a chain goes on where it was"
+
+
+def test_sizes_beyond_32_bits_are_not_cut():
+    ids = torch.randint(23, (40,), generator=torch.Generator().manual_seed(5))
+    far = {"sliding_window": 2**32 + 3, "max_context": 2**32 + 1}
+    plain, wide = (NativeTransformer(small_model(**changes)) for changes in ({}, far))
+    assert torch.equal(append(wide, wide.new_cache(1, 64), 0, ids), append(plain, plain.new_cache(1, 64), 0, ids))
+    rows, cache = np.array([0]), wide.new_cache(1, 64)
+    chains = wide.greedy_chains(ids[None].numpy(), np.array([40]), cache, rows, np.array([2]))
+    assert chains[0].shape == (1, 2)
 
 
 def test_layers_that_were_packed_before_are_refused():

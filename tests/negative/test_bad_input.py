@@ -1,15 +1,27 @@
 """Every unusable argument is refused before anything is computed, and undefined logits name request and position."""
 
 import math
+import re
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
 
-from drafts import Cascade, Merged, PromptLookup, SmallTransformer, Staged, stateless
+from drafts import (
+    Cascade,
+    EarlyExit,
+    Merged,
+    NGram,
+    OtherVocabulary,
+    PromptLookup,
+    Quantized,
+    SmallTransformer,
+    Staged,
+    stateless,
+)
 from oracles.tabular import TabularLM
-from specdec import Budget, Draft, Offers, SamplingParams, SpeculativeDecoder
+from specdec import Budget, Draft, Fixed, Offers, SamplingParams, SpeculativeDecoder
 from specdec.contracts import DraftSession, Scores, check_vocabulary
 from specdec.laws import Laws
 from specdec.verify import RULES
@@ -92,6 +104,8 @@ BAD = {
     "seed beyond 64 bits": ({"seed": 2**64}, r"seed is 18446744073709551616, and 64 bits hold -2\*\*63 to 2\*\*63 - 1"),
     "negative seed beyond 64 bits": ({"seed": [1, (2, -(2**63) - 1)]}, r"seed\[1\] is \(2, -9.*, and 64 bits hold"),
     "fractional rows": ({"batch_size": 2.0}, r"batch_size=2\.0 must be a positive integer"),
+    "text for a truth value": ({"return_logprobs": "no"}, "return_logprobs='no' must be True or False"),
+    "nothing for a truth value": ({"return_logprobs": None}, "return_logprobs=None must be True or False"),
 }
 
 
@@ -106,14 +120,14 @@ def test_bad_arguments_are_refused_before_anything_is_computed(arguments, messag
 
 PARAMETERS = {
     "temperature": [-0.1, math.nan, math.inf, "1", None, 10**400],
-    "top_k": [-1, 2.5, 2**63],
+    "top_k": [-1, 2.5, 2**63, True],
     "top_p": [0.0, 1.1, math.nan, None, Fraction(1, 10**400)],
     "min_p": [-0.1, 1.1, math.nan],
     "repetition_penalty": [0.0, -1.0, math.inf, 1e300, 1e-300],
     "presence_penalty": [math.nan, 1e300, -(10**400)],
     "frequency_penalty": [math.inf, -1e300],
     "logit_bias": [{0: 1e300}, {0: math.inf}, {0: math.nan}, {-1: 0.0}, {"a": 0.0}, {0: "a"}, [1.0], {0: 10**400}],
-    "min_new_tokens": [2**63, -1, 0.5],
+    "min_new_tokens": [2**63, -1, 0.5, True],
 }
 
 
@@ -186,6 +200,24 @@ def test_what_is_no_source_is_refused_with_the_argument_and_the_fix(draft, said)
             combination([guessing(1), draft])
     with pytest.raises(ValueError, match=f"^inner{fix}"):
         Staged(Untouchable(), draft)
+
+
+@pytest.mark.parametrize(
+    ("make", "argument"),
+    [
+        (lambda model: SmallTransformer(model, 2), "model"),
+        (lambda model: OtherVocabulary(model, 2), "model"),
+        (lambda model: Quantized(model, Untouchable()), "oracle"),
+        (lambda model: Quantized(Untouchable(), model), "view"),
+        (lambda model: EarlyExit(model, 1), "oracle"),
+        (lambda model: Staged(model, guessing(1)), "draft_model"),
+    ],
+)
+def test_what_is_no_model_is_refused_with_the_argument_and_the_fix(make, argument):
+    for model in (None, "code-draft", Counting):
+        told = rf"^{argument}={re.escape(repr(model))} is no model: give what oracles\.load returns$"
+        with pytest.raises(ValueError, match=told):
+            make(model)
 
 
 ANSWERS = {
@@ -302,11 +334,27 @@ UNMADE = {
         lambda: SpeculativeDecoder(Counting(), rule=lambda draft, laws: None),
         "rule function lacks name, lossless, trees, coupled, native_judge: derive it",
     ),
+    "a rule's class": (
+        lambda: SpeculativeDecoder(Untouchable(), None, type(RULES["standard"])),
+        r"rule=<class '.*Standard'>" + UNKNOWN,
+    ),
     "no oracle": (lambda: SpeculativeDecoder(None), "oracle=None" + NO_ORACLE),
     "an oracle's name": (lambda: SpeculativeDecoder("code"), "oracle='code'" + NO_ORACLE),
-    "a draft model's name": (
-        lambda: SmallTransformer("code-draft", 2),
-        r"model='code-draft' is no model: give what oracles\.load returns",
+    "a file's name as n-grams": (
+        lambda: NGram("words.safetensors"),
+        r"model='words\.safetensors' is no n-gram model: give NGramModel\.train",
+    ),
+    "a number as a length": (
+        lambda: PromptLookup(length=4),
+        r"length=4 is no length policy: give an object such as Fixed",
+    ),
+    "a class as a length": (
+        lambda: SmallTransformer(Counting(), length=Fixed),
+        r"length=<class .*Fixed'> is no length policy",
+    ),
+    "a name as a tree": (
+        lambda: SmallTransformer(Counting(), tree="kary:2x2"),
+        r"tree='kary:2x2' is no shape of trees: give an object such as Kary",
     ),
     "one source as members": (lambda: Merged(guessing(1)), OF_MEMBERS),
     "a name as members": (lambda: Merged("lookup"), OF_MEMBERS),

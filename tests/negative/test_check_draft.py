@@ -189,6 +189,17 @@ def test_what_is_no_source_is_refused():
         check_draft(3, TabularLM.random(3, 1, 0))
 
 
+def test_a_check_of_nothing_is_refused():
+    dishonest = WarpedDraws(TABLE, 2)
+    with pytest.raises(ValueError, match="prompts are empty, and nothing is checked: give one or more, or None"):
+        check_draft(dishonest, ORACLE, [])
+    for number in (0, 1):
+        with pytest.raises(ValueError, match=f"max_new_tokens={number} lets no step draft a token: give 2 or more"):
+            check_draft(dishonest, ORACLE, max_new_tokens=number)
+    with pytest.raises(AssertionError, match="never drawn"):
+        check_draft(dishonest, ORACLE, max_new_tokens=2)
+
+
 def test_the_table_says_where_a_fault_was_seen_first():
     with pytest.raises(AssertionError, match=r"request \d, \d+ committed: node \d: id \d was never drawn"):
         check_draft(SoftGreedy(TABLE, 3), ORACLE, max_new_tokens=12)

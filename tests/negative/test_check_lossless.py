@@ -70,10 +70,27 @@ def test_a_check_that_cannot_reach_it_says_so_or_is_told_that_less_is_enough(cas
 
 def test_an_oracle_that_is_too_large_to_enumerate_is_refused_with_the_way_out() -> None:
     oracle = TabularLM.random(vocab_size=600, order=1, seed=0)
-    with pytest.raises(ValueError, match=r"360,000 beginnings over 600 ids are too many .* check_lossless an effect"):
+    with pytest.raises(ValueError, match=r"360,000 beginnings over 600 ids are too many .* check_lossless with eff"):
         oracle_law(oracle, [1], 3, SamplingParams(temperature=1.0))
 
 
 def test_a_draft_without_a_fault_passes_at_its_own_depth_and_plain_decoding_too() -> None:
     check_lossless(SpeculativeDecoder(ORACLE, Chains(TABLE, 3)), PROMPT)
     check_lossless(SpeculativeDecoder(ORACLE), PROMPT)
+
+
+def test_no_rows_are_refused_by_samples_too() -> None:
+    decoder = SpeculativeDecoder(ORACLE, Chains(TABLE, 3))
+    with pytest.raises(ValueError, match="batch_size=0 must be a positive integer"):
+        check_lossless(decoder, PROMPT, effect=0.5, batch_size=0)
+
+
+def test_a_check_of_no_seeds_is_refused() -> None:
+    with pytest.raises(ValueError, match="num_seeds=0 compares nothing: give at least 1"):
+        check_lossless(SpeculativeDecoder(ORACLE, Chains(TABLE, 3), "coupled"), PROMPT, num_seeds=0)
+
+
+@pytest.mark.parametrize("rule", ["standard", "coupled"])
+def test_a_depth_below_0_is_refused(rule: str) -> None:
+    with pytest.raises(ValueError, match="depth=-1 compares nothing: give 0 or more, or None"):
+        check_lossless(SpeculativeDecoder(ORACLE, Chains(TABLE, 3), rule), PROMPT, depth=-1)

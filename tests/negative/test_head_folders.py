@@ -128,6 +128,7 @@ MEDUSA_CONFIGS = [
     ("vllm", "num_heads", 10**6, "1000000 heads"),
     ("vllm", "truncated_vocab_size", 3, "'token_map' is missing"),
     ("vllm with fewer ids", "truncated_vocab_size", 2, "must hold 2 different ids of 0..3"),
+    ("vllm with fewer ids", "truncated_vocab_size", 0, "'truncated_vocab_size' is 0; a head writes at least one id"),
     ("original", "medusa_num_layers", 2, r"'0.1.linear.weight' is missing"),
     ("original", "medusa_num_heads", 0, "0 heads"),
     ("original", "medusa_choices", "x", "'medusa_choices' .* is unknown"),

@@ -77,6 +77,23 @@ def test_each_group_of_a_mesh_names_its_own_loss(tmp_path: Path) -> None:
     }
 
 
+def meet_by_hand(place: Path) -> None:
+    """Meet the others as programs do that nobody told their number by the environment, and write who is found."""
+    rank, count = int(os.environ["RANK"]), int(os.environ.pop("WORLD_SIZE"))
+    where = f"tcp://127.0.0.1:{os.environ['MASTER_PORT']}"
+    dist.init_process_group("gloo", init_method=where, rank=rank, world_size=count, timeout=timedelta(seconds=120))
+    ranks = Ranks.join(None, torch.device("cpu"), 120.0)
+    numbers = [int(part) for part in ranks.gather(torch.tensor([rank]))]
+    place.write_text(json.dumps([ranks.rank, ranks.count, numbers]), encoding="utf-8")
+
+
+def test_processes_that_met_by_hand_share_a_model(tmp_path: Path) -> None:
+    running = start_ranks(meet_by_hand, 2, tmp_path)
+    assert [status_of(process) for process in running] == [0, 0]
+    found = [json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(2)]
+    assert found == [[0, 2, [0, 1]], [1, 2, [0, 1]]]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -87,6 +104,7 @@ def test_each_group_of_a_mesh_names_its_own_loss(tmp_path: Path) -> None:
         ({"timeout": 0.0}, "timeout is 0.0; give seconds, more than 0"),
         ({"max_context": 0}, "max_context is 0; give at least 1"),
         ({"dtype": "int8"}, "dtype is 'int8'; choose one of"),
+        ({"device": "cuda:99"}, "device is 'cuda:99', and this machine or this build of torch has none of that name"),
     ],
     ids=lambda value: "-".join(f"{name} {given}" for name, given in value.items()) if isinstance(value, dict) else "",
 )

@@ -35,7 +35,15 @@ BAD_RECORDS = {
     "fractions": (([[1]], [[1.5]]), {}, "row 0: its output is neither text nor a list of ids"),
     "negative": (([[1]], [[-1]]), {}, "row 0: its output has id -1, outside the vocabulary"),
     "beyond": (([[1]], [[5]]), {"vocab_size": 5}, r"row 0: its output has id 5, outside the vocabulary 0\.\.4"),
+    "no vocabulary": (([[1]], [[0]]), {"vocab_size": 0}, "row 0: its prompt has id 1, outside the vocabulary"),
     "goes on after its end": (([[1]], [[2, 8, 8]]), {"eos_id": 8}, "row 0: its output has eos_id 8 at place 1"),
+    "an end outside the vocabulary": (
+        ([[1]], [[2]]),
+        {"eos_id": 3, "vocab_size": 3},
+        r"eos_id=3 is no id of the vocabulary 0\.\.2: give",
+    ),
+    "a negative end": (([[1]], [[2]]), {"eos_id": -1, "vocab_size": 5}, r"eos_id=-1 is no id of the vocabulary 0\.\.4"),
+    "text as an end": (([[1]], [[2]]), {"eos_id": "</s>"}, "eos_id='</s>' is no id of the vocabulary"),
     "other counts": (([[1]], []), {}, "1 prompts and 0 outputs"),
     "none": (([], []), {}, "0 prompts and 0 outputs"),
 }

@@ -111,6 +111,7 @@ def test_the_command_line(checkpoints, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert printed.startswith("Advice:\n\n- batch 1, temperature 0: ")
     assert "\nBatch 2, temperature 0.7\n" in printed
+    assert "law e" not in printed, "nobody held draws against their law"
     entries = read_json(the_folder(tmp_path) / "advice.json")["cells"]
     kinds = [f"batch {batch}, temperature {heat}" for batch in (1, 2) for heat in (0, 0.7)]
     assert [cell["kind"] for cell in entries] == kinds
@@ -138,9 +139,26 @@ def test_what_nobody_asked_for_is_left_out_with_the_reason(checkpoints, tmp_path
 def test_what_cannot_be_had_is_refused_before_anything_runs(checkpoints, tmp_path):
     trained = own(checkpoints, "ngram", "ngram-")
     argv = [*common(checkpoints, tmp_path), *trained, "--batch-sizes", "1", "--strategies", "early_exit"]
-    for asked in (argv, [*argv[:-2], "--early-exit-num-draft-tokens", "1"]):
+    for asked in (argv, [*argv[:-2], "--early-exit-num-layers", "1"]):
         with pytest.raises(SystemExit, match="advise: early_exit: give --early-exit-head none, "):
             main(asked)
     words = "--num-prompts: 64 prompts fill a batch to calibrate on and one to measure, and 1 fit"
     with pytest.raises(SystemExit, match=words):
         main([*argv, "--batch-sizes", "32", "--num-prompts", "1"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"), [(["--top-p", "1.5"], "top_p"), (["--temperatures", "0", "-1"], "temperature")]
+)
+def test_a_cell_that_cannot_be_sampled_is_refused_before_any_is_measured(wrong, words, checkpoints, tmp_path):
+    names = ("small_transformer",)
+    argv = [*common(checkpoints, tmp_path), "--batch-sizes", "1", "--strategies", *names, *all_own(checkpoints, names)]
+    with pytest.raises(SystemExit, match=f"^advise: .*{words}"):
+        main([*argv, *wrong])
+
+
+@pytest.mark.parametrize("option", ["--tree-shape", "--ngram-num-draft-tokens"])
+def test_what_it_chooses_itself_is_no_option(option, capsys):
+    with pytest.raises(SystemExit):
+        main([option, "2"])
+    assert f"unrecognized arguments: {option} 2" in capsys.readouterr().err

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.bench import stored
 from experiments.bench.oracle import __main__ as bench
 from experiments.bench.oracle import rounds
 from experiments.bench.oracle.benchmark_models import STORAGES, Models, weight_bytes
@@ -117,6 +118,8 @@ def test_ids_unlike_the_twins_end_a_run_or_are_counted():
     log: list[str] = []
     first, loose = fake("a", log, [1, 2, 3, 4]), fake("b", log, [1, 2, 3, 5], twin="a", strict=False)
     assert measure([first, loose], 2).agreement == {"b": 0.75}
+    ended = [fake("a", log, [1, 2, -1, -1]), fake("b", log, [1, 3, 4, -1], twin="a", strict=False)]
+    assert measure(ended, 2).agreement == {"b": pytest.approx(1 / 3)}, "ends of rows are no ids"
     strict = fake("b", log, [1, 2, 3, 5], twin="a")
     with pytest.raises(AssertionError, match=r"b disagrees with a, first at \(row, token\) \(3,\)"):
         measure([first, strict], 2)
@@ -162,6 +165,25 @@ def test_other_shapes_than_llamas_have_no_gguf_file(tmp_path):
     config = TransformerConfig(16, 8, 1, 2, 8, 16, qkv_bias=True)
     with pytest.raises(ValueError, match="only plain Llama shapes"):
         write_gguf(tmp_path / "x.gguf", config, {}, "float32")
+
+
+@pytest.mark.parametrize("length", [100, 700])
+def test_a_prompt_beside_llama_cpp_is_as_long_as_was_asked_for(length, tmp_path, monkeypatch):
+    class Asked(Exception):
+        """What is measured: ids of the prompt, and those that passes score."""
+
+    def beside(_path, prompt, ids, *_):
+        raise Asked(len(prompt), len(ids))
+
+    monkeypatch.setattr(stored, "missing", list)
+    monkeypatch.setattr(stored, "warn_of_contention", lambda: None)
+    monkeypatch.setattr(stored.torch, "set_num_threads", lambda _: None)
+    monkeypatch.setattr(stored.oracles, "load", lambda _: None)
+    monkeypatch.setattr(stored, "prompt_ids", lambda _oracle, _prompts, count: np.arange(count))
+    monkeypatch.setattr(stored, "Beside", beside)
+    with pytest.raises(Asked) as asked:
+        stored.main(["--model", str(tmp_path), "--prompt-length", str(length)])
+    assert asked.value.args == (length, stored.MAX_BATCH + stored.CONTEXT)
 
 
 @pytest.mark.skipif(bool(with_llama_cpp.missing()), reason=f"not installed: {with_llama_cpp.missing()}")

@@ -41,3 +41,9 @@ def test_too_few_prompts_are_refused_before_anything_runs(checkpoints, tmp_path)
 def test_recorded_text_has_no_times():
     with pytest.raises(SystemExit, match="crossover: --oracle recorded:x: times are measured here"):
         main(["--oracle", "recorded:x"])
+
+
+def test_a_length_beside_its_draft_lengths_is_no_option(capsys):
+    with pytest.raises(SystemExit):
+        main(["--small-transformer-num-draft-tokens", "3"])
+    assert "unrecognized arguments: --small-transformer-num-draft-tokens 3" in capsys.readouterr().err

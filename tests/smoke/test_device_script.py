@@ -154,6 +154,7 @@ def test_a_product_by_triton_runs_on_the_device_of_its_rows(monkeypatch):
         (["--shapes", "70b"], "invalid choice: '70b'"),
         (["--widths", "0"], "must be at least 1, got 0"),
         (["--device", "cuda"], "has no CUDA; give --device cpu"),
+        (["--device", "gpu0"], "--device: device is 'gpu0'; give one as torch names them"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments, message, capsys, monkeypatch):

@@ -94,6 +94,12 @@ def test_drafts(folders: dict[str, str], capsys: pytest.CaptureFixture[str]) -> 
     assert all(0 < float(row[1]) < 1 for row in rows if row[0] != f"`{oracle}`")
 
 
+def test_a_checkpoint_without_a_tokenizer_is_refused(folders: dict[str, str]) -> None:
+    (Path(folders["oracle"]) / "tokenizer.json").unlink()
+    with pytest.raises(SystemExit, match=r"evaluate: .* has no tokenizer"):
+        evaluate.main(["bits", "--oracle", folders["oracle"]])
+
+
 def test_a_draft_of_another_vocabulary_is_refused(folders: dict[str, str], tmp_path: Path) -> None:
     other = exported(tmp_path / "other", 0, len(ALPHABET), build_tokenizer())
     with pytest.raises(SystemExit, match=r"evaluate: .* same tokenizer"):

@@ -318,10 +318,18 @@ def test_trees_stand_beside_theory(checkpoints, tmp_path, capsys, monkeypatch):
     assert asked == [1]
 
 
+def test_trees_refuse_a_shape_that_is_none_before_they_calibrate(checkpoints, tmp_path, monkeypatch):
+    monkeypatch.setattr(trees, "calibrate_trees", lambda *_: pytest.fail("it calibrated"))
+    argv = [*common(checkpoints, tmp_path), *own(checkpoints, "tree"), "--shapes", "bush:3"]
+    with pytest.raises(SystemExit, match=r"^trees: --shapes: shape 'bush:3' is none"):
+        trees.main(argv)
+
+
 @pytest.mark.parametrize("text", ["chain", "kary:2", "bush:3", "paths:1", "grown:4x-1", "chain:x"])
 def test_a_shape_that_is_none_is_refused(text):
-    with pytest.raises(ValueError, match=f"shape '{text}' is none"):
-        shape_of(text)
+    for option, given in (("--shape", []), ("--shapes", ["--shapes"])):
+        with pytest.raises(ValueError, match=f"^{option}: shape '{text}' is none"):
+            shape_of(text, *given)
 
 
 def test_every_strategy_has_a_tiny_one_whose_law_is_enumerated():
@@ -418,11 +426,24 @@ def test_a_text_that_no_path_could_be_names_no_file():
 
 
 def test_another_machine_does_not_go_on_with_times_of_this_one(monkeypatch):
-    plan = harness.Plan("compare", ("prompt_lookup",), (), {"oracle": "code", "out": "runs"})
+    plan = harness.Plan("compare", ("prompt_lookup",), (), {"oracle": "code", "out": "runs", "device": "cpu"})
     here = harness.folder_of(plan, [])
     assert harness.folder_of(plan, []) == here
-    monkeypatch.setattr(harness, "processor", lambda: "another one")
-    assert harness.folder_of(plan, []) != here
+    for part in ("processor", "device_name"):
+        with monkeypatch.context() as patched:
+            patched.setattr(harness, part, lambda *_: "another one")
+            assert harness.folder_of(plan, []) != here
+
+
+def test_exactness_on_another_machine_begins_anew(checkpoints, tmp_path, monkeypatch):
+    folders = []
+    monkeypatch.setattr(exactness, "load_oracle", lambda _: None)
+    monkeypatch.setattr(exactness, "Runner", lambda *_: None)
+    monkeypatch.setattr(exactness, "_prove", lambda _, journal: folders.append(journal.path.parent) or 0)
+    for name in ("one", "another one"):
+        monkeypatch.setattr(harness, "processor", lambda name=name: name)
+        assert exactness.main(common(checkpoints, tmp_path)) == 0
+    assert len(set(folders)) == 2
 
 
 def test_units_hold_one_kind_each():
@@ -438,7 +459,7 @@ UNUSABLE = {
     "prompt_lookup --oracle nonsense": "prompt_lookup: 'nonsense' is neither",
     "prompt_lookup --prompts nowhere.jsonl": "does not exist",
     "prompt_lookup --temperature -1": "temperature",
-    "quantized --draft-weights int3": "argument --draft-weights: invalid weight_type value: 'int3'",
+    "quantized --draft-weights int3": "argument --draft-weights: expected one of float32, bfloat16, ",
     "quantized --draft-weights int8-dynamic --dtype float64": "quantized: --draft-weights int8-dynamic: "
     "weights='int8-dynamic' needs float32 arithmetic on a CPU",
     "compare --strategies prompt_lookup --against ngram": "compare: --against: 'ngram' is none of the arms: plain, "

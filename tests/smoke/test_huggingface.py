@@ -101,3 +101,8 @@ def test_the_key_of_a_run_covers_the_files(folders, tmp_path):
     before = fingerprint(arguments, [])
     (tmp_path / "config.json").write_text("{ }")
     assert fingerprint(arguments, []) != before
+
+
+def test_a_device_that_is_not_there_is_refused_before_anything_is_read(tmp_path):
+    with pytest.raises(ValueError, match="device is 'cuda:99', and this machine or this build of torch has none"):
+        oracles.load_huggingface(tmp_path, device="cuda:99")

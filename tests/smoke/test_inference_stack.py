@@ -148,6 +148,9 @@ def test_an_interrupted_run_goes_on(tmp_path, capsys, monkeypatch):
         stack.main([*gate, "--rounds", "3"])
     stack.main([*gate, "--rounds", "3", "--fresh"])
     assert len(seen) == 9
+    monkeypatch.setattr(study_frame, "machine", lambda: "another machine")
+    with pytest.raises(SystemExit, match=r"figures of other arguments \(machine was '.*, cpu'\)"):
+        stack.main([*gate, "--rounds", "3"])
 
 
 def test_arms_that_are_not_there_are_refused(tmp_path):
@@ -209,6 +212,9 @@ def test_when_a_first_call_pays(tmp_path):
     rows = {row["arm"]: row for row in stack_tables.payback_rows(tiny(), results, [4], names)}
     assert rows["compiled step"]["pays after requests"] == "80"  # 10 s over 0.5 s a batch of 4
     assert rows["packed weights"]["pays after requests"] == "never"
+    results.put("time", 4, {"compiled step": {**fast, "interleaved": "in other rounds"}})
+    later = stack_tables.payback_rows(tiny(), results, [4], names)
+    assert [row["arm"] for row in later] == ["packed weights"]
 
 
 def test_each_ablation_is_compared_with_the_first_of_its_kind(tmp_path):
@@ -265,3 +271,8 @@ def test_more_problems_than_there_are_is_refused(tmp_path):
     with pytest.raises(SystemExit, match="--num-prompts: there are 2,000,000 problems, not 3,000,000"):
         stack.main(["--num-prompts", "3000000", "--fresh", "--out", str(tmp_path)])
     assert kept.exists()
+
+
+def test_a_device_that_torch_does_not_name_is_refused(tmp_path):
+    with pytest.raises(SystemExit, match="inference_stack: device is 'gpu0'; give one as torch names them"):
+        stack.main(["--device", "gpu0", "--out", str(tmp_path)])

@@ -112,6 +112,8 @@ REFUSED = {
     "quantized": (["--strategies", "quantized"], "quantized drafts with the oracle's own weights"),
     "threshold": (["--strategies", "threshold"], "threshold measures the times of the oracle's passes"),
     "peer": (["--strategies", "ngram", "--peer", "transformers"], "--peer transformers: it needs the model itself"),
+    "bitwise": (["--bitwise"], "--bitwise is of the oracle's own passes, and recorded text has none"),
+    "arithmetic": (["--arithmetic", "int8"], "--arithmetic is of the oracle's own passes"),
     "temperature": (["--temperature", "0.5"], "--temperature: recorded text has no laws to draw from; use 0"),
     "against": (["--against", "ngram"], "--against pairs wall times"),
     "one cost": (["--draft-cost", "0.1"], "a speed-up needs both --draft-cost C and --width-cost V"),

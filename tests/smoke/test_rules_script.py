@@ -42,6 +42,17 @@ def test_requests_that_no_rule_judges_are_refused(option: str, value: str, words
         rules.main([option, value])
 
 
+def test_a_temperature_that_is_no_number_is_refused() -> None:
+    with pytest.raises(SystemExit, match="rules: SamplingParams: temperature=nan must be"):
+        rules.main(["--temperature", "nan"])
+
+
+def test_drafts_without_a_token_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "measure", lambda *_: [[], []])
+    with pytest.raises(SystemExit, match="rules: every draft is empty, so that no rule judges any"):
+        rules.main(["--num-prompts", "2", "--max-new-tokens", "8", *MODELS])
+
+
 def panel(draft: Draft, probs: torch.Tensor) -> rules.Kept:
     judging = {name: rule for name, rule in RULES.items() if not rule.coupled and (rule.trees or draft.is_chain)}
     kept = []

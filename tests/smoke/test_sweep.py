@@ -1,6 +1,7 @@
 """A grid of options on several workers: one table, nothing lost, nothing twice, whoever dies."""
 
 import csv
+import json
 import os
 import re
 import signal
@@ -201,6 +202,18 @@ def test_a_worker_waits_until_cores_and_the_device_are_free(checkpoints, tmp_pat
     ]
     speeds = {row[name] for row in rows_of(grid, done) for name in ("decoding_alone", "end_to_end")}
     assert speeds.isdisjoint({None})
+
+
+def test_workers_that_would_do_each_others_units_again_are_refused(checkpoints, tmp_path, held):
+    grid, out = read_grid(a_file(tmp_path, checkpoints)), tmp_path / "out"
+    one, place = Worker(grid, out, seat(), retry=False), out / "0000"
+    place.mkdir(parents=True)
+    result = {"key": "another", "error": None, "time": time.time() - 3600}
+    (place / DONE).write_text(json.dumps(result), encoding="utf-8")
+    assert grid.units[0] in one._open_units(), "an earlier sweep's unit is done again"
+    (place / DONE).write_text(json.dumps({**result, "time": time.time()}), encoding="utf-8")
+    with pytest.raises(ValueError, match="another worker just did 0000 with other code, files or threads"):
+        one.work()
 
 
 @pytest.mark.parametrize(

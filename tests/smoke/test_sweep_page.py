@@ -2,12 +2,13 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from experiments.report.__main__ import main as report
-from experiments.report.across import FEW
+from experiments.report.across import FEW, _axes
 from experiments.sweep.__main__ import main as sweep
 from experiments.sweep.sweep_results import SweepRuns
 from experiments.sweep.working import DONE
@@ -83,3 +84,8 @@ def test_an_axis_of_many_values_has_a_chart_a_value(count, pictures, swept, tmp_
     (by_length,) = {one["layout"]["xaxis"]["title"]["text"] for one in found}
     assert by_length == "draft length of prompt_lookup, tokens"
     assert len(found) == pictures
+
+
+def test_what_is_yes_or_no_lies_across_no_picture():
+    runs: list[Any] = [SimpleNamespace(arguments={"ngram.sampled": one, "ngram.order": 3}) for one in (True, False)]
+    assert set(_axes(runs)) == {"batch_size", "temperature", "ngram.order"}

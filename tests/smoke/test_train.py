@@ -2,16 +2,20 @@
 
 import json
 import socket
+import sys
 from dataclasses import replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
+from oracles.checkpoints.embedded_folders import EMBEDDED
 from oracles.checkpoints.tokenization import end_of_text_id
+from oracles.factory import distil, train
 from oracles.factory.train import TOKENIZER
 from oracles.factory.training import workers
 from oracles.factory.training.export import export_checkpoint, shard
@@ -61,6 +65,7 @@ def test_the_log_forgets_steps_after_the_resumed_one(tmp_path: Path) -> None:
     run(trainer(tmp_path, stop_after=4))
     with (tmp_path / LOG_FILE).open("a") as log:
         log.write(json.dumps({"step": 5, "loss": 0.0}) + "\n")
+        log.write('{"step": 4, "lo')  # the disk was full
     again = trainer(tmp_path)
     again.resume()
     run(again)
@@ -87,6 +92,12 @@ def test_resuming_nothing_or_another_run_is_refused(tmp_path: Path) -> None:
         trainer(tmp_path, seed=1).resume()
     with pytest.raises(ValueError, match=r"matrix_rate=1\.0"):
         trainer(tmp_path, recipe=replace(TINY, matrix_rate=1.0)).resume()
+    wider = NextToken(Transformer(replace(TINY.config, intermediate_size=32)), "bfloat16")
+    with pytest.raises(ValueError, match=r"state\.pt is of another run: [^;]*size mismatch"):
+        Trainer(TINY, Windows(PLAN, STREAM, 0), Options(tmp_path), wider).resume()
+    run(trainer(tmp_path))
+    with pytest.raises(ValueError, match=r"state\.pt has 6 steps, and the run is to have 5: give more"):
+        trainer(tmp_path, recipe=replace(TINY, num_steps=5)).resume()
 
 
 def test_a_prolonged_run_is_the_longer_run(tmp_path: Path) -> None:
@@ -188,6 +199,32 @@ def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
     export_checkpoint(Transformer(TINY.config).state_dict(), TINY.config, CODE, tmp_path)
     with pytest.raises(ValueError, match="same tokenizer"):
         load_exported(tmp_path, 50)
+
+
+@pytest.mark.parametrize(
+    ("program", "options", "reason"),
+    [
+        (train, ["--tokenizer", "nowhere"], r"oracles\.factory\.train: 'nowhere' has no tokenizer"),
+        (train, ["--device", "nope"], "device is 'nope'; give one as torch names them"),
+        (
+            train,
+            ["--tokenizer", str(EMBEDDED / "arithmetic" / "tokenizer.json")],
+            "the tokenizer writes 17 ids, and the recipe's model 3072",
+        ),
+        (
+            distil,
+            ["--teacher", "nowhere", "--own-text", "nothing"],
+            r"oracles\.factory\.distil: 'nowhere' has no tokenizer",
+        ),
+    ],
+)
+def test_programs_that_cannot_begin_say_why(
+    program: ModuleType, options: list[str], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["program", "tiny", *options, "--out", str(tmp_path / "run")])
+    with pytest.raises(SystemExit, match=reason):
+        program.main()
+    assert not (tmp_path / "run").exists()
 
 
 def test_bits_per_byte_of_uniform_predictions() -> None:

@@ -18,12 +18,14 @@ from safetensors.torch import load_file, save_file
 import drafts
 import oracles
 from experiments import train_head
+from oracles.checkpoints.config_keys import ConfigKeys
+from oracles.checkpoints.hf_config import read_layers
 from oracles.factory.corpus import STDLIB, modules_only
 from oracles.factory.dialogues.dialogue_parts import Conversation
 from oracles.factory.dialogues.shards import Shards
 from oracles.factory.training import loop
 from oracles.factory.training.block_distillation import BlockDistillation
-from oracles.factory.training.block_export import BlockSizes, dspark_shape, new_dspark
+from oracles.factory.training.block_export import BlockSizes, describe_dspark, dspark_shape, new_dspark
 from oracles.factory.training.draft_distillation import DraftDistillation, draft_shape, new_draft
 from oracles.factory.training.eagle3_distillation import Eagle3Distillation
 from oracles.factory.training.exit_distillation import ExitDistillation
@@ -37,8 +39,10 @@ from oracles.factory.training.loop import LOG_FILE, STATE_FILE, TRIM_EVERY, Opti
 from oracles.factory.training.medusa_distillation import MedusaDistillation
 from oracles.factory.training.medusa_export import new_medusa
 from oracles.factory.training.recipes import RECIPES, Recipe
+from oracles.factory.training.training_text import check_ids
 from oracles.factory.training.windows import WindowPlan, Windows
 from oracles.heads import NativeEagle3Head
+from oracles.transformer.config import RopeScaling
 from oracles.transformer.eager import Transformer
 from specdec import SpeculativeDecoder
 from tests.support.models import tiny_unpacked
@@ -179,6 +183,26 @@ def test_a_head_learns_and_the_oracle_stays(kind: str, loss: str, falls: float, 
     firsts = [f"drawn_{name}" for name, offset in task.offsets.items() if not offset]
     assert loss == "ce" or all(trained[name] > untrained[name] + 0.05 for name in firsts)
     assert all(torch.equal(value, before[name]) for name, value in task.oracle.state_dict().items())
+
+
+def test_block_drafters_are_as_their_config_describes_them() -> None:
+    own = {"qkv_bias": True, "sliding_window": 8, "rope_scaling": RopeScaling("llama3", 8.0)}
+    oracle = tiny_unpacked(VOCAB, torch.float32, num_layers=6, **own)
+    shape = dspark_shape(oracle, BlockSizes(2, 24, 3, 4, True), (0, 2, 4), 10, VOCAB, True)
+    layers = describe_dspark(shape, "tiny")["transformer_layer_config"]
+    assert read_layers(ConfigKeys(layers, "a head"), "qwen3") == shape.config
+    with pytest.raises(ValueError, match=r"by --layers\), and the oracle has outputs of layers 0\.\.5"):
+        dspark_shape(oracle, BlockSizes(2, 24, 3, 4, True), (0, 6), 10, VOCAB, True)
+
+
+def test_files_that_hold_no_text_of_the_oracle_are_named(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("text")
+    save_file({"ids": torch.arange(3)}, tmp_path / "other")
+    for name, fault in (("plain", "is no readable safetensors file"), ("other", "holds no text of an oracle")):
+        with pytest.raises(ValueError, match=f"{name} {fault}"):
+            own_text(tmp_path / name, END, held_out=False)
+    with pytest.raises(ValueError, match=r"ids from 0 to 9, and the model has 0\.\.8: give text of this very model"):
+        check_ids(torch.arange(10), 9)
 
 
 @pytest.mark.parametrize("make", [tiny_task, tiny_block_task, tiny_draft_task])
@@ -369,6 +393,8 @@ def test_the_script_goes_on_where_it_stopped_and_writes_a_head_that_drafts(tmp_p
         "--device nope": "device is 'nope'; give one as torch names them",
         "--num-draft-tokens 32": "less than a window",
         "--markov-rank 4": "--markov-rank is of --kind dspark: leave it out with --kind eagle3",
+        "--kind draft_model --discount 0.5": "--discount is of --kind eagle3, dspark, medusa: leave it out with",
+        "--kind early_exit --discount 0.5": "--discount is of --kind eagle3, dspark, medusa: leave it out with",
         "--loss bce": "--loss bce: bce is of a head that tells confidences: --kind dspark",
         f"--oracle {tmp_path / 'untied'}": "give --lm-head own",
     }.items():

@@ -20,7 +20,8 @@ class TimedArm:
 
     Attributes:
         name: one meaning per name: parts that need the same arm share its times.
-        run: does the work once; returns the seconds of a unit of it, and the ids it made (None where it makes none).
+        run: does the work once; returns the seconds of a unit of it, and the ids it made, -1 beyond the end of a row
+            (None where it makes none).
         twin: the arm that makes the same ids; None: there is none.
         strict: whether ids unlike the twin's end the run; else the share of equal ones is kept.
     """
@@ -114,6 +115,7 @@ def _compare(arms: Sequence[TimedArm], made: Mapping[str, IntArray | None], agre
         if arm.strict and not equal.all():
             at = tuple(int(i) for i in np.argwhere(~equal)[0])
             raise AssertionError(f"{arm.name} disagrees with {arm.twin}, first at (row, token) {at}: no time counts")
+        equal = equal[(ids >= 0) | (others >= 0)]  # where both rows have ended there are no ids to agree
         agreement[arm.name] = min(agreement.get(arm.name, 1.0), float(equal.mean()))
 
 

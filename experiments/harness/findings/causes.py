@@ -109,7 +109,7 @@ HELP: Mapping[Cause, str] = {
     "is free",
     Cause.DRAFT: "a smaller model, fewer of its layers, or weights of fewer bits; lookups and n-grams cost next to "
     "nothing",
-    Cause.BATCH: "shorter drafts the more rows there are, and none beyond some; exactspec batching measures it",
+    Cause.BATCH: "shorter drafts the more rows there are, and none beyond some; exactspec crossover measures it",
     Cause.WAITS: "sources that draft on the host, or a model's chains of a fixed length; docs/internals/cuda.md says "
     "what each source takes",
     Cause.ACCEPTANCE: "a source that is closer to the target, or none for such texts; a draft length that follows what "

@@ -126,9 +126,10 @@ def _summary_without_times(outcome: Outcome, arm: str) -> dict[str, Any]:
 def _checks(outcome: Outcome, arm: str) -> dict[str, Any]:
     """Return how many prompts passed the check of their outputs; of draws, the evidence against their law too."""
     passed, law = outcome.check_results(arm), outcome.law(arm)
-    if law is None:
+    if outcome.repeats_plain(arm):
         return {"identical": sum(passed), "prompts": len(passed)}
-    return {"sound": sum(passed), "prompts": len(passed), "law": {**asdict(law), "e_value": law.e_value}}
+    evidence = None if law is None else {**asdict(law), "e_value": law.e_value}
+    return {"sound": sum(passed), "prompts": len(passed), "law": evidence}
 
 
 def _arm_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
@@ -213,10 +214,15 @@ def agreement(outcome: Outcome) -> str:
     if not outcome.has_draws:
         others = "" if all(passed) else f"; {len(passed) - sum(passed)} are OTHERS"
         return f"{counts} are plain decoding's, token for token{others}."
-    largest = max(law.e_value for arm in outcome.arms if (law := outcome.law(arm)) is not None)
+    largest = max((law.e_value for arm in outcome.arms if (law := outcome.law(arm)) is not None), default=None)
+    against = (
+        "none was held against that law"
+        if largest is None
+        else f"the largest e-value against that law is {largest:.2g}"
+    )
     return (
-        f"{counts} have their length and come again with their seed; they are draws of one law, not one text, and the "
-        f"largest e-value against that law is {largest:.2g}."
+        f"{counts} have their length and come again with their seed; they are draws of one law, not one text, and "
+        f"{against}."
     )
 
 

@@ -15,6 +15,7 @@ from experiments.bench.oracle.rounds import median_seconds
 from experiments.harness.arguments import DTYPES, PROMPTS
 from experiments.harness.options import option, parse_options
 from oracles.checkpoints.loading import LoadedOracle
+from oracles.checkpoints.placement import checkpoint_place
 from oracles.graphed import GraphedTransformer
 from oracles.transformer.config import RopeScaling, TransformerConfig
 from oracles.transformer.eager import Transformer
@@ -112,7 +113,7 @@ class Options:
     @property
     def place(self) -> torch.device:
         """Where everything is measured."""
-        return torch.device(self.device)
+        return checkpoint_place(self.device)
 
 
 def parse(argv: Sequence[str] | None, description: str | None) -> Options:
@@ -129,6 +130,10 @@ def parse(argv: Sequence[str] | None, description: str | None) -> Options:
 
 
 def _problem(options: Options) -> str | None:
-    if options.place.type != "cuda" or torch.cuda.is_available():
+    try:
+        place = options.place
+    except ValueError as error:
+        return f"--device: {error}"
+    if place.type != "cuda" or torch.cuda.is_available():
         return None
     return f"--device {options.device}: this machine or this build of torch has no CUDA; give --device cpu"

@@ -42,7 +42,7 @@ def choose_arms(options: StackOptions) -> tuple[Subject, dict[str, Arm]]:
     """Return what is decoded, and the arms that are asked for.
 
     Raises:
-        ValueError: an arm that is not there, or more prompts than there are.
+        ValueError: an arm or a device that is not there, or more prompts than there are.
     """
     subject = subject_named(options.subject, options.device, options.num_prompts, options.gate_prompts)
     arms = arms_of(subject, options.groups)

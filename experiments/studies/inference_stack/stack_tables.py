@@ -196,6 +196,7 @@ def payback_rows(subject: Subject, results: Results, batches: Sequence[int], nam
                 or name in (NAIVE, "cache", BEFORE)
                 or base is None
                 or times is None
+                or times["interleaved"] != base["interleaved"]
                 or not first
                 or "failed" in first
             ):

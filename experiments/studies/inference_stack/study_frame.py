@@ -143,7 +143,8 @@ def open_results(options: StudyOptions, not_measured: Sequence[str], *others: st
         given = vars(options)
         signature = provenance({name: str(value) for name, value in given.items()}, given.get("device", "cpu"))
         kept = {name: value for name, value in given.items() if name not in (*NOT_MEASURED, *not_measured)}
-        results = Results(options.out, kept, signature["commit"])
+        place = f"{machine()}, {signature['device']}"
+        results = Results(options.out, {**kept, "machine": place}, signature["commit"])
         yield results
         results.sign(signature)
 

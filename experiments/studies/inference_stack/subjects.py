@@ -14,6 +14,7 @@ from drafts import PromptLookup, SmallTransformer
 from experiments.bench.oracle.benchmark_models import SHAPES, Models, native_of, peer_of, with_weights
 from experiments.harness.arguments import PROMPTS
 from oracles.checkpoints.loading import LoadedOracle, checkpoint_folder
+from oracles.checkpoints.placement import check_device, checkpoint_place
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT, OPERANDS, OPERATORS, Problem, split
 from oracles.factory.arithmetic.tokens import encode
 from oracles.huggingface.huggingface_loading import auto_models
@@ -221,9 +222,13 @@ def subject_named(name: str, device: str, num_prompts: int, num_gate: int | None
         device: for the models.
         num_prompts: that are timed.
         num_gate: on which ids are compared; None: all there are.
+
+    Raises:
+        ValueError: there is no such device.
     """
     named = {"arithmetic": arithmetic, "code": code}
-    place = torch.device(device)
+    place = checkpoint_place(device)
+    check_device(place)
     if name in named:
         return named[name](place, num_prompts, num_gate)
     return shape(name, place, num_prompts, num_gate)

@@ -133,7 +133,7 @@ class Study:
         try:
             oracle = self._made.oracle(arm, self.subject.name)
             ids = self._write(oracle, batch, f"text, batch {batch}: {arm}")
-            found = judge(ids, self._reference_ids(ORACLE), self.subject.answers)
+            found = judge(ids, self._reference_ids(), self.subject.answers)
             reference = self._made.reference(arm, self.subject.name)
             same = None if reference is None else judge(ids, self._of_reference(arm, reference, batch), None)["same"]
         except Exception as error:  # whatever a precision raises is its failure, told as such
@@ -145,9 +145,9 @@ class Study:
         generate = by_passes(oracle, self.subject.num_new)
         return write_ids(generate, self.subject, batch, len(self.subject.gate), title)
 
-    def _reference_ids(self, arm: str) -> Tensor:
+    def _reference_ids(self) -> Tensor:
         """``[G, num_new]`` ids of the float32 oracle."""
-        return self._once(f"oracle {arm}", self._made.oracle(arm, self.subject.name), REFERENCE_BATCH)
+        return self._once("oracle", self._made.oracle(ORACLE, self.subject.name), REFERENCE_BATCH)
 
     def _of_reference(self, arm: str, reference: LoadedOracle, batch: int) -> Tensor:
         return self._once(f"reference {arm}", reference, REFERENCE_BATCH if reference.bitwise else batch)

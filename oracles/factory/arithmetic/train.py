@@ -7,7 +7,8 @@ held-out problems that it answers exactly is printed. Resume with the same comma
 import argparse
 from pathlib import Path
 
-from exactspec.parser import Parser
+from exactspec.parser import Parser, positive, refusing
+from oracles.checkpoints.placement import check_device, checkpoint_place
 from oracles.factory.arithmetic.accuracy import exact_answers
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, PROMPT_LENGTH, Problem, split
 from oracles.factory.arithmetic.tokens import ALPHABET, Problems, build_tokenizer
@@ -49,7 +50,7 @@ RECIPES = {
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(__doc__)
     parser.add_argument("recipe", choices=sorted(RECIPES))
-    parser.add_argument("--problems", type=int, default=512, help="problems of a step (default %(default)s)")
+    parser.add_argument("--problems", type=positive, default=512, help="problems of a step (default %(default)s)")
     add_run_arguments(parser)
     parser.add_argument("--export", type=Path, help="folder of the finished checkpoint")
     return parser
@@ -58,11 +59,13 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Train; once the recipe has ended, export and print the share of exact answers on held-out problems."""
     args = _parser().parse_args()
-    recipe = with_num_steps(RECIPES[args.recipe], args)
-    model = Transformer(recipe.config, seed=args.seed).to(args.device)
-    task = NextToken(model, precision(args), first=PROMPT_LENGTH)
-    trainer = Trainer(recipe, Problems(args.problems, args.seed), options(args), task)
-    resume(trainer, args)
+    with refusing("oracles.factory.arithmetic.train"):
+        check_device(checkpoint_place(args.device))
+        recipe = with_num_steps(RECIPES[args.recipe], args)
+        model = Transformer(recipe.config, seed=args.seed).to(args.device)
+        task = NextToken(model, precision(args), first=PROMPT_LENGTH)
+        trainer = Trainer(recipe, Problems(args.problems, args.seed), options(args), task)
+        resume(trainer, args)
     run(trainer)
     if args.export is None or not trainer.may_export:
         return

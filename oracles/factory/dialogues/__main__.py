@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--tokens", type=positive, default=8_000_000, help="of answers, enough (default %(default)s)")
     add("--batch-size", type=positive, default=64, help="conversations side by side (default %(default)s)")
-    add("--seed", type=int, default=1)
+    add("--seed", type=int, default=1, help="of the draws (default %(default)s)")
     add("--threads", type=positive, help="CPU threads, if not torch's own number")
     return parser
 

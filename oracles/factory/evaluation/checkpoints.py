@@ -7,7 +7,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from oracles.checkpoints.loading import checkpoint_folder
+from oracles.checkpoints.loading import checkpoint_folder, load_tokenizer, num_ids
 from oracles.factory.training.held_out import load_exported
 from oracles.heads import load_exit_head
 from oracles.transformer.eager import Transformer
@@ -33,7 +33,7 @@ class Checkpoint:
     def read(cls, name_or_path: str, device: torch.device | str = "cpu") -> "Checkpoint":
         """Return the embedded checkpoint of this name, or the one in this directory; ValueError if there is none."""
         folder, tokenizer = checkpoint_folder(name_or_path), read_tokenizer(name_or_path)
-        model = load_exported(folder, tokenizer.get_vocab_size()).to(device)
+        model = load_exported(folder, num_ids(tokenizer)).to(device)
         return cls(name_or_path, model, tokenizer, sum(path.stat().st_size for path in folder.glob("*.safetensors")))
 
     def columns(self) -> dict[str, str]:
@@ -43,8 +43,8 @@ class Checkpoint:
 
 
 def read_tokenizer(name_or_path: str) -> Tokenizer:
-    """Return a checkpoint's tokenizer."""
-    return Tokenizer.from_file(str(checkpoint_folder(name_or_path) / "tokenizer.json"))
+    """Return a checkpoint's tokenizer; ValueError if it has none."""
+    return load_tokenizer(checkpoint_folder(name_or_path))
 
 
 def head_logits(name_or_path: str, oracle: Transformer) -> tuple[int, Callable[[Tensor], Tensor]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from oracles.checkpoints.loading import checkpoint_folder, load, load_tokenizer, load_trainable
+from oracles.checkpoints.loading import checkpoint_folder, load, load_tokenizer, load_trainable, num_ids
 from oracles.checkpoints.tokenization import sample
 from oracles.factory.arithmetic.accuracy import exact_answers
 from oracles.factory.arithmetic.problems import Problem, split
@@ -102,7 +102,8 @@ def arithmetic(args: argparse.Namespace) -> None:
 
 def inputs(args: argparse.Namespace) -> None:
     """Print what it costs to round the inputs of linear layers to int8, by how many of them share a scale."""
-    tokenizer, model = load_tokenizer(args.oracle), load_trainable(args.oracle).dequantise().float().eval()
+    tokenizer, model = load_tokenizer(args.oracle), load_trainable(args.oracle, device=args.device)
+    model.dequantise().float().eval()
     model.lm_head = model.cut_head()
     turns = Turns.of(tokenizer, SYSTEM)
     texts = first_answers(Shards(args.shards).split(args.split), turns.begin, args.num_texts)
@@ -131,7 +132,7 @@ def _passages(args: argparse.Namespace, tokenizer: Tokenizer, files: Sequence[st
 
 
 def _models(args: argparse.Namespace, oracle: Checkpoint) -> dict[str, Logits]:
-    vocab_size = oracle.tokenizer.get_vocab_size()
+    vocab_size = num_ids(oracle.tokenizer)
     return {
         f"`{name}`": load_exported(checkpoint_folder(name), vocab_size).to(args.device).forward for name in args.drafts
     }
@@ -148,7 +149,7 @@ def _heads(args: argparse.Namespace, oracle: Checkpoint) -> dict[str, Logits]:
 def _ngrams(args: argparse.Namespace, tokenizer: Tokenizer) -> dict[str, Logits]:
     """Return two: counts of what the experiments count, and of more text."""
     texts = [source.text for source in read_split("train") if source.entry.package == STDLIB]
-    short = NGramModel.train(texts, tokenizer.get_vocab_size(), DRAFTED_ORDER, tokenizer)
+    short = NGramModel.train(texts, num_ids(tokenizer), DRAFTED_ORDER, tokenizer)
     return {
         f"{DRAFTED_ORDER}-gram of the standard library in *train*": partial(ngram_logits, short),
         _long_name(args): partial(ngram_logits, _long_ngrams(args, tokenizer)),
@@ -157,7 +158,7 @@ def _ngrams(args: argparse.Namespace, tokenizer: Tokenizer) -> dict[str, Logits]
 
 def _long_ngrams(args: argparse.Namespace, tokenizer: Tokenizer) -> NGramModel:
     texts = sample(read_split("train"), args.ngram_bytes)
-    return NGramModel.train(texts, tokenizer.get_vocab_size(), LONG_ORDER, tokenizer)
+    return NGramModel.train(texts, num_ids(tokenizer), LONG_ORDER, tokenizer)
 
 
 def _long_name(args: argparse.Namespace) -> str:

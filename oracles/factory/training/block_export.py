@@ -1,7 +1,7 @@
 """DSpark heads before training and after it: their config, their first weights, and the folder that is read again."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from torch import Tensor
 from oracles.factory.training.export import llama_config, save_folder
 from oracles.factory.training.head_export import draw_weights, head_rows, serving, written_ids
 from oracles.heads import BlockNetwork, BlockShape
+from oracles.heads.aux_layers import AuxLayers
+from oracles.transformer.config import TransformerConfig
 from oracles.transformer.eager import Transformer
 from specdec.contracts import BITWISE_NODES
 
@@ -44,7 +46,9 @@ class BlockSizes:
 def dspark_shape(
     oracle: Transformer, sizes: BlockSizes, outputs: Sequence[int], mask_id: int, num_written: int, own_head: bool
 ) -> BlockShape:
-    """Return the shape of a head: layers of Qwen3's kind with the oracle's heads and positions.
+    """Return the shape of a head: layers of Qwen3's kind with the oracle's heads.
+
+    They have nothing that ``describe_dspark`` does not tell, such as biases, windows or stretched rotations.
 
     Args:
         oracle: that it drafts for.
@@ -53,14 +57,20 @@ def dspark_shape(
         mask_id: the id that stands at the places of a block after its first.
         num_written: ids that it writes.
         own_head: whether it has rows of its own.
+
+    Raises:
+        ValueError: the oracle lacks a layer.
     """
-    config = replace(
-        oracle.config, num_layers=sizes.num_layers, intermediate_size=sizes.intermediate_size, norm="rms",
-        activation="silu", gated=True, qk_norm=True, vocab_size=oracle.embedding_rows, padded_vocab_size=None,
-        draft_vocab_size=None, tie_embeddings=False,
+    layers = AuxLayers(tuple(layer + 1 for layer in outputs), "inputs", "--layers", oracle.num_layers)
+    own = oracle.config
+    config = TransformerConfig(
+        vocab_size=oracle.embedding_rows, hidden_size=own.hidden_size, num_layers=sizes.num_layers,
+        num_heads=own.num_heads, num_kv_heads=own.kv_heads, head_dim=own.head_size,
+        intermediate_size=sizes.intermediate_size, max_context=own.max_context, norm_eps=own.norm_eps,
+        rope_theta=own.rope_theta, qk_norm=True,
     )  # fmt: skip
     return BlockShape(
-        config, tuple(outputs), sizes.block_size, mask_id, from_anchor=True, columns=num_written, markov="vanilla",
+        config, layers.outputs, sizes.block_size, mask_id, from_anchor=True, columns=num_written, markov="vanilla",
         markov_rank=sizes.markov_rank, confidence=sizes.confidence, confidence_with_markov=sizes.confidence,
         own_head=own_head,
     )  # fmt: skip

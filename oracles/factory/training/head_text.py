@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from oracles.factory.dialogues.dialogue_parts import HELD_OUT, Conversation
+from oracles.factory.training.training_text import read_own_text
 
 # Ids of a text whose hash decides whether it is held out.
 _HASHED = 64
@@ -76,9 +76,9 @@ def own_text(path: Path, end: int, *, held_out: bool) -> HeadText:
         held_out: 8 of 256 texts are, by a hash of their beginning.
 
     Raises:
-        ValueError: there is no such text.
+        ValueError: there is no such text, see ``read_own_text`` too.
     """
-    tokens = load_file(path)["tokens"]
+    tokens = read_own_text(path)
     bounds = (tokens == end).nonzero()[:, 0].tolist()
     texts = [tokens[begin:after] for begin, after in pairwise(bounds) if after > begin + 1]
     kept = [text for text in texts if _is_held_out(text) == held_out]

@@ -1,6 +1,5 @@
 """Held-out bits per byte of an exported checkpoint."""
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -12,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 from tqdm import tqdm
 
+from oracles.checkpoints.config_keys import read_json
 from oracles.checkpoints.hf_config import parse_config
 from oracles.checkpoints.tokenization import end_of_text_id
 from oracles.checkpoints.weights import StoredTensors, check_names, fill
@@ -33,7 +33,7 @@ def load_exported(folder: Path, vocab_size: int) -> Transformer:
         ValueError: the checkpoint has another vocabulary.
     """
     path = folder / "config.json"
-    shape = parse_config(json.loads(path.read_text(encoding="utf-8")), str(path))
+    shape = parse_config(read_json(path), str(path))
     if shape.config.vocab_size != vocab_size:
         found = shape.config.vocab_size
         raise ValueError(f"{folder} has {found} ids, not {vocab_size}; give one with the same tokenizer")
@@ -76,7 +76,7 @@ def _windows(ids: Tensor, length: int) -> Iterator[tuple[Tensor, int]]:
     """Yield windows of up to ``length + 1`` ids, and how many predictions of each the window before has made."""
     stride = length // 2
     for start in range(0, max(1, len(ids) - 1 - stride), stride):
-        yield ids[start : start + length + 1], stride if start else 0
+        yield ids[start : start + length + 1], length - stride if start else 0
 
 
 @torch.no_grad()

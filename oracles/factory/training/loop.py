@@ -149,7 +149,14 @@ class Trainer:
             raise ValueError(
                 f"{path} is of another run: {state['identity']}, not {self._identity()}; use another --out"
             )
-        self.model.load_state_dict(state["model"])
+        if state["num_done"] > self.recipe.num_steps:
+            raise ValueError(
+                f"{path} has {state['num_done']} steps, and the run is to have {self.recipe.num_steps}: give more"
+            )
+        try:
+            self.model.load_state_dict(state["model"])
+        except RuntimeError as error:
+            raise ValueError(f"{path} is of another run: {error}; use another --out") from error
         for optimiser, content in zip(self.optimisers, state["optimisers"], strict=True):
             optimiser.load_state_dict(content)
         self.num_done, self.num_tokens = state["num_done"], state["num_tokens"]
@@ -165,8 +172,8 @@ class Trainer:
 
 
 def _read_log(path: Path, num_done: int) -> list[str]:
-    """Return the logged lines of the steps that the resumed state contains."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() and num_done else []
+    """Return the logged lines of the steps that the resumed state contains; a last one that was cut off is none."""
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() and num_done else []
     return [line for line in lines if json.loads(line)["step"] <= num_done]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from exactspec.parser import positive
 from oracles.factory.training import workers
 from oracles.factory.training.allocator import keep_freed_memory
 from oracles.factory.training.loop import PLATEAU_FILE, STATE_FILE, Options, Trainer
@@ -13,7 +14,7 @@ from oracles.factory.training.precision import PRECISIONS, faster_precision
 from oracles.factory.training.recipes import Recipe
 
 
-def add_run_arguments(parser: argparse.ArgumentParser, out: Path | None = None) -> None:
+def add_run_arguments(parser: argparse.ArgumentParser, out: Path | None = None, steps: int | None = None) -> None:
     """Add the options of a run, whatever is trained; without a default for ``--out`` it must be given."""
     add = parser.add_argument
     where = "folder of the resumable state and the loss curve" + ("" if out is None else f" ({out})")
@@ -21,11 +22,12 @@ def add_run_arguments(parser: argparse.ArgumentParser, out: Path | None = None) 
     add("--resume", action="store_true", help="go on from the state in --out")
     add("--prolong", action="store_true", help="go on with more --steps from the last step at peak rates in --out")
     add("--seed", type=int, default=0, help="of the initial weights and the order of the data (default %(default)s)")
-    add("--steps", type=int, help="length of the run, if not the recipe's")
+    length = "length of the run" + (", if not the recipe's" if steps is None else f" ({steps})")
+    add("--steps", type=int, default=steps, help=length)
     add("--stop-after", type=int, help="stop, saved, when this many steps are done")
     add("--save-every", type=int, default=50, help="steps between saved states (default %(default)s)")
     add("--device", default="cpu", help="where to train (default %(default)s)")
-    add("--threads", type=int, help="CPU threads, if not torch's own number")
+    add("--threads", type=positive, help="CPU threads, if not torch's own number")
     add("--precision", choices=PRECISIONS, help="of the matrix products, if not what the device multiplies faster")
     add("--compile", action="store_true", help="compile the loss: faster after half a minute; needs a C++ compiler")
 

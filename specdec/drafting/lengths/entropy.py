@@ -10,6 +10,7 @@ from specdec.contracts import IntArray
 from specdec.drafting.lengths.feedback import Feedback
 from specdec.drafting.lengths.policy import LengthPolicy
 from specdec.drafting.lengths.schedules import Constant, Schedule, Tracked, as_schedule
+from specdec.drafting.shapes import check_count
 from specdec.transfers import on_device, on_host
 
 
@@ -26,7 +27,7 @@ class Entropy(LengthPolicy):
         max_draft_tokens: lengths stay within it.
 
     Raises:
-        ValueError: a number out of range.
+        ValueError: a number out of range, or a length that is a fraction.
 
     Guarantee: lossless: whether a token is drawn depends on its law, never on its value. Reproducible; a row's lengths
         depend on its own request only.
@@ -43,8 +44,9 @@ class Entropy(LengthPolicy):
     reads_entropy: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.scale < np.inf or self.max_draft_tokens < 0:
-            raise ValueError(f"need scale and max_draft_tokens >= 0, not {self.scale} and {self.max_draft_tokens}")
+        if not 0 <= self.scale < np.inf:
+            raise ValueError(f"scale must be a finite number >= 0, not {self.scale!r}")
+        check_count("max_draft_tokens", self.max_draft_tokens, 0)
         as_schedule(self.threshold)
 
     @property

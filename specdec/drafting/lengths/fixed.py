@@ -51,10 +51,12 @@ def resolve(num_draft_tokens: int | None, length: LengthPolicy | None, default: 
         default: tokens to draft if neither is given.
 
     Raises:
-        ValueError: both are given.
+        ValueError: both are given, or a length that is no policy.
     """
     if length is None:
         return Fixed(default if num_draft_tokens is None else num_draft_tokens)
     if num_draft_tokens is not None:
         raise ValueError("give num_draft_tokens or length, not both (num_draft_tokens=k is length=Fixed(k))")
+    if isinstance(length, type) or not hasattr(length, "max_depth"):
+        raise ValueError(f"length={length!r} is no length policy: give an object such as Fixed(4), or num_draft_tokens")
     return length

@@ -8,6 +8,7 @@ import numpy as np
 from specdec.contracts import IntArray
 from specdec.drafting.lengths.feedback import Feedback
 from specdec.drafting.lengths.policy import LengthPolicy
+from specdec.drafting.shapes import check_count
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Heuristic(LengthPolicy):
         max_draft_tokens: lengths stay within it.
 
     Raises:
-        ValueError: a number out of range.
+        ValueError: a number out of range or a fraction.
 
     Guarantee: lossless, as lengths follow from earlier steps; a row's lengths depend on its own request only.
     Cost: O(B) a step on the host; no confidence is read.
@@ -37,9 +38,11 @@ class Heuristic(LengthPolicy):
     adaptive: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 1 <= self.num_draft_tokens <= self.max_draft_tokens:
+        for name in ("num_draft_tokens", "max_draft_tokens"):
+            check_count(name, getattr(self, name), 1)
+        if self.num_draft_tokens > self.max_draft_tokens:
             raise ValueError(
-                f"need 1 <= num_draft_tokens <= max_draft_tokens, not num_draft_tokens={self.num_draft_tokens}, "
+                f"need num_draft_tokens <= max_draft_tokens, not num_draft_tokens={self.num_draft_tokens}, "
                 f"max_draft_tokens={self.max_draft_tokens}"
             )
 

@@ -167,5 +167,13 @@ class _MarginalValueSession(ScheduleSession):
 
 
 def as_schedule(threshold: float | Schedule) -> Schedule:
-    """Return a schedule as it is, or the one that keeps a number. Raises ValueError for a number outside 0..1."""
-    return Constant(float(threshold)) if isinstance(threshold, int | float) else threshold
+    """Return a schedule as it is, or the one that keeps a number.
+
+    Raises:
+        ValueError: a number outside 0..1, or what is neither.
+    """
+    if isinstance(threshold, int | float):
+        return Constant(float(threshold))
+    if isinstance(threshold, type) or not hasattr(threshold, "open"):
+        raise ValueError(f"threshold={threshold!r} is neither a number nor a schedule such as Tracked(0.6)")
+    return threshold

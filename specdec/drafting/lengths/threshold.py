@@ -10,6 +10,7 @@ from specdec.contracts import FloatArray, IntArray
 from specdec.drafting.lengths.feedback import Fate, Feedback
 from specdec.drafting.lengths.policy import LengthPolicy
 from specdec.drafting.lengths.schedules import Constant, MarginalValue, Schedule, Tracked, as_schedule
+from specdec.drafting.shapes import check_count
 from specdec.theory import Calibration
 from specdec.transfers import on_device, on_host
 
@@ -45,7 +46,8 @@ class Threshold(LengthPolicy):
         probe_every: steps from one skipped draft to the next probe.
 
     Raises:
-        ValueError: a number out of range; neither calibration nor threshold; a calibration of another type.
+        ValueError: a number out of range, or a count that is a fraction; neither calibration nor threshold; a
+            calibration of another type.
 
     Guarantee: lossless: a draft ends after a token that is kept, never before one that was drawn. Reproducible: no
         clock is read, and a row's lengths depend on its own request only.
@@ -75,10 +77,8 @@ class Threshold(LengthPolicy):
             raise ValueError(f"calibration must be a Calibration, not {self.calibration!r}; did you mean threshold=?")
         if self.threshold is None and self.per_token:
             raise ValueError("per_token=True compares a confidence: give the threshold to compare it with")
-        if self.max_draft_tokens < 0 or self.probe_every < 1:
-            raise ValueError(
-                f"need max_draft_tokens >= 0 and probe_every >= 1, not {self.max_draft_tokens} and {self.probe_every}"
-            )
+        check_count("max_draft_tokens", self.max_draft_tokens, 0)
+        check_count("probe_every", self.probe_every, 1)
         if self.threshold is not None:
             as_schedule(self.threshold)
 

@@ -102,7 +102,7 @@ class TreeShape(Protocol):
 
 def check_count(name: str, value: int, least: int) -> None:
     """Raise ValueError if a number of things is no integer or below ``least``."""
-    if not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be an integer, {least} or more, not {value!r}")
 
 

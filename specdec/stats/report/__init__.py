@@ -18,6 +18,7 @@ from specdec.stats.report.printout import FORM, MARKDOWN, Shown, markdown_of, sh
 from specdec.stats.report.provenance import (
     Panel,
     Points,
+    device_name,
     loss_curves,
     panels,
     picture,
@@ -37,6 +38,7 @@ __all__ = [
     "Points",
     "Shown",
     "bootstrap_ratio",
+    "device_name",
     "format_estimate",
     "loss_curves",
     "markdown_of",

@@ -54,6 +54,13 @@ def processor(info: Path = Path("/proc/cpuinfo")) -> str:
     return f"{name} ({numbers})" if numbers else name
 
 
+def device_name(device: torch.device | str) -> str:
+    """Return what a CUDA device calls itself; of others, and of one that is not there, how torch names it."""
+    place = torch.device(device)
+    is_there = place.type == "cuda" and (place.index or 0) < torch.cuda.device_count()
+    return torch.cuda.get_device_name(place) if is_there else str(place)
+
+
 def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, int | float | list) else str(value)
 
@@ -72,7 +79,6 @@ def provenance(
         Versions of Python and the packages in use, platform, processor, cores, device, backend, threads, commit (None
         outside of a checkout; "+changes" after it if tracked files differ), time in UTC, and the arguments.
     """
-    device = torch.device(device)
     # An installed copy may lie inside somebody else's checkout: only one that git tracks has a commit.
     commit = _git("rev-parse", "HEAD") if _git("ls-files", "--error-unmatch", Path(__file__).name) else None
     changed = bool(_git("status", "--porcelain", "--untracked-files=no"))
@@ -85,7 +91,7 @@ def provenance(
         "processor": processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "device": device_name(device),
         "backend": backend,
         "arguments": {name: _plain(value) for name, value in arguments.items()},
     }
