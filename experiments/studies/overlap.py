@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from exactspec.parser import Parser, refusing
-from oracles.checkpoints.loading import load_tokenizer
+from oracles.checkpoints.loading import load_tokenizer, num_ids
 from specdec.drafting import SharedPieces, Spelling, piece_bytes
 from specdec.prompts import load_prompts
 from specdec.stats import Table
@@ -32,7 +32,7 @@ def pieces_row(name: str, tokenizer: Any, common: int) -> Row:
         tokenizer: that has it.
         common: how many of its pieces the other one has.
     """
-    size = tokenizer.get_vocab_size()
+    size = num_ids(tokenizer)
     contents = [len(content) for content in piece_bytes(tokenizer, range(size)) if content]
     return {
         "tokenizer": name,
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with refusing("overlap"):
         draft, target = load_tokenizer(args.draft), load_tokenizer(args.target)
         texts = [(Path(file).stem, [prompt.text for prompt in load_prompts(file)]) for file in args.prompts]
-        shared = SharedPieces(draft, draft.get_vocab_size(), target, target.get_vocab_size())
+        shared = SharedPieces(draft, num_ids(draft), target, num_ids(target))
         rows = [(args.draft, draft), (args.target, target)]
         tables = [
             Table("Vocabularies", [pieces_row(name, one, shared.target_ids.size) for name, one in rows]),

@@ -48,8 +48,8 @@ def load_parallel(
             bits on every number of processes; this is checked here. "reduced": by ``all_reduce``, which sends less and
             whose bits may depend on everything, so that results say "exact up to numerics".
         num_blocks: of "blocks": a multiple of the number of processes.
-        mesh: of one dimension, whose processes share the model (None: all that were started), so that several such
-            groups can each have one.
+        mesh: of one dimension, whose processes share the model, so that several such groups can each have one; None:
+            all of ``torch.distributed`` if it was initialised before, else all that were started.
         timeout: seconds after which a process that says nothing counts as gone. Of a mesh, or where
             ``torch.distributed`` was initialised before, it is that of its groups.
 

@@ -1,6 +1,7 @@
 """Recorded continuations as an oracle: how much of a text a draft source would have foreseen."""
 
 from collections.abc import Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ class RecordedText(OracleDefaults):
         self.tokenizer: Any | None = tokenizer
         pairs = [ids_of(*pair, tokenizer, row) for row, pair in enumerate(zip(prompts, outputs, strict=True))]
         if vocab_size is None:
-            most = max(largest(pairs), eos_id if isinstance(eos_id, int) else 0)
+            most = max(largest(pairs), eos_id if isinstance(eos_id, Integral) else 0)
             vocab_size = most + 1 if tokenizer is None else num_ids(tokenizer)
         self.vocab_size = vocab_size
         if eos_id is not None and eos_id not in range(vocab_size):

@@ -92,7 +92,7 @@ def check_pair(oracle: Oracle, draft: DraftSource, rule: VerificationRule) -> No
 
 def check_logprobs(oracle: Oracle, return_logprobs: bool) -> None:
     """Raise ValueError if it is not said whether log-probabilities are asked for, or the oracle knows none."""
-    if not isinstance(return_logprobs, bool):
+    if not isinstance(return_logprobs, bool | np.bool_):
         raise ValueError(f"return_logprobs={return_logprobs!r} must be True or False")
     if return_logprobs and as_recorded(oracle) is not None:
         raise ValueError("return_logprobs=True needs the oracle's laws, and recorded text has none: leave it False")

@@ -1,6 +1,7 @@
 """The law that a decoder's output ought to have: plain recursion over whole prefixes, with plain warping of its own.
 
-Nothing here is shared with the engine or with ``specdec.sampling``: one id at a time, Python floats, no cache reuse.
+But for how a prompt and stops are read, nothing here is shared with the engine or with ``specdec.sampling``: one id at
+a time, Python floats, no cache reuse.
 """
 
 import math

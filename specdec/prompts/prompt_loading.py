@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,7 @@ def load_prompts(
     Cost: reads the whole file, or downloads the split.
     """
     if num_prompts is not None and (
-        isinstance(num_prompts, bool) or not isinstance(num_prompts, int) or num_prompts < 1
+        isinstance(num_prompts, bool) or not isinstance(num_prompts, Integral) or num_prompts < 1
     ):
         raise ValueError(f"num_prompts={num_prompts!r} must be a positive integer, or None for all prompts")
     data = _read(source, split)

@@ -1,6 +1,7 @@
 """The ranges of the arguments of theory."""
 
 import math
+from numbers import Integral
 
 
 def check_alpha(alpha: float) -> None:
@@ -28,7 +29,7 @@ def check_cost(name: str, cost: float) -> None:
 
 def check_count(name: str, value: int, least: int = 1) -> None:
     """Raise ValueError if ``value`` is no integer of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(f"{name} must be an integer >= {least}, got {value!r}")
 
 

@@ -148,7 +148,7 @@ def test_an_interrupted_run_goes_on(tmp_path, capsys, monkeypatch):
         stack.main([*gate, "--rounds", "3"])
     stack.main([*gate, "--rounds", "3", "--fresh"])
     assert len(seen) == 9
-    monkeypatch.setattr(study_frame, "machine", lambda: "another machine")
+    monkeypatch.setattr(study_frame, "processor", lambda: "another processor")
     with pytest.raises(SystemExit, match=r"figures of other arguments \(machine was '.*, cpu'\)"):
         stack.main([*gate, "--rounds", "3"])
 

@@ -17,7 +17,7 @@ from experiments.harness.thread_check import warn_of_contention
 from experiments.studies.inference_stack.subjects import Subject
 from experiments.studies.limits.limit_options import cost
 from specdec.stats import Table
-from specdec.stats.report import Shown, provenance
+from specdec.stats.report import Shown, processor, provenance
 from specdec.system import read_object, write_whole
 
 Found = dict[str, Any]
@@ -143,7 +143,7 @@ def open_results(options: StudyOptions, not_measured: Sequence[str], *others: st
         given = vars(options)
         signature = provenance({name: str(value) for name, value in given.items()}, given.get("device", "cpu"))
         kept = {name: value for name, value in given.items() if name not in (*NOT_MEASURED, *not_measured)}
-        place = f"{machine()}, {signature['device']}"
+        place = f"{processor()}, {signature['device']}"
         results = Results(options.out, {**kept, "machine": place}, signature["commit"])
         yield results
         results.sign(signature)

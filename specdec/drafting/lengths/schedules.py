@@ -172,7 +172,7 @@ def as_schedule(threshold: float | Schedule) -> Schedule:
     Raises:
         ValueError: a number outside 0..1, or what is neither.
     """
-    if isinstance(threshold, int | float):
+    if isinstance(threshold, int | float | np.number):
         return Constant(float(threshold))
     if isinstance(threshold, type) or not hasattr(threshold, "open"):
         raise ValueError(f"threshold={threshold!r} is neither a number nor a schedule such as Tracked(0.6)")

@@ -6,6 +6,7 @@ then level by level, parents in order, siblings in the order in which they are d
 """
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import Protocol
 
 from specdec.contracts import BoolArray, FloatArray, IntArray, TreePlan
@@ -102,7 +103,7 @@ class TreeShape(Protocol):
 
 def check_count(name: str, value: int, least: int) -> None:
     """Raise ValueError if a number of things is no integer or below ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(f"{name} must be an integer, {least} or more, not {value!r}")
 
 
