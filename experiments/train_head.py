@@ -47,11 +47,12 @@ from oracles.factory.training.recipes import Recipe
 from oracles.factory.training.training_arguments import add_run_arguments, options, precision, resume
 from oracles.factory.training.training_text import check_ids
 from oracles.factory.training.windows import WindowPlan, Windows
+from oracles.quantisation import FORMATS
 from oracles.transformer.eager import Transformer
 from specdec.stats import Table
 from specdec.stats.report import show
 
-_READS = {"layers": None, "vocab_size": None, "lm_head": "oracle", "intermediate_size": None}
+_READS = {"layers": None, "learn_as": None, "vocab_size": None, "lm_head": "oracle", "intermediate_size": None}
 # Of a kind that learns several tokens of a draft.
 _COUNTS = {"discount": 0.8}
 # The options that a kind of head has, and what stands for those that are not given.
@@ -64,7 +65,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "medusa": {"num_draft_tokens": 4, "loss": "kl", **_COUNTS, "own_layers": 1},
     "early_exit": {"loss": "kl", "num_layers": [1, 2, 3], "inner_size": 768},
     "draft_model": {
-        **{"loss": "kl", "vocab_size": 8192},
+        **{"loss": "kl", "vocab_size": 8192, "learn_as": None},
         **{"hidden_size": 384, "intermediate_size": 1024, "own_layers": 2},
     },
 }
@@ -111,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
         help="features and laws of the pass that serves, on a CPU, in this arithmetic (of the pass that trains)",
     )
     add("--rate", type=float, default=4e-3, help="peak rate; twice that for a draft model's matrices (%(default)s)")
+    add("--fall", type=float, default=0.4, help="last share of the run, over which rates fall to 0 (%(default)s)")
     add("--window", type=positive, default=512, help="tokens of a window (%(default)s)")
     add("--step-tokens", type=positive, default=4096, help="tokens of a step (%(default)s)")
     add("--dev-windows", type=positive, default=16, help="held-out windows to measure on (%(default)s)")
@@ -127,6 +129,8 @@ def _add_shape(parser: argparse.ArgumentParser) -> None:
         help="tokens of a draft that it learns: steps unrolled, a block, or heads (eagle3: 3, dspark: 6, medusa: 4)",
     )  # fmt: skip
     add("--layers", type=int, nargs="+", metavar="L", help="whose outputs it reads (EAGLE-3's usual three)")
+    told = "round the weights of its linear layers to this in every product, as serving will (they are not rounded)"
+    add("--learn-as", choices=tuple(FORMATS), help=told)
     told = "it writes the N most frequent ids of the text (all; draft_model: 8192)"
     add("--vocab-size", type=positive, metavar="N", help=told)
     add("--lm-head", choices=("oracle", "own"), help="rows of its head, stored if own (oracle)")
@@ -165,7 +169,7 @@ def _complete(args: argparse.Namespace) -> None:
     # What a draft model says of a token does not depend on where its draft began; nor do exit heads say further ones.
     args.num_draft_tokens = args.num_draft_tokens or 1
     args.discount = 1.0 if args.discount is None else args.discount
-    for name, most in (("rate", math.inf), ("discount", 1.0)):
+    for name, most in (("rate", math.inf), ("discount", 1.0), ("fall", 1.0)):
         if not 0 < getattr(args, name) <= most:
             raise ValueError(f"--{name} is {getattr(args, name)}; give a number above 0, at most {most}")
     if args.step_tokens % args.window:
@@ -211,9 +215,9 @@ def _lesson(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Le
     exits = tuple(count - 1 for count in sorted({*(args.num_layers or ())}))
     own = {"medusa": (oracle.num_layers - 1,), "early_exit": exits, "draft_model": ()}
     layers = own.get(args.kind, layers)
-    reader, chosen = _reader(args, layers), precision(args)
+    reader, chosen, rounded = _reader(args, layers), precision(args), FORMATS.get(args.learn_as)
     ids = _target_ids(args, oracle, text)
-    return Lesson(oracle, layers, ids, text, args.num_draft_tokens, args.loss, args.discount, chosen, reader)
+    return Lesson(oracle, layers, ids, text, args.num_draft_tokens, args.loss, args.discount, chosen, reader, rounded)
 
 
 def _eagle3(args: argparse.Namespace, lesson: Lesson) -> Pupil:
@@ -315,12 +319,11 @@ def train(args: argparse.Namespace) -> None:
     if args.init is not None:
         pupil.begin(args.init)
     print(f"it has {sum(part.numel() for part in pupil.task.model.parameters()):,} parameters", flush=True)
-    windows = Windows(
-        WindowPlan(args.step_tokens, args.window, args.window, long_share=0.0), torch.arange(len(text.ids)), args.seed
-    )
+    plan = WindowPlan(args.step_tokens, args.window, args.window, long_share=0.0)
+    windows = Windows(plan, torch.arange(len(text.ids)), args.seed)
     # A draft model begins with embeddings that fit, and with layers that know nothing.
     matrix_rate = args.rate * (2 if args.kind == "draft_model" else 1)
-    recipe = Recipe(oracle.config, args.steps, matrix_rate=matrix_rate, other_rate=args.rate)
+    recipe = Recipe(oracle.config, args.steps, matrix_rate=matrix_rate, other_rate=args.rate, decay_share=args.fall)
     trainer = Trainer(recipe, windows, chosen, pupil.task)
     resume(trainer, args)
     places = held_out.spread(args.dev_windows, args.window)

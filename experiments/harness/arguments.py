@@ -105,7 +105,9 @@ def add_placement(parser: argparse.ArgumentParser, arithmetic: str = "float32") 
     add = parser.add_argument
     add("--device", default="cpu", help="cpu, cuda, cuda:1, ... (%(default)s)")
     add("--dtype", choices=DTYPES, help="of the arithmetic (float32 on the CPU, the file's own on CUDA)")
-    add("--backend", choices=get_args(Backend), help="of all models (native if it can run, else eager)")
+    add(
+        "--backend", choices=get_args(Backend), help="of all models (native if it can run; graphed on CUDA; else eager)"
+    )
     add(
         "--weights",
         choices=get_args(WeightType),

@@ -97,14 +97,16 @@ def load(
         max_context: caps the context that the checkpoint declares.
         backend: "native" computes a pass in one call of compiled code (float32 on a CPU; weights stay as they are
             stored); "eager" as torch operations (any dtype and device; weights become ``dtype``); "graphed" as the same
-            operations in few shapes, which are replayed as CUDA graphs (see docs/internals/cuda.md). None:
-            "native" if it can run, else "eager", with a warning if this machine could not build it; where "eager"
-            cannot be ``bitwise`` and it is asked for, "graphed".
+            operations in few shapes, which are replayed as CUDA graphs (see docs/internals/cuda.md). None: "graphed"
+            on CUDA; elsewhere "native" if it can run, else "eager", with a warning if this machine could not build it;
+            where "eager" cannot be ``bitwise`` and it is asked for, "graphed".
         weights: what linear layers and a tied embedding are rounded to, to the nearest; None: nothing, they stay as
             they are stored. A float dtype; "int8", with a scale for each output; "int4", with one for each 32 inputs of
             an output; "int8-dynamic", as "int8", and inputs of products are rounded to int8 too, with a scale for each
-            row (float32 arithmetic on a CPU only, but for the sums, which are exact). See ``oracles.quantisation``. The
-            native pass reads them as they are; others read the numbers that they stand for, as ``dtype``.
+            row (float32 arithmetic on a CPU only, but for the sums, which are exact); "q4_0-int8", as GGUF's Q4_0 in
+            ``arithmetic="int8"``, 4.5 bits each, for drafts that learned to be rounded so. See
+            ``oracles.quantisation``. The native pass reads them as they are; others read the numbers that they stand
+            for, as ``dtype``.
         bitwise: whether scores must not depend on the width of a pass, its tree and its batch, bit for bit, so that
             every lossless run writes plain decoding's tokens. "native" and, in float32 on a CPU, "eager" hold that
             anyway; "graphed" takes slower passes for it (docs/internals/cuda.md). False: nothing is asked for.

@@ -7,13 +7,13 @@ from typing import Literal
 import torch
 
 from oracles.native import NativeMissing, NativeTransformer, NativeUnavailable
-from oracles.quantisation import INT8_DYNAMIC, STORED
+from oracles.quantisation import FORMATS, STORED
 from oracles.transformer.config import check_choice
 
 DTYPES = {str(t).removeprefix("torch."): t for t in (torch.float64, torch.float32, torch.bfloat16, torch.float16)}
 
 Backend = Literal["native", "eager", "graphed"]
-WeightType = Literal["float32", "bfloat16", "float16", "int8", "int4", "int8-dynamic"]
+WeightType = Literal["float32", "bfloat16", "float16", "int8", "int4", "int8-dynamic", "q4_0-int8"]
 Arithmetic = Literal["float32", "int8"]
 
 
@@ -79,7 +79,7 @@ def check_weights(weights: str | None, dtype: torch.dtype | None, device: torch.
     """
     if weights is not None:
         check_choice("weights", weights, WeightType, ", or None for weights as they are stored")
-    if weights == INT8_DYNAMIC.name:
+    if weights is not None and _rounds_inputs(weights):
         _need_float32(f"weights={weights!r}", "other weights", dtype, device)
 
 
@@ -101,8 +101,12 @@ def check_arithmetic(
                 f"weights={weights!r}: leave one of them out"
             )
         _need_float32("arithmetic='int8'", "leave it out", dtype, device)
-    elif weights == INT8_DYNAMIC.name:
+    elif weights is not None and _rounds_inputs(weights):
         raise ValueError(f"weights={weights!r} has products of whole numbers, not arithmetic={arithmetic!r}")
+
+
+def _rounds_inputs(weights: str) -> bool:
+    return weights in FORMATS and FORMATS[weights].rounds_inputs
 
 
 def _need_float32(what: str, otherwise: str, dtype: torch.dtype | None, device: torch.device) -> None:
@@ -143,7 +147,7 @@ def backend_of(backend: Backend | None, dtype: torch.dtype | None, device: torch
     if backend == "native":
         raise ValueError(f"backend 'native' cannot run: {reason}; choose 'eager', or None")
     if other is not None:
-        return "graphed" if bitwise else "eager"
+        return "graphed" if bitwise or device.type == "cuda" else "eager"
     _warn_once(reason)
     return "eager"
 

@@ -125,7 +125,7 @@ def _plain(layer: Linear) -> Tensor:
         if layer.quantised.format.rounds_inputs:
             raise ValueError(
                 "a layer that rounds its inputs cannot be joined with one that does not, nor can groups of inputs be "
-                "parted by heads whose size is no multiple of 16: take arithmetic in floats"
+                "parted by heads whose size is no multiple of 16: take other weights, or arithmetic in floats"
             )
         return layer.quantised.dequantise().cpu()
     if layer.weight is None:

@@ -44,8 +44,6 @@ INT4 = Format("int4", 4, group=32, scales=torch.bfloat16)
 INT8_DYNAMIC = Format("int8-dynamic", 8, rounds_inputs=True)
 # Types of weights that are no format but a float dtype.
 FLOATS = ("float32", "bfloat16", "float16")
-# What weights can be rounded to.
-FORMATS: dict[str, Format] = {format.name: format for format in (INT8, INT4, INT8_DYNAMIC)}
 # What GGUF files store. A group of q4_0 and q8_0 may hold one number below minus the largest.
 Q8_0 = Format("q8_0", 8, group=32, scales=torch.float16)
 Q4_0 = Format("q4_0", 4, group=32, scales=torch.float16)
@@ -55,7 +53,8 @@ STORED: dict[str, Format] = {format.name: format for format in (Q8_0, Q4_0, Q4_1
 WHOLE: dict[str, Format] = {
     f"{name}-int8": replace(format, name=f"{name}-int8", rounds_inputs=True) for name, format in STORED.items()
 }
-
+# What weights can be rounded to.
+FORMATS: dict[str, Format] = {format.name: format for format in (INT8, INT4, INT8_DYNAMIC, WHOLE["q4_0-int8"])}
 
 # The types of GGUF files whose groups' scales are products, and so wider than float16: products take them as floats.
 Q4_K = Format("q4_k", 4, group=32, minima=True)

@@ -9,8 +9,6 @@ from torch.nn import functional
 
 from oracles.quantisation.formats import INT8, Format
 
-# float32's smallest number with full precision: no scale lies below it, so nothing is divided by zero.
-_LEAST_SCALE = torch.finfo(torch.float32).tiny
 # So many products of two numbers up to 127 stay below 2^24.
 _EXACT_INPUTS = 1024
 
@@ -175,8 +173,9 @@ def _whole_product(x: Tensor, weight: Tensor) -> Tensor:
 def fitting_scales(wide: Tensor, name: str, format: Format, check: bool = True) -> Tensor:
     """Return ``[out, groups]`` the smallest scales that hold weights ``[out, in]``: max |w| / the largest number.
 
-    A group of zeros, or of numbers that small, has the smallest normal float32. bfloat16 scales are rounded to the
-    nearest, so that a group's largest weight may lie up to 2^-9 beyond the largest number, to which it is rounded.
+    No scale lies below the smallest number that its dtype has with full precision, so that nothing is divided by zero:
+    a group of zeros, or of numbers that small, has that one. bfloat16 and float16 scales are rounded to the nearest, so
+    that a group's largest weight may lie up to 2^-9 beyond the largest number, to which it is rounded.
 
     Raises:
         ValueError: see ``Quantised.of``.
@@ -184,7 +183,7 @@ def fitting_scales(wide: Tensor, name: str, format: Format, check: bool = True) 
     rows, inputs = wide.shape
     size = format.group or inputs
     groups = functional.pad(wide, (0, -inputs % size)).view(rows, -1, size)
-    scales = (groups.abs().amax(dim=2) / format.largest).clamp(min=_LEAST_SCALE)
+    scales = (groups.abs().amax(dim=2) / format.largest).clamp(min=torch.finfo(format.scales).tiny)
     scales = scales.to(format.scales).float()
     if check and not bool((scales * format.largest).isfinite().all()):
         raise ValueError(f"{name}: a weight is NaN, infinite or too large for float32; mend the checkpoint")
@@ -200,3 +199,16 @@ def round_to(wide: Tensor, scales: Tensor, format: Format) -> Tensor:
     """Return ``[out, in]`` int8: weights as the nearest whole numbers of scales ``[out, groups]``, halves to even."""
     numbers = (wide / expand_scales(scales, wide.shape[1], format)).round()
     return numbers.clamp(-format.largest, format.largest).to(torch.int8)
+
+
+def as_learnt(weight: Tensor, format: Format | None) -> Tensor:
+    """Return a weight ``[out, in]`` in training as products take it: rounded, with the gradient of the weight itself.
+
+    Source: the straight-through estimator of Bengio et al. 2013 (arXiv 1308.3432).
+    """
+    if format is None:
+        return weight
+    wide = weight.detach().float()
+    scales = fitting_scales(wide, "", format, check=False)
+    rounded = round_to(wide, scales, format) * expand_scales(scales, wide.shape[1], format)
+    return weight + (rounded - weight).detach()

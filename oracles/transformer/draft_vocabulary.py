@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from oracles.checkpoints.weights import StoredTensors
+from oracles.quantisation.quantised import as_learnt
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.linear import Linear
 
@@ -77,14 +78,16 @@ class ProjectedHead(DraftHead):
 
     def __init__(self, table: Tensor, in_features: int, target_ids: Tensor) -> None:
         nn.Module.__init__(self)
-        self.vocab_size = len(table)
+        self.vocab_size, self.learns_as = len(table), None
         self.register_buffer("target_ids", target_ids, persistent=False)
         self.register_buffer("table", table[target_ids], persistent=False)
         self.projection = nn.Linear(in_features, table.shape[1], bias=False)
 
     def columns(self, x: Tensor) -> Tensor:
         """Return logits ``[..., R]`` of the ids that are written, from the normed stream ``[..., D]``."""
-        return functional.linear(functional.linear(x, self.projection.weight), self.table)
+        if self.learns_as is None:
+            return functional.linear(functional.linear(x, self.projection.weight), self.table)
+        return functional.linear(x, as_learnt(self.table @ self.projection.weight, self.learns_as))
 
 
 def head_of(config: TransformerConfig) -> Linear:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from oracles.quantisation import FORMATS, INT8, STORED, WHOLE, Format, Quantised
+from oracles.quantisation.quantised import as_learnt
 from specdec.transfers import HOST
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -40,6 +41,7 @@ class Linear(nn.Module):
     Attributes:
         weight: ``[out, in]``; None in a layer that is quantised or packed.
         quantised: the weight after ``quantise``; None in any other layer. It stays on the device where it was made.
+        learns_as: what a weight in training is rounded to in every product, so that it learns to be; None: nothing.
 
     Guarantee: packed (float32 on CPU), a row's result is bitwise the same for every number of rows of the call; if
         one row alone would differ, it is computed beside a copy of itself.
@@ -51,6 +53,7 @@ class Linear(nn.Module):
         self.weight: Tensor | None = nn.Parameter(torch.empty(out_features, in_features))
         self.bias: Tensor | None = nn.Parameter(torch.empty(out_features)) if bias else None
         self.quantised: Quantised | None = None
+        self.learns_as: Format | None = None
         self._packed: Tensor | None = None
         self._min_rows = 1
 
@@ -147,7 +150,8 @@ class Linear(nn.Module):
         if self._packed is not None:
             return self._forward_packed(x, add, times)
         if self.quantised is None:
-            out = functional.linear(x, self.weight, self.bias)  # type: ignore[arg-type]
+            assert self.weight is not None
+            out = functional.linear(x, as_learnt(self.weight, self.learns_as), self.bias)
         else:
             out = self.quantised.product(x)
             out = out if self.bias is None else out + self.bias

@@ -144,7 +144,7 @@ def test_a_file_is_known_by_its_first_bytes_too(tmp_path):
         load(tmp_path / "text.gguf")
 
 
-@pytest.mark.parametrize("weights", ["bfloat16", "float16", "int8", "int4", "int8-dynamic"])
+@pytest.mark.parametrize("weights", ["bfloat16", "float16", "int8", "int4", "int8-dynamic", "q4_0-int8"])
 def test_stored_weights_may_be_rounded_once_more(weights, tmp_path):
     path = write_gguf(tmp_path / "model.gguf", family_model("llama", tie_embeddings=True), kind=Kind.Q4_1)
     found, plain = load(path, weights=weights), NativeTransformer(load_trainable(path).store(weights))

@@ -343,12 +343,13 @@ def test_embedded_names_resolve_before_folders(llama, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"weights": "int3"}, "weights is 'int3'; choose one of .*'int4', 'int8-dynamic', or None"),
+        ({"weights": "int3"}, "weights is 'int3'; choose one of .*'int8-dynamic', 'q4_0-int8', or None"),
         (
             {"weights": "int8-dynamic", "dtype": "bfloat16"},
             "weights='int8-dynamic' needs float32 arithmetic on a CPU, and dtype is 'bfloat16'",
         ),
         ({"weights": "int8-dynamic", "dtype": torch.float64, "backend": "eager"}, "dtype is 'float64', device 'cpu'"),
+        ({"weights": "q4_0-int8", "device": "cuda"}, "weights='q4_0-int8' needs float32 arithmetic on a CPU"),
         ({"weights": "int8-dynamic", "device": "cuda"}, "dtype is the file's own, device 'cuda': give"),
         ({"weights": "int8-dynamic", "device": "cuda", "dtype": "float32"}, "on a CPU, .*device 'cuda'"),
         ({"weights": "int8", "device": "cuda", "dtype": "float32", "backend": "native"}, "'native' cannot run"),
@@ -374,7 +375,8 @@ def test_rounded_weights_are_read_in_the_dtype_of_the_arithmetic(dtype, weights,
 @pytest.mark.parametrize(
     ("asked", "dtype", "device", "chosen"),
     [
-        (None, None, "cuda", "eager"),
+        (None, None, "cuda", "graphed"),
+        (None, torch.float64, "cuda:1", "graphed"),
         ("graphed", torch.float32, "cuda:1", "graphed"),
         ("eager", None, "cuda", "eager"),
         ("graphed", torch.float64, "cpu", "graphed"),
@@ -389,7 +391,7 @@ def test_the_backend_is_the_one_asked_for_or_the_devices_own(asked, dtype, devic
 @pytest.mark.parametrize(
     ("asked", "dtype", "device", "chosen"),
     [
-        (None, None, "cuda", "graphed"),
+        (None, None, "meta", "graphed"),
         (None, torch.bfloat16, "cpu", "graphed"),
         ("eager", torch.float32, "cpu", "eager"),
         ("graphed", None, "cpu", "graphed"),
@@ -420,7 +422,7 @@ def test_a_machine_that_does_not_keep_bits_is_an_error(llama, monkeypatch):
         load(llama, backend="eager", bitwise=True)
 
 
-@pytest.mark.parametrize("options", [{}, {"dtype": "bfloat16"}, {"weights": "int8"}, {"weights": "int8-dynamic"}])
+@pytest.mark.parametrize("options", [{}, {"dtype": "bfloat16"}, {"weights": "int8"}, {"weights": "q4_0-int8"}])
 def test_a_graphed_oracle_is_loaded_as_an_eager_one(options, llama):
     eager, graphed = (load(llama, backend=backend, **options) for backend in ("eager", "graphed"))
     assert (graphed.backend, graphed.dtype, graphed.weight_type) == ("graphed", eager.dtype, eager.weight_type)

@@ -6,9 +6,10 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ from oracles.factory.training.eagle3_distillation import Eagle3Distillation
 from oracles.factory.training.exit_distillation import ExitDistillation
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.features import eager_reader, served_reader
-from oracles.factory.training.head_distillation import HeadDistillation, Lesson, calibration_error
+from oracles.factory.training.head_distillation import HeadDistillation, Lesson, ReadOut, calibration_error
 from oracles.factory.training.head_export import describe_eagle3, new_eagle3, usual_outputs
 from oracles.factory.training.head_losses import DSPARK_LOSS, LOSSES, Said, bce, ce, kl, mix, read_mixture, tv
 from oracles.factory.training.head_text import HeadText, dialogues, own_text
@@ -42,8 +43,11 @@ from oracles.factory.training.recipes import RECIPES, Recipe
 from oracles.factory.training.training_text import check_ids
 from oracles.factory.training.windows import WindowPlan, Windows
 from oracles.heads import NativeEagle3Head
+from oracles.quantisation import INT4, Quantised
 from oracles.transformer.config import RopeScaling
+from oracles.transformer.draft_vocabulary import ProjectedHead
 from oracles.transformer.eager import Transformer
+from oracles.transformer.linear import linear_layers
 from specdec import SpeculativeDecoder
 from tests.support.models import tiny_unpacked
 from tests.support.own_texts import CODE, END, STREAM, write_own_text
@@ -104,6 +108,12 @@ TASKS = {
     "medusa": tiny_medusa_task,
     "early_exit": tiny_exit_task,
     "draft_model": tiny_draft_task,
+}
+# What else makes a task out of a lesson and a network.
+SHAPES_OF: dict[str, Callable[[Any], tuple[Any, ...]]] = {
+    "eagle3": lambda task: (),
+    "draft_model": lambda task: (),
+    "dspark": lambda task: (task.shape, task.num_anchors),
 }
 # What is learned, and by which factor the loss falls at least in 60 steps.
 LEARNED = [
@@ -228,6 +238,41 @@ def test_exit_heads_learn_the_whole_law_from_the_streams_after_their_layers() ->
     for wrong in (0, 6):
         with pytest.raises(ValueError, match=rf"--num-layers \[{wrong}\]: the oracle has 6 layers, so give 1\.\.5"):
             tiny_exit_task(exits=(2, wrong))
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "dspark", "draft_model"])
+def test_what_learns_as_it_is_served_says_and_learns_what_the_rounded_weights_do(kind: str) -> None:
+    plain, twin = TASKS[kind](), TASKS[kind]()
+    task = type(plain)(replace(plain.lesson, learn_as=INT4), plain.model, *SHAPES_OF[kind](plain))
+    assert "as int4" in task.identity
+    layers, doubles = (dict(linear_layers(one.model)) for one in (task, twin))
+    with torch.no_grad():
+        for name, layer in doubles.items():
+            if isinstance(layer, ProjectedHead):
+                rounded = Quantised.of(layer.table @ layer.projection.weight, name, INT4).dequantise()
+                layer.table, layer.projection.weight = rounded, torch.nn.Parameter(torch.eye(rounded.shape[1]))
+            else:
+                layer.weight.copy_(Quantised.of(layer.weight, name, INT4).dequantise())
+    rows = torch.arange(20).view(1, -1)
+    said, meant = (list(one.said(rows, one.text)) for one in (task, twin))
+    assert all(torch.allclose(a.learnt, b.learnt, atol=1e-5) for a, b in zip(said, meant, strict=True))
+    for one in (task, twin):
+        torch.autograd.backward(one.loss(rows))
+    for name, layer in layers.items():
+        if not isinstance(layer, ProjectedHead):
+            assert torch.allclose(layer.weight.grad, doubles[name].weight.grad, atol=1e-6), name
+            assert not layer.weight.any() or not torch.equal(layer.weight, doubles[name].weight), (
+                "what trains is rounded"
+            )
+
+
+def test_a_borrowed_head_is_read_as_it_is_served() -> None:
+    lesson = replace(a_lesson("kl", (0, 2, 4), None, None), learn_as=INT4)
+    rows = lesson.oracle.lm_head.weight.detach()
+    x = torch.randn(3, rows.shape[1], generator=torch.Generator().manual_seed(0))
+    found, expected = ReadOut(lesson, None)(x), x @ Quantised.of(rows, "", INT4).dequantise().t()
+    assert torch.allclose(found, expected, atol=1e-6)
+    assert not torch.allclose(found, x @ rows.t(), atol=1e-3)
 
 
 def test_only_what_counts_is_learned() -> None:
@@ -392,6 +437,7 @@ def test_the_script_goes_on_where_it_stopped_and_writes_a_head_that_drafts(tmp_p
         "--step-tokens 100": "--step-tokens is 100; give a multiple of --window 32",
         "--device nope": "device is 'nope'; give one as torch names them",
         "--num-draft-tokens 32": "less than a window",
+        "--fall 1.5": "--fall is 1.5; give a number above 0, at most 1",
         "--markov-rank 4": "--markov-rank is of --kind dspark: leave it out with --kind eagle3",
         "--kind draft_model --discount 0.5": "--discount is of --kind eagle3, dspark, medusa: leave it out with",
         "--kind early_exit --discount 0.5": "--discount is of --kind eagle3, dspark, medusa: leave it out with",
@@ -451,6 +497,7 @@ def test_exit_heads_lie_in_folders_of_their_layers_and_draft(tmp_path: Path, cap
     for given, fault in {
         "--num-layers 1 --resume": "another run: exit heads of width 48 after layers 1, 2 by kl, .*, served",
         "--num-layers 3": r"--num-layers \[3\]: the oracle has 3 layers, so give 1\.\.2",
+        "--num-layers 2 --learn-as int4": "--learn-as is of --kind eagle3, dspark, draft_model: leave it out",
         "--num-layers 2 --anchors 4": "--anchors is of --kind dspark: leave it out with --kind early_exit",
         "--num-layers 2 --kind medusa": "--inner-size is of --kind early_exit: leave it out with --kind medusa",
     }.items():

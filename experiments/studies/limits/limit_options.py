@@ -13,7 +13,7 @@ from experiments.harness.options import option, parse_options
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.checkpoints.placement import WeightType
 from oracles.native import NativeTransformer, NativeUnavailable
-from oracles.quantisation import INT8_DYNAMIC
+from oracles.quantisation import FORMATS
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.eager import Transformer
 
@@ -34,7 +34,7 @@ def cost(text: str) -> float:
     return value
 
 
-_STORAGES = tuple(name for name in get_args(WeightType) if name != INT8_DYNAMIC.name)
+_STORAGES = tuple(name for name in get_args(WeightType) if name not in FORMATS or not FORMATS[name].rounds_inputs)
 
 
 @dataclass(frozen=True)

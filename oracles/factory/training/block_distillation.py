@@ -39,7 +39,7 @@ class BlockDistillation(HeadDistillation):
             f"dspark head by {one.loss}, blocks of {shape.block_size} after {self.num_anchors} anchors, discount "
             f"{one.discount}, layers {one.layers}, {shape.config.num_layers} of its own, Markov rank "
             f"{shape.markov_rank}, mask {shape.mask_id}, {one.num_written} ids, {self._written.whose} head, "
-            f"{len(one.text.ids)} tokens of text{'' if one.read is None else ', served'}"
+            + one.reading
         )
 
     def roots(self, counts: Tensor) -> Roots:

@@ -83,10 +83,7 @@ class DraftDistillation(HeadDistillation):
     def identity(self) -> str:
         """What a resumed run must share beside recipe and batches."""
         one = self.lesson
-        return (
-            f"draft model by {one.loss}, {one.num_written} ids, {len(one.text.ids)} tokens of text"
-            f"{'' if one.read is None else ', served'}"
-        )
+        return f"draft model by {one.loss}, {one.num_written} ids, {one.reading}"
 
     def roots(self, counts: Tensor) -> Roots:
         """Return every place."""

@@ -31,8 +31,7 @@ class Eagle3Distillation(HeadDistillation):
         one = self.lesson
         return (
             f"eagle3 head by {one.loss}, {one.num_steps} steps, discount {one.discount}, layers {one.layers}, "
-            f"{one.num_written} ids, {self._written.whose} head, {len(one.text.ids)} tokens of text"
-            f"{'' if one.read is None else ', served'}"
+            f"{one.num_written} ids, {self._written.whose} head, {one.reading}"
         )
 
     def roots(self, counts: Tensor) -> Roots:

@@ -39,7 +39,7 @@ class ExitDistillation(HeadDistillation):
         one = self.lesson
         return (
             f"exit heads of width {self.inner_size} after layers {', '.join(self.adapters)} by {one.loss}, "
-            f"{len(one.text.ids)} tokens of text{'' if one.read is None else ', served'}"
+            + one.reading
         )
 
     @property

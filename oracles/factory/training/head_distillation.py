@@ -13,8 +13,11 @@ from oracles.factory.training.head_export import head_rows
 from oracles.factory.training.head_losses import Said, mix, read_mixture
 from oracles.factory.training.head_text import HeadText
 from oracles.factory.training.precision import autocast
+from oracles.quantisation import Format
+from oracles.quantisation.quantised import as_learnt
 from oracles.transformer.draft_vocabulary import column_of_id
 from oracles.transformer.eager import Transformer
+from oracles.transformer.linear import Linear, linear_layers
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +34,7 @@ class Lesson:
         discount: by which a further token counts less.
         precision: of the matrix products.
         read: the pass that features and laws come of; None: the oracle's own, in that precision.
+        learn_as: what every product rounds the weights of linear layers to, as serving will; None: nothing.
 
     Raises:
         ValueError: an unknown loss.
@@ -45,9 +49,16 @@ class Lesson:
     discount: float
     precision: str
     read: Reader | None = None
+    learn_as: Format | None = None
 
     def __post_init__(self) -> None:
         read_mixture(self.loss)
+
+    @property
+    def reading(self) -> str:
+        """What is read, and in which numbers, for ``HeadDistillation.identity``."""
+        served = "" if self.read is None else ", served"
+        return f"{len(self.text.ids)} tokens of text{served}{f', as {self.learn_as.name}' if self.learn_as else ''}"
 
     @property
     def num_written(self) -> int:
@@ -91,6 +102,8 @@ class HeadDistillation(ABC):
         self.lesson, self.oracle, self.model, self.text = lesson, oracle, network, lesson.text
         self.num_steps, self._mixture = lesson.num_steps, read_mixture(lesson.loss)
         self.weights = [lesson.discount**offset for offset in self.offsets.values()]
+        for _, layer in linear_layers(network):
+            layer.learns_as = lesson.learn_as
         self._read = eager_reader(oracle, lesson.layers) if lesson.read is None else lesson.read
         self.target_ids = (torch.arange(oracle.vocab_size) if ids is None else ids).to(oracle.device)
         self.column_of = column_of_id(self.target_ids, oracle.vocab_size)
@@ -206,10 +219,10 @@ class ReadOut:
         own: the head's own layer; None: it has none.
     """
 
-    def __init__(self, lesson: Lesson, own: nn.Module | None) -> None:
+    def __init__(self, lesson: Lesson, own: Linear | None) -> None:
         ids = torch.arange(lesson.oracle.vocab_size) if lesson.target_ids is None else lesson.target_ids
         self._own, self._count = own, len(ids)
-        self._borrowed = head_rows(lesson.oracle, ids) if own is None else None
+        self._borrowed = as_learnt(head_rows(lesson.oracle, ids), lesson.learn_as) if own is None else None
 
     @property
     def whose(self) -> str:
@@ -221,9 +234,8 @@ class ReadOut:
         rows = self._borrowed
         if rows is None:
             assert self._own is not None
-            weight = self._own.weight
-            assert isinstance(weight, Tensor)
-            rows = weight[: self._count]
+            assert self._own.weight is not None
+            rows = as_learnt(self._own.weight, self._own.learns_as)[: self._count]
         return functional.linear(normed, rows)
 
 

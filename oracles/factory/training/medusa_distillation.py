@@ -30,7 +30,7 @@ class MedusaDistillation(HeadDistillation):
         one = self.lesson
         return (
             f"{one.num_steps} heads of medusa by {one.loss}, discount {one.discount}, {len(self.model.blocks[0])} "  # type: ignore[arg-type]
-            f"residual blocks, {len(one.text.ids)} tokens of text{'' if one.read is None else ', served'}"
+            f"residual blocks, {one.reading}"
         )
 
     def roots(self, counts: Tensor) -> Roots:
