@@ -132,7 +132,7 @@ def lookup_options(min_ngram: int) -> tuple[Option, Option]:
 
 
 _OWN_TEXT = str(Path(dialogues.__file__).parent / "smollm2")
-_SMOL_DRAFT: Settings = {"model": "smol-draft", "model_weights": "int8-dynamic"}
+_SMOL_DRAFT: Settings = {"model": "smol-draft", "model_weights": "q4_0-int8"}
 # Oracle -> strategy -> key of an option -> its default. Lengths pay where products are of whole numbers.
 PUBLISHED_SETTINGS: Mapping[str, Mapping[str, Settings]] = {
     "smollm2": {
@@ -141,7 +141,7 @@ PUBLISHED_SETTINGS: Mapping[str, Mapping[str, Settings]] = {
         "tree": {**_SMOL_DRAFT, "shape": "paths:0.0,1"},
         "ngram": {"train_on": _OWN_TEXT, "num_draft_tokens": 2},
         "early_exit": {"head": "smol-exit", "num_draft_tokens": 1},
-        "eagle3": {"head_weights": "int8-dynamic", "num_draft_tokens": 3},
+        "eagle3": {"head_weights": "q4_0-int8", "num_draft_tokens": 3},
         "block_drafter": {"head_weights": "int8-dynamic", "num_draft_tokens": 3},
         "quantized": {"num_draft_tokens": 2},
         "prompt_lookup": {"num_draft_tokens": 3},
@@ -154,7 +154,7 @@ PUBLISHED_SETTINGS: Mapping[str, Mapping[str, Settings]] = {
             "num_draft_tokens": 4,
         },
         "staged": {**_SMOL_DRAFT, "inner": "prompt_lookup", "num_draft_tokens": 3},
-        "threshold": {**_SMOL_DRAFT, "head_weights": "int8-dynamic", "train_on": _OWN_TEXT, "num_draft_tokens": 4},
+        "threshold": {**_SMOL_DRAFT, "head_weights": "q4_0-int8", "train_on": _OWN_TEXT, "num_draft_tokens": 4},
     }
 }
 

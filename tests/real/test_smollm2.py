@@ -161,7 +161,7 @@ def test_products_of_whole_numbers_write_one_text_whatever_drafts() -> None:
 @pytest.mark.parametrize("rule", ["standard", "coupled"])
 def test_what_ships_for_it_writes_plain_decodings_tokens_in_fewer_passes(rule: str) -> None:
     whole = oracles.load("smollm2", backend="native", arithmetic="int8")
-    draft = oracles.load("smol-draft", backend="native", weights="int8-dynamic")
+    draft = oracles.load("smol-draft", backend="native", weights="q4_0-int8")
     sampling = SamplingParams(temperature=0.8 if rule == "coupled" else 0.0)
     wanted = SpeculativeDecoder(whole, None, rule).generate(prompts(), NEW, sampling)
     shipped = [HEADED[kind](oracles.load_head(name, whole), 3) for kind, name in heads_of("smollm2").items()]
