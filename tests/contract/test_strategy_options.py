@@ -107,6 +107,19 @@ def test_a_length_beyond_a_heads_block_names_its_option_before_anything_is_measu
         built("threshold", drafter="block_drafter", head=str(block), num_draft_tokens=64)
 
 
+def test_what_no_length_would_mend_names_no_option_of_a_length(monkeypatch):
+    def refuse(length):
+        raise ValueError("no drafter")
+
+    for module in (threshold, model_strategies):
+        monkeypatch.setattr(module, "confident_source", lambda *_: refuse)
+    arguments = {**parsed(strategy="threshold"), "gammas": [1]}
+    with pytest.raises(ValueError, match=r"^no drafter"):
+        threshold.build(Plan("threshold", ("threshold",), (), arguments), oracles.load("code-draft"))
+    with pytest.raises(ValueError, match=r"^no drafter"):
+        built("threshold")
+
+
 def test_a_calibration_drafts_no_more_than_a_block_has_laws_for(tmp_path, monkeypatch):
     asked = []
 
