@@ -15,8 +15,8 @@ from experiments.harness.arms import PLAIN, EngineArm
 from experiments.harness.building import engine_arms
 from experiments.harness.run_outcome import Outcome
 from experiments.harness.running import Plan, run
-from experiments.strategies import STRATEGIES, calibration, confident_source, naming
-from specdec import Calibration, Entropy, Fixed, Heuristic, Oracle, Threshold
+from experiments.strategies import STRATEGIES, calibration, confident_source, fixed_source
+from specdec import Calibration, Entropy, Heuristic, Oracle, Threshold
 from specdec.drafting.lengths import LengthPolicy, Tracked
 from specdec.stats import Table
 
@@ -54,10 +54,8 @@ def build(plan: Plan, oracle: Oracle) -> list[EngineArm]:
     arguments = plan.arguments
     settings = settings_of(arguments, NAME)
     make_source, longest = confident_source(settings, oracle), settings["num_draft_tokens"]
-    with naming("--gammas"):
-        fixed = {f"{_FIXED}{gamma}": make_source(Fixed(gamma)) for gamma in arguments["gammas"]}
-    with naming("--num-draft-tokens"):
-        make_source(Fixed(longest))
+    fixed = {f"{_FIXED}{gamma}": fixed_source(make_source, gamma, "--gammas") for gamma in arguments["gammas"]}
+    fixed_source(make_source, longest, "--num-draft-tokens")
     chosen = policies(calibration(settings, oracle, make_source), longest)
     others = {name: make_source(length) for name, length in chosen.items()}
     return engine_arms(arguments, oracle, {PLAIN: None, **fixed, **others})

@@ -45,7 +45,7 @@ from oracles.factory.training.medusa_distillation import MedusaDistillation
 from oracles.factory.training.medusa_export import medusa_name, new_medusa, save_medusa
 from oracles.factory.training.recipes import Recipe
 from oracles.factory.training.training_arguments import add_run_arguments, options, precision, resume
-from oracles.factory.training.training_text import check_ids
+from oracles.factory.training.training_text import check_text_ids
 from oracles.factory.training.windows import WindowPlan, Windows
 from oracles.quantisation import FORMATS
 from oracles.transformer.eager import Transformer
@@ -313,7 +313,7 @@ def train(args: argparse.Namespace) -> None:
     oracle = load_trainable(args.oracle, dtype="float32", device=args.device)
     text, held_out = _texts(args)
     for part in (text, held_out):
-        check_ids(part.ids, oracle.vocab_size)
+        check_text_ids(part.ids, oracle.vocab_size)
     print(f"{len(text.ids):,} tokens, {int(text.counts.sum()):,} of them count; {len(held_out.ids):,} held out")
     pupil = MAKERS[args.kind](args, _lesson(args, oracle, text))
     if args.init is not None:

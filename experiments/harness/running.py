@@ -17,6 +17,7 @@ from experiments.harness.arguments import add_strategies, add_strategy, fingerpr
 from experiments.harness.arms import PLAIN, Arm, Measurement, Unit, problems_of
 from experiments.harness.building import arm_kind, arms_of, those_that_can
 from experiments.harness.conversations import as_conversations, prompt_facts
+from experiments.harness.disturbance import disturbance_note
 from experiments.harness.draw_checks import add_checks, checks_of
 from experiments.harness.findings.colouring import show_outputs
 from experiments.harness.findings.summary import Tables, write
@@ -254,7 +255,9 @@ def conduct(
         print("\n".join(["FAILED:", *problems]), file=sys.stderr)
         return 1
     print(f"Why, in words, with charts and traces: {command_like_this('experiments.report')} {folder}")
-    journal.close("units.jsonl")
+    units = journal.close("units.jsonl")
+    if record_file(plan.arguments) is None and (note := disturbance_note(outcome, units, journal.path)):
+        print(note)
     return 0
 
 

@@ -7,10 +7,19 @@ from experiments.strategies import (
     oracle_strategies,
     text_strategies,
 )
-from experiments.strategies.model_strategies import calibration, confident_source, naming
+from experiments.strategies.model_strategies import calibration, confident_source, fixed_source
 from experiments.strategies.strategy import MODEL, Settings, Strategy
 
-__all__ = ["AS_SHIPPED", "MODEL", "STRATEGIES", "Settings", "Strategy", "calibration", "confident_source", "naming"]
+__all__ = [
+    "AS_SHIPPED",
+    "MODEL",
+    "STRATEGIES",
+    "Settings",
+    "Strategy",
+    "calibration",
+    "confident_source",
+    "fixed_source",
+]
 
 STRATEGIES = {
     strategy.name: strategy

@@ -6,7 +6,16 @@ from typing import Any, get_args
 
 import drafts
 import oracles
-from experiments.strategies.strategy import Option, Settings, Strategy, depth, head_of, one_of, yes_or_no
+from experiments.strategies.strategy import (
+    Option,
+    Settings,
+    Strategy,
+    default_of,
+    depth,
+    head_of,
+    one_of,
+    yes_or_no,
+)
 from experiments.strategies.tree_shapes import FORMS, shape_of
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.checkpoints.placement import WeightType
@@ -42,12 +51,19 @@ def head_for(name: str, settings: Settings, oracle: Oracle) -> Any:
     return head
 
 
-def _build(name: str, source: Callable[..., DraftSource], settings: Settings, oracle: Oracle) -> DraftSource:
-    """Return the source that the settings describe."""
+def _build(
+    name: str, source: Callable[..., DraftSource], length: Option, settings: Settings, oracle: Oracle
+) -> DraftSource:
+    """Return the source that the settings describe; a shape excludes a length, unless that is the default."""
+    asked, text = settings[length.key], settings["shape"]
+    if text is not None and asked != default_of(name, length, settings["oracle"]):
+        raise ValueError(
+            f"{name}: --shape {text} says how deep trees are: give it or --{length.name} {asked}, not both"
+        )
     head = head_for(name, settings, oracle)
-    given: dict[str, Any] = {"num_draft_tokens": settings["num_draft_tokens"]}
-    if settings["shape"] is not None:
-        shape = shape_of(settings["shape"])
+    given: dict[str, Any] = {"num_draft_tokens": asked}
+    if text is not None:
+        shape = shape_of(text)
         given = {"tree": shape, "temperature": None if shape.num_kept is None else 0.0}
     try:
         return source(head, **given)
@@ -59,7 +75,7 @@ def _strategy(name: str, source: Callable[..., DraftSource], kind: str, *options
     head = Option("head", None, str, f"{kind} for this oracle: embedded name or folder (what ships for it)")
     shape = Option("shape", None, str, f"trees in place of chains: {FORMS}")
     first, *more = options
-    build_one = partial(_build, name, source)
+    build_one = partial(_build, name, source, first)
     return Strategy(
         name, (first, head, shape, *more), build_one, needs_model="drafts from the oracle's hidden states", asks="head"
     )

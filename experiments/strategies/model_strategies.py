@@ -1,7 +1,6 @@
 """A small transformer drafts: chains, trees, in another vocabulary, or for as long as a token is worth its cost."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,11 +88,16 @@ def confident_source(settings: Settings, oracle: Oracle) -> Callable[[LengthPoli
     return make_source
 
 
-@contextmanager
-def naming(option: str) -> Iterator[None]:
-    """Name the option of a length in an error that it is none, or too much for the drafter."""
+def fixed_source(make_source: Callable[[LengthPolicy], DraftSource], length: int, option: str) -> DraftSource:
+    """Return a source of drafts of one length.
+
+    Raises:
+        ValueError: the length is none, or too much for the drafter, with the option that gave it; or ``make_source``
+            makes nothing of any length.
+    """
+    make_source(Fixed(0))
     try:
-        yield
+        return make_source(Fixed(length))
     except ValueError as error:
         raise ValueError(f"{option}: {error}") from error
 
@@ -101,8 +105,7 @@ def naming(option: str) -> Iterator[None]:
 def _threshold(settings: Settings, oracle: Oracle) -> DraftSource:
     """Return the source that the settings describe."""
     make_source, longest = confident_source(settings, oracle), settings["num_draft_tokens"]
-    with naming("--num-draft-tokens"):
-        make_source(Fixed(longest))  # before the calibration, which takes its time
+    fixed_source(make_source, longest, "--num-draft-tokens")  # before the calibration, which takes its time
     return make_source(Threshold(calibration(settings, oracle, make_source), max_draft_tokens=longest))
 
 

@@ -18,7 +18,7 @@ from oracles.factory.training.loop import Trainer, run
 from oracles.factory.training.recipes import RECIPES
 from oracles.factory.training.tasks import Distillation, Pupil
 from oracles.factory.training.training_arguments import add_run_arguments, options, precision, resume, with_num_steps
-from oracles.factory.training.training_text import check_vocabulary, learning_text
+from oracles.factory.training.training_text import check_tokenizer, learning_text
 from oracles.transformer.eager import Transformer
 
 
@@ -58,7 +58,7 @@ def main() -> None:
         tokenizer = load_tokenizer(args.teacher)
         teacher = load_exported(args.teacher, num_ids(tokenizer)).to(args.device)
         first = RECIPES[args.pupils[0].partition(":")[0]]
-        check_vocabulary(tokenizer, first.recipe.config.vocab_size)
+        check_tokenizer(tokenizer, first.recipe.config.vocab_size)
         recipe = with_num_steps(first.recipe, args)
         task = Distillation(pupils, teacher, precision(args))
         text = learning_text(first.windows, tokenizer, args.own_text, args.seed)

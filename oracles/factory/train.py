@@ -17,7 +17,7 @@ from oracles.factory.training.loop import Trainer, run
 from oracles.factory.training.recipes import RECIPES, Recipe
 from oracles.factory.training.tasks import NextToken
 from oracles.factory.training.training_arguments import add_run_arguments, options, precision, resume, with_num_steps
-from oracles.factory.training.training_text import check_vocabulary, learning_text
+from oracles.factory.training.training_text import check_tokenizer, learning_text
 from oracles.transformer.eager import Transformer
 
 TOKENIZER = Path(__file__).parents[1] / "embedded" / "code" / "tokenizer.json"
@@ -49,7 +49,7 @@ def main() -> None:
         check_device(checkpoint_place(args.device))
         tokenizer = load_tokenizer(args.tokenizer)
         plan, recipe = RECIPES[args.recipe].windows, with_num_steps(RECIPES[args.recipe].recipe, args)
-        check_vocabulary(tokenizer, recipe.config.vocab_size)
+        check_tokenizer(tokenizer, recipe.config.vocab_size)
         model = _model(args, recipe)
         text = learning_text(plan, tokenizer, None, args.seed)
         trainer = Trainer(recipe, text, options(args), NextToken(model, precision(args)))

@@ -162,8 +162,7 @@ class SpeculativeDecoder:
         Arguments as in ``generate``; a tuple as ``seed``, such as ``Result.seeds`` holds, is the request's own. (An int
         s stands for (s, 0) here too; if ``generate`` was given an int in a list, give it in a list again.)
         """
-        state = self.start([prompt], max_new_tokens, sampling, seed_of_one(seed), stop)
-        return self._events(state)
+        return self._events(self.start([prompt], max_new_tokens, sampling, seed_of_one(seed), stop))
 
     def start(
         self,
@@ -348,3 +347,4 @@ class SpeculativeDecoder:
             if reason is not None:  # who has the last event need not ask for another
                 state.end_run()
             yield StreamEvent(tokens, text, provenance_of(info), reason)
+        state.end_run()  # of a stream of nothing; any other run has ended, and may be ended again

@@ -1,17 +1,18 @@
 """The law that a decoder's output ought to have: plain recursion over whole prefixes, with plain warping of its own.
 
-But for how a prompt and stops are read, nothing here is shared with the engine or with ``specdec.sampling``: one id at
-a time, Python floats, no cache reuse.
+But for how a prompt is read, and unusable stops are refused, nothing here is shared with the engine or with
+``specdec.sampling``: one id at a time, Python floats, no cache reuse.
 """
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import index
 
 import numpy as np
 import torch
 
-from specdec.contracts import Oracle, check_has_laws
+from specdec.contracts import ChatEncoder, Oracle, check_has_laws, declared
 from specdec.exactness.output_law import Law
 from specdec.grammars import Grammar, make_grammars
 from specdec.requests import Prompt, Stop, encode_prompt, stops_of
@@ -120,13 +121,22 @@ def grammar_mask(oracle: Oracle, new: Sequence[int], sampling: SamplingParams) -
 
 
 def ends_of(oracle: Oracle, prompt: Prompt, sampling: SamplingParams, stop: Stop | Sequence[Stop] | None) -> list[Stop]:
-    """Return the stops of a request as ``generate`` reads them: special tokens as ids, ends of answers among them.
+    """Return what ends an output beside EOS and a grammar: ``stop``, and of a conversation the ends of its answer.
+
+    A stop that is the text of a special token, which no decoded text holds, is its id.
 
     Raises:
         ValueError: a stop cannot be used, with the fix.
     """
-    ((strings, sequences),) = stops_of(oracle, [prompt], stop, [sampling])
-    return [*strings, *sequences]
+    stops_of(oracle, [prompt], stop, [sampling])  # refuses; what it read is the engine's
+    ends: list[Stop] = [] if stop is None else [stop] if isinstance(stop, str) else [*stop]
+    added = {} if oracle.tokenizer is None else oracle.tokenizer.get_added_tokens_decoder()
+    special = {token.content: [number] for number, token in added.items() if token.special}
+    ends = [special.get(end, end) if isinstance(end, str) else [index(token) for token in end] for end in ends]
+    template: ChatEncoder | None = declared(oracle, "chat_template")
+    if template is not None and isinstance(prompt[0], Mapping) and not sampling.ignore_eos:
+        ends += [*template.stop_strings, *([token] for token in template.end_ids)]
+    return ends
 
 
 def has_ended(oracle: Oracle, new: Sequence[int], sampling: SamplingParams, ends: Sequence[Stop]) -> bool:
@@ -160,13 +170,13 @@ def oracle_law(
         prompt: as for ``generate``.
         max_new_tokens: length at which a sequence ends, if no EOS or stop ends it before.
         sampling: a ``SamplingParams``; None is greedy.
-        stop: as for ``generate``; an answer in a conversation ends where its turn does too.
+        stop: of the request, strings or id lists; an answer in a conversation ends where its turn does too.
 
     Raises:
         ValueError: more prefixes than can be enumerated, the oracle is recorded text, or a stop cannot be used.
 
-    Guarantee: written apart from the engine and its warping, so that agreement means something. Prompt and stops are
-        read as ``generate`` reads them.
+    Guarantee: written apart from the engine, its warping and its reading of stops, so that agreement means something.
+        The prompt is read as ``generate`` reads it.
     Cost: one full pass over every prefix of positive probability: O(V ** max_new_tokens) rows. A grammar is read
         from its start for each.
     """

@@ -20,6 +20,7 @@ from specdec.theory.chain_formulas import (
     predicted_speedup,
     walltime_improvement,
 )
+from specdec.theory.ranges import check_count
 from specdec.theory.tree_formulas import acceptance_of_ranks, expected_tree_tokens
 from specdec.theory.width import WidthCurve
 
@@ -28,6 +29,7 @@ __all__ = [
     "WidthCurve",
     "acceptance",
     "acceptance_of_ranks",
+    "check_count",
     "coupled_acceptance",
     "distinct_pair_optimum",
     "expected_tokens",

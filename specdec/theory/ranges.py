@@ -1,4 +1,4 @@
-"""The ranges of the arguments of theory."""
+"""The ranges of arguments: of theory, and counts anywhere."""
 
 import math
 from numbers import Integral
@@ -30,7 +30,7 @@ def check_cost(name: str, cost: float) -> None:
 def check_count(name: str, value: int, least: int = 1) -> None:
     """Raise ValueError if ``value`` is no integer of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise ValueError(f"{name} must be an integer >= {least}, got {value!r}")
+        raise ValueError(f"{name} must be an integer, {least} or more, not {value!r}")
 
 
 def check_positive(name: str, value: float) -> None:

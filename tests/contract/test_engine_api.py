@@ -14,6 +14,7 @@ from oracles.tabular import TabularLM
 from specdec import Fixed, SamplingParams, SpeculativeDecoder
 from specdec.contracts import Draft, rule_label
 from specdec.drafting import MemorylessSession
+from specdec.engine.no_draft import NoDraft
 from specdec.verify import RULES
 from tests.reference.tables import law_after, random_table, warp
 from tests.support.backends import needed_native
@@ -364,6 +365,14 @@ def test_a_stream_of_nothing_has_no_events_and_bad_arguments_raise_at_the_call()
     assert list(decoder.stream([0], 0)) == []
     with pytest.raises(ValueError, match="empty"):
         decoder.stream([], 3)
+
+
+@pytest.mark.parametrize("max_new_tokens", [0, 3])
+def test_a_stream_that_was_read_to_its_end_has_closed_its_session(max_new_tokens, monkeypatch):
+    closed = []
+    monkeypatch.setattr(NoDraft, "close", lambda self: closed.append(self))
+    assert len(list(SpeculativeDecoder(Counting()).stream([0], max_new_tokens))) == max_new_tokens
+    assert closed
 
 
 def test_finished_rows_are_replaced_at_once():

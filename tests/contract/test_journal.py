@@ -11,8 +11,12 @@ from typing import Any
 
 import pytest
 
+from experiments.harness.arms import PLAIN
 from experiments.harness.claims import LOCK
+from experiments.harness.disturbance import disturbance_note
 from experiments.harness.journal import COMMAND, JOURNAL, Journal, find_unfinished, hold_journal
+from experiments.harness.run_outcome import Outcome
+from specdec.stats import Stats
 from tests.support.processes import started, status_of
 
 
@@ -157,3 +161,29 @@ def test_a_lock_that_a_killed_process_left_holds_nothing(tmp_path):
         gone.wait()
     (folder / LOCK).write_text(str(gone.pid), encoding="utf-8")
     assert find_unfinished(tmp_path) == [folder]
+
+
+def plain_unit(number: int, milliseconds: float, passes: int) -> dict[str, Any]:
+    """Return a unit of which plain decoding's passes took so long each, its prefill a second."""
+    stats = Stats(target_calls=passes, seconds={"prefill": 1.0, "score": passes * milliseconds / 1e3})
+    arms = {PLAIN: {"stats": stats.as_dict()}}
+    return {**unit(number), "kind": "code", "prompts": [f"p{number}"], "arms": arms}
+
+
+def test_units_that_were_disturbed_are_named_with_what_leaves_them_to_the_next_run(tmp_path):
+    folder = tmp_path / "of a run"
+    folder.mkdir()
+    taken = {0: 1.0, 1: 3.4, 2: 1.1, 3: 0.9, 10: 9.0, 11: 2.9, 12: 1.0}
+    entries = [plain_unit(number, each, 1 + number) for number, each in taken.items()]
+    journal = Journal(folder / JOURNAL)
+    for entry in entries:
+        journal.append(entry)
+    units = journal.close("units.jsonl")
+    told = disturbance_note(Outcome([PLAIN], entries), units, journal.path)
+    assert told is not None
+    assert "disturbed 2 of 7 units" in told
+    assert "3 times its median: 1 (p1), 10 (p10). To measure these again: grep" in told
+    way = told.partition("again: ")[2].partition("; then")[0]
+    subprocess.run(way, shell=True, check=True)
+    assert [*Journal(folder / JOURNAL).entries] == [0, 2, 3, 11, 12]
+    assert disturbance_note(Outcome([PLAIN], entries[2:4]), units, journal.path) is None

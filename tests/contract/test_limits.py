@@ -215,13 +215,13 @@ def test_the_shape_of_a_configuration_has_its_matrices():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: replace(SHAPE, num_layers=0), "num_layers must be an integer >= 1, got 0"),
+        (lambda: replace(SHAPE, num_layers=0), "num_layers must be an integer, 1 or more, not 0"),
         (lambda: replace(SHAPE, vocab_size=2.5), "vocab_size must be an integer"),
         (lambda: replace(SHAPE, num_kv_heads=3), "num_kv_heads must divide num_heads 4, got 3"),
-        (lambda: replace(SHAPE, window=0), "window must be an integer >= 1"),
+        (lambda: replace(SHAPE, window=0), "window must be an integer, 1 or more"),
         (lambda: replace(SHAPE, bytes_per_weight=0), "bytes_per_weight must be a finite number > 0"),
         (lambda: replace(SHAPE, bytes_per_cached=float("nan")), "bytes_per_cached"),
-        (lambda: kv_cache_bytes(SHAPE, -1), "length must be an integer >= 0, got -1"),
+        (lambda: kv_cache_bytes(SHAPE, -1), "length must be an integer, 0 or more, not -1"),
         (lambda: kv_cache_bytes(SHAPE, 1, num_rows=0), "num_rows"),
         (lambda: context_of_equal_bytes(SHAPE, 0), "num_rows"),
         (lambda: visible_positions(1, -1), "context"),

@@ -9,10 +9,10 @@ import pytest
 import drafts
 import oracles
 from experiments import threshold
-from experiments.harness.arguments import add_strategy, paired_parser
+from experiments.harness.arguments import add_strategy, paired_parser, settings_of
 from experiments.harness.building import build_shared
 from experiments.harness.running import Plan
-from experiments.strategies import STRATEGIES, model_strategies
+from experiments.strategies import STRATEGIES, head_strategies, model_strategies
 from experiments.strategies.strategy import PUBLISHED_SETTINGS
 from oracles.checkpoints.gguf import PUBLISHED
 from oracles.factory.training.block_export import BlockSizes, describe_dspark, dspark_shape, new_dspark, save_dspark
@@ -107,6 +107,19 @@ def test_a_length_beyond_a_heads_block_names_its_option_before_anything_is_measu
         built("threshold", drafter="block_drafter", head=str(block), num_draft_tokens=64)
 
 
+def test_what_no_length_would_mend_names_no_option_of_a_length(monkeypatch):
+    def refuse(length):
+        raise ValueError("no drafter")
+
+    for module in (threshold, model_strategies):
+        monkeypatch.setattr(module, "confident_source", lambda *_: refuse)
+    arguments = {**parsed(strategy="threshold"), "gammas": [1]}
+    with pytest.raises(ValueError, match=r"^no drafter"):
+        threshold.build(Plan("threshold", ("threshold",), (), arguments), oracles.load("code-draft"))
+    with pytest.raises(ValueError, match=r"^no drafter"):
+        built("threshold")
+
+
 def test_a_calibration_drafts_no_more_than_a_block_has_laws_for(tmp_path, monkeypatch):
     asked = []
 
@@ -134,6 +147,24 @@ def test_a_shape_that_is_none_names_its_option():
     own = {option.key: option.default for option in STRATEGIES["tree"].options}
     with pytest.raises(ValueError, match=r"^--tree-shape: shape 'none' is none .*: give chain:4, "):
         build_shared("tree", {**own, **SHARED, "shape": "none"}, oracles.load("code-draft"))
+
+
+@pytest.mark.parametrize("oracle", ["code", "smollm2"])
+@pytest.mark.parametrize("name", ["eagle3", "block_drafter", "medusa"])
+def test_a_shape_is_refused_beside_a_length_that_was_given_and_goes_before_a_default(name, oracle, monkeypatch):
+    def refuse(*_):
+        raise ValueError("no head")
+
+    monkeypatch.setattr(head_strategies, "head_for", refuse)
+    own, model = f"--{name.replace('_', '-')}", oracles.load("code-draft")
+    asked = ["--oracle", oracle, f"{own}-shape", "kary:2x2"]
+    for given, told in (
+        ([], "^no head"),
+        ([f"{own}-num-draft-tokens", "4"], f"{own}-shape .*{own}-num-draft-tokens 4"),
+    ):
+        settings = settings_of(parsed(*asked, *given, strategy=name), name)
+        with pytest.raises(ValueError, match=told):
+            build_shared(name, settings, model)
 
 
 REFUSED = {

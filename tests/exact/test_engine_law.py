@@ -11,6 +11,7 @@ from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless, oracle_law, output_law, total_variation
 from specdec.kernels.compiled import FILTERS, NEUTRAL
+from specdec.requests import requests
 from tests.reference.tables import random_table, sequence_law
 from tests.support.counting import letters
 from tests.support.models import tiny_transformer
@@ -115,6 +116,25 @@ def test_the_law_of_an_answer_ends_where_its_turn_does(effect):
         law = oracle_law(oracle, asked, 3, sampling)
         assert ((2,) in law) == ((1, 1) in law) == ends
     assert (2,) not in oracle_law(oracle, PROMPT, 3, PLAIN), "ids alone are no conversation"
+
+
+MISREADINGS = {
+    "stops are dropped": ("_stop_list", lambda *_: ((), ()), PROMPT, [[0]]),
+    "one of two is dropped": ("_stop_list", lambda *_: ((), ((0,),)), PROMPT, [[0], [1]]),
+    "special tokens are looked for as text": ("_special_ids", lambda _: {}, PROMPT, "<end>"),
+    "turns go on": ("_with_ends_of_turns", lambda _, own: own, [{"role": "user", "content": "?"}], None),
+}
+
+
+@pytest.mark.parametrize("effect", [None, 0.3], ids=["enumerated", "sampled"])
+@pytest.mark.parametrize(("name", "misread", "prompt", "stop"), MISREADINGS.values(), ids=MISREADINGS)
+def test_a_fault_in_the_engines_reading_of_stops_is_seen(name, misread, prompt, stop, effect, monkeypatch):
+    oracle = spelling()
+    oracle.chat_template = Turns()
+    decoder = SpeculativeDecoder(oracle, Chains(DRAFT, 2))
+    monkeypatch.setattr(requests, name, misread)
+    with pytest.raises(AssertionError):
+        check_lossless(decoder, prompt, 3, PLAIN, stop=stop, effect=effect)
 
 
 @pytest.mark.parametrize(("source", "rule"), SOURCES.values(), ids=SOURCES)

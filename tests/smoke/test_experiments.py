@@ -4,6 +4,7 @@ import json
 import re
 import runpy
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ import drafts
 import oracles
 from experiments import exactness, peers, train_head
 from experiments.advise.calibrating import Trees
+from experiments.harness import disturbance
 from experiments.harness import running as harness
 from experiments.harness.arguments import fingerprint
 from experiments.harness.arms import EngineArm, Measurement, units_of
@@ -215,6 +217,18 @@ def test_an_interrupted_run_goes_on_where_it_was(checkpoints, tmp_path, runs, mo
     runs.clear()
     assert lookup(checkpoints, tmp_path, "--seed", "5") == 0
     assert len({prompts for _, prompts, tokens in runs if tokens == 10}) == 4
+
+
+def test_units_that_were_disturbed_are_measured_again_as_the_run_says(checkpoints, tmp_path, runs, monkeypatch, capsys):
+    monkeypatch.setattr(disturbance, "SUSPICIOUS", 1.0)  # times above the median: two of four
+    assert lookup(checkpoints, tmp_path) == 0
+    told = capsys.readouterr().out.splitlines()[-1]
+    disturbed = {(name,) for name in re.findall(r"\d \((p\d)\)", told)}
+    subprocess.run(told.partition("again: ")[2].partition("; then")[0], shell=True, check=True)
+    runs.clear()
+    assert lookup(checkpoints, tmp_path) == 0
+    assert {prompts for _, prompts, tokens in runs if tokens == 10} == disturbed
+    assert len(disturbed) == 2
 
 
 def test_draws_of_another_law_or_length_fail(checkpoints, tmp_path, monkeypatch, capsys):

@@ -40,7 +40,7 @@ from oracles.factory.training.loop import LOG_FILE, STATE_FILE, TRIM_EVERY, Opti
 from oracles.factory.training.medusa_distillation import MedusaDistillation
 from oracles.factory.training.medusa_export import new_medusa
 from oracles.factory.training.recipes import RECIPES, Recipe
-from oracles.factory.training.training_text import check_ids
+from oracles.factory.training.training_text import check_text_ids
 from oracles.factory.training.windows import WindowPlan, Windows
 from oracles.heads import NativeEagle3Head
 from oracles.quantisation import INT4, Quantised
@@ -212,7 +212,7 @@ def test_files_that_hold_no_text_of_the_oracle_are_named(tmp_path: Path) -> None
         with pytest.raises(ValueError, match=f"{name} {fault}"):
             own_text(tmp_path / name, END, held_out=False)
     with pytest.raises(ValueError, match=r"ids from 0 to 9, and the model has 0\.\.8: give text of this very model"):
-        check_ids(torch.arange(10), 9)
+        check_text_ids(torch.arange(10), 9)
 
 
 @pytest.mark.parametrize("make", [tiny_task, tiny_block_task, tiny_draft_task])

@@ -22,14 +22,14 @@ def learning_text(plan: WindowPlan, tokenizer: Tokenizer, own_text: Path | None,
         seed: of the order.
 
     Raises:
-        ValueError: see ``read_own_text`` and ``check_ids``.
+        ValueError: see ``read_own_text`` and ``check_text_ids``.
     """
     corpus = token_stream((source.text for source in read_split("train")), tokenizer)
     print(f"{len(corpus):,} tokens of the corpus", flush=True)
     if own_text is None:
         return Windows(plan, corpus, seed)
     own = read_own_text(own_text)
-    check_ids(own, num_ids(tokenizer))
+    check_text_ids(own, num_ids(tokenizer))
     print(f"{len(own):,} tokens of the oracle's own", flush=True)
     half = plan.halve()
     return Mixed(Windows(half, corpus, seed), Windows(half, own, seed))
@@ -50,7 +50,7 @@ def read_own_text(path: Path) -> Tensor:
     return tokens
 
 
-def check_ids(ids: Tensor, vocab_size: int) -> None:
+def check_text_ids(ids: Tensor, vocab_size: int) -> None:
     """Raise ValueError if a text ``[S]`` holds an id that a model does not have."""
     if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
         raise ValueError(
@@ -59,7 +59,7 @@ def check_ids(ids: Tensor, vocab_size: int) -> None:
         )
 
 
-def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> None:
+def check_tokenizer(tokenizer: Tokenizer, vocab_size: int) -> None:
     """Raise ValueError unless a tokenizer writes the ``vocab_size`` ids of a recipe's model."""
     if (found := num_ids(tokenizer)) != vocab_size:
         raise ValueError(f"the tokenizer writes {found} ids, and the recipe's model {vocab_size}: give one of as many")

@@ -2,8 +2,9 @@
 
 from specdec.drafting.shapes.dynamic import Grown, ReRanked
 from specdec.drafting.shapes.optimal import optimal_tree
-from specdec.drafting.shapes.shape import Best, Level, TreeShape, check_count, check_size
+from specdec.drafting.shapes.shape import Best, Level, TreeShape, check_size
 from specdec.drafting.shapes.static import Chain, Kary, Paths
+from specdec.theory import check_count
 
 __all__ = [
     "Best",

@@ -6,7 +6,8 @@ from typing import ClassVar
 import numpy as np
 
 from specdec.contracts import BoolArray, IntArray
-from specdec.drafting.shapes.shape import Best, Level, check_count, check_size
+from specdec.drafting.shapes.shape import Best, Level, check_size
+from specdec.theory import check_count
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from specdec.contracts import FloatArray
-from specdec.drafting.shapes.shape import Path, check_count
+from specdec.drafting.shapes.shape import Path
 from specdec.drafting.shapes.static import Paths
-from specdec.theory import acceptance_of_ranks, predicted_speedup
+from specdec.theory import acceptance_of_ranks, check_count, predicted_speedup
 
 
 def optimal_tree(

@@ -6,7 +6,6 @@ then level by level, parents in order, siblings in the order in which they are d
 """
 
 from collections.abc import Callable
-from numbers import Integral
 from typing import Protocol
 
 from specdec.contracts import BoolArray, FloatArray, IntArray, TreePlan
@@ -99,12 +98,6 @@ class TreeShape(Protocol):
                 drawn from, times the node's own confidence. Reading it waits for the device. There is no way to look at
                 the children: they are not drawn yet.
         """
-
-
-def check_count(name: str, value: int, least: int) -> None:
-    """Raise ValueError if a number of things is no integer or below ``least``."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise ValueError(f"{name} must be an integer, {least} or more, not {value!r}")
 
 
 MOST_NODES = 1024

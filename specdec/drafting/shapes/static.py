@@ -9,7 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from specdec.contracts import BoolArray, IntArray, TreePlan
-from specdec.drafting.shapes.shape import Best, Level, Path, check_count, check_size
+from specdec.drafting.shapes.shape import Best, Level, Path, check_size
+from specdec.theory import check_count
 
 
 class StaticShape(ABC):
