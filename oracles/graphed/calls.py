@@ -71,7 +71,9 @@ class Calls:
     def _place(self, stream: Tensor, packed: Packed, bucket: Bucket) -> Tensor:
         """Return ``[R * W, D]`` streams ``[B, N, D]`` in their places, at an address that graphs know."""
         if self._entering is None:
-            self._entering = stream.new_zeros(MAX_NODES, stream.shape[-1])
+            # Runs outside of inference mode write to it too.
+            with torch.inference_mode(False):
+                self._entering = stream.new_zeros(MAX_NODES, stream.shape[-1])
         entering = self._entering[: bucket.nodes]
         nodes = entering.view(bucket.rows, bucket.width, -1)[:, : stream.shape[1]]
         nodes.index_copy_(0, packed.places[: len(stream)], stream)

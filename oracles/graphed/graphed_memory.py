@@ -149,7 +149,9 @@ class Shelf:
         del free
         lines = 2 * config.num_layers * config.kv_heads * num_rows * capacity
         check_fits(lines * config.head_size * self._dtype.itemsize, num_rows, capacity, max_bytes, device)
-        return Memory(config, num_rows, capacity, self._dtype, device)
+        # A later run may write to it outside of this one's inference mode.
+        with torch.inference_mode(False):
+            return Memory(config, num_rows, capacity, self._dtype, device)
 
     def _take_back(self, memory: Memory) -> None:
         self._free = memory

@@ -1,7 +1,9 @@
 """An oracle whose passes have few shapes, each a CUDA graph once it has come back."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from threading import RLock
 
 import torch
 from torch import Tensor
@@ -50,7 +52,7 @@ class GraphedTransformer(Shaped):
         pass's shape unless the oracle is ``bitwise``. Padding changes no real row and writes to no slot.
 
     Cost: the model's weights once; rotations for the whole context; between runs the memory of one cache. One thread
-        and one stream may use it at a time.
+        and one stream may use it at a time; a call in the middle of another thread's is refused.
     """
 
     backend, chains, ids_device = "graphed", False, HOST
@@ -69,7 +71,7 @@ class GraphedTransformer(Shaped):
         if new_capture is None and model.device.type == "cuda" and torch.cuda.is_available():
             new_capture = partial(CudaCapture, model.device)
         self.bitwise, self.counts, self._model, self._upload = bitwise, PassCounts(), model, Upload(model.device)
-        self._shelf = Shelf(model.config, model.dtype, model.device)
+        self._shelf, self._turn = Shelf(model.config, model.dtype, model.device), RLock()
         way = way_of(model, bitwise, attention)
         # A table that grew later would leave its old address to the graphs.
         zero = torch.zeros(1, dtype=torch.int64, device=model.device)
@@ -116,8 +118,10 @@ class GraphedTransformer(Shaped):
 
         Raises:
             ValueError: it would exceed ``max_cache_bytes`` (None: half of the free memory).
+            RuntimeError: another thread is in the middle of a call.
         """
-        return self._shelf.cache(num_rows, capacity, max_cache_bytes)
+        with self._alone():
+            return self._shelf.cache(num_rows, capacity, max_cache_bytes)
 
     @torch.no_grad()
     def score(
@@ -143,6 +147,7 @@ class GraphedTransformer(Shaped):
         Raises:
             ValueError: an unknown ``want`` or layer, a row without room, a pending token beyond ``max_context``, a part
                 that does not begin or end as ``stream`` and ``want`` say, a tensor or cache on another device.
+            RuntimeError: another thread is in the middle of a call.
 
         Cost: one pass for up to 64 rows (fewer of many nodes, see ``buckets.MAX_NODES``) of up to 128 nodes.
         """
@@ -151,9 +156,10 @@ class GraphedTransformer(Shaped):
         lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
         self._check_places(cache, stream, tokens=tokens, parents=parents, num_nodes=num_nodes)
         part = Part((lowest, self.num_layers if layers is None else layers[1]), tuple(hidden))
-        starts, above = cache.reserve(rows, tokens.shape[1], first), None if is_chain(parents) else parents
-        call = Call(tokens[:, first:], above, num_nodes, rows, starts, first, stream)
-        return self._calls.answer(call, cache.memory, part, want)
+        with self._alone():
+            starts, above = cache.reserve(rows, tokens.shape[1], first), None if is_chain(parents) else parents
+            call = Call(tokens[:, first:], above, num_nodes, rows, starts, first, stream)
+            return self._calls.answer(call, cache.memory, part, want)
 
     def read_out(self, stream: Tensor) -> Tensor:
         """Return logits ``[R, V]``, float32 at least, from a residual stream ``[R, D]``, as after the last layer."""
@@ -174,6 +180,23 @@ class GraphedTransformer(Shaped):
     def read_out_behind(self, adapter: Adapter) -> Callable[[Tensor], Tensor]:
         """Return what reads logits ``[R, V]`` from a stream ``[R, D]`` that passes through an adapter first."""
         return self._calls.in_tiles(self._model.read_out_behind(adapter))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other threads out meanwhile: their numbers would go where this one's passes read theirs.
+
+        Raises:
+            RuntimeError: another thread is inside.
+        """
+        if not self._turn.acquire(blocking=False):
+            raise RuntimeError(
+                "another thread is in the middle of a call of this oracle, whose passes read and write one memory: "
+                "give each thread an oracle of its own, or load it with backend='eager'"
+            )
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     @torch.no_grad()
     def _check_bits(self) -> None:

@@ -15,6 +15,8 @@ from oracles.graphed.graphed_nodes import Nodes
 QUERIES = 16
 # Keys of a product, by the bytes of a number: float32 needs twice the memory on the chip.
 BLOCKS = {2: 64, 4: 32}
+# The oldest devices that Triton compiles for.
+_CAPABILITY = (8, 0)
 # Numbers of sums, one vector for each chunk, that are held at once; a row's own may be more.
 _MOST_HELD = 2**26
 
@@ -27,6 +29,10 @@ def why_not(device: torch.device, dtype: torch.dtype, head_size: int) -> str | N
         return f"its kernels sum in float32, and the dtype is {dtype}"
     if head_size * dtype.itemsize % 16:
         return f"a head is {head_size * dtype.itemsize} bytes, no multiple of 16"
+    capability = torch.cuda.get_device_capability(device)
+    if capability < _CAPABILITY:
+        needed, own = (".".join(map(str, one)) for one in (_CAPABILITY, capability))
+        return f"its kernels need compute capability {needed}, and {device} has {own}"
     return None if importlib.util.find_spec("triton") else "the package triton is missing"
 
 

@@ -104,9 +104,10 @@ class Upload:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.count = device, 0
-        # Graphs read their integers from here, so it never moves.
+        # Graphs read their integers from here, so it never moves; runs outside of inference mode write to it too.
         largest = Bucket(ROWS[-1], MAX_NODES // ROWS[-1], WIDTHS[-1], whole=False)
-        self._buffer = torch.zeros(Packed.size(largest), dtype=torch.int64, device=device)
+        with torch.inference_mode(False):
+            self._buffer = torch.zeros(Packed.size(largest), dtype=torch.int64, device=device)
 
     def __call__(self, call: Call, bucket: Bucket) -> Packed:
         """Return the integers of a call on the device, padded to the shape of a pass.

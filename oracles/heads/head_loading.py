@@ -54,8 +54,8 @@ def load_head(
         check: for EAGLE-3, also draft one token after every id of eight texts of 32 tokens that the oracle writes,
             reading the neighbouring layers too.
         backend: of an EAGLE-3 head or a block drafter: "native" drafts in one call of compiled code, beside a native
-            oracle; weights stay as they are stored. "eager": torch operations in the oracle's dtype. None: as the
-            oracle's.
+            oracle; weights stay as they are stored. "eager": torch operations in the oracle's dtype. None: "native"
+            beside a native oracle, "eager" beside any other.
         weights: what linear layers of such a head are rounded to, as of ``oracles.load``, but those of Markov and
             confidence heads; None: nothing.
 

@@ -46,9 +46,12 @@ class Quantised:
             format: to round to.
 
         Raises:
-            ValueError: a weight is NaN, infinite, or too large for float32 once it is a number of scales.
+            ValueError: a weight is NaN, infinite, or too large for float32, or for the scales' dtype, once it is a number
+                of scales.
 
-        Guarantee: |w - dequantised| <= scale / 2, up to 2^-16 of a scale, which float32 rounds.
+        Guarantee: |w - dequantised| <= scale / 2, up to 2^-16 of a scale, which float32 rounds. Where scales are rounded
+            themselves, a group's largest weight may be off by that much more: 7 * 2^-8 of a scale in bfloat16, 7 * 2^-11
+            in float16.
         """
         wide = weight.detach().float()
         scales = fitting_scales(wide, name, format)
@@ -186,7 +189,7 @@ def fitting_scales(wide: Tensor, name: str, format: Format, check: bool = True) 
     scales = (groups.abs().amax(dim=2) / format.largest).clamp(min=torch.finfo(format.scales).tiny)
     scales = scales.to(format.scales).float()
     if check and not bool((scales * format.largest).isfinite().all()):
-        raise ValueError(f"{name}: a weight is NaN, infinite or too large for float32; mend the checkpoint")
+        raise ValueError(f"{name}: a weight is NaN, infinite or too large for {format.name}; mend the checkpoint")
     return scales
 
 

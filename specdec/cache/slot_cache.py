@@ -16,7 +16,9 @@ from specdec.transfers import on_device
 def free_memory(device: torch.device) -> int:
     """Return the bytes that can still be allocated on ``device`` (on the host: all memory if the system is silent)."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        # What was freed torch keeps for its next tensors, and the device counts it as taken.
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + kept
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())

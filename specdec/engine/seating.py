@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from numbers import Integral
 from threading import get_ident
 from typing import Any, TypeVar, cast
 
@@ -239,6 +240,6 @@ def rows_of(oracle: Oracle, max_bytes: int | None, prefix_sharing: bool) -> NewR
     """
     if not isinstance(prefix_sharing, bool):
         raise ValueError(f"prefix_sharing={prefix_sharing!r} must be True or False")
-    if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1):
+    if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, Integral) or max_bytes < 1):
         raise ValueError(f"max_cache_bytes={max_bytes!r} must be a positive integer, or None")
     return (Prefixes if prefix_sharing else NewRows)(oracle, max_bytes)

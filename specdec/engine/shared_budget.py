@@ -1,6 +1,7 @@
 """A budget that the rows of a batch share: which of their drafted nodes are verified."""
 
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -73,7 +74,7 @@ class SharedBudget:
     lossless: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.max_nodes, bool) or not isinstance(self.max_nodes, int) or self.max_nodes < 0:
+        if isinstance(self.max_nodes, bool) or not isinstance(self.max_nodes, Integral) or self.max_nodes < 0:
             raise ValueError(f"max_nodes must be 0 or a larger integer, not {self.max_nodes!r}")
         check_belief(self.belief)
 
@@ -118,7 +119,7 @@ class CostBudget:
                 f"calibration={self.calibration!r} is no Calibration: give what specdec.calibrate returns, or "
                 "Calibration.independent(...)"
             )
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        if isinstance(number, bool) or not isinstance(number, Integral) or number < 0:
             raise ValueError(f"num_draft_tokens must be 0 or a larger integer, not {number!r}")
         check_belief(self.belief)
 

@@ -163,6 +163,7 @@ class State:
     def check_progress(self) -> None:
         """Raise ValueError if requests wait and none is in flight: others have the pages that they wait for."""
         if not self.slots.rows.size:
+            self._in_step = False  # nothing was touched yet: the step may be asked for again
             raise ValueError(
                 "no request of this run finds the pages that it needs, for another run of this decoder has them: "
                 "finish that one first, or raise max_cache_bytes"

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -68,13 +69,13 @@ def make_requests(
         ImportError: a grammar is asked for, and its library is missing.
     """
     asked = list_prompts(prompts)
-    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 0:
+    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, Integral) or max_new_tokens < 0:
         raise ValueError(f"max_new_tokens={max_new_tokens!r} must be an integer >= 0")
     ids = [encode_prompt(oracle, prompt, f"prompts[{i}]") for i, prompt in enumerate(asked)]
     params = _per_request(sampling, len(ids), oracle)
     seeds = _seeds(seed, len(ids))
     stops = stops_of(oracle, asked, stop, params)
-    lengths = [_max_length(oracle, p, max_new_tokens, f"prompts[{i}]") for i, p in enumerate(ids)]
+    lengths = [_max_length(oracle, p, int(max_new_tokens), f"prompts[{i}]") for i, p in enumerate(ids)]
     grammars = make_grammars(oracle, [one.constraint for one in params], [len(p) for p in ids])
     columns = zip(ids, lengths, params, stops, seeds, grammars, strict=True)
     return [
@@ -127,8 +128,10 @@ def seed_of_one(seed: Seed | Sequence[Seed]) -> int | Sequence[Seed]:
 
 def check_batch_size(batch_size: int | None) -> int | None:
     """Return ``batch_size``, or raise ValueError if it is neither None nor a positive integer."""
-    if batch_size is None or (isinstance(batch_size, int) and not isinstance(batch_size, bool) and batch_size > 0):
-        return batch_size
+    if batch_size is None:
+        return None
+    if isinstance(batch_size, Integral) and not isinstance(batch_size, bool) and batch_size > 0:
+        return int(batch_size)
     raise ValueError(f"batch_size={batch_size!r} must be a positive integer, or None for all prompts at once")
 
 
@@ -248,25 +251,29 @@ def _per_request(
 
 
 def _seeds(seed: int | Sequence[Seed], count: int) -> list[Seed]:
-    if isinstance(seed, int):
-        _check_seed(seed, "seed")
-        return [(seed, i) for i in range(count)]
+    if isinstance(seed, Integral):
+        return [(_part_of_seed(seed, seed, "seed"), i) for i in range(count)]
     if isinstance(seed, str) or not isinstance(seed, Sequence):
         raise ValueError(f"seed={seed!r} must be an int or a list with one seed per prompt")
     if len(seed) != count:
         raise ValueError(f"seed has {len(seed)} entries for {count} prompts; pass an int, or one seed per prompt")
-    for i, one in enumerate(seed):
-        _check_seed(one, f"seed[{i}]")
-    return list(seed)
+    return [_one_seed(one, f"seed[{i}]") for i, one in enumerate(seed)]
 
 
-def _check_seed(seed: Any, name: str) -> None:
-    """Raise ValueError if a seed is no int or tuple of ints, or if another one would give the same numbers."""
-    parts = seed if isinstance(seed, tuple) else (seed,)
-    if not all(isinstance(part, int) for part in parts):
+def _one_seed(seed: Any, name: str) -> Seed:
+    """Return a seed in Python's own ints; errors as of ``_part_of_seed``."""
+    if isinstance(seed, tuple):
+        return tuple(_part_of_seed(part, seed, name) for part in seed)
+    return _part_of_seed(seed, seed, name)
+
+
+def _part_of_seed(part: Any, seed: Any, name: str) -> int:
+    """Return a part of a seed; ValueError if it is no integer, or if another one would give the same numbers."""
+    if not isinstance(part, Integral):
         raise ValueError(f"{name} is {seed!r}; give an int or a tuple of ints")
-    if any(part not in _SEEDS for part in parts):
+    if int(part) not in _SEEDS:
         raise ValueError(f"{name} is {seed!r}, and 64 bits hold -2**63 to 2**63 - 1: give a smaller one")
+    return int(part)
 
 
 def _stops(oracle: Oracle, stop: Any, count: int) -> list[StopLists]:

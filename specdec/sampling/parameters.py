@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 from specdec.grammars import Constraint
@@ -32,7 +32,7 @@ def _is_float(value: object) -> bool:
 
 def _is_count(value: object) -> bool:
     """Tell whether a value is a whole number, not negative, that 64 bits can hold."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+    return isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) < 2**63
 
 
 def _require(condition: bool, name: str, value: object, fix: str) -> None:
@@ -98,7 +98,7 @@ class SamplingParams:
         for name in ("presence_penalty", "frequency_penalty"):
             _require(abs(getattr(self, name)) <= _LARGEST, name, getattr(self, name), fix)
         for token, bias in self.logit_bias.items():
-            usable = isinstance(token, int) and token >= 0 and _is_float(bias)
+            usable = isinstance(token, Integral) and token >= 0 and _is_float(bias)
             usable = usable and (abs(float(bias)) <= _LARGEST or bias == -math.inf)
             fix = f"must map ids >= 0 to finite numbers from {-_LARGEST:g} to {_LARGEST:g}, or to -inf"
             _require(usable, "logit_bias", {token: bias}, fix)

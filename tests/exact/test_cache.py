@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.cache import FeatureCache, KVCache, PagedCache, PagedKVCache, SlotCache
+from specdec.cache import FeatureCache, KVCache, PagedCache, PagedKVCache, SlotCache, check_fits
 from tests.support.backends import agree
 from tests.support.models import small_model
 from tests.support.scoring import append, path_to, random_tree
@@ -95,6 +95,15 @@ def test_a_tree_near_the_end_of_the_capacity_commits(id_cache):
 def test_misuse_is_refused(id_cache, act, message):
     with pytest.raises(ValueError, match=message):
         act(id_cache())
+
+
+def test_what_torch_keeps_of_earlier_caches_counts_as_free_on_a_device(monkeypatch):
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (100, 1000))
+    monkeypatch.setattr("torch.cuda.memory_reserved", lambda device: 850)
+    monkeypatch.setattr("torch.cuda.memory_allocated", lambda device: 50)
+    check_fits(450, 3, 32, None, torch.device("cuda"))
+    with pytest.raises(ValueError, match=r"takes 451 bytes, more than max_cache_bytes = 450: lower batch_size"):
+        check_fits(451, 3, 32, None, torch.device("cuda"))
 
 
 def test_bytes_follow_the_formula_and_lengths_are_read_only(any_pack):

@@ -254,6 +254,15 @@ def test_runs_at_a_time_share_a_memory_and_one_without_pages_says_so():
     decoder.step(held)
     with pytest.raises(ValueError, match="another run of this decoder"):
         decoder.generate([TEXT[50:150]], 9)
+    late = decoder.start([TEXT[50:150]], 9)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="finish that one first, or raise max_cache_bytes"):
+            decoder.step(late)
+    while held.has_work:
+        decoder.step(held)
+    while late.has_work:
+        decoder.step(late)
+    assert decoder.finish(late).tokens == SpeculativeDecoder(oracle).generate([TEXT[50:150]], 9).tokens
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -205,6 +206,54 @@ def test_a_view_on_the_oracles_cache_has_graphs_of_its_own():
     found = SpeculativeDecoder(model, drafts.Quantized(model, view, 3)).generate(prompts, 20)
     assert found.tokens == wanted.tokens
     assert view.counts.passes_in_graphs > 0 < model.counts.passes_in_graphs
+
+
+def test_a_call_in_the_middle_of_another_threads_is_refused(monkeypatch):
+    """Passes of two threads would read each other's numbers, and nobody would notice."""
+    model, found = graphed(), []
+    cache, answer = model.new_cache(1, 64), model._calls.answer
+    call = asked(1, 3, False, np.array([0]), torch.Generator().manual_seed(0))
+    wanted = call.of(model, cache).logits
+
+    def meanwhile(act):
+        try:
+            found.append(act())
+        except RuntimeError as error:
+            found.append(error)
+
+    def in_the_middle(*given):
+        acts = (
+            lambda: call.of(model, cache),
+            lambda: model.new_cache(1, 64),
+            lambda: model.read_out(torch.zeros(1, 32, dtype=torch.float64)),
+        )
+        for act in acts:
+            thread = Thread(target=meanwhile, args=(act,))
+            thread.start()
+            thread.join()
+        return answer(*given)
+
+    monkeypatch.setattr(model._calls, "answer", in_the_middle)
+    assert torch.equal(call.of(model, cache).logits, wanted)
+    reason = "another thread is in the middle of a call .*: give each thread an oracle of its own, or .*backend='eager'"
+    for error in found[:2]:
+        with pytest.raises(RuntimeError, match=reason):
+            raise error
+    assert found[2].shape == (1, VOCAB), "what is outside of graphs is anybody's"
+    monkeypatch.undo()
+    assert torch.equal(call.of(model, cache).logits, wanted)
+
+
+@pytest.mark.parametrize("is_made_there", [True, False])
+def test_an_oracle_outlives_the_inference_mode_that_it_was_made_or_used_in(is_made_there):
+    """What it keeps from run to run is written to by runs outside too."""
+    with torch.inference_mode():
+        model = pair(num_layers=3)[1] if is_made_there else None
+    model = pair(num_layers=3)[1] if model is None else model
+    decoder = SpeculativeDecoder(model, drafts.EarlyExit(model, 1, num_draft_tokens=3))
+    with torch.inference_mode():
+        wanted = decoder.generate(PROMPTS, 16).tokens
+    assert decoder.generate(PROMPTS, 16).tokens == wanted
 
 
 def test_a_pass_that_cannot_be_captured_is_an_error_that_says_what_to_do():

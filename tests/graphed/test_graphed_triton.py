@@ -146,12 +146,16 @@ def test_whole_passes_by_the_kernels_score_as_eager_ones(family, bitwise, monkey
 
 def test_where_the_kernels_cannot_run_the_reason_is_told(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (8, 0))
     device = torch.device("cuda:1")
     assert why_not(device, torch.bfloat16, 64) is None
     assert "on CUDA devices, and the oracle is on cpu" in why_not(torch.device("cpu"), torch.bfloat16, 64)
     assert "the dtype is torch.float64" in why_not(device, torch.float64, 64)
     assert "a head is 40 bytes, no multiple of 16" in why_not(device, torch.bfloat16, 20)
     assert why_not(device, torch.float32, 20) is None
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (7, 5))
+    assert why_not(device, torch.float32, 20) == "its kernels need compute capability 8.0, and cuda:1 has 7.5"
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (12, 0))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert why_not(device, torch.bfloat16, 64) == "the package triton is missing"
 

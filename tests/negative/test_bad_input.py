@@ -21,7 +21,7 @@ from drafts import (
     stateless,
 )
 from oracles.tabular import TabularLM
-from specdec import Budget, Draft, Fixed, Offers, SamplingParams, SpeculativeDecoder
+from specdec import Budget, Draft, Fixed, Offers, SamplingParams, SharedBudget, SpeculativeDecoder
 from specdec.contracts import DraftSession, Scores, check_vocabulary
 from specdec.laws import Laws
 from specdec.verify import RULES
@@ -179,6 +179,26 @@ def test_logits_that_pad_the_vocabulary_are_refused(source, temperature):
 def test_the_first_and_the_last_seeds_are_taken():
     seeds = [-(2**63), 2**63 - 1, (0, 2**63 - 1)]
     assert SpeculativeDecoder(Counting()).generate([[1]] * 3, 2, seed=seeds).seeds == seeds
+
+
+def test_counts_seeds_and_ids_may_be_integers_of_numpy():
+    count, byte = np.int64(3), np.int8(100)
+    given = {"max_new_tokens": byte, "batch_size": count, "seed": [count, (count, np.uint8(1))]}
+    given["sampling"] = SamplingParams(1.0, top_k=count, min_new_tokens=count, logit_bias={count: -1.0})
+    plain = {"max_new_tokens": 100, "batch_size": 3, "seed": [3, (3, 1)]}
+    plain["sampling"] = SamplingParams(1.0, top_k=3, min_new_tokens=3, logit_bias={3: -1.0})
+    prompts = [counts(0, 60), [1]]
+    numpys, own = (
+        SpeculativeDecoder(Counting(), guessing(2), budget=SharedBudget(budget), max_cache_bytes=size).generate(
+            prompts, **asked
+        )
+        for budget, size, asked in ((count, np.int64(10**6), given), (3, 10**6, plain))
+    )
+    assert numpys.tokens == own.tokens
+    assert max(map(len, own.tokens)) == 100
+    assert repr(numpys.seeds) == repr(own.seeds) == "[3, (3, 1)]"
+    one, other = (SpeculativeDecoder(Counting()).generate(prompts, 9, seed=seed).seeds for seed in (count, 3))
+    assert repr(one) == repr(other) == "[(3, 0), (3, 1)]"
 
 
 @pytest.mark.parametrize(

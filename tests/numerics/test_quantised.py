@@ -153,6 +153,7 @@ def test_rows_of_zeros_and_of_the_smallest_numbers_divide_by_no_zero():
 # Of the largest float a 7th, as bfloat16, is small enough.
 UNFIT = [(format, special) for format in FORMATS for special in (torch.nan, torch.inf, -torch.inf)]
 UNFIT += [(format, torch.finfo(torch.float32).max) for format in ("int8", "int8-dynamic")]
+UNFIT += [("q4_0-int8", 7 * 65520.0)]  # float16 ends at 65504
 
 
 @pytest.mark.parametrize(("format", "special"), UNFIT)

@@ -16,7 +16,7 @@ from experiments.studies.inference_stack.stack_arms import Generate, naive, prep
 from experiments.studies.inference_stack.stack_registry import ABLATIONS, NAIVE, Arm, arms_of
 from experiments.studies.inference_stack.stack_timing import batches_of, generation, judge, least_seconds, write_ids
 from experiments.studies.inference_stack.study_frame import Results
-from experiments.studies.inference_stack.subjects import Subject, subject_named
+from experiments.studies.inference_stack.subjects import Subject, arithmetic, subject_named
 from experiments.studies.limits import limit_timing
 from oracles.factory.arithmetic.problems import NUM_HELD_OUT
 from tests.support.experiments import table_rows
@@ -78,6 +78,19 @@ def test_every_arm_writes_what_the_naive_one_does(batch):
         assert "bfloat16" in name or torch.equal(ids, wanted[:batch]), name
         ran += 1
     assert ran > 20
+
+
+def test_draft_models_compute_as_the_oracle_does_on_a_device(monkeypatch):
+    asked: list[tuple[str, object]] = []
+
+    def load(name: str, *, device: torch.device, backend: str | None) -> object:
+        asked.append((device.type, backend))
+        return tiny().oracle
+
+    monkeypatch.setattr("oracles.load", load)
+    for device in ("cpu", "cuda"):
+        arithmetic(torch.device(device), 2, 2).sources["draft model, 6 ahead"]()
+    assert asked == [("cpu", None), ("cuda", "eager")]
 
 
 def test_the_tables_the_file_and_the_picture(tmp_path, capsys):

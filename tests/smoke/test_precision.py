@@ -114,7 +114,8 @@ def test_unknown_arms_are_refused(argument, unknown, tmp_path):
 
 
 def test_every_format_is_measured_and_what_drafts_is_native():
-    assert {arm.weights for arm in ARMS.values()} >= set(FORMATS)
+    # GGUF's four bits are for drafts that learned to be rounded so.
+    assert {arm.weights for arm in ARMS.values()} >= FORMATS.keys() - {"q4_0-int8"}
     assert all(ARMS[view].backend == precision_arms.NATIVE for view in VIEWS)
     assert ARMS["int8 inputs"].products == "int8, sums int32"
     assert Arm("bfloat16", precision_arms.EAGER, "bfloat16").products == "bfloat16"

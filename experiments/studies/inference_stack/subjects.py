@@ -14,7 +14,7 @@ from drafts import PromptLookup, SmallTransformer
 from experiments.bench.oracle.benchmark_models import SHAPES, Models, native_of, peer_of, with_weights
 from experiments.harness.arguments import PROMPTS
 from oracles.checkpoints.loading import LoadedOracle, checkpoint_folder
-from oracles.checkpoints.placement import check_device, checkpoint_place
+from oracles.checkpoints.placement import Backend, check_device, checkpoint_place
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT, OPERANDS, OPERATORS, Problem, split
 from oracles.factory.arithmetic.tokens import encode
 from oracles.huggingface.huggingface_loading import auto_models
@@ -148,6 +148,12 @@ class Subject:
         return self.forms.native
 
 
+def _draft_model(name: str, device: torch.device) -> LoadedOracle:
+    """Return a model that drafts for ``Subject.oracle``, and computes as it does: native where it can be had."""
+    backend: Backend | None = None if device.type == "cpu" else "eager"
+    return oracles.load(name, device=device, backend=backend)
+
+
 def arithmetic(device: torch.device, num_prompts: int, num_gate: int | None) -> Subject:
     """Return three-digit sums and differences with their working: 9 characters to read, 19 to write.
 
@@ -161,7 +167,7 @@ def arithmetic(device: torch.device, num_prompts: int, num_gate: int | None) -> 
     numbers = np.random.default_rng(SEED).choice(total, num_prompts, replace=False)
 
     def draft(length: int) -> DraftSource:
-        return SmallTransformer(oracles.load("arithmetic-draft", device=device), length)
+        return SmallTransformer(_draft_model("arithmetic-draft", device), length)
 
     return Subject(
         "arithmetic",
@@ -188,7 +194,7 @@ def code(device: torch.device, num_prompts: int, num_gate: int | None) -> Subjec
     gate = torch.tensor([row for row in ids if len(row) == PROMPT])[:num_gate]
 
     def draft() -> DraftSource:
-        return SmallTransformer(oracles.load("code-draft", device=device), 4)
+        return SmallTransformer(_draft_model("code-draft", device), 4)
 
     sources = {"draft model, 4 ahead": draft, "prompt lookup": lambda: PromptLookup(8)}
     return Subject("code", forms, device, 32, gate, gate[torch.arange(num_prompts) % len(gate)], sources=sources)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from oracles.factory.training.anchored import anchored_streams
 from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Lesson, ReadOut, Roots
@@ -41,6 +41,11 @@ class BlockDistillation(HeadDistillation):
             f"{shape.markov_rank}, mask {shape.mask_id}, {one.num_written} ids, {self._written.whose} head, "
             + one.reading
         )
+
+    @property
+    def rounded(self) -> Sequence[nn.Module]:
+        """The trunk and the read-out, and not what is behind them."""
+        return self.model.rounded
 
     def roots(self, counts: Tensor) -> Roots:
         """Return the anchors: places that are followed by a token that counts, as evenly as ``num_anchors`` allow."""

@@ -34,7 +34,7 @@ class Lesson:
         discount: by which a further token counts less.
         precision: of the matrix products.
         read: the pass that features and laws come of; None: the oracle's own, in that precision.
-        learn_as: what every product rounds the weights of linear layers to, as serving will; None: nothing.
+        learn_as: what every product rounds the weights of the head's linear layers to, as serving will; None: nothing.
 
     Raises:
         ValueError: an unknown loss.
@@ -102,7 +102,7 @@ class HeadDistillation(ABC):
         self.lesson, self.oracle, self.model, self.text = lesson, oracle, network, lesson.text
         self.num_steps, self._mixture = lesson.num_steps, read_mixture(lesson.loss)
         self.weights = [lesson.discount**offset for offset in self.offsets.values()]
-        for _, layer in linear_layers(network):
+        for _, layer in (found for part in self.rounded for found in linear_layers(part)):
             layer.learns_as = lesson.learn_as
         self._read = eager_reader(oracle, lesson.layers) if lesson.read is None else lesson.read
         self.target_ids = (torch.arange(oracle.vocab_size) if ids is None else ids).to(oracle.device)
@@ -112,6 +112,11 @@ class HeadDistillation(ABC):
     @abstractmethod
     def identity(self) -> str:
         """What a resumed run must share beside recipe and batches."""
+
+    @property
+    def rounded(self) -> Sequence[nn.Module]:
+        """The parts of the network whose weights serving can round: all of it."""
+        return [self.model]
 
     @property
     def offsets(self) -> dict[str, int]:
@@ -214,6 +219,8 @@ def every_root(counts: Tensor, num_steps: int) -> Roots:
 class ReadOut:
     """Logits of the ids that a head writes: by rows of its own, or by those of the oracle.
 
+    Rows of some ids are copied into a head and rounded with it; who writes all ids reads the oracle's where they lie.
+
     Args:
         lesson: whose oracle lends rows.
         own: the head's own layer; None: it has none.
@@ -222,7 +229,8 @@ class ReadOut:
     def __init__(self, lesson: Lesson, own: Linear | None) -> None:
         ids = torch.arange(lesson.oracle.vocab_size) if lesson.target_ids is None else lesson.target_ids
         self._own, self._count = own, len(ids)
-        self._borrowed = as_learnt(head_rows(lesson.oracle, ids), lesson.learn_as) if own is None else None
+        rounded = None if lesson.target_ids is None else lesson.learn_as
+        self._borrowed = as_learnt(head_rows(lesson.oracle, ids), rounded) if own is None else None
 
     @property
     def whose(self) -> str:
