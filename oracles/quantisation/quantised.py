@@ -46,12 +46,12 @@ class Quantised:
             format: to round to.
 
         Raises:
-            ValueError: a weight is NaN, infinite, or too large for float32, or for the scales' dtype, once it is a number
-                of scales.
+            ValueError: a weight is NaN, infinite, or too large for float32, or for the scales' dtype, once it is a
+                number of scales.
 
-        Guarantee: |w - dequantised| <= scale / 2, up to 2^-16 of a scale, which float32 rounds. Where scales are rounded
-            themselves, a group's largest weight may be off by that much more: 7 * 2^-8 of a scale in bfloat16, 7 * 2^-11
-            in float16.
+        Guarantee: |w - dequantised| <= scale / 2, up to 2^-16 of a scale, which float32 rounds. Where scales are
+            rounded themselves, a group's largest weight may be off by that much more: 7 * 2^-8 of a scale in bfloat16,
+            7 * 2^-11 in float16.
         """
         wide = weight.detach().float()
         scales = fitting_scales(wide, name, format)
