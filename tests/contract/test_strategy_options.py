@@ -195,7 +195,7 @@ def test_a_published_oracle_has_defaults_of_its_own_and_what_is_given_stays():
     assert (published["merged.model"], published["merged.second"]) == ("smol-draft", "small_transformer")
     assert published["merged.max_ngram"] == usual["merged.max_ngram"]
     given = parsed("--merged-model", "code-draft", "--oracle", "smollm2")
-    assert (given["merged.model"], given["merged.model_weights"]) == ("code-draft", "int8-dynamic")
+    assert (given["merged.model"], given["merged.model_weights"]) == ("code-draft", "q4_0-int8")
 
 
 def test_defaults_of_published_oracles_are_those_of_options_that_there_are():
