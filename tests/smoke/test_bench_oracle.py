@@ -54,10 +54,9 @@ def test_the_parts_of_a_shape_print_their_tables(native, capsys, monkeypatch):
     ]  # fmt: skip
     assert all(row["1"].endswith("(1.00)") for row in curve)
     assert len(table_rows(printed, "Prefill")) == 3
-    goals = [row["what"] for row in table_rows(printed, "Summary")]
-    assert "plain decoding (native bfloat16) over transformers, tiny, batch 2" in goals
-    assert "share of bandwidth, 1 node, float32, tiny (%)" in goals
-    assert not any("llama" in goal for goal in goals)
+    for row in decoded:
+        assert row["speed over transformers"]
+        assert not row["speed over llama.cpp"]
 
 
 def test_the_parts_of_the_pair_print_their_tables(native, capsys):
@@ -73,10 +72,6 @@ def test_the_parts_of_the_pair_print_their_tables(native, capsys):
     assert [(row["what"], row["batch"]) for row in levels] == [
         (what, batch) for batch in "18" for what in ("pass", "level, greedy", "level, sampled, top-p 0.95")
     ]
-    goals = {row["what"]: row for row in table_rows(printed, "Summary")}
-    assert goals["a tree level over a pass of its width, greedy, batch 8"]["at least"] == "at most 1.5"
-    assert goals["c of a code-draft token over a code pass, greedy"]["at least"] == "at most 0.15"
-    assert "draft model (one layer of six), k = 4, over transformers" in goals
 
 
 @pytest.mark.parametrize(

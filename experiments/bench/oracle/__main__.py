@@ -1,10 +1,10 @@
 """Time the native pass beside the eager one, ``transformers`` and llama.cpp, on the same weights.
 
 ``python -m experiments.bench.oracle`` interleaves all arms of a model in every round of one process and prints tables:
-medians with their range, and medians of ratios that are paired by round (lowest .. highest). The first table is the
-summary. Torch compiles nothing. Native bits do not depend on the pass, and greedy ids of float32 arithmetic agree
-between native, eager and ``transformers``, or the run fails; of bfloat16 arithmetic and of llama.cpp the share of ids
-that agree is printed. Where llama.cpp is not installed it is left out: ``pip install 'exactspec[llamacpp]'``.
+medians with their range, and medians of ratios that are paired by round (lowest .. highest). Torch compiles nothing.
+Native bits do not depend on the pass, and greedy ids of float32 arithmetic agree between native, eager and
+``transformers``, or the run fails; of bfloat16 arithmetic and of llama.cpp the share of ids that agree is printed.
+Where llama.cpp is not installed it is left out: ``pip install 'exactspec[llamacpp]'``.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import torch
 
 from experiments.bench.oracle import benchmark_parts, benchmark_passes, costs, decoding, speculation
 from experiments.bench.oracle.benchmark_models import Models
-from experiments.bench.oracle.benchmark_parts import LONGEST_PROMPT, BenchOptions, Measured, Part, Row, parse
+from experiments.bench.oracle.benchmark_parts import LONGEST_PROMPT, BenchOptions, Measured, Part, parse
 from experiments.bench.oracle.rounds import measure, unique
 from experiments.bench.oracle.speculation import TARGET, Pair
 from experiments.bench.sections import machine
@@ -57,18 +57,6 @@ def _subjects(options: BenchOptions) -> dict[str, list[Part]]:
     return {subject: parts for subject, parts in subjects.items() if parts}
 
 
-def summary(options: BenchOptions, found: Sequence[Measured]) -> list[Row]:
-    """Return a row per goal, a column per number of threads."""
-    lines: dict[str, dict[str, object]] = {}
-    empty = {f"threads: {threads}": None for threads in options.threads}
-    for part in (PARTS[name] for name in options.parts):
-        for measured in _of(part, found):
-            for goal in part.goals(measured):
-                first: dict[str, object] = {"what": goal.what, "at least": goal.least, "aim": goal.aim, **empty}
-                lines.setdefault(goal.what, first)[f"threads: {measured.threads}"] = goal.measured
-    return list(lines.values())
-
-
 def _of(part: Part, found: Sequence[Measured]) -> list[Measured]:
     """Return what a part has measured."""
     return [measured for measured in found if (measured.subject == TARGET) == (part.on == "pair")]
@@ -79,8 +67,6 @@ def report(options: BenchOptions, found: Sequence[Measured]) -> list[Shown]:
     told: list[Shown] = [f"{machine()}; threads {', '.join(map(str, options.threads))}; {options.rounds} rounds."]
     if missing() and set(options.parts) & set(NEEDS_LLAMA_CPP):
         told.append(f"llama.cpp: not run, {' and '.join(missing())} not installed.")
-    if goals := summary(options, found):
-        told.append(Table("Summary", goals))
     for name in options.parts:
         part = PARTS[name]
         rows = [row for measured in _of(part, found) for row in part.rows(measured)]

@@ -111,23 +111,6 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Goal:
-    """A line of the summary: what is wanted, and what was measured.
-
-    Attributes:
-        what: is compared, with which shape.
-        least: that is demanded; "" where nothing is.
-        aim: that is hoped for.
-        measured: by this run.
-    """
-
-    what: str
-    least: str
-    aim: str
-    measured: Spread
-
-
-@dataclass(frozen=True)
 class Part:
     """A part of the benchmark.
 
@@ -136,7 +119,6 @@ class Part:
         on: whether it measures the shapes or the embedded pair.
         arms: makes them for a subject's models.
         rows: of its table, for one subject and number of threads.
-        goals: lines of the summary, for the same.
         note: stands below the title.
     """
 
@@ -144,24 +126,4 @@ class Part:
     on: Literal["shapes", "pair"]
     arms: Callable[[Any, BenchOptions], Iterable[TimedArm]]
     rows: Callable[[Measured], Iterable[Row]]
-    goals: Callable[[Measured], Iterable[Goal]]
     note: str = ""
-
-
-def goals_of(
-    what: str, goals: Mapping[str, tuple[str, str]], key: str, measured: Spread | None, share: bool = False
-) -> list[Goal]:
-    """Return a goal, if its arms ran; what no goal is set for stands there without one.
-
-    Args:
-        what: is compared.
-        goals: key -> at least, aim.
-        key: of ``goals``.
-        measured: None where an arm did not run.
-        share: the figure is a share: in per cent.
-    """
-    if measured is None:
-        return []
-    least, aim = goals.get(key, ("", ""))
-    scaled = Spread(*(100 * value for value in (measured.median, measured.low, measured.high))) if share else measured
-    return [Goal(what, least, aim, scaled)]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from experiments.bench.oracle.benchmark_models import STORAGES, Models, cache_bytes, weight_bytes
-from experiments.bench.oracle.benchmark_parts import BenchOptions, Goal, Measured, Part, Row, goals_of
+from experiments.bench.oracle.benchmark_parts import BenchOptions, Measured, Part, Row
 from experiments.bench.oracle.llama_cpp_arm import LlamaCpp
 from experiments.bench.oracle.rounds import TimedArm, median_seconds
 from specdec import Oracle
@@ -18,7 +18,6 @@ from specdec.contracts import IntArray, Want
 CONTEXT = 128
 WIDTHS_BESIDE_LLAMA_CPP = (1, 8, 16)
 CHUNK = 128
-OVER_LLAMA_CPP = dict.fromkeys(("8", "16"), ("1.5", "2.5"))
 
 
 def name_of(program: str, width: int, context: int) -> str:
@@ -99,16 +98,6 @@ def beside_rows(measured: Measured) -> Iterator[Row]:
                 yield {**measured.time_row(name, program=program, nodes=width), **cells}
 
 
-def beside_goals(measured: Measured) -> Iterator[Goal]:
-    """Yield the speed over llama.cpp's with the same storage."""
-    for width in WIDTHS_BESIDE_LLAMA_CPP[1:]:
-        for storage in STORAGES:
-            theirs = name_of(f"llama.cpp {storage}", width, CONTEXT)
-            ratio = measured.ratio(theirs, name_of(f"native {storage}", width, CONTEXT))
-            what = f"a pass of {width} nodes over llama.cpp's, {storage}, {measured.subject}"
-            yield from goals_of(what, OVER_LLAMA_CPP, str(width), ratio)
-
-
 def curve_arms(models: Models, options: BenchOptions) -> Iterator[TimedArm]:
     """Yield native passes of every width, storage and context."""
     for context in options.contexts:
@@ -151,25 +140,16 @@ def prefill_rows(measured: Measured) -> Iterator[Row]:
         yield {**measured.time_row(name, program=program, rows=rows), "over eager": over}
 
 
-def prefill_goals(measured: Measured) -> Iterator[Goal]:
-    """Yield the time over the eager pass's."""
-    limit = {"": ("at most 1.1", "")}
-    for storage in STORAGES:
-        ratio = measured.ratio(f"prefill, native {storage}", "prefill, eager float32")
-        rows = measured.options.prefill_rows
-        yield from goals_of(f"prefill of {rows} rows over eager, {storage}, {measured.subject}", limit, "", ratio)
-
-
 BESIDE = Part(
-    "Passes beside llama.cpp's", "shapes", beside_arms, beside_rows, beside_goals,
+    "Passes beside llama.cpp's", "shapes", beside_arms, beside_rows,
     f"Batch 1, after {CONTEXT} tokens, logits of every node; llama.cpp decodes a batch of as many tokens.",
 )  # fmt: skip
 CURVE = Part(
-    "The width curve", "shapes", curve_arms, curve_rows, lambda measured: [],
+    "The width curve", "shapes", curve_arms, curve_rows,
     "Milliseconds of a pass by its number of nodes, batch 1, and over the narrowest pass.",
 )  # fmt: skip
 PREFILL = Part(
-    "Prefill", "shapes", prefill_arms, prefill_rows, prefill_goals,
+    "Prefill", "shapes", prefill_arms, prefill_rows,
     "One pass of many rows into an empty cache, logits of the last.",
 )  # fmt: skip
 
@@ -183,10 +163,6 @@ READERS: dict[str, Callable[[Tensor], Tensor]] = {
     "sum of int64": lambda words: words.view(torch.int64).sum(),
     "dot of float32": lambda words: torch.dot(words, words),
 }
-SHARES = {"10m": ("80", "95"), "110m": ("80", "95")}
-
-
-LONG = {"10m": ("at most 1.25", ""), "110m": ("at most 1.25", "")}
 
 
 def bytes_of(models: Models, storage: str, context: int) -> int:
@@ -195,7 +171,7 @@ def bytes_of(models: Models, storage: str, context: int) -> int:
 
 
 def contexts_of(options: BenchOptions) -> tuple[int, int]:
-    """Return a short context, whose share is a goal, and the longest of the run."""
+    """Return a short context, and the longest of the run."""
     return CONTEXT, max(options.contexts)
 
 
@@ -232,21 +208,8 @@ def read_rows(measured: Measured) -> Iterator[Row]:
         yield {**sized, **cells}
 
 
-def read_goals(measured: Measured) -> Iterator[Goal]:
-    """Yield the shares, and the time of a pass after a long context over that of reading."""
-    for storage in STORAGES:
-        share = measured.ratio(_fastest_read(measured, storage, CONTEXT), name_of(f"native {storage}", 1, CONTEXT))
-        what = f"share of bandwidth, 1 node, {storage}, {measured.subject} (%)"
-        yield from goals_of(what, SHARES, measured.subject, share, share=True)
-    long = contexts_of(measured.options)[1]
-    for storage in STORAGES:
-        over = measured.ratio(name_of(f"native {storage}", 1, long), _fastest_read(measured, storage, long))
-        what = f"a pass of 1 node after {long} tokens over reading as many bytes, {storage}, {measured.subject}"
-        yield from goals_of(what, LONG, measured.subject, over)
-
-
 BANDWIDTH = Part(
-    "Share of bandwidth", "shapes", read_arms, read_rows, read_goals,
+    "Share of bandwidth", "shapes", read_arms, read_rows,
     "A pass of one node beside a read of as many bytes (weights, keys and values) by torch on the same threads; the "
     "fastest of its reductions counts.",
 )  # fmt: skip

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from drafts import SmallTransformer
-from experiments.bench.oracle.benchmark_parts import BenchOptions, Goal, Measured, Part, Row, goals_of
+from experiments.bench.oracle.benchmark_parts import BenchOptions, Measured, Part, Row
 from experiments.bench.oracle.decoding import GREEDY
 from experiments.bench.oracle.rounds import TimedArm, median_seconds
 from experiments.bench.oracle.speculation import DRAFT, DRAFTED, TARGET, Pair
@@ -20,7 +20,6 @@ from specdec.stats import Stats
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.95, ignore_eos=True)
 SAMPLINGS = {"greedy": GREEDY, "sampled, top-p 0.95": SAMPLED}
 PASS, STEP = f"pass of {TARGET}", f"plain step of {TARGET}"
-AT_MOST = {"greedy": ("at most 0.15", "0.10"), "sampled, top-p 0.95": ("at most 0.30", "0.20")}
 
 
 def _run(pair: Pair, source: DraftSource | None, sampling: SamplingParams, num_new: int) -> Stats:
@@ -57,22 +56,14 @@ def rows(measured: Measured) -> Iterator[Row]:
         yield {**measured.time_row(name, what=name), **cells}
 
 
-def goals(measured: Measured) -> Iterator[Goal]:
-    """Yield c by sampling."""
-    for name in SAMPLINGS:
-        what = f"c of a {DRAFT} token over a {TARGET} pass, {name}"
-        yield from goals_of(what, AT_MOST, name, measured.ratio(f"token, {name}", PASS))
-
-
 PART = Part(
-    "Cost of a drafted token", "pair", arms, rows, goals,
+    "Cost of a drafted token", "pair", arms, rows,
     f"`{DRAFT}` drafts {DRAFTED} tokens a step for `{TARGET}` on shipped prompts, batch 1. A token: the time of "
     "proposing over the tokens proposed; a pass: the time of scoring in plain decoding, over its steps.",
 )  # fmt: skip
 
 
 SHAPE = Kary(2, 3)
-LEVELS_AT_MOST = dict.fromkeys(SAMPLINGS, ("at most 1.5", ""))
 
 
 class Levels:
@@ -139,18 +130,8 @@ def level_rows(measured: Measured) -> Iterator[Row]:
             yield {**measured.time_row(f"{name}, batch {batch}", what=name, batch=batch), "over a pass": over}
 
 
-def level_goals(measured: Measured) -> Iterator[Goal]:
-    """Yield a level over a pass, by sampling and batch size."""
-    for batch in measured.options.batches:
-        for name in SAMPLINGS:
-            ratio = measured.ratio(f"level, {name}, batch {batch}", f"pass, batch {batch}")
-            yield from goals_of(
-                f"a tree level over a pass of its width, {name}, batch {batch}", LEVELS_AT_MOST, name, ratio
-            )
-
-
 LEVELS = Part(
-    "Cost of a drafted tree level", "pair", level_arms, level_rows, level_goals,
+    "Cost of a drafted tree level", "pair", level_arms, level_rows,
     f"`{DRAFT}` drafts {SHAPE} on shipped prompts. A level: the time of proposing over the levels, what is drawn or "
     "ranked included; a pass: the mean time of bare passes of as many nodes, one for each level.",
 )  # fmt: skip

@@ -9,20 +9,13 @@ import torch
 from torch import Tensor
 
 from experiments.bench.oracle.benchmark_models import STORAGES, Models
-from experiments.bench.oracle.benchmark_parts import BenchOptions, Goal, Measured, Part, Row, goals_of
+from experiments.bench.oracle.benchmark_parts import BenchOptions, Measured, Part, Row
 from experiments.bench.oracle.rounds import TimedArm, time_call
 from specdec import Oracle, SamplingParams, SpeculativeDecoder
 from specdec.contracts import IntArray
 
 PROMPT = 64
 GREEDY = SamplingParams(ignore_eos=True)
-OVER_TRANSFORMERS = {
-    "10m, batch 1": ("3", "6"),
-    "10m, batch 8": ("2", "3"),
-    "110m, batch 1": ("2", "4"),
-    "110m, batch 8": ("1.5", "2.5"),
-}
-OVER_LLAMA_CPP = {"10m, batch 1": ("1.3", "2"), "110m, batch 1": ("1.2", "1.8")}
 
 
 def name_of(batch: int, program: str) -> str:
@@ -115,27 +108,15 @@ def rows(measured: Measured) -> Iterator[Row]:
             per_second = batch / measured.timings.spread(name).median
             agreement = measured.timings.agreement.get(name)
             cells = {"batch": batch, "program": name.removeprefix(prefix), "tokens/s": f"{per_second:.1f}"}
-            after = {"speed over transformers": measured.ratio(peer, name)}
+            other = None if "llama" in name else name_of(batch, f"llama.cpp {name.split()[-1]}")
+            ratios = {"transformers": peer, "llama.cpp": other}
+            after = {f"speed over {program}": measured.ratio(than, name) for program, than in ratios.items()}
             same = {"ids as native bfloat16": "" if agreement is None else f"{agreement:.1%}"}
             yield {**measured.time_row(name, **cells), **after, **same}
 
 
-def goals(measured: Measured) -> Iterator[Goal]:
-    """Yield the lines of the summary: bare passes, and what a user calls."""
-    for batch in measured.options.batches:
-        key, peer = f"{measured.subject}, batch {batch}", fastest_peer(measured, batch)
-        for program in ("native bfloat16", "engine, native bfloat16"):
-            ratio = measured.ratio(peer, name_of(batch, program))
-            what = f"plain decoding ({program}) over transformers, {key}"
-            yield from goals_of(what, OVER_TRANSFORMERS, key, ratio)
-        for storage in STORAGES:
-            ours = name_of(batch, f"native {storage}")
-            ratio = measured.ratio(name_of(batch, f"llama.cpp {storage}"), ours)
-            yield from goals_of(f"plain decoding over llama.cpp, {storage}, {key}", OVER_LLAMA_CPP, key, ratio)
-
-
 PART = Part(
-    "Plain greedy decoding", "shapes", arms, rows, goals,
+    "Plain greedy decoding", "shapes", arms, rows,
     f"After {PROMPT} tokens; milliseconds a pass, prefill included. native and eager: a bare loop of passes; engine: "
     "`SpeculativeDecoder` without a draft. The faster dtype of `transformers` `generate` counts. Where arithmetic "
     "is bfloat16 it rounds otherwise: after the first other id their texts part, and few later ids agree.",

@@ -12,7 +12,7 @@ from torch import Tensor
 import oracles
 from drafts import PromptLookup, SmallTransformer
 from experiments.bench.oracle.benchmark_models import STORAGES, first_layers, native_of, peer_of
-from experiments.bench.oracle.benchmark_parts import BenchOptions, Goal, Measured, Part, Row, goals_of
+from experiments.bench.oracle.benchmark_parts import BenchOptions, Measured, Part, Row
 from experiments.bench.oracle.decoding import GREEDY, generate, once
 from experiments.bench.oracle.rounds import TimedArm
 from experiments.harness.arguments import PROMPTS
@@ -80,7 +80,6 @@ def _read_weights(name: str) -> dict[str, Tensor]:
 
 DRAFTED, COPIED, NGRAM = 4, 8, 2
 PLAIN, LOOKUP = "plain", f"prompt lookup, {COPIED} tokens"
-OVER_TRANSFORMERS = {FIRST_LAYER: ("3", "5"), LOOKUP: ("3", "5")}
 
 
 def settings_of(pair: Pair, strategy: str, storage: str) -> dict[str, Any]:
@@ -148,16 +147,8 @@ def rows(measured: Measured) -> Iterator[Row]:
             yield {**measured.time_row(name, strategy=strategy, program=program), **cells}
 
 
-def goals(measured: Measured) -> Iterator[Goal]:
-    """Yield the speed over ``transformers`` with the same drafts."""
-    for strategy in (*DRAFTS, LOOKUP):
-        ratio = measured.ratio(_fastest(measured, strategy), f"{strategy}, native bfloat16")
-        what = strategy if strategy == LOOKUP else f"draft model ({strategy}), k = {DRAFTED}"
-        yield from goals_of(f"{what}, over transformers", OVER_TRANSFORMERS, strategy, ratio)
-
-
 PART = Part(
-    "Speculative decoding beside transformers", "pair", arms, rows, goals,
+    "Speculative decoding beside transformers", "pair", arms, rows,
     f"The oracle `{TARGET}` on shipped prompts, greedy, batch 1; milliseconds a token, prefill included. Both programs "
     f"draft the same: {DRAFTED} tokens in every step (a model), or up to {COPIED} after the first occurrence of the "
     f"last {NGRAM} tokens or 1 (lookup). The faster dtype of `transformers` counts.",
