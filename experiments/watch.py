@@ -2,7 +2,7 @@
 
 ``python -m experiments.watch "def add(a, b):" --strategy prompt_lookup`` shows the strategy's generation live. Then
 both sides decode the prompt again and again, interleaved, and what is said of speed are medians of these pairs.
-``--picture FILE`` writes what the terminal showed at the end, as SVG or PNG.
+``--picture FILE`` writes what the terminal showed at the end, as SVG.
 """
 
 import sys
@@ -73,7 +73,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add("--prompts", default=str(PROMPTS), help="JSONL, parquet or text file; conversations too (the shipped ones)")
     add("--repeats", type=positive, default=REPEATS, help="interleaved pairs that are timed afterwards (%(default)s)")
     add("--prompt-lines", type=positive, metavar="N", help="show the last N lines of the prompt (all)")
-    add("--picture", type=picture_path, metavar="FILE", help="write what was shown at the end: .svg or .png")
+    add("--picture", type=picture_path, metavar="FILE", help="write what was shown at the end, as .svg")
     return live_arguments(parser, argv)
 
 
