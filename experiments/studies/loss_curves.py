@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from exactspec.parser import Parser, positive, refusing
 from specdec.stats import Table
-from specdec.stats.report import loss_curves, show
+from specdec.stats.report import Panel, panels, show
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,12 @@ class Run:
         means: NDArray[np.float64] = (sums[at + reach + 1] - sums[at - reach]) / (2 * reach + 1)
         return means
 
+    def panel(self, num_steps: int) -> Panel:
+        """Return the axes of every step and of the smoothed curve."""
+        losses = {"every step": self.losses, f"mean of {num_steps} steps": self.smooth(num_steps)}
+        lines = {f"{self.name}, {name}": self.points(values) for name, values in losses.items()}
+        return Panel("million tokens read", "loss in nats per token", lines, log_across=False)
+
     def points(self, losses: NDArray[np.float64]) -> list[tuple[float, float]]:
         """Return losses of every step over the tokens read, in millions."""
         return list(zip(self.tokens / 1e6, losses, strict=True))
@@ -79,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with refusing("loss_curves"):
         runs = [Run.read(path) for path in args.logs]
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    loss_curves(args.out, [(run.name, run.points(run.losses), run.points(run.smooth(args.smooth))) for run in runs])
+    panels(args.out, [run.panel(args.smooth) for run in runs])
     show([Table("Training runs", [run.row(args.smooth) for run in runs])])
 
 

@@ -196,29 +196,6 @@ def panels(path: Path, drawn: Sequence[Panel]) -> None:
     figure.savefig(path, dpi=120)
 
 
-def loss_curves(path: Path, runs: Sequence[tuple[str, Points, Points]]) -> None:
-    """Write a PNG of losses over the tokens read, on a logarithmic scale.
-
-    Args:
-        path: of the file.
-        runs: name, every step, and the smoothed curve, as points (million tokens, nats); at least one, a panel each.
-    """
-    from matplotlib.ticker import LogFormatter
-
-    figure, row = row_of_axes(len(runs), (4.5 * len(runs), 3.5))
-    for axes, (name, steps, smoothed) in zip(row, runs, strict=True):
-        axes.plot(*np.transpose(steps), color="tab:blue", alpha=0.25, linewidth=0.6)
-        axes.plot(*np.transpose(smoothed), color="tab:blue", linewidth=1.4)
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(LogFormatter())
-        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
-        axes.set_title(name)
-        axes.set_xlabel("million tokens read")
-        axes.set_ylabel("loss in nats per token")
-        axes.grid(alpha=0.3, which="both", linewidth=0.5)
-    figure.savefig(path, dpi=120)
-
-
 def picture(
     path: Path,
     speeds: Mapping[str, Mapping[str, Mapping[str, Interval]]],
