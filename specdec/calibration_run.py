@@ -111,14 +111,13 @@ def calibrate(
     return Calibration.fit(confidences, accepted, *_costs(plain, drafted, passes, size))
 
 
-def pass_seconds(oracle: Oracle, widths: Sequence[int], batch_size: int = 1, arity: int = 1) -> list[float]:
+def pass_seconds(oracle: Oracle, widths: Sequence[int], batch_size: int = 1) -> list[float]:
     """Return the seconds of a pass of each number of nodes a row: medians of 15 rounds, in which the widths take turns.
 
     Args:
         oracle: scores ids that mean nothing, after 64 of them.
         widths: numbers of nodes, the pending token's among them.
         batch_size: rows, all of that width.
-        arity: children of a node: 1 for chains, 2 for binary trees.
 
     Raises:
         ValueError: the oracle is recorded text, or its context is shorter than the widest pass.
@@ -135,14 +134,12 @@ def pass_seconds(oracle: Oracle, widths: Sequence[int], batch_size: int = 1, ari
     if prefix:
         oracle.score(ids[:, :prefix], None, torch.from_numpy(counts).to(oracle.device), cache, rows, "none")
         cache.commit(rows, None, counts)
-    parents = (torch.arange(widest, device=oracle.device) + arity - 1).div(arity, rounding_mode="floor") - 1
     seconds = np.zeros((_ROUNDS + 1, len(widths)))
     for taken in seconds:
         for i, width in enumerate(widths):
-            above = None if arity == 1 else parents[:width].expand(batch_size, -1)
             nodes = torch.full((batch_size,), width, device=oracle.device)
             began = time.perf_counter()
-            scores = oracle.score(ids[:, prefix : prefix + width], above, nodes, cache, rows)
+            scores = oracle.score(ids[:, prefix : prefix + width], None, nodes, cache, rows)
             assert scores.logits is not None
             scores.logits[0, -1, 0].item()  # the device has finished
             taken[i] = time.perf_counter() - began
@@ -177,10 +174,8 @@ def _steps(columns: _Columns, num_rows: int) -> FloatArray:
     return made[:, np.bincount(step, minlength=made.shape[1]) == num_rows]
 
 
-def _costs(
-    plain: _Timing, drafted: _Timing, passes: Sequence[float], batch_size: int
-) -> tuple[float, WidthCurve, float]:
-    """Return c' and v', in plain steps, and the seconds of a plain step.
+def _costs(plain: _Timing, drafted: _Timing, passes: Sequence[float], batch_size: int) -> tuple[float, WidthCurve]:
+    """Return c' and v', in plain steps.
 
     All are medians, as some steps wait for other programs. v' has the shape of the passes, scaled to the run's own pass
     of one node. What a drafted step takes beyond its pass (verdict, bookkeeping), or spares (if the source ran a part
@@ -191,10 +186,10 @@ def _costs(
     step, without = float(np.median(plain.drafting + plain.scoring + plain.rest)), plain.scoring + plain.rest
     some = drafted.depth > 0
     if not some.any():
-        return 0.0, WidthCurve((1,), (1.0,), batch_size), step
+        return 0.0, WidthCurve((1,), (1.0,), batch_size)
     token = float(np.median(drafted.drafting[some] / drafted.depth[some]))
     more = (np.array(passes) / passes[0] - 1) * np.median(plain.scoring)
     nodes, taken = drafted.nodes[some].astype(np.int64), (drafted.scoring + drafted.rest)[some]
     beyond = np.median((taken - np.median(without) - more[nodes]) / nodes)
     whole = np.maximum(step + more + beyond * np.arange(len(more)), step)
-    return token / step, WidthCurve.of_seconds([*range(1, len(more) + 1)], whole.tolist(), batch_size), step
+    return token / step, WidthCurve.of_seconds([*range(1, len(more) + 1)], whole.tolist(), batch_size)

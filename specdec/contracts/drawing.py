@@ -78,7 +78,7 @@ class Warping(Protocol):
             temperature: replaces every row's own (0: greedy); None: the request's.
         """
 
-    def is_argmax(self, temperature: float | None = None) -> bool:
+    def is_argmax(self) -> bool:
         """Tell whether every row's law is the point mass of its largest logit, whatever the draft; see ``laws``."""
 
     def is_greedy(self, temperature: float | None = None) -> bool:

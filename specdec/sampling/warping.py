@@ -220,9 +220,9 @@ class BatchWarping:
         """
         return self.laws_of(self.adjusted(logits, draft, nodes), temperature)
 
-    def is_argmax(self, temperature: float | None = None) -> bool:
+    def is_argmax(self) -> bool:
         """Tell whether every row's law is the point mass of its largest logit, whatever the draft."""
-        return (self.params if temperature is None else self._at(temperature)).is_argmax
+        return self.params.is_argmax
 
     def is_greedy(self, temperature: float | None = None) -> bool:
         """Tell whether every row's law is the point mass of its largest logit after ``adjustments``."""

@@ -83,7 +83,6 @@ class Calibration:
         width_cost: v'(n), of a step that verifies n nodes a row, the pending token among them, in plain steps. It holds
             at the batch size that the curve names.
         rate: tokens per plain step's time that the best fixed length emits; a request's own rate begins there.
-        step_seconds: a plain step, if it was measured. Nothing reads it.
         num_tokens: drafted tokens that it was fitted to.
 
     Raises:
@@ -96,7 +95,6 @@ class Calibration:
     draft_cost: float
     width_cost: WidthCurve
     rate: float
-    step_seconds: float | None = None
     num_tokens: int = 0
 
     def __post_init__(self) -> None:
@@ -167,7 +165,6 @@ class Calibration:
         num_accepted: Sequence[int],
         draft_cost: float,
         width_cost: WidthCurve,
-        step_seconds: float | None = None,
     ) -> "Calibration":
         """Fit the survivals to drafts and what became of them.
 
@@ -176,7 +173,6 @@ class Calibration:
             num_accepted: of each draft, how many of its tokens were accepted.
             draft_cost: c', in plain steps.
             width_cost: v'(n), in plain steps.
-            step_seconds: kept.
 
         Raises:
             ValueError: not a single token was drafted.
@@ -195,7 +191,7 @@ class Calibration:
         then = np.concatenate([one[1:] for one in stood]).astype(np.float64)
         linear = Monotone((0.0, 1.0), (0.0, first))
         survival = Monotone.fit(before, then, from_zero=True) if len(then) else linear
-        made = Calibration(first, acceptance, survival, draft_cost, width_cost, 1.0, step_seconds, len(values))
+        made = Calibration(first, acceptance, survival, draft_cost, width_cost, 1.0, len(values))
         return replace(made, rate=_best_rate(stood, made))
 
     def as_dict(self) -> dict[str, Any]:

@@ -84,8 +84,6 @@ def test_a_run_with_another_rule_is_another_run() -> None:
 
 def test_a_run_says_how_it_drew() -> None:
     assert way_of({"temperature": 0, "rule": "coupled"}) == "greedy"
-    # An earlier version had no choice.
-    assert way_of({"temperature": 0.8}) == way_of({"temperature": 0.8, "rule": "coupled"})
     assert "by rejection (rule standard on chains" in way_of({"temperature": 0.8, "rule": "rejection"})
 
 

@@ -164,7 +164,6 @@ def test_a_fitted_calibration_knows_the_survivals(fitted):
     np.testing.assert_allclose(made.survival(0.7 ** np.arange(1, 6)), 0.7 ** np.arange(2, 7), atol=0.05)
     assert made.draft_cost > 0
     assert made.width_cost.num_nodes == tuple(range(1, 10))
-    assert made.step_seconds > 0
     assert made.rate >= 1
 
 
@@ -276,20 +275,19 @@ def test_a_calibration_survives_json(fitted):
         assert Calibration.from_dict(json.loads(json.dumps(made.as_dict()))) == made
 
 
-@pytest.mark.parametrize(("batch", "arity"), [(1, 1), (3, 2)])
-def test_passes_are_timed_by_width(batch, arity):
+@pytest.mark.parametrize("batch", [1, 3])
+def test_passes_are_timed_by_width(batch):
     scored = []
 
     class Watched(TabularLM):
         def score(self, tokens, parents, *rest, **named):
-            scored.append((*tokens.shape, None if parents is None else parents[-1].tolist()))
+            scored.append((*tokens.shape, parents))
             return super().score(tokens, parents, *rest, **named)
 
-    seconds = pass_seconds(Watched(TARGET.table), [1, 2, 4], batch, arity)
+    seconds = pass_seconds(Watched(TARGET.table), [1, 2, 4], batch)
     assert len(seconds) == 3
     assert min(seconds) > 0
-    binary = [[-1], [-1, 0], [-1, 0, 0, 1]]
-    widths = [(batch, n, None if arity == 1 else binary[i]) for i, n in enumerate((1, 2, 4))]
+    widths = [(batch, n, None) for n in (1, 2, 4)]
     assert [call for call in scored if call[1] < 64] == widths * 16
     with pytest.raises(ValueError, match="does not fit a context"):
         pass_seconds(TARGET, [1, TARGET.max_context + 1])

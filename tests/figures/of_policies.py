@@ -51,15 +51,14 @@ def _columns(steps: Sequence[TimedStep]) -> dict[str, list[Any]]:
 def calibrated_costs() -> Differences:
     """c' and v' of two rows, in plain steps: medians, the verdict's time among them, of steps with both rows."""
     plain, drafted = (_Timing.of([_columns(steps)], 2) for steps in (PLAIN_STEPS, DRAFTED_STEPS))
-    draft, curve, step = _costs(plain, drafted, [2.0, 2.2, 2.5, 2.6, 3.0], 2)
+    draft, curve = _costs(plain, drafted, [2.0, 2.2, 2.5, 2.6, 3.0], 2)
     # Plain steps take 10, 9, 24; their passes 8, 7, 20; what is beside drafting 9.5, 8.5, 23. Wider passes would add
     # 0.8, 2, 2.4 and 4 to a pass of 8. The drafted steps take 14, 12.5 and 10.5 beside drafting: 0.5 and -1 over 4
     # nodes, and 0.2 over one, more than that. A token takes 1, 1.5 and 2.
-    found = {"c": draft, "v": curve.costs, "step": step, "batch": curve.batch_size, "widths": curve.num_nodes}
+    found = {"c": draft, "v": curve.costs, "batch": curve.batch_size, "widths": curve.num_nodes}
     expected = {
         "c": 1.5 / 10,
         "v": (1.0, (10.8 + 0.125) / 10, (12 + 0.25) / 10, (12.4 + 0.375) / 10, (14 + 0.5) / 10),
-        "step": 10.0,
         "batch": 2,
         "widths": (1, 2, 3, 4, 5),
     }

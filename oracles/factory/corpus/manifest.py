@@ -79,13 +79,6 @@ class Manifest:
             raise ValueError(f"split must be one of {SPLITS}, got {name!r}")
         return tuple(entry for entry in self.files if entry.split == name)
 
-    def sizes(self) -> dict[str, int]:
-        """Return the bytes of text of every package, the standard library among them."""
-        sizes: dict[str, int] = {}
-        for entry in self.files:
-            sizes[entry.package] = sizes.get(entry.package, 0) + entry.num_bytes
-        return sizes
-
 
 def file_hash(data: bytes) -> str:
     """Return the first 16 hexadecimal digits of the SHA-256 of a file; a wheel has its whole one."""

@@ -28,7 +28,6 @@ def write(
     sampling: SamplingParams,
     num_tokens: int,
     batch_size: int = 8,
-    seed: int = 0,
 ) -> list[Continuation]:
     """Return plain decoding's continuations of all prompts, with a progress bar.
 
@@ -38,15 +37,14 @@ def write(
         sampling: of all of them.
         num_tokens: to write after each; an end-of-text id, which is kept, ends a text before.
         batch_size: prompts decoded together.
-        seed: prompt i draws with the seed (seed, i).
 
-    Guarantee: a continuation depends on its own prompt, place and seed only, not on the batch.
+    Guarantee: a continuation depends on its own prompt and place only, not on the batch.
     """
     decoder = SpeculativeDecoder(oracle, None)
     found = []
     for first in tqdm(range(0, len(prompts), batch_size), desc="writing", unit="batch"):
         part = prompts[first : first + batch_size]
-        seeds = [(seed, first + i) for i in range(len(part))]
+        seeds = [(0, first + i) for i in range(len(part))]
         result = decoder.generate([list(prompt) for prompt in part], num_tokens, sampling=sampling, seed=seeds)
         found += [Continuation(prompt, tuple(new)) for prompt, new in zip(part, result.tokens, strict=True)]
     return found

@@ -80,14 +80,13 @@ def pass_cost(
     return PassCost(flops, weights * shape.bytes_per_weight, batch * shape.cache_bytes_per_token * (prefix + width))
 
 
-def prefill_costs(shape: ModelShape, length: int, chunk: int, batch: int = 1) -> list[PassCost]:
-    """Return the cost of each pass that takes ``chunk`` tokens of a prompt; the last one makes one row of logits.
+def prefill_costs(shape: ModelShape, length: int, chunk: int) -> list[PassCost]:
+    """Return the cost of each pass that takes ``chunk`` tokens of one prompt; the last one makes one row of logits.
 
     Args:
         shape: of the model.
         length: tokens of the prompt, >= 1.
         chunk: tokens of a pass, >= 1; the last pass takes what is left.
-        batch: prompts side by side, >= 1.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -95,4 +94,4 @@ def prefill_costs(shape: ModelShape, length: int, chunk: int, batch: int = 1) ->
     check_count("length", length)
     check_count("chunk", chunk)
     starts = range(0, length, chunk)
-    return [pass_cost(shape, batch, min(chunk, length - at), at, num_logits=int(at + chunk >= length)) for at in starts]
+    return [pass_cost(shape, 1, min(chunk, length - at), at, num_logits=int(at + chunk >= length)) for at in starts]
