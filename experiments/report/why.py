@@ -1,18 +1,18 @@
 """Why an arm is as fast as it is, in words: other draft lengths, and what a losing draft would need to break even."""
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from scipy import optimize
 
+from experiments.advise.advice_parts import Parts
 from experiments.advise.predicting import WORTH, Costs, Prediction, Reading, best, obstacle, predict
 from experiments.advise.shortening import Steps
 from experiments.harness.findings.causes import cause_sentences
-from experiments.harness.findings.step_columns import reason
 from experiments.harness.run_outcome import Outcome, speed_words
 from experiments.report.runs import Run
 from specdec.stats import Stats
-from specdec.theory import WidthCurve, predicted_speedup
+from specdec.theory import WidthCurve
 
 _NAMES = ("request", "num_drafted", "num_accepted", "num_emitted")
 
@@ -103,71 +103,50 @@ def acceptance_for(stats: Stats, tokens: float) -> float | None:
 _NOTICEABLE = 0.02
 
 
-def _cost(why: Mapping[str, Any]) -> float:
-    """Return the time of a step, in plain passes."""
-    return float(why["v"] + why["propose/T"] + why["other/T"])
+def shares(parts: Parts) -> dict[str, float]:
+    """Return which shares of an arm's step are drafting, scoring and all else."""
+    found = {"drafting": parts.drafting, "scoring": parts.scoring, "the rest": parts.rest}
+    return {name: part / sum(found.values()) for name, part in found.items()}
 
 
-def shares(why: Mapping[str, Any]) -> dict[str, float]:
-    """Return which shares of an arm's step are drafting, scoring and all else.
-
-    Args:
-        why: of ``reason``.
-    """
-    parts = {"drafting": why["propose/T"], "scoring": why["v"], "the rest": why["other/T"]}
-    return {name: part / _cost(why) for name, part in parts.items()}
-
-
-def with_drafting(why: Mapping[str, Any], factor: float) -> float:
-    """Return the speed-up by theory if drafting took another time.
-
-    Args:
-        why: of ``reason``.
-        factor: over the time that it took.
-    """
-    tokens, costs = why["tau"] * why["rows"], (why["v"], why["propose/T"], why["other/T"])
-    changed = predicted_speedup(tokens, costs[0], factor * costs[1], costs[2])
-    return float(why["predicted"] * changed / predicted_speedup(tokens, *costs))
-
-
-def _step(why: Mapping[str, Any], speeds: str) -> list[str]:
+def _step(parts: Parts, speeds: str) -> list[str]:
     """Return how fast an arm is, what its step yields and takes, and what faster drafting would give."""
     # Plain decoding's steps take more than its passes: what it does beside them counts too.
-    part, plain_steps = shares(why), why["tau"] * why["rows"] / why["predicted"]
+    part, plain_steps = shares(parts), parts.tokens * parts.rows / parts.speedup
     told = [
-        f"{speeds[0].upper()}{speeds[1:]}: a step emits {why['tau']:.2f} tokens a row and takes {plain_steps:.2f} "
+        f"{speeds[0].upper()}{speeds[1:]}: a step emits {parts.tokens:.2f} tokens a row and takes {plain_steps:.2f} "
         "times as long as a plain step.",
         ", ".join(f"{name} takes {share:.0%}" for name, share in part.items()).capitalize() + " of a step.",
     ]
     if part["drafting"] >= _NOTICEABLE:
-        twice, free = with_drafting(why, 0.5), with_drafting(why, 0.0)
+        twice, free = (replace(parts, drafting=share * parts.drafting).speedup for share in (0.5, 0.0))
         told.append(f"A draft twice as fast would give {twice:.2f}x, a free one {free:.2f}x.")
-    if why["rows"] < 1 - _NOTICEABLE:
-        told.append(f"Rows end at different times: {why['rows']:.0%} as many are in flight as with plain decoding.")
+    if parts.rows < 1 - _NOTICEABLE:
+        told.append(f"Rows end at different times: {parts.rows:.0%} as many are in flight as with plain decoding.")
     return told
 
 
-def _affordable(why: Mapping[str, Any]) -> str:
+def _affordable(parts: Parts) -> str:
     """Return what drafting may cost for a losing arm to break even with as many tokens a step as it has."""
     # What steps with as many tokens leave of plain decoding's time.
-    allowed = why["predicted"] * _cost(why) - why["v"] - why["other/T"]
+    allowed = parts.tokens * parts.rows * (1 + parts.plain) - parts.scoring - parts.rest
     if allowed <= 0:
         return "With these tokens a step not even a free draft breaks even: scoring and the rest cost more."
-    share = allowed / why["propose/T"]
+    share = allowed / parts.drafting
     return f"To break even, drafting may take {share:.0%} of the time that it takes."
 
 
-def _break_even(why: Mapping[str, Any], stats: Stats) -> str:
+def _break_even(parts: Parts, stats: Stats) -> str:
     """Return which tokens a step, and which acceptance of chains, would let a losing arm break even."""
-    needed = why["tau"] / why["predicted"]
-    told = f"At these costs a step must emit {needed:.2f} tokens to break even, in place of {why['tau']:.2f}"
+    needed = parts.tokens / parts.speedup
+    told = f"At these costs a step must emit {needed:.2f} tokens to break even, in place of {parts.tokens:.2f}"
     if not drafts_chains(stats):
         return f"{told}."
     alpha = acceptance_for(stats, needed)
     if alpha is None:
         drafted = stats.num_drafted / stats.num_steps
         return f"{told}: more than its drafts, {drafted:.2f} tokens a step on average, can yield."
-    return f"{told}: an acceptance of {alpha:.2f} by theory, in place of {why['alpha']:.2f}."
+    return f"{told}: an acceptance of {alpha:.2f} by theory, in place of {stats.acceptance_rate:.2f}."
 
 
 def _length(run: Run, arm: str) -> list[str]:
@@ -192,8 +171,8 @@ def sentences(run: Run, arm: str) -> list[str]:
     stats = run.drafting[arm]
     if not stats.num_drafted:
         return ["It drafted nothing: its steps are plain decoding's, with what it took to find no draft."]
-    why, told = reason(run.plain, stats), []
-    if why["predicted"] < 1:
+    parts, told = Parts.of(run.plain, stats), []
+    if parts.speedup < 1:
         # What is in the way of chains says what drafting them may cost.
-        told += [_break_even(why, stats), *([] if drafts_chains(stats) else [_affordable(why)])]
-    return [*_step(why, speed_words(run.outcome, arm)), *told, *cause_sentences(run.outcome, arm), *_length(run, arm)]
+        told += [_break_even(parts, stats), *([] if drafts_chains(stats) else [_affordable(parts)])]
+    return [*_step(parts, speed_words(run.outcome, arm)), *told, *cause_sentences(run.outcome, arm), *_length(run, arm)]

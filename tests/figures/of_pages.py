@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,7 +17,6 @@ from experiments.bench import benchmark_figures
 from experiments.guard import ACCEPT_LEN, SPEED, Figure, Finding, figures_of, judge
 from experiments.harness import running as harness
 from experiments.harness.arms import PLAIN, Measurement
-from experiments.harness.findings.step_columns import reason
 from experiments.harness.journal import Journal
 from experiments.harness.running import Plan, _measure
 from experiments.report import pictures, why
@@ -77,32 +77,29 @@ def _run(made: Hand, **facts: Any) -> Run:
 def reasons() -> Differences:
     """What a page says of an arm: shares of its step, faster drafts, and what would let it break even."""
     made = hand(count=5, batch=2)
-    told = reason(made.stats(PLAIN), made.stats(DRAFTED))
-    drafting, scoring, rest = told["propose/T"], told["v"], told["other/T"]
+    told = Parts.of(made.stats(PLAIN), made.stats(DRAFTED))
+    drafting, scoring, rest = told.drafting, told.scoring, told.rest
     step = drafting + scoring + rest
-    slow = {"tau": 1.2, "rows": 0.9, "predicted": 0.6, "v": 1.5, "propose/T": 0.5, "other/T": 0.25, "alpha": 0.1}
-    pairs = Stats(num_steps=10, num_drafted=20, steps_by_depth=(0, 0, 10), tried_at_rank=(12,), num_accepted=2)
+    slow = Parts(tokens=1.2, rows=0.9, drafting=0.5, scoring=1.5, rest=0.25, plain=0.25)
+    depths = {"num_steps": 10, "num_drafted": 20, "steps_by_depth": (0, 0, 10), "tried_at_rank": (12,)}
+    pairs = Stats(**depths, num_accepted=2, num_recovered=18)  # type: ignore[arg-type]
     found = {
         "shares": why.shares(told),
-        "twice as fast": why.with_drafting(told, 0.5),
-        "free": why.with_drafting(told, 0.0),
         "faster drafts": why._step(told, "speeds")[2],
         "plain steps": why._step(told, "speeds")[0].partition("takes ")[2],
-        # Steps may cost 0.6 x 2.25 = 1.35: less than a pass takes. With cheap passes half of the drafting is left.
+        # Steps may cost 1.2 x 0.9 x 1.25 = 1.35: less than a pass. With cheap passes half of the drafting is left.
         "no draft": why._affordable(slow),
-        "some draft": why._affordable({**slow, "v": 0.9, "predicted": 1.4 / 1.65}),
+        "some draft": why._affordable(replace(slow, scoring=0.9, plain=1.4 / 1.08 - 1)),
         # 1 + alpha + alpha^2 = 2, and no alpha makes 4.
-        "needed": why._break_even({**slow, "tau": 1.2}, pairs),
+        "needed": why._break_even(slow, pairs),
         "alpha": why.acceptance_for(pairs, 1.75),
         "none": why.acceptance_for(pairs, 4.0),
     }
     times = 1 + _beside(made)
-    gains = [told["tau"] * told["rows"] * times / (scoring + part * drafting + rest) for part in (0.5, 0)]
+    gains = [told.tokens * told.rows * times / (scoring + part * drafting + rest) for part in (0.5, 0)]
     expected = {
         "faster drafts": f"A draft twice as fast would give {gains[0]:.2f}x, a free one {gains[1]:.2f}x.",
         "shares": {"drafting": drafting / step, "scoring": scoring / step, "the rest": rest / step},
-        "twice as fast": told["tau"] * told["rows"] * times / (scoring + drafting / 2 + rest),
-        "free": told["tau"] * told["rows"] * times / (scoring + rest),
         "plain steps": f"{step / times:.2f} times as long as a plain step.",
         "no draft": "With these tokens a step not even a free draft breaks even: scoring and the rest cost more.",
         "some draft": "To break even, drafting may take 50% of the time that it takes.",
@@ -318,12 +315,12 @@ STATISTICS = (order, reasons, drawn, guarded, needs, predicted, crossed)
 MUTANTS = line_mutants(
     (_measure, "for arm in arms if first.problem is None else ():", "for arm in ():", order, "warm-up"),
     (harness.measure, "first = (unit.index + round_) % len(arms)", "first = 0", order, "measured"),
-    (why._cost, ' + why["other/T"]', "", reasons, "drafting"),
-    (why.with_drafting, "factor * costs[1]", "factor", reasons, "twice as fast"),
-    (why._step, 'why["tau"] * why["rows"] / why["predicted"]', 'why["tau"] / why["predicted"]', reasons, "plain steps"),
-    (why._affordable, 'why["predicted"] * _cost(why)', "_cost(why)", reasons, "some draft"),
-    (why._break_even, 'why["tau"] / why["predicted"]', 'why["tau"] / why["predicted"] ** 0.5', reasons, "needed"),
-    (why._step, "with_drafting(why, 0.0)", "with_drafting(why, 0.1)", reasons, "faster drafts"),
+    (why.shares, '"the rest": parts.rest', '"the rest": 0.0', reasons, "drafting"),
+    (why._step, "share * parts.drafting", "share", reasons, "faster drafts"),
+    (why._step, "parts.tokens * parts.rows / parts.speedup", "parts.tokens / parts.speedup", reasons, "plain steps"),
+    (why._affordable, "parts.tokens * parts.rows *", "parts.tokens *", reasons, "some draft"),
+    (why._break_even, "parts.tokens / parts.speedup", "parts.tokens / parts.speedup**0.5", reasons, "needed"),
+    (why._step, "(0.5, 0.0)", "(0.5, 0.1)", reasons, "faster drafts"),
     (why.longest_of, " - 1", "", drawn, "lengths"),
     (why.drafts_chains, "stats.num_drafted > 0", "True", drawn, "chains"),
     (batch_sizes.predict, "parts.seconds(length, REST) / once", "parts.seconds(length, REST)", crossed, "predicted"),
