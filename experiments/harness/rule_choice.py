@@ -70,7 +70,8 @@ def way_of(arguments: Mapping[str, Any]) -> str:
     heat = arguments["temperature"]
     if heat == 0:
         return "greedy"
-    rule = arguments["rule"]
+    # Runs of earlier versions, which had no choice, were coupled.
+    rule = arguments.get("rule", COUPLED)
     if rule == COUPLED:
         return f"coupled sampling at temperature {heat}"
     by = f"by rejection (rule {CHAINS} on chains, {TREES} on trees)" if rule == REJECTION else f"by rule {rule}"

@@ -55,14 +55,15 @@ def _build(
     name: str, source: Callable[..., DraftSource], length: Option, settings: Settings, oracle: Oracle
 ) -> DraftSource:
     """Return the source that the settings describe; a shape excludes a length, unless that is the default."""
-    asked, text = settings[length.key], settings["shape"]
-    if text is not None and asked != default_of(name, length, settings["oracle"]):
+    text = settings.get("shape")
+    if text is not None and (asked := settings[length.key]) != default_of(name, length, settings["oracle"]):
         raise ValueError(
             f"{name}: --shape {text} says how deep trees are: give it or --{length.name} {asked}, not both"
         )
     head = head_for(name, settings, oracle)
-    given: dict[str, Any] = {"num_draft_tokens": asked}
-    if text is not None:
+    if text is None:
+        given: dict[str, Any] = {"num_draft_tokens": settings[length.key]}
+    else:
         shape = shape_of(text)
         given = {"tree": shape, "temperature": None if shape.num_kept is None else 0.0}
     try:

@@ -149,8 +149,7 @@ def test_a_shape_that_is_none_names_its_option():
         build_shared("tree", {**own, **SHARED, "shape": "none"}, oracles.load("code-draft"))
 
 
-@pytest.mark.parametrize("oracle", ["code", "smollm2"])
-@pytest.mark.parametrize("name", ["eagle3", "block_drafter", "medusa"])
+@pytest.mark.parametrize(("name", "oracle"), [("eagle3", "smollm2"), ("block_drafter", "code"), ("medusa", "code")])
 def test_a_shape_is_refused_beside_a_length_that_was_given_and_goes_before_a_default(name, oracle, monkeypatch):
     def refuse(*_):
         raise ValueError("no head")

