@@ -35,10 +35,9 @@ def picture_path(text: str) -> Path:
 
 
 def write_picture(path: Path, shown: RenderableType, title: str) -> None:
-    """Write what a terminal of 100 columns shows, as text in the reader's own font; the title is what the file says
-    of itself.
+    """Write what a terminal of 100 columns shows, as text in the reader's own font.
 
-    The same screen gives the same file. Cost: O(characters).
+    The title is what the file says of itself. The same screen gives the same file. Cost: O(characters).
     """
     console = Console(width=COLUMNS, file=StringIO(), highlight=False)
     lines = console.render_lines(shown, pad=False)
