@@ -8,11 +8,10 @@ from torch import Tensor
 
 from oracles.graphed.buckets import MAX_NODES, Bucket, Cut, cuts
 from oracles.graphed.graphed_memory import Memory
-from oracles.graphed.graphed_passes import Part, Way, run_pass
+from oracles.graphed.graphed_passes import Part, RunPass, Way
 from oracles.graphed.graphs import Graphs
 from oracles.graphed.tiles import by_tiles
 from oracles.graphed.upload import Call, Packed, Upload
-from oracles.transformer.eager import Transformer
 from specdec.contracts import Scores, Want
 
 
@@ -20,7 +19,8 @@ class Calls:
     """Cut calls into passes, run these, and put together what the caller asked for.
 
     Args:
-        model: packed.
+        run_pass: computes a pass.
+        read_out: returns logits ``[R, V]`` of streams ``[R, D]`` after the last layer.
         way: how passes compute.
         upload: its way to the device.
         graphs: run passes; their counts count the padding too.
@@ -29,8 +29,10 @@ class Calls:
         way: as given.
     """
 
-    def __init__(self, model: Transformer, way: Way, upload: Upload, graphs: Graphs) -> None:
-        self._model, self.way, self._upload, self._graphs = model, way, upload, graphs
+    def __init__(
+        self, run_pass: RunPass, read_out: Callable[[Tensor], Tensor], way: Way, upload: Upload, graphs: Graphs
+    ) -> None:
+        self._run_pass, self._read_out, self.way, self._upload, self._graphs = run_pass, read_out, way, upload, graphs
         self._entering: Tensor | None = None
 
     def answer(self, call: Call, memory: Memory, part: Part, want: Want) -> Scores:
@@ -65,7 +67,7 @@ class Calls:
         counts.padded_rows += bucket.rows - num_rows
         counts.padded_nodes += bucket.nodes - num_rows * width
         stream = None if asked.stream is None else self._place(asked.stream, packed, bucket)
-        compute = partial(run_pass, self._model, self.way, memory, bucket, part, packed, stream)
+        compute = partial(self._run_pass, self.way, memory, bucket, part, packed, stream)
         return self._graphs.run(memory, (bucket, part) if bucket.returns else None, compute)
 
     def _place(self, stream: Tensor, packed: Packed, bucket: Bucket) -> Tensor:
@@ -83,7 +85,7 @@ class Calls:
         """Return ``[B, N, V]`` logits of streams ``[B, N, D]``, or ``[B, 1, V]`` of the nodes ``last`` ``[B]``."""
         if last is not None:
             stream = stream[torch.arange(len(stream), device=stream.device), last].unsqueeze(1)
-        return self.in_tiles(self._model.read_out)(stream.flatten(0, 1)).view(*stream.shape[:2], -1)
+        return self.in_tiles(self._read_out)(stream.flatten(0, 1)).view(*stream.shape[:2], -1)
 
     def in_tiles(self, compute: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """Return what ``compute`` makes of rows ``[N, X]``, in tiles if passes compute so."""

@@ -29,6 +29,10 @@ class Part:
     hidden: tuple[int, ...]
 
 
+RunPass = Callable[["Way", Memory, Bucket, Part, Packed, Tensor | None], tuple[Tensor, ...]]
+"""What a pass computes: see ``run_pass``, whose model it has."""
+
+
 @dataclass(frozen=True)
 class Way:
     """How passes compute.
