@@ -8,6 +8,7 @@ from threading import RLock
 import torch
 from torch import Tensor
 
+from oracles.graphed.buckets import WIDTHS
 from oracles.graphed.calls import Calls
 from oracles.graphed.graphed_bits import differing_bucket
 from oracles.graphed.graphed_memory import GraphedCache, Shelf
@@ -19,7 +20,7 @@ from oracles.transformer.bits import scores_are_bitwise
 from oracles.transformer.blocks import Adapter, Norm
 from oracles.transformer.eager import Transformer
 from oracles.transformer.pass_parts import Shaped, check_call, first_layer
-from specdec.contracts import IntArray, Scores, Want, is_chain
+from specdec.contracts import Draft, IntArray, Scores, Want, is_chain
 from specdec.transfers import HOST
 
 
@@ -55,7 +56,7 @@ class GraphedTransformer(Shaped):
         and one stream may use it at a time; a call in the middle of another thread's is refused.
     """
 
-    backend, chains, ids_device = "graphed", False, HOST
+    backend, chains, chains_on_device, ids_device = "graphed", False, True, HOST
 
     def __init__(
         self,
@@ -160,6 +161,31 @@ class GraphedTransformer(Shaped):
             starts, above = cache.reserve(rows, tokens.shape[1], first), None if is_chain(parents) else parents
             call = Call(tokens[:, first:], above, num_nodes, rows, starts, first, stream)
             return self._calls.answer(call, cache.memory, part, want)
+
+    @torch.no_grad()
+    def device_chains(
+        self, tokens: IntArray, counts: IntArray, cache: GraphedCache, rows: IntArray, limits: IntArray
+    ) -> Draft:
+        """Follow the likeliest ids on the device, as ``specdec.contracts.DeviceChainingOracle`` spells out.
+
+        All passes of a chain are one graph, and so is what finds its ids between them.
+
+        Raises:
+            ValueError: more nodes than the widest bucket has, a row without room or a token beyond ``max_context``, a
+                cache on another device.
+            RuntimeError: another thread is in the middle of a call.
+
+        Cost: one copy and one graph for up to 64 rows: a pass over the nodes that stand, and one for each further id.
+        """
+        if tokens.shape[1] > WIDTHS[-1]:
+            raise ValueError(f"tokens is {tokens.shape[1]} wide: score all but the last {WIDTHS[-1]} ids before")
+        fed = counts + limits - 1
+        check_call(self.config, max((cache.lengths[rows] + fed).tolist()) - 1, "none", ())
+        self._check_places(cache, None)
+        with self._alone():
+            starts = cache.reserve(rows, fed)
+            given = torch.from_numpy(tokens), None, torch.from_numpy(counts)
+            return self._calls.draft(Call(*given, rows, starts, 0, None, limits), cache.memory)
 
     def read_out(self, stream: Tensor) -> Tensor:
         """Return logits ``[R, V]``, float32 at least, from a residual stream ``[R, D]``, as after the last layer."""

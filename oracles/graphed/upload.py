@@ -22,6 +22,7 @@ class Call:
         rows, starts: ``[B]`` the cache rows, and the tokens that they hold.
         first: nodes before those of ``tokens``.
         stream: ``[B, N, D]`` that enters the lowest layer; None: the embeddings do.
+        limits: ``[B]`` tokens that are drafted after the nodes; None: none are.
     """
 
     tokens: Tensor
@@ -31,6 +32,7 @@ class Call:
     starts: IntArray
     first: int
     stream: Tensor | None
+    limits: IntArray | None = None
 
     def part(self, rows: slice, nodes: slice) -> "Call":
         """Return the call for some rows, and for some of the nodes that attend, counted as ``parents`` are."""
@@ -43,6 +45,7 @@ class Call:
             self.starts[rows],
             nodes.start,
             None if self.stream is None else self.stream[rows, at],
+            None if self.limits is None else self.limits[rows],
         )
 
 
@@ -56,6 +59,7 @@ class Packed:
         starts: ``[R]`` tokens that it holds.
         firsts: ``[R]`` nodes after them that were scored before.
         num_nodes: ``[R]`` real nodes, those scored before included; 0: the row is padding.
+        limits: ``[R]`` tokens that are drafted after them.
         tokens: ``[R, W]``.
         parents: ``[R, T]``; None: chains.
     """
@@ -65,22 +69,23 @@ class Packed:
     starts: Tensor
     firsts: Tensor
     num_nodes: Tensor
+    limits: Tensor
     tokens: Tensor
     parents: Tensor | None
 
     @staticmethod
     def size(bucket: Bucket) -> int:
         """Return how many integers a pass of this shape takes."""
-        return bucket.rows * (5 + bucket.width + bucket.total)
+        return bucket.rows * (6 + bucket.width + bucket.total)
 
     @classmethod
     def of(cls, buffer: Tensor, bucket: Bucket) -> "Packed":
         """Return the views of a buffer ``[size(bucket)]``."""
         rows, width, total = bucket.rows, bucket.width, bucket.total
-        columns, tokens, parents = torch.split(buffer, [5 * rows, rows * width, rows * total])
-        places, of_cache, starts, firsts, num_nodes = columns.view(5, rows).unbind(0)
+        columns, tokens, parents = torch.split(buffer, [6 * rows, rows * width, rows * total])
+        places, of_cache, starts, firsts, num_nodes, limits = columns.view(6, rows).unbind(0)
         above = parents.view(rows, total) if total else None
-        return cls(places, of_cache, starts, firsts, num_nodes, tokens.view(rows, width), above)
+        return cls(places, of_cache, starts, firsts, num_nodes, limits, tokens.view(rows, width), above)
 
     def take(self, call: Call, at: Tensor, from_host: bool) -> None:
         """Copy the caller's tensors, those on the host or those on the device, to the batch rows ``at`` ``[B]``."""
@@ -122,6 +127,8 @@ class Upload:
         packed.rows.copy_(order if bucket.whole else torch.nn.functional.pad(rows, (0, bucket.rows - batch)))
         packed.starts.index_copy_(0, at, torch.from_numpy(call.starts))
         packed.firsts.fill_(call.first)
+        if call.limits is not None:
+            packed.limits.index_copy_(0, at, torch.from_numpy(call.limits))
         packed.take(call, at, from_host=True)
         self.count += 1
         there = Packed.of(self._place(send(staged, self.device), bucket), bucket)
