@@ -1,17 +1,23 @@
 """What oracles and heads of graphed passes have in common: one way to the device, one memory, one thread at a time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from threading import RLock
+from types import MappingProxyType
 from typing import Generic
 
 import torch
 from torch import Tensor
 
+from oracles.graphed.buckets import WIDTHS
+from oracles.graphed.calls import Calls
 from oracles.graphed.graphed_memory import AnyCache, Shelf
 from oracles.graphed.graphs import Capture, CudaCapture, Graphs, PassCounts
-from oracles.graphed.upload import Upload
+from oracles.graphed.upload import Call, Upload
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.pass_parts import check_call
+from specdec.contracts import Draft, IntArray
 from specdec.transfers import HOST
 
 
@@ -25,12 +31,16 @@ class GraphedScoring(Generic[AnyCache]):
 
     Attributes:
         counts: what has run in graphs and outside, and how much of it was padding.
+        graph_options: ``max_graphs`` and ``new_capture``, for the heads of an oracle, whose graphs are their own.
 
     Raises:
         ValueError: ``max_graphs`` is below 1.
     """
 
-    ids_device = HOST
+    chains_on_device = True
+    ids_device: torch.device | None = HOST
+    config: TransformerConfig
+    _calls: Calls
 
     def __init__(
         self,
@@ -42,6 +52,7 @@ class GraphedScoring(Generic[AnyCache]):
         if new_capture is None and device.type == "cuda" and torch.cuda.is_available():
             new_capture = partial(CudaCapture, device)
         self.counts, self._shelf, self._turn = PassCounts(), shelf, RLock()
+        self.graph_options = max_graphs, new_capture
         self._upload, self._graphs = Upload(device), Graphs(new_capture, max_graphs, self.counts)
 
     @property
@@ -58,6 +69,35 @@ class GraphedScoring(Generic[AnyCache]):
         """
         with self._alone():
             return self._shelf.cache(num_rows, capacity, max_cache_bytes)
+
+    @torch.no_grad()
+    def device_chains(
+        self, tokens: IntArray, counts: IntArray, cache: AnyCache, rows: IntArray, limits: IntArray
+    ) -> Draft:
+        """Follow the likeliest ids on the device, as ``specdec.contracts.DeviceChainingOracle`` spells out.
+
+        All passes of a chain are one graph, and so is what finds its ids between them.
+
+        Raises:
+            ValueError: more nodes than the widest bucket has, a row without room or a token beyond ``max_context``, a
+                cache on another device.
+            RuntimeError: another thread is in the middle of a call.
+
+        Cost: one copy and one graph for up to 64 rows: a pass over the nodes that stand, and one for each further id.
+        """
+        if tokens.shape[1] > WIDTHS[-1]:
+            raise ValueError(f"tokens is {tokens.shape[1]} wide: score all but the last {WIDTHS[-1]} ids before")
+        fed = counts + limits - 1
+        check_call(self.config, max((cache.lengths[rows] + fed).tolist()) - 1, "none", ())
+        self._check_places(cache)
+        with self._alone():
+            starts = cache.reserve(rows, fed)
+            given, known = (torch.from_numpy(tokens), None, torch.from_numpy(counts)), self._known(cache, rows)
+            return self._calls.draft(Call(*given, rows, starts, 0, limits=limits, known=known), cache.memory)
+
+    def _known(self, cache: AnyCache, rows: IntArray) -> IntArray | None:
+        """Return how many positions of rows ``[B]`` have known features; None: of a model, which has none."""
+        return None
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -76,9 +116,11 @@ class GraphedScoring(Generic[AnyCache]):
         finally:
             self._turn.release()
 
-    def _check_places(self, cache: AnyCache, stream: Tensor | None = None, **integers: Tensor | None) -> None:
-        """Raise ValueError if something lies where a pass cannot read it."""
-        places, device = {"cache": cache.memory.slots, "stream": stream, **integers}, self._upload.device
+    def _check_places(
+        self, cache: AnyCache, floats: Mapping[str, Tensor | None] = MappingProxyType({}), **integers: Tensor | None
+    ) -> None:
+        """Raise ValueError if something lies where a pass cannot read it; integers may lie on the host."""
+        places, device = {"cache": cache.memory.slots, **floats, **integers}, self._upload.device
         for name, given in places.items():
             on_host = name in integers and given is not None and given.device.type == "cpu"
             if given is not None and given.device != device and not on_host:

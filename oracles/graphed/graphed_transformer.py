@@ -9,7 +9,7 @@ from torch import Tensor
 from oracles.graphed.calls import Calls
 from oracles.graphed.graphed_bits import differing_bucket
 from oracles.graphed.graphed_memory import GraphedCache, Shelf
-from oracles.graphed.graphed_passes import Part, run_pass
+from oracles.graphed.graphed_passes import Part, Passes, run_pass
 from oracles.graphed.graphed_scoring import GraphedScoring
 from oracles.graphed.graphs import MOST_GRAPHS, Capture, Graphs, PassCounts
 from oracles.graphed.upload import Call
@@ -68,15 +68,15 @@ class GraphedTransformer(GraphedScoring[GraphedCache], Shaped):
         super().__init__(shelf, model.device, max_graphs, new_capture)
         self.config, self.tokenizer, self.eos_ids = model.config, model.tokenizer, model.eos_ids
         self.chat_template, self.bitwise, self._model = model.chat_template, bitwise, model
-        passes = partial(run_pass, model), model.read_out, way_of(model, bitwise, attention), self._upload
+        passes = Passes(partial(run_pass, model), model.read_out, model.num_layers, way_of(model, bitwise, attention))
         # A table that grew later would leave its old address to the graphs.
         zero = torch.zeros(1, dtype=torch.int64, device=model.device)
         model.model.rotary.rows(zero, model.max_context, model.dtype)
         if bitwise:
-            self._calls = Calls(*passes, Graphs(None, 1, PassCounts()))
+            self._calls = Calls(passes, self._upload, Graphs(None, 1, PassCounts()))
             self._check_bits()
             self._upload.count = 0
-        self._calls = Calls(*passes, self._graphs)
+        self._calls = Calls(passes, self._upload, self._graphs)
 
     @property
     def device(self) -> torch.device:
@@ -134,7 +134,7 @@ class GraphedTransformer(GraphedScoring[GraphedCache], Shaped):
         check_call(self.config, max(cache.lengths[rows].tolist(), default=0), want, hidden)
         shape = (tokens.shape[0], tokens.shape[1] - first, self.config.hidden_size)
         lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
-        self._check_places(cache, stream, tokens=tokens, parents=parents, num_nodes=num_nodes)
+        self._check_places(cache, {"stream": stream}, tokens=tokens, parents=parents, num_nodes=num_nodes)
         part = Part((lowest, self.num_layers if layers is None else layers[1]), tuple(hidden))
         with self._alone():
             starts, above = cache.reserve(rows, tokens.shape[1], first), None if is_chain(parents) else parents
@@ -143,11 +143,11 @@ class GraphedTransformer(GraphedScoring[GraphedCache], Shaped):
 
     def read_out(self, stream: Tensor) -> Tensor:
         """Return logits ``[R, V]``, float32 at least, from a residual stream ``[R, D]``, as after the last layer."""
-        return self._calls.in_tiles(self._model.read_out)(stream)
+        return self._calls.passes.read_out(stream)
 
     def last_norm(self, stream: Tensor) -> Tensor:
         """Return the residual stream ``[R, D]`` as the head reads it: normed."""
-        return self._calls.in_tiles(self._model.last_norm)(stream)
+        return self._calls.passes.in_tiles(self._model.last_norm)(stream)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Return ``[..., D]`` rows of the embedding table, without what positions add."""
@@ -155,11 +155,11 @@ class GraphedTransformer(GraphedScoring[GraphedCache], Shaped):
 
     def read_out_after(self, norm: Norm) -> Callable[[Tensor], Tensor]:
         """Return what reads logits ``[R, V]`` from streams ``[R, D]`` through a norm in place of the last one."""
-        return self._calls.in_tiles(self._model.read_out_after(norm))
+        return self._calls.passes.in_tiles(self._model.read_out_after(norm))
 
     def read_out_behind(self, adapter: Adapter) -> Callable[[Tensor], Tensor]:
         """Return what reads logits ``[R, V]`` from a stream ``[R, D]`` that passes through an adapter first."""
-        return self._calls.in_tiles(self._model.read_out_behind(adapter))
+        return self._calls.passes.in_tiles(self._model.read_out_behind(adapter))
 
     @torch.no_grad()
     def _check_bits(self) -> None:

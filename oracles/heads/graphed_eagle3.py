@@ -1,19 +1,19 @@
 """An EAGLE-3 head in passes of few shapes, each a CUDA graph once it has come back."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from oracles.graphed import Capture, GraphedTransformer
+from oracles.graphed import GraphedTransformer
 from oracles.graphed.buckets import Bucket
 from oracles.graphed.calls import Calls
 from oracles.graphed.graphed_features import Arrival, GraphedFeatureCache
 from oracles.graphed.graphed_memory import Memory, Shelf
 from oracles.graphed.graphed_nodes import Nodes
-from oracles.graphed.graphed_passes import Part, Way
+from oracles.graphed.graphed_passes import Part, Passes, Way
 from oracles.graphed.graphed_scoring import GraphedScoring
-from oracles.graphed.graphs import MOST_GRAPHS, Outputs
+from oracles.graphed.graphs import Outputs
 from oracles.graphed.upload import Call, Packed
 from oracles.graphed.ways import way_of
 from oracles.heads.eagle3_config import Eagle3Shape
@@ -29,8 +29,7 @@ class GraphedEagle3Head(GraphedScoring[GraphedFeatureCache], TorchEagle3Head):
     Args:
         network: with its weights; it is packed.
         shape, name: see ``Eagle3Base``.
-        oracle: lends embedding and head where the network has none.
-        max_graphs, new_capture: see ``GraphedTransformer``; the head's graphs are its own.
+        oracle: lends embedding and head where the network has none. The head's graphs are its own, of as many shapes.
 
     Attributes:
         counts: of its passes, those that take in features among them.
@@ -43,23 +42,15 @@ class GraphedEagle3Head(GraphedScoring[GraphedFeatureCache], TorchEagle3Head):
 
     backend = "graphed"
 
-    def __init__(
-        self,
-        network: Eagle3Network,
-        shape: Eagle3Shape,
-        oracle: GraphedTransformer,
-        name: str,
-        max_graphs: int = MOST_GRAPHS,
-        new_capture: Callable[[], Capture] | None = None,
-    ) -> None:
+    def __init__(self, network: Eagle3Network, shape: Eagle3Shape, oracle: GraphedTransformer, name: str) -> None:
         TorchEagle3Head.__init__(self, network, shape, oracle, name)
         shelf = Shelf(GraphedFeatureCache, self.config, self.dtype, self.device, self.config.hidden_size)
-        GraphedScoring.__init__(self, shelf, self.device, max_graphs, new_capture)
+        GraphedScoring.__init__(self, shelf, self.device, *oracle.graph_options)
         # A table that grew later would leave its old address to the graphs.
         zero = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._network.rotary.rows(zero, self.max_context, self.dtype)
-        way = way_of(self, bitwise=False, attention=None)
-        self._calls = Calls(self._run_pass, self._read, way, self._upload, self._graphs)
+        passes = Passes(self._run_pass, self._read, 1, way_of(self, bitwise=False, attention=None))
+        self._calls = Calls(passes, self._upload, self._graphs)
         self._arrival = Arrival(self._network.combine, self._upload, self._graphs)
 
     @torch.no_grad()
@@ -70,7 +61,7 @@ class GraphedEagle3Head(GraphedScoring[GraphedFeatureCache], TorchEagle3Head):
             ValueError: see there, or something lies on another device.
             RuntimeError: another thread is in the middle of a call.
         """
-        self._check_places(cache, features.scored[0])
+        self._check_places(cache, {"scored": features.scored[0]})
         with self._alone():
             self._arrival.put(features, cache)
 
@@ -103,8 +94,11 @@ class GraphedEagle3Head(GraphedScoring[GraphedFeatureCache], TorchEagle3Head):
         check_order(Tree(tokens, above, num_nodes), cache, rows, first)
         with self._alone():
             starts = cache.reserve(rows, tokens.shape[1], first)
-            call = Call(tokens[:, first:], above, num_nodes, rows, starts, first, known=cache.known[rows])
+            call = Call(tokens[:, first:], above, num_nodes, rows, starts, first, known=self._known(cache, rows))
             return self._calls.answer(call, cache.memory, Part((0, 1), tuple(hidden)), want)
+
+    def _known(self, cache: GraphedFeatureCache, rows: IntArray) -> IntArray:
+        return cache.known[rows]
 
     def _run_pass(
         self, way: Way, memory: Memory, bucket: Bucket, part: Part, packed: Packed, stream: Tensor | None

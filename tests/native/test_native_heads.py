@@ -383,6 +383,8 @@ def test_what_cannot_be_is_refused(tmp_path):
         load_head(tmp_path, oracle, backend="native")
     with pytest.raises(ValueError, match="backend is 'compiled'"):
         load_head(tmp_path, oracle, backend="compiled")
+    with pytest.raises(ValueError, match="backend 'graphed' computes beside an oracle of that"):
+        load_head(tmp_path, oracle, backend="graphed")
     with pytest.raises(ValueError, match="weights is 'int3'"):
         load_head(tmp_path, oracle, weights="int3")
     assert isinstance(load_head(tmp_path, oracle), Eagle3Head)
