@@ -21,6 +21,7 @@ from specdec.contracts import (
     Oracle,
     Randomness,
     check_vocabulary,
+    first_undefined,
 )
 from specdec.drafting import (
     ChainSampler,
@@ -32,7 +33,6 @@ from specdec.drafting import (
     TreeSampler,
     check_contents,
     check_header,
-    first_undefined,
     point_chains,
 )
 from specdec.drafting.lengths import LengthPolicy, LengthSession, ended

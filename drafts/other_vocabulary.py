@@ -20,6 +20,7 @@ from specdec.contracts import (
     Randomness,
     Scores,
     check_model,
+    first_undefined,
     pad_rows,
 )
 from specdec.drafting import (
@@ -30,7 +31,6 @@ from specdec.drafting import (
     SampledSource,
     SharedPieces,
     Spelling,
-    first_undefined,
     point_chains,
 )
 from specdec.drafting.lengths import LengthPolicy, LengthSession, depth_limits

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import cast
 
+import numpy as np
 from torch import Tensor
 
 from specdec.contracts import (
@@ -10,12 +11,14 @@ from specdec.contracts import (
     ChainingOracle,
     ChainWatch,
     Context,
+    DeviceChainingOracle,
     Draft,
     Float32Array,
     IntArray,
     Needs,
     Oracle,
     Randomness,
+    can_chain_on_device,
     can_draft_natively,
     check_model,
     check_vocabulary,
@@ -120,7 +123,10 @@ class _Session(MemorylessSession):
 
         with LentCache(Quantized.name, context, rows, self.view) as lent:
             follow = partial(self._follow, lent) if can_draft_natively(self.view, context.warping) else None
-            return self.sampler(rows, context, limits, randomness, next_logits, follow)
+            on_device = (
+                partial(self._follow_on_device, lent) if can_chain_on_device(self.view, context.warping) else None
+            )
+            return self.sampler(rows, context, limits, randomness, next_logits, follow, on_device)
 
     def _follow(
         self,
@@ -135,3 +141,9 @@ class _Session(MemorylessSession):
         view, ends = cast(ChainingOracle, self.view), lent.start + (limits > 0)
         call = context.ids, ends, lent.cache, rows, limits
         return follow_ids(view, *call, watch, draws, context.warping.adjustments)
+
+    def _follow_on_device(self, lent: LentCache, rows: IntArray, context: Context, limits: IntArray) -> Draft:
+        """Return what ``ChainSampler`` asks of ``follow_on_device``; see ``_follow``."""
+        view, live = cast(DeviceChainingOracle, self.view), np.flatnonzero(limits)
+        pending, one = lent.last_ids[live, None], np.ones_like(live)
+        return view.device_chains(pending, one, lent.cache, rows[live], limits[live]).scatter_rows(live, len(rows))

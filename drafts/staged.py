@@ -31,11 +31,12 @@ from specdec.contracts import (
     check_source,
     check_vocabulary,
     close_session,
+    first_undefined,
     numbers_of,
     share_prefixes,
     sum_of_stages,
 )
-from specdec.drafting import DraftModel, SampledSource, Trunk, check_servable, defined, first_undefined, proposal
+from specdec.drafting import JudgingModel, SampledSource, Trunk, check_servable, defined, proposal
 from specdec.drafting.lengths import LengthPolicy, LengthSession, depth_limits
 from specdec.drafting.shapes import check_count
 from specdec.laws import Laws
@@ -141,7 +142,7 @@ class Staged(SampledSource):
         check_vocabulary(f"draft {self.name!r}", self.model.vocab_size, self.model.tokenizer, oracle)
         # A pass is as wide as the longest inner draft of any row, after up to two ids to catch up with.
         slack = min(self.inner.offers.max_depth, self.length.max_depth) + 2
-        model = DraftModel(self.model, num_rows, capacity, self.model.device, slack)
+        model = JudgingModel(self.model, num_rows, capacity, self.model.device, slack)
         inner = self.inner.open(self.model, num_rows, capacity)
         return _Session(self, model, inner, self.length.open(num_rows), oracle.device)
 
@@ -202,7 +203,7 @@ def inner_stream(randomness: Randomness, step: int) -> Randomness:
 
 class _Session(DraftSession):
     def __init__(
-        self, source: Staged, model: DraftModel, inner: DraftSession, length: LengthSession, device: torch.device
+        self, source: Staged, model: JudgingModel, inner: DraftSession, length: LengthSession, device: torch.device
     ) -> None:
         self.source, self.model, self.inner, self.length, self.device = source, model, inner, length, device
         self._verify: ChainVerifier | None = None

@@ -1,36 +1,34 @@
 """Calls of any size, answered by passes of few shapes."""
 
-from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from oracles.graphed.buckets import MAX_NODES, Bucket, Cut, cuts
+from oracles.graphed.graphed_chains import drafts_of, run_chain
 from oracles.graphed.graphed_memory import Memory
-from oracles.graphed.graphed_passes import Part, Way, run_pass
+from oracles.graphed.graphed_passes import Part, Passes
 from oracles.graphed.graphs import Graphs
-from oracles.graphed.tiles import by_tiles
 from oracles.graphed.upload import Call, Packed, Upload
-from oracles.transformer.eager import Transformer
-from specdec.contracts import Scores, Want
+from specdec.contracts import Draft, Scores, Want
 
 
 class Calls:
     """Cut calls into passes, run these, and put together what the caller asked for.
 
     Args:
-        model: packed.
-        way: how passes compute.
+        passes: of the model.
         upload: its way to the device.
         graphs: run passes; their counts count the padding too.
 
     Attributes:
-        way: as given.
+        passes: as given.
     """
 
-    def __init__(self, model: Transformer, way: Way, upload: Upload, graphs: Graphs) -> None:
-        self._model, self.way, self._upload, self._graphs = model, way, upload, graphs
+    def __init__(self, passes: Passes, upload: Upload, graphs: Graphs) -> None:
+        self.passes, self._upload, self._graphs = passes, upload, graphs
         self._entering: Tensor | None = None
 
     def answer(self, call: Call, memory: Memory, part: Part, want: Want) -> Scores:
@@ -39,6 +37,24 @@ class Calls:
         groups = cuts(len(call.rows), width, call.first, call.parents is not None, memory.num_rows)
         scores = [self._group(call, group, memory, part, want) for group in groups]
         return scores[0] if len(scores) == 1 else _below(scores)
+
+    def draft(self, call: Call, memory: Memory) -> Draft:
+        """Return chains that follow the nodes of a call, of as many tokens as the limits say, 1 or more."""
+        assert call.limits is not None
+        num_rows, width = call.tokens.shape
+        size, groups = int(call.limits.max()), cuts(num_rows, width, 0, False, memory.num_rows)
+        found = [self._chain(call.part(cut.rows, cut.nodes), cut.bucket, size, memory) for (cut,) in groups]
+        return drafts_of(found[0] if len(found) == 1 else torch.cat(found))
+
+    def _chain(self, asked: Call, bucket: Bucket, size: int, memory: Memory) -> Tensor:
+        """Return what ``run_chain`` finds in the rows of a call, in memory that is the caller's."""
+        packed = self._upload(asked, bucket)
+        memory.settle()
+        self._count(asked.tokens.shape, bucket)
+        self._count((len(asked.rows), 1), replace(bucket, width=1), size - 1)
+        compute = partial(run_chain, self.passes, memory, bucket, size, packed)
+        (found,) = self._graphs.run(memory, (bucket, size), compute)
+        return found.index_select(0, packed.places[: len(asked.rows)])
 
     def _group(self, call: Call, group: list[Cut], memory: Memory, part: Part, want: Want) -> Scores:
         """Return the scores of rows that run together, by one pass for each part of their nodes."""
@@ -60,13 +76,17 @@ class Calls:
 
     def _run(self, asked: Call, packed: Packed, bucket: Bucket, memory: Memory, part: Part) -> tuple[Tensor, ...]:
         """Return the outputs of one pass, padding included."""
-        counts, (num_rows, width) = self._graphs.counts, asked.tokens.shape
-        counts.computed_nodes += bucket.nodes
-        counts.padded_rows += bucket.rows - num_rows
-        counts.padded_nodes += bucket.nodes - num_rows * width
+        self._count(asked.tokens.shape, bucket)
         stream = None if asked.stream is None else self._place(asked.stream, packed, bucket)
-        compute = partial(run_pass, self._model, self.way, memory, bucket, part, packed, stream)
+        compute = partial(self.passes.run, self.passes.way, memory, bucket, part, packed, stream)
         return self._graphs.run(memory, (bucket, part) if bucket.returns else None, compute)
+
+    def _count(self, shape: tuple[int, ...], bucket: Bucket, passes: int = 1) -> None:
+        """Count the nodes of passes, of a call's rows and nodes ``[B, N]``."""
+        counts, num_rows, width = self._graphs.counts, *shape
+        counts.computed_nodes += passes * bucket.nodes
+        counts.padded_rows += passes * (bucket.rows - num_rows)
+        counts.padded_nodes += passes * (bucket.nodes - num_rows * width)
 
     def _place(self, stream: Tensor, packed: Packed, bucket: Bucket) -> Tensor:
         """Return ``[R * W, D]`` streams ``[B, N, D]`` in their places, at an address that graphs know."""
@@ -83,11 +103,7 @@ class Calls:
         """Return ``[B, N, V]`` logits of streams ``[B, N, D]``, or ``[B, 1, V]`` of the nodes ``last`` ``[B]``."""
         if last is not None:
             stream = stream[torch.arange(len(stream), device=stream.device), last].unsqueeze(1)
-        return self.in_tiles(self._model.read_out)(stream.flatten(0, 1)).view(*stream.shape[:2], -1)
-
-    def in_tiles(self, compute: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """Return what ``compute`` makes of rows ``[N, X]``, in tiles if passes compute so."""
-        return partial(by_tiles, compute) if self.way.in_tiles else compute
+        return self.passes.read_out(stream.flatten(0, 1)).view(*stream.shape[:2], -1)
 
 
 def _real(output: Tensor, bucket: Bucket, places: Tensor, width: int) -> Tensor:

@@ -43,7 +43,7 @@ def differing_bucket(calls: Calls, config: TransformerConfig, dtype: torch.dtype
     large = _Check(calls, config, dtype, device, _NUM_ROWS)
     small = {rows: _Check(calls, config, dtype, device, rows) for rows in FULL}
     for rows, width, is_tree in product((*ROWS, *FULL), WIDTHS, (False, True)):
-        fits = rows * width <= calls.way.distinct_nodes
+        fits = rows * width <= calls.passes.way.distinct_nodes
         if fits and not small.get(rows, large).keeps(rows, width, is_tree):
             whole = ", all those of a cache" if rows in small else ""
             return f"{'a tree' if is_tree else 'a chain'} of {width} nodes in each of {rows} rows{whole}"

@@ -1,7 +1,9 @@
 """The cache of graphed passes, and its memory, which outlives a run so that graphs on it stay of use."""
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,11 +30,13 @@ class Memory:
     """Keys and values of all layers: a line for every row, head and slot, and one more, the scratch line.
 
     What a pass computes for padding goes to the scratch line. Nobody reads it, so that not even NaN gets out of it.
+    Features of heads have lines of the same kind: one for every row and position.
 
     Args:
         config: the model's shape.
         num_rows, capacity: rows, and slots of each.
         dtype, device: of the numbers.
+        feature_size: width of a feature; 0: there are none.
 
     Attributes:
         num_rows, capacity: as given.
@@ -40,10 +44,17 @@ class Memory:
         keys, values: the same by layers, ``[rows, K, slots, D]``.
         lines: keys and values by layers, ``[rows * K * slots + 1, D]``, as they are written.
         scratch: the number of the last line.
+        features: ``[rows, slots + 1, feature_size]``, see ``specdec.cache.FeatureSlots``.
     """
 
     def __init__(
-        self, config: TransformerConfig, num_rows: int, capacity: int, dtype: torch.dtype, device: torch.device
+        self,
+        config: TransformerConfig,
+        num_rows: int,
+        capacity: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        feature_size: int = 0,
     ) -> None:
         self.num_rows, self.capacity = num_rows, capacity
         shape = (num_rows, config.kv_heads, capacity)
@@ -52,7 +63,25 @@ class Memory:
         self.slots = whole[:, :, : self.scratch].view(*whole.shape[:2], *shape, config.head_size)
         self.keys, self.values = self.slots[:, 0].unbind(0), self.slots[:, 1].unbind(0)
         self.lines = list(zip(whole[:, 0].unbind(0), whole[:, 1].unbind(0), strict=True))
+        places = num_rows * (capacity + 1)
+        self._feature_lines = torch.zeros(places + 1, feature_size, dtype=dtype, device=device)
+        self.features = self._feature_lines[:places].view(num_rows, capacity + 1, feature_size)
         self._due: list[_Moves] = []
+
+    def read_features(self, rows: Tensor, positions: Tensor) -> Tensor:
+        """Return the features ``[R * W, F]`` of positions ``[R, W]`` of rows ``[R]``; padding reads any of its row."""
+        return self._feature_lines.index_select(0, self._places(rows, positions.clamp(max=self.capacity)).flatten())
+
+    def write_features(self, rows: Tensor, positions: Tensor, is_written: Tensor, features: Tensor) -> None:
+        """Keep those features ``[R * W, F]`` of positions ``[R, W]`` of rows ``[R]`` of which ``is_written`` says so.
+
+        The others go to the scratch line.
+        """
+        places = self._places(rows, positions).masked_fill(~is_written, len(self._feature_lines) - 1)
+        self._feature_lines.index_put_((places.flatten(),), features)
+
+    def _places(self, rows: Tensor, positions: Tensor) -> Tensor:
+        return rows.unsqueeze(1) * (self.capacity + 1) + positions
 
     def later(self, which: IntArray, path: Tensor) -> None:
         """Move keys and values before the next pass, with whose numbers those of the move come."""
@@ -70,6 +99,7 @@ class Memory:
         """Be as new."""
         self._due = []
         self.slots.zero_()
+        self.features.zero_()
 
 
 @dataclass(frozen=True)
@@ -110,30 +140,43 @@ class GraphedCache(KVCache):
         super()._clear(rows, used)
 
 
-class Shelf:
+AnyCache = TypeVar("AnyCache", bound=GraphedCache)
+
+
+class Shelf(Generic[AnyCache]):
     """Make caches, and keep the memory of the last one that nobody uses any more for the next of its shape.
 
     A graph is made of addresses. If every run had new memory, every run would need new graphs.
 
     Args:
+        kind: makes a cache of a memory.
         config: the model's shape.
         dtype, device: of keys and values.
+        feature_size: see ``Memory``.
 
     Cost: between runs the memory of one cache.
     """
 
-    def __init__(self, config: TransformerConfig, dtype: torch.dtype, device: torch.device) -> None:
-        self._config, self._dtype, self._device = config, dtype, device
+    def __init__(
+        self,
+        kind: Callable[[Memory], AnyCache],
+        config: TransformerConfig,
+        dtype: torch.dtype,
+        device: torch.device,
+        feature_size: int = 0,
+    ) -> None:
+        self._kind, self._config, self._dtype, self._device = kind, config, dtype, device
+        self._feature_size = feature_size
         self._free: Memory | None = None
 
-    def cache(self, num_rows: int, capacity: int, max_bytes: int | None) -> GraphedCache:
+    def cache(self, num_rows: int, capacity: int, max_bytes: int | None) -> AnyCache:
         """Return an empty cache of ``num_rows`` rows of at least ``capacity`` slots.
 
         Raises:
             ValueError: it would exceed ``max_bytes`` (None: half of the free memory).
         """
         memory = self._memory(num_rows, round_capacity(capacity), max_bytes)
-        cache = GraphedCache(memory)
+        cache = self._kind(memory)
         weakref.finalize(cache, self._take_back, memory).atexit = False
         return cache
 
@@ -142,16 +185,17 @@ class Shelf:
         config, device = self._config, self._device
         if free is not None and (free.num_rows, free.capacity) == (num_rows, capacity):
             if max_bytes is not None:
-                check_fits(free.slots.nbytes, num_rows, capacity, max_bytes, device)
+                check_fits(free.slots.nbytes + free.features.nbytes, num_rows, capacity, max_bytes, device)
             free.clear()
             return free
         # What is not used goes before there is more.
         del free
-        lines = 2 * config.num_layers * config.kv_heads * num_rows * capacity
-        check_fits(lines * config.head_size * self._dtype.itemsize, num_rows, capacity, max_bytes, device)
+        slots = 2 * config.num_layers * config.kv_heads * config.head_size * num_rows * capacity
+        numbers = slots + num_rows * (capacity + 1) * self._feature_size
+        check_fits(numbers * self._dtype.itemsize, num_rows, capacity, max_bytes, device)
         # A later run may write to it outside of this one's inference mode.
         with torch.inference_mode(False):
-            return Memory(config, num_rows, capacity, self._dtype, device)
+            return Memory(config, num_rows, capacity, self._dtype, device, self._feature_size)
 
     def _take_back(self, memory: Memory) -> None:
         self._free = memory

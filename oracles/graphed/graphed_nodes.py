@@ -25,6 +25,7 @@ class Nodes:
         config, bucket, memory: as given.
         rows: ``[R]`` cache rows.
         starts, start: ``[R]`` and ``[R, 1]`` tokens that they hold.
+        slots: ``[R, W]``; those of padding may lie beyond the capacity.
         positions: ``[R, W]``; those of padding may lie beyond the context.
         is_real: ``[R, W]``.
         ancestors: ``[R, W, T]`` which nodes each of those that attend has above it, itself included; None: chains.
@@ -36,12 +37,14 @@ class Nodes:
         self.starts = packed.starts
         self.start = self.starts.unsqueeze(1)
         index = packed.firsts.unsqueeze(1) + torch.arange(bucket.width, device=packed.rows.device)
+        self.slots = self.start + index
+        self._index, self._parents = index, packed.parents
         self.ancestors, self.depth = _tree(packed.parents, index)
         self.positions = self.start + (
             index if self.depth is None else self.depth.gather(1, _within(index, self.depth))
         )
         self.is_real = index < packed.num_nodes.unsqueeze(1)
-        self._lines = self._lines_of(self.start + index)
+        self._lines = self._lines_of(self.slots)
 
     def _lines_of(self, slots: Tensor) -> Tensor:
         """Return ``[R * W, K]``: the lines that the nodes' keys go to."""
@@ -54,6 +57,13 @@ class Nodes:
         """Cache keys and values ``[R * W, K, D]``: those of real nodes in their slots, others in the scratch line."""
         for lines, new in zip(self.memory.lines[layer], (key, value), strict=True):
             lines.index_put_((self._lines,), new)
+
+    @cached_property
+    def above(self) -> Tensor:
+        """``[R, W]`` the slot after each one's parent, a root's the first one; a chain's are its ``slots``."""
+        if self._parents is None:
+            return self.slots
+        return self.start + self._parents.gather(1, _within(self._index, self._parents)) + 1
 
     @cached_property
     def real_positions(self) -> Tensor:

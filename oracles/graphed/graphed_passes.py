@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
@@ -42,6 +43,34 @@ class Way:
     attention: Callable[[Nodes], Attend] = MaskedAttention
     in_tiles: bool = False
     distinct_nodes: int = MAX_NODES
+
+
+RunPass = Callable[[Way, Memory, Bucket, Part, Packed, Tensor | None], tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The passes of a model or a head, and how they compute.
+
+    Attributes:
+        run: computes one; see ``run_pass``, whose model it has.
+        head: returns logits ``[R, V]`` of streams ``[R, D]`` after the last layer.
+        num_layers: of the model.
+        way: as of ``run``.
+    """
+
+    run: RunPass
+    head: Callable[[Tensor], Tensor]
+    num_layers: int
+    way: Way
+
+    def read_out(self, stream: Tensor) -> Tensor:
+        """Return logits ``[R, V]`` of streams ``[R, D]``, in tiles if passes compute so."""
+        return self.in_tiles(self.head)(stream)
+
+    def in_tiles(self, compute: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """Return what ``compute`` makes of rows ``[N, X]``, in tiles if passes compute so."""
+        return partial(by_tiles, compute) if self.way.in_tiles else compute
 
 
 def run_pass(

@@ -1,9 +1,7 @@
 """An oracle whose passes have few shapes, each a CUDA graph once it has come back."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from threading import RLock
 
 import torch
 from torch import Tensor
@@ -11,19 +9,19 @@ from torch import Tensor
 from oracles.graphed.calls import Calls
 from oracles.graphed.graphed_bits import differing_bucket
 from oracles.graphed.graphed_memory import GraphedCache, Shelf
-from oracles.graphed.graphed_passes import Part
-from oracles.graphed.graphs import MOST_GRAPHS, Capture, CudaCapture, Graphs, PassCounts
-from oracles.graphed.upload import Call, Upload
+from oracles.graphed.graphed_passes import Part, Passes, run_pass
+from oracles.graphed.graphed_scoring import GraphedScoring
+from oracles.graphed.graphs import MOST_GRAPHS, Capture, Graphs, PassCounts
+from oracles.graphed.upload import Call
 from oracles.graphed.ways import AttentionName, way_of
 from oracles.transformer.bits import scores_are_bitwise
 from oracles.transformer.blocks import Adapter, Norm
 from oracles.transformer.eager import Transformer
 from oracles.transformer.pass_parts import Shaped, check_call, first_layer
 from specdec.contracts import IntArray, Scores, Want, is_chain
-from specdec.transfers import HOST
 
 
-class GraphedTransformer(Shaped):
+class GraphedTransformer(GraphedScoring[GraphedCache], Shaped):
     """Score in passes of few shapes: what a pass needs goes to the device in one copy, and nothing waits for it.
 
     Rows and nodes are padded to the next bucket; lengths, positions, slots and trees are tensors that the pass reads,
@@ -55,7 +53,7 @@ class GraphedTransformer(Shaped):
         and one stream may use it at a time; a call in the middle of another thread's is refused.
     """
 
-    backend, chains, ids_device = "graphed", False, HOST
+    backend, chains = "graphed", False
 
     def __init__(
         self,
@@ -66,22 +64,19 @@ class GraphedTransformer(Shaped):
         bitwise: bool = False,
         attention: AttentionName | None = None,
     ) -> None:
+        shelf = Shelf(GraphedCache, model.config, model.dtype, model.device)
+        super().__init__(shelf, model.device, max_graphs, new_capture)
         self.config, self.tokenizer, self.eos_ids = model.config, model.tokenizer, model.eos_ids
-        self.chat_template = model.chat_template
-        if new_capture is None and model.device.type == "cuda" and torch.cuda.is_available():
-            new_capture = partial(CudaCapture, model.device)
-        self.bitwise, self.counts, self._model, self._upload = bitwise, PassCounts(), model, Upload(model.device)
-        self._shelf, self._turn = Shelf(model.config, model.dtype, model.device), RLock()
-        way = way_of(model, bitwise, attention)
+        self.chat_template, self.bitwise, self._model = model.chat_template, bitwise, model
+        passes = Passes(partial(run_pass, model), model.read_out, model.num_layers, way_of(model, bitwise, attention))
         # A table that grew later would leave its old address to the graphs.
         zero = torch.zeros(1, dtype=torch.int64, device=model.device)
         model.model.rotary.rows(zero, model.max_context, model.dtype)
-        graphs = Graphs(new_capture, max_graphs, self.counts)
         if bitwise:
-            self._calls = Calls(model, way, self._upload, Graphs(None, 1, PassCounts()))
+            self._calls = Calls(passes, self._upload, Graphs(None, 1, PassCounts()))
             self._check_bits()
             self._upload.count = 0
-        self._calls = Calls(model, way, self._upload, graphs)
+        self._calls = Calls(passes, self._upload, self._graphs)
 
     @property
     def device(self) -> torch.device:
@@ -107,21 +102,6 @@ class GraphedTransformer(Shaped):
     def cache_format(self) -> Hashable:
         """What its caches hold, and how: whatever the weights, of the same shape, dtype and device, packed or not."""
         return self.backend, self._model.cache_format
-
-    @property
-    def uploads(self) -> int:
-        """Passes so far whose integers went to the device, a copy each; ``specdec.transfers.crossings`` counts all."""
-        return self._upload.count
-
-    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> GraphedCache:
-        """Return an empty cache of ``num_rows`` sequences of up to ``capacity`` slots, rounded up.
-
-        Raises:
-            ValueError: it would exceed ``max_cache_bytes`` (None: half of the free memory).
-            RuntimeError: another thread is in the middle of a call.
-        """
-        with self._alone():
-            return self._shelf.cache(num_rows, capacity, max_cache_bytes)
 
     @torch.no_grad()
     def score(
@@ -154,7 +134,7 @@ class GraphedTransformer(Shaped):
         check_call(self.config, max(cache.lengths[rows].tolist(), default=0), want, hidden)
         shape = (tokens.shape[0], tokens.shape[1] - first, self.config.hidden_size)
         lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
-        self._check_places(cache, stream, tokens=tokens, parents=parents, num_nodes=num_nodes)
+        self._check_places(cache, {"stream": stream}, tokens=tokens, parents=parents, num_nodes=num_nodes)
         part = Part((lowest, self.num_layers if layers is None else layers[1]), tuple(hidden))
         with self._alone():
             starts, above = cache.reserve(rows, tokens.shape[1], first), None if is_chain(parents) else parents
@@ -163,11 +143,11 @@ class GraphedTransformer(Shaped):
 
     def read_out(self, stream: Tensor) -> Tensor:
         """Return logits ``[R, V]``, float32 at least, from a residual stream ``[R, D]``, as after the last layer."""
-        return self._calls.in_tiles(self._model.read_out)(stream)
+        return self._calls.passes.read_out(stream)
 
     def last_norm(self, stream: Tensor) -> Tensor:
         """Return the residual stream ``[R, D]`` as the head reads it: normed."""
-        return self._calls.in_tiles(self._model.last_norm)(stream)
+        return self._calls.passes.in_tiles(self._model.last_norm)(stream)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Return ``[..., D]`` rows of the embedding table, without what positions add."""
@@ -175,28 +155,11 @@ class GraphedTransformer(Shaped):
 
     def read_out_after(self, norm: Norm) -> Callable[[Tensor], Tensor]:
         """Return what reads logits ``[R, V]`` from streams ``[R, D]`` through a norm in place of the last one."""
-        return self._calls.in_tiles(self._model.read_out_after(norm))
+        return self._calls.passes.in_tiles(self._model.read_out_after(norm))
 
     def read_out_behind(self, adapter: Adapter) -> Callable[[Tensor], Tensor]:
         """Return what reads logits ``[R, V]`` from a stream ``[R, D]`` that passes through an adapter first."""
-        return self._calls.in_tiles(self._model.read_out_behind(adapter))
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep other threads out meanwhile: their numbers would go where this one's passes read theirs.
-
-        Raises:
-            RuntimeError: another thread is inside.
-        """
-        if not self._turn.acquire(blocking=False):
-            raise RuntimeError(
-                "another thread is in the middle of a call of this oracle, whose passes read and write one memory: "
-                "give each thread an oracle of its own, or load it with backend='eager'"
-            )
-        try:
-            yield
-        finally:
-            self._turn.release()
+        return self._calls.passes.in_tiles(self._model.read_out_behind(adapter))
 
     @torch.no_grad()
     def _check_bits(self) -> None:
@@ -208,14 +171,3 @@ class GraphedTransformer(Shaped):
             raise ValueError(
                 f"bitwise is True, and on {self.device} in {self.dtype} bits depend on the pass: {found}; leave it out"
             )
-
-    def _check_places(self, cache: GraphedCache, stream: Tensor | None, **integers: Tensor | None) -> None:
-        """Raise ValueError if something lies where a pass cannot read it."""
-        places = {"cache": cache.memory.slots, "stream": stream, **integers}
-        for name, given in places.items():
-            on_host = name in integers and given is not None and given.device.type == "cpu"
-            if given is not None and given.device != self.device and not on_host:
-                other = " or the host" if name in integers else ""
-                raise ValueError(
-                    f"{name} lies on {given.device}, and the oracle on {self.device}: give it there{other}"
-                )

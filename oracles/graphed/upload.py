@@ -22,6 +22,8 @@ class Call:
         rows, starts: ``[B]`` the cache rows, and the tokens that they hold.
         first: nodes before those of ``tokens``.
         stream: ``[B, N, D]`` that enters the lowest layer; None: the embeddings do.
+        limits: ``[B]`` tokens that are drafted after the nodes; None: none are.
+        known: ``[B]`` positions whose features are known, of a head; None: of a model, which has none.
     """
 
     tokens: Tensor
@@ -30,7 +32,9 @@ class Call:
     rows: IntArray
     starts: IntArray
     first: int
-    stream: Tensor | None
+    stream: Tensor | None = None
+    limits: IntArray | None = None
+    known: IntArray | None = None
 
     def part(self, rows: slice, nodes: slice) -> "Call":
         """Return the call for some rows, and for some of the nodes that attend, counted as ``parents`` are."""
@@ -43,6 +47,8 @@ class Call:
             self.starts[rows],
             nodes.start,
             None if self.stream is None else self.stream[rows, at],
+            None if self.limits is None else self.limits[rows],
+            None if self.known is None else self.known[rows],
         )
 
 
@@ -56,6 +62,8 @@ class Packed:
         starts: ``[R]`` tokens that it holds.
         firsts: ``[R]`` nodes after them that were scored before.
         num_nodes: ``[R]`` real nodes, those scored before included; 0: the row is padding.
+        limits: ``[R]`` tokens that are drafted after them.
+        known: ``[R]`` positions whose features are known; of a head.
         tokens: ``[R, W]``.
         parents: ``[R, T]``; None: chains.
     """
@@ -65,22 +73,24 @@ class Packed:
     starts: Tensor
     firsts: Tensor
     num_nodes: Tensor
+    limits: Tensor
+    known: Tensor
     tokens: Tensor
     parents: Tensor | None
 
     @staticmethod
     def size(bucket: Bucket) -> int:
         """Return how many integers a pass of this shape takes."""
-        return bucket.rows * (5 + bucket.width + bucket.total)
+        return bucket.rows * (7 + bucket.width + bucket.total)
 
     @classmethod
     def of(cls, buffer: Tensor, bucket: Bucket) -> "Packed":
         """Return the views of a buffer ``[size(bucket)]``."""
         rows, width, total = bucket.rows, bucket.width, bucket.total
-        columns, tokens, parents = torch.split(buffer, [5 * rows, rows * width, rows * total])
-        places, of_cache, starts, firsts, num_nodes = columns.view(5, rows).unbind(0)
+        columns, tokens, parents = torch.split(buffer, [7 * rows, rows * width, rows * total])
         above = parents.view(rows, total) if total else None
-        return cls(places, of_cache, starts, firsts, num_nodes, tokens.view(rows, width), above)
+        places, of_cache, starts, firsts, num_nodes, limits, known = columns.view(7, rows).unbind(0)
+        return cls(places, of_cache, starts, firsts, num_nodes, limits, known, tokens.view(rows, width), above)
 
     def take(self, call: Call, at: Tensor, from_host: bool) -> None:
         """Copy the caller's tensors, those on the host or those on the device, to the batch rows ``at`` ``[B]``."""
@@ -122,6 +132,9 @@ class Upload:
         packed.rows.copy_(order if bucket.whole else torch.nn.functional.pad(rows, (0, bucket.rows - batch)))
         packed.starts.index_copy_(0, at, torch.from_numpy(call.starts))
         packed.firsts.fill_(call.first)
+        for column, given in ((packed.limits, call.limits), (packed.known, call.known)):
+            if given is not None:
+                column.index_copy_(0, at, torch.from_numpy(given))
         packed.take(call, at, from_host=True)
         self.count += 1
         there = Packed.of(self._place(send(staged, self.device), bucket), bucket)

@@ -1,7 +1,9 @@
 """Which way passes compute on a device, and what it can promise."""
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
+
+import torch
 
 from oracles.graphed.buckets import MAX_NODES
 from oracles.graphed.chunks import ChunkedAttention
@@ -11,7 +13,7 @@ from oracles.graphed.graphed_passes import Way
 from oracles.graphed.tiles import TILE
 from oracles.graphed.triton_attention import TritonAttention, why_not
 from oracles.transformer.attention import Attend
-from oracles.transformer.eager import Transformer
+from oracles.transformer.config import TransformerConfig
 
 AttentionName = Literal["masked", "chunked", "triton"]
 ATTENTIONS: dict[str, Callable[[Nodes], Attend]] = {
@@ -19,7 +21,23 @@ ATTENTIONS: dict[str, Callable[[Nodes], Attend]] = {
 }  # fmt: skip
 
 
-def way_of(model: Transformer, bitwise: bool, attention: str | None) -> Way:
+class Placed(Protocol):
+    """What says of its passes where and in what they compute."""
+
+    @property
+    def config(self) -> TransformerConfig:
+        """Its shape."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights, activations and cache."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+
+
+def way_of(model: Placed, bitwise: bool, attention: str | None) -> Way:
     """Return the way for a model: with this attention, or with Triton's where it runs, else the library's.
 
     Raises:

@@ -71,7 +71,7 @@ def load_block_head(
         ValueError: a config that is unknown, contradictory, or of another oracle; a tensor that is missing, unexpected
             or misshapen; a mask that the oracle has no embedding of. The message names the file.
     """
-    backend, keys = options.backend_for(oracle), ConfigKeys(values, str(folder / "config.json"))
+    backend, keys = options.backend_for(oracle, ("native", "eager")), ConfigKeys(values, str(folder / "config.json"))
     stored = StoredTensors(folder)
     shape, draft_vocab = _read(keys, oracle, options.aux_layers)
     shape = replace(shape, own_embeddings="embed_tokens.weight" in stored.shapes, own_head=READ_OUT in stored.shapes)

@@ -9,9 +9,11 @@ from torch import Tensor
 
 from oracles.checkpoints.tensor_names import PLAIN, Place
 from oracles.checkpoints.weights import StoredTensors
+from oracles.graphed import GraphedTransformer
 from oracles.heads.eagle3 import Eagle3Head
 from oracles.heads.eagle3_config import Eagle3Shape, read_eagle3
 from oracles.heads.eagle3_network import Eagle3Network
+from oracles.heads.graphed_eagle3 import GraphedEagle3Head
 from oracles.heads.head_tensors import READ_OUT, HeadOptions, borrow_rows, load_network, round_network
 from oracles.heads.native_eagle3 import NativeEagle3Head
 from oracles.native import NativeTransformer
@@ -19,7 +21,7 @@ from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN, DraftHead, ch
 from oracles.transformer.linear import dequantise_layers
 from specdec.contracts import HostOracle
 
-LoadedEagle3 = Eagle3Head | NativeEagle3Head
+LoadedEagle3 = Eagle3Head | GraphedEagle3Head | NativeEagle3Head
 EMBEDDINGS = "embed_tokens.weight"
 # What the one layer is called: by EAGLE's authors, and by others.
 _LAYER_NAMES = ("midlayer", "layers.0")
@@ -37,7 +39,7 @@ def load_eagle3(folder: Path, values: Mapping[str, Any], oracle: HostOracle, opt
     Raises:
         ValueError: see ``load_head``.
     """
-    backend = options.backend_for(oracle)
+    backend = options.backend_for(oracle, ("native", "graphed", "eager"))
     shape = read_eagle3(values, str(folder / "config.json"), oracle, options.aux_layers)
     stored = StoredTensors(folder)
     target_ids = _take_target_ids(stored, shape)
@@ -58,7 +60,10 @@ def load_eagle3(folder: Path, values: Mapping[str, Any], oracle: HostOracle, opt
     if backend == "native" and isinstance(oracle, NativeTransformer):
         return NativeEagle3Head(network, shape, oracle, name)
     dequantise_layers(network)
-    return Eagle3Head(network.to(oracle.dtype), shape, oracle, name)
+    network = network.to(oracle.dtype)
+    if backend == "graphed" and isinstance(oracle, GraphedTransformer):
+        return GraphedEagle3Head(network, shape, oracle, name)
+    return Eagle3Head(network, shape, oracle, name)
 
 
 def _take_target_ids(stored: StoredTensors, shape: Eagle3Shape) -> Tensor | None:

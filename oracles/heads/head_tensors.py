@@ -1,6 +1,6 @@
 """What is asked of a published head, and its tensors: checked before memory is spent, then read, then rounded."""
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from oracles.checkpoints.placement import WeightType
 from oracles.checkpoints.tensor_names import Place
 from oracles.checkpoints.weights import StoredTensors, check_places, fill
+from oracles.graphed import GraphedTransformer
 from oracles.heads.aux_layers import Convention
 from oracles.native import NativeTransformer
 from oracles.quantisation import FLOATS, STORED, Quantised
@@ -19,7 +20,9 @@ from oracles.transformer.pass_parts import Shaped
 from specdec.contracts import HostOracle, Oracle
 
 READ_OUT = "lm_head.weight"
-HeadBackend = Literal["native", "eager"]
+HeadBackend = Literal["native", "graphed", "eager"]
+# The oracle that a backend of heads computes beside.
+_HOSTS: dict[str, type] = {"native": NativeTransformer, "graphed": GraphedTransformer}
 
 
 @dataclass(frozen=True)
@@ -30,17 +33,24 @@ class HeadOptions:
     backend: HeadBackend | None
     weights: WeightType | None
 
-    def backend_for(self, oracle: HostOracle) -> HeadBackend:
-        """Decide between the backends.
+    def backend_for(self, oracle: HostOracle, kinds: Sequence[HeadBackend]) -> HeadBackend:
+        """Decide between the backends that a kind of head has; those beside an oracle of the same backend go first.
 
         Raises:
-            ValueError: an unknown one, or "native" for an oracle that is not.
+            ValueError: one that is unknown or that the kind has not, or one for an oracle of another backend.
         """
         if self.backend is not None:
             check_choice("backend", self.backend, HeadBackend, ", or None")
-        if self.backend == "native" and not isinstance(oracle, NativeTransformer):
-            raise ValueError(f"backend 'native' reads a native oracle's weights, and this one is {oracle.backend!r}")
-        return self.backend or ("native" if isinstance(oracle, NativeTransformer) else "eager")
+            host = _HOSTS.get(self.backend)
+            if self.backend not in kinds:
+                raise ValueError(f"backend is {self.backend!r}, and this kind of head has {', '.join(kinds)}, or None")
+            if host is not None and not isinstance(oracle, host):
+                raise ValueError(
+                    f"backend {self.backend!r} computes beside an oracle of that backend, and this one is "
+                    f"{oracle.backend!r}: leave it out"
+                )
+            return self.backend
+        return next((kind for kind in kinds if isinstance(oracle, _HOSTS.get(kind, ()))), "eager")
 
 
 def check_fit(source: str, oracle: HostOracle, width: int, vocab_size: int) -> None:

@@ -11,12 +11,14 @@ from specdec.contracts.chaining import (
     ChainDraws,
     ChainingOracle,
     ChainWatch,
+    DeviceChainingOracle,
     TreeDraws,
     TreePlan,
+    can_chain_on_device,
     can_draft_natively,
     follow_ids,
 )
-from specdec.contracts.draft import NEVER, Budget, Draft, Resume, form_fault
+from specdec.contracts.draft import NEVER, Budget, Draft, Resume, first_undefined, form_fault
 from specdec.contracts.drawing import Adjustments, ChainKeys, DraftKernels, OpenVerdict, Randomness, Warping, numbers_of
 from specdec.contracts.head import Block, BlockHead, ChainingBlockHead, Features, Head, HostOracle, SteppingHead
 from specdec.contracts.oracle import (
@@ -79,6 +81,7 @@ __all__ = [
     "ChainingOracle",
     "ChatEncoder",
     "Context",
+    "DeviceChainingOracle",
     "Draft",
     "DraftKernels",
     "DraftSession",
@@ -121,6 +124,7 @@ __all__ = [
     "WatchedSource",
     "ancestors_of",
     "as_recorded",
+    "can_chain_on_device",
     "can_draft_natively",
     "check_has_laws",
     "check_model",
@@ -131,6 +135,7 @@ __all__ = [
     "constant",
     "declared",
     "describe_oracle",
+    "first_undefined",
     "follow_ids",
     "form_fault",
     "frozen",

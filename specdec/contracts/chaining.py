@@ -8,8 +8,9 @@ import numpy as np
 from torch import Tensor
 
 from specdec.contracts.arrays import Float32Array, FloatArray, IntArray
+from specdec.contracts.draft import Draft
 from specdec.contracts.drawing import Adjustments, ChainKeys, Warping
-from specdec.contracts.oracle import Oracle
+from specdec.contracts.oracle import Oracle, declared
 
 
 class ChainDraws(NamedTuple):
@@ -218,6 +219,34 @@ class ChainingOracle(Oracle, Protocol):
         """
 
 
+class DeviceChainingOracle(Oracle, Protocol):
+    """An oracle whose device follows its likeliest ids without the host: see ``OracleDefaults.chains_on_device``."""
+
+    def device_chains(self, tokens: IntArray, counts: IntArray, cache: Any, rows: IntArray, limits: IntArray) -> Draft:
+        """Score ids that stand, arrays of the host, then follow the likeliest id, again and again.
+
+        That is the lowest of equal ones, and the first NaN if there is one.
+
+        Args:
+            tokens: ``[B, M]`` of each row the ids that stand and have no keys; padding may be any valid id.
+            counts: ``[B]`` how many these are, 1..M.
+            cache, rows: see ``Oracle.score``. A row needs slots and positions for its ids, and for all that it drafts
+                but the last.
+            limits: ``[B]`` how many ids to follow in each row, 1 or more.
+
+        Returns:
+            Chains on the oracle's device, in memory that is the caller's: ``[B, N]`` ids, N the largest limit, 0 beyond
+            a row's limit, and ``undefined``. The keys of all ids but the last one drafted are left in the cache after
+            the prefix: ``cache.commit(rows, None, counts + limits - 1)`` keeps them.
+
+        Raises:
+            ValueError: a row lacks the room.
+
+        Guarantee: the ids are those of single passes, as far as their scores are; see ``Oracle.bitwise``.
+        Cost: a copy to the device; nothing waits for it.
+        """
+
+
 class Chaining(Protocol):
     """What says whether it drafts by itself."""
 
@@ -234,6 +263,11 @@ def can_draft_natively(model: Chaining, warping: Warping) -> bool:
     if not model.chains or warping.adjustments is None:
         return model.chains
     return getattr(model, "adjusts", False) and not warping.has_grammars
+
+
+def can_chain_on_device(model: Oracle, warping: Warping) -> bool:
+    """Tell whether a model's device drafts greedy chains as a warping asks: of logits as they are."""
+    return bool(declared(model, "chains_on_device")) and warping.adjustments is None
 
 
 def follow_ids(

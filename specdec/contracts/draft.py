@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +14,7 @@ from specdec.contracts.oracle_kinds import LayeredOracle
 from specdec.contracts.step import StageInfo
 from specdec.contracts.tree import Tree, is_chain, parents_with_root, with_root
 from specdec.laws import Laws, scatter_rows
-from specdec.transfers import on_device
+from specdec.transfers import on_device, on_host
 
 NEVER = 1 << 32  # more than any depth; see ``Draft.undefined``
 
@@ -196,6 +197,19 @@ class Draft:
     def node_laws(self) -> Laws:
         """The laws of shape ``[B, N]``: those declared, or point masses on the tokens."""
         return Laws.points(self.tokens) if self.laws is None else self.laws
+
+
+def first_undefined(peaks: Sequence[Tensor]) -> Tensor:
+    """Return ``Draft.undefined`` ``[B, 1]`` of a source with one model.
+
+    Args:
+        peaks: ``[B, D]`` of successive depths, one or more; the logits that ids were made of. Finite if
+            nothing was read.
+    """
+    peak = peaks[0] if len(peaks) == 1 else torch.cat(list(peaks), dim=1)
+    if peak.is_cpu and np.max(on_host(peak), initial=-np.inf) < np.inf:  # a NaN is the maximum
+        return torch.from_numpy(np.full((len(peak), 1), NEVER))
+    return torch.where(peak < torch.inf, NEVER, torch.arange(peak.shape[1], device=peak.device)).amin(1, keepdim=True)
 
 
 # What has an entry for each row; for each node, laws and parents apart; and what stands for none, if not 0.

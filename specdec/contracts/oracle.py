@@ -249,6 +249,7 @@ class OracleDefaults:
         chat_template, is_recorded: see ``Oracle``.
         num_experts: how many a layer chooses from: the wider a pass, the more of them it reads.
         ids_device: where ids, parents and counts lie that ``score`` takes, if it brings them to its device by itself.
+        chains_on_device: whether it drafts chains on its device, as ``DeviceChainingOracle`` spells out.
         counts: of its passes, by attributes whose names ``specdec.engine.metering`` lists; None: it counts none.
     """
 
@@ -256,6 +257,7 @@ class OracleDefaults:
     is_recorded: bool = False
     num_experts: int = 1
     ids_device: torch.device | None = None
+    chains_on_device: bool = False
     counts: Any = None
 
     @property

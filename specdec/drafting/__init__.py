@@ -2,10 +2,11 @@
 
 from specdec.drafting.automaton import Automaton
 from specdec.drafting.block_source import BlockSource
-from specdec.drafting.chain_sampler import ChainSampler, defined, first_undefined
+from specdec.drafting.chain_sampler import ChainSampler, defined
 from specdec.drafting.combination import Combination, check_servable, member_stream, proposal
 from specdec.drafting.growth import ScoredLevel, growth
 from specdec.drafting.head_model import HeadModel, HiddenStates
+from specdec.drafting.judging_model import JudgingModel
 from specdec.drafting.lent_cache import LentCache
 from specdec.drafting.model import DraftModel
 from specdec.drafting.model_source import ChainSession, HeadSource, ModelSource, RunModel, SampledSource
@@ -27,6 +28,7 @@ __all__ = [
     "HeadModel",
     "HeadSource",
     "HiddenStates",
+    "JudgingModel",
     "LentCache",
     "MemorylessSession",
     "ModelSource",
@@ -43,7 +45,6 @@ __all__ = [
     "check_header",
     "check_servable",
     "defined",
-    "first_undefined",
     "growth",
     "member_stream",
     "piece_bytes",

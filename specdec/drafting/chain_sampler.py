@@ -1,7 +1,7 @@
 """Chains, drawn token by token, and how sure a model is of a token."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import (
-    NEVER,
     ChainDraws,
     ChainWatch,
     Context,
@@ -20,6 +19,7 @@ from specdec.contracts import (
     Float32Array,
     IntArray,
     Randomness,
+    first_undefined,
     numbers_of,
 )
 from specdec.drafting.lengths import LengthSession, ended
@@ -67,6 +67,8 @@ Follow = Callable[
     [IntArray, Context, IntArray, ChainWatch | None, ChainDraws | None],
     tuple[IntArray, Float32Array, Float32Array | None],
 ]
+
+FollowOnDevice = Callable[[IntArray, Context, IntArray], Draft]
 
 
 class _Asked(ChainWatch):
@@ -118,6 +120,7 @@ class ChainSampler:
         randomness: Randomness,
         next_logits: NextLogits,
         follow: Follow | None = None,
+        follow_on_device: FollowOnDevice | None = None,
         confidence: Confidence | None = None,
     ) -> Draft:
         """Return chains of at most ``limits`` ``[B]`` tokens.
@@ -133,15 +136,18 @@ class ChainSampler:
             follow: given rows, context, limits, a watch (None: nobody is asked) and how ids are drawn (None:
                 greedily), returns what ``follow_ids`` does; None if the model cannot. It serves if all rows draft
                 greedily or all are sampled, and the numbers of the draws are to be had.
+            follow_on_device: given rows, context and limits, one of them above 0, returns greedy chains, which the
+                model's device has made; None if it cannot. It serves if all rows draft greedily and the policy reads
+                nothing.
             confidence: returns ``[B, 1]`` the model's own belief that the token after the latest logits stands if all
                 before it do; None: a token is believed in as much as it is probable. ``follow`` does not serve a
                 policy that reads it.
 
         Guarantee: the declared laws are those drawn from; rows at their limit draw nothing. A token is never dropped
             once drawn: a policy ends a chain after it, or before the draw by its law alone.
-        Cost: one call of ``follow`` if that serves. Else per depth one call of ``next_logits``, one warping and one
-            draw of ``[B, V]``. A policy that reads confidences or entropies is asked on the host at each depth, which
-            waits for the device.
+        Cost: one call of ``follow`` or ``follow_on_device`` if that serves. Else per depth one call of ``next_logits``,
+            one warping and one draw of ``[B, V]``. A policy that reads confidences or entropies is asked on the host at
+            each depth, which waits for the device.
         """
         if confidence is not None and self.length.policy.reads_confidence:
             follow = None
@@ -149,8 +155,16 @@ class ChainSampler:
             made = self._followed(rows, context, limits, randomness, follow)
             if made is not None:
                 return made
+        if follow_on_device is not None and self._is_forced(context) and any(limits.tolist()):
+            made = follow_on_device(rows, context, limits)
+            self.length.drafted(rows, limits)
+            return made.to(self.device)
         with stage(chain((limits,), numbers_of(randomness)), self.device):
             return self._drawn(rows, context, limits, randomness, next_logits, confidence)
+
+    def _is_forced(self, context: Context) -> bool:
+        """Tell whether the likeliest ids are drafted in all rows, and nobody is asked."""
+        return not self._asks and context.warping.is_greedy(self.temperature)
 
     def _followed(
         self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness, follow: Follow
@@ -288,15 +302,3 @@ def defined(laws: Laws, logits: Tensor) -> tuple[Laws, Tensor]:
     undefined = laws.table[:, :1].isnan()
     table = torch.where(undefined, 1.0 / laws.table.shape[1], laws.table)
     return Laws(table, laws.index, laws.point), peaks
-
-
-def first_undefined(peaks: Sequence[Tensor]) -> Tensor:
-    """Return ``Draft.undefined`` ``[B, 1]`` of a source with one model.
-
-    Args:
-        peaks: ``[B, D]`` of successive depths, one or more; see ``defined``. Finite if nothing was read.
-    """
-    peak = peaks[0] if len(peaks) == 1 else torch.cat(list(peaks), dim=1)
-    if peak.is_cpu and np.max(on_host(peak), initial=-np.inf) < np.inf:  # a NaN is the maximum
-        return torch.from_numpy(np.full((len(peak), 1), NEVER))
-    return torch.where(peak < torch.inf, NEVER, torch.arange(peak.shape[1], device=peak.device)).amin(1, keepdim=True)

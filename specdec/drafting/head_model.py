@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import Cache, Context, Features, Head, IntArray, Scores, SteppingHead, pad_rows
-from specdec.drafting.chain_sampler import Follow
+from specdec.drafting.chain_sampler import Follow, FollowOnDevice
 from specdec.drafting.model import DraftModel
 from specdec.drafting.model_source import RunModel
 from specdec.drafting.planned_trees import GrowWhole
@@ -191,6 +191,11 @@ class HeadModel(HiddenStates, RunModel):
         if follow is None:
             return None
         return lambda rows, context, *asked: follow(rows, _own(context), *asked)
+
+    def device_follower(self, context: Context) -> FollowOnDevice | None:
+        """Return what has the head's device draft whole greedy chains; see ``DraftModel.device_follower``."""
+        follow = self._model.device_follower(context)
+        return None if follow is None else lambda rows, context, limits: follow(rows, _own(context), limits)
 
     def grower(self, rows: IntArray, context: Context) -> GrowWhole | None:
         """Return what drafts whole trees if the head does that by itself, else None; see ``DraftModel.grower``."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from specdec.contracts import (
     ChainingOracle,
     ChainWatch,
     Context,
+    DeviceChainingOracle,
     Draft,
     Float32Array,
     IntArray,
@@ -25,25 +26,18 @@ from specdec.contracts import (
     TreeDraws,
     TreePlan,
     Want,
+    can_chain_on_device,
     can_draft_natively,
     check_has_laws,
     follow_ids,
     ids_device,
 )
-from specdec.drafting.chain_sampler import Follow
+from specdec.drafting.chain_sampler import Follow, FollowOnDevice
 from specdec.drafting.model_source import RunModel
 from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.tree_sampler import Frontier
 from specdec.laws import scatter_rows, take
 from specdec.transfers import HOST, PendingDownload, on_device
-
-
-class ChainStart(NamedTuple):
-    """Where chains begin that a model scores."""
-
-    rows: IntArray  # ``[R]``
-    standing: IntArray  # ``[R, M]`` the ids that stand and have no keys, padded with the last of each row
-    behind: IntArray  # ``[R]`` how many these are
 
 
 class DraftModel(RunModel):
@@ -173,6 +167,23 @@ class DraftModel(RunModel):
         call = ids, ends, self.cache, rows, limits
         return follow_ids(self._chaining, *call, watch, draws, context.warping.adjustments)
 
+    def device_follower(self, context: Context) -> FollowOnDevice | None:
+        """Return ``follow_on_device`` if the model can that in the rows of a context, else None."""
+        return self.follow_on_device if can_chain_on_device(self.model, context.warping) else None
+
+    def follow_on_device(self, rows: IntArray, context: Context, limits: IntArray) -> Draft:
+        """Catch up, and have the device follow the likeliest ids of rows ``[B]``; see ``DeviceChainingOracle``.
+
+        Cost: one call, and of rows that are far behind the passes of ``catch_up``.
+        """
+        model, live = cast(DeviceChainingOracle, self.model), np.flatnonzero(limits)
+        some, ids, ends, wanted = rows[live], context.ids[live], context.num_committed[live], limits[live]
+        self.come_near(some, ids, ends)
+        tokens, counts = self._unscored(some, ids, ends)
+        draft = model.device_chains(tokens, counts, self.cache, some, wanted)
+        self.cache.commit(some, None, counts + wanted - 1)
+        return draft.scatter_rows(live, len(rows))
+
     def grower(self, rows: IntArray, context: Context) -> GrowWhole | None:
         """Return what drafts whole trees for rows ``[B]`` if the model does that by itself, else None."""
         return partial(self.grow_whole, rows, context) if can_draft_natively(self.model, context.warping) else None
@@ -228,6 +239,11 @@ class DraftModel(RunModel):
 
     def _feed(self, rows: IntArray, ids: IntArray, stops: IntArray, want: Want) -> Scores:
         """Score ``ids[b, lengths[b] : stops[b]]`` of each row and keep their keys."""
+        tokens, counts = self._unscored(rows, ids, stops)
+        return self._score(torch.from_numpy(tokens), counts, rows, want)
+
+    def _unscored(self, rows: IntArray, ids: IntArray, stops: IntArray) -> tuple[IntArray, IntArray]:
+        """Return ``ids[b, lengths[b] : stops[b]]`` of each row, padded, and how many: they are about to be scored."""
         first = self.cache.lengths[rows]
         counts = stops - first
         sizes = counts.tolist()
@@ -237,7 +253,7 @@ class DraftModel(RunModel):
             columns = np.minimum(columns, stops[:, None] - 1)
         tokens = ids[np.arange(len(rows))[:, None], columns]
         self.ids[rows[:, None], columns] = tokens
-        return self._score(torch.from_numpy(tokens), counts, rows, want)
+        return tokens, counts
 
     def advance(self, rows: IntArray, tokens: Tensor, live: IntArray) -> Tensor:
         """Score the token drafted last, ``[B, 1]``, of the rows that draft on; arguments as of ``catch_up``.
@@ -275,59 +291,6 @@ class DraftModel(RunModel):
         if self._place == HOST:
             return values if isinstance(values, Tensor) else torch.from_numpy(values)
         return on_device(values, self.model.device)
-
-    def chain_start(self, rows: IntArray, ids: IntArray, ends: IntArray) -> ChainStart:
-        """Return where chains begin that follow the first ``ends[b]`` ids of each row.
-
-        ``score_chain`` and ``keep_chain`` must follow before anything else is scored.
-
-        Args:
-            rows: ``[R]``, all of which take part.
-            ids: ``[R, L]`` that stand in them.
-            ends: ``[R]``.
-
-        Cost: none but for rows that are far behind; then passes.
-        """
-        self.cache.truncate(rows, np.minimum(self.cache.lengths[rows], ends - 1))
-        if (far := np.flatnonzero(self.cache.lengths[rows] < ends - 2)).size:
-            self._catch_up(rows[far], ids[far], ends[far] - 1)
-        behind = ends - self.cache.lengths[rows]
-        columns = (ends - behind)[:, None] + np.minimum(np.arange(int(behind.max())), behind[:, None] - 1)
-        standing = np.take_along_axis(ids, columns, axis=1)
-        self.ids[rows[:, None], columns] = standing
-        return ChainStart(rows, standing, behind)
-
-    def score_chain(self, start: ChainStart, draft: Draft) -> Tensor:
-        """Score chains ``[R, N]``, in the pass that catches up with the ids before them.
-
-        Returns:
-            ``[R, N + 1, V]`` logits after the last id that stands and after each drafted one, on the model's device.
-
-        Cost: one pass of 1 + N tokens a row; one more token if the last id that was handed on was never scored.
-        """
-        device, lead = self.model.device, start.standing.shape[1]
-        place = self._place if draft.tokens.is_cpu else device
-        tokens = torch.nn.functional.pad(on_device(start.standing, place), (0, draft.width))
-        first, there = on_device(start.behind, place), draft.to(place)
-        at = first.unsqueeze(1) + torch.arange(-1, draft.width, device=place)
-        tokens.scatter_(1, at[:, 1:], there.tokens)
-        logits = self.model.score(tokens, None, first + there.num_nodes, self.cache, start.rows, "all").detach().logits
-        assert logits is not None
-        if lead == 1:
-            return logits
-        at = on_device(start.behind, device).unsqueeze(1) + torch.arange(-1, draft.width, device=device)
-        return logits.gather(1, at.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
-
-    def keep_chain(self, rows: IntArray, ends: IntArray, tokens: IntArray, counts: IntArray) -> None:
-        """Keep the first ``counts[b]`` drafted tokens of ``score_chain``; arguments as there.
-
-        Args:
-            rows, ends: ``[R]``.
-            tokens: ``[R, M]`` on the host, M >= counts.
-            counts: ``[R]``, 0..N.
-        """
-        self.cache.commit(rows, None, ends - self.cache.lengths[rows] + counts)
-        self.ids[self._places(rows, ends, tokens.shape[1])] = tokens  # padding is as stale as what stood there
 
     def note(self, rows: IntArray, starts: IntArray, draft: Draft) -> None:
         """Remember chains, which follow the first ``starts[b]`` ids of each row; of trees nothing was kept."""

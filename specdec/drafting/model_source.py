@@ -23,7 +23,7 @@ from specdec.contracts import (
     check_vocabulary,
     declared,
 )
-from specdec.drafting.chain_sampler import ChainSampler, Follow
+from specdec.drafting.chain_sampler import ChainSampler, Follow, FollowOnDevice
 from specdec.drafting.lengths import LengthPolicy, chain_offers, depth_limits, resolve
 from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.shapes import TreeShape
@@ -139,6 +139,10 @@ class RunModel(Protocol):
         """Return what drafts whole chains in one call; see ``ChainSampler``."""
         return None
 
+    def device_follower(self, context: Context) -> FollowOnDevice | None:
+        """Return what has the model's device draft whole greedy chains; see ``ChainSampler``."""
+        return None
+
     def grower(self, rows: IntArray, context: Context) -> GrowWhole | None:
         """Return what drafts whole trees in one call; see ``TreeSampler``."""
         return None
@@ -209,8 +213,9 @@ class ChainSession(_Session):
                 return model.catch_up(rows, context, live, int(limits.max()))
             return model.advance(rows, tokens[:, depth - 1 : depth], live)
 
-        belief = model.confidence if model.has_confidence else None
-        draft = self.sampler(rows, context, limits, randomness, next_logits, model.follower(context), belief)
+        belief, follow = model.confidence if model.has_confidence else None, model.follower(context)
+        on_device = model.device_follower(context) if follow is None else None
+        draft = self.sampler(rows, context, limits, randomness, next_logits, follow, on_device, belief)
         model.note(rows, starts, draft)
         return draft
 

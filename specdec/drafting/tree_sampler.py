@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Budget, Context, Draft, FloatArray, IntArray, Randomness, numbers_of
+from specdec.contracts import Budget, Context, Draft, FloatArray, IntArray, Randomness, first_undefined, numbers_of
 from specdec.drafting.assembly import compact, compact_on_device
-from specdec.drafting.chain_sampler import defined, first_undefined
+from specdec.drafting.chain_sampler import defined
 from specdec.drafting.growth import ScoredLevel, Step, growth
 from specdec.drafting.levels import Candidates, Nodes, pending_level
 from specdec.drafting.planned_trees import GrowWhole, draft_trees, tree_draws

@@ -25,7 +25,7 @@ ALLOWED = {
     "specdec/contracts/draft.py": {"value.to(device)": "a value with a method of its own, by on_device"},
     "specdec/drafting/chain_sampler.py": {"made.to(self.device)": "a Draft's own"},
     "specdec/drafting/merging.py": {"part.to(device)": "a Draft's own"},
-    "specdec/drafting/model.py": {"draft.to(place)": "a Draft's own"},
+    "specdec/drafting/judging_model.py": {"draft.to(place)": "a Draft's own"},
     "specdec/engine/verdict.py": {
         "nodes.to(self._ids_device if nodes.tokens.is_cpu else self._device)": "a Tree's own, by on_device",
     },

@@ -25,7 +25,8 @@ class Recorded:
 
     def __call__(self, compute: Callable[[], tuple[torch.Tensor, ...]]) -> Graph:
         self.made += 1
-        outputs = tuple(torch.full_like(output, float("nan")) for output in compute())
+        nothing = {True: float("nan"), False: -1}
+        outputs = tuple(torch.full_like(x, nothing[x.is_floating_point()]) for x in compute())
 
         def replay() -> None:
             with torch.no_grad():

@@ -7,7 +7,9 @@ import torch
 import drafts
 from oracles.graphed import GraphedTransformer
 from specdec import Kary, SamplingParams, SpeculativeDecoder
+from specdec.contracts import Features
 from specdec.kernels.filters import torch_probs
+from tests.graphed.eagle3 import head_beside
 from tests.graphed.histories import PROMPTS, asked, close, fill, history
 from tests.support.models import FAMILIES, small_model
 
@@ -99,3 +101,81 @@ def test_decoding_on_the_device_emits_what_the_cpu_does():
     for draft in (None, drafts.PromptLookup(4)):
         wanted, found = (SpeculativeDecoder(model, draft).generate(PROMPTS, 16) for model in (eager, graphed))
         assert found.tokens == wanted.tokens
+
+
+def put_states(head, cache, lengths, generator):
+    """Let a head of any device know random hidden states of positions, other ones than before."""
+    states = [torch.randn(len(lengths), max(lengths), 32, generator=generator, dtype=torch.float64) for _ in range(3)]
+    rows, counts = np.arange(len(lengths)), np.array(lengths)
+    cache.reset(rows)
+    head.put(Features(rows, np.zeros_like(rows), counts, tuple(x.to(head.device, head.dtype) for x in states)), cache)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["masked", "triton"])
+def test_a_head_scores_and_drafts_as_the_cpus_does(dtype):
+    """Every shape comes three times: as it is, captured, and replayed."""
+    made = [small_model(dtype=dtype).to(place).pack() for place in ("cpu", DEVICE)]
+    heads = [head_beside(GraphedTransformer(model)) for model in made]
+    caches, shown = [head.new_cache(5, 150) for head in heads], []
+    near = {"rtol": 1e-9, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 1e-3, "atol": 1e-3}
+    for seed in range(12):
+        chance, lengths = np.random.default_rng(seed), [9, 40, 3, 130, 1 + seed]
+        rows, tokens = np.array([3, 0, 4]), torch.from_numpy(chance.integers(0, 23, (3, 2)))
+        tree = torch.tensor([[-1, -1, 0, 1, 1]]).repeat(3, 1)
+        nodes = torch.from_numpy(chance.integers(0, 23, (3, 5)))
+        for head, cache in zip(heads, caches, strict=True):
+            put_states(head, cache, lengths, torch.Generator().manual_seed(seed))
+            found = [head.score(tokens, None, torch.tensor([2, 2, 1]), cache, rows, "last").logits[:2]]
+            cache.commit(rows, None, np.array([2, 2, 1]))
+            cache.truncate(rows, np.array([2, 2, 0]))
+            for first, end in ((0, 2), (2, 5)):
+                part = nodes[:, :end], tree[:, :end], torch.full((3,), end)
+                found.append(head.score(*part, cache, rows, first=first).logits)
+            asked = nodes[:, :2].numpy(), np.array([2, 1, 1]), cache, rows, np.array([4, 2, 3])
+            chains = head.device_chains(*asked).tokens
+            # In single precision two ids may be too close for the likelier one to be the same.
+            found.append(chains if dtype == torch.float64 else chains.new_zeros(()))
+            shown.append([values.cpu() for values in found])
+        wanted, there = shown[-2:]
+        for one, other in zip(wanted, there, strict=True):
+            torch.testing.assert_close(other, one, **near)
+    counts = heads[1].counts
+    assert counts.passes_in_graphs > 4 * counts.passes_outside
+    assert counts.captures == counts.graphs >= 5
+
+
+def test_runs_with_a_head_are_the_cpus():
+    makers = (lambda head: drafts.Eagle3(head, 4), lambda head: drafts.Eagle3(head, tree=Kary(2, 2)))
+    for sampling in (SamplingParams(), SamplingParams(temperature=0.8)):
+        for make in makers:
+            found = []
+            for place in ("cpu", DEVICE):
+                oracle = GraphedTransformer(small_model(dtype=torch.float64).to(place).pack())
+                head = head_beside(oracle)
+                run = SpeculativeDecoder(oracle, make(head), "coupled").generate(PROMPTS, 60, sampling, batch_size=3)
+                found.append((run.tokens, run.stats.num_drafted, run.stats.num_accepted))
+            assert found[0] == found[1]
+            assert head.counts.passes_in_graphs > 10
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
+def test_no_call_of_a_head_waits_for_the_device():
+    head = head_beside(on_device())
+    cache, rows, counts = head.new_cache(5, 128), np.array([4, 1, 0]), np.array([5, 2, 3])
+    states = tuple(torch.randn(3, 6, 32, dtype=torch.float64, device=DEVICE) for _ in range(3))
+    columns, zero = np.array([[0, 2, 3, 4, 5]] * 3), np.zeros_like(counts)
+    ids = np.full((3, 5), 7)
+
+    def step():
+        head.put(Features(rows, zero, counts, states, columns), cache)
+        head.score(torch.from_numpy(ids), None, torch.from_numpy(counts), cache, rows, "last")
+        head.device_chains(ids, counts, cache, rows, np.array([3, 2, 1]))
+
+    for _ in range(2):  # the second one is captured, which waits
+        step()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert head.counts.passes_in_graphs == 6

@@ -379,9 +379,11 @@ def test_columns_of_ids_that_pad_the_vocabulary_are_cut_off(tmp_path):
 def test_what_cannot_be_is_refused(tmp_path):
     oracle = tiny_transformer(VOCAB, torch.float32, **SHAPE)
     write_head(tmp_path, oracle, FEW, dtype=torch.float32)
-    with pytest.raises(ValueError, match="'native' reads a native oracle's weights"):
+    with pytest.raises(ValueError, match="backend 'native' computes beside an oracle of that"):
         load_head(tmp_path, oracle, backend="native")
-    with pytest.raises(ValueError, match="backend is 'graphed'"):
+    with pytest.raises(ValueError, match="backend is 'compiled'"):
+        load_head(tmp_path, oracle, backend="compiled")
+    with pytest.raises(ValueError, match="backend 'graphed' computes beside an oracle of that"):
         load_head(tmp_path, oracle, backend="graphed")
     with pytest.raises(ValueError, match="weights is 'int3'"):
         load_head(tmp_path, oracle, weights="int3")

@@ -14,7 +14,7 @@ from oracles.native.rotations import tables_of
 from oracles.transformer.eager import Transformer
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Draft, TreeDraws, TreePlan
-from specdec.drafting import DraftModel
+from specdec.drafting import DraftModel, JudgingModel
 from tests.support.backends import needed_native
 from tests.support.models import tiny_transformer, tiny_unpacked
 
@@ -262,7 +262,7 @@ def test_a_drafting_model_knows_what_it_caught_up_with():
 
 @pytest.mark.parametrize("pack", [NativeTransformer, Transformer.pack])
 def test_a_drafting_model_keeps_the_keys_of_the_ids_that_stand(pack):
-    model = DraftModel(tiny_transformer(VOCAB, torch.float32, 1, pack), 4, 36, torch.device("cpu"))
+    model = JudgingModel(tiny_transformer(VOCAB, torch.float32, 1, pack), 4, 36, torch.device("cpu"))
     model.begin(ROWS, [ids[:end] for ids, end in zip(IDS, ENDS, strict=True)])
     start = model.chain_start(ROWS, IDS, ENDS)
     assert start.behind.tolist() == [1, 1, 1]

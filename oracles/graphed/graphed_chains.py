@@ -1,0 +1,58 @@
+"""Chains of drafted tokens, whose ids the device finds between passes: one function of static shape."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from oracles.graphed.buckets import Bucket
+from oracles.graphed.graphed_memory import Memory
+from oracles.graphed.graphed_passes import Part, Passes
+from oracles.graphed.upload import Packed
+from specdec.contracts import Draft, first_undefined
+
+
+def run_chain(passes: Passes, memory: Memory, bucket: Bucket, size: int, packed: Packed) -> tuple[Tensor]:
+    """Return the likeliest ids after the nodes of each row, then after each id, up to the row's limit.
+
+    Args:
+        passes: of the model.
+        memory, bucket, packed: of the pass over the nodes that stand, see ``run_pass``. Its integers say
+            how many ids each row wants.
+        size: N, how many the row wants that wants the most.
+
+    Returns:
+        ``[R, N + 2]``, which ``drafts_of`` reads: ids, 0 beyond a row's limit; the depth of the first for which the
+        model gave NaN or +inf; the limit.
+
+    Guarantee: that of ``run_pass``. Keys of all but the last id of each row are written.
+    """
+    part, passed = Part((0, passes.num_layers), ()), packed
+    tokens, peaks = [], []
+    for depth in range(size):
+        stream = passes.run(passes.way, memory, bucket, part, passed, None)[0]
+        logits = passes.read_out(_last(stream, passed, bucket))
+        is_over = packed.limits <= depth
+        best = logits.argmax(-1)
+        peaks.append(logits.gather(-1, best.unsqueeze(-1)).masked_fill(is_over.unsqueeze(-1), 0))
+        tokens.append(best.masked_fill(is_over, 0).unsqueeze(-1))
+        passed, bucket = _next(passed, tokens[-1], packed.limits > depth + 1), replace(bucket, width=1)
+    return (torch.cat([*tokens, first_undefined(peaks), packed.limits.unsqueeze(-1)], dim=1),)
+
+
+def drafts_of(found: Tensor) -> Draft:
+    """Return the chains of what ``run_chain`` has found, ``[B, N + 2]`` of real rows."""
+    return Draft(found[:, :-2], found[:, -1], undefined=found[:, -2:-1])
+
+
+def _last(stream: Tensor, packed: Packed, bucket: Bucket) -> Tensor:
+    """Return ``[R, D]`` of each row's last real node, of a stream ``[R * W, D]``; any node's of a row without one."""
+    if bucket.width == 1:
+        return stream
+    at = (packed.num_nodes - 1).clamp(min=0).view(-1, 1, 1).expand(-1, 1, stream.shape[-1])
+    return stream.view(bucket.rows, bucket.width, -1).gather(1, at).squeeze(1)
+
+
+def _next(packed: Packed, tokens: Tensor, goes_on: Tensor) -> Packed:
+    """Return the integers of a pass over the tokens ``[R, 1]`` just found, padding in rows that want no more."""
+    return replace(packed, starts=packed.starts + packed.num_nodes, num_nodes=goes_on.long(), tokens=tokens)

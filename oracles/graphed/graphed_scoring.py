@@ -1,0 +1,128 @@
+"""What oracles and heads of graphed passes have in common: one way to the device, one memory, one thread at a time."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from threading import RLock
+from types import MappingProxyType
+from typing import Generic
+
+import torch
+from torch import Tensor
+
+from oracles.graphed.buckets import WIDTHS
+from oracles.graphed.calls import Calls
+from oracles.graphed.graphed_memory import AnyCache, Shelf
+from oracles.graphed.graphs import Capture, CudaCapture, Graphs, PassCounts
+from oracles.graphed.upload import Call, Upload
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.pass_parts import check_call
+from specdec.contracts import Draft, IntArray
+from specdec.transfers import HOST
+
+
+class GraphedScoring(Generic[AnyCache]):
+    """Hold what passes of few shapes need, and lend it to one thread at a time.
+
+    Args:
+        shelf: makes caches.
+        device: where the weights lie.
+        max_graphs, new_capture: see ``GraphedTransformer``.
+
+    Attributes:
+        counts: what has run in graphs and outside, and how much of it was padding.
+        graph_options: ``max_graphs`` and ``new_capture``, for the heads of an oracle, whose graphs are their own.
+
+    Raises:
+        ValueError: ``max_graphs`` is below 1.
+    """
+
+    chains_on_device = True
+    ids_device: torch.device | None = HOST
+    config: TransformerConfig
+    _calls: Calls
+
+    def __init__(
+        self,
+        shelf: Shelf[AnyCache],
+        device: torch.device,
+        max_graphs: int,
+        new_capture: Callable[[], Capture] | None,
+    ) -> None:
+        if new_capture is None and device.type == "cuda" and torch.cuda.is_available():
+            new_capture = partial(CudaCapture, device)
+        self.counts, self._shelf, self._turn = PassCounts(), shelf, RLock()
+        self.graph_options = max_graphs, new_capture
+        self._upload, self._graphs = Upload(device), Graphs(new_capture, max_graphs, self.counts)
+
+    @property
+    def uploads(self) -> int:
+        """Passes so far whose integers went to the device, a copy each; ``specdec.transfers.crossings`` counts all."""
+        return self._upload.count
+
+    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> AnyCache:
+        """Return an empty cache of ``num_rows`` sequences of up to ``capacity`` slots, rounded up.
+
+        Raises:
+            ValueError: it would exceed ``max_cache_bytes`` (None: half of the free memory).
+            RuntimeError: another thread is in the middle of a call.
+        """
+        with self._alone():
+            return self._shelf.cache(num_rows, capacity, max_cache_bytes)
+
+    @torch.no_grad()
+    def device_chains(
+        self, tokens: IntArray, counts: IntArray, cache: AnyCache, rows: IntArray, limits: IntArray
+    ) -> Draft:
+        """Follow the likeliest ids on the device, as ``specdec.contracts.DeviceChainingOracle`` spells out.
+
+        All passes of a chain are one graph, and so is what finds its ids between them.
+
+        Raises:
+            ValueError: more nodes than the widest bucket has, a row without room or a token beyond ``max_context``, a
+                cache on another device.
+            RuntimeError: another thread is in the middle of a call.
+
+        Cost: one copy and one graph for up to 64 rows: a pass over the nodes that stand, and one for each further id.
+        """
+        if tokens.shape[1] > WIDTHS[-1]:
+            raise ValueError(f"tokens is {tokens.shape[1]} wide: score all but the last {WIDTHS[-1]} ids before")
+        fed = counts + limits - 1
+        check_call(self.config, max((cache.lengths[rows] + fed).tolist()) - 1, "none", ())
+        self._check_places(cache)
+        with self._alone():
+            starts = cache.reserve(rows, fed)
+            given, known = (torch.from_numpy(tokens), None, torch.from_numpy(counts)), self._known(cache, rows)
+            return self._calls.draft(Call(*given, rows, starts, 0, limits=limits, known=known), cache.memory)
+
+    def _known(self, cache: AnyCache, rows: IntArray) -> IntArray | None:
+        """Return how many positions of rows ``[B]`` have known features; None: of a model, which has none."""
+        return None
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other threads out meanwhile: their numbers would go where this one's passes read theirs.
+
+        Raises:
+            RuntimeError: another thread is inside.
+        """
+        if not self._turn.acquire(blocking=False):
+            raise RuntimeError(
+                "another thread is in the middle of a call of this oracle, whose passes read and write one memory: "
+                "give each thread an oracle of its own, or load it with backend='eager'"
+            )
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def _check_places(
+        self, cache: AnyCache, floats: Mapping[str, Tensor | None] = MappingProxyType({}), **integers: Tensor | None
+    ) -> None:
+        """Raise ValueError if something lies where a pass cannot read it; integers may lie on the host."""
+        places, device = {"cache": cache.memory.slots, **floats, **integers}, self._upload.device
+        for name, given in places.items():
+            on_host = name in integers and given is not None and given.device.type == "cpu"
+            if given is not None and given.device != device and not on_host:
+                other = " or the host" if name in integers else ""
+                raise ValueError(f"{name} lies on {given.device}, and the oracle on {device}: give it there{other}")

@@ -1,0 +1,114 @@
+"""An EAGLE-3 head in passes of few shapes, each a CUDA graph once it has come back."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from oracles.graphed import GraphedTransformer
+from oracles.graphed.buckets import Bucket
+from oracles.graphed.calls import Calls
+from oracles.graphed.graphed_features import Arrival, GraphedFeatureCache
+from oracles.graphed.graphed_memory import Memory, Shelf
+from oracles.graphed.graphed_nodes import Nodes
+from oracles.graphed.graphed_passes import Part, Passes, Way
+from oracles.graphed.graphed_scoring import GraphedScoring
+from oracles.graphed.graphs import Outputs
+from oracles.graphed.upload import Call, Packed
+from oracles.graphed.ways import way_of
+from oracles.heads.eagle3_config import Eagle3Shape
+from oracles.heads.eagle3_network import Eagle3Network
+from oracles.heads.torch_eagle3 import TorchEagle3Head, check_order
+from oracles.transformer.pass_parts import check_call
+from specdec.contracts import Features, IntArray, Scores, Tree, Want, is_chain
+
+
+class GraphedEagle3Head(GraphedScoring[GraphedFeatureCache], TorchEagle3Head):
+    """Score trees of tokens beside features, as ``Eagle3Head`` does, in the shapes and graphs of a graphed oracle.
+
+    Args:
+        network: with its weights; it is packed.
+        shape, name: see ``Eagle3Base``.
+        oracle: lends embedding and head where the network has none. The head's graphs are its own, of as many shapes.
+
+    Attributes:
+        counts: of its passes, those that take in features among them.
+
+    Guarantee: scores are those of ``Eagle3Head`` up to rounding. Nothing in a call waits for the device.
+    Cost: of a pass one copy to the device, and one read of its weights; see ``GraphedTransformer``. Between runs the
+        memory of one cache, and always the hidden states of ``MAX_NODES`` positions.
+    Source: Li et al. 2025 (EAGLE-3, arXiv 2503.01840).
+    """
+
+    backend = "graphed"
+
+    def __init__(self, network: Eagle3Network, shape: Eagle3Shape, oracle: GraphedTransformer, name: str) -> None:
+        TorchEagle3Head.__init__(self, network, shape, oracle, name)
+        shelf = Shelf(GraphedFeatureCache, self.config, self.dtype, self.device, self.config.hidden_size)
+        GraphedScoring.__init__(self, shelf, self.device, *oracle.graph_options)
+        # A table that grew later would leave its old address to the graphs.
+        zero = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self._network.rotary.rows(zero, self.max_context, self.dtype)
+        passes = Passes(self._run_pass, self._read, 1, way_of(self, bitwise=False, attention=None))
+        self._calls = Calls(passes, self._upload, self._graphs)
+        self._arrival = Arrival(self._network.combine, self._upload, self._graphs)
+
+    @torch.no_grad()
+    def put(self, features: Features, cache: GraphedFeatureCache) -> None:
+        """Take in what the oracle's layers gave at positions, projected to one feature each; see ``Arrival.put``.
+
+        Raises:
+            ValueError: see there, or something lies on another device.
+            RuntimeError: another thread is in the middle of a call.
+        """
+        self._check_places(cache, {"scored": features.scored[0]})
+        with self._alone():
+            self._arrival.put(features, cache)
+
+    @torch.no_grad()
+    def score(
+        self,
+        tokens: Tensor,
+        parents: Tensor | None,
+        num_nodes: Tensor,
+        cache: GraphedFeatureCache,
+        rows: IntArray,
+        want: Want = "all",
+        hidden: Sequence[int] = (),
+        first: int = 0,
+    ) -> Scores:
+        """Score trees of nodes as ``Eagle3Head.score`` does.
+
+        ``tokens``, ``parents`` and ``num_nodes`` may lie on the host: they go to the device with the rest.
+
+        Raises:
+            ValueError: as there, or something lies on another device; on the host, a node whose parent is of the same
+                pass and has no known feature after it.
+            RuntimeError: another thread is in the middle of a call.
+
+        Cost: see ``GraphedTransformer.score``.
+        """
+        check_call(self.config, max(cache.lengths[rows].tolist(), default=0), want, hidden)
+        self._check_places(cache, tokens=tokens, parents=parents, num_nodes=num_nodes)
+        above = None if is_chain(parents) else parents
+        check_order(Tree(tokens, above, num_nodes), cache, rows, first)
+        with self._alone():
+            starts = cache.reserve(rows, tokens.shape[1], first)
+            call = Call(tokens[:, first:], above, num_nodes, rows, starts, first, known=self._known(cache, rows))
+            return self._calls.answer(call, cache.memory, Part((0, 1), tuple(hidden)), want)
+
+    def _known(self, cache: GraphedFeatureCache, rows: IntArray) -> IntArray:
+        return cache.known[rows]
+
+    def _run_pass(
+        self, way: Way, memory: Memory, bucket: Bucket, part: Part, packed: Packed, stream: Tensor | None
+    ) -> Outputs:
+        """Return the streams after the layer, ``[R * W, H]``; see ``run_pass``."""
+        nodes = Nodes(self.config, bucket, packed, memory)
+        feature = memory.read_features(nodes.rows, nodes.above)
+        at = packed.tokens.flatten(), nodes.positions.flatten(), self.max_context
+        after = nodes.slots + 1
+        out = self._stream(*at, feature, way.attention(nodes))
+        is_guess = nodes.is_real & (after >= packed.known.unsqueeze(1))
+        memory.write_features(nodes.rows, after, is_guess, self._guess(out))
+        return (out, *(out for _ in part.hidden))

@@ -1,0 +1,142 @@
+"""EAGLE-3 heads beside a graphed oracle: the reference's scores, chains in one graph, and nothing that waits."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import drafts
+from oracles.graphed import GraphedTransformer
+from oracles.heads import Eagle3Head, GraphedEagle3Head
+from specdec import Grown, Kary, ReRanked, SamplingParams, SpeculativeDecoder, Threshold
+from specdec.contracts import Features
+from tests.graphed.eagle3 import head_beside
+from tests.graphed.emulated import CUDA, emulated_device
+from tests.graphed.histories import PROMPTS, Recorded, pair
+from tests.graphed.pairs import moved
+from tests.graphed.test_crossings import ASKED, runs
+from tests.support.eagle3_heads import LAYOUTS
+from tests.support.eagle3_histories import history_of
+from tests.support.models import small_model, tiny_unpacked
+
+
+def test_scores_and_what_is_fed_back_are_the_references_after_any_history(tmp_path):
+    """Chains and trees of ragged rows, with rollback, of every layout that is published."""
+    for seed, (name, layout) in enumerate(LAYOUTS.items()):
+        plain, model = (tiny_unpacked(11, num_layers=6) for _ in range(2))
+        oracle = GraphedTransformer(model.pack(), new_capture=Recorded)
+        history = history_of(tmp_path / str(seed), layout, oracle, plain, seed, slack=4 * (seed % 3), steps=10)
+        assert isinstance(history.head, GraphedEagle3Head)
+        assert history.worst < 1e-9, name
+        assert history.compared > 20
+        assert history.head.counts.passes_in_graphs > 5
+
+
+SOURCES: dict[str, Any] = {
+    "chain": lambda head: drafts.Eagle3(head, 4),
+    "threshold": lambda head: drafts.Eagle3(head, length=Threshold(threshold=0.1, max_draft_tokens=4)),
+    "greedy for drawn tokens": lambda head: drafts.Eagle3(head, 3, temperature=0),
+    "tree": lambda head: drafts.Eagle3(head, tree=Kary(2, 2)),
+    "re-ranked": lambda head: drafts.Eagle3(head, tree=ReRanked(6, 3, 2), temperature=0),
+    "grown": lambda head: drafts.Eagle3(head, tree=Grown(4, 2, width=2)),
+    "among others": lambda head: drafts.Cascade([drafts.PromptLookup(2, min_ngram=2), drafts.Eagle3(head, 3)]),
+}
+
+
+def eager_twin(head: GraphedEagle3Head) -> Eagle3Head:
+    """Return the eager head that has a graphed head's very weights."""
+    twin = Eagle3Head.__new__(Eagle3Head)
+    twin.__dict__.update(head.__dict__)
+    return twin
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_runs_are_those_of_the_eager_head(temperature):
+    """Rows end by their budget and by the oracle's context; what a step accepts of its drafts is equal too."""
+    sampling = SamplingParams(temperature=temperature)
+    plain = SpeculativeDecoder(pair(max_context=40)[0], rule="coupled").generate(PROMPTS, 60, sampling).tokens
+    for name, make in SOURCES.items():
+        head = head_beside(pair(max_context=40, new_capture=Recorded)[1])
+        found = []
+        for one in (head, eager_twin(head)):
+            decoder = SpeculativeDecoder(head.oracle, make(one), "coupled")
+            run = decoder.generate(PROMPTS, 60, sampling, batch_size=3)
+            assert run.tokens == plain, name
+            found.append((run.stats.num_drafted, run.stats.num_accepted, run.stats.target_calls))
+        assert found[0] == found[1], name
+        assert found[0][0] > 20
+        assert head.counts.passes_in_graphs > 10
+
+
+def test_a_chain_is_one_call_and_one_graph():
+    head = head_beside(pair(new_capture=Recorded)[1])
+    seen = []
+    for is_whole in (True, False):
+        head.chains_on_device = is_whole
+        before, uploads = head.counts.passes_in_graphs + head.counts.passes_outside, head.uploads
+        run = SpeculativeDecoder(head.oracle, drafts.Eagle3(head, 4)).generate(PROMPTS[:1], 60)
+        passes = head.counts.passes_in_graphs + head.counts.passes_outside - before
+        assert passes == head.uploads - uploads
+        seen.append((run.tokens, run.stats.num_accepted, passes / run.stats.target_calls))
+    assert seen[0][:2] == seen[1][:2]
+    # One that takes in features, and one for a chain, or for each of four tokens.
+    assert seen[0][2] < 2.3
+    assert seen[1][2] > 4.5
+
+
+def test_nothing_waits_and_a_call_is_one_copy():
+    with emulated_device() as device, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "mem_get_info", lambda place: (10**10, 10**10))
+        head = head_beside(GraphedTransformer(moved(small_model()).pack()))
+        cache, rows, counts = head.new_cache(4, 100, 10**9), np.array([2, 0, 1]), np.array([3, 1, 2])
+        states = tuple(torch.zeros(3, 5, 32, device=CUDA) for _ in range(3))
+        tokens, nodes = np.ones((3, 3), dtype=np.int64), torch.from_numpy(counts)
+        tree = torch.tensor([[-1, 0, 0]] * 3, device=torch.device("cpu"))
+        zero = np.zeros_like(counts)
+        for call in (
+            lambda: head.put(Features(rows, zero, counts, states, np.array([[4, 0, 2]] * 3)), cache),
+            lambda: head.score(torch.from_numpy(tokens[:, :1]), None, torch.from_numpy(zero + 1), cache, rows),
+            lambda: head.score(torch.from_numpy(tokens), tree, nodes, cache, rows, "last", (0,), first=1),
+            lambda: head.device_chains(tokens, counts, cache, rows, np.array([3, 1, 2])),
+        ):
+            device.reset()
+            call()
+            assert (device.seen, device.mixed) == ((1, 0, {}), {})
+        assert cache.known[rows].tolist() == counts.tolist()
+        with pytest.raises(ValueError, match="cache lies on cpu, and the oracle on cuda:0"):
+            head.put(Features(rows, zero, counts, states), head_beside(pair()[1]).new_cache(4, 100))
+
+
+# Copies to the device in a step: the pass's, that of the features, and one for a chain or for each of its tokens.
+COPIES = {"greedy": 3, "sampled": 5}
+
+
+@pytest.mark.parametrize("asked", COPIES)
+def test_a_step_takes_a_copy_a_call_and_emits_what_the_cpu_does(asked):
+    def make(models: Any) -> drafts.Eagle3:
+        return drafts.Eagle3(head_beside(models.target), 3)
+
+    here, there, seen = runs(make, sampling=ASKED[asked], rule="coupled")
+    assert there == here
+    usual = [step for step in seen if step.longest == 3]
+    assert len(usual) >= 5
+    assert {str(step.seen) for step in usual} == {str((COPIES[asked], 1, {}))}
+    assert not any(step.waits or step.down > 1 for step in seen)
+
+
+def test_memory_is_counted_bounded_and_kept_for_the_next_run(tmp_path: Path):
+    head = head_beside(pair()[1])
+    cache = head.new_cache(2, 10)
+    assert cache.bytes == cache.payload.nbytes + cache.features.nbytes
+    assert cache.features.shape == (2, cache.capacity + 1, head.config.hidden_size)
+    with pytest.raises(ValueError, match="max_cache_bytes"):
+        head.new_cache(2, 10, max_cache_bytes=cache.bytes - 1)
+    assert head.new_cache(2, 10, max_cache_bytes=cache.bytes).bytes == cache.bytes
+    memory = cache.memory
+    cache.features.fill_(1)
+    del cache
+    again = head.new_cache(2, 10)
+    assert again.memory is memory
+    assert not again.features.any()
