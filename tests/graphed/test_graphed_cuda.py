@@ -10,8 +10,8 @@ import drafts
 from oracles.graphed import GraphedTransformer
 from specdec import Kary, SamplingParams, SpeculativeDecoder
 from specdec.kernels.filters import torch_probs
+from tests.graphed.chain_histories import compare, models
 from tests.graphed.histories import PROMPTS, asked, close, fill, history
-from tests.graphed.test_device_chains import compare, models
 from tests.support.models import FAMILIES, small_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
