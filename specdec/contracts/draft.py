@@ -209,7 +209,8 @@ def first_undefined(peaks: Sequence[Tensor]) -> Tensor:
     peak = peaks[0] if len(peaks) == 1 else torch.cat(list(peaks), dim=1)
     if peak.is_cpu and np.max(on_host(peak), initial=-np.inf) < np.inf:  # a NaN is the maximum
         return torch.from_numpy(np.full((len(peak), 1), NEVER))
-    return torch.where(peak < torch.inf, NEVER, torch.arange(peak.shape[1], device=peak.device)).amin(1, keepdim=True)
+    depth = torch.arange(peak.shape[1], device=peak.device).expand(peak.shape)
+    return depth.masked_fill(peak < torch.inf, NEVER).amin(1, keepdim=True)
 
 
 # What has an entry for each row; for each node, laws and parents apart; and what stands for none, if not 0.

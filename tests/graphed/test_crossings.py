@@ -78,7 +78,7 @@ def steps_of(device: Emulated | None, models: Pair, draft: DraftSource | None, *
     """Return the outputs of a run, and what each step that seated nobody was seen to do."""
     rule = asked.pop("rule", "sample_and_match")
     decoder = SpeculativeDecoder(models.target, draft, rule, max_cache_bytes=10**9)
-    state, seen = decoder.start(PROMPTS, TOKENS, **asked), []
+    state, seen = decoder.start(PROMPTS, asked.pop("tokens", TOKENS), **asked), []
     while state.has_work:
         seats = bool(state.slots.waiting)
         if device is not None:
@@ -161,37 +161,51 @@ def test_a_drawn_draft_takes_a_copy_a_pass(source, rule):
     assert not any(step.waits or step.down > copies[1] for step in seen)
 
 
-# What the drafts of a step decide: its copies by what it drafted, as docs/internals/cuda.md says.
-DECIDED: dict[str, tuple[Callable[[Pair], DraftSource], Callable[[Step], tuple[int, int]]]] = {
+def test_a_greedy_chain_is_one_copy_whatever_its_length():
+    """For each row or for some fewer, of requests that draw too; the view's cache is the oracle's."""
+    for make, asked, rule in (
+        (lambda models: drafts.SmallTransformer(models.model, 3), "greedy", "standard"),
+        (lambda models: drafts.SmallTransformer(models.model, 2, temperature=0), "mixed", "multi_draft"),
+        (lambda models: drafts.SmallTransformer(models.target, 4), "greedy", "standard"),
+        (lambda models: drafts.Quantized(models.target, models.model, 3), "greedy", "standard"),
+    ):
+        here, there, seen = runs(make, sampling=ASKED[asked], rule=rule, tokens=36)
+        assert there == here
+        assert {str(step.seen) for step in seen if step.longest} == {"(2, 1, {})"}
+
+
+# What the drafts of a step decide: its copies by what it drafted, and by how many a chain of two tokens takes, as
+# docs/internals/cuda.md says.
+DECIDED: dict[str, tuple[Callable[[Pair], DraftSource], Callable[[Step, int], tuple[int, int]]]] = {
     "until the model doubts": (
         lambda models: drafts.SmallTransformer(models.model, length=Threshold(threshold=0.3, max_draft_tokens=4)),
-        lambda step: (step.longest + 1, step.longest + 1),
+        lambda step, _: (step.longest + 1, step.longest + 1),
     ),
     "until a law is uncertain": (
         lambda models: drafts.SmallTransformer(models.model, length=Entropy(threshold=0.3, max_draft_tokens=4)),
-        lambda step: (min(step.longest + 2, 5), min(step.longest + 2, 5)),
+        lambda step, _: (min(step.longest + 2, 5), min(step.longest + 2, 5)),
     ),
     "staged": (
         lambda models: drafts.Staged(models.model, drafts.PromptLookup(2), 3),
-        lambda step: (step.inner_steps + 2, step.inner_steps + 1),
+        lambda step, _: (step.inner_steps + 2, step.inner_steps + 1),
     ),
     "staged, with siblings": (
         lambda models: drafts.Staged(models.model, drafts.PromptLookup(2), 3, width=2),
-        lambda step: (step.inner_steps + 2, step.inner_steps + 1),
+        lambda step, _: (step.inner_steps + 2, step.inner_steps + 1),
     ),
     "staged until the model doubts": (
         lambda models: drafts.Staged(
             models.model, drafts.PromptLookup(2), length=Threshold(threshold=0.05, max_draft_tokens=3)
         ),
-        lambda step: (2 * step.inner_steps + 2, 2 * step.inner_steps + 1),
+        lambda step, _: (2 * step.inner_steps + 2, 2 * step.inner_steps + 1),
     ),
     "merged": (
         lambda models: drafts.Merged([drafts.PromptLookup(3), drafts.SmallTransformer(models.model, 2)]),
-        lambda step: (4, 2) if len(drafted_by(step)) == 2 else (3, 1),
+        lambda step, chain: (chain + 2, 2) if len(drafted_by(step)) == 2 else (chain + 1, 1),
     ),
     "cascade": (
         lambda models: drafts.Cascade([drafts.PromptLookup(3, min_ngram=2), drafts.SmallTransformer(models.model, 2)]),
-        lambda step: {(0,): (1, 1), (1,): (3, 1), (0, 1): (4, 2)}[drafted_by(step)],
+        lambda step, chain: {(0,): (1, 1), (1,): (chain + 1, 1), (0, 1): (chain + 2, 2)}[drafted_by(step)],
     ),
 }
 
@@ -214,9 +228,10 @@ def test_what_drafts_decide_takes_the_copies_that_it_needs(source, asked, rule):
     assert there == here
     assert not any(step.waits for step in seen)
     drafting = [step for step in seen if step.longest]
-    as_told = [step for step in drafting if (step.up, step.down) == copies_of(step)]
+    chain = 1 if asked == "greedy" else 2
+    as_told = [step for step in drafting if (step.up, step.down) == copies_of(step, chain)]
     assert len(as_told) >= max(5, 2 * len(drafting) // 3)
-    assert all(step.down <= copies_of(step)[1] for step in drafting)
+    assert all(step.down <= copies_of(step, chain)[1] for step in drafting)
 
 
 @pytest.mark.parametrize("source", ["a tree of a model", "a tree of a model given by its paths"])

@@ -1,5 +1,7 @@
 """On a CUDA device, where there is one: real graphs score as the CPU's eager passes do, and no call waits."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from oracles.graphed import GraphedTransformer
 from specdec import Kary, SamplingParams, SpeculativeDecoder
 from specdec.contracts import Features
 from specdec.kernels.filters import torch_probs
+from tests.graphed.chain_histories import compare, models
 from tests.graphed.heads import block_beside, head_beside
 from tests.graphed.histories import PROMPTS, asked, close, fill, history
 from tests.support.models import FAMILIES, small_model
@@ -66,22 +69,45 @@ def test_every_strategy_writes_plain_decodings_tokens(sampling, dtype, attention
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
-@pytest.mark.parametrize("tree", [False, True], ids=["chains", "trees"])
-def test_no_call_waits_for_the_device(tree):
+def test_no_call_waits_for_the_device():
+    """Passes over chains, passes over trees, and chains that the device drafts."""
     graphed, generator = on_device(), torch.Generator().manual_seed(0)
     cache = graphed.new_cache(5, 128)
     fill([graphed], [cache], [9, 30, 0, 64, 17], generator)
-    call = asked(3, 5, tree, np.array([4, 1, 0]), generator)
-    call.tokens, call.num_nodes = call.tokens.to(DEVICE), call.num_nodes.to(DEVICE)
-    call.parents = None if call.parents is None else call.parents.to(DEVICE)
-    for _ in range(2):  # the second one is captured, which waits
-        call.of(graphed, cache)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        call.of(graphed, cache)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert graphed.counts.passes_in_graphs > 1
+    rows, acts = np.array([4, 1, 0]), []
+    for tree in (False, True):
+        call = asked(3, 5, tree, rows, generator)
+        call.tokens, call.num_nodes = call.tokens.to(DEVICE), call.num_nodes.to(DEVICE)
+        call.parents = None if call.parents is None else call.parents.to(DEVICE)
+        acts.append(partial(call.of, graphed, cache))
+    given = np.array([[1, 2], [3, 4], [5, 6]]), np.array([2, 1, 2]), cache, rows, np.array([3, 1, 2])
+    acts.append(lambda: graphed.device_chains(*given))
+    for act in acts:
+        before = graphed.counts.passes_in_graphs
+        for _ in range(2):  # the second one is captured, which waits
+            act()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            act()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert graphed.counts.passes_in_graphs == before + 2
+
+
+def test_chains_of_the_device_are_those_of_single_passes():
+    """Where scores have the same bits in every pass, or no two are near each other; NaN is told of its row alone."""
+    for dtype, given in (
+        (torch.float64, {"attention": "masked"}),
+        (torch.float32, {"attention": "chunked", "bitwise": True}),
+        (torch.float32, {"attention": "triton", "bitwise": True}),
+        (torch.bfloat16, {"attention": "triton", "bitwise": True}),
+    ):
+        graphed = GraphedTransformer(small_model(dtype=dtype, head_dim=16).to(DEVICE).pack(), **given)
+        for num_rows in (1, 3, 8):
+            before = graphed.counts.passes_in_graphs
+            compare([graphed, graphed], num_rows)
+            assert graphed.counts.passes_in_graphs > before + 20, given
+    assert compare(models(True, DEVICE), 8)
 
 
 @pytest.mark.parametrize("size", [1000, 32000])
@@ -98,9 +124,19 @@ def test_a_law_has_the_bits_that_it_has_among_others(size):
 
 def test_decoding_on_the_device_emits_what_the_cpu_does():
     eager, graphed = small_model(dtype=torch.float64).pack(), on_device()
-    for draft in (None, drafts.PromptLookup(4)):
-        wanted, found = (SpeculativeDecoder(model, draft).generate(PROMPTS, 16) for model in (eager, graphed))
+    small = [small_model(dtype=torch.float64, num_layers=1) for _ in range(2)]
+    small_eager, small_graphed = small[0].pack(), GraphedTransformer(small[1].to(DEVICE).pack())
+    for draft, other in (
+        (None, None),
+        (drafts.PromptLookup(4), drafts.PromptLookup(4)),
+        (drafts.SmallTransformer(small_eager, 4), drafts.SmallTransformer(small_graphed, 4)),
+        (drafts.SmallTransformer(eager, 4), drafts.SmallTransformer(on_device(), 4)),
+    ):
+        wanted = SpeculativeDecoder(eager, draft).generate(PROMPTS, 40)
+        found = SpeculativeDecoder(graphed, other).generate(PROMPTS, 40)
         assert found.tokens == wanted.tokens
+        assert found.stats.accepted_at_position == wanted.stats.accepted_at_position
+    assert small_graphed.counts.passes_in_graphs > 10
 
 
 def put_states(head, cache, lengths, generator):

@@ -244,16 +244,16 @@ def test_a_call_in_the_middle_of_another_threads_is_refused(monkeypatch):
     assert torch.equal(call.of(model, cache).logits, wanted)
 
 
-@pytest.mark.parametrize("is_made_there", [True, False])
-def test_an_oracle_outlives_the_inference_mode_that_it_was_made_or_used_in(is_made_there):
+def test_an_oracle_outlives_the_inference_mode_that_it_was_made_or_used_in():
     """What it keeps from run to run is written to by runs outside too."""
-    with torch.inference_mode():
-        model = pair(num_layers=3)[1] if is_made_there else None
-    model = pair(num_layers=3)[1] if model is None else model
-    decoder = SpeculativeDecoder(model, drafts.EarlyExit(model, 1, num_draft_tokens=3))
-    with torch.inference_mode():
-        wanted = decoder.generate(PROMPTS, 16).tokens
-    assert decoder.generate(PROMPTS, 16).tokens == wanted
+    for is_made_there in (True, False):
+        with torch.inference_mode(is_made_there):
+            model, small = pair(num_layers=3)[1], pair(num_layers=1)[1]
+        for source in (drafts.EarlyExit(model, 1, num_draft_tokens=3), drafts.SmallTransformer(small, 3)):
+            decoder = SpeculativeDecoder(model, source)
+            with torch.inference_mode():
+                wanted = decoder.generate(PROMPTS, 16).tokens
+            assert decoder.generate(PROMPTS, 16).tokens == wanted
 
 
 def test_a_pass_that_cannot_be_captured_is_an_error_that_says_what_to_do():
@@ -272,13 +272,13 @@ def test_no_graphs_at_all_are_refused():
         GraphedTransformer(small_model().pack(), max_graphs=0)
 
 
-@pytest.mark.parametrize("num_layers", [1, 2])
-def test_drafts_of_the_first_layers_and_the_rest_of_the_pass_run_in_graphs(num_layers):
-    eager, model = pair(new_capture=Recorded, num_layers=3)
-    wanted = SpeculativeDecoder(eager).generate(PROMPTS, 16)
-    found = SpeculativeDecoder(model, drafts.EarlyExit(model, num_layers, num_draft_tokens=3)).generate(PROMPTS, 16)
-    assert found.tokens == wanted.tokens
-    assert model.counts.passes_in_graphs > model.counts.passes_outside
+def test_drafts_of_the_first_layers_and_the_rest_of_the_pass_run_in_graphs():
+    for num_layers in (1, 2):
+        eager, model = pair(new_capture=Recorded, num_layers=3)
+        wanted = SpeculativeDecoder(eager).generate(PROMPTS, 16)
+        source = drafts.EarlyExit(model, num_layers, num_draft_tokens=3)
+        assert SpeculativeDecoder(model, source).generate(PROMPTS, 16).tokens == wanted.tokens
+        assert model.counts.passes_in_graphs > model.counts.passes_outside
 
 
 def test_the_experiments_early_exit_takes_a_graphed_oracle():
