@@ -1,5 +1,6 @@
 """Calls of any size, answered by passes of few shapes."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -13,6 +14,9 @@ from oracles.graphed.graphed_passes import Part, Passes
 from oracles.graphed.graphs import Graphs
 from oracles.graphed.upload import Call, Packed, Upload
 from specdec.contracts import Draft, Scores, Want
+
+RunChain = Callable[[Passes, Memory, Bucket, int, Packed], tuple[Tensor]]
+"""See ``run_chain``."""
 
 
 class Calls:
@@ -38,21 +42,28 @@ class Calls:
         scores = [self._group(call, group, memory, part, want) for group in groups]
         return scores[0] if len(scores) == 1 else _below(scores)
 
-    def draft(self, call: Call, memory: Memory) -> Draft:
-        """Return chains that follow the nodes of a call, of as many tokens as the limits say, 1 or more."""
+    def draft(self, call: Call, memory: Memory, run: RunChain = run_chain, further: int = 1) -> Draft:
+        """Return chains that follow the nodes of a call, of as many tokens as the limits say, 1 or more.
+
+        Args:
+            call, memory: see ``answer``.
+            run: finds them.
+            further: passes of a node a row that it runs for each token after the first.
+        """
         assert call.limits is not None
         num_rows, width = call.tokens.shape
         size, groups = int(call.limits.max()), cuts(num_rows, width, 0, False, memory.num_rows)
-        found = [self._chain(call.part(cut.rows, cut.nodes), cut.bucket, size, memory) for (cut,) in groups]
+        parts = [(call.part(cut.rows, cut.nodes), cut.bucket) for (cut,) in groups]
+        found = [self._chain(*part, size, memory, run, further) for part in parts]
         return drafts_of(found[0] if len(found) == 1 else torch.cat(found))
 
-    def _chain(self, asked: Call, bucket: Bucket, size: int, memory: Memory) -> Tensor:
-        """Return what ``run_chain`` finds in the rows of a call, in memory that is the caller's."""
+    def _chain(self, asked: Call, bucket: Bucket, size: int, memory: Memory, run: RunChain, further: int) -> Tensor:
+        """Return what ``run`` finds in the rows of a call, in memory that is the caller's."""
         packed = self._upload(asked, bucket)
         memory.settle()
         self._count(asked.tokens.shape, bucket)
-        self._count((len(asked.rows), 1), replace(bucket, width=1), size - 1)
-        compute = partial(run_chain, self.passes, memory, bucket, size, packed)
+        self._count((len(asked.rows), 1), replace(bucket, width=1), further * (size - 1))
+        compute = partial(run, self.passes, memory, bucket, size, packed)
         (found,) = self._graphs.run(memory, (bucket, size), compute)
         return found.index_select(0, packed.places[: len(asked.rows)])
 

@@ -1,5 +1,6 @@
 """Chains of drafted tokens, whose ids the device finds between passes: one function of static shape."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -27,17 +28,38 @@ def run_chain(passes: Passes, memory: Memory, bucket: Bucket, size: int, packed:
 
     Guarantee: that of ``run_pass``. Keys of all but the last id of each row are written.
     """
-    part, passed = Part((0, passes.num_layers), ()), packed
-    tokens, peaks = [], []
+    part, passed, shape = Part((0, passes.num_layers), ()), packed, bucket
+
+    def next_logits(depth: int, tokens: Tensor | None) -> Tensor:
+        nonlocal passed, shape
+        if tokens is not None:
+            passed, shape = _next(passed, tokens, packed.limits > depth), replace(bucket, width=1)
+        stream = passes.run(passes.way, memory, shape, part, passed, None)[0]
+        return passes.read_out(_last(stream, passed, shape))
+
+    return (follow(next_logits, size, packed.limits),)
+
+
+def follow(next_logits: Callable[[int, Tensor | None], Tensor], size: int, limits: Tensor) -> Tensor:
+    """Return the likeliest ids of each row, up to its limit.
+
+    Args:
+        next_logits: given the depth and the ids ``[R, 1]`` above it, None above the first, returns logits ``[R, V]``.
+        size: N, the largest limit.
+        limits: ``[R]``.
+
+    Returns:
+        What ``run_chain`` does.
+    """
+    tokens: list[Tensor] = []
+    peaks = []
     for depth in range(size):
-        stream = passes.run(passes.way, memory, bucket, part, passed, None)[0]
-        logits = passes.read_out(_last(stream, passed, bucket))
-        is_over = packed.limits <= depth
+        logits = next_logits(depth, tokens[-1] if tokens else None)
+        is_over = limits <= depth
         best = logits.argmax(-1)
         peaks.append(logits.gather(-1, best.unsqueeze(-1)).masked_fill(is_over.unsqueeze(-1), 0))
         tokens.append(best.masked_fill(is_over, 0).unsqueeze(-1))
-        passed, bucket = _next(passed, tokens[-1], packed.limits > depth + 1), replace(bucket, width=1)
-    return (torch.cat([*tokens, first_undefined(peaks), packed.limits.unsqueeze(-1)], dim=1),)
+    return torch.cat([*tokens, first_undefined(peaks), limits.unsqueeze(-1)], dim=1)
 
 
 def drafts_of(found: Tensor) -> Draft:

@@ -1,4 +1,4 @@
-"""Features of heads: their cache, and how they get there in passes of few shapes."""
+"""Hidden states on their way to heads in passes of few shapes, and the cache of the features that some make of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +10,10 @@ from torch import Tensor
 
 from oracles.graphed.buckets import MAX_NODES, Bucket, cuts
 from oracles.graphed.graphed_memory import GraphedCache, Memory
+from oracles.graphed.graphed_nodes import Nodes
 from oracles.graphed.graphs import Graphs, Outputs
 from oracles.graphed.upload import Call, Packed, Upload
+from oracles.transformer.config import TransformerConfig
 from specdec.cache import FeatureSlots
 from specdec.contracts import Features
 
@@ -35,34 +37,36 @@ class GraphedFeatureCache(FeatureSlots, GraphedCache):
 
 @dataclass
 class Arrival:
-    """Combine the hidden states of positions to features, a pass for up to ``MAX_NODES`` of them.
+    """Bring the hidden states of positions to a head, a pass for up to ``MAX_NODES`` of them.
 
     Args:
-        combine: returns features ``[N, F]`` of hidden states ``[N, D]``, one tensor a layer.
+        config: of the head's layers.
+        take_in: is given nodes, one for each position, and their states ``[R * W, D]``, a tensor a layer; it writes
+            what the head makes of them to the memory of the nodes.
         upload: the head's way to the device.
         graphs: run the passes.
     """
 
-    combine: Callable[[tuple[Tensor, ...]], Tensor]
+    config: TransformerConfig
+    take_in: Callable[[Nodes, tuple[Tensor, ...]], None]
     upload: Upload
     graphs: Graphs
     _entering: Tensor | None = None
 
-    def put(self, features: Features, cache: GraphedFeatureCache) -> None:
-        """Let features be known; see ``specdec.cache.FeatureSlots.put``. What was scored is read at once.
-
-        Raises:
-            ValueError: see there.
+    def bring(self, features: Features, memory: Memory) -> None:
+        """Take in the states of all positions; what was scored is read at once.
 
         Cost: a copy to the device and a pass for up to 64 rows of up to 128 positions.
         """
-        rows, starts, counts = features.rows, features.starts, features.counts
-        cache.check_put(rows, starts, counts)
-        if (most := int(counts.max(initial=0))) > 0:
-            for group in cuts(len(rows), most, 0, False, cache.memory.num_rows):
-                for cut in group:
-                    self._pass(self._call(features, most).part(cut.rows, cut.nodes), cut.bucket, features, cache.memory)
-        cache.known[rows] = starts + counts
+        if not (most := int(features.counts.max(initial=0))):
+            return
+        whole = self._call(features, most)
+        for group in cuts(len(features.rows), most, 0, False, memory.num_rows):
+            for cut in group:
+                packed = self.upload(whole.part(cut.rows, cut.nodes), cut.bucket)
+                entering = self._place(packed, features.scored)
+                compute = partial(self._compute, memory, cut.bucket, packed, entering)
+                self.graphs.run(memory, ("hidden states", cut.bucket), compute)
 
     def _call(self, features: Features, most: int) -> Call:
         """Return a call whose ids are places: where among all that was scored the states of positions stand."""
@@ -70,11 +74,6 @@ class Arrival:
         columns = np.tile(np.arange(most), (batch, 1)) if features.columns is None else features.columns[:, :most]
         places = torch.from_numpy(np.arange(batch)[:, None] * width + columns)
         return Call(places, None, torch.from_numpy(features.counts), features.rows, features.starts, 0)
-
-    def _pass(self, call: Call, bucket: Bucket, features: Features, memory: Memory) -> None:
-        packed = self.upload(call, bucket)
-        entering = self._place(packed, features.scored)
-        self.graphs.run(memory, ("features", bucket), partial(self._compute, memory, bucket, packed, entering))
 
     def _place(self, packed: Packed, scored: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return ``[R * W, D]`` states of each layer at an address that graphs know; any of them for padding."""
@@ -89,7 +88,5 @@ class Arrival:
         return entering
 
     def _compute(self, memory: Memory, bucket: Bucket, packed: Packed, entering: tuple[Tensor, ...]) -> Outputs:
-        index = packed.firsts.unsqueeze(1) + torch.arange(bucket.width, device=packed.rows.device)
-        positions, is_real = packed.starts.unsqueeze(1) + index, index < packed.num_nodes.unsqueeze(1)
-        memory.write_features(packed.rows, positions, is_real, self.combine(entering))
+        self.take_in(Nodes(self.config, bucket, packed, memory), entering)
         return ()

@@ -39,8 +39,6 @@ class GraphedScoring(Generic[AnyCache]):
 
     chains_on_device = True
     ids_device: torch.device | None = HOST
-    config: TransformerConfig
-    _calls: Calls
 
     def __init__(
         self,
@@ -70,6 +68,41 @@ class GraphedScoring(Generic[AnyCache]):
         with self._alone():
             return self._shelf.cache(num_rows, capacity, max_cache_bytes)
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other threads out meanwhile: their numbers would go where this one's passes read theirs.
+
+        Raises:
+            RuntimeError: another thread is inside.
+        """
+        if not self._turn.acquire(blocking=False):
+            raise RuntimeError(
+                "another thread is in the middle of a call of this oracle, whose passes read and write one memory: "
+                "give each thread an oracle of its own, or load it with backend='eager'"
+            )
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def _check_places(
+        self, cache: AnyCache, floats: Mapping[str, Tensor | None] = MappingProxyType({}), **integers: Tensor | None
+    ) -> None:
+        """Raise ValueError if something lies where a pass cannot read it; integers may lie on the host."""
+        places, device = {"cache": cache.memory.slots, **floats, **integers}, self._upload.device
+        for name, given in places.items():
+            on_host = name in integers and given is not None and given.device.type == "cpu"
+            if given is not None and given.device != device and not on_host:
+                other = " or the host" if name in integers else ""
+                raise ValueError(f"{name} lies on {given.device}, and the oracle on {device}: give it there{other}")
+
+
+class GraphedChaining(GraphedScoring[AnyCache]):
+    """Draft whole greedy chains on the device, too; arguments as of ``GraphedScoring``."""
+
+    config: TransformerConfig
+    _calls: Calls
+
     @torch.no_grad()
     def device_chains(
         self, tokens: IntArray, counts: IntArray, cache: AnyCache, rows: IntArray, limits: IntArray
@@ -98,31 +131,3 @@ class GraphedScoring(Generic[AnyCache]):
     def _known(self, cache: AnyCache, rows: IntArray) -> IntArray | None:
         """Return how many positions of rows ``[B]`` have known features; None: of a model, which has none."""
         return None
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep other threads out meanwhile: their numbers would go where this one's passes read theirs.
-
-        Raises:
-            RuntimeError: another thread is inside.
-        """
-        if not self._turn.acquire(blocking=False):
-            raise RuntimeError(
-                "another thread is in the middle of a call of this oracle, whose passes read and write one memory: "
-                "give each thread an oracle of its own, or load it with backend='eager'"
-            )
-        try:
-            yield
-        finally:
-            self._turn.release()
-
-    def _check_places(
-        self, cache: AnyCache, floats: Mapping[str, Tensor | None] = MappingProxyType({}), **integers: Tensor | None
-    ) -> None:
-        """Raise ValueError if something lies where a pass cannot read it; integers may lie on the host."""
-        places, device = {"cache": cache.memory.slots, **floats, **integers}, self._upload.device
-        for name, given in places.items():
-            on_host = name in integers and given is not None and given.device.type == "cpu"
-            if given is not None and given.device != device and not on_host:
-                other = " or the host" if name in integers else ""
-                raise ValueError(f"{name} lies on {given.device}, and the oracle on {device}: give it there{other}")

@@ -10,7 +10,7 @@ from oracles.graphed.calls import Calls
 from oracles.graphed.graphed_bits import differing_bucket
 from oracles.graphed.graphed_memory import GraphedCache, Shelf
 from oracles.graphed.graphed_passes import Part, Passes, run_pass
-from oracles.graphed.graphed_scoring import GraphedScoring
+from oracles.graphed.graphed_scoring import GraphedChaining
 from oracles.graphed.graphs import MOST_GRAPHS, Capture, Graphs, PassCounts
 from oracles.graphed.upload import Call
 from oracles.graphed.ways import AttentionName, way_of
@@ -21,7 +21,7 @@ from oracles.transformer.pass_parts import Shaped, check_call, first_layer
 from specdec.contracts import IntArray, Scores, Want, is_chain
 
 
-class GraphedTransformer(GraphedScoring[GraphedCache], Shaped):
+class GraphedTransformer(GraphedChaining[GraphedCache], Shaped):
     """Score in passes of few shapes: what a pass needs goes to the device in one copy, and nothing waits for it.
 
     Rows and nodes are padded to the next bucket; lengths, positions, slots and trees are tensors that the pass reads,

@@ -19,7 +19,7 @@ class PassCounts:
     """What a graphed oracle has done since it was made.
 
     Attributes:
-        passes_in_graphs: passes that were replays of a graph.
+        passes_in_graphs: passes that were replays of a graph; a chain of drafted tokens counts as one.
         passes_outside: passes that were not.
         computed_nodes: nodes of all passes, padding included.
         padded_rows: rows of padding in all passes.

@@ -7,6 +7,7 @@ from oracles.heads.eagle3_base import Eagle3Base
 from oracles.heads.eagle3_config import Eagle3Shape
 from oracles.heads.eagle3_network import Eagle3Network
 from oracles.heads.exit_head import ExitHead, HeadShape, load_exit_head, save_head
+from oracles.heads.graphed_block import GraphedBlockHead
 from oracles.heads.graphed_eagle3 import GraphedEagle3Head
 from oracles.heads.head_loading import load_head
 from oracles.heads.medusa_head import MedusaHead, MedusaNetwork, MedusaShape
@@ -23,6 +24,7 @@ __all__ = [
     "Eagle3Network",
     "Eagle3Shape",
     "ExitHead",
+    "GraphedBlockHead",
     "GraphedEagle3Head",
     "HeadShape",
     "MedusaHead",

@@ -12,8 +12,10 @@ from oracles.checkpoints.config_keys import ConfigKeys, errors_of
 from oracles.checkpoints.hf_config import FIXED, INERT, read_layers
 from oracles.checkpoints.tensor_names import PLAIN, Place, first_rows
 from oracles.checkpoints.weights import StoredTensors
+from oracles.graphed import GraphedTransformer
 from oracles.heads.aux_layers import AuxLayers, Convention
 from oracles.heads.block_head import BlockNetwork, BlockShape, DFlashHead
+from oracles.heads.graphed_block import GraphedBlockHead
 from oracles.heads.head_tensors import READ_OUT, HeadOptions, borrow_rows, check_fit, load_network, round_network
 from oracles.heads.markov_head import MARKOV_KINDS
 from oracles.heads.native_block import NativeBlockHead
@@ -42,7 +44,7 @@ _QWEN3 = {
 }
 _FIXED = {**FIXED, "projector_type": "dflash", "shift_label": False}
 _OF_TARGET = frozenset((WRITTEN, OFFSETS, "verifier_norm.weight", "verifier_lm_head.weight"))
-LoadedBlockHead = DFlashHead | NativeBlockHead
+LoadedBlockHead = DFlashHead | GraphedBlockHead | NativeBlockHead
 _OUTPUTS: Convention = "outputs"
 _INPUTS: Convention = "inputs"
 DFLASH, DSPARK = ("DFlashDraftModel",), ("Qwen3DSparkModel",)
@@ -71,7 +73,7 @@ def load_block_head(
         ValueError: a config that is unknown, contradictory, or of another oracle; a tensor that is missing, unexpected
             or misshapen; a mask that the oracle has no embedding of. The message names the file.
     """
-    backend, keys = options.backend_for(oracle, ("native", "eager")), ConfigKeys(values, str(folder / "config.json"))
+    backend, keys = options.backend_for(oracle), ConfigKeys(values, str(folder / "config.json"))
     stored = StoredTensors(folder)
     shape, draft_vocab = _read(keys, oracle, options.aux_layers)
     shape = replace(shape, own_embeddings="embed_tokens.weight" in stored.shapes, own_head=READ_OUT in stored.shapes)
@@ -93,7 +95,10 @@ def load_block_head(
     if backend == "native" and isinstance(oracle, NativeTransformer):
         return NativeBlockHead(shape, network, oracle, target_ids)
     dequantise_layers(network)
-    return DFlashHead(shape, network.to(oracle.dtype), oracle, target_ids)
+    network = network.to(oracle.dtype)
+    if backend == "graphed" and isinstance(oracle, GraphedTransformer):
+        return GraphedBlockHead(shape, network, oracle, target_ids)
+    return DFlashHead(shape, network, oracle, target_ids)
 
 
 def _read(keys: ConfigKeys, oracle: HostOracle, aux_layers: Convention | None) -> tuple[BlockShape, int]:

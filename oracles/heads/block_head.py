@@ -136,22 +136,17 @@ class BlockBase(ABC):
         return spread(at_least_float32(columns), self.target_ids, self.vocab_size)
 
 
-class DFlashHead(BlockBase):
-    """Draft blocks from a target's hidden states: a ``specdec.contracts.BlockHead``.
+class TorchBlockHead(BlockBase):
+    """Compute what follows the trunk of a block drafter by operations of torch, whoever runs the trunk.
 
     Args:
         shape: of the network.
         network: on the oracle's device and in its dtype; it is packed here.
         oracle: lends its embeddings and its read-out where the network has none.
         target_ids: see ``BlockBase``.
-
-    Guarantee: keys and values of a position are made once, of the target's states alone, so that rollback is a length.
-        A row's laws do not depend on how many of them are wanted.
-    Cost: one pass of ``block_size`` tokens a row, whatever is drafted of the block.
-    Source: Chen et al. 2026 (DFlash, arXiv 2602.06036); DeepSpec 2026 (DSpark, arXiv 2607.05147).
     """
 
-    backend, chains = "eager", False
+    chains = False
 
     def __init__(self, shape: BlockShape, network: BlockNetwork, oracle: HostOracle, target_ids: Tensor | None) -> None:
         super().__init__(shape, network, oracle, target_ids)
@@ -159,6 +154,30 @@ class DFlashHead(BlockBase):
         # Before the norm is packed.
         self._read_out = oracle.read_out_after(network.norm) if network.lm_head is None else network.own_read_out
         pack_parts(network)
+
+    def _block(self, pending: Tensor, stream: Tensor, depth: int) -> "DFlashBlock":
+        """Return the laws that streams ``[R, W, H]`` after the last layer give."""
+        read = stream[:, self.first_law : self.first_law + depth]
+        columns = self._read_out(read.flatten(0, 1)).view(*read.shape[:2], -1)
+        return DFlashBlock(self, pending, self.network.normed(stream), columns)
+
+
+class DFlashHead(TorchBlockHead):
+    """Draft blocks from a target's hidden states: a ``specdec.contracts.BlockHead``.
+
+    Args:
+        shape, network, oracle, target_ids: see ``TorchBlockHead``.
+
+    Guarantee: keys and values of a position are made once, of the target's states alone, so that rollback is a length.
+        A row's laws do not depend on how many of them are wanted.
+    Cost: one pass of ``block_size`` tokens a row, whatever is drafted of the block.
+    Source: Chen et al. 2026 (DFlash, arXiv 2602.06036); DeepSpec 2026 (DSpark, arXiv 2607.05147).
+    """
+
+    backend = "eager"
+
+    def __init__(self, shape: BlockShape, network: BlockNetwork, oracle: HostOracle, target_ids: Tensor | None) -> None:
+        super().__init__(shape, network, oracle, target_ids)
         self._mask = self._embed(torch.tensor([shape.mask_id], device=oracle.device))
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> PagedKVCache:
@@ -181,9 +200,7 @@ class DFlashHead(BlockBase):
         """
         masks = self._mask.expand(len(rows), self.shape.block_size - 1, -1)
         stream = self.network(cache, rows, torch.cat([self._embed(pending).unsqueeze(1), masks], dim=1))
-        read = stream[:, self.first_law : self.first_law + depth]
-        columns = self._read_out(read.flatten(0, 1)).view(*read.shape[:2], -1)
-        return DFlashBlock(self, pending, self.network.normed(stream), columns)
+        return self._block(pending, stream, depth)
 
 
 class DFlashBlock:

@@ -39,7 +39,7 @@ def load_eagle3(folder: Path, values: Mapping[str, Any], oracle: HostOracle, opt
     Raises:
         ValueError: see ``load_head``.
     """
-    backend = options.backend_for(oracle, ("native", "graphed", "eager"))
+    backend = options.backend_for(oracle)
     shape = read_eagle3(values, str(folder / "config.json"), oracle, options.aux_layers)
     stored = StoredTensors(folder)
     target_ids = _take_target_ids(stored, shape)

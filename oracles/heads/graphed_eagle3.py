@@ -12,7 +12,7 @@ from oracles.graphed.graphed_features import Arrival, GraphedFeatureCache
 from oracles.graphed.graphed_memory import Memory, Shelf
 from oracles.graphed.graphed_nodes import Nodes
 from oracles.graphed.graphed_passes import Part, Passes, Way
-from oracles.graphed.graphed_scoring import GraphedScoring
+from oracles.graphed.graphed_scoring import GraphedChaining
 from oracles.graphed.graphs import Outputs
 from oracles.graphed.upload import Call, Packed
 from oracles.graphed.ways import way_of
@@ -23,7 +23,7 @@ from oracles.transformer.pass_parts import check_call
 from specdec.contracts import Features, IntArray, Scores, Tree, Want, is_chain
 
 
-class GraphedEagle3Head(GraphedScoring[GraphedFeatureCache], TorchEagle3Head):
+class GraphedEagle3Head(GraphedChaining[GraphedFeatureCache], TorchEagle3Head):
     """Score trees of tokens beside features, as ``Eagle3Head`` does, in the shapes and graphs of a graphed oracle.
 
     Args:
@@ -45,25 +45,27 @@ class GraphedEagle3Head(GraphedScoring[GraphedFeatureCache], TorchEagle3Head):
     def __init__(self, network: Eagle3Network, shape: Eagle3Shape, oracle: GraphedTransformer, name: str) -> None:
         TorchEagle3Head.__init__(self, network, shape, oracle, name)
         shelf = Shelf(GraphedFeatureCache, self.config, self.dtype, self.device, self.config.hidden_size)
-        GraphedScoring.__init__(self, shelf, self.device, *oracle.graph_options)
+        GraphedChaining.__init__(self, shelf, self.device, *oracle.graph_options)
         # A table that grew later would leave its old address to the graphs.
         zero = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._network.rotary.rows(zero, self.max_context, self.dtype)
         passes = Passes(self._run_pass, self._read, 1, way_of(self, bitwise=False, attention=None))
         self._calls = Calls(passes, self._upload, self._graphs)
-        self._arrival = Arrival(self._network.combine, self._upload, self._graphs)
+        self._arrival = Arrival(self.config, self._take_in, self._upload, self._graphs)
 
     @torch.no_grad()
     def put(self, features: Features, cache: GraphedFeatureCache) -> None:
-        """Take in what the oracle's layers gave at positions, projected to one feature each; see ``Arrival.put``.
+        """Take in what the oracle's layers gave at positions, projected to one feature each; see ``Arrival.bring``.
 
         Raises:
-            ValueError: see there, or something lies on another device.
+            ValueError: see ``specdec.cache.FeatureSlots.put``, or something lies on another device.
             RuntimeError: another thread is in the middle of a call.
         """
         self._check_places(cache, {"scored": features.scored[0]})
         with self._alone():
-            self._arrival.put(features, cache)
+            cache.check_put(features.rows, features.starts, features.counts)
+            self._arrival.bring(features, cache.memory)
+            cache.known[features.rows] = features.starts + features.counts
 
     @torch.no_grad()
     def score(
@@ -96,6 +98,9 @@ class GraphedEagle3Head(GraphedScoring[GraphedFeatureCache], TorchEagle3Head):
             starts = cache.reserve(rows, tokens.shape[1], first)
             call = Call(tokens[:, first:], above, num_nodes, rows, starts, first, known=self._known(cache, rows))
             return self._calls.answer(call, cache.memory, Part((0, 1), tuple(hidden)), want)
+
+    def _take_in(self, nodes: Nodes, states: tuple[Tensor, ...]) -> None:
+        nodes.memory.write_features(nodes.rows, nodes.slots, nodes.is_real, self._network.combine(states))
 
     def _known(self, cache: GraphedFeatureCache, rows: IntArray) -> IntArray:
         return cache.known[rows]

@@ -54,9 +54,9 @@ def load_head(
         check: for EAGLE-3, also draft one token after every id of eight texts of 32 tokens that the oracle writes,
             reading the neighbouring layers too.
         backend: of an EAGLE-3 head or a block drafter: "native" drafts in one call of compiled code, beside a native
-            oracle; weights stay as they are stored. "graphed", of an EAGLE-3 head: passes of few shapes, and graphs of
-            them on CUDA, beside a graphed oracle. "eager": torch operations in the oracle's dtype. None: that of the
-            oracle if the head has it, else "eager".
+            oracle; weights stay as they are stored. "graphed": passes of few shapes, and graphs of them on CUDA, beside
+            a graphed oracle. "eager": torch operations in the oracle's dtype. None: that of the oracle if it is native
+            or graphed, else "eager".
         weights: what linear layers of such a head are rounded to, as of ``oracles.load``, but those of Markov and
             confidence heads; None: nothing.
 

@@ -1,6 +1,6 @@
 """What is asked of a published head, and its tensors: checked before memory is spent, then read, then rounded."""
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,7 +22,7 @@ from specdec.contracts import HostOracle, Oracle
 READ_OUT = "lm_head.weight"
 HeadBackend = Literal["native", "graphed", "eager"]
 # The oracle that a backend of heads computes beside.
-_HOSTS: dict[str, type] = {"native": NativeTransformer, "graphed": GraphedTransformer}
+_HOSTS: dict[HeadBackend, type] = {"native": NativeTransformer, "graphed": GraphedTransformer}
 
 
 @dataclass(frozen=True)
@@ -33,24 +33,22 @@ class HeadOptions:
     backend: HeadBackend | None
     weights: WeightType | None
 
-    def backend_for(self, oracle: HostOracle, kinds: Sequence[HeadBackend]) -> HeadBackend:
-        """Decide between the backends that a kind of head has; those beside an oracle of the same backend go first.
+    def backend_for(self, oracle: HostOracle) -> HeadBackend:
+        """Decide between the backends; those beside an oracle of the same backend go first.
 
         Raises:
-            ValueError: one that is unknown or that the kind has not, or one for an oracle of another backend.
+            ValueError: an unknown one, or one for an oracle of another backend.
         """
         if self.backend is not None:
             check_choice("backend", self.backend, HeadBackend, ", or None")
             host = _HOSTS.get(self.backend)
-            if self.backend not in kinds:
-                raise ValueError(f"backend is {self.backend!r}, and this kind of head has {', '.join(kinds)}, or None")
             if host is not None and not isinstance(oracle, host):
                 raise ValueError(
                     f"backend {self.backend!r} computes beside an oracle of that backend, and this one is "
                     f"{oracle.backend!r}: leave it out"
                 )
             return self.backend
-        return next((kind for kind in kinds if isinstance(oracle, _HOSTS.get(kind, ()))), "eager")
+        return next((kind for kind, host in _HOSTS.items() if isinstance(oracle, host)), "eager")
 
 
 def check_fit(source: str, oracle: HostOracle, width: int, vocab_size: int) -> None:

@@ -20,7 +20,16 @@ from specdec.contracts.chaining import (
 )
 from specdec.contracts.draft import NEVER, Budget, Draft, Resume, first_undefined, form_fault
 from specdec.contracts.drawing import Adjustments, ChainKeys, DraftKernels, OpenVerdict, Randomness, Warping, numbers_of
-from specdec.contracts.head import Block, BlockHead, ChainingBlockHead, Features, Head, HostOracle, SteppingHead
+from specdec.contracts.head import (
+    Block,
+    BlockHead,
+    ChainingBlockHead,
+    DeviceBlockHead,
+    Features,
+    Head,
+    HostOracle,
+    SteppingHead,
+)
 from specdec.contracts.oracle import (
     BITWISE_NODES,
     Cache,
@@ -81,6 +90,7 @@ __all__ = [
     "ChainingOracle",
     "ChatEncoder",
     "Context",
+    "DeviceBlockHead",
     "DeviceChainingOracle",
     "Draft",
     "DraftKernels",

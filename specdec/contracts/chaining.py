@@ -265,8 +265,8 @@ def can_draft_natively(model: Chaining, warping: Warping) -> bool:
     return getattr(model, "adjusts", False) and not warping.has_grammars
 
 
-def can_chain_on_device(model: Oracle, warping: Warping) -> bool:
-    """Tell whether a model's device drafts greedy chains as a warping asks: of logits as they are."""
+def can_chain_on_device(model: object, warping: Warping) -> bool:
+    """Tell whether the device of a model or head drafts greedy chains as a warping asks: of logits as they are."""
     return bool(declared(model, "chains_on_device")) and warping.adjustments is None
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from specdec.contracts.arrays import Float32Array, IntArray
 from specdec.contracts.chaining import ChainDraws, ChainWatch
+from specdec.contracts.draft import Draft
 from specdec.contracts.drawing import Adjustments
 from specdec.contracts.oracle import Oracle
 from specdec.transfers import on_device
@@ -211,4 +212,23 @@ class ChainingBlockHead(BlockHead, Protocol):
             What ``follow_ids`` does.
 
         Guarantee: bit for bit what ``open_block``, ``Warping.laws`` and ``Randomness.choose`` give.
+        """
+
+
+class DeviceBlockHead(BlockHead, Protocol):
+    """A block head whose device follows the likeliest ids of its blocks: it says ``chains_on_device = True``."""
+
+    def device_blocks(self, cache: Any, rows: IntArray, pending: IntArray, limits: IntArray) -> Draft:
+        """Open the blocks of some rows, and follow their likeliest ids without the host.
+
+        Args:
+            cache, rows: see ``open_block``.
+            pending: ``[R]``, on the host.
+            limits: ``[R]`` how many ids each row wants, 1 .. ``num_laws``.
+
+        Returns:
+            What ``DeviceChainingOracle.device_chains`` does; the cache is as it was.
+
+        Guarantee: the ids are those that ``open_block`` gives, as far as its laws are.
+        Cost: a copy to the device; nothing waits for it.
         """

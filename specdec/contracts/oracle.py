@@ -279,7 +279,7 @@ class OracleDefaults:
 _DEFAULTS = OracleDefaults()
 
 
-def declared(oracle: Oracle, part: str) -> Any:
+def declared(oracle: object, part: str) -> Any:
     """Return what an oracle says of one of the attributes of ``OracleDefaults``, or the default if it does not say."""
     return getattr(oracle, part, getattr(_DEFAULTS, part))
 

@@ -13,13 +13,15 @@ from specdec.contracts import (
     ChainingBlockHead,
     ChainWatch,
     Context,
+    DeviceBlockHead,
     Draft,
     Float32Array,
     IntArray,
     Oracle,
+    can_chain_on_device,
     can_draft_natively,
 )
-from specdec.drafting.chain_sampler import Follow
+from specdec.drafting.chain_sampler import Follow, FollowOnDevice
 from specdec.drafting.head_model import HiddenStates
 from specdec.drafting.lengths import LengthPolicy
 from specdec.drafting.model_source import HeadSource, RunModel
@@ -122,6 +124,15 @@ class _BlockModel(HiddenStates, RunModel):
         pending = context.ids[np.arange(len(rows)), context.num_committed - 1]
         head = cast(ChainingBlockHead, self.head)
         return head.follow_blocks(self.cache, rows, pending, limits, watch, draws, context.warping.adjustments)
+
+    def device_follower(self, context: Context) -> FollowOnDevice | None:
+        """Return what has the head's device follow greedy blocks if it can that, else None."""
+        return self._follow_on_device if can_chain_on_device(self.head, context.warping) else None
+
+    def _follow_on_device(self, rows: IntArray, context: Context, limits: IntArray) -> Draft:
+        head, live = cast(DeviceBlockHead, self.head), np.flatnonzero(limits)
+        pending = context.ids[live, context.num_committed[live] - 1]
+        return head.device_blocks(self.cache, rows[live], pending, limits[live]).scatter_rows(live, len(rows))
 
     def note(self, rows: IntArray, starts: IntArray, draft: Draft) -> None:
         """Let go of the blocks, which are as wide as the vocabulary."""

@@ -21,6 +21,7 @@ from specdec.stats import Stats, pool
 from specdec.traces import recording
 from specdec.transfers import crossings, on_device
 from tests.graphed.emulated import CUDA, Emulated, emulated_device
+from tests.graphed.heads import block_beside, head_beside
 from tests.graphed.pairs import PROMPTS, TOKENS, Pair, moved, pair
 from tests.support.grammars import pieces_of
 from tests.support.pairwise import diagonal, first_of
@@ -393,3 +394,21 @@ def test_masks_of_grammars_reach_a_device(source):
     here, there, _ = runs(make, sampling=sampling)
     assert there == here
     assert all(token < 7 or 10 <= token < 13 for output in here for token in output)
+
+
+# Copies to the device in a step of three tokens: the pass's, that of the hidden states, then those of the draft.
+OF_HEADS: dict[str, tuple[Callable[[Pair], DraftSource], dict[str, int]]] = {
+    "eagle3": (lambda models: drafts.Eagle3(head_beside(models.target), 3), {"greedy": 3, "sampled": 5}),
+    "blocks": (lambda models: drafts.BlockDrafter(block_beside(models.target), 3), {"greedy": 3, "sampled": 4}),
+}
+
+
+@diagonal({"source": tuple(OF_HEADS), "asked": ("greedy", "sampled")})
+def test_a_step_of_a_head_takes_a_copy_a_call(source, asked):
+    make, copies = OF_HEADS[source]
+    here, there, seen = runs(make, sampling=ASKED[asked], rule="coupled")
+    assert there == here
+    usual = [step for step in seen if step.longest == 3]
+    assert len(usual) >= 5
+    assert {str(step.seen) for step in usual} == {str((copies[asked], 1, {}))}
+    assert not any(step.waits or step.down > 1 for step in seen)

@@ -1,6 +1,7 @@
 """With ``bitwise=True`` a node's bits depend on its path only, in every dtype; and the check sees what does not."""
 
 import argparse
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from oracles.graphed.buckets import ROWS, WIDTHS, Bucket
 from oracles.graphed.calls import Calls
 from oracles.graphed.chunks import CHUNK
 from oracles.graphed.graphed_attention import MaskedAttention
-from oracles.graphed.graphed_passes import Way
+from oracles.graphed.graphed_passes import Passes, Way
 from oracles.graphed.tiles import by_tiles
 from oracles.graphed.upload import Call, Packed
 from specdec import Kary, SamplingParams, SpeculativeDecoder
@@ -187,7 +188,7 @@ def test_the_check_has_every_path_in_every_bucket(num_rows, tree, monkeypatch, m
 
     monkeypatch.setattr(graphed_bits._Check, "_same", same)
     calls = models[torch.float32]._calls
-    monkeypatch.setattr(calls, "way", Way(calls.way.attention, True))
+    monkeypatch.setattr(calls, "passes", replace(calls.passes, way=Way(calls.passes.way.attention, True)))
     found = graphed_bits.differing_bucket(calls, models[torch.float32].config, torch.float32, torch.device("cpu"))
     assert found == f"{'a tree' if tree else 'a chain'} of 12 nodes in each of {num_rows} rows"
     assert seen[-1] == (num_rows, 12, tree)
@@ -233,9 +234,9 @@ def test_a_full_batch_whose_bits_differ_is_refused(rows, monkeypatch):
 
 
 def test_a_reader_whose_bits_depend_on_its_rows_is_refused(monkeypatch):
-    calls = Calls.in_tiles
+    tiles = Passes.in_tiles
     monkeypatch.setattr(
-        Calls, "in_tiles", lambda self, compute: lambda rows: mixing(calls(self, compute)(rows[: len(rows)]))
+        Passes, "in_tiles", lambda self, compute: lambda rows: mixing(tiles(self, compute)(rows[: len(rows)]))
     )
     with pytest.raises(
         ValueError, match=r"depend on the pass: passes of several lengths, rows and trees; leave it out"

@@ -11,9 +11,9 @@ from oracles.graphed import GraphedTransformer
 from specdec import Kary, SamplingParams, SpeculativeDecoder
 from specdec.contracts import Features
 from specdec.kernels.filters import torch_probs
-from tests.graphed.eagle3 import head_beside
+from tests.graphed.chain_histories import compare, models
+from tests.graphed.heads import block_beside, head_beside
 from tests.graphed.histories import PROMPTS, asked, close, fill, history
-from tests.graphed.test_device_chains import compare, models
 from tests.support.models import FAMILIES, small_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -181,13 +181,18 @@ def test_a_head_scores_and_drafts_as_the_cpus_does(dtype):
 
 
 def test_runs_with_a_head_are_the_cpus():
-    makers = (lambda head: drafts.Eagle3(head, 4), lambda head: drafts.Eagle3(head, tree=Kary(2, 2)))
+    makers = (
+        (head_beside, lambda head: drafts.Eagle3(head, 4)),
+        (head_beside, lambda head: drafts.Eagle3(head, tree=Kary(2, 2))),
+        (block_beside, lambda head: drafts.BlockDrafter(head)),
+        (block_beside, lambda head: drafts.BlockDrafter(head, tree=Kary(2, 2))),
+    )
     for sampling in (SamplingParams(), SamplingParams(temperature=0.8)):
-        for make in makers:
+        for beside, make in makers:
             found = []
             for place in ("cpu", DEVICE):
                 oracle = GraphedTransformer(small_model(dtype=torch.float64).to(place).pack())
-                head = head_beside(oracle)
+                head = beside(oracle)
                 run = SpeculativeDecoder(oracle, make(head), "coupled").generate(PROMPTS, 60, sampling, batch_size=3)
                 found.append((run.tokens, run.stats.num_drafted, run.stats.num_accepted))
             assert found[0] == found[1]
@@ -201,11 +206,17 @@ def test_no_call_of_a_head_waits_for_the_device():
     states = tuple(torch.randn(3, 6, 32, dtype=torch.float64, device=DEVICE) for _ in range(3))
     columns, zero = np.array([[0, 2, 3, 4, 5]] * 3), np.zeros_like(counts)
     ids = np.full((3, 5), 7)
+    blocks = block_beside(head.oracle)
+    held, pending = blocks.new_cache(5, 128), torch.ones(3, dtype=torch.int64, device=DEVICE)
 
     def step():
         head.put(Features(rows, zero, counts, states, columns), cache)
         head.score(torch.from_numpy(ids), None, torch.from_numpy(counts), cache, rows, "last")
         head.device_chains(ids, counts, cache, rows, np.array([3, 2, 1]))
+        held.truncate(rows, zero)
+        blocks.put(Features(rows, zero, counts, states[:2], columns), held)
+        blocks.open_block(held, rows, pending, 3).logits(0, pending.unsqueeze(1))
+        blocks.device_blocks(held, rows, counts, np.array([3, 1, 2]))
 
     for _ in range(2):  # the second one is captured, which waits
         step()
@@ -214,4 +225,4 @@ def test_no_call_of_a_head_waits_for_the_device():
         step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert head.counts.passes_in_graphs == 6
+    assert head.counts.passes_in_graphs == blocks.counts.passes_in_graphs == 6

@@ -138,7 +138,7 @@ def test_whole_passes_by_the_kernels_score_as_eager_ones(family, bitwise, monkey
     shape = {**FAMILIES[family], "head_dim": 16}
     eager = small_model(**shape).pack()
     model = GraphedTransformer(small_model(**shape).to(DEVICE).pack(), bitwise=bitwise)
-    assert model._calls.way.attention is TritonAttention
+    assert model._calls.passes.way.attention is TritonAttention
     for call, (wanted, found) in history([eager, model], 2, 3, 5):
         real = call.real if call.given["want"] == "all" else torch.Tensor.squeeze
         torch.testing.assert_close(real(found.logits.cpu()), real(wanted.logits), rtol=1e-4, atol=1e-4)

@@ -15,7 +15,7 @@ from torch import Tensor
 from oracles import load_head
 from oracles.checkpoints.config_keys import ConfigKeys
 from oracles.checkpoints.hf_config import read_layers
-from oracles.heads import DFlashHead, MedusaHead, NativeBlockHead
+from oracles.heads import DFlashHead, GraphedBlockHead, MedusaHead, NativeBlockHead
 from tests.reference import block_drafter, medusa
 from tests.support.hidden_watch import whole_features
 
@@ -260,14 +260,14 @@ def medusa_folder(
 
 
 @cache
-def tiny_block(oracle: Any, layout: str) -> DFlashHead | NativeBlockHead:
+def tiny_block(oracle: Any, layout: str) -> DFlashHead | GraphedBlockHead | NativeBlockHead:
     """Return a random block drafter, of one of ``LAYOUTS``, on an oracle's first two layers."""
     with tempfile.TemporaryDirectory() as folder:
         made = block_folder(
             Path(folder), oracle.embedding_rows, hidden_size=oracle.hidden_size, block_size=7, **LAYOUTS[layout]
         )
         head = load_head(made.path, oracle)
-    assert isinstance(head, DFlashHead | NativeBlockHead)
+    assert isinstance(head, DFlashHead | GraphedBlockHead | NativeBlockHead)
     return head
 
 

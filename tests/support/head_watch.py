@@ -9,9 +9,11 @@ import torch
 
 from drafts import BlockDrafter
 from oracles import load_head
-from oracles.heads import DFlashHead, NativeBlockHead
+from oracles.graphed import GraphedTransformer
+from oracles.heads import DFlashHead, GraphedBlockHead, NativeBlockHead
 from oracles.native import NativeTransformer
 from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Oracle, Randomness, Scores
+from tests.graphed.histories import Recorded
 from tests.support.backends import needed_native
 from tests.support.head_folders import LAYOUTS, BlockReference, block_folder
 from tests.support.models import tiny_transformer, tiny_unpacked
@@ -85,6 +87,7 @@ class _Session(DraftSession):
 
 # How far laws may be from those of a float64 reference.
 CLOSE = {"eager": 1e-10, "native": 1e-4}
+_KINDS = {"eager": DFlashHead, "native": NativeBlockHead, "graphed": GraphedBlockHead}
 
 
 def watched_block(path: Path, layout: str, backend: str = "eager", changes: Any = (), **options: Any) -> Any:
@@ -93,7 +96,7 @@ def watched_block(path: Path, layout: str, backend: str = "eager", changes: Any 
     Args:
         path: the head is written there.
         layout: a name in ``LAYOUTS``.
-        backend: of both: "eager" in float64, or "native" in float32.
+        backend: of both: "eager" or "graphed" in float64, or "native" in float32.
         changes: of what is written.
         options: of the source.
     """
@@ -101,8 +104,10 @@ def watched_block(path: Path, layout: str, backend: str = "eager", changes: Any 
         needed_native()
     plain, exact = tiny_unpacked(), tiny_transformer()
     oracle = exact if backend == "eager" else tiny_transformer(4, torch.float32, 0, NativeTransformer)
+    if backend == "graphed":
+        oracle = tiny_transformer(pack=lambda model: GraphedTransformer(model.pack(), new_capture=Recorded))
     folder = block_folder(path, **{**LAYOUTS[layout], **dict(changes)})
     head = load_head(folder.path, oracle)
-    assert isinstance(head, DFlashHead if backend == "eager" else NativeBlockHead)
+    assert isinstance(head, _KINDS[backend])
     tables = plain.model.embed_tokens.weight.detach(), plain.lm_head.weight.detach()
     return oracle, WatchedHead(BlockDrafter(head, **options), BlockReference(folder, exact, tables))

@@ -1,0 +1,160 @@
+"""A block drafter in passes of few shapes, each a CUDA graph once it has come back."""
+
+import torch
+from torch import Tensor
+
+from oracles.graphed import GraphedTransformer
+from oracles.graphed.buckets import Bucket
+from oracles.graphed.calls import Calls
+from oracles.graphed.graphed_chains import follow
+from oracles.graphed.graphed_features import Arrival
+from oracles.graphed.graphed_memory import GraphedCache, Memory, Shelf
+from oracles.graphed.graphed_nodes import Nodes
+from oracles.graphed.graphed_passes import Part, Passes, Way
+from oracles.graphed.graphed_scoring import GraphedScoring
+from oracles.graphed.graphs import Outputs
+from oracles.graphed.upload import Call, Packed
+from oracles.graphed.ways import way_of
+from oracles.heads.block_head import BlockNetwork, BlockShape, DFlashBlock, TorchBlockHead
+from oracles.heads.block_trunk import keys_and_values
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.rotary import Rope
+from specdec.contracts import Draft, Features, IntArray
+from specdec.transfers import HOST
+
+
+class BlockNodes(Nodes):
+    """The nodes of blocks, which see the whole block of their row, those after them included.
+
+    Attributes:
+        positions: ``[R, W]`` of the last node of each one's row, up to which it sees; where it stands say ``slots``.
+    """
+
+    def __init__(self, config: TransformerConfig, bucket: Bucket, packed: Packed, memory: Memory) -> None:
+        super().__init__(config, bucket, packed, memory)
+        self.positions = (self.start + packed.num_nodes.unsqueeze(1) - 1).expand_as(self.slots).contiguous()
+
+
+class GraphedBlockHead(GraphedScoring[GraphedCache], TorchBlockHead):
+    """Make the laws of blocks, as ``DFlashHead`` does, in the shapes and graphs of a graphed oracle.
+
+    Args:
+        shape, network, target_ids: see ``TorchBlockHead``.
+        oracle: lends its embeddings and its read-out where the network has none. The head's graphs are its own, of as
+            many shapes.
+
+    Attributes:
+        counts: of its passes, those that take in hidden states among them.
+
+    Guarantee: laws are those of ``DFlashHead`` up to rounding. Nothing in a call waits for the device.
+    Cost: of a block one copy to the device, and one pass of ``block_size`` tokens a row. Between runs the memory of one
+        cache, and always the hidden states of ``MAX_NODES`` positions.
+    Source: Chen et al. 2026 (DFlash, arXiv 2602.06036); DeepSpec 2026 (DSpark, arXiv 2607.05147).
+    """
+
+    backend = "graphed"
+
+    def __init__(
+        self, shape: BlockShape, network: BlockNetwork, oracle: GraphedTransformer, target_ids: Tensor | None
+    ) -> None:
+        TorchBlockHead.__init__(self, shape, network, oracle, target_ids)
+        self.config, self.dtype, self.device = shape.config, oracle.dtype, oracle.device
+        shelf = Shelf(GraphedCache, self.config, self.dtype, self.device)
+        GraphedScoring.__init__(self, shelf, self.device, *oracle.graph_options)
+        # Blocks are whole at the end of the context too.
+        self._end = self.max_context + shape.block_size
+        # A table that grew later would leave its old address to the graphs.
+        network.rotary.rows(torch.zeros(1, dtype=torch.int64, device=self.device), self._end, self.dtype)
+        passes = Passes(self._run_pass, self._read_out, self.config.num_layers, way_of(self, False, None))
+        self._calls = Calls(passes, self._upload, self._graphs)
+        self._arrival = Arrival(self.config, self._take_in, self._upload, self._graphs)
+
+    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> GraphedCache:
+        """Return an empty cache for ``capacity`` positions a row, with room for a block after them.
+
+        Raises:
+            ValueError: it would exceed ``max_cache_bytes`` (None: half of the free memory).
+            RuntimeError: another thread is in the middle of a call.
+        """
+        return super().new_cache(num_rows, capacity + self.shape.block_size, max_cache_bytes)
+
+    @torch.no_grad()
+    def put(self, features: Features, cache: GraphedCache) -> None:
+        """Take in features, as keys and values; see ``specdec.contracts.Head`` and ``Arrival.bring``.
+
+        Raises:
+            ValueError: a row without room, or something lies on another device.
+            RuntimeError: another thread is in the middle of a call.
+        """
+        self._check_places(cache, {"scored": features.scored[0]})
+        with self._alone():
+            cache.reserve(features.rows, features.counts)
+            self._arrival.bring(features, cache.memory)
+            cache.commit(features.rows, None, features.counts)
+
+    @torch.no_grad()
+    def open_block(self, cache: GraphedCache, rows: IntArray, pending: Tensor, depth: int) -> DFlashBlock:
+        """Return the blocks of some rows; see ``specdec.contracts.BlockHead``. Cost: see ``DFlashHead.open_block``.
+
+        Raises:
+            ValueError: something lies on another device.
+            RuntimeError: another thread is in the middle of a call.
+        """
+        self._check_places(cache, pending=pending)
+        with self._alone():
+            call = self._call(cache, rows, self._with_masks(pending))
+            stream = self._calls.answer(call, cache.memory, Part((0, self.config.num_layers), (0,)), "none").hidden[0]
+        return self._block(pending, stream, depth)
+
+    @torch.no_grad()
+    def device_blocks(self, cache: GraphedCache, rows: IntArray, pending: IntArray, limits: IntArray) -> Draft:
+        """Open blocks and follow their likeliest ids; see ``specdec.contracts.DeviceBlockHead``. All is one graph.
+
+        Raises:
+            ValueError: the cache lies on another device.
+            RuntimeError: another thread is in the middle of a call.
+
+        Cost: one copy and one graph for up to 64 rows.
+        """
+        self._check_places(cache)
+        with self._alone():
+            call = self._call(cache, rows, self._with_masks(torch.from_numpy(pending)), limits)
+            return self._calls.draft(call, cache.memory, self._run_block, further=0)
+
+    def _with_masks(self, pending: Tensor) -> Tensor:
+        """Return the ids ``[R, block_size]`` of blocks, where the pending ones lie."""
+        return torch.nn.functional.pad(pending.unsqueeze(1), (0, self.shape.block_size - 1), value=self.shape.mask_id)
+
+    def _call(self, cache: GraphedCache, rows: IntArray, ids: Tensor, limits: IntArray | None = None) -> Call:
+        counts = torch.full((len(rows),), self.shape.block_size, device=HOST)
+        return Call(ids, None, counts, rows, cache.reserve(rows, self.shape.block_size), 0, limits=limits)
+
+    def _rope(self, nodes: Nodes) -> Rope:
+        return self.network.rotary.rows(nodes.slots.clamp(max=self._end - 1).flatten(), self._end, self.dtype)
+
+    def _take_in(self, nodes: Nodes, states: tuple[Tensor, ...]) -> None:
+        """Write the keys and values that the layers make of hidden states ``[R * W, S]``, one a layer of the oracle."""
+        context, rope = self.network.hidden_norm(self.network.fc(torch.cat(states, dim=-1))), self._rope(nodes)
+        for layer, part in enumerate(self.network.attentions):
+            nodes.write(layer, *keys_and_values(part, context, rope))
+
+    def _run_pass(
+        self, way: Way, memory: Memory, bucket: Bucket, part: Part, packed: Packed, stream: Tensor | None
+    ) -> Outputs:
+        """Return the streams after the last layer, ``[R * W, H]``; see ``run_pass``."""
+        nodes = BlockNodes(self.config, bucket, packed, memory)
+        attend, rope, out = way.attention(nodes), self._rope(nodes), self._embed(packed.tokens.flatten())
+        for block in self.network.blocks:
+            out = block(out, rope, attend)
+        return (out, *(out for _ in part.hidden))
+
+    def _run_block(self, passes: Passes, memory: Memory, bucket: Bucket, size: int, packed: Packed) -> tuple[Tensor]:
+        """Return what ``run_chain`` does, of blocks."""
+        (out,) = passes.run(passes.way, memory, bucket, Part((0, passes.num_layers), ()), packed, None)
+        pending = packed.tokens[:, 0]
+        block = self._block(pending, out.view(bucket.rows, bucket.width, -1), size)
+
+        def next_logits(depth: int, tokens: Tensor | None) -> Tensor:
+            return block.logits(depth, pending.unsqueeze(1) if tokens is None else tokens)[:, 0]
+
+        return (follow(next_logits, size, packed.limits),)
