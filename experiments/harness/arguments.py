@@ -15,9 +15,9 @@ from experiments.harness.conversations import add_template_options, add_turns
 from experiments.harness.models import PLACEMENT, RECORDED, path_of, record_file
 from experiments.harness.rule_choice import add_sampling
 from experiments.strategies import STRATEGIES, Strategy
-from experiments.strategies.strategy import PUBLISHED_SETTINGS, yes_or_no
+from experiments.strategies.strategy import PUBLISHED_SETTINGS, published_settings, yes_or_no
 from oracles.checkpoints.embedded_folders import head_folder, head_names, heads_of
-from oracles.checkpoints.placement import Arithmetic, Backend, WeightType
+from oracles.checkpoints.placement import Arithmetic, Backend, WeightType, checkpoint_place, rounds_inputs
 from specdec.prompts import TEXT_COLUMNS
 from specdec.stats.report import version_of
 
@@ -30,15 +30,15 @@ _NOT_MEASURED = ("out", "fresh", "against", "show", "wide", "trace", "draft_cost
 
 
 class ExperimentParser(Parser):
-    """Parse the options of an experiment: strategies' defaults are those for the oracle that is named."""
+    """Parse the options of an experiment: strategies' defaults are those for the oracle and device that are named."""
 
     def parse_args(  # type: ignore[override]  # as our Parser's
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
         """Return the arguments, as ``Parser.parse_args`` does."""
         first, _ = self.parse_known_args(args)
-        for strategy, settings in PUBLISHED_SETTINGS.get(first.oracle, {}).items():
-            own = {f"{strategy}.{key}": value for key, value in settings.items()}
+        for strategy in PUBLISHED_SETTINGS.get(first.oracle, {}):
+            own = {f"{strategy}.{key}": value for key, value in published_settings(strategy, vars(first)).items()}
             self.set_defaults(**{name: value for name, value in own.items() if hasattr(first, name)})
         return super().parse_args(args, namespace)
 
@@ -49,6 +49,14 @@ def at_least_0(text: str) -> int:
     if value < 0:
         raise argparse.ArgumentTypeError(f"must be at least 0, got {value}")
     return value
+
+
+def _device(text: str) -> str:
+    """Return the name of a device that torch knows, whether or not it is there."""
+    try:
+        return str(checkpoint_place(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def freeze(value: Any) -> Any:
@@ -103,7 +111,7 @@ def add_switch(parser: argparse.ArgumentParser, flag: str, text: str, usual: str
 def add_placement(parser: argparse.ArgumentParser, arithmetic: str = "float32") -> None:
     """Add the options that say where and how models compute; ``arithmetic``: what its help calls the default."""
     add = parser.add_argument
-    add("--device", default="cpu", help="cpu, cuda, cuda:1, ... (%(default)s)")
+    add("--device", type=_device, default="cpu", help="cpu, cuda, cuda:1, ... (%(default)s)")
     add("--dtype", choices=DTYPES, help="of the arithmetic (float32 on the CPU, the file's own on CUDA)")
     add(
         "--backend", choices=get_args(Backend), help="of all models (native if it can run; graphed on CUDA; else eager)"
@@ -176,7 +184,8 @@ def add_strategy(
         told = [] if default is None else [str(default)]
         for oracle, published in PUBLISHED_SETTINGS.items():
             if option.key in (own := published.get(strategy.name, {})):
-                told.append(f"for {oracle}: {Path(str(own[option.key])).name}")
+                value = Path(str(own[option.key])).name
+                told.append(f"for {oracle}: {value}{' in float32 on a CPU' if rounds_inputs(value) else ''}")
         text, metavar = option.help + (f" ({'; '.join(told)})" if told else ""), option.key.upper()
         group.add_argument(f"--{flag}", dest=dest, default=option.default, type=option.kind, metavar=metavar, help=text)
 

@@ -168,6 +168,7 @@ def test_a_shape_is_refused_beside_a_length_that_was_given_and_goes_before_a_def
 
 REFUSED = {
     ("merged", "--merged-second", "early_exit"): "expected one of prompt_lookup, ",
+    ("merged", "--device", "gpu"): "device is 'gpu'; give one as torch names them",
     ("merged", "--bitwise", "maybe"): "expected yes or no, got 'maybe'",
     ("quantized", "--quantized-draft-weights", "fp8"): "expected one of float32, ",
     ("threshold", "--threshold-calibrate-prompts", "0"): "must be at least 1, got 0",
@@ -195,6 +196,21 @@ def test_a_published_oracle_has_defaults_of_its_own_and_what_is_given_stays():
     assert published["merged.max_ngram"] == usual["merged.max_ngram"]
     given = parsed("--merged-model", "code-draft", "--oracle", "smollm2")
     assert (given["merged.model"], given["merged.model_weights"]) == ("code-draft", "q4_0-int8")
+
+
+@pytest.mark.parametrize("place", [("--device", "cuda:1"), ("--dtype", "bfloat16")])
+def test_weights_that_only_a_cpu_computes_are_no_default_elsewhere(place):
+    for name, option, weights in (
+        ("small_transformer", "model_weights", "q4_0-int8"),
+        ("eagle3", "head_weights", "q4_0-int8"),
+        ("block_drafter", "head_weights", "int8-dynamic"),
+    ):
+        own = f"--{name}-{option}".replace("_", "-")
+        usual, there, given = (
+            parsed("--oracle", "smollm2", *more, strategy=name) for more in ((), place, (*place, own, weights))
+        )
+        assert [one[f"{name}.{option}"] for one in (usual, there, given)] == [weights, None, weights]
+        assert there[f"{name}.num_draft_tokens"] == usual[f"{name}.num_draft_tokens"]
 
 
 def test_defaults_of_published_oracles_are_those_of_options_that_there_are():
