@@ -247,9 +247,9 @@ def conduct(
         show_outputs(outcome, with_seeds, oracle.tokenizer, plan.arguments["show"])
     tracing = Tracing.of(plan.arguments, folder, oracle, prompts, outcome)
     problems = outcome.problems() + trace_arms(tracing, running, [name for name in refused if name in PEERS], outcome)
-    if report is not None and outcome.done:
+    if report is not None and outcome.done and (parts := report(outcome, folder)):
         print()
-        show(report(outcome, folder), plan.arguments["wide"])
+        show(parts, plan.arguments["wide"])
     print(f"\nWritten: {folder}")
     if problems:
         print("\n".join(["FAILED:", *problems]), file=sys.stderr)
