@@ -198,12 +198,11 @@ def test_a_published_oracle_has_defaults_of_its_own_and_what_is_given_stays():
     assert (given["merged.model"], given["merged.model_weights"]) == ("code-draft", "q4_0-int8")
 
 
-@pytest.mark.parametrize("place", [("--device", "cuda:1"), ("--dtype", "bfloat16")])
-def test_weights_that_only_a_cpu_computes_are_no_default_elsewhere(place):
-    for name, option, weights in (
-        ("small_transformer", "model_weights", "q4_0-int8"),
-        ("eagle3", "head_weights", "q4_0-int8"),
-        ("block_drafter", "head_weights", "int8-dynamic"),
+def test_weights_that_only_a_cpu_computes_are_no_default_elsewhere():
+    for name, option, weights, *place in (
+        ("small_transformer", "model_weights", "q4_0-int8", "--device", "cuda:1"),
+        ("eagle3", "head_weights", "q4_0-int8", "--device", "cuda"),
+        ("block_drafter", "head_weights", "int8-dynamic", "--dtype", "bfloat16"),
     ):
         own = f"--{name}-{option}".replace("_", "-")
         usual, there, given = (
