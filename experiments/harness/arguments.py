@@ -4,7 +4,7 @@ import argparse
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -30,7 +30,13 @@ _NOT_MEASURED = ("out", "fresh", "against", "show", "wide", "trace", "draft_cost
 
 
 class ExperimentParser(Parser):
-    """Parse the options of an experiment: strategies' defaults are those for the oracle and device that are named."""
+    """Parse the options of an experiment: strategies' defaults are those for the oracle and device that are named.
+
+    Attributes:
+        running: returns, of the arguments, the strategies that run; None: no other ones have options.
+    """
+
+    running: Callable[[Mapping[str, Any]], Collection[str]] | None = None
 
     def parse_args(  # type: ignore[override]  # as our Parser's
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -40,7 +46,17 @@ class ExperimentParser(Parser):
         for strategy in PUBLISHED_SETTINGS.get(first.oracle, {}):
             own = {f"{strategy}.{key}": value for key, value in published_settings(strategy, vars(first)).items()}
             self.set_defaults(**{name: value for name, value in own.items() if hasattr(first, name)})
-        return super().parse_args(args, namespace)
+        parsed = super().parse_args(args, namespace)
+        self._check_idle(vars(parsed))
+        return parsed
+
+    def _check_idle(self, parsed: Mapping[str, Any]) -> None:
+        """End the program if an option was given of a strategy that does not run."""
+        running = STRATEGIES if self.running is None else self.running(parsed)
+        for action in self._actions:
+            name, dot, _ = action.dest.partition(".")
+            if dot and name not in running and parsed[action.dest] != action.default:
+                self.error(f"argument {action.option_strings[0]}: {name} does not run: ask for it, or leave this out")
 
 
 def at_least_0(text: str) -> int:
@@ -190,10 +206,24 @@ def add_strategy(
         group.add_argument(f"--{flag}", dest=dest, default=option.default, type=option.kind, metavar=metavar, help=text)
 
 
+def _asked(arguments: Mapping[str, Any]) -> Collection[str]:
+    """Return the strategies that ``--strategies`` or ``--strategy`` names; all if neither is given."""
+    one: str | None = arguments.get("strategy")
+    return [one] if one is not None else arguments["strategies"] or STRATEGIES
+
+
 def add_strategies(
-    parser: argparse.ArgumentParser, names: Iterable[str] = STRATEGIES, chosen: Collection[str] = ()
+    parser: argparse.ArgumentParser,
+    names: Iterable[str] = STRATEGIES,
+    chosen: Collection[str] = (),
+    running: Callable[[Mapping[str, Any]], Collection[str]] = _asked,
 ) -> None:
-    """Add the options of several strategies, with their names before them; ``chosen`` as above."""
+    """Add the options of several strategies, with their names before them; ``chosen`` as above.
+
+    ``running`` returns which of them run, of the arguments: the options of others are refused.
+    """
+    assert isinstance(parser, ExperimentParser)
+    parser.running = running
     for name in names:
         add_strategy(parser, STRATEGIES[name], prefixed=True, chosen=chosen)
 

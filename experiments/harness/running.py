@@ -23,14 +23,14 @@ from experiments.harness.findings.colouring import show_outputs
 from experiments.harness.findings.summary import Tables, write
 from experiments.harness.journal import AnyPiece, Journal, Piece, hold_journal
 from experiments.harness.models import load_oracle, record_file
-from experiments.harness.recorded_runs import add_record_options, check_recorded, load_recorded, usable
+from experiments.harness.recorded_runs import add_record_options, asked_or_ready, check_recorded, load_recorded, usable
 from experiments.harness.rule_choice import judging_of, sampling_of
 from experiments.harness.run_outcome import Outcome, decoding_time
 from experiments.harness.settings import without_full_collections
 from experiments.harness.thread_check import warn_of_contention
 from experiments.harness.tracing import Tracing, drop_traces, trace_arms
 from experiments.harness.turns import Turns, prompts_by_seed, seeds_of, units_by_seed
-from experiments.peers import PEERS, RefusedArm
+from experiments.peers import PEERS, RefusedArm, strategies_read
 from experiments.report import PAGE
 from experiments.strategies import STRATEGIES
 from oracles.checkpoints.placement import checkpoint_place
@@ -318,7 +318,7 @@ def comparing(parser: argparse.ArgumentParser, usual: Sequence[str] | None = Non
     peers = list(PEERS)
     text = f"other programs beside ours, greedy, on the oracle's own checkpoint: {', '.join(peers)}"
     parser.add_argument("--peer", nargs="+", choices=peers, default=[], metavar="NAME", help=text)
-    add_strategies(parser)
+    add_strategies(parser, running=lambda asked: {*asked_or_ready(asked), *strategies_read(asked["peer"])})
     add_record_options(parser)
     return parser
 
@@ -336,7 +336,7 @@ def compare(
 
 def _comparing_plan(name: str, arguments: dict[str, Any]) -> Plan:
     """Return the plan of strategies and peers side by side; None asks for all strategies that can run."""
-    chosen = {**arguments, "strategies": list(usable(arguments["strategies"], arguments))}
+    chosen = {**arguments, "strategies": list(usable(arguments))}
     asked = arguments["strategies"] is not None
     return Plan(name, tuple(chosen["strategies"]), tuple(chosen["peer"]), chosen, asked=asked)
 

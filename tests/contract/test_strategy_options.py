@@ -1,6 +1,7 @@
 """Options of strategies: the draft model's own type of weights, what drafts beside a lookup, and refusals in words."""
 
 from argparse import ArgumentTypeError
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,11 @@ import pytest
 
 import drafts
 import oracles
-from experiments import threshold
+from experiments import exactness, threshold, watch
 from experiments.harness.arguments import add_strategy, paired_parser, settings_of
 from experiments.harness.building import build_shared
-from experiments.harness.running import Plan
+from experiments.harness.running import COMPARE, Plan, plan_of
+from experiments.load import __main__ as load
 from experiments.strategies import STRATEGIES, head_strategies, model_strategies
 from experiments.strategies.strategy import PUBLISHED_SETTINGS
 from oracles.checkpoints.gguf import PUBLISHED
@@ -196,6 +198,26 @@ def test_a_published_oracle_has_defaults_of_its_own_and_what_is_given_stays():
     assert published["merged.max_ngram"] == usual["merged.max_ngram"]
     given = parsed("--merged-model", "code-draft", "--oracle", "smollm2")
     assert (given["merged.model"], given["merged.model_weights"]) == ("code-draft", "q4_0-int8")
+
+
+def test_an_option_of_a_strategy_that_does_not_run_is_refused(capsys):
+    compare = partial(plan_of, COMPARE)
+    idle, given = ["--ngram-order", "3"], ["--prompt-lookup-max-ngram", "4"]
+    for parse, *argv in (
+        (compare, "--strategies", "prompt_lookup", *given),
+        (compare, "--strategies", "prompt_lookup", "--oracle", "smollm2", *given),
+        (watch.parse, "--strategy", "prompt_lookup", *given),
+        (load.parse, "--arms", "prompt_lookup:2/8", "prompt_lookup", *given),
+        (exactness.parse, "--strategies", "prompt_lookup", *given),
+    ):
+        parse(argv)
+        with pytest.raises(SystemExit):
+            parse([*argv, *idle])
+        assert "argument --ngram-order: ngram does not run: ask for it, or leave this out" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        compare(["--eagle3-num-draft-tokens", "2"])
+    assert "eagle3 does not run" in capsys.readouterr().err, "without a head"
+    assert "eagle3" in compare(["--eagle3-num-draft-tokens", "2", "--eagle3-head", "smol-eagle3"]).strategies
 
 
 def test_weights_that_only_a_cpu_computes_are_no_default_elsewhere():
