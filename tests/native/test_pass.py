@@ -316,6 +316,23 @@ def test_calls_that_cannot_be_are_refused(change, message):
         model.score(**call | change, cache=model.new_cache(2, 8))
 
 
+def test_a_cache_of_another_model_is_refused():
+    """Compiled code would read and write beyond what there is."""
+    model, other, eager = NativeTransformer(small_model()), NativeTransformer(small_model(num_layers=1)), small_model()
+    tokens, one, ids = torch.tensor([[1]]), np.array([1]), np.array([[1, 2]])
+    for cache, message in (
+        (other.new_cache(1, 8), "cache is of a model of another shape: give one that new_cache of this model returned"),
+        (eager.pack().new_cache(1, 8), "cache is a PagedKVCache, which no native pass reads: give one"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.score(tokens, None, torch.tensor([1]), cache, 0 * one)
+        with pytest.raises(ValueError, match=message):
+            model.greedy_chains(ids, 2 * one, cache, 0 * one, one)
+        assert cache.lengths.tolist() == [0]
+    twin = NativeTransformer(small_model())
+    model.score(tokens, None, torch.tensor([1]), twin.new_cache(1, 8), 0 * one)
+
+
 def test_torchs_defaults_and_narrow_integers_change_nothing():
     model, tokens = NativeTransformer(small_model()), torch.arange(9)[None]
     call = None, torch.tensor([9]), model.new_cache(1, 16), np.array([0])
