@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
 from exactspec.parser import command_like_this, refusing
@@ -27,7 +26,7 @@ from experiments.harness.recorded_runs import add_record_options, asked_or_ready
 from experiments.harness.rule_choice import judging_of, sampling_of
 from experiments.harness.run_outcome import Outcome, decoding_time
 from experiments.harness.settings import without_full_collections
-from experiments.harness.thread_check import warn_of_contention
+from experiments.harness.thread_check import take_threads
 from experiments.harness.tracing import Tracing, drop_traces, trace_arms
 from experiments.harness.turns import Turns, prompts_by_seed, seeds_of, units_by_seed
 from experiments.peers import PEERS, RefusedArm, strategies_read
@@ -136,9 +135,7 @@ def prepare(
     arguments: Mapping[str, Any], choose: Callable[[Mapping[str, Any]], list[NamedPrompt]] | None = None
 ) -> list[NamedPrompt]:
     """Set the number of threads, warn if they lack cores, and return the prompts asked for; see ``run``."""
-    if arguments["threads"] is not None:
-        torch.set_num_threads(arguments["threads"])
-    warn_of_contention()
+    take_threads(arguments["threads"])
     if choose is not None:
         return choose(arguments)
     return load_prompts(prompts_of(arguments), arguments["column"], arguments["num_prompts"])
