@@ -46,14 +46,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Choose how many prompts fit, measure, conclude, and write the page."""
     given, folders = [*TRACED, *(sys.argv[1:] if argv is None else argv)], list[Path]()
 
-    def show_picture(outcome: Outcome, folder: Path) -> list[Shown]:
+    def remember(outcome: Outcome, folder: Path) -> list[Shown]:
         folders.append(folder)
-        return [f"Picture: {folder / 'picture.png'}"]
+        return []
 
     plan = plan_of(COMPARE, given, __doc__)
     with refusing("demo"):
         count = fitting(plan, BUDGET)
-    status = run(plan_of(COMPARE, [*given, "--num-prompts", str(count)], __doc__), report=show_picture)
+    status = run(plan_of(COMPARE, [*given, "--num-prompts", str(count)], __doc__), report=remember)
     if status == 0:
         with refusing("demo"):
             print(page_of(folders))

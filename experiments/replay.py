@@ -19,11 +19,8 @@ from typing import Any
 import numpy as np
 
 import drafts
-import oracles
-from exactspec.parser import Parser, positive, refusing
-from experiments.harness.arguments import PROMPTS
-from experiments.harness.arms import those_that_fit
-from experiments.harness.conversations import add_template_options, as_conversations
+from exactspec.parser import positive, refusing
+from experiments.harness.pair import load_pair, pair_parser
 from experiments.strategies.tree_shapes import shape_of
 from specdec import (
     DraftSource,
@@ -37,10 +34,8 @@ from specdec import (
     Threshold,
     TreeShape,
 )
-from specdec.contracts import check_vocabulary
 from specdec.drafting.lengths import LengthPolicy, Tracked
 from specdec.engine import Result
-from specdec.prompts import load_prompts
 from specdec.requests import Prompt
 from specdec.stats import Table
 from specdec.stats.report import show
@@ -52,12 +47,8 @@ _COLUMNS = ("num_drafted", "num_accepted", "num_emitted")
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments."""
-    parser = Parser(__doc__)
+    parser = pair_parser(__doc__, num_prompts=8, max_new_tokens=64)
     add = parser.add_argument
-    add("--oracle", default="code", help="embedded checkpoint or Hugging Face checkpoint directory (%(default)s)")
-    add("--model", default="code-draft", help="the small transformer (%(default)s)")
-    add("--num-prompts", type=positive, default=8, help="spread over their kinds (%(default)s)")
-    add("--max-new-tokens", type=positive, default=64, help="per prompt (%(default)s)")
     add("--longest", type=positive, default=12, help="tokens of the recorded drafts (%(default)s)")
     add("--temperature", type=float, default=0.0, help="of the requests (%(default)s)")
     add("--rule", choices=("coupled", "standard"), default="coupled", help="of sampled requests (%(default)s)")
@@ -68,7 +59,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="SHAPE",
         help="trees to replay too: kary:2x3, chain:4 or paths:0.0,0.1,1",
     )
-    add_template_options(parser)
     return parser.parse_args(argv)
 
 
@@ -154,11 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         shapes = {text: shape_of(text, "--trees") for text in args.trees}
         if undecided := [text for text, shape in shapes.items() if shape.paths is None]:
             raise ValueError(f"--trees {undecided[0]}: it is decided as it grows: give shapes whose nodes are known")
-        oracle, model = oracles.load(args.oracle), oracles.load(args.model)
-        check_vocabulary("--model", model.vocab_size, model.tokenizer, oracle)
-        shipped = load_prompts(str(PROMPTS), None, args.num_prompts)
-        put = as_conversations(shipped, oracle, vars(args))
-        prompts = [prompt.start for prompt in those_that_fit(oracle, put, args.max_new_tokens)]
+        oracle, model, prompts = load_pair(vars(args))
         sampling = SamplingParams(temperature=args.temperature)
     asked = {
         "max_new_tokens": args.max_new_tokens,

@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_record_options(parser)
     arguments = vars(parser.parse_args(argv))
     for option in STRATEGIES[UNSTAGED].options:
-        usual = default_of(UNSTAGED, option, arguments["oracle"])
+        usual = default_of(UNSTAGED, option, arguments)
         arguments[f"{UNSTAGED}.{option.key}"] = arguments.get(f"staged.{option.key}", usual)
     return run(Plan("staged", (UNSTAGED, "staged"), (), arguments))
 

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
@@ -26,7 +25,7 @@ from experiments.harness.models import load_oracle
 from experiments.harness.rule_choice import judging_of, sampling_of
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, Outcome
 from experiments.harness.running import measure
-from experiments.harness.thread_check import warn_of_contention
+from experiments.harness.thread_check import take_threads
 from specdec.prompts import NamedPrompt, load_prompts
 from specdec.stats.report import Interval, median_ratio, verdict
 
@@ -166,10 +165,8 @@ def _of_loops(outcome: Outcome, arm: str) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Watch a generation."""
     arguments = parse(argv)
-    if arguments["threads"] is not None:
-        torch.set_num_threads(arguments["threads"])
+    take_threads(arguments["threads"])
     console = Console(highlight=False)
-    warn_of_contention()
     with refusing("watch"):
         shown = watch(arguments, console)
     console.print(shown)

@@ -117,9 +117,9 @@ COMMANDS = {title: command for commands in FILES.values() for title, command in 
 FOLDER = ROOT / "benchmarks"
 
 
-def read_sections(folder: Path = FOLDER) -> dict[str, str]:
+def read_sections() -> dict[str, str]:
     """Return title -> body of the second-level sections of all files."""
-    return {title: body for name in FILES for title, body in _parts_of(folder / name)[1].items()}
+    return {title: body for name in FILES for title, body in _parts_of(FOLDER / name)[1].items()}
 
 
 def _parts_of(path: Path) -> tuple[str, dict[str, str]]:

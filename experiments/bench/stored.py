@@ -21,7 +21,7 @@ from experiments.bench.oracle.decoding import engine, once, one_row
 from experiments.bench.oracle.llama_cpp_arm import MAX_BATCH, LlamaCpp
 from experiments.bench.oracle.rounds import TimedArm, Timings, measure
 from experiments.bench.sections import machine
-from experiments.harness.thread_check import warn_of_contention
+from experiments.harness.thread_check import take_threads
 from experiments.peers.gguf_file import write_gguf
 from experiments.peers.with_llama_cpp import missing
 from oracles.checkpoints.gguf import PUBLISHED
@@ -153,8 +153,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(argv)
     if names := missing():
         parser.error(f"{' and '.join(names)} not installed: pip install 'exactspec[llamacpp]'")
-    torch.set_num_threads(asked.threads)
-    warn_of_contention()
+    take_threads(asked.threads)
     path = PUBLISHED[asked.model].locate() if asked.model in PUBLISHED else Path(asked.model)
     scored = MAX_BATCH + CONTEXT
     ids = prompt_ids(oracles.load(path), asked.prompts, max(scored, asked.prompt_length))

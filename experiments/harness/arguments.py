@@ -4,7 +4,7 @@ import argparse
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,9 +15,9 @@ from experiments.harness.conversations import add_template_options, add_turns
 from experiments.harness.models import PLACEMENT, RECORDED, path_of, record_file
 from experiments.harness.rule_choice import add_sampling
 from experiments.strategies import STRATEGIES, Strategy
-from experiments.strategies.strategy import PUBLISHED_SETTINGS, yes_or_no
+from experiments.strategies.strategy import PUBLISHED_SETTINGS, published_settings, yes_or_no
 from oracles.checkpoints.embedded_folders import head_folder, head_names, heads_of
-from oracles.checkpoints.placement import Arithmetic, Backend, WeightType
+from oracles.checkpoints.placement import Arithmetic, Backend, WeightType, checkpoint_place, rounds_inputs
 from specdec.prompts import TEXT_COLUMNS
 from specdec.stats.report import version_of
 
@@ -30,17 +30,33 @@ _NOT_MEASURED = ("out", "fresh", "against", "show", "wide", "trace", "draft_cost
 
 
 class ExperimentParser(Parser):
-    """Parse the options of an experiment: strategies' defaults are those for the oracle that is named."""
+    """Parse the options of an experiment: strategies' defaults are those for the oracle and device that are named.
+
+    Attributes:
+        running: returns, of the arguments, the strategies that run; None: no other ones have options.
+    """
+
+    running: Callable[[Mapping[str, Any]], Collection[str]] | None = None
 
     def parse_args(  # type: ignore[override]  # as our Parser's
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
         """Return the arguments, as ``Parser.parse_args`` does."""
         first, _ = self.parse_known_args(args)
-        for strategy, settings in PUBLISHED_SETTINGS.get(first.oracle, {}).items():
-            own = {f"{strategy}.{key}": value for key, value in settings.items()}
+        for strategy in PUBLISHED_SETTINGS.get(first.oracle, {}):
+            own = {f"{strategy}.{key}": value for key, value in published_settings(strategy, vars(first)).items()}
             self.set_defaults(**{name: value for name, value in own.items() if hasattr(first, name)})
-        return super().parse_args(args, namespace)
+        parsed = super().parse_args(args, namespace)
+        self._check_idle(vars(parsed))
+        return parsed
+
+    def _check_idle(self, parsed: Mapping[str, Any]) -> None:
+        """End the program if an option was given of a strategy that does not run."""
+        running = STRATEGIES if self.running is None else self.running(parsed)
+        for action in self._actions:
+            name, dot, _ = action.dest.partition(".")
+            if dot and name not in running and parsed[action.dest] != action.default:
+                self.error(f"argument {action.option_strings[0]}: {name} does not run: ask for it, or leave this out")
 
 
 def at_least_0(text: str) -> int:
@@ -49,6 +65,14 @@ def at_least_0(text: str) -> int:
     if value < 0:
         raise argparse.ArgumentTypeError(f"must be at least 0, got {value}")
     return value
+
+
+def _device(text: str) -> str:
+    """Return the name of a device that torch knows, whether or not it is there."""
+    try:
+        return str(checkpoint_place(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def freeze(value: Any) -> Any:
@@ -103,7 +127,7 @@ def add_switch(parser: argparse.ArgumentParser, flag: str, text: str, usual: str
 def add_placement(parser: argparse.ArgumentParser, arithmetic: str = "float32") -> None:
     """Add the options that say where and how models compute; ``arithmetic``: what its help calls the default."""
     add = parser.add_argument
-    add("--device", default="cpu", help="cpu, cuda, cuda:1, ... (%(default)s)")
+    add("--device", type=_device, default="cpu", help="cpu, cuda, cuda:1, ... (%(default)s)")
     add("--dtype", choices=DTYPES, help="of the arithmetic (float32 on the CPU, the file's own on CUDA)")
     add(
         "--backend", choices=get_args(Backend), help="of all models (native if it can run; graphed on CUDA; else eager)"
@@ -176,15 +200,30 @@ def add_strategy(
         told = [] if default is None else [str(default)]
         for oracle, published in PUBLISHED_SETTINGS.items():
             if option.key in (own := published.get(strategy.name, {})):
-                told.append(f"for {oracle}: {Path(str(own[option.key])).name}")
+                value = Path(str(own[option.key])).name
+                told.append(f"for {oracle}: {value}{' in float32 on a CPU' if rounds_inputs(value) else ''}")
         text, metavar = option.help + (f" ({'; '.join(told)})" if told else ""), option.key.upper()
         group.add_argument(f"--{flag}", dest=dest, default=option.default, type=option.kind, metavar=metavar, help=text)
 
 
+def _asked(arguments: Mapping[str, Any]) -> Collection[str]:
+    """Return the strategies that ``--strategies`` or ``--strategy`` names; all if neither is given."""
+    one: str | None = arguments.get("strategy")
+    return [one] if one is not None else arguments["strategies"] or STRATEGIES
+
+
 def add_strategies(
-    parser: argparse.ArgumentParser, names: Iterable[str] = STRATEGIES, chosen: Collection[str] = ()
+    parser: argparse.ArgumentParser,
+    names: Iterable[str] = STRATEGIES,
+    chosen: Collection[str] = (),
+    running: Callable[[Mapping[str, Any]], Collection[str]] = _asked,
 ) -> None:
-    """Add the options of several strategies, with their names before them; ``chosen`` as above."""
+    """Add the options of several strategies, with their names before them; ``chosen`` as above.
+
+    ``running`` returns which of them run, of the arguments: the options of others are refused.
+    """
+    assert isinstance(parser, ExperimentParser)
+    parser.running = running
     for name in names:
         add_strategy(parser, STRATEGIES[name], prefixed=True, chosen=chosen)
 

@@ -99,7 +99,7 @@ def those_that_can(
         try:
             yield from arms_of(name, arguments, oracle, sampling, variants=False)
         except ValueError as error:
-            usual = {option.key: default_of(name, option, arguments["oracle"]) for option in STRATEGIES[name].options}
+            usual = {option.key: default_of(name, option, arguments) for option in STRATEGIES[name].options}
             if any(arguments[f"{name}.{key}"] != value for key, value in usual.items()):
                 raise
             words = words_of(error)

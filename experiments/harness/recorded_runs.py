@@ -111,21 +111,24 @@ def _passes_per_step(stats: Stats) -> float:
     return stats.num_draft_passes / stats.target_calls
 
 
-def usable(names: Sequence[str] | None, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the strategies to run: those asked for, else all that can run.
+def asked_or_ready(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the strategies that were asked for; else all but those that lack what they ask for."""
+    ready = [name for name, strategy in STRATEGIES.items() if strategy.is_ready(arguments)]
+    return tuple(ready if arguments["strategies"] is None else arguments["strategies"])
 
-    Those that need a model are left out, and named on stderr, if an oracle is recorded text; those for which nothing is
-    shipped with the oracle, unless what they ask for is given.
+
+def usable(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the strategies to run.
+
+    Those that nobody asked for and that need a model are left out, and named on stderr, if an oracle is recorded text.
     """
-    if names is not None:
-        return tuple(names)
-    ours = [one for one in STRATEGIES.values() if one.is_ready(arguments)]
-    if record_file(arguments) is None:
-        return tuple(strategy.name for strategy in ours)
-    for strategy in ours:
-        if strategy.needs_model:
-            print(f"left out on recorded text: {strategy.name}: {strategy.needs_model}", file=sys.stderr)
-    return tuple(strategy.name for strategy in ours if not strategy.needs_model)
+    names = asked_or_ready(arguments)
+    if arguments["strategies"] is not None or record_file(arguments) is None:
+        return names
+    for name in names:
+        if STRATEGIES[name].needs_model:
+            print(f"left out on recorded text: {name}: {STRATEGIES[name].needs_model}", file=sys.stderr)
+    return tuple(name for name in names if not STRATEGIES[name].needs_model)
 
 
 def check_recorded(strategies: Sequence[str], peers: Sequence[str], arguments: Mapping[str, Any]) -> None:

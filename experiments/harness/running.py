@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
 from exactspec.parser import command_like_this, refusing
@@ -23,14 +22,14 @@ from experiments.harness.findings.colouring import show_outputs
 from experiments.harness.findings.summary import Tables, write
 from experiments.harness.journal import AnyPiece, Journal, Piece, hold_journal
 from experiments.harness.models import load_oracle, record_file
-from experiments.harness.recorded_runs import add_record_options, check_recorded, load_recorded, usable
+from experiments.harness.recorded_runs import add_record_options, asked_or_ready, check_recorded, load_recorded, usable
 from experiments.harness.rule_choice import judging_of, sampling_of
 from experiments.harness.run_outcome import Outcome, decoding_time
 from experiments.harness.settings import without_full_collections
-from experiments.harness.thread_check import warn_of_contention
+from experiments.harness.thread_check import take_threads
 from experiments.harness.tracing import Tracing, drop_traces, trace_arms
 from experiments.harness.turns import Turns, prompts_by_seed, seeds_of, units_by_seed
-from experiments.peers import PEERS, RefusedArm
+from experiments.peers import PEERS, RefusedArm, strategies_read
 from experiments.report import PAGE
 from experiments.strategies import STRATEGIES
 from oracles.checkpoints.placement import checkpoint_place
@@ -136,9 +135,7 @@ def prepare(
     arguments: Mapping[str, Any], choose: Callable[[Mapping[str, Any]], list[NamedPrompt]] | None = None
 ) -> list[NamedPrompt]:
     """Set the number of threads, warn if they lack cores, and return the prompts asked for; see ``run``."""
-    if arguments["threads"] is not None:
-        torch.set_num_threads(arguments["threads"])
-    warn_of_contention()
+    take_threads(arguments["threads"])
     if choose is not None:
         return choose(arguments)
     return load_prompts(prompts_of(arguments), arguments["column"], arguments["num_prompts"])
@@ -247,9 +244,9 @@ def conduct(
         show_outputs(outcome, with_seeds, oracle.tokenizer, plan.arguments["show"])
     tracing = Tracing.of(plan.arguments, folder, oracle, prompts, outcome)
     problems = outcome.problems() + trace_arms(tracing, running, [name for name in refused if name in PEERS], outcome)
-    if report is not None and outcome.done:
+    if report is not None and outcome.done and (parts := report(outcome, folder)):
         print()
-        show(report(outcome, folder), plan.arguments["wide"])
+        show(parts, plan.arguments["wide"])
     print(f"\nWritten: {folder}")
     if problems:
         print("\n".join(["FAILED:", *problems]), file=sys.stderr)
@@ -318,7 +315,7 @@ def comparing(parser: argparse.ArgumentParser, usual: Sequence[str] | None = Non
     peers = list(PEERS)
     text = f"other programs beside ours, greedy, on the oracle's own checkpoint: {', '.join(peers)}"
     parser.add_argument("--peer", nargs="+", choices=peers, default=[], metavar="NAME", help=text)
-    add_strategies(parser)
+    add_strategies(parser, running=lambda asked: {*asked_or_ready(asked), *strategies_read(asked["peer"])})
     add_record_options(parser)
     return parser
 
@@ -336,7 +333,7 @@ def compare(
 
 def _comparing_plan(name: str, arguments: dict[str, Any]) -> Plan:
     """Return the plan of strategies and peers side by side; None asks for all strategies that can run."""
-    chosen = {**arguments, "strategies": list(usable(arguments["strategies"], arguments))}
+    chosen = {**arguments, "strategies": list(usable(arguments))}
     asked = arguments["strategies"] is not None
     return Plan(name, tuple(chosen["strategies"]), tuple(chosen["peer"]), chosen, asked=asked)
 

@@ -33,8 +33,13 @@ def slowdown() -> float:
     return _seconds(threads, factor) / alone
 
 
-def warn_of_contention() -> None:
-    """Tell the user if several threads are slower than one: another process holds a core, and times mean little."""
+def take_threads(num_threads: int | None) -> None:
+    """Set how many threads torch has (None: it stays), and tell the user if they are slower than one.
+
+    Another process holds a core then, and times mean little.
+    """
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
     if torch.get_num_threads() == 1:
         return
     ratio = slowdown()

@@ -6,6 +6,7 @@ ends of text, so that all are as long. The prediction takes the time of a wider 
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -73,7 +74,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add_sampling(parser)
     add_switch(parser, "--ignore-eos", "go on after an end of text; draws of an arm's own do")
     add_switch(parser, "--wide", "print all columns of the tables", "no: the five that matter most")
-    add_strategies(parser)
+    add_strategies(parser, running=lambda arguments: [re.split("[:/]", arm)[0] for arm in arguments["arms"]])
     return needing_a_model(vars(parser.parse_args(argv)), "load")
 
 

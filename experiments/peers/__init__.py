@@ -1,6 +1,6 @@
 """Other programs on the same prompts and weights, for the sake of comparison."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ from experiments.peers.with_llama_cpp import LlamaCppArm, llama_cpp_arm
 from experiments.peers.with_transformers import DRAFTING, TransformersArm, transformers_arm
 from specdec import Oracle, SamplingParams
 
-__all__ = ["PEERS", "LlamaCppArm", "RefusedArm", "TransformersArm", "words_of"]
+__all__ = ["PEERS", "LlamaCppArm", "RefusedArm", "TransformersArm", "strategies_read", "words_of"]
 
 _Maker = Callable[[str, Mapping[str, Any], Oracle], Peer]
 _MAKERS: dict[str, _Maker] = {
@@ -19,6 +19,18 @@ _MAKERS: dict[str, _Maker] = {
     "llama.cpp:lookup": partial(llama_cpp_arm, drafts=True),
     "llama.cpp:bfloat16": partial(llama_cpp_arm, storage="bfloat16"),
 }
+# Peer that drafts -> the strategy whose options say how.
+_DRAFTS_AS = {
+    "transformers:assisted": "small_transformer",
+    "transformers:assisted-heuristic": "small_transformer",
+    "transformers:lookup": "prompt_lookup",
+    "llama.cpp:lookup": "prompt_lookup",
+}
+
+
+def strategies_read(peers: Iterable[str]) -> set[str]:
+    """Return the strategies whose options some peers read."""
+    return {_DRAFTS_AS[name] for name in peers if name in _DRAFTS_AS}
 
 
 def _refusal(arguments: Mapping[str, Any], sampling: SamplingParams) -> str | None:

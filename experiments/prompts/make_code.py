@@ -96,10 +96,10 @@ def definitions(sources: Iterable[SourceFile]) -> Iterator[Definition]:
                 yield Definition(source, node, lines)
 
 
-def _context(definition: Definition, cut: int, num_lines: int = 30) -> str:
-    """Return the file's lines before ``cut``, starting at a paragraph about ``num_lines`` above the definition."""
+def _context(definition: Definition, cut: int) -> str:
+    """Return the file's lines before ``cut``, starting at a paragraph about 30 lines above the definition."""
     lines = definition.lines
-    start = max(0, definition.first - num_lines)
+    start = max(0, definition.first - 30)
     while start < definition.first and lines[start].strip():
         start += 1
     return "\n".join(lines[start:cut]).lstrip("\n")

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from experiments.advise.calibrating import Trees
+from experiments.advise.calibrating import Trees, best_of
 from experiments.harness.arms import PLAIN
 from experiments.harness.findings.legends import ALONE_IS, UNTIMED, WHOLE_IS
 from experiments.harness.findings.summary import by_kind, phase_times
@@ -27,8 +27,8 @@ from experiments.report.charts import (
 from experiments.report.runs import Run, read_json
 from experiments.report.tree_maps import paths_of, tree_map
 from experiments.report.why import drafts_chains, longest_of, predictions
-from experiments.studies.trees import theory_by_size
-from specdec.stats.report import Interval, paired_ratio
+from specdec.stats.report import Interval, Points, paired_ratio
+from specdec.theory import expected_tree_tokens
 
 # Steps with more accepted tokens are counted together.
 _MANY = 8
@@ -168,6 +168,14 @@ def _trees(run: Run) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}
 
 
+def _theory_by_size(found: Trees, largest: int, max_depth: int) -> tuple[Points, Points]:
+    """Return tokens per step, and the speed-up, of theory's best tree of every size up to the largest, by its nodes."""
+    rates = found.acceptance_by_rank
+    trees = [best_of(rates, size, max_depth) for size in range(1, largest + 1)]
+    tokens = [(tree.num_nodes, expected_tree_tokens(tree, rates)) for tree in trees]
+    return tokens, [(tree.num_nodes, found.parts(tree).speedup) for tree in trees]
+
+
 def tree_sizes(run: Run) -> list[Picture | str]:
     """Return tokens a step and decoding alone by tree size beside theory's best, of a run of ``studies.trees``."""
     kept = _trees(run)
@@ -180,7 +188,7 @@ def tree_sizes(run: Run) -> list[Picture | str]:
     rows = [row for row in kept["rows"] if row["shape"] in run.drafting and row["tau full"] is not None]
     if not rows:
         return ["No picture of trees by size: no tree took a step that its budget left whole."]
-    tokens, speeds = theory_by_size(found, max(row["nodes"] for row in rows), run.arguments["max_depth"])
+    tokens, speeds = _theory_by_size(found, max(row["nodes"] for row in rows), run.arguments["max_depth"])
     taus, times = [], []
     for row in rows:
         arm, at = row["shape"], row["nodes"]

@@ -44,7 +44,7 @@ def members(settings: Settings, oracle: Oracle) -> list[DraftSource]:
 def _member(name: str, settings: Settings, oracle: Oracle) -> DraftSource:
     """Return a source as its own strategy builds it, with that strategy's defaults for what is not given here."""
     options = MEMBERS[name].options
-    own = {option.key: default_of(name, option, settings["oracle"]) for option in options}
+    own = {option.key: default_of(name, option, settings) for option in options}
     given = {key: value for key, value in settings.items() if value is not None}
     if MODEL not in options:  # a combination's model drafts; n-grams have an option of this name for their file
         given.pop(MODEL.key, None)

@@ -56,7 +56,7 @@ def _build(
 ) -> DraftSource:
     """Return the source that the settings describe; a shape excludes a length, unless that is the default."""
     text = settings.get("shape")
-    if text is not None and (asked := settings[length.key]) != default_of(name, length, settings["oracle"]):
+    if text is not None and (asked := settings[length.key]) != default_of(name, length, settings):
         raise ValueError(
             f"{name}: --shape {text} says how deep trees are: give it or --{length.name} {asked}, not both"
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from oracles.checkpoints.embedded_folders import heads_of
-from oracles.checkpoints.placement import WeightType
+from oracles.checkpoints.placement import WeightType, can_compute
 from oracles.factory import dialogues
 from specdec import DraftSource, Oracle
 
@@ -159,6 +159,20 @@ PUBLISHED_SETTINGS: Mapping[str, Mapping[str, Settings]] = {
 }
 
 
-def default_of(strategy: str, option: Option, oracle: str) -> Any:
-    """Return the value of an option that is not given, for the oracle of that name."""
-    return PUBLISHED_SETTINGS.get(oracle, {}).get(strategy, {}).get(option.key, option.default)
+def published_settings(strategy: str, run: Settings) -> Settings:
+    """Return a strategy's defaults for the oracle of a run, without weights that its device or dtype cannot compute.
+
+    Args:
+        strategy: its name.
+        run: has "oracle", "device" and "dtype".
+
+    Raises:
+        ValueError: torch knows no such device.
+    """
+    own, where = PUBLISHED_SETTINGS.get(run["oracle"], {}).get(strategy, {}), (run["dtype"], run["device"])
+    return {key: value for key, value in own.items() if can_compute(value, *where)}
+
+
+def default_of(strategy: str, option: Option, run: Settings) -> Any:
+    """Return the value of an option that is not given; arguments and errors as of ``published_settings``."""
+    return published_settings(strategy, run).get(option.key, option.default)

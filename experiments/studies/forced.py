@@ -16,8 +16,10 @@ import numpy as np
 from tqdm import tqdm
 
 import drafts
-import oracles
 from exactspec.parser import Parser, positive
+from experiments.harness.arguments import add_placement
+from experiments.harness.models import load_oracle
+from experiments.harness.thread_check import take_threads
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import DraftSource, IntArray, Oracle
 from specdec.grammars import make_grammars
@@ -141,15 +143,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = Parser(__doc__)
     add = parser.add_argument
     add("--oracle", default="smollm2", help="embedded or published name, folder or GGUF file (smollm2)")
-    add("--arithmetic", choices=["int8", "float32"], default=None, help="of a GGUF file's products (its default)")
     add("--num-prompts", type=int, default=len(THINGS), choices=range(1, len(THINGS) + 1), help="answers a schema (6)")
     add("--max-new-tokens", type=positive, default=200, help="of an answer at most (200)")
     add("--near", type=positive, default=4, help="ids that a nearly forced position allows at most (4)")
     add("--repeats", type=positive, default=3, help="times that every answer is decoded by every arm (3)")
     add("--out", type=Path, help="folder for forced.json")
+    add_placement(parser)
     options = parser.parse_args(argv)
+    take_threads(options.threads)
     try:
-        oracle = oracles.load(options.oracle, arithmetic=options.arithmetic)
+        oracle = load_oracle(vars(options))
         measured = {name: measure(oracle, one, options) for name, one in tqdm(schemas().items(), disable=None)}
     except (ImportError, ValueError) as error:
         raise SystemExit(f"forced: {error}") from error
@@ -164,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     show([Table("Forced positions of JSON answers", rows, note, legend=legend)])
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
-        about = provenance({**vars(options), "out": str(options.out)}, "cpu", oracle.backend)
+        about = provenance(vars(options), oracle.device, oracle.backend)
         write_whole(options.out / "forced.json", json.dumps({"provenance": about, "rows": rows}, indent=1) + "\n")
 
 

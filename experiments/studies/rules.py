@@ -17,18 +17,14 @@ import torch
 from torch import Tensor
 
 import drafts
-import oracles
-from exactspec.parser import Parser, positive, refusing
-from experiments.harness.arguments import PROMPTS
-from experiments.harness.arms import those_that_fit
-from experiments.harness.conversations import add_template_options, as_conversations
+from exactspec.parser import positive, refusing
+from experiments.harness.pair import load_pair, pair_parser
 from experiments.harness.rule_choice import CHAINS, TREES
 from experiments.strategies.tree_shapes import shape_of
 from specdec import RULES, Draft, DraftSource, Laws, Oracle, Rule, SamplingParams, SpeculativeDecoder, Verdict
-from specdec.contracts import VerificationRule, check_vocabulary, rule_label
+from specdec.contracts import VerificationRule, rule_label
 from specdec.kernels import resolve_kernels
 from specdec.laws import as_laws
-from specdec.prompts import load_prompts
 from specdec.requests import Prompt
 from specdec.stats import Table
 from specdec.stats.report import paired_ratio, show
@@ -163,16 +159,11 @@ def names(steps: Sequence[Sequence[Kept]]) -> list[str]:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments."""
-    parser = Parser(__doc__)
+    parser = pair_parser(__doc__, num_prompts=12, max_new_tokens=64)
     add = parser.add_argument
-    add("--oracle", default="code", help="embedded checkpoint or Hugging Face checkpoint directory (%(default)s)")
-    add("--model", default="code-draft", help="the small transformer (%(default)s)")
-    add("--num-prompts", type=positive, default=12, help="spread over their kinds (%(default)s)")
-    add("--max-new-tokens", type=positive, default=64, help="per prompt (%(default)s)")
     add("--num-draft-tokens", type=positive, default=5, help="of the chains (%(default)s)")
     add("--tree", default="kary:2x3", metavar="SHAPE", help="of the trees (%(default)s)")
     add("--temperature", type=float, default=1.0, help="of the requests, above 0 (%(default)s)")
-    add_template_options(parser)
     return parser.parse_args(argv)
 
 
@@ -186,10 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ValueError("--max-new-tokens must be 2 or more: a request's last token has no draft")
         asked = {"max_new_tokens": args.max_new_tokens, "sampling": SamplingParams(temperature=args.temperature)}
         tree = shape_of(args.tree, "--tree")
-        oracle, model = oracles.load(args.oracle), oracles.load(args.model)
-        check_vocabulary("--model", model.vocab_size, model.tokenizer, oracle)
-        put = as_conversations(load_prompts(str(PROMPTS), None, args.num_prompts), oracle, vars(args))
-        prompts = [prompt.start for prompt in those_that_fit(oracle, put, args.max_new_tokens)]
+        oracle, model, prompts = load_pair(vars(args))
     chains = rows_of(oracle, drafts.SmallTransformer(model, args.num_draft_tokens), CHAINS, prompts, asked)
     trees = rows_of(oracle, drafts.SmallTransformer(model, tree=tree), TREES, prompts, asked)
     with refusing("rules"):

@@ -14,8 +14,10 @@ from typing import Any
 from tqdm import tqdm
 
 import drafts
-import oracles
 from exactspec.parser import Parser, positive, refusing
+from experiments.harness.arguments import add_placement
+from experiments.harness.models import AnyModel, load_model, load_oracle
+from experiments.harness.thread_check import take_threads
 from specdec import Result, SpeculativeDecoder
 from specdec.contracts import DraftSource, Oracle
 from specdec.prompts import NamedPrompt, load_prompts
@@ -65,11 +67,11 @@ def choose(prompts: Sequence[NamedPrompt], count: int) -> list[NamedPrompt]:
     return found[:: max(1, len(found) // count)][:count]
 
 
-def sources(name: str | None) -> dict[str, DraftSource | None]:
-    """Return the arms; ``name``: of the draft model, None: there is none."""
+def sources(model: AnyModel | None) -> dict[str, DraftSource | None]:
+    """Return the arms; ``model``: the draft model, None: there is none."""
     arms: dict[str, DraftSource | None] = {"plain": None, "prompt_lookup": drafts.PromptLookup(3)}
-    if name is not None:
-        arms["small_transformer"] = drafts.SmallTransformer(oracles.load(name), 3)
+    if model is not None:
+        arms["small_transformer"] = drafts.SmallTransformer(model, 3)
     return arms
 
 
@@ -122,15 +124,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = Parser(__doc__)
     add = parser.add_argument
     add("--oracle", default="smollm2", help="embedded or published name, folder or GGUF file (smollm2)")
-    add("--arithmetic", choices=["int8", "float32"], default=None, help="of a GGUF file's products (its default)")
     add("--draft", default=None, help="name or folder of a draft model (none: no such arm)")
     add("--prompts", type=Path, required=True, help="questions with turns, such as Spec-Bench's question.jsonl")
     add("--num-prompts", type=positive, default=20, help="questions that are asked (20)")
     add("--max-new-tokens", type=positive, default=64, help="of an answer at most (64)")
     add("--out", type=Path, help="folder for second_turns.json")
+    add_placement(parser)
     options = parser.parse_args(argv)
+    take_threads(options.threads)
     with refusing("second_turns"):
-        oracle, arms = oracles.load(options.oracle, arithmetic=options.arithmetic), sources(options.draft)
+        oracle = load_oracle(vars(options))
+        arms = sources(None if options.draft is None else load_model(options.draft, vars(options)))
         prompts = choose(load_prompts(options.prompts), options.num_prompts)
         measured = {
             name: measure(oracle, source, prompts, options.max_new_tokens)
@@ -148,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     show([Table("Second turns with prefix sharing", rows, note, legend=legend)])
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
-        about = provenance({**vars(options), "out": str(options.out)}, "cpu", oracle.backend)
+        about = provenance(vars(options), oracle.device, oracle.backend)
         found = json.dumps({"provenance": about, "rows": rows}, indent=1)
         write_whole(options.out / "second_turns.json", found + "\n")
 

@@ -30,7 +30,7 @@ from experiments.strategies.tree_shapes import shape_of, tree_source
 from specdec import Oracle, Paths, TreeShape
 from specdec.prompts import NamedPrompt
 from specdec.stats import Table
-from specdec.stats.report import Panel, Points, Shown, panels
+from specdec.stats.report import Shown
 from specdec.system import write_whole
 from specdec.theory import expected_tree_tokens
 
@@ -103,41 +103,6 @@ def rows_of(outcome: Outcome, shapes: Mapping[str, TreeShape], found: Trees) -> 
         }  # fmt: skip
 
 
-def theory_by_size(found: Trees, largest: int, max_depth: int) -> tuple[Points, Points]:
-    """Return tokens per step, and the speed-up, of theory's best tree of every size up to the largest, by its nodes."""
-    rates = found.acceptance_by_rank
-    trees = [best_of(rates, size, max_depth) for size in range(1, largest + 1)]
-    tokens = [(tree.num_nodes, expected_tree_tokens(tree, rates)) for tree in trees]
-    return tokens, [(tree.num_nodes, found.parts(tree).speedup) for tree in trees]
-
-
-def draw(path: Path, outcome: Outcome, rows: Sequence[Mapping[str, Any]], found: Trees, max_depth: int) -> None:
-    """Write a picture: tokens per step and decoding alone against size, measured beside theory's best trees."""
-    tokens, speeds = theory_by_size(found, max(row["nodes"] for row in rows), max_depth)
-    kinds = dict.fromkeys(_kind(row["shape"]) for row in rows)
-    taus = {k: [(r["nodes"], r["tau full"]) for r in rows if _kind(r["shape"]) == k and r["tau full"]] for k in kinds}
-    alone = {r["shape"]: outcome.decoding_speedup(r["shape"]) for r in rows}
-    made = {
-        kind: [(r["nodes"], one.value) for r in rows if _kind(r["shape"]) == kind and (one := alone[r["shape"]])]
-        for kind in kinds
-    }
-    theory, linear = "best tree by theory", {"log_across": False, "log_up": False}
-    measured = {
-        "tokens per step": (taus, tokens),
-        f"{DECODING_ALONE}, over plain decoding": (made, speeds),
-    }
-    drawn = [
-        Panel("draft nodes", up, {theory: line}, {kind: dots for kind, dots in series.items() if dots}, **linear)
-        for up, (series, line) in measured.items()
-    ]
-    panels(path, drawn)
-
-
-def _kind(name: str) -> str:
-    """Return the series that an arm belongs to."""
-    return "best" if name.startswith(BEST) else name.partition(":")[0]
-
-
 def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     """Return the arguments."""
     parser = paired_parser(__doc__)
@@ -161,7 +126,6 @@ def _report(
 ) -> list[Shown]:
     """Write theory's part beside the measured one into the folder, and return it as a table."""
     rows = [*rows_of(outcome, shapes, found)]
-    draw(folder / "trees.png", outcome, rows, found, arguments["max_depth"])
     kept = {
         "calibration": asdict(found),
         "shapes": {name: str(shape) for name, shape in shapes.items()},

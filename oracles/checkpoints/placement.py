@@ -79,7 +79,7 @@ def check_weights(weights: str | None, dtype: torch.dtype | None, device: torch.
     """
     if weights is not None:
         check_choice("weights", weights, WeightType, ", or None for weights as they are stored")
-    if weights is not None and _rounds_inputs(weights):
+    if weights is not None and rounds_inputs(weights):
         _need_float32(f"weights={weights!r}", "other weights", dtype, device)
 
 
@@ -101,16 +101,31 @@ def check_arithmetic(
                 f"weights={weights!r}: leave one of them out"
             )
         _need_float32("arithmetic='int8'", "leave it out", dtype, device)
-    elif weights is not None and _rounds_inputs(weights):
+    elif weights is not None and rounds_inputs(weights):
         raise ValueError(f"weights={weights!r} has products of whole numbers, not arithmetic={arithmetic!r}")
 
 
-def _rounds_inputs(weights: str) -> bool:
+def can_compute(weights: str, dtype: torch.dtype | str | None, device: torch.device | str | None) -> bool:
+    """Return whether a model may have this type of weights, in this dtype and on this device.
+
+    Raises:
+        ValueError: an unknown dtype or device.
+    """
+    return not rounds_inputs(weights) or _is_float32(checkpoint_dtype(dtype), checkpoint_place(device))
+
+
+def _is_float32(dtype: torch.dtype | None, device: torch.device) -> bool:
+    """Whether the arithmetic is float32, on a CPU."""
+    return device.type == "cpu" and dtype in (None, torch.float32)
+
+
+def rounds_inputs(weights: str) -> bool:
+    """Return whether products with this type of weights are of whole numbers, which takes float32 on a CPU."""
     return weights in FORMATS and FORMATS[weights].rounds_inputs
 
 
 def _need_float32(what: str, otherwise: str, dtype: torch.dtype | None, device: torch.device) -> None:
-    if device.type == "cpu" and dtype in (None, torch.float32):
+    if _is_float32(dtype, device):
         return
     has = f"dtype is {str(dtype).removeprefix('torch.')!r}" if dtype else "dtype is the file's own"
     raise ValueError(

@@ -29,13 +29,14 @@ class NativeMemory(PageMemory):
         num_pages: pages.
 
     Attributes:
+        config: see above.
         keys: ``[layers, KV heads, num_pages, head size, 16]``.
         values: ``[layers, KV heads, num_pages, 16, head size rounded up to 16]``.
     """
 
     def __init__(self, config: TransformerConfig, num_pages: int) -> None:
         super().__init__(num_pages)
-        self._config = config
+        self.config = config
         size, leading = config.head_size, (config.num_layers, config.kv_heads, num_pages)
         self.keys = floats(*leading, size, PAGE).zero_()
         self.values = floats(*leading, PAGE, round_up(size, WIDTH)).zero_()
@@ -51,7 +52,7 @@ class NativeMemory(PageMemory):
         self.values.index_fill_(2, at, 0)
 
     def copy(self, num_pages: int) -> "NativeMemory":
-        other, count = NativeMemory(self._config, num_pages), self.pool.num_pages
+        other, count = NativeMemory(self.config, num_pages), self.pool.num_pages
         for mine, theirs in zip(self.tensors, other.tensors, strict=True):
             theirs[:, :, :count] = mine
         other.pool.inherit(self.pool)
@@ -90,6 +91,9 @@ class NativeCache(PagedCache):
         model: structure of the model; only sizes are read.
         capacity: slots per row, rounded up to whole pages.
 
+    Attributes:
+        config: the shape of the models whose keys and values it holds.
+
     Cost: ``commit`` of a chain, ``truncate``: a length; of a tree: one copy of the path's keys and values.
     """
 
@@ -99,6 +103,7 @@ class NativeCache(PagedCache):
         self, memory: NativeMemory, model: bindings.Model, num_rows: int, capacity: int, is_seated: bool = True
     ) -> None:
         super().__init__(memory, num_rows, count_pages(capacity) * PAGE, is_seated)
+        self.config = memory.config
         self.struct = bindings.Cache(
             keys=self.memory.keys.data_ptr(),
             values=self.memory.values.data_ptr(),

@@ -23,6 +23,7 @@ from specdec.contracts import IntArray, Want
 _ALIGNMENT = 128
 # The largest number of an int32.
 _LARGEST = 2**31 - 1
+_OWN_CACHE = "give one that new_cache of this model returned, or of another one with its config and backend"
 
 
 class Refused(ValueError):
@@ -281,6 +282,8 @@ class NativeModel:
 
         Guarantee: the cache keeps nothing if this raises, what ``check`` raises and an interrupt among it.
         """
+        if getattr(cache, "config", None) is not self.config:
+            self.check_cache(cache)
         before, end = cache.lengths.copy(), max(ends.tolist(), default=0) + most
         try:
             self._run(entry, cache.address, end, {"rows": to_bytes(rows), "batch": len(rows)}, *rest)
@@ -295,6 +298,13 @@ class NativeModel:
         except BaseException:
             cache.truncate(rows, before[rows])
             raise
+
+    def check_cache(self, cache: NativeCache) -> None:
+        """Raise ValueError if a cache holds keys and values of models of another shape, or not as a native pass."""
+        if not isinstance(cache, NativeCache):
+            raise ValueError(f"cache is a {type(cache).__name__}, which no native pass reads: {_OWN_CACHE}")
+        if cache.config != self.config:
+            raise ValueError(f"cache is of a model of another shape: {_OWN_CACHE}")
 
     def take_in(self, cache: NativeCache) -> None:
         """Take in the hidden states that arrived for a cache, which any other call of it does first."""

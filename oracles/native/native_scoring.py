@@ -67,11 +67,14 @@ class NativeScoring:
         scored: its logits are those of the row's last node, its hidden layers zeros.
 
         Raises:
-            ValueError: an unknown ``want`` or layer, a row without room, a pending token beyond ``max_context``, a part
-                that does not begin or end as ``stream`` and ``want`` say, or ids, parents or counts that cannot be.
+            ValueError: a cache of another shape or backend, an unknown ``want`` or layer, a row without room, a pending
+                token beyond ``max_context``, a part that does not begin or end as ``stream`` and ``want`` say, or ids,
+                parents or counts that cannot be.
 
         Cost: one read of the weights, and of the rows' keys and values.
         """
+        if getattr(cache, "config", None) is not self.native.config:
+            self.native.check_cache(cache)
         longest = max(cache.lengths[rows].tolist(), default=0)
         check_call(self.config, longest, want, hidden)
         batch, width = tokens.shape

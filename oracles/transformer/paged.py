@@ -46,6 +46,9 @@ class PagedCaches:
     def prefix_key(self: _Model) -> Hashable:
         """See ``specdec.contracts.PrefixOracle``; weights that were written to are others.
 
+        What is written through ``.data`` into the tensor that is there (``part.data.copy_``) torch does not count, nor
+        does this.
+
         Raises:
             ValueError: weights were made in inference mode, where nobody can tell whether they were written to.
         """
@@ -56,7 +59,7 @@ class PagedCaches:
                 "weights that were made inside torch.inference_mode(): load the eager model outside of it, where runs "
                 "may still be inside, or use backend='native', or leave prefix_sharing False"
             )
-        versions = tuple((id(part), part._version) for part in parts)
+        versions = tuple((id(part), part._version, part.data_ptr()) for part in parts)
         return self.backend, self.config, self.weight_type, self.dtype, self.device, versions
 
     @property

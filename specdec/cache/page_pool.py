@@ -64,11 +64,13 @@ class PagePool:
 
     @property
     def num_free(self) -> int:
-        """Pages that no row uses; those of rows that are gone come back first."""
+        """Pages that no row uses; those of rows that are gone come back first, each once, wherever Ctrl-C comes."""
         while self._left:
-            pages = self._left.pop()
+            pages = self._left[0]  # finalizers may append meanwhile
             self.is_dirty[pages] = True
-            self.give_back(pages)
+            # Nothing is called from here to the next round, and Python raises Ctrl-C at calls and jumps.
+            self._uses[pages] -= 1
+            del self._left[0]
         return int(np.count_nonzero(self._uses == 0))
 
     def count_unused(self, pages: IntArray) -> int:

@@ -1,5 +1,6 @@
 """Ctrl-C at any line of a step: the run goes on with the same tokens, or says that it cannot."""
 
+import inspect
 import sys
 from collections import defaultdict
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import torch
 import drafts
 import specdec
 from specdec import SamplingParams, SpeculativeDecoder
-from specdec.cache import PAGE, PagedKVCache
+from specdec.cache import PAGE, PagedKVCache, PagePool
 from specdec.cache.paged_cache import TensorMemory
 from tests.support.models import tiny_transformer
 from tests.support.registry import SIX_IDS
@@ -154,6 +155,33 @@ def test_a_state_whose_step_failed_neither_steps_nor_finishes_and_tells_what_was
     for go_on in (decoder.step, decoder.finish):
         with pytest.raises(ValueError, match=r"was interrupted.*call start again; state\.emitted\(\) has what"):
             go_on(state)
+
+
+def test_pages_of_rows_that_are_gone_come_back_once_wherever_a_count_is_stopped() -> None:
+    """Python raises Ctrl-C where something is called or has answered, which ``sys.setprofile`` tells of."""
+    number, stopped = 0, True
+    while stopped:
+        pool, left, stopped = PagePool(8), [number], False
+        for pages in np.split(pool.take(8), 2):
+            pool.leave(pages)
+
+        def press(frame: FrameType, event: str, argument: Any, left: list[int] = left) -> None:
+            if frame.f_code.co_filename == inspect.getfile(PagePool):
+                left[0] -= 1
+                if left[0] < 0:
+                    raise KeyboardInterrupt
+
+        sys.setprofile(press)
+        try:
+            assert pool.num_free == 8
+        except KeyboardInterrupt:
+            stopped = True
+        finally:
+            sys.setprofile(None)
+        assert pool.num_free == 8, number
+        assert pool._uses.tolist() == 8 * [0], number
+        number += 1
+    assert number > 2
 
 
 @pytest.mark.parametrize("action", ["vacate", "seat"])

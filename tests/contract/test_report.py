@@ -12,7 +12,7 @@ import torch
 from experiments.harness.findings.summary import conclusion
 from experiments.harness.run_outcome import Outcome
 from specdec.stats.report.intervals import Interval, bootstrap_ratio, paired_ratio, verdict
-from specdec.stats.report.provenance import device_name, picture, processor, provenance
+from specdec.stats.report.provenance import device_name, processor, provenance
 
 
 @pytest.mark.parametrize(
@@ -160,10 +160,3 @@ def test_provenance_is_complete_and_plain():
     assert facts["arguments"] == {"seed": 3, "dtype": "torch.float32", "column": None}
     assert facts["packages"]["torch"] == torch.__version__
     assert {"commit", "device", "threads", "platform", "processor", "python", "time"} <= set(facts)
-
-
-def test_picture(tmp_path):
-    speedups = {"ngram": {"a": Interval(1.2, 1.1, 1.3, 9), "b": Interval(0.9, None, None, 1)}, "lookup": {}}
-    speeds = {"decoding alone": {"ngram": speedups["ngram"]}, "end to end": speedups}
-    picture(tmp_path / "p.png", speeds, {"plain": {"score": 3.0}, "ngram": {"score": 2.0, "propose": 0.5}})
-    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")

@@ -1,6 +1,7 @@
 """Options of strategies: the draft model's own type of weights, what drafts beside a lookup, and refusals in words."""
 
 from argparse import ArgumentTypeError
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +9,16 @@ import pytest
 
 import drafts
 import oracles
-from experiments import threshold
+from experiments import exactness, threshold, watch
 from experiments.harness.arguments import add_strategy, paired_parser, settings_of
 from experiments.harness.building import build_shared
-from experiments.harness.running import Plan
+from experiments.harness.running import COMPARE, Plan, plan_of
+from experiments.load import __main__ as load
 from experiments.strategies import STRATEGIES, head_strategies, model_strategies
 from experiments.strategies.strategy import PUBLISHED_SETTINGS
 from oracles.checkpoints.gguf import PUBLISHED
-from oracles.factory.training.block_export import BlockSizes, describe_dspark, dspark_shape, new_dspark, save_dspark
-from oracles.factory.training.head_export import describe_eagle3, new_eagle3, save_eagle3
+from oracles.factory.training.block_export import BlockSizes, describe_dspark, dspark_shape, new_dspark
+from oracles.factory.training.head_export import describe_eagle3, new_eagle3, save_head
 from specdec import Fixed, Threshold
 from tests.support.registry import CALIBRATION
 
@@ -56,9 +58,9 @@ def heads(folder: Path) -> tuple[Path, Path]:
     """Return folders of an EAGLE-3 head and of a block drafter that know nothing yet."""
     oracle = oracles.load_trainable("code-draft", dtype="float32")
     values = describe_eagle3(oracle, "code-draft", (0, 1), 24, None)
-    save_eagle3(new_eagle3(values, oracle, None, False, 0), values, folder / "eagle3", None)
+    save_head(new_eagle3(values, oracle, None, False, 0), values, folder / "eagle3", None)
     shape = dspark_shape(oracle, BlockSizes(1, 24, 2, 4, False), (0, 1), 5, oracle.vocab_size, False)
-    save_dspark(new_dspark(shape, oracle, None, 0), describe_dspark(shape, "code-draft"), folder / "block", None)
+    save_head(new_dspark(shape, oracle, None, 0), describe_dspark(shape, "code-draft"), folder / "block", None)
     return folder / "eagle3", folder / "block"
 
 
@@ -168,18 +170,18 @@ def test_a_shape_is_refused_beside_a_length_that_was_given_and_goes_before_a_def
 
 REFUSED = {
     ("merged", "--merged-second", "early_exit"): "expected one of prompt_lookup, ",
+    ("merged", "--device", "gpu"): "device is 'gpu'; give one as torch names them",
     ("merged", "--bitwise", "maybe"): "expected yes or no, got 'maybe'",
     ("quantized", "--quantized-draft-weights", "fp8"): "expected one of float32, ",
     ("threshold", "--threshold-calibrate-prompts", "0"): "must be at least 1, got 0",
 }
 
 
-@pytest.mark.parametrize(("given", "told"), REFUSED.items())
-def test_a_command_line_says_what_a_value_may_be(given, told, capsys):
-    name, option, value = given
-    with pytest.raises(SystemExit):
-        parsed(option, value, strategy=name)
-    assert f"argument {option}: {told}" in capsys.readouterr().err
+def test_a_command_line_says_what_a_value_may_be(capsys):
+    for (name, option, value), told in REFUSED.items():
+        with pytest.raises(SystemExit):
+            parsed(option, value, strategy=name)
+        assert f"argument {option}: {told}" in capsys.readouterr().err
 
 
 def parsed(*given: str, strategy: str = "merged") -> dict[str, Any]:
@@ -195,6 +197,40 @@ def test_a_published_oracle_has_defaults_of_its_own_and_what_is_given_stays():
     assert published["merged.max_ngram"] == usual["merged.max_ngram"]
     given = parsed("--merged-model", "code-draft", "--oracle", "smollm2")
     assert (given["merged.model"], given["merged.model_weights"]) == ("code-draft", "q4_0-int8")
+
+
+def test_an_option_of_a_strategy_that_does_not_run_is_refused(capsys):
+    compare = partial(plan_of, COMPARE)
+    idle, given = ["--ngram-order", "3"], ["--prompt-lookup-max-ngram", "4"]
+    for parse, *argv in (
+        (compare, "--strategies", "prompt_lookup", *given),
+        (compare, "--strategies", "prompt_lookup", "--oracle", "smollm2", *given),
+        (watch.parse, "--strategy", "prompt_lookup", *given),
+        (load.parse, "--arms", "prompt_lookup:2/8", "prompt_lookup", *given),
+        (exactness.parse, "--strategies", "prompt_lookup", *given),
+    ):
+        parse(argv)
+        with pytest.raises(SystemExit):
+            parse([*argv, *idle])
+        assert "argument --ngram-order: ngram does not run: ask for it, or leave this out" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        compare(["--eagle3-num-draft-tokens", "2"])
+    assert "eagle3 does not run" in capsys.readouterr().err, "without a head"
+    assert "eagle3" in compare(["--eagle3-num-draft-tokens", "2", "--eagle3-head", "smol-eagle3"]).strategies
+
+
+def test_weights_that_only_a_cpu_computes_are_no_default_elsewhere():
+    for name, option, weights, *place in (
+        ("small_transformer", "model_weights", "q4_0-int8", "--device", "cuda:1"),
+        ("eagle3", "head_weights", "q4_0-int8", "--device", "cuda"),
+        ("block_drafter", "head_weights", "int8-dynamic", "--dtype", "bfloat16"),
+    ):
+        own = f"--{name}-{option}".replace("_", "-")
+        usual, there, given = (
+            parsed("--oracle", "smollm2", *more, strategy=name) for more in ((), place, (*place, own, weights))
+        )
+        assert [one[f"{name}.{option}"] for one in (usual, there, given)] == [weights, None, weights]
+        assert there[f"{name}.num_draft_tokens"] == usual[f"{name}.num_draft_tokens"]
 
 
 def test_defaults_of_published_oracles_are_those_of_options_that_there_are():

@@ -220,6 +220,9 @@ def test_other_weights_are_not_taken_for_the_same():
         for parameter in model.parameters():
             parameter.mul_(1.25)
     assert run_both(decoders, PROMPTS[:1], 0).num_prefix_tokens == 0
+    for parameter in model.parameters():
+        parameter.data = 0.8 * parameter.data
+    assert run_both(decoders, PROMPTS[:1], 0).num_prefix_tokens == 0
 
 
 @pytest.mark.parametrize("models", [EAGER, NATIVE], ids=["eager", "native"])

@@ -296,24 +296,39 @@ def test_a_thread_that_flushes_subnormals_is_told_the_same_likeliest_ids():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"tokens": torch.tensor([[1, 23, 2]])}, "tokens hold an id"),
-        ({"tokens": torch.tensor([[1, -1, 2]])}, "tokens hold an id"),
-        ({"parents": torch.tensor([[-1, 1, 0]])}, "parents must be"),
-        ({"parents": torch.tensor([[-1, 0, -2]])}, "parents must be"),
-        ({"num_nodes": torch.tensor([4])}, "num_nodes must lie"),
-        ({"num_nodes": torch.tensor([3, 3])}, "shape"),
-        ({"parents": torch.tensor([-1, 0, 1])}, "shape"),
-        ({"tokens": torch.tensor([[1.0, 2.0, 3.0]])}, "torch.int64"),
-        ({"rows": np.array([0, 1])}, r"rows has shape \(2,\), and tokens \(1, 3\)"),
-    ],
+    ("message", "changes"),
+    {
+        "tokens hold an id": [{"tokens": torch.tensor([[1, one, 2]])} for one in (23, -1)],
+        "parents must be": [{"parents": torch.tensor([[-1, *two]])} for two in ((1, 0), (0, -2))],
+        "num_nodes must lie": [{"num_nodes": torch.tensor([4])}],
+        "shape": [{"num_nodes": torch.tensor([3, 3])}, {"parents": torch.tensor([-1, 0, 1])}],
+        "torch.int64": [{"tokens": torch.tensor([[1.0, 2.0, 3.0]])}],
+        r"rows has shape \(2,\), and tokens \(1, 3\)": [{"rows": np.array([0, 1])}],
+    }.items(),
 )
-def test_calls_that_cannot_be_are_refused(change, message):
+def test_calls_that_cannot_be_are_refused(message, changes):
     model = NativeTransformer(small_model())
     call = {"tokens": torch.tensor([[1, 2, 3]]), "parents": None, "num_nodes": torch.tensor([3]), "rows": np.array([0])}
-    with pytest.raises(ValueError, match=message):
-        model.score(**call | change, cache=model.new_cache(2, 8))
+    for change in changes:
+        with pytest.raises(ValueError, match=message):
+            model.score(**call | change, cache=model.new_cache(2, 8))
+
+
+def test_a_cache_of_another_model_is_refused():
+    """Compiled code would read and write beyond what there is."""
+    model, other, eager = NativeTransformer(small_model()), NativeTransformer(small_model(num_layers=1)), small_model()
+    tokens, one, ids = torch.tensor([[1]]), np.array([1]), np.array([[1, 2]])
+    for cache, message in (
+        (other.new_cache(1, 8), "cache is of a model of another shape: give one that new_cache of this model returned"),
+        (eager.pack().new_cache(1, 8), "cache is a PagedKVCache, which no native pass reads: give one"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.score(tokens, None, torch.tensor([1]), cache, 0 * one)
+        with pytest.raises(ValueError, match=message):
+            model.greedy_chains(ids, 2 * one, cache, 0 * one, one)
+        assert cache.lengths.tolist() == [0]
+    twin = NativeTransformer(small_model())
+    model.score(tokens, None, torch.tensor([1]), twin.new_cache(1, 8), 0 * one)
 
 
 def test_torchs_defaults_and_narrow_integers_change_nothing():

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from experiments.harness import running
-from experiments.harness.findings import summary
 from experiments.strategies import STRATEGIES
 from tests.support.experiments import SHIPPED, all_own, common, quick_runs, the_folder
 
@@ -22,8 +21,7 @@ def _quick_runs() -> Iterator[None]:
 @pytest.fixture
 def as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a run do all that it does for a user."""
-    monkeypatch.setattr(summary, "picture", SHIPPED[0])
-    monkeypatch.setattr(running, "without_full_collections", SHIPPED[1])
+    monkeypatch.setattr(running, "without_full_collections", SHIPPED)
 
 
 @pytest.fixture(scope="package")

@@ -16,7 +16,7 @@ from experiments.harness.arms import Unit
 from specdec.prompts import NamedPrompt
 from specdec.stats.report.intervals import Interval
 from specdec.stats.result_table import Table, count_of
-from tests.support.experiments import all_own, common, own, read_json, the_folder
+from tests.support.experiments import all_own, common, read_json, the_folder
 
 
 def test_the_advice_is_the_best_that_was_measured() -> None:
@@ -137,8 +137,7 @@ def test_what_nobody_asked_for_is_left_out_with_the_reason(checkpoints, tmp_path
 
 
 def test_what_cannot_be_had_is_refused_before_anything_runs(checkpoints, tmp_path):
-    trained = own(checkpoints, "ngram", "ngram-")
-    argv = [*common(checkpoints, tmp_path), *trained, "--batch-sizes", "1", "--strategies", "early_exit"]
+    argv = [*common(checkpoints, tmp_path), "--batch-sizes", "1", "--strategies", "early_exit"]
     for asked in (argv, [*argv[:-2], "--early-exit-num-layers", "1"]):
         with pytest.raises(SystemExit, match="advise: early_exit: give --early-exit-head none, "):
             main(asked)

@@ -28,7 +28,7 @@ def native() -> None:
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "PAUSE", 0.0)
-    monkeypatch.setattr(bench, "warn_of_contention", lambda: None)
+    monkeypatch.setattr(bench, "take_threads", torch.set_num_threads)
 
 
 def test_the_parts_of_a_shape_print_their_tables(native, capsys, monkeypatch):
@@ -171,7 +171,7 @@ def test_a_prompt_beside_llama_cpp_is_as_long_as_was_asked_for(length, tmp_path,
         raise Asked(len(prompt), len(ids))
 
     monkeypatch.setattr(stored, "missing", list)
-    monkeypatch.setattr(stored, "warn_of_contention", lambda: None)
+    monkeypatch.setattr(stored, "take_threads", torch.set_num_threads)
     monkeypatch.setattr(stored.torch, "set_num_threads", lambda _: None)
     monkeypatch.setattr(stored.oracles, "load", lambda _: None)
     monkeypatch.setattr(stored, "prompt_ids", lambda _oracle, _prompts, count: np.arange(count))

@@ -72,7 +72,7 @@ def said(content: Any, role: str = "user") -> dict[str, Any]:
 )
 def test_answers_over_turns_are_plain_decodings(model, talk, capsys, strategy, temperature):
     options = (*COUPLED, "--strategy", strategy, "--temperature", str(temperature))
-    models = [word for name in ("small-transformer", "tree") for word in (f"--{name}-model", model)]
+    models = [f"--{strategy.replace('_', '-')}-model", model] if strategy in ("small_transformer", "tree") else []
     assert talk(QUESTIONS[0], "", *QUESTIONS[1:], options=(*options, *models, "--system", "Be brief.")) == 0
     answers = re.split(FIGURES, capsys.readouterr().out)
     conversation = [said("Be brief.", "system")]

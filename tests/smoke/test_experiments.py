@@ -49,7 +49,7 @@ def test_a_strategy_runs_and_leaves_its_results(name, checkpoints, tmp_path, cap
     assert "2/2" in printed
     assert str(tmp_path) in printed
     assert {path.name for path in the_folder(tmp_path).iterdir()} == {
-        "picture.png", "records.parquet", "summary.json", "tables.md", "units.jsonl"
+        "records.parquet", "summary.json", "tables.md", "units.jsonl"
     }  # fmt: skip
     summary = summary_of(tmp_path)
     arm = summary["arms"][name]
@@ -314,7 +314,7 @@ def test_trees_stand_beside_theory(checkpoints, tmp_path, capsys, monkeypatch):
     argv += ["--shapes", "chain:2", "reranked:4x2x2", "paths:0.0,1", "--max-depth", "2", "--ranks", "3"]
     assert trees.main(argv) == 0
     folder = the_folder(tmp_path)
-    assert {"trees.png", "trees.json", "calibration.json", "summary.json"} <= {path.name for path in folder.iterdir()}
+    assert {"trees.json", "calibration.json", "summary.json"} <= {path.name for path in folder.iterdir()}
     kept = read_json(folder / "trees.json")
     rates, rows = kept["calibration"]["acceptance_by_rank"], {row["shape"]: row for row in kept["rows"]}
     assert set(rows) - {"optimum"} == {"chain:2", "reranked:4x2x2", "paths:0.0,1", "best of 3"}

@@ -35,7 +35,7 @@ EAGER = ["--arms", NAIVE, "cache", "prefill", "packed weights"]
 def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(CACHE, str(tmp_path))  # which a run changes
     monkeypatch.setattr(rounds, "PAUSE", 0.0)
-    monkeypatch.setattr(study_frame, "warn_of_contention", lambda: None)
+    monkeypatch.setattr(study_frame, "take_threads", torch.set_num_threads)
     monkeypatch.setattr(limit_timing, "SIDES", (16, 32))
     monkeypatch.setattr(limit_timing, "REPEATS", 1)
 

@@ -39,7 +39,7 @@ TITLES = [
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "PAUSE", 0.0)
-    monkeypatch.setattr(limits, "warn_of_contention", lambda: None)
+    monkeypatch.setattr(limits, "take_threads", lambda _: None)
     monkeypatch.setattr(limits.limits, "READ_MB", (1,))
     monkeypatch.setattr(limit_timing, "SIDES", (16, 32))
     monkeypatch.setattr(limit_timing, "REPEATS", 1)

@@ -90,8 +90,8 @@ def test_a_run_without_a_capacity_ends_there(checkpoints, tmp_path, capsys, monk
     ("more", "told"),
     [
         (["--rates", "1e-9"], "no request of 1e-09 a second arrives in the"),
-        (["--arms", "magic"], "--arms magic: magic is no strategy"),
-        (["--arms", "prompt_lookup", "prompt_lookup"], "--arms: prompt_lookup stands there twice"),
+        (["--arms", "magic", "small_transformer"], "--arms magic: magic is no strategy"),
+        (["--arms", "small_transformer", "small_transformer"], "--arms: small_transformer stands there twice"),
         (["--arrivals", "absent"], "--arrivals absent: cannot be read"),
         (["--oracle", "recorded:x"], "--oracle recorded:x: times are measured here"),
     ],

@@ -33,7 +33,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration_text, "read_split", lambda split, **given: read(split, **given)[:8])
     monkeypatch.setattr(precision_arms, "calibration_ids", partial(calibration_text.calibration_ids, num_tokens=2048))
     monkeypatch.setattr(rounds, "PAUSE", 0.0)
-    monkeypatch.setattr(study_frame, "warn_of_contention", lambda: None)
+    monkeypatch.setattr(study_frame, "take_threads", lambda _: None)
 
 
 def run(out: Path, *more: str) -> None:

@@ -21,9 +21,12 @@ def test_second_turns_read_what_is_new(tmp_path: Path, capsys: pytest.CaptureFix
     oracle = str(write_checkpoint(tmp_path / "oracle", chat_template=CHATML, eos_token="<|im_end|>"))
     file = write_rows(tmp_path / "question.jsonl", QUESTIONS)
     asked = ["--oracle", oracle, "--draft", oracle, "--prompts", str(file), "--max-new-tokens", "12"]
+    asked += ["--backend", "eager", "--dtype", "float64"]
     second_turns.main([*asked, "--out", str(tmp_path / "out")])
     assert "batch 1, 2 questions, 12 new tokens a turn" in capsys.readouterr().out
-    rows = read_json(tmp_path / "out" / "second_turns.json")["rows"]
+    kept = read_json(tmp_path / "out" / "second_turns.json")
+    rows, asked_for = kept["rows"], kept["provenance"]["arguments"]
+    assert (kept["provenance"]["backend"], asked_for["dtype"]) == ("eager", "float64")
     assert [row["arm"] for row in rows[::2]] == ["plain", "prompt_lookup", "small_transformer"]
     for alone, shared in zip(rows[::2], rows[1::2], strict=True):
         assert [alone["sharing"], shared["sharing"]] == ["no", "yes"]

@@ -10,7 +10,7 @@ from experiments.harness import thread_check
 def test_threads_that_are_slower_than_one_are_reported(monkeypatch, capsys, times, warns):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr(thread_check, "_seconds", lambda num_threads, factor: times[num_threads])
-    thread_check.warn_of_contention()
+    thread_check.take_threads(None)
     assert ("2 torch threads are 30.0 times slower than one" in capsys.readouterr().err) == warns
 
 

@@ -455,6 +455,28 @@ def test_the_script_goes_on_where_it_stopped_and_writes_a_head_that_drafts(tmp_p
     assert not (tmp_path / "other" / STATE_FILE).exists()
 
 
+def test_rates_rise_stay_and_fall_over_the_share_that_is_asked_for(tmp_path: Path, monkeypatch) -> None:
+    taken: list[float] = []
+    step = Trainer.step
+
+    def recorded(self: Trainer) -> float:
+        loss = step(self)
+        (rate,) = {optimiser.param_groups[0]["lr"] for optimiser in self.optimisers}
+        taken.append(rate)
+        return loss
+
+    monkeypatch.setattr(Trainer, "step", recorded)
+    options = {
+        "--kind": "medusa", "--oracle": code_oracle(tmp_path), "--own-text": tmp_path / "own.safetensors",
+        "--steps": 40, "--fall": 0.2, "--rate": 0.08, "--window": 32, "--step-tokens": 32, "--dev-windows": 1,
+        "--num-draft-tokens": 1, "--precision": "float32", "--out": tmp_path / "run",
+    }  # fmt: skip
+    train_head.main([str(part) for pair in options.items() for part in pair])
+    # 30 steps of rise; the fall takes the last fifth of 40.
+    rates = [0.08 / 30 * done for done in range(1, 31)] + [0.08, 0.08, *(0.01 * left for left in range(8, 0, -1))]
+    assert taken == pytest.approx(rates)
+
+
 @pytest.mark.parametrize(
     ("kind", "given", "source"),
     [

@@ -109,7 +109,7 @@ def test_what_is_shown_while_it_runs_is_no_part_of_the_picture(tmp_path, monkeyp
 
 def test_busy_cores_are_told_and_pairs_can_be_few(monkeypatch, capsys):
     monkeypatch.setattr(watch, "WARM_UP_TOKENS", 2)
-    monkeypatch.setattr(watch, "warn_of_contention", lambda: print("warning: busy"))
+    monkeypatch.setattr(watch, "take_threads", lambda _: print("warning: busy"))
     assert watch.main(["a = 1", "--oracle", "code-draft-tiny", "--max-new-tokens", "6", "--repeats", "1"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert printed.startswith("warning: busy")

@@ -12,24 +12,19 @@ from tokenizers import Tokenizer
 
 import oracles
 from experiments.harness import running as harness
-from experiments.harness.findings import summary
 from experiments.strategies import STRATEGIES
 from oracles.checkpoints.embedded_folders import EMBEDDED
 from oracles.factory.training.export import export_checkpoint
 from tests.support.eagle3_heads import Layout, write_head
 from tests.support.head_folders import block_folder, medusa_folder
 
-SHIPPED = summary.picture, harness.without_full_collections
-
-
-def _no_picture(path: Path, *_: object) -> None:
-    path.write_bytes(b"not drawn")
+SHIPPED = harness.without_full_collections
 
 
 @contextmanager
 def quick_runs() -> Iterator[None]:
-    """Have runs neither draw a picture nor collect garbage first, half of a tiny run's time."""
-    with patch.object(summary, "picture", _no_picture), patch.object(harness, "without_full_collections", nullcontext):
+    """Have runs not collect garbage first, a good part of a tiny run's time."""
+    with patch.object(harness, "without_full_collections", nullcontext):
         yield
 
 

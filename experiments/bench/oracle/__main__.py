@@ -17,7 +17,7 @@ from experiments.bench.oracle.benchmark_parts import LONGEST_PROMPT, BenchOption
 from experiments.bench.oracle.rounds import measure, unique
 from experiments.bench.oracle.speculation import TARGET, Pair
 from experiments.bench.sections import machine
-from experiments.harness.thread_check import warn_of_contention
+from experiments.harness.thread_check import take_threads
 from experiments.peers.with_llama_cpp import missing
 from specdec.stats import Table
 from specdec.stats.report import Shown, show
@@ -77,8 +77,7 @@ def report(options: BenchOptions, found: Sequence[Measured]) -> list[Shown]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print the tables."""
     options = parse(argv, __doc__)
-    torch.set_num_threads(max(options.threads))
-    warn_of_contention()
+    take_threads(max(options.threads))
     show(report(options, measure_all(options)))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from tqdm import tqdm
 
 from specdec.contracts import IntArray
@@ -117,6 +118,12 @@ def _compare(arms: Sequence[TimedArm], made: Mapping[str, IntArray | None], agre
             raise AssertionError(f"{arm.name} disagrees with {arm.twin}, first at (row, token) {at}: no time counts")
         equal = equal[(ids >= 0) | (others >= 0)]  # where both rows have ended there are no ids to agree
         agreement[arm.name] = min(agreement.get(arm.name, 1.0), float(equal.mean()))
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait for what a device has been given to do; a CPU has done it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def time_call(action: Callable[[], object]) -> float:

@@ -17,7 +17,6 @@ from experiments.harness.rule_choice import way_of
 from experiments.harness.run_outcome import (
     ALL,
     DECODING_ALONE,
-    END_TO_END,
     Outcome,
     check_cells,
     speed_cells,
@@ -32,7 +31,6 @@ from specdec.stats.report import (
     bootstrap_ratio,
     markdown_of,
     paired_ratio,
-    picture,
     units_to_tell,
     verdict,
 )
@@ -272,7 +270,7 @@ def write_records(outcome: Outcome, path: Path, timed: bool = True) -> None:
 
 
 def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables | None = None) -> list[Shown]:
-    """Write summary, records, tables and picture into a folder and return what a terminal is to show.
+    """Write summary, records and tables into a folder and return what a terminal is to show.
 
     Args:
         outcome: of the experiment.
@@ -291,9 +289,6 @@ def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables 
             arm: (_arm_summary if timed else _summary_without_times)(outcome, arm) for arm in outcome.arms
         }
         write_records(outcome, folder / "records.parquet", timed)
-        if timed:
-            speeds = {name: by_kind(outcome, name) for name in (DECODING_ALONE, END_TO_END)}
-            picture(folder / "picture.png", speeds, phase_times(outcome))
         found += tables(outcome) if tables else []
         summary |= {one.key: one.rows for one in found if one.key}
         parts = ["\n".join(headline(outcome, timed)), heading_of(outcome, facts), *found]

@@ -11,7 +11,7 @@ import torch
 
 import oracles
 from experiments.bench.oracle.benchmark_models import SHAPES as SMALL
-from experiments.bench.oracle.rounds import median_seconds
+from experiments.bench.oracle.rounds import median_seconds, wait_for
 from experiments.harness.arguments import DTYPES, PROMPTS
 from experiments.harness.options import option, parse_options
 from oracles.checkpoints.loading import LoadedOracle
@@ -72,16 +72,14 @@ def _try_load(mode: str, make: Callable[[], LoadedOracle]) -> LoadedOracle | Non
         return None
 
 
-def run_and_wait(action: Callable[[], object], device: torch.device) -> None:
-    """Run something, and wait for the device to have done it."""
-    action()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def seconds_of(action: Callable[[], object], device: torch.device, most: int) -> float:
     """Return the median seconds of some calls, each waited for, after one that warms up."""
-    return median_seconds(partial(run_and_wait, action, device), most)
+
+    def act() -> None:
+        action()
+        wait_for(device)
+
+    return median_seconds(act, most)
 
 
 PARTS = ("agreement", "products", "attention", "passes", "decoding", "identity")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from operator import ne
 from statistics import mean
 from typing import Any
 
@@ -50,15 +51,10 @@ def agreement(options: Options) -> Iterator[dict[str, Any]]:
         row: dict[str, Any] = {"backend": mode}
         for name, draft in (("plain", None), ("prompt_lookup", PromptLookup(8))):
             found = SpeculativeDecoder(oracle, draft).generate(prompts, options.new_tokens).tokens
-            row[f"texts that differ, {name}"] = sum(map(differ, found, wanted))
+            row[f"texts that differ, {name}"] = sum(map(ne, found, wanted))
         for name, is_tree in (("chain", False), ("tree", True)):
             row[f"largest difference, {name}"] = difference(oracle, reference, is_tree)
         yield row
-
-
-def differ(first: Sequence[int], second: Sequence[int]) -> bool:
-    """Tell whether two texts differ."""
-    return list(first) != list(second)
 
 
 def difference(oracle: AnyModel, reference: AnyModel, is_tree: bool) -> float:
@@ -119,7 +115,7 @@ def identity(options: Options) -> Iterator[dict[str, Any]]:
                 "rows in flight": in_flight(found.stats),
                 "tokens": sum(map(len, wanted)),
                 "texts": len(wanted),
-                "texts that differ": sum(map(differ, found.tokens, wanted)),
+                "texts that differ": sum(map(ne, found.tokens, wanted)),
                 "exactness": found.exactness,
             }
 

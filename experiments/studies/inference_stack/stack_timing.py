@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.bench.oracle.rounds import TimedArm, measure
+from experiments.bench.oracle.rounds import TimedArm, measure, wait_for
 from experiments.harness.findings.model_shapes import model_shape
 from experiments.studies.inference_stack.stack_arms import Generate
 from experiments.studies.inference_stack.study_frame import Found, Results
@@ -49,19 +49,13 @@ def judge(ids: Tensor, wanted: Tensor, answers: Tensor | None) -> Found:
     return {"prompts": count, "same": int((ids == wanted[:count]).all(1).sum()), "exact": exact}
 
 
-def synchronise(device: torch.device) -> None:
-    """Wait for what a device has been given to do; a CPU has done it."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def generation(generate: Generate, prompts: Tensor, device: torch.device) -> tuple[Tensor, float, float]:
     """Return ids on the host, the seconds until the first of them were there, and until all were."""
     first: list[float] = []
 
     def mark() -> None:
         if not first:
-            synchronise(device)
+            wait_for(device)
             first.append(time.perf_counter())
 
     began = time.perf_counter()

@@ -13,7 +13,7 @@ from exactspec.parser import positive
 from experiments.bench.sections import machine
 from experiments.harness.claims import claim_folder
 from experiments.harness.options import option, parse_options
-from experiments.harness.thread_check import warn_of_contention
+from experiments.harness.thread_check import take_threads
 from experiments.studies.inference_stack.subjects import Subject
 from experiments.studies.limits.limit_options import cost
 from specdec.stats import Table
@@ -136,8 +136,7 @@ def open_results(options: StudyOptions, not_measured: Sequence[str], *others: st
         ValueError: see ``claim_folder`` and ``Results``.
     """
     with claim_folder(options.out):
-        torch.set_num_threads(options.threads)
-        warn_of_contention()
+        take_threads(options.threads)
         for name in (FIGURES, *others) if options.fresh else ():
             (options.out / name).unlink(missing_ok=True)
         given = vars(options)

@@ -17,7 +17,7 @@ import torch
 from exactspec.parser import refusing
 from experiments.bench.sections import machine
 from experiments.harness.findings.model_shapes import shape_of
-from experiments.harness.thread_check import warn_of_contention
+from experiments.harness.thread_check import take_threads
 from experiments.studies.limits import limit_tables as limits
 from experiments.studies.limits.limit_options import Options, Subject, parse
 from experiments.studies.limits.limit_tables import draw_contexts, draw_roofline
@@ -126,9 +126,7 @@ def write(options: Options, subject: Subject, found: Found) -> list[Shown]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, write, and print the tables."""
     options = parse(argv, __doc__)
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    warn_of_contention()
+    take_threads(options.threads)
     with refusing("limits"):
         subject = Subject(options)
         found = measure_all(subject, options)

@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
+import torch
+
 from exactspec.parser import positive
 from experiments.bench.oracle.benchmark_models import SHAPES
 from experiments.harness.models import PLACEMENT, load_own
 from experiments.harness.options import option, parse_options
 from oracles.checkpoints.loading import LoadedOracle
-from oracles.checkpoints.placement import WeightType
-from oracles.native import NativeTransformer, NativeUnavailable
+from oracles.checkpoints.placement import Backend, WeightType, backend_of
+from oracles.native import NativeTransformer
 from oracles.quantisation import FORMATS
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.eager import Transformer
@@ -46,7 +48,9 @@ class Options:
         None, "random weights of this shape, in place of an oracle", exclusive=True, choices=SHAPES
     )
     storage: str = option("bfloat16", "of the weights of --shape, if native", choices=_STORAGES)
-    backend: str | None = option(None, "of the passes (native if it can run, else eager)", choices=("native", "eager"))
+    backend: Backend | None = option(
+        None, "of the passes (native if it can run, else eager)", choices=("native", "eager")
+    )
     batch_sizes: tuple[int, ...] = option((1, 8), "rows of a pass")
     widths: tuple[int, ...] = option((1, 2, 4, 8, 16, 32), "nodes a row")
     contexts: tuple[int, ...] = option((128, 1024, 4096, 8192), "")
@@ -115,7 +119,8 @@ class Subject:
                 return
         else:
             self.name, self._config = options.shape, SHAPES[options.shape]
-            self._stored, self._backend = options.storage, _backend(options.backend)
+            self._stored = options.storage
+            self._backend = backend_of(options.backend, None, torch.device("cpu"), bitwise=False)
         if self._config.max_context < options.positions:
             self._config = replace(self._config, max_context=options.positions)
         self.name += ", random weights"
@@ -124,16 +129,3 @@ class Subject:
     def with_window(self, window: int) -> LoadedOracle:
         """Return a model of the same sizes, random weights and this window."""
         return random_oracle(replace(self._config, sliding_window=window), self._stored, self._backend)
-
-
-def _backend(asked: str | None) -> str:
-    """Return the backend of passes: the one asked for, else native where it can run."""
-    if asked == "eager":
-        return asked
-    try:
-        NativeTransformer.check()
-    except NativeUnavailable as error:
-        if asked is not None:
-            raise ValueError(f"backend 'native' cannot run: {error}; choose 'eager'") from error
-        return "eager"
-    return "native"

@@ -61,9 +61,9 @@ def read_split(
     return found
 
 
-def modules_only(manifest: Manifest | None = None) -> Manifest:
-    """Return a manifest, by default the committed one, without its wheels: what needs no download."""
-    manifest = load_manifest() if manifest is None else manifest
+def modules_only() -> Manifest:
+    """Return the committed manifest without its wheels: what needs no download."""
+    manifest = load_manifest()
     files = tuple(entry for entry in manifest.files if entry.package == STDLIB)
     return Manifest(manifest.python_version, (), files)
 

@@ -1,15 +1,14 @@
-"""DSpark heads before training and after it: their config, their first weights, and the folder that is read again."""
+"""DSpark heads before training: their config and their first weights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from oracles.factory.training.export import llama_config, save_folder
-from oracles.factory.training.head_export import draw_weights, head_rows, serving, written_ids
+from oracles.factory.training.export import llama_config
+from oracles.factory.training.head_export import begin_weights, serving
 from oracles.heads import BlockNetwork, BlockShape
 from oracles.heads.aux_layers import AuxLayers
 from oracles.transformer.config import TransformerConfig
@@ -113,33 +112,13 @@ def new_dspark(shape: BlockShape, oracle: Transformer, target_ids: Tensor | None
         target_ids: ``[R]`` rising, what it writes; None: all ids.
         seed: of the weights that nothing else gives.
     """
-    network, size = BlockNetwork(shape, oracle.hidden_size), oracle.hidden_size
+    network = BlockNetwork(shape, oracle.hidden_size)
+    begin_weights(network, oracle, target_ids, seed)
     with torch.no_grad():
-        draw_weights(network, seed)
-        assert network.fc.weight is not None
-        network.fc.weight[:, -size:] += torch.eye(size)
-        network.norm.weight.copy_(oracle.model.norm.weight)
         if network.markov_head is not None:
             for parameter in network.markov_head.markov_w2.parameters():
                 parameter.zero_()
         if network.confidence_head is not None:
             for parameter in network.confidence_head.parameters():
                 parameter.zero_()
-        if network.lm_head is not None and network.lm_head.weight is not None:
-            network.lm_head.weight.copy_(head_rows(oracle, target_ids))
     return network.to(oracle.device)
-
-
-def save_dspark(network: BlockNetwork, values: dict[str, Any], folder: Path, target_ids: Tensor | None) -> None:
-    """Write a head: ``config.json``, and bfloat16 tensors in the names of ``speculators``.
-
-    Args:
-        network: its tables that it has none of are not written: they are the oracle's.
-        values: of ``describe_dspark``.
-        folder: made if absent; old weights in it are removed.
-        target_ids: ``[R]`` what it writes, whoever's the rows are; None: all ids.
-    """
-    tensors = {name: parameter.detach() for name, parameter in network.named_parameters()}
-    if target_ids is not None:
-        tensors |= written_ids(target_ids, values["transformer_layer_config"]["vocab_size"])
-    save_folder(tensors, values, folder)

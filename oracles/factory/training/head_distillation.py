@@ -247,13 +247,12 @@ class ReadOut:
         return functional.linear(normed, rows)
 
 
-def calibration_error(told: Tensor, found: Tensor, bins: int = 10) -> float:
-    """Return the expected calibration error of chances ``[M]``: over equal bins, the mean distance from what was found.
+def calibration_error(told: Tensor, found: Tensor) -> float:
+    """Return the expected calibration error of chances ``[M]``: over ten bins, the mean distance from what was found.
 
     Args:
         told: chances in 0..1.
         found: ``[M]`` what they were of: 0 and 1, or probabilities.
-        bins: of equal width.
 
     Returns:
         The sum over bins of share * abs(mean of told - mean of found); NaN of nothing.
@@ -262,6 +261,7 @@ def calibration_error(told: Tensor, found: Tensor, bins: int = 10) -> float:
     """
     if not len(told):
         return float("nan")
+    bins = 10
     index = (told * bins).long().clamp(max=bins - 1)
     gaps = torch.zeros(bins, dtype=torch.float64).index_add(0, index, (told - found).double())
     return gaps.abs().sum().item() / len(told)

@@ -1,4 +1,4 @@
-"""EAGLE-3 heads before training and after it: their config, their first weights, and the folder that servers read."""
+"""EAGLE-3 heads before training: their config, their first weights; and the folder of a head that servers read."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from oracles.factory.training.export import llama_config, save_folder
-from oracles.heads import Eagle3Network
+from oracles.heads import BlockNetwork, Eagle3Network
 from oracles.heads.aux_layers import aux_layers_of, usual_inputs
 from oracles.heads.eagle3_config import read_eagle3
 from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN
@@ -89,19 +89,24 @@ def new_eagle3(
     """
     shape = read_eagle3(values, "the head's config", oracle, None)
     network = Eagle3Network(shape, False, own_head, target_ids)
-    size = oracle.hidden_size
-    with torch.no_grad():
-        draw_weights(network, seed)
-        assert network.fc.weight is not None
-        network.fc.weight[:, -size:] += torch.eye(size)
-        network.norm.weight.copy_(oracle.model.norm.weight)
-        if network.lm_head is not None and network.lm_head.weight is not None:
-            network.lm_head.weight.copy_(head_rows(oracle, target_ids))
+    begin_weights(network, oracle, target_ids, seed)
     return network.to(oracle.device)
 
 
 @torch.no_grad()
-def draw_weights(network: nn.Module, seed: int) -> None:
+def begin_weights(
+    network: Eagle3Network | BlockNetwork, oracle: Transformer, target_ids: Tensor | None, seed: int
+) -> None:
+    """Have a head hand on the highest layer that it reads, and begin with the oracle's last norm and, if own, head."""
+    _draw_weights(network, seed)
+    assert network.fc.weight is not None
+    network.fc.weight[:, -oracle.hidden_size :] += torch.eye(oracle.hidden_size)
+    network.norm.weight.copy_(oracle.model.norm.weight)
+    if network.lm_head is not None and network.lm_head.weight is not None:
+        network.lm_head.weight.copy_(head_rows(oracle, target_ids))
+
+
+def _draw_weights(network: nn.Module, seed: int) -> None:
     """Fill all weights but norms, in place, at random; those that write into a residual stream are smaller."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in network.named_parameters():
@@ -125,26 +130,28 @@ def head_rows(oracle: Transformer, target_ids: Tensor | None) -> Tensor:
 
 
 def eagle3_name(name: str) -> str:
-    """Return what ``speculators`` calls a parameter of the network."""
+    """Return what ``speculators`` calls a parameter of a network; that of an EAGLE-3 head has one layer, unnumbered."""
     return f"layers.0.{name.removeprefix('layer.')}" if name.startswith("layer.") else name
 
 
-def save_eagle3(network: Eagle3Network, values: dict[str, Any], folder: Path, target_ids: Tensor | None) -> None:
+def save_head(
+    network: Eagle3Network | BlockNetwork, values: dict[str, Any], folder: Path, target_ids: Tensor | None
+) -> None:
     """Write a head: ``config.json``, and bfloat16 tensors in the names of ``speculators``.
 
     Args:
         network: its tables that it has none of are not written: they are the oracle's.
-        values: of ``describe_eagle3``.
+        values: of ``describe_eagle3``, or of ``describe_dspark``.
         folder: made if absent; old weights in it are removed.
         target_ids: ``[R]`` what it writes, whoever's the rows are; None: all ids.
     """
     tensors = {eagle3_name(name): parameter.detach() for name, parameter in network.named_parameters()}
     if target_ids is not None:
-        tensors |= written_ids(target_ids, values["transformer_layer_config"]["vocab_size"])
+        tensors |= _written_ids(target_ids, values["transformer_layer_config"]["vocab_size"])
     save_folder(tensors, values, folder)
 
 
-def written_ids(target_ids: Tensor, vocab_size: int) -> dict[str, Tensor]:
+def _written_ids(target_ids: Tensor, vocab_size: int) -> dict[str, Tensor]:
     """Return the tensors that say which ids ``[R]`` a head writes: their offsets, and a mask of all ids."""
     ids = target_ids.cpu()
     mask = torch.zeros(vocab_size, dtype=torch.bool).index_fill(0, ids, True)

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from specdec.stats.report.intervals import Interval
-
 PACKAGES = (
     "specdec", "torch", "numpy", "scipy", "datasets", "pyarrow", "tokenizers", "jinja2", "safetensors",
     "transformers", "matplotlib", "rich", "llama_cpp_python",
@@ -102,37 +100,6 @@ def _legend_below(axes: Any, columns: int) -> None:
     axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=columns, frameon=False)
 
 
-def _draw_speeds(axes: Any, name: str, speedups: Mapping[str, Mapping[str, Interval]], arms: Sequence[str]) -> None:
-    from matplotlib import colormaps
-
-    kinds = list(dict.fromkeys(kind for arm in speedups.values() for kind in arm))
-    width = 0.8 / max(len(arms), 1)
-    colors = colormaps["tab10" if len(arms) <= 10 else "tab20"]
-    for i, arm in enumerate(arms):
-        intervals = speedups.get(arm, {})
-        at = [kinds.index(kind) + (i - (len(arms) - 1) / 2) * width for kind in intervals]
-        values = [interval.value for interval in intervals.values()]
-        low = [x.value - (x.value if x.low is None else x.low) for x in intervals.values()]
-        high = [(x.value if x.high is None else x.high) - x.value for x in intervals.values()]
-        color = colors(i % colors.N)
-        axes.bar(at, values, width, yerr=[low, high], capsize=1, error_kw={"elinewidth": 0.8}, color=color, label=arm)
-    axes.axhline(1.0, color="black", linewidth=0.8)
-    axes.set_xticks(np.arange(len(kinds)), kinds)
-    axes.set_ylabel(f"{name}, over plain decoding")
-    _legend_below(axes, 4)
-
-
-def _draw_times(axes: Any, milliseconds: Mapping[str, Mapping[str, float]]) -> None:
-    before = np.zeros(len(milliseconds))
-    for phase in dict.fromkeys(phase for arm in milliseconds.values() for phase in arm):
-        lengths = np.asarray([arm.get(phase, 0.0) for arm in milliseconds.values()])
-        axes.barh(list(milliseconds), lengths, left=before, label=phase)
-        before += lengths
-    axes.invert_yaxis()  # the first arm on top, as in the tables
-    axes.set_xlabel("milliseconds per emitted token")
-    _legend_below(axes, 6)
-
-
 Points = Sequence[tuple[float, float]]
 
 
@@ -193,24 +160,4 @@ def panels(path: Path, drawn: Sequence[Panel]) -> None:
         axes.set_ylabel(panel.up)
         axes.grid(alpha=0.3, linewidth=0.5)
         _legend_below(axes, 3)
-    figure.savefig(path, dpi=120)
-
-
-def picture(
-    path: Path,
-    speeds: Mapping[str, Mapping[str, Mapping[str, Interval]]],
-    milliseconds: Mapping[str, Mapping[str, float]],
-) -> None:
-    """Write a PNG: ratios of speed with their intervals by kind of prompt, and where each arm's time per token goes.
-
-    Args:
-        path: of the file.
-        speeds: name of a ratio -> arm -> kind -> ratio over plain decoding; an arm has one colour in all of them.
-        milliseconds: arm -> phase -> time per emitted token; at least one arm.
-    """
-    figure, axes = row_of_axes(len(speeds) + 1, (6.5 * (len(speeds) + 1), max(4.5, 2.5 + 0.3 * len(milliseconds))))
-    arms = list(dict.fromkeys(arm for by_arm in speeds.values() for arm in by_arm))
-    for one, (name, by_arm) in zip(axes, speeds.items(), strict=False):
-        _draw_speeds(one, name, by_arm, arms)
-    _draw_times(axes[-1], milliseconds)
     figure.savefig(path, dpi=120)
