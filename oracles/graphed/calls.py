@@ -18,6 +18,9 @@ from specdec.contracts import Draft, Scores, Want
 RunChain = Callable[[Passes, Memory, Bucket, int, Packed], tuple[Tensor]]
 """See ``run_chain``."""
 
+# Ids that a chain reads before the first one it drafts: one, or two after a chain that was accepted whole.
+_CAUGHT_UP = 2
+
 
 class Calls:
     """Cut calls into passes, run these, and put together what the caller asked for.
@@ -58,14 +61,18 @@ class Calls:
         return drafts_of(found[0] if len(found) == 1 else torch.cat(found))
 
     def _chain(self, asked: Call, bucket: Bucket, size: int, memory: Memory, run: RunChain, further: int) -> Tensor:
-        """Return what ``run`` finds in the rows of a call, in memory that is the caller's."""
+        """Return what ``run`` finds in the rows of a call, ``[B, 2 + size]``, in memory that is the caller's."""
+        bucket = replace(bucket, width=max(bucket.width, _CAUGHT_UP))
+        # A row at its limit is padding, so the graph of a longer chain serves, and a capture is dearer than its rest.
+        longer = (other for other in range(size, 2 * size + 1) if self._graphs.has(memory, (bucket, other)))
+        length = next(longer, size)
         packed = self._upload(asked, bucket)
         memory.settle()
         self._count(asked.tokens.shape, bucket)
-        self._count((len(asked.rows), 1), replace(bucket, width=1), further * (size - 1))
-        compute = partial(run, self.passes, memory, bucket, size, packed)
-        (found,) = self._graphs.run(memory, (bucket, size), compute)
-        return found.index_select(0, packed.places[: len(asked.rows)])
+        self._count((len(asked.rows), 1), replace(bucket, width=1), further * (length - 1))
+        compute = partial(run, self.passes, memory, bucket, length, packed)
+        (found,) = self._graphs.run(memory, (bucket, length), compute)
+        return found[:, : 2 + size].index_select(0, packed.places[: len(asked.rows)])
 
     def _group(self, call: Call, group: list[Cut], memory: Memory, part: Part, want: Want) -> Scores:
         """Return the scores of rows that run together, by one pass for each part of their nodes."""

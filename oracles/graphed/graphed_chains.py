@@ -20,11 +20,11 @@ def run_chain(passes: Passes, memory: Memory, bucket: Bucket, size: int, packed:
         passes: of the model.
         memory, bucket, packed: of the pass over the nodes that stand, see ``run_pass``. Its integers say
             how many ids each row wants.
-        size: N, how many the row wants that wants the most.
+        size: N, as many ids as the row wants that wants the most, or more.
 
     Returns:
-        ``[R, N + 2]``, which ``drafts_of`` reads: ids, 0 beyond a row's limit; the depth of the first for which the
-        model gave NaN or +inf; the limit.
+        ``[R, 2 + N]``, which ``drafts_of`` reads: the depth of the first id for which the model gave NaN or +inf; the
+        limit; ids, 0 beyond it.
 
     Guarantee: that of ``run_pass``. Keys of all but the last id of each row are written.
     """
@@ -59,12 +59,12 @@ def follow(next_logits: Callable[[int, Tensor | None], Tensor], size: int, limit
         best = logits.argmax(-1)
         peaks.append(logits.gather(-1, best.unsqueeze(-1)).masked_fill(is_over.unsqueeze(-1), 0))
         tokens.append(best.masked_fill(is_over, 0).unsqueeze(-1))
-    return torch.cat([*tokens, first_undefined(peaks), limits.unsqueeze(-1)], dim=1)
+    return torch.cat([first_undefined(peaks), limits.unsqueeze(-1), *tokens], dim=1)
 
 
 def drafts_of(found: Tensor) -> Draft:
-    """Return the chains of what ``run_chain`` has found, ``[B, N + 2]`` of real rows."""
-    return Draft(found[:, :-2], found[:, -1], undefined=found[:, -2:-1])
+    """Return the chains of what ``run_chain`` has found, ``[B, 2 + N]`` of real rows."""
+    return Draft(found[:, 2:], found[:, 1], undefined=found[:, :1])
 
 
 def _last(stream: Tensor, packed: Packed, bucket: Bucket) -> Tensor:

@@ -122,6 +122,11 @@ class Graphs:
         graph.replay()
         return graph.outputs
 
+    def has(self, memory: object, shape: Hashable) -> bool:
+        """Tell whether there is a graph of such a pass."""
+        self._drop_gone()
+        return (id(memory), shape) in self._graphs
+
     def _graph(self, memory: object, shape: Hashable, compute: Compute) -> Graph | None:
         """Return the graph of such a pass, made now if the pass has run once before; None: it has not."""
         key = (id(memory), shape)
