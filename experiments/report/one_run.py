@@ -10,12 +10,12 @@ from experiments.harness.findings.causes import cause_sentences
 from experiments.harness.findings.legends import OWN_TABLES, UNTIMED, against_legend, against_note
 from experiments.harness.findings.summary import against_rows, heading_of, headline, tables_of
 from experiments.harness.run_outcome import speed_words
+from experiments.peers import strategies_read
 from experiments.report import markup
 from experiments.report.page import Section, figures_of, section_with
 from experiments.report.pictures import pictures_of
 from experiments.report.runs import Run
 from experiments.report.why import drafts_chains, longest_of, sentences
-from experiments.strategies import STRATEGIES
 from specdec.stats import Table
 from specdec.stats.report import provenance as facts_now
 
@@ -24,14 +24,14 @@ _MACHINE = ("processor", "cores", "threads", "device", "backend", "platform", "t
 _LEFT_OUT = ("fresh",)
 
 
-def _is_asked(name: str, value: Any, experiment: str) -> bool:
-    """Tell whether an argument is an option of an experiment's command line, and was not left open."""
-    strategy = name.rpartition(".")[0]
-    # An experiment of one strategy has no options of others: it derives their arguments from its own.
-    is_derived = experiment in STRATEGIES and strategy not in ("", experiment)
+def _is_asked(run: Run, name: str, value: Any) -> bool:
+    """Tell whether an argument is an option that a run read from its command line, and was not left open."""
+    # An experiment of one strategy derives the arguments of others from its own; options of idle ones are refused.
+    ran, peers = run.arguments.get("strategies") or (), run.arguments.get("peer") or ()
+    is_read = name.rpartition(".")[0] in {"", run.facts["experiment"], *ran, *strategies_read(peers)}
     # These options take one value at least.
     is_empty = name in ("peer", "template_arg") and value == []
-    return value is not None and not is_derived and name not in _LEFT_OUT and not is_empty
+    return value is not None and is_read and name not in _LEFT_OUT and not is_empty
 
 
 def _words(value: Any) -> list[str]:
@@ -49,11 +49,11 @@ def _flag(name: str, experiment: str) -> str:
 
 
 def command_of(run: Run) -> str:
-    """Return the command that does a run again, with every option that was not left open."""
+    """Return the command that does a run again, with every option that it read and that was not left open."""
     experiment = str(run.facts["experiment"])
     words = ["python", "-m", modules().get(experiment, f"experiments.{experiment}")]
     for name, value in run.arguments.items():
-        if _is_asked(name, value, experiment):
+        if _is_asked(run, name, value):
             words += [_flag(name, experiment), *_words(value)]
     return shlex.join(words)
 
