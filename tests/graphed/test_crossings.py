@@ -1,6 +1,7 @@
 """Whole runs on a device that is not there: the tokens are those of the CPU, and a step is one copy each way."""
 
 import gc
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -403,12 +404,12 @@ OF_HEADS: dict[str, tuple[Callable[[Pair], DraftSource], dict[str, int]]] = {
 }
 
 
-@diagonal({"source": tuple(OF_HEADS), "asked": ("greedy", "sampled")})
-def test_a_step_of_a_head_takes_a_copy_a_call(source, asked):
-    make, copies = OF_HEADS[source]
-    here, there, seen = runs(make, sampling=ASKED[asked], rule="coupled")
-    assert there == here
-    usual = [step for step in seen if step.longest == 3]
-    assert len(usual) >= 5
-    assert {str(step.seen) for step in usual} == {str((copies[asked], 1, {}))}
-    assert not any(step.waits or step.down > 1 for step in seen)
+def test_a_step_of_a_head_takes_a_copy_a_call():
+    for source, asked in itertools.product(OF_HEADS, ("greedy", "sampled")):
+        make, copies = OF_HEADS[source]
+        here, there, seen = runs(make, sampling=ASKED[asked], rule="coupled")
+        assert there == here
+        usual = [step for step in seen if step.longest == 3]
+        assert len(usual) >= 5
+        assert {str(step.seen) for step in usual} == {str((copies[asked], 1, {}))}
+        assert not any(step.waits or step.down > 1 for step in seen)

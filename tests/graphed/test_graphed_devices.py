@@ -133,8 +133,8 @@ def test_laws_are_summed_on_the_device_in_tiles_of_one_shape():
     assert seen.shapes == {"cumsum": {(64, 1008)}, "sum": {(64, 1008)}}
 
 
-@pytest.mark.parametrize("count", [1, 64, 65, 130])
-def test_sums_by_tiles_are_those_of_each_law(count):
-    laws = torch.rand(count, 2, 33, dtype=torch.float64, generator=torch.Generator().manual_seed(count))
-    for compute in (partial(torch.cumsum, dim=-1), partial(torch.sum, dim=-1, keepdim=True)):
-        torch.testing.assert_close(filters._by_tiles(compute, laws), compute(laws), rtol=1e-14, atol=0.0)
+def test_sums_by_tiles_are_those_of_each_law():
+    for count in (1, 64, 65, 130):
+        laws = torch.rand(count, 2, 33, dtype=torch.float64, generator=torch.Generator().manual_seed(count))
+        for compute in (partial(torch.cumsum, dim=-1), partial(torch.sum, dim=-1, keepdim=True)):
+            torch.testing.assert_close(filters._by_tiles(compute, laws), compute(laws), rtol=1e-14, atol=0.0)
