@@ -205,6 +205,8 @@ def test_an_option_of_a_strategy_that_does_not_run_is_refused(capsys):
     for parse, *argv in (
         (compare, "--strategies", "prompt_lookup", *given),
         (compare, "--strategies", "prompt_lookup", "--oracle", "smollm2", *given),
+        (compare, "--strategies", "suffix_automaton", "--peer", "transformers:lookup", *given),
+        (compare, "--strategies", "suffix_automaton", "--peer", "llama.cpp:lookup", *given),
         (watch.parse, "--strategy", "prompt_lookup", *given),
         (load.parse, "--arms", "prompt_lookup:2/8", "prompt_lookup", *given),
         (exactness.parse, "--strategies", "prompt_lookup", *given),
@@ -212,7 +214,8 @@ def test_an_option_of_a_strategy_that_does_not_run_is_refused(capsys):
         parse(argv)
         with pytest.raises(SystemExit):
             parse([*argv, *idle])
-        assert "argument --ngram-order: ngram does not run: ask for it, or leave this out" in capsys.readouterr().err
+        told = f"argument --ngram-order: ngram does not run: name it in {argv[0]}, or leave this out"
+        assert told in capsys.readouterr().err
     with pytest.raises(SystemExit):
         compare(["--eagle3-num-draft-tokens", "2"])
     assert "eagle3 does not run" in capsys.readouterr().err, "without a head"
