@@ -41,7 +41,10 @@ FILES: Mapping[str, Mapping[str, str]] = {
     },
     "spec-bench.md": {
         "Spec-Bench, greedy": f"{_SPEC_BENCH} --strategies suffix_automaton small_transformer eagle3 cascade",
-        "Spec-Bench, T = 1": f"{_SPEC_BENCH} {_REJECTION} --strategies eagle3 small_transformer block_drafter",
+        "Spec-Bench, T = 1": (
+            f"{_SPEC_BENCH} {_REJECTION} --strategies eagle3 small_transformer block_drafter "
+            "--eagle3-num-draft-tokens 1 --small-transformer-num-draft-tokens 2 --block-drafter-num-draft-tokens 2"
+        ),
         "Second turns": (
             "python -m experiments.studies.second_turns --arithmetic int8 --draft smol-draft "
             f"--prompts {QUESTIONS} --num-prompts 20"
@@ -117,9 +120,9 @@ COMMANDS = {title: command for commands in FILES.values() for title, command in 
 FOLDER = ROOT / "benchmarks"
 
 
-def read_sections() -> dict[str, str]:
+def read_sections(folder: Path = FOLDER) -> dict[str, str]:
     """Return title -> body of the second-level sections of all files."""
-    return {title: body for name in FILES for title, body in _parts_of(FOLDER / name)[1].items()}
+    return {title: body for name in FILES for title, body in _parts_of(folder / name)[1].items()}
 
 
 def _parts_of(path: Path) -> tuple[str, dict[str, str]]:
