@@ -11,7 +11,7 @@ import drafts
 from oracles.graphed import GraphedTransformer
 from oracles.heads import DFlashHead, Eagle3Head, GraphedEagle3Head
 from specdec import Grown, Kary, Paths, ReRanked, SamplingParams, SpeculativeDecoder, Threshold
-from specdec.contracts import Features
+from specdec.contracts import BITWISE_NODES, Features
 from tests.graphed.emulated import CUDA, emulated_device
 from tests.graphed.heads import block_beside, head_beside
 from tests.graphed.histories import PROMPTS, Recorded, pair
@@ -105,6 +105,12 @@ def test_a_chain_is_one_call_and_one_graph():
         # One that takes in hidden states, and one for a chain, or for each of its tokens.
         assert 1.7 < seen[0][2] < 2.3
         assert seen[1][2] > single + 0.5
+
+
+def test_a_draft_deeper_than_a_pass_is_wide_reads_a_prompt_in_parts():
+    head, prompt = head_beside(pair(max_context=300)[1]), [1 + i % 7 for i in range(200)]
+    plain, found = (SpeculativeDecoder(head.oracle, draft) for draft in (None, drafts.Eagle3(head, BITWISE_NODES)))
+    assert found.generate([prompt], 8).tokens == plain.generate([prompt], 8).tokens
 
 
 def test_nothing_waits_and_a_call_is_one_copy():
