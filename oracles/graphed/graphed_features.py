@@ -63,7 +63,9 @@ class Arrival:
         whole = self._call(features, most)
         for group in cuts(len(features.rows), most, 0, False, memory.num_rows):
             for cut in group:
-                packed = self.upload(whole.part(cut.rows, cut.nodes), cut.bucket)
+                asked = whole.part(cut.rows, cut.nodes)
+                packed = self.upload(asked, cut.bucket)
+                self.graphs.counts.count_nodes(asked.tokens.shape, cut.bucket)
                 entering = self._place(packed, features.scored)
                 compute = partial(self._compute, memory, cut.bucket, packed, entering)
                 self.graphs.run(memory, ("hidden states", cut.bucket), compute)

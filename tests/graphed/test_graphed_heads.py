@@ -137,6 +137,9 @@ def test_nothing_waits_and_a_call_is_one_copy():
             call()
             assert (device.seen, device.mixed) == ((1, 0, {}), {})
         assert cache.known[rows].tolist() == held.lengths[rows].tolist() == counts.tolist()
+        # Four rows: of four nodes whose states come, and of two blocks of six.
+        seen = blocks.counts
+        assert (seen.computed_nodes, seen.padded_rows, seen.padded_nodes) == (4 * (4 + 6 + 6), 3, 7 + 9 + 9)
         with pytest.raises(ValueError, match="cache lies on cpu, and the oracle on cuda:0"):
             head.put(Features(rows, zero, counts, states), head_beside(pair()[1]).new_cache(4, 100))
 
