@@ -113,6 +113,19 @@ def test_a_draft_deeper_than_a_pass_is_wide_reads_a_prompt_in_parts():
     assert found.generate([prompt], 8).tokens == plain.generate([prompt], 8).tokens
 
 
+def test_states_are_rounded_to_the_heads_type_and_ids_without_them_are_refused():
+    head, rows, zero = head_beside(pair()[1]), np.array([0]), np.array([0])
+    ids, counts = np.array([[1, 2]]), np.array([2])
+    states, found = tuple(torch.linspace(-1, layer, 64).view(1, 2, 32) for layer in range(3)), []
+    for given in (states, tuple(layer.double() for layer in states)):
+        cache = head.new_cache(1, 20)
+        with pytest.raises(ValueError, match="a node hangs on one of the same pass"):
+            head.device_chains(ids, counts, cache, rows, np.array([3]))
+        head.put(Features(rows, zero, counts, given), cache)
+        found.append(head.device_chains(ids, counts, cache, rows, np.array([3])).tokens)
+    assert torch.equal(*found)
+
+
 def test_nothing_waits_and_a_call_is_one_copy():
     with emulated_device() as device, pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "mem_get_info", lambda place: (10**10, 10**10))
