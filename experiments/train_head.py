@@ -37,7 +37,7 @@ from oracles.factory.training.exit_distillation import ExitDistillation
 from oracles.factory.training.export import check_meaning, export_draft, ids_of_finished, take_weights
 from oracles.factory.training.features import Reader, served_reader
 from oracles.factory.training.head_distillation import HeadDistillation, Lesson
-from oracles.factory.training.head_export import describe_eagle3, eagle3_name, new_eagle3, save_head, usual_outputs
+from oracles.factory.training.head_export import describe_eagle3, eagle3_name, export_head, new_eagle3, usual_outputs
 from oracles.factory.training.head_losses import DSPARK_LOSS, LOSSES, read_mixture
 from oracles.factory.training.head_text import HeadText, dialogues, own_text
 from oracles.factory.training.loop import Trainer, run
@@ -228,7 +228,7 @@ def _eagle3(args: argparse.Namespace, lesson: Lesson) -> Pupil:
     network = new_eagle3(values, oracle, ids, args.lm_head == "own", args.seed)
     return Pupil(
         Eagle3Distillation(lesson, network),
-        lambda folder: save_head(network, values, folder, ids),
+        lambda folder: export_head(network, values, folder, ids),
         eagle3_name,
         values,
     )
@@ -246,7 +246,7 @@ def _dspark(args: argparse.Namespace, lesson: Lesson) -> Pupil:
     network = new_dspark(shape, oracle, ids, args.seed)
     values = describe_dspark(shape, args.verifier or args.oracle)
     task = BlockDistillation(lesson, network, shape, args.anchors)
-    return Pupil(task, lambda folder: save_head(network, values, folder, ids), values=values)
+    return Pupil(task, lambda folder: export_head(network, values, folder, ids), values=values)
 
 
 def _medusa(args: argparse.Namespace, lesson: Lesson) -> Pupil:

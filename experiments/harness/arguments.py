@@ -27,6 +27,8 @@ PACKAGES = ("specdec", "drafts", "oracles", "experiments")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 # What says where results lie and how they are shown, and not what is measured.
 _NOT_MEASURED = ("out", "fresh", "against", "show", "wide", "trace", "draft_cost", "width_cost", "goodput")
+# Options that say which strategies run; a program in which several share a command line has one of them.
+_ASKS = ("--strategies", "--strategy", "--arms")
 
 
 class ExperimentParser(Parser):
@@ -56,7 +58,9 @@ class ExperimentParser(Parser):
         for action in self._actions:
             name, dot, _ = action.dest.partition(".")
             if dot and name not in running and parsed[action.dest] != action.default:
-                self.error(f"argument {action.option_strings[0]}: {name} does not run: ask for it, or leave this out")
+                asks = next(flag for flag in _ASKS if flag in self._option_string_actions)
+                told = f"{name} does not run: name it in {asks}, or leave this out"
+                self.error(f"argument {action.option_strings[0]}: {told}")
 
 
 def at_least_0(text: str) -> int:

@@ -68,8 +68,9 @@ class Calls:
         length = next(longer, size)
         packed = self._upload(asked, bucket)
         memory.settle()
-        self._count(asked.tokens.shape, bucket)
-        self._count((len(asked.rows), 1), replace(bucket, width=1), further * (length - 1))
+        counts = self._graphs.counts
+        counts.count_nodes(asked.tokens.shape, bucket)
+        counts.count_nodes((len(asked.rows), 1), replace(bucket, width=1), further * (length - 1))
         compute = partial(run, self.passes, memory, bucket, length, packed)
         (found,) = self._graphs.run(memory, (bucket, length), compute)
         return found[:, : 2 + size].index_select(0, packed.places[: len(asked.rows)])
@@ -94,17 +95,10 @@ class Calls:
 
     def _run(self, asked: Call, packed: Packed, bucket: Bucket, memory: Memory, part: Part) -> tuple[Tensor, ...]:
         """Return the outputs of one pass, padding included."""
-        self._count(asked.tokens.shape, bucket)
+        self._graphs.counts.count_nodes(asked.tokens.shape, bucket)
         stream = None if asked.stream is None else self._place(asked.stream, packed, bucket)
         compute = partial(self.passes.run, self.passes.way, memory, bucket, part, packed, stream)
         return self._graphs.run(memory, (bucket, part) if bucket.returns else None, compute)
-
-    def _count(self, shape: tuple[int, ...], bucket: Bucket, passes: int = 1) -> None:
-        """Count the nodes of passes, of a call's rows and nodes ``[B, N]``."""
-        counts, num_rows, width = self._graphs.counts, *shape
-        counts.computed_nodes += passes * bucket.nodes
-        counts.padded_rows += passes * (bucket.rows - num_rows)
-        counts.padded_nodes += passes * (bucket.nodes - num_rows * width)
 
     def _place(self, stream: Tensor, packed: Packed, bucket: Bucket) -> Tensor:
         """Return ``[R * W, D]`` streams ``[B, N, D]`` in their places, at an address that graphs know."""

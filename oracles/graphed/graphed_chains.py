@@ -45,8 +45,8 @@ def follow(next_logits: Callable[[int, Tensor | None], Tensor], size: int, limit
 
     Args:
         next_logits: given the depth and the ids ``[R, 1]`` above it, None above the first, returns logits ``[R, V]``.
-        size: N, the largest limit.
-        limits: ``[R]``.
+        size: N, the largest limit or more.
+        limits: ``[R]``; 0: the row is padding.
 
     Returns:
         What ``run_chain`` does.

@@ -63,8 +63,10 @@ class Arrival:
         whole = self._call(features, most)
         for group in cuts(len(features.rows), most, 0, False, memory.num_rows):
             for cut in group:
-                packed = self.upload(whole.part(cut.rows, cut.nodes), cut.bucket)
-                entering = self._place(packed, features.scored)
+                asked = whole.part(cut.rows, cut.nodes)
+                packed = self.upload(asked, cut.bucket)
+                self.graphs.counts.count_nodes(asked.tokens.shape, cut.bucket)
+                entering = self._place(packed, features.scored, memory.slots)
                 compute = partial(self._compute, memory, cut.bucket, packed, entering)
                 self.graphs.run(memory, ("hidden states", cut.bucket), compute)
 
@@ -75,16 +77,19 @@ class Arrival:
         places = torch.from_numpy(np.arange(batch)[:, None] * width + columns)
         return Call(places, None, torch.from_numpy(features.counts), features.rows, features.starts, 0)
 
-    def _place(self, packed: Packed, scored: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return ``[R * W, D]`` states of each layer at an address that graphs know; any of them for padding."""
+    def _place(self, packed: Packed, scored: tuple[Tensor, ...], slots: Tensor) -> tuple[Tensor, ...]:
+        """Return ``[R * W, D]`` states of each layer at an address that graphs know; any of them for padding.
+
+        They have the dtype of ``slots``, the head's.
+        """
         if self._entering is None:
             # Runs outside of inference mode write to it too.
             with torch.inference_mode(False):
-                self._entering = scored[0].new_zeros(len(scored), MAX_NODES, scored[0].shape[-1])
+                self._entering = slots.new_zeros(len(scored), MAX_NODES, scored[0].shape[-1])
         at = packed.tokens.flatten()
         entering = tuple(layer[: len(at)] for layer in self._entering.unbind(0))
         for layer, placed in zip(scored, entering, strict=True):
-            torch.index_select(layer.flatten(0, 1), 0, at, out=placed)
+            torch.index_select(layer.flatten(0, 1).to(placed.dtype), 0, at, out=placed)
         return entering
 
     def _compute(self, memory: Memory, bucket: Bucket, packed: Packed, entering: tuple[Tensor, ...]) -> Outputs:

@@ -8,6 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from oracles.graphed.buckets import Bucket
+
 Outputs = tuple[Tensor, ...]
 Compute = Callable[[], Outputs]
 
@@ -20,7 +22,7 @@ class PassCounts:
 
     Attributes:
         passes_in_graphs: passes that were replays of a graph; a chain of drafted tokens counts as one.
-        passes_outside: passes that were not.
+        passes_outside: passes and chains that were not.
         computed_nodes: nodes of all passes, padding included.
         padded_rows: rows of padding in all passes.
         padded_nodes: nodes of padding in all passes, those of padded rows included.
@@ -35,6 +37,13 @@ class PassCounts:
     padded_nodes: int = 0
     graphs: int = 0
     captures: int = 0
+
+    def count_nodes(self, shape: tuple[int, ...], bucket: Bucket, passes: int = 1) -> None:
+        """Count the nodes of passes, of a call's rows and nodes ``[B, N]``."""
+        num_rows, width = shape
+        self.computed_nodes += passes * bucket.nodes
+        self.padded_rows += passes * (bucket.rows - num_rows)
+        self.padded_nodes += passes * (bucket.nodes - num_rows * width)
 
 
 @dataclass(frozen=True)

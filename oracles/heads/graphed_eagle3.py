@@ -20,7 +20,7 @@ from oracles.heads.eagle3_config import Eagle3Shape
 from oracles.heads.eagle3_network import Eagle3Network
 from oracles.heads.torch_eagle3 import TorchEagle3Head, check_order
 from oracles.transformer.pass_parts import check_call
-from specdec.contracts import Features, IntArray, Scores, Tree, Want, is_chain
+from specdec.contracts import Draft, Features, IntArray, Scores, Tree, Want, is_chain
 
 
 class GraphedEagle3Head(GraphedChaining[GraphedFeatureCache], TorchEagle3Head):
@@ -98,6 +98,20 @@ class GraphedEagle3Head(GraphedChaining[GraphedFeatureCache], TorchEagle3Head):
             starts = cache.reserve(rows, tokens.shape[1], first)
             call = Call(tokens[:, first:], above, num_nodes, rows, starts, first, known=self._known(cache, rows))
             return self._calls.answer(call, cache.memory, Part((0, 1), tuple(hidden)), want)
+
+    def device_chains(
+        self, tokens: IntArray, counts: IntArray, cache: GraphedFeatureCache, rows: IntArray, limits: IntArray
+    ) -> Draft:
+        """Follow the likeliest ids beside features; see ``GraphedChaining.device_chains``.
+
+        Raises:
+            ValueError: as there, or an id that stands, the first one apart, has no known feature.
+            RuntimeError: another thread is in the middle of a call.
+
+        Cost: see there.
+        """
+        check_order(Tree(torch.from_numpy(tokens), None, torch.from_numpy(counts)), cache, rows, 0)
+        return super().device_chains(tokens, counts, cache, rows, limits)
 
     def _take_in(self, nodes: Nodes, states: tuple[Tensor, ...]) -> None:
         nodes.memory.write_features(nodes.rows, nodes.slots, nodes.is_real, self._network.combine(states))

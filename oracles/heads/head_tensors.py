@@ -34,7 +34,7 @@ class HeadOptions:
     weights: WeightType | None
 
     def backend_for(self, oracle: HostOracle) -> HeadBackend:
-        """Decide between the backends; those beside an oracle of the same backend go first.
+        """Return the backend asked for; by default the oracle's, if heads have it, else "eager".
 
         Raises:
             ValueError: an unknown one, or one for an oracle of another backend.

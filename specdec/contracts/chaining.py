@@ -228,7 +228,8 @@ class DeviceChainingOracle(Oracle, Protocol):
         That is the lowest of equal ones, and the first NaN if there is one.
 
         Args:
-            tokens: ``[B, M]`` of each row the ids that stand and have no keys; padding may be any valid id.
+            tokens: ``[B, M]`` of each row the ids that stand and have no keys, M at most ``BITWISE_NODES``; padding may
+                be any valid id.
             counts: ``[B]`` how many these are, 1..M.
             cache, rows: see ``Oracle.score``. A row needs slots and positions for its ids, and for all that it drafts
                 but the last.

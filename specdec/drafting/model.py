@@ -69,7 +69,7 @@ class DraftModel(RunModel):
         self._rows: PromptRows = FreshRows(model.new_cache(num_rows, self.capacity + slack))
         self.cache, self._slack = self._rows.cache, slack
         self._place = ids_device(model)
-        self._at_once = 2 + slack  # ids a row may be behind for one pass to catch up
+        self._at_once = min(2 + slack, CHUNK)  # ids a row may be behind for one pass to catch up
         self.ids = np.zeros((num_rows, self.capacity + 1), dtype=np.int64)  # the last column: of what stands beyond
         # Rows, first columns, tokens.
         self._unread: tuple[IntArray, IntArray, PendingDownload] | None = None

@@ -18,7 +18,7 @@ from experiments.strategies import STRATEGIES, head_strategies, model_strategies
 from experiments.strategies.strategy import PUBLISHED_SETTINGS
 from oracles.checkpoints.gguf import PUBLISHED
 from oracles.factory.training.block_export import BlockSizes, describe_dspark, dspark_shape, new_dspark
-from oracles.factory.training.head_export import describe_eagle3, new_eagle3, save_head
+from oracles.factory.training.head_export import describe_eagle3, export_head, new_eagle3
 from specdec import Fixed, Threshold
 from tests.support.registry import CALIBRATION
 
@@ -58,9 +58,9 @@ def heads(folder: Path) -> tuple[Path, Path]:
     """Return folders of an EAGLE-3 head and of a block drafter that know nothing yet."""
     oracle = oracles.load_trainable("code-draft", dtype="float32")
     values = describe_eagle3(oracle, "code-draft", (0, 1), 24, None)
-    save_head(new_eagle3(values, oracle, None, False, 0), values, folder / "eagle3", None)
+    export_head(new_eagle3(values, oracle, None, False, 0), values, folder / "eagle3", None)
     shape = dspark_shape(oracle, BlockSizes(1, 24, 2, 4, False), (0, 1), 5, oracle.vocab_size, False)
-    save_head(new_dspark(shape, oracle, None, 0), describe_dspark(shape, "code-draft"), folder / "block", None)
+    export_head(new_dspark(shape, oracle, None, 0), describe_dspark(shape, "code-draft"), folder / "block", None)
     return folder / "eagle3", folder / "block"
 
 
@@ -205,6 +205,8 @@ def test_an_option_of_a_strategy_that_does_not_run_is_refused(capsys):
     for parse, *argv in (
         (compare, "--strategies", "prompt_lookup", *given),
         (compare, "--strategies", "prompt_lookup", "--oracle", "smollm2", *given),
+        (compare, "--strategies", "suffix_automaton", "--peer", "transformers:lookup", *given),
+        (compare, "--strategies", "suffix_automaton", "--peer", "llama.cpp:lookup", *given),
         (watch.parse, "--strategy", "prompt_lookup", *given),
         (load.parse, "--arms", "prompt_lookup:2/8", "prompt_lookup", *given),
         (exactness.parse, "--strategies", "prompt_lookup", *given),
@@ -212,7 +214,8 @@ def test_an_option_of_a_strategy_that_does_not_run_is_refused(capsys):
         parse(argv)
         with pytest.raises(SystemExit):
             parse([*argv, *idle])
-        assert "argument --ngram-order: ngram does not run: ask for it, or leave this out" in capsys.readouterr().err
+        told = f"argument --ngram-order: ngram does not run: name it in {argv[0]}, or leave this out"
+        assert told in capsys.readouterr().err
     with pytest.raises(SystemExit):
         compare(["--eagle3-num-draft-tokens", "2"])
     assert "eagle3 does not run" in capsys.readouterr().err, "without a head"

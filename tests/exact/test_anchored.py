@@ -14,7 +14,7 @@ from oracles.factory.training import anchored
 from oracles.factory.training.block_distillation import BlockDistillation
 from oracles.factory.training.block_export import BlockSizes, describe_dspark, dspark_shape, new_dspark
 from oracles.factory.training.head_distillation import HeadDistillation, Lesson
-from oracles.factory.training.head_export import save_head
+from oracles.factory.training.head_export import export_head
 from oracles.factory.training.head_text import HeadText
 from oracles.factory.training.medusa_distillation import MedusaDistillation
 from oracles.factory.training.medusa_export import new_medusa, save_medusa
@@ -69,7 +69,7 @@ def dspark(name: str, text: HeadText, folder: Path) -> tuple[BlockDistillation, 
     lesson = Lesson(oracle, LAYERS, written, text, STEPS, "tv+bce", 0.8, "float32")
     task = BlockDistillation(lesson, network, shape, 1000)
     prepare(task)
-    save_head(network, describe_dspark(shape, "tiny"), folder, written)
+    export_head(network, describe_dspark(shape, "tiny"), folder, written)
     head = load_head(folder, tiny_oracle().pack())
     assert isinstance(head, DFlashHead)
     assert (head.layers, head.num_laws, head.has_confidence) == (LAYERS, STEPS, True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from oracles import Transformer, load_head
-from oracles.factory.training.head_export import describe_eagle3, new_eagle3, save_head
+from oracles.factory.training.head_export import describe_eagle3, export_head, new_eagle3
 from oracles.factory.training.unrolled import unroll
 from oracles.heads import Eagle3Head
 from oracles.heads.eagle3_network import Eagle3Network
@@ -43,7 +43,7 @@ def written(name: str, folder: Path) -> tuple[Eagle3Network, Eagle3Head]:
         for parameter in network.parameters():
             parameter += torch.randn(parameter.shape, generator=generator) * 0.3
             parameter.copy_(parameter.bfloat16())
-    save_head(network, values, folder, target_ids)
+    export_head(network, values, folder, target_ids)
     head = load_head(folder, tiny_oracle().pack())
     assert isinstance(head, Eagle3Head)
     assert head.layers == LAYERS

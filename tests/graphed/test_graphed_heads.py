@@ -11,7 +11,7 @@ import drafts
 from oracles.graphed import GraphedTransformer
 from oracles.heads import DFlashHead, Eagle3Head, GraphedEagle3Head
 from specdec import Grown, Kary, Paths, ReRanked, SamplingParams, SpeculativeDecoder, Threshold
-from specdec.contracts import Features
+from specdec.contracts import BITWISE_NODES, Features
 from tests.graphed.emulated import CUDA, emulated_device
 from tests.graphed.heads import block_beside, head_beside
 from tests.graphed.histories import PROMPTS, Recorded, pair
@@ -107,6 +107,25 @@ def test_a_chain_is_one_call_and_one_graph():
         assert seen[1][2] > single + 0.5
 
 
+def test_a_draft_deeper_than_a_pass_is_wide_reads_a_prompt_in_parts():
+    head, prompt = head_beside(pair(max_context=300)[1]), [1 + i % 7 for i in range(200)]
+    plain, found = (SpeculativeDecoder(head.oracle, draft) for draft in (None, drafts.Eagle3(head, BITWISE_NODES)))
+    assert found.generate([prompt], 8).tokens == plain.generate([prompt], 8).tokens
+
+
+def test_states_are_rounded_to_the_heads_type_and_ids_without_them_are_refused():
+    head, rows, zero = head_beside(pair()[1]), np.array([0]), np.array([0])
+    ids, counts = np.array([[1, 2]]), np.array([2])
+    states, found = tuple(torch.linspace(-1, layer, 64).view(1, 2, 32) for layer in range(3)), []
+    for given in (states, tuple(layer.double() for layer in states)):
+        cache = head.new_cache(1, 20)
+        with pytest.raises(ValueError, match="a node hangs on one of the same pass"):
+            head.device_chains(ids, counts, cache, rows, np.array([3]))
+        head.put(Features(rows, zero, counts, given), cache)
+        found.append(head.device_chains(ids, counts, cache, rows, np.array([3])).tokens)
+    assert torch.equal(*found)
+
+
 def test_nothing_waits_and_a_call_is_one_copy():
     with emulated_device() as device, pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "mem_get_info", lambda place: (10**10, 10**10))
@@ -131,6 +150,9 @@ def test_nothing_waits_and_a_call_is_one_copy():
             call()
             assert (device.seen, device.mixed) == ((1, 0, {}), {})
         assert cache.known[rows].tolist() == held.lengths[rows].tolist() == counts.tolist()
+        # Four rows: of four nodes whose states come, and of two blocks of six.
+        seen = blocks.counts
+        assert (seen.computed_nodes, seen.padded_rows, seen.padded_nodes) == (4 * (4 + 6 + 6), 3, 7 + 9 + 9)
         with pytest.raises(ValueError, match="cache lies on cpu, and the oracle on cuda:0"):
             head.put(Features(rows, zero, counts, states), head_beside(pair()[1]).new_cache(4, 100))
 

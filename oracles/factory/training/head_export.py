@@ -134,13 +134,13 @@ def eagle3_name(name: str) -> str:
     return f"layers.0.{name.removeprefix('layer.')}" if name.startswith("layer.") else name
 
 
-def save_head(
+def export_head(
     network: Eagle3Network | BlockNetwork, values: dict[str, Any], folder: Path, target_ids: Tensor | None
 ) -> None:
     """Write a head: ``config.json``, and bfloat16 tensors in the names of ``speculators``.
 
     Args:
-        network: its tables that it has none of are not written: they are the oracle's.
+        network: tables that it lacks are not written: they are the oracle's.
         values: of ``describe_eagle3``, or of ``describe_dspark``.
         folder: made if absent; old weights in it are removed.
         target_ids: ``[R]`` what it writes, whoever's the rows are; None: all ids.

@@ -95,11 +95,6 @@ def provenance(
     }
 
 
-def _legend_below(axes: Any, columns: int) -> None:
-    """Name the colours below the axes, so that they hide nothing."""
-    axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=columns, frameon=False)
-
-
 Points = Sequence[tuple[float, float]]
 
 
@@ -159,5 +154,6 @@ def panels(path: Path, drawn: Sequence[Panel]) -> None:
         axes.set_xlabel(panel.across)
         axes.set_ylabel(panel.up)
         axes.grid(alpha=0.3, linewidth=0.5)
-        _legend_below(axes, 3)
+        # Below the axes names hide nothing.
+        axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False)
     figure.savefig(path, dpi=120)
