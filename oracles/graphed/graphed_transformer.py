@@ -35,11 +35,12 @@ class GraphedTransformer(GraphedChaining[GraphedCache], Shaped):
             ``torch.cuda.CUDAGraph`` on a CUDA device, elsewhere there are no graphs.
         bitwise: compute so that a node's bits depend on its path only, and check it: all but the attention in tiles of
             ``TILE`` rows, and attention in chunks of positions.
-        attention: how passes attend, see ``ways``; None: the one that fits.
+        attention: how passes attend, see ``ways``, and those of heads beside it; None: the one that fits.
 
     Attributes:
         config, eos_ids, tokenizer, chat_template: those of the model.
         counts: what has run in graphs and outside, and how much of it was padding.
+        attention: as given.
         bitwise: as given; then it was checked when the oracle was made, on three seeds and in every bucket.
 
     Raises:
@@ -68,6 +69,7 @@ class GraphedTransformer(GraphedChaining[GraphedCache], Shaped):
         super().__init__(shelf, model.device, max_graphs, new_capture)
         self.config, self.tokenizer, self.eos_ids = model.config, model.tokenizer, model.eos_ids
         self.chat_template, self.bitwise, self._model = model.chat_template, bitwise, model
+        self.attention = attention
         passes = Passes(partial(run_pass, model), model.read_out, model.num_layers, way_of(model, bitwise, attention))
         # A table that grew later would leave its old address to the graphs.
         zero = torch.zeros(1, dtype=torch.int64, device=model.device)

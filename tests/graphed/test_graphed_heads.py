@@ -9,6 +9,7 @@ import torch
 
 import drafts
 from oracles.graphed import GraphedTransformer
+from oracles.graphed.ways import ATTENTIONS
 from oracles.heads import DFlashHead, Eagle3Head, GraphedEagle3Head
 from specdec import Grown, Kary, Paths, ReRanked, SamplingParams, SpeculativeDecoder, Threshold
 from specdec.contracts import BITWISE_NODES, Features
@@ -27,9 +28,11 @@ def test_scores_and_what_is_fed_back_are_the_references_after_any_history(tmp_pa
     """Chains and trees of ragged rows, with rollback, of every layout that is published."""
     for seed, (name, layout) in enumerate(LAYOUTS.items()):
         plain, model = (tiny_unpacked(11, num_layers=6) for _ in range(2))
-        oracle = GraphedTransformer(model.pack(), new_capture=Recorded)
+        attention = ("masked", "chunked")[seed % 2]
+        oracle = GraphedTransformer(model.pack(), new_capture=Recorded, attention=attention)
         history = history_of(tmp_path / str(seed), layout, oracle, plain, seed, slack=4 * (seed % 3), steps=10)
         assert isinstance(history.head, GraphedEagle3Head)
+        assert history.head._calls.passes.way.attention is ATTENTIONS[attention]
         assert history.worst < 1e-9, name
         assert history.compared > 20
         assert history.head.counts.passes_in_graphs > 5
