@@ -10,10 +10,9 @@ from pathlib import Path
 
 from exactspec.parser import Parser, refusing
 from oracles.checkpoints.embedded_folders import EMBEDDED
-from oracles.checkpoints.loading import load_tokenizer, num_ids
+from oracles.checkpoints.loading import load_tokenizer, load_trainable
 from oracles.checkpoints.placement import check_device, checkpoint_place
 from oracles.factory.training.export import export_checkpoint
-from oracles.factory.training.held_out import load_exported
 from oracles.factory.training.loop import Trainer, run
 from oracles.factory.training.recipes import RECIPES
 from oracles.factory.training.tasks import Distillation, Pupil
@@ -56,9 +55,10 @@ def main() -> None:
         check_device(checkpoint_place(args.device))
         pupils = _pupils(args.pupils, args.seed, args.device)
         tokenizer = load_tokenizer(args.teacher)
-        teacher = load_exported(args.teacher, num_ids(tokenizer)).to(args.device)
+        teacher = load_trainable(args.teacher, "float32", args.device)
         first = RECIPES[args.pupils[0].partition(":")[0]]
-        check_tokenizer(tokenizer, first.recipe.config.vocab_size)
+        for size in (teacher.vocab_size, first.recipe.config.vocab_size):
+            check_tokenizer(tokenizer, size)
         recipe = with_num_steps(first.recipe, args)
         task = Distillation(pupils, teacher, precision(args))
         text = learning_text(first.windows, tokenizer, args.own_text, args.seed)

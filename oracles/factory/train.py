@@ -8,11 +8,11 @@ import argparse
 from pathlib import Path
 
 from exactspec.parser import Parser, refusing
-from oracles.checkpoints.loading import load_tokenizer, num_ids
+from oracles.checkpoints.loading import load_tokenizer, load_trainable
 from oracles.checkpoints.placement import check_device, checkpoint_place
 from oracles.factory.corpus import read_split
-from oracles.factory.training.export import export_checkpoint
-from oracles.factory.training.held_out import bits_per_byte, load_exported
+from oracles.factory.training.export import export_checkpoint, take_weights
+from oracles.factory.training.held_out import bits_per_byte
 from oracles.factory.training.loop import Trainer, run
 from oracles.factory.training.recipes import RECIPES, Recipe
 from oracles.factory.training.tasks import NextToken
@@ -38,7 +38,7 @@ def _model(args: argparse.Namespace, recipe: Recipe) -> Transformer:
     """Return the model that is trained, from random weights or from ``--init``."""
     model = Transformer(recipe.config, seed=args.seed)
     if args.init is not None:
-        model.load_state_dict(load_exported(args.init, recipe.config.vocab_size).state_dict())
+        take_weights(model, args.init)
     return model.to(args.device)
 
 
@@ -58,7 +58,7 @@ def main() -> None:
     if args.export is None or not trainer.may_export:
         return
     export_checkpoint(model.state_dict(), recipe.config, tokenizer, args.export)
-    exported = load_exported(args.export, num_ids(tokenizer)).to(args.device)
+    exported = load_trainable(args.export, "float32", args.device)
     texts = [source.text for source in read_split("dev")]
     print(f"bits per byte on dev: {bits_per_byte(exported, tokenizer, texts):.4f}")
 

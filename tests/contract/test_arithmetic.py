@@ -8,13 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oracles.checkpoints.loading import load
+from oracles.checkpoints.loading import load, load_trainable
 from oracles.factory.arithmetic.accuracy import exact_answers
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT, OPERATORS, PROMPT_LENGTH, Problem, split
 from oracles.factory.arithmetic.tokens import ALPHABET, Problems, build_tokenizer, encode
 from oracles.factory.arithmetic.train import RECIPES, main
 from oracles.factory.training.export import export_checkpoint
-from oracles.factory.training.held_out import load_exported
 from oracles.transformer.eager import Transformer
 
 PROBLEMS = st.builds(Problem, st.integers(0, 999), st.sampled_from(OPERATORS), st.integers(0, 999))
@@ -99,7 +98,7 @@ def test_the_export_is_the_same_model_for_everyone(tmp_path: Path) -> None:
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     with torch.no_grad():
         torch.testing.assert_close(theirs(rows).logits, model(rows))
-        assert torch.equal(load_exported(tmp_path, 17)(rows), model(rows))
+        assert torch.equal(load_trainable(tmp_path)(rows), model(rows))
     oracle = load(tmp_path)
     assert oracle.eos_ids == ()
     assert oracle.max_context == PROMPT_LENGTH + ANSWER_LENGTH

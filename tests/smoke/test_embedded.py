@@ -10,9 +10,10 @@ from tokenizers import Tokenizer
 
 import oracles.factory.train
 from drafts import EarlyExit, SmallTransformer
+from oracles.checkpoints.loading import load_trainable
 from oracles.factory.arithmetic.accuracy import exact_answers
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, Problem, split
-from oracles.factory.training.held_out import bits_per_byte, load_exported
+from oracles.factory.training.held_out import bits_per_byte
 from specdec import SpeculativeDecoder
 from tests.support.pairwise import first_of
 
@@ -62,8 +63,7 @@ SIZES = {
 
 @pytest.mark.parametrize("name", SIZES)
 def test_sizes(name: str) -> None:
-    tokenizer = Tokenizer.from_file(str(EMBEDDED / name / "tokenizer.json"))
-    model = load_exported(EMBEDDED / name, tokenizer.get_vocab_size())
+    model = load_trainable(name)
     least, most = SIZES[name]
     assert least <= sum(parameter.numel() for parameter in model.parameters()) <= most
 
@@ -80,7 +80,7 @@ def test_the_language_models_share_the_tokenizer() -> None:
 @pytest.mark.parametrize("every", first_of(16, 1))
 @pytest.mark.parametrize(("name", "share"), [("arithmetic", 0.9915), ("arithmetic-draft", 0.5)])
 def test_held_out_problems_are_answered_exactly(name: str, share: float, every: int) -> None:
-    model = load_exported(EMBEDDED / name, 17)
+    model = load_trainable(name)
     problems = [Problem.of_number(int(number)) for number in split()[1][::every]]
     assert exact_answers(model, problems) >= share * len(problems)
 
@@ -112,5 +112,5 @@ def test_the_exit_head_is_accepted_more_often_than_the_oracles_own_head_at_its_p
 
 def test_a_larger_model_predicts_unseen_code_better() -> None:
     texts = [row["prompt"] for row in rows_of(PROMPTS) if row["kind"] == "completion"][:8]
-    bits = [bits_per_byte(load_exported(EMBEDDED / name, CODE.get_vocab_size()), CODE, texts) for name in NAMES]
+    bits = [bits_per_byte(load_trainable(name), CODE, texts) for name in NAMES]
     assert bits[0] < bits[1] < bits[2] < UNIGRAM_BITS

@@ -3,6 +3,7 @@
 import json
 import socket
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -14,12 +15,13 @@ from safetensors import safe_open
 from tokenizers import Tokenizer
 
 from oracles.checkpoints.embedded_folders import EMBEDDED
+from oracles.checkpoints.loading import load_trainable
 from oracles.checkpoints.tokenization import end_of_text_id
 from oracles.factory import distil, train
 from oracles.factory.train import TOKENIZER
 from oracles.factory.training import workers
 from oracles.factory.training.export import export_checkpoint, shard
-from oracles.factory.training.held_out import bits_per_byte, load_exported
+from oracles.factory.training.held_out import bits_per_byte
 from oracles.factory.training.loop import LOG_FILE, PLATEAU_FILE, Options, Trainer, run
 from oracles.factory.training.precision import PRECISIONS, faster_precision
 from oracles.factory.training.recipes import RECIPES, Recipe
@@ -180,7 +182,7 @@ def test_the_faster_precision_is_one_that_trains() -> None:
 def test_the_export_is_the_model_in_bfloat16(tmp_path: Path) -> None:
     model = Transformer(TINY.config, seed=5)
     export_checkpoint(model.state_dict(), TINY.config, CODE, tmp_path)
-    loaded = load_exported(tmp_path, CODE.get_vocab_size())
+    loaded = load_trainable(tmp_path)
     for name, tensor in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor.bfloat16().float())
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
@@ -195,10 +197,14 @@ def test_shards_keep_order_and_size() -> None:
     assert [list(part) for part in shards] == [["0", "1"], ["2"], ["3"], ["4"]]
 
 
-def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
-    export_checkpoint(Transformer(TINY.config).state_dict(), TINY.config, CODE, tmp_path)
-    with pytest.raises(ValueError, match="same tokenizer"):
-        load_exported(tmp_path, 50)
+def test_a_run_begins_with_the_weights_of_a_checkpoint_of_its_shape(tmp_path: Path) -> None:
+    finished = Transformer(TINY.config, seed=5).bfloat16().float()
+    export_checkpoint(finished.state_dict(), TINY.config, CODE, tmp_path)
+    asked = Namespace(init=tmp_path, seed=0, device="cpu")
+    begun = train._model(asked, TINY).state_dict()
+    assert all(torch.equal(begun[name], tensor) for name, tensor in finished.state_dict().items())
+    with pytest.raises(ValueError, match="training wants"):
+        train._model(asked, RECIPES["code-draft-tiny"].recipe)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +215,7 @@ def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
         (
             train,
             ["--tokenizer", str(EMBEDDED / "arithmetic" / "tokenizer.json")],
-            "the tokenizer writes 17 ids, and the recipe's model 3072",
+            "the tokenizer writes 17 ids, and the model has 3072",
         ),
         (
             distil,

@@ -20,8 +20,7 @@ from experiments.studies.inference_stack.study_frame import Found, Results
 from experiments.studies.inference_stack.subjects import Subject, subject_named
 from experiments.studies.precision import with_torchao
 from experiments.studies.precision.precision_arms import ARMS, BITS, DRAFTS, ORACLE, TEXT, TIME, TORCHAO, Made, Options
-from oracles.checkpoints.loading import LoadedOracle
-from oracles.factory.evaluation.checkpoints import read_tokenizer
+from oracles.checkpoints.loading import LoadedOracle, load_tokenizer
 from oracles.factory.training.held_out import bits_per_byte
 from oracles.transformer.eager import Transformer
 from specdec import SpeculativeDecoder
@@ -168,7 +167,7 @@ class Study:
                 model = precision.model(READER).float()
                 if precision.arithmetic != "float32":
                     model = model.to(getattr(torch, precision.arithmetic))
-                found: Found = {"bits": bits_per_byte(model, read_tokenizer(READER), texts)}
+                found: Found = {"bits": bits_per_byte(model, load_tokenizer(READER), texts)}
             except Exception as error:  # see _text
                 found = {"failed": one_line(error)}
             self.results.put(BITS, 1, {arm: found})

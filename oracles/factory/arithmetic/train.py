@@ -8,12 +8,12 @@ import argparse
 from pathlib import Path
 
 from exactspec.parser import Parser, positive, refusing
+from oracles.checkpoints.loading import load_trainable
 from oracles.checkpoints.placement import check_device, checkpoint_place
 from oracles.factory.arithmetic.accuracy import exact_answers
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, PROMPT_LENGTH, Problem, split
 from oracles.factory.arithmetic.tokens import ALPHABET, Problems, build_tokenizer
 from oracles.factory.training.export import export_checkpoint
-from oracles.factory.training.held_out import load_exported
 from oracles.factory.training.loop import Trainer, run
 from oracles.factory.training.recipes import Recipe
 from oracles.factory.training.tasks import NextToken
@@ -70,7 +70,7 @@ def main() -> None:
     if args.export is None or not trainer.may_export:
         return
     export_checkpoint(model.state_dict(), recipe.config, build_tokenizer(), args.export)
-    exported = load_exported(args.export, len(ALPHABET)).to(args.device)
+    exported = load_trainable(args.export, "float32", args.device)
     held_out = [Problem.of_number(int(number)) for number in split()[1]]
     exact = exact_answers(exported, held_out)
     print(f"answered exactly: {exact:,} of {len(held_out):,} held-out problems, {exact / len(held_out):.2%}")

@@ -7,8 +7,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from oracles.checkpoints.loading import checkpoint_folder, load_tokenizer, num_ids
-from oracles.factory.training.held_out import load_exported
+from oracles.checkpoints.loading import checkpoint_folder, load_tokenizer, load_trainable
 from oracles.heads import load_exit_head
 from oracles.transformer.eager import Transformer
 
@@ -32,19 +31,14 @@ class Checkpoint:
     @classmethod
     def read(cls, name_or_path: str, device: torch.device | str = "cpu") -> "Checkpoint":
         """Return the embedded checkpoint of this name, or the one in this directory; ValueError if there is none."""
-        folder, tokenizer = checkpoint_folder(name_or_path), read_tokenizer(name_or_path)
-        model = load_exported(folder, num_ids(tokenizer)).to(device)
-        return cls(name_or_path, model, tokenizer, sum(path.stat().st_size for path in folder.glob("*.safetensors")))
+        files = checkpoint_folder(name_or_path).glob("*.safetensors")
+        model, tokenizer = load_trainable(name_or_path, "float32", device), load_tokenizer(name_or_path)
+        return cls(name_or_path, model, tokenizer, sum(path.stat().st_size for path in files))
 
     def columns(self) -> dict[str, str]:
         """Return name, number of parameters and size, for a row of a table."""
         count = sum(parameter.numel() for parameter in self.model.parameters())
         return {"model": f"`{self.name}`", "parameters": f"{count:,}", "MB on disk": f"{self.num_bytes / 1e6:.1f}"}
-
-
-def read_tokenizer(name_or_path: str) -> Tokenizer:
-    """Return a checkpoint's tokenizer; ValueError if it has none."""
-    return load_tokenizer(checkpoint_folder(name_or_path))
 
 
 def head_logits(name_or_path: str, oracle: Transformer) -> tuple[int, Callable[[Tensor], Tensor]]:

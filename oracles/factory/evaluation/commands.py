@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from oracles.checkpoints.loading import checkpoint_folder, load, load_tokenizer, load_trainable, num_ids
+from oracles.checkpoints.loading import load, load_tokenizer, load_trainable, num_ids
 from oracles.checkpoints.tokenization import sample
 from oracles.factory.arithmetic.accuracy import exact_answers
 from oracles.factory.arithmetic.problems import Problem, split
@@ -15,14 +15,14 @@ from oracles.factory.corpus import STDLIB, read_split
 from oracles.factory.dialogues.shards import Shards
 from oracles.factory.dialogues.writing import SYSTEM, Turns
 from oracles.factory.evaluation.agreement import Agreements, Logits, compare
-from oracles.factory.evaluation.checkpoints import Checkpoint, head_logits, read_tokenizer
+from oracles.factory.evaluation.checkpoints import Checkpoint, head_logits
 from oracles.factory.evaluation.continuations import GREEDY, NUCLEUS, OWN_TEXT, write
 from oracles.factory.evaluation.input_rounding import first_answers, logits_of_rounded_inputs
 from oracles.factory.evaluation.loops import loop_columns
 from oracles.factory.evaluation.ngrams import ngram_bits_per_byte, ngram_logits, xz_bits_per_byte
 from oracles.factory.evaluation.passages import Passage, excerpts, read_passages
 from oracles.factory.evaluation.showing import format_section
-from oracles.factory.training.held_out import MAX_WINDOW, bits_per_byte, load_exported
+from oracles.factory.training.held_out import MAX_WINDOW, bits_per_byte
 from specdec.drafting import NGramModel
 from specdec.stats import Table
 from specdec.stats.report import show
@@ -38,7 +38,7 @@ SCALE_GROUPS = (32, 64, 192)
 def bits(args: argparse.Namespace) -> None:
     """Print the bits that oracle, drafts, an n-gram model and xz spend on a byte of the same text."""
     texts = sample(read_split(args.split), args.max_bytes)
-    num_bytes, tokenizer = sum(len(text.encode()) for text in texts), read_tokenizer(args.oracle)
+    num_bytes, tokenizer = sum(len(text.encode()) for text in texts), load_tokenizer(args.oracle)
     rows = []
     for name in (args.oracle, *args.drafts):
         one = Checkpoint.read(name, args.device)
@@ -57,7 +57,7 @@ def bits(args: argparse.Namespace) -> None:
 
 def text(args: argparse.Namespace) -> None:
     """Print how much of what the oracle writes, and of real text, stands in loops; then the continuations asked for."""
-    tokenizer, files = read_tokenizer(args.oracle), sample(read_split(args.split), args.max_bytes)
+    tokenizer, files = load_tokenizer(args.oracle), sample(read_split(args.split), args.max_bytes)
     passages = _passages(args, tokenizer, files)
     engine, prompts = load(args.oracle, device=args.device), [passage.prompt for passage in passages]
     written = {name: write(engine, prompts, way, args.tokens, args.batch_size) for name, way in WAYS.items()}
@@ -132,10 +132,13 @@ def _passages(args: argparse.Namespace, tokenizer: Tokenizer, files: Sequence[st
 
 
 def _models(args: argparse.Namespace, oracle: Checkpoint) -> dict[str, Logits]:
-    vocab_size = num_ids(oracle.tokenizer)
-    return {
-        f"`{name}`": load_exported(checkpoint_folder(name), vocab_size).to(args.device).forward for name in args.drafts
-    }
+    """Return what draft models say; ValueError if one has another vocabulary."""
+    models = {name: load_trainable(name, "float32", args.device) for name in args.drafts}
+    size = oracle.model.vocab_size
+    for name, model in models.items():
+        if model.vocab_size != size:
+            raise ValueError(f"{name} has {model.vocab_size} ids, and the oracle {size}: leave it out")
+    return {f"`{name}`": model.forward for name, model in models.items()}
 
 
 def _heads(args: argparse.Namespace, oracle: Checkpoint) -> dict[str, Logits]:

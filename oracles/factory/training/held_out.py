@@ -1,9 +1,8 @@
-"""Held-out bits per byte of an exported checkpoint."""
+"""Held-out bits per byte of a checkpoint."""
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
@@ -11,37 +10,12 @@ from torch import Tensor
 from torch.nn import functional
 from tqdm import tqdm
 
-from oracles.checkpoints.config_keys import read_json
-from oracles.checkpoints.hf_config import parse_config
 from oracles.checkpoints.tokenization import end_of_text_id
-from oracles.checkpoints.weights import StoredTensors, check_names, fill
 from oracles.transformer.eager import Transformer
 
 MAX_WINDOW = 1024
 # Positions in a pass.
 TOKENS_AT_ONCE = 4096
-
-
-def load_exported(folder: Path, vocab_size: int) -> Transformer:
-    """Return the float32 training form of a checkpoint.
-
-    Args:
-        folder: the checkpoint's directory.
-        vocab_size: of the tokenizer in use.
-
-    Raises:
-        ValueError: the checkpoint has another vocabulary.
-    """
-    path = folder / "config.json"
-    shape = parse_config(read_json(path), str(path))
-    if shape.config.vocab_size != vocab_size:
-        found = shape.config.vocab_size
-        raise ValueError(f"{folder} has {found} ids, not {vocab_size}; give one with the same tokenizer")
-    with torch.device("meta"):
-        model = Transformer(shape.config, seed=None)
-    stored = StoredTensors(folder)
-    fill(model, check_names(model, shape, stored), stored, torch.float32, torch.device("cpu"))
-    return model.eval()
 
 
 def bits_per_byte(model: Transformer, tokenizer: Tokenizer, texts: Iterable[str]) -> float:

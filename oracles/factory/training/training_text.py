@@ -60,6 +60,6 @@ def check_text_ids(ids: Tensor, vocab_size: int) -> None:
 
 
 def check_tokenizer(tokenizer: Tokenizer, vocab_size: int) -> None:
-    """Raise ValueError unless a tokenizer writes the ``vocab_size`` ids of a recipe's model."""
+    """Raise ValueError unless a tokenizer writes the ``vocab_size`` ids of a model."""
     if (found := num_ids(tokenizer)) != vocab_size:
-        raise ValueError(f"the tokenizer writes {found} ids, and the recipe's model {vocab_size}: give one of as many")
+        raise ValueError(f"the tokenizer writes {found} ids, and the model has {vocab_size}: give one of as many")
