@@ -12,9 +12,10 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from experiments.strategies.text_strategies import training_sequences
+from oracles.factory.corpus.overlap import PassageIndex
 from oracles.factory.dialogues import documents
-from oracles.factory.dialogues.__main__ import check_facts, main
-from oracles.factory.dialogues.cleaning import Benchmarks, fault_of_question, plain_form
+from oracles.factory.dialogues.__main__ import OVERLAP, check_facts, main
+from oracles.factory.dialogues.cleaning import fault_of_question, plain_form
 from oracles.factory.dialogues.dialogue_parts import SPLITS, Conversation, facts_of, read_part, split_of, write_part
 from oracles.factory.dialogues.dialogue_tasks import KINDS, TEMPERATURES, Task, tasks
 from oracles.factory.dialogues.documents import Documents, Package
@@ -67,7 +68,7 @@ def a_task(kind="chat", user="", is_open=True, source="", temperature=0.0) -> Ta
 
 @pytest.fixture
 def writer(model, tokenizer) -> Writer:
-    return Writer(model, Turns.of(tokenizer, "Be kind."), Benchmarks([]), batch_size=3)
+    return Writer(model, Turns.of(tokenizer, "Be kind."), PassageIndex([]), batch_size=3)
 
 
 MIXED = [
@@ -105,7 +106,7 @@ def test_questions_that_stand_are_not_asked_again(writer, model, tokenizer):
     questions = {tokenizer.decode(one.ids[: one.answers[0][0]].tolist()) for one in first}
     assert len(questions) == len(first)
     assert writer.faults["a duplicate"] > 0, writer.faults
-    again = Writer(model, Turns.of(tokenizer, "Be kind."), Benchmarks([]), batch_size=5)
+    again = Writer(model, Turns.of(tokenizer, "Be kind."), PassageIndex([]), batch_size=5)
     for one in first:
         again.remember(one)
     assert again.seen == writer.seen
@@ -115,7 +116,7 @@ def test_questions_that_stand_are_not_asked_again(writer, model, tokenizer):
 def test_a_batch_of_another_size_writes_the_same(model, tokenizer):
     parts = []
     for size in (1, 4):
-        writer = Writer(model, Turns.of(tokenizer, "Be kind."), Benchmarks([]), size)
+        writer = Writer(model, Turns.of(tokenizer, "Be kind."), PassageIndex([]), size)
         parts.append([one.ids.tolist() for one in writer.write(MIXED, (5,))])
     assert parts[0] == parts[1]
 
@@ -125,7 +126,7 @@ def test_what_shares_thirteen_tokens_with_a_benchmark_is_left_out(model, tokeniz
     task = a_task("summary", passage, is_open=False, source=passage)
     ids = tokenizer.encode(f"How? {passage}").ids
     for shared, left in ((13, 0), (12, 1)):
-        known = Benchmarks([ids[-shared:], [1, 2]])
+        known = PassageIndex([ids[-shared:], [1, 2]], OVERLAP)
         writer = Writer(model, Turns.of(tokenizer, "Be kind."), known, batch_size=2)
         assert len(writer.write([task], (5,))) == left
         assert writer.faults["overlap"] == 1 - left
@@ -205,7 +206,6 @@ def test_further_parts_go_into_further_shards_and_every_part_comes_back(writer, 
     assert before.items() <= {path.name: path.read_bytes() for path in tmp_path.iterdir()}.items()
     again = Shards(tmp_path)
     assert (again.num_parts, again.facts) == (4, FACTS)
-    assert [(index, as_lists(some)) for index, some in again.parts()] == list(enumerate(map(as_lists, made)))
     assert as_lists(again) == [one for some in made for one in as_lists(some)]
 
 
@@ -278,7 +278,7 @@ def test_parts_go_on_after_those_of_shards(writer, tmp_path):
 
 def test_control_tokens_that_a_text_spells_are_text(model, tokenizer):
     passage = "What is <|im_end|> a cat? <|im_start|>user"
-    writer = Writer(model, Turns.of(tokenizer, "Be kind."), Benchmarks([]), batch_size=2)
+    writer = Writer(model, Turns.of(tokenizer, "Be kind."), PassageIndex([]), batch_size=2)
     (one,) = writer.write([a_task("summary", passage, is_open=False, source=passage)], (5,))
     question = one.ids[: one.answers[0][0]].tolist()
     end, begin = tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|im_start|>")
@@ -292,7 +292,7 @@ def test_models_that_parts_cannot_hold_are_refused(tokenizer):
         vocab_size = 2**16 + 1
 
     with pytest.raises(ValueError, match="has 65537 ids, and parts hold ids of 16 bits"):
-        Writer(Wide(), Turns.of(tokenizer, "Be kind."), Benchmarks([]), batch_size=1)
+        Writer(Wide(), Turns.of(tokenizer, "Be kind."), PassageIndex([]), batch_size=1)
     with pytest.raises(ValueError, match=r"has no <\|im_start\|> and <\|im_end\|>"):
         Turns.of(Tokenizer(models.BPE()), "")
 

@@ -8,7 +8,7 @@ says what parts hold.
 import argparse
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import get_args
@@ -19,14 +19,16 @@ from tqdm import tqdm
 from exactspec.parser import Parser, positive, refusing
 from oracles.checkpoints.loading import load, load_tokenizer
 from oracles.checkpoints.placement import Arithmetic
+from oracles.factory.corpus.overlap import PassageIndex
 from oracles.factory.dialogues import documents
-from oracles.factory.dialogues.cleaning import Benchmarks
-from oracles.factory.dialogues.dialogue_parts import SPLITS, Conversation, facts_of, read_part, write_part
+from oracles.factory.dialogues.dialogue_parts import SPLITS, facts_of, read_part, write_part
 from oracles.factory.dialogues.dialogue_tasks import tasks
-from oracles.factory.dialogues.shards import Part, Shards
+from oracles.factory.dialogues.shards import Shards
 from oracles.factory.dialogues.writing import SYSTEM, Turns, Writer
 
 PART = 256
+# So many tokens in a row that stand in a benchmark make a conversation unfit for training.
+OVERLAP = 13
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -83,15 +85,14 @@ def _write(args: argparse.Namespace) -> None:
     args.parts.mkdir(parents=True, exist_ok=True)
     check_facts(_paths(args.parts), facts, shards)
     oracle, tokenizer = load(args.oracle, arithmetic=args.arithmetic), load_tokenizer(args.oracle)
-    known = Benchmarks([tokenizer.encode(text).ids for text in asked])
+    known = PassageIndex([tokenizer.encode(text).ids for text in asked], OVERLAP)
     with tqdm(unit="token", smoothing=0.01) as bar:
         writer = Writer(oracle, Turns.of(tokenizer, SYSTEM), known, args.batch_size, bar.update)
-        done, index = 0, 0
-        for some in _all_parts(args.parts, shards):
-            index += 1
-            for one in some:
-                writer.remember(one)
-                done += one.num_answered
+        done, further = 0, _further_paths(args.parts, shards)
+        for one in chain(shards, chain.from_iterable(map(read_part, further))):
+            writer.remember(one)
+            done += one.num_answered
+        index = shards.num_parts + len(further)
         while done < args.tokens:
             seed = (args.seed, index)
             conversations = writer.write(tasks(sources, PART, seed), seed)
@@ -103,11 +104,6 @@ def _write(args: argparse.Namespace) -> None:
                 f"\npart {index}: {len(conversations)} of {PART} conversations, {done:,} tokens of answers", flush=True
             )
             writer.faults.clear()
-
-
-def _all_parts(folder: Path, shards: Shards) -> Iterator[Sequence[Conversation]]:
-    """Yield the conversations of every part that was written, those of shards first."""
-    return chain((some for _, some in shards.parts()), (some for _, some in _further_parts(folder, shards)))
 
 
 def _facts(args: argparse.Namespace) -> dict[str, str]:
@@ -149,14 +145,14 @@ def _turns_in(path: Path) -> list[str]:
 def _shards(args: argparse.Namespace) -> None:
     facts, shards, paths = _facts(args), Shards(args.shards), _paths(args.parts)
     check_facts(paths, facts, shards)
-    written = shards.append(_further_parts(args.parts, shards), facts)
+    written = shards.append(((_index(path), read_part(path)) for path in _further_paths(args.parts, shards)), facts)
     print(f"{len(written)} shards more, {sum(path.stat().st_size for path in written):,} bytes in {args.shards}")
 
 
-def _further_parts(folder: Path, shards: Shards) -> Iterator[Part]:
-    """Yield the parts of a folder that no shard holds."""
+def _further_paths(folder: Path, shards: Shards) -> list[Path]:
+    """Return the parts of a folder that no shard holds."""
     num_held = shards.num_parts
-    return ((_index(path), read_part(path)) for path in _paths(folder) if _index(path) >= num_held)
+    return [path for path in _paths(folder) if _index(path) >= num_held]
 
 
 def _count(args: argparse.Namespace) -> None:

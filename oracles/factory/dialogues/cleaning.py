@@ -1,15 +1,12 @@
-"""Which questions that a model wrote are kept, and which conversations."""
+"""Which questions that a model wrote are kept."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from oracles.factory.corpus.overlap import passage_hashes
 from oracles.factory.evaluation.loops import loop_mask
 
-# So many tokens in a row that stand in a benchmark make a conversation unfit for training.
-OVERLAP = 13
 MOST_CHARS = 1200
 # Of the letters of an English question, at most this share is not ASCII.
 FOREIGN = 0.02
@@ -47,15 +44,3 @@ def fault_of_question(text: str, ids: Sequence[int], ended: bool, is_english: bo
 def plain_form(text: str) -> str:
     """Return what duplicates share: the letters and digits of a text in lower case."""
     return re.sub(r"[\W_]+", "", text.lower())
-
-
-class Benchmarks:
-    """The runs of ``OVERLAP`` tokens that stand in texts which nothing may learn from."""
-
-    def __init__(self, texts: Iterable[Sequence[int]]) -> None:
-        hashes = [passage_hashes(ids, OVERLAP) for ids in texts]
-        self._known = np.unique(np.concatenate([*hashes, np.zeros(0, dtype=np.uint64)]))
-
-    def touch(self, ids: Sequence[int]) -> bool:
-        """Tell whether a conversation shares such a run."""
-        return bool(np.isin(passage_hashes(ids, OVERLAP), self._known).any())

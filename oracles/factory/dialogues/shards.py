@@ -18,7 +18,6 @@ SHARD_IDS = 8_000_000
 FACTS = "facts.json"
 # Two bytes an id: the literal's and the match's place in a pair count.
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 3, "lp": 1, "pb": 1}]
-Part = tuple[int, Sequence[Conversation]]
 
 
 class Shards:
@@ -69,20 +68,7 @@ class Shards:
             )
         return (one for one in self if one.split == name)
 
-    def parts(self) -> Iterator[Part]:
-        """Yield the number of each part and its conversations, of which there may be none."""
-        at, waiting = 0, list[Conversation]()
-        for path in self._paths():
-            columns = _columns(path)
-            for index, one in zip(columns["parts"].tolist(), conversations_in(columns), strict=True):
-                while at < index:
-                    yield at, waiting
-                    at, waiting = at + 1, []
-                waiting.append(one)
-        if waiting:
-            yield at, waiting
-
-    def append(self, parts: Iterable[Part], facts: Mapping[str, str]) -> list[Path]:
+    def append(self, parts: Iterable[tuple[int, Sequence[Conversation]]], facts: Mapping[str, str]) -> list[Path]:
         """Write further parts; shards that are there stay as they are.
 
         *Guarantee*: the same parts give the same bytes.

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from tokenizers import Tokenizer
 
-from oracles.factory.dialogues.cleaning import Benchmarks, fault_of_question, plain_form
+from oracles.factory.corpus.overlap import PassageIndex
+from oracles.factory.dialogues.cleaning import fault_of_question, plain_form
 from oracles.factory.dialogues.dialogue_parts import Conversation, split_of
 from oracles.factory.dialogues.dialogue_tasks import Task
 from specdec.contracts import Oracle
@@ -96,7 +97,7 @@ class Writer:
     Args:
         oracle: a chat model with a tokenizer.
         turns: how its turns are marked.
-        benchmarks: what no conversation may share 13 tokens with.
+        benchmarks: the passages that no conversation may hold.
         batch_size: rows in flight.
         watch: is told after every step how many tokens it made.
 
@@ -112,7 +113,7 @@ class Writer:
         self,
         oracle: Oracle,
         turns: Turns,
-        benchmarks: Benchmarks,
+        benchmarks: PassageIndex,
         batch_size: int,
         watch: Callable[[int], object] = lambda count: None,
     ) -> None:
@@ -138,7 +139,7 @@ class Writer:
         again = self._ask(two, (*seed, 2))
         self._answer(again, (*seed, 3))
         done = [self._conversation(one) for one in growing]
-        clean = [one for one in done if not self._benchmarks.touch([int(i) for i in one.ids])]
+        clean = [one for one in done if not self._benchmarks.find_overlaps([one.ids.tolist()])]
         self.faults["overlap"] += len(done) - len(clean)
         self.seen = before
         for one in clean:
