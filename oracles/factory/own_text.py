@@ -4,49 +4,20 @@ Each text goes on from the first tokens of a window of the training corpus: a ha
 quarter at temperature 0.8 with top-p 0.95, a quarter greedy. Every text has a seed of its own.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
-from tqdm import tqdm
 
 from exactspec.parser import Parser, positive, refusing
 from oracles.checkpoints.loading import load, load_tokenizer
 from oracles.checkpoints.tokenization import end_of_text_id
 from oracles.factory.corpus import modules_only, read_split
-from oracles.factory.training.windows import token_stream, window_start
-from specdec.contracts import Oracle
-from specdec.engine import SpeculativeDecoder
-from specdec.sampling import SamplingParams
+from oracles.factory.evaluation.continuations import GREEDY, NUCLEUS, OWN_TEXT, write
+from oracles.factory.training.windows import token_stream, windows_of
 
-WAYS = (
-    SamplingParams(temperature=1.0),
-    SamplingParams(temperature=0.8, top_p=0.95),
-    SamplingParams(temperature=1.0),
-    SamplingParams(),
-)
-
-
-def prompts(stream: Tensor, count: int, length: int, seed: int) -> list[Tensor]:
-    """Return ``count`` runs of ``length`` tokens of the stream, no two of which overlap before the stream has ended."""
-    starts = (window_start(len(stream), length, row, seed) for row in range(count))
-    return [stream[start : start + length].long() for start in starts]
-
-
-def texts(oracle: Oracle, beginnings: list[Tensor], length: int, batch_size: int, seed: int) -> Iterator[list[int]]:
-    """Yield the beginnings with what the oracle writes after them, of up to ``length`` tokens together."""
-    decoder = SpeculativeDecoder(oracle, None)
-    at_once = 4 * batch_size
-    for first in tqdm(range(0, len(beginnings), at_once), unit="batch"):
-        part = beginnings[first : first + at_once]
-        ways = [WAYS[(first + i) % len(WAYS)] for i in range(len(part))]
-        seeds = [(seed, first + i) for i in range(len(part))]
-        new = length - len(part[0])
-        result = decoder.generate(part, new, sampling=ways, seed=seeds, batch_size=batch_size)
-        for beginning, tokens in zip(part, result.tokens, strict=True):
-            yield [*beginning.tolist(), *tokens]
+# Of four texts in turn.
+WAYS = (OWN_TEXT, NUCLEUS, OWN_TEXT, GREEDY)
 
 
 def main() -> None:
@@ -69,10 +40,13 @@ def main() -> None:
         tokenizer, oracle = load_tokenizer(args.oracle), load(args.oracle)
         sources = read_split("train", manifest=modules_only() if args.modules_only else None)
         stream = token_stream((source.text for source in sources), tokenizer)
-        beginnings = prompts(stream, args.texts, args.beginning, args.seed)
+        rows = range(args.texts)
+        prompts = [tuple(ids) for ids in windows_of(stream, args.beginning, rows, args.seed)[:, :-1].tolist()]
+        ways, new = [WAYS[row % len(WAYS)] for row in rows], args.length - args.beginning
         end = end_of_text_id(tokenizer)
         ids = [end]
-        for text in texts(oracle, beginnings, args.length, args.batch_size, args.seed):
+        for one in write(oracle, prompts, ways, new, args.batch_size, args.seed):
+            text = [*one.prompt, *one.new]
             ids += text if text[-1] == end else [*text, end]
         args.out.parent.mkdir(parents=True, exist_ok=True)
         save_file({"tokens": torch.tensor(ids, dtype=torch.int32)}, args.out)

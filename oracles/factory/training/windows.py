@@ -83,14 +83,9 @@ class Windows:
         return f"{self.plan} of {len(self.stream)} tokens in the order of seed {self.seed}"
 
     def batch(self, step: int, num_steps: int) -> Tensor:
-        """Return the windows of a step, one more token than positions predicted, ``[rows, length + 1]`` int64.
-
-        Rows of one length run through the stream in epochs: each epoch cuts it at a random offset into windows that
-        do not overlap, and reads them in random order.
-        """
+        """Return the windows of a step, one more token than positions predicted, ``[rows, length + 1]`` int64."""
         length, num_rows, first = self.plan.rows_at(step, num_steps)
-        starts = (window_start(len(self.stream), length, first + row, self.seed) for row in range(num_rows))
-        return torch.stack([self.stream[start : start + length + 1] for start in starts]).long()
+        return windows_of(self.stream, length, range(first, first + num_rows), self.seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,12 +105,20 @@ class Mixed:
         return torch.cat([self.first.batch(step, num_steps), self.second.batch(step, num_steps)])
 
 
-def window_start(num_tokens: int, length: int, row: int, seed: int) -> int:
-    """Return where the ``row``-th window of this length starts.
+def windows_of(stream: Tensor, length: int, rows: range, seed: int) -> Tensor:
+    """Return the windows of these numbers, each with the token after it, ``[rows, length + 1]`` int64.
+
+    Windows run through the stream ``[S]`` in epochs: each epoch cuts it at a random offset into windows that do not
+    overlap, and reads them in random order.
 
     Raises:
         ValueError: the stream is shorter than three windows.
     """
+    starts = (_window_start(len(stream), length, row, seed) for row in rows)
+    return torch.stack([stream[start : start + length + 1] for start in starts]).long()
+
+
+def _window_start(num_tokens: int, length: int, row: int, seed: int) -> int:
     per_epoch = (num_tokens - 1) // length - 1
     if per_epoch < 1:
         raise ValueError(f"a stream of {num_tokens} tokens is too short for windows of {length}; shorten the windows")

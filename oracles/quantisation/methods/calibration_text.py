@@ -3,13 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from oracles.checkpoints.tokenization import END_OF_TEXT
 from oracles.factory.arithmetic.tokens import ALPHABET, Problems
 from oracles.factory.corpus import modules_only, read_split
-from oracles.factory.training.windows import token_stream, window_start
+from oracles.factory.training.windows import token_stream, windows_of
 from oracles.transformer.eager import Transformer
 
 if TYPE_CHECKING:
@@ -80,5 +79,4 @@ def code_ids(
             "of your own"
         ) from error
     stream = token_stream((source.text for source in sources), tokenizer)
-    starts = (window_start(len(stream), length, row, seed) for row in range(num_rows))
-    return torch.stack([stream[start : start + length] for start in starts]).long()
+    return windows_of(stream, length, range(num_rows), seed)[:, :-1]
