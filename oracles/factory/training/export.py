@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from oracles.checkpoints.config_keys import read_json
+from oracles.checkpoints.hf_config import CheckpointShape
+from oracles.checkpoints.tensor_names import places
 from oracles.checkpoints.tokenization import END_OF_TEXT
 from oracles.checkpoints.weights import StoredTensors
 from oracles.transformer.config import TransformerConfig
@@ -67,35 +70,13 @@ def _gpt2_config(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-_GPT2_NAMES = {
-    "model.embed_tokens": "wte",
-    "model.embed_positions": "wpe",
-    "model.norm": "ln_f",
-    "input_layernorm": "ln_1",
-    "post_attention_layernorm": "ln_2",
-    "self_attn.o_proj": "attn.c_proj",
-    "mlp.up_proj": "mlp.c_fc",
-    "mlp.down_proj": "mlp.c_proj",
-}
-
-
-def _gpt2_tensors(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def _gpt2_tensors(state: dict[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
     """Return the weights under GPT-2's names, its linear layers as ``[in, out]``, queries, keys and values in one."""
-    tensors = {}
-    for name, tensor in state.items():
-        module, kind = name.rsplit(".", 1)
-        layer, inner = "", module
-        if module.startswith("model.layers."):
-            _, _, index, inner = module.split(".", 3)
-            layer = f"h.{index}."
-        if inner.endswith(("k_proj", "v_proj")):
-            continue
-        if inner.endswith("q_proj"):
-            tensor = torch.cat([state[name.replace("q_proj", f"{part}_proj")] for part in "qkv"])
-        is_linear = inner.endswith("_proj") and kind == "weight"
-        place = "attn.c_attn" if inner.endswith("q_proj") else _GPT2_NAMES[inner]
-        tensors[f"transformer.{layer}{place}.{kind}"] = tensor.t() if is_linear else tensor
-    return tensors
+    shape = CheckpointShape("gpt2", config, config.max_context)
+    parts = defaultdict(list)
+    for name, place in places(shape, state, ["transformer."]).items():
+        parts[place.key].append(state[name].t() if name.endswith("_proj.weight") else state[name])
+    return {key: torch.cat(tensors, dim=-1) for key, tensors in parts.items()}
 
 
 def shard(tensors: dict[str, Tensor], max_bytes: int = MAX_SHARD_BYTES) -> list[dict[str, Tensor]]:
@@ -141,7 +122,8 @@ def export_checkpoint(state: dict[str, Tensor], config: TransformerConfig, token
         folder: made if absent; old weights in it are removed.
     """
     is_gpt2 = config.positions == "learned"
-    tensors, values = (_gpt2_tensors(state), _gpt2_config(config)) if is_gpt2 else (state, llama_config(config))
+    tensors = _gpt2_tensors(state, config) if is_gpt2 else state
+    values = _gpt2_config(config) if is_gpt2 else llama_config(config)
     end = tokenizer.token_to_id(END_OF_TEXT)
     ends = {"bos_token_id": end, "eos_token_id": end}
     save_folder(tensors, {**values, **ends}, folder)
