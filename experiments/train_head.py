@@ -40,11 +40,10 @@ from oracles.factory.training.head_distillation import HeadDistillation, Lesson
 from oracles.factory.training.head_export import describe_eagle3, eagle3_name, export_head, new_eagle3, usual_outputs
 from oracles.factory.training.head_losses import DSPARK_LOSS, LOSSES, read_mixture
 from oracles.factory.training.head_text import HeadText, dialogues, own_text
-from oracles.factory.training.loop import Trainer, run
 from oracles.factory.training.medusa_distillation import MedusaDistillation
 from oracles.factory.training.medusa_export import medusa_name, new_medusa, save_medusa
 from oracles.factory.training.recipes import Recipe
-from oracles.factory.training.training_arguments import add_run_arguments, options, precision, resume
+from oracles.factory.training.training_arguments import add_run_arguments, precision, start_training, train_as_asked
 from oracles.factory.training.training_text import check_text_ids
 from oracles.factory.training.windows import WindowPlan, Windows
 from oracles.quantisation import FORMATS
@@ -309,7 +308,7 @@ def by_kind(task: HeadDistillation, args: argparse.Namespace) -> list[dict[str, 
 def train(args: argparse.Namespace) -> None:
     """Train to the end, or to ``--stop-after``, and write the head."""
     _complete(args)
-    chosen = options(args)
+    start_training(args)
     oracle = load_trainable(args.oracle, dtype="float32", device=args.device)
     text, held_out = _texts(args)
     for part in (text, held_out):
@@ -324,11 +323,8 @@ def train(args: argparse.Namespace) -> None:
     # A draft model begins with embeddings that fit, and with layers that know nothing.
     matrix_rate = args.rate * (2 if args.kind == "draft_model" else 1)
     recipe = Recipe(oracle.config, args.steps, matrix_rate=matrix_rate, other_rate=args.rate, decay_share=args.fall)
-    trainer = Trainer(recipe, windows, chosen, pupil.task)
-    resume(trainer, args)
     places = held_out.spread(args.dev_windows, args.window)
-    run(trainer, watch(pupil.task, held_out, places, args.measure_every))
-    if trainer.may_export:
+    if train_as_asked(recipe, windows, pupil.task, args, watch(pupil.task, held_out, places, args.measure_every)):
         measure(pupil.task, held_out, places, args.steps)
         folder = args.out / ("draft_model" if args.kind == "draft_model" else "head")
         pupil.save(folder)

@@ -11,12 +11,10 @@ from pathlib import Path
 from exactspec.parser import Parser, refusing
 from oracles.checkpoints.embedded_folders import EMBEDDED
 from oracles.checkpoints.loading import load_tokenizer, load_trainable
-from oracles.checkpoints.placement import check_device, checkpoint_place
 from oracles.factory.training.export import export_checkpoint
-from oracles.factory.training.loop import Trainer, run
 from oracles.factory.training.recipes import RECIPES
 from oracles.factory.training.tasks import Distillation, Pupil
-from oracles.factory.training.training_arguments import add_run_arguments, options, precision, resume, with_num_steps
+from oracles.factory.training.training_arguments import add_run_arguments, precision, start_training, train_as_asked
 from oracles.factory.training.training_text import check_tokenizer, learning_text
 from oracles.transformer.eager import Transformer
 
@@ -52,20 +50,17 @@ def main() -> None:
     """Train all pupils; once the recipe of the first has ended, export them."""
     args = _parser().parse_args()
     with refusing("oracles.factory.distil"):
-        check_device(checkpoint_place(args.device))
+        start_training(args)
         pupils = _pupils(args.pupils, args.seed, args.device)
         tokenizer = load_tokenizer(args.teacher)
         teacher = load_trainable(args.teacher, "float32", args.device)
         first = RECIPES[args.pupils[0].partition(":")[0]]
         for size in (teacher.vocab_size, first.recipe.config.vocab_size):
             check_tokenizer(tokenizer, size)
-        recipe = with_num_steps(first.recipe, args)
         task = Distillation(pupils, teacher, precision(args))
         text = learning_text(first.windows, tokenizer, args.own_text, args.seed)
-        trainer = Trainer(recipe, text, options(args), task)
-        resume(trainer, args)
-    run(trainer)
-    if args.export is not None and trainer.may_export:
+        has_ended = train_as_asked(first.recipe, text, task, args)
+    if args.export is not None and has_ended:
         for name, pupil in pupils.items():
             export_checkpoint(pupil.model.state_dict(), pupil.model.config, tokenizer, args.export / name)
 

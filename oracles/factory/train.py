@@ -9,14 +9,12 @@ from pathlib import Path
 
 from exactspec.parser import Parser, refusing
 from oracles.checkpoints.loading import load_tokenizer, load_trainable
-from oracles.checkpoints.placement import check_device, checkpoint_place
 from oracles.factory.corpus import read_split
 from oracles.factory.training.export import export_checkpoint, take_weights
 from oracles.factory.training.held_out import bits_per_byte
-from oracles.factory.training.loop import Trainer, run
 from oracles.factory.training.recipes import RECIPES, Recipe
 from oracles.factory.training.tasks import NextToken
-from oracles.factory.training.training_arguments import add_run_arguments, options, precision, resume, with_num_steps
+from oracles.factory.training.training_arguments import add_run_arguments, precision, start_training, train_as_asked
 from oracles.factory.training.training_text import check_tokenizer, learning_text
 from oracles.transformer.eager import Transformer
 
@@ -46,16 +44,14 @@ def main() -> None:
     """Train; once the recipe has ended, export the checkpoint and print its bits per byte on *dev*."""
     args = _parser().parse_args()
     with refusing("oracles.factory.train"):
-        check_device(checkpoint_place(args.device))
+        start_training(args)
         tokenizer = load_tokenizer(args.tokenizer)
-        plan, recipe = RECIPES[args.recipe].windows, with_num_steps(RECIPES[args.recipe].recipe, args)
+        plan, recipe = RECIPES[args.recipe].windows, RECIPES[args.recipe].recipe
         check_tokenizer(tokenizer, recipe.config.vocab_size)
         model = _model(args, recipe)
         text = learning_text(plan, tokenizer, None, args.seed)
-        trainer = Trainer(recipe, text, options(args), NextToken(model, precision(args)))
-        resume(trainer, args)
-    run(trainer)
-    if args.export is None or not trainer.may_export:
+        has_ended = train_as_asked(recipe, text, NextToken(model, precision(args)), args)
+    if args.export is None or not has_ended:
         return
     export_checkpoint(model.state_dict(), recipe.config, tokenizer, args.export)
     exported = load_trainable(args.export, "float32", args.device)

@@ -9,15 +9,13 @@ from pathlib import Path
 
 from exactspec.parser import Parser, positive, refusing
 from oracles.checkpoints.loading import load_trainable
-from oracles.checkpoints.placement import check_device, checkpoint_place
 from oracles.factory.arithmetic.accuracy import exact_answers
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, PROMPT_LENGTH, Problem, split
 from oracles.factory.arithmetic.tokens import ALPHABET, Problems, build_tokenizer
 from oracles.factory.training.export import export_checkpoint
-from oracles.factory.training.loop import Trainer, run
 from oracles.factory.training.recipes import Recipe
 from oracles.factory.training.tasks import NextToken
-from oracles.factory.training.training_arguments import add_run_arguments, options, precision, resume, with_num_steps
+from oracles.factory.training.training_arguments import add_run_arguments, precision, start_training, train_as_asked
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.eager import Transformer
 
@@ -60,14 +58,12 @@ def main() -> None:
     """Train; once the recipe has ended, export and print the share of exact answers on held-out problems."""
     args = _parser().parse_args()
     with refusing("oracles.factory.arithmetic.train"):
-        check_device(checkpoint_place(args.device))
-        recipe = with_num_steps(RECIPES[args.recipe], args)
+        start_training(args)
+        recipe = RECIPES[args.recipe]
         model = Transformer(recipe.config, seed=args.seed).to(args.device)
         task = NextToken(model, precision(args), first=PROMPT_LENGTH)
-        trainer = Trainer(recipe, Problems(args.problems, args.seed), options(args), task)
-        resume(trainer, args)
-    run(trainer)
-    if args.export is None or not trainer.may_export:
+        has_ended = train_as_asked(recipe, Problems(args.problems, args.seed), task, args)
+    if args.export is None or not has_ended:
         return
     export_checkpoint(model.state_dict(), recipe.config, build_tokenizer(), args.export)
     exported = load_trainable(args.export, "float32", args.device)

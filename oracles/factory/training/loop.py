@@ -26,6 +26,9 @@ LOG_FILE = "loss.jsonl"
 # Steps after which freed memory is given back: it costs a third of a step.
 TRIM_EVERY = 16
 
+# Returns what else a line of the loss curve says, by the number of steps done; it may not change the model.
+Watch = Callable[[int], Mapping[str, float]]
+
 
 class Batches(Protocol):
     """Where the rows of a step come from: a pure function of the step."""
@@ -204,14 +207,14 @@ def _steps(trainer: Trainer, must_stop: Callable[[], bool]) -> Iterator[dict[str
             trainer.save()
 
 
-def run(trainer: Trainer, watch: Callable[[int], Mapping[str, float]] | None = None) -> None:
+def run(trainer: Trainer, watch: Watch | None = None) -> None:
     """Train to the end of the recipe (or ``stop_after``), with a progress bar and one line of ``loss.jsonl`` a step.
 
     Ctrl-C and TERM let the step end, save its state, and then do what they always do.
 
     Args:
         trainer: what is trained.
-        watch: what else a line says, by the number of steps done; it may not change the model.
+        watch: what else a line says; None: nothing.
     """
     with held_signals() as must_stop:
         steps = _steps(trainer, must_stop)

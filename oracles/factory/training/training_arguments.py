@@ -1,4 +1,4 @@
-"""What every training script takes on its command line."""
+"""What every training script takes on its command line, and the run that it asks for."""
 
 import argparse
 from dataclasses import replace
@@ -7,11 +7,13 @@ from pathlib import Path
 import torch
 
 from exactspec.parser import positive
+from oracles.checkpoints.placement import check_device, checkpoint_place
 from oracles.factory.training import workers
 from oracles.factory.training.allocator import keep_freed_memory
-from oracles.factory.training.loop import PLATEAU_FILE, STATE_FILE, Options, Trainer
+from oracles.factory.training.loop import PLATEAU_FILE, STATE_FILE, Batches, Options, Trainer, Watch, run
 from oracles.factory.training.precision import PRECISIONS, faster_precision
 from oracles.factory.training.recipes import Recipe
+from oracles.factory.training.tasks import Task
 
 
 def add_run_arguments(parser: argparse.ArgumentParser, out: Path | None = None, steps: int | None = None) -> None:
@@ -32,32 +34,21 @@ def add_run_arguments(parser: argparse.ArgumentParser, out: Path | None = None, 
     add("--compile", action="store_true", help="compile the loss: faster after half a minute; needs a C++ compiler")
 
 
-def options(args: argparse.Namespace) -> Options:
-    """Return the options of the run; make its folder, set the threads, keep freed memory and meet other workers.
+def start_training(args: argparse.Namespace) -> None:
+    """Set the threads, keep freed memory and meet other workers, before anything is computed.
 
     Raises:
-        ValueError: a number of steps is below 1.
+        ValueError: a number of steps is below 1, or there is no such device.
     """
     for name in ("steps", "stop_after", "save_every"):
         value = getattr(args, name)
         if value is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} is {value}; give at least 1")
+    check_device(checkpoint_place(args.device))
     keep_freed_memory()
     workers.join()
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    args.out.mkdir(parents=True, exist_ok=True)
-    return Options(args.out, args.device, args.save_every, args.stop_after, args.compile)
-
-
-def resume(trainer: Trainer, args: argparse.Namespace) -> None:
-    """Load the state that a run goes on from, if the arguments name one.
-
-    Raises:
-        ValueError: there is none, or it belongs to another run.
-    """
-    if args.resume or args.prolong:
-        trainer.resume(PLATEAU_FILE if args.prolong else STATE_FILE)
 
 
 def precision(args: argparse.Namespace) -> str:
@@ -67,6 +58,25 @@ def precision(args: argparse.Namespace) -> str:
     return chosen
 
 
-def with_num_steps(recipe: Recipe, args: argparse.Namespace) -> Recipe:
-    """Return the recipe with the number of steps that was asked for."""
-    return recipe if args.steps is None else replace(recipe, num_steps=args.steps)
+def train_as_asked(
+    recipe: Recipe, batches: Batches, task: Task, args: argparse.Namespace, watch: Watch | None = None
+) -> bool:
+    """Train as the arguments say; return whether the run has ended, and this worker writes files.
+
+    Args:
+        recipe: its number of steps gives way to ``--steps``.
+        batches, task: what is read, and what learns from it.
+        args: of ``add_run_arguments``.
+        watch: see ``run``.
+
+    Raises:
+        ValueError: there is no state to go on from, or it belongs to another run.
+    """
+    asked = recipe if args.steps is None else replace(recipe, num_steps=args.steps)
+    args.out.mkdir(parents=True, exist_ok=True)
+    options = Options(args.out, args.device, args.save_every, args.stop_after, args.compile)
+    trainer = Trainer(asked, batches, options, task)
+    if args.resume or args.prolong:
+        trainer.resume(PLATEAU_FILE if args.prolong else STATE_FILE)
+    run(trainer, watch)
+    return trainer.may_export
