@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Lesson, Roots, every_root
+from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Lesson, Roots
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import DraftHead, ProjectedEmbedding, ProjectedHead
 from oracles.transformer.eager import Transformer
@@ -84,10 +84,6 @@ class DraftDistillation(HeadDistillation):
         """What a resumed run must share beside recipe and batches."""
         one = self.lesson
         return f"draft model by {one.loss}, {one.num_written} ids, {one.reading}"
-
-    def roots(self, counts: Tensor) -> Roots:
-        """Return every place."""
-        return every_root(counts, self.num_steps)
 
     def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
         """Yield what the model says after each root, and after the text's own tokens behind it."""

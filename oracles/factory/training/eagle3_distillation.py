@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Lesson, ReadOut, Roots, every_root
+from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Lesson, ReadOut, Roots
 from oracles.factory.training.unrolled import unroll
 from oracles.heads import Eagle3Network
 
@@ -33,10 +33,6 @@ class Eagle3Distillation(HeadDistillation):
             f"eagle3 head by {one.loss}, {one.num_steps} steps, discount {one.discount}, layers {one.layers}, "
             f"{one.num_written} ids, {self._written.whose} head, {one.reading}"
         )
-
-    def roots(self, counts: Tensor) -> Roots:
-        """Return every place."""
-        return every_root(counts, self.num_steps)
 
     def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
         """Yield what each unrolled step says."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Lesson, Roots, every_root
+from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Lesson, Roots
 from oracles.heads import HeadShape, save_head
 from oracles.transformer.blocks import Adapter
 
@@ -46,10 +46,6 @@ class ExitDistillation(HeadDistillation):
     def offsets(self) -> dict[str, int]:
         """The heads, all of which say the token after a root."""
         return {f"after_{k}": 0 for k in self.adapters}
-
-    def roots(self, counts: Tensor) -> Roots:
-        """Return every place."""
-        return every_root(counts, 1)
 
     def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
         """Yield what each head says, of the root's own stream."""

@@ -123,12 +123,15 @@ class HeadDistillation(ABC):
         """What ``draft`` yields, by the name that figures have: the tokens between a root and the one that is said."""
         return {str(step + 1): step for step in range(self.num_steps)}
 
-    @abstractmethod
     def roots(self, counts: Tensor) -> Roots:
         """Return where drafts begin in windows, of whose T + 1 ids ``counts`` ``[B, T + 1]`` says which count.
 
-        The last token of a draft is one of these ids.
+        The last token of a draft is one of these ids. Drafts begin at every place but the first, if they are not told
+        otherwise.
         """
+        num_rows, reach = len(counts), counts.shape[1] - 1 - self.num_steps
+        row = torch.arange(num_rows, device=counts.device).repeat_interleave(reach)
+        return Roots(row, torch.arange(1, 1 + reach, device=counts.device).repeat(num_rows))
 
     @abstractmethod
     def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
@@ -207,13 +210,6 @@ class HeadDistillation(ABC):
     def _taught(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return the oracle's log-probabilities ``[T, R]`` of the written ids and its likeliest ids ``[T]``."""
         return logits[:, self.target_ids] - logits.logsumexp(-1, keepdim=True), logits.argmax(-1)
-
-
-def every_root(counts: Tensor, num_steps: int) -> Roots:
-    """Return all places of windows but the first after which a draft of ``num_steps`` tokens fits."""
-    num_rows, reach = len(counts), counts.shape[1] - 1 - num_steps
-    row = torch.arange(num_rows, device=counts.device).repeat_interleave(reach)
-    return Roots(row, torch.arange(1, 1 + reach, device=counts.device).repeat(num_rows))
 
 
 class ReadOut:

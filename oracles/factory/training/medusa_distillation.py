@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Lesson, Roots, every_root
+from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Lesson, Roots
 from oracles.heads import MedusaNetwork
 
 
@@ -32,10 +32,6 @@ class MedusaDistillation(HeadDistillation):
             f"{one.num_steps} heads of medusa by {one.loss}, discount {one.discount}, {len(self.model.blocks[0])} "  # type: ignore[arg-type]
             f"residual blocks, {one.reading}"
         )
-
-    def roots(self, counts: Tensor) -> Roots:
-        """Return every place."""
-        return every_root(counts, self.num_steps)
 
     def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
         """Yield what each head says, of the state before the root."""
