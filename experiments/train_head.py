@@ -30,7 +30,7 @@ from oracles.factory.dialogues.shards import Shards
 from oracles.factory.dialogues.writing import begin_of
 from oracles.factory.training import workers
 from oracles.factory.training.block_distillation import BlockDistillation
-from oracles.factory.training.block_export import BlockSizes, describe_dspark, dspark_shape, new_dspark
+from oracles.factory.training.block_export import describe_dspark, dspark_shape, new_dspark
 from oracles.factory.training.draft_distillation import DraftDistillation, draft_shape, new_draft
 from oracles.factory.training.eagle3_distillation import Eagle3Distillation
 from oracles.factory.training.exit_distillation import ExitDistillation
@@ -234,14 +234,16 @@ def _eagle3(args: argparse.Namespace, lesson: Lesson) -> Pupil:
 
 
 def _dspark(args: argparse.Namespace, lesson: Lesson) -> Pupil:
-    oracle, ids, is_own = lesson.oracle, lesson.target_ids, args.lm_head == "own"
+    oracle, ids = lesson.oracle, lesson.target_ids
     mask = lesson.text.rarest(oracle.vocab_size) if args.mask_id is None else args.mask_id
     if not 0 <= mask < oracle.vocab_size:
         raise ValueError(f"--mask-id is {mask}; the oracle's ids are 0..{oracle.vocab_size - 1}")
     inner = args.intermediate_size or oracle.config.intermediate_size
-    tells = "bce" in read_mixture(args.loss)
-    sizes = BlockSizes(args.own_layers, inner, args.num_draft_tokens, args.markov_rank, tells)
-    shape = dspark_shape(oracle, sizes, lesson.layers, mask, lesson.num_written, is_own)
+    shape = dspark_shape(
+        oracle, lesson.layers, num_layers=args.own_layers, intermediate_size=inner, block_size=args.num_draft_tokens,
+        markov_rank=args.markov_rank, confidence="bce" in read_mixture(args.loss), mask_id=mask,
+        num_written=lesson.num_written, own_head=args.lm_head == "own",
+    )  # fmt: skip
     network = new_dspark(shape, oracle, ids, args.seed)
     values = describe_dspark(shape, args.verifier or args.oracle)
     task = BlockDistillation(lesson, network, shape, args.anchors)

@@ -17,7 +17,7 @@ from experiments.load import __main__ as load
 from experiments.strategies import STRATEGIES, head_strategies, model_strategies
 from experiments.strategies.strategy import PUBLISHED_SETTINGS
 from oracles.checkpoints.gguf import PUBLISHED
-from oracles.factory.training.block_export import BlockSizes, describe_dspark, dspark_shape, new_dspark
+from oracles.factory.training.block_export import describe_dspark, dspark_shape, new_dspark
 from oracles.factory.training.head_export import describe_eagle3, export_head, new_eagle3
 from specdec import Fixed, Threshold
 from tests.support.registry import CALIBRATION
@@ -59,7 +59,10 @@ def heads(folder: Path) -> tuple[Path, Path]:
     oracle = oracles.load_trainable("code-draft", dtype="float32")
     values = describe_eagle3(oracle, "code-draft", (0, 1), 24, None)
     export_head(new_eagle3(values, oracle, None, False, 0), values, folder / "eagle3", None)
-    shape = dspark_shape(oracle, BlockSizes(1, 24, 2, 4, False), (0, 1), 5, oracle.vocab_size, False)
+    shape = dspark_shape(
+        oracle, (0, 1), num_layers=1, intermediate_size=24, block_size=2, markov_rank=4, confidence=False, mask_id=5,
+        num_written=oracle.vocab_size, own_head=False,
+    )  # fmt: skip
     export_head(new_dspark(shape, oracle, None, 0), describe_dspark(shape, "code-draft"), folder / "block", None)
     return folder / "eagle3", folder / "block"
 

@@ -12,7 +12,7 @@ import drafts
 from oracles import Transformer, load_head
 from oracles.factory.training import anchored
 from oracles.factory.training.block_distillation import BlockDistillation
-from oracles.factory.training.block_export import BlockSizes, describe_dspark, dspark_shape, new_dspark
+from oracles.factory.training.block_export import describe_dspark, dspark_shape, new_dspark
 from oracles.factory.training.head_distillation import HeadDistillation, Lesson
 from oracles.factory.training.head_export import export_head
 from oracles.factory.training.head_text import HeadText
@@ -63,8 +63,9 @@ def dspark(name: str, text: HeadText, folder: Path) -> tuple[BlockDistillation, 
     ids, own_head = CASES[name]
     oracle, written = tiny_oracle(), None if ids is None else torch.tensor(ids)
     shape = dspark_shape(
-        oracle, BlockSizes(2, 24, STEPS, 5, True), LAYERS, MASK, VOCAB if ids is None else len(ids), own_head
-    )
+        oracle, LAYERS, num_layers=2, intermediate_size=24, block_size=STEPS, markov_rank=5, confidence=True,
+        mask_id=MASK, num_written=VOCAB if ids is None else len(ids), own_head=own_head,
+    )  # fmt: skip
     network = new_dspark(shape, oracle, written, 0)
     lesson = Lesson(oracle, LAYERS, written, text, STEPS, "tv+bce", 0.8, "float32")
     task = BlockDistillation(lesson, network, shape, 1000)

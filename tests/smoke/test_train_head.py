@@ -26,7 +26,7 @@ from oracles.factory.dialogues.dialogue_parts import Conversation
 from oracles.factory.dialogues.shards import Shards
 from oracles.factory.training import loop
 from oracles.factory.training.block_distillation import BlockDistillation
-from oracles.factory.training.block_export import BlockSizes, describe_dspark, dspark_shape, new_dspark
+from oracles.factory.training.block_export import describe_dspark, dspark_shape, new_dspark
 from oracles.factory.training.draft_distillation import DraftDistillation, draft_shape, new_draft
 from oracles.factory.training.eagle3_distillation import Eagle3Distillation
 from oracles.factory.training.exit_distillation import ExitDistillation
@@ -53,6 +53,10 @@ from tests.support.models import tiny_unpacked
 from tests.support.own_texts import CODE, END, STREAM, write_own_text
 
 VOCAB = 11
+BLOCKS: dict[str, Any] = {
+    **{"num_layers": 2, "intermediate_size": 24, "block_size": 3, "markov_rank": 4, "confidence": True},
+    **{"mask_id": 10, "num_written": VOCAB, "own_head": True},
+}
 
 
 def tiny_text(length: int = 2000) -> HeadText:
@@ -80,8 +84,9 @@ def tiny_medusa_task(loss: str = "kl", ids: None = None, text: HeadText | None =
 def tiny_block_task(
     loss: str = DSPARK_LOSS, ids: Sequence[int] | None = None, text: HeadText | None = None, anchors: int = 16
 ) -> BlockDistillation:
-    lesson, sizes = a_lesson(loss, (0, 2, 4), ids, text), BlockSizes(2, 24, 3, 4, "bce" in loss)
-    shape = dspark_shape(lesson.oracle, sizes, lesson.layers, 10, lesson.num_written, True)
+    lesson = a_lesson(loss, (0, 2, 4), ids, text)
+    own = BLOCKS | {"num_written": lesson.num_written, "confidence": "bce" in loss}
+    shape = dspark_shape(lesson.oracle, lesson.layers, **own)
     return BlockDistillation(lesson, new_dspark(shape, lesson.oracle, lesson.target_ids, 0), shape, anchors)
 
 
@@ -200,11 +205,13 @@ def test_a_head_learns_and_the_oracle_stays(kind: str, loss: str, falls: float, 
 def test_block_drafters_are_as_their_config_describes_them() -> None:
     own = {"qkv_bias": True, "sliding_window": 8, "rope_scaling": RopeScaling("llama3", 8.0)}
     oracle = tiny_unpacked(VOCAB, torch.float32, num_layers=6, **own)
-    shape = dspark_shape(oracle, BlockSizes(2, 24, 3, 4, True), (0, 2, 4), 10, VOCAB, True)
+    shape = dspark_shape(oracle, (0, 2, 4), **BLOCKS)
     layers = describe_dspark(shape, "tiny")["transformer_layer_config"]
     assert read_layers(ConfigKeys(layers, "a head"), "qwen3") == shape.config
     with pytest.raises(ValueError, match=r"by --layers\), and the oracle has outputs of layers 0\.\.5"):
-        dspark_shape(oracle, BlockSizes(2, 24, 3, 4, True), (0, 6), 10, VOCAB, True)
+        dspark_shape(oracle, (0, 6), **BLOCKS)
+    with pytest.raises(ValueError, match=r"--num-draft-tokens is 129; blocks hold 1\.\.128 tokens"):
+        dspark_shape(oracle, (0, 2), **BLOCKS | {"block_size": 129})
 
 
 def test_files_that_hold_no_text_of_the_oracle_are_named(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """DSpark heads before training: their config and their first weights."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,34 +15,18 @@ from oracles.transformer.eager import Transformer
 from specdec.contracts import BITWISE_NODES
 
 
-@dataclass(frozen=True)
-class BlockSizes:
-    """What may be chosen of a DSpark head.
-
-    Args:
-        num_layers: of its own.
-        intermediate_size: width of their MLPs.
-        block_size: tokens of a block.
-        markov_rank: of its Markov head.
-        confidence: whether it tells confidences; they read the Markov head's embedding too.
-
-    Raises:
-        ValueError: a size that no drafter can run.
-    """
-
-    num_layers: int
-    intermediate_size: int
-    block_size: int
-    markov_rank: int
-    confidence: bool
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.block_size <= BITWISE_NODES:
-            raise ValueError(f"--block-size is {self.block_size}; blocks hold 1..{BITWISE_NODES} tokens")
-
-
 def dspark_shape(
-    oracle: Transformer, sizes: BlockSizes, outputs: Sequence[int], mask_id: int, num_written: int, own_head: bool
+    oracle: Transformer,
+    outputs: Sequence[int],
+    *,
+    num_layers: int,
+    intermediate_size: int,
+    block_size: int,
+    markov_rank: int,
+    confidence: bool,
+    mask_id: int,
+    num_written: int,
+    own_head: bool,
 ) -> BlockShape:
     """Return the shape of a head: layers of Qwen3's kind with the oracle's heads.
 
@@ -51,27 +34,31 @@ def dspark_shape(
 
     Args:
         oracle: that it drafts for.
-        sizes: of the head.
         outputs: the layers whose outputs it reads.
+        num_layers, intermediate_size: of its own layers, and the width of their MLPs.
+        block_size: tokens of a block.
+        markov_rank: of its Markov head.
+        confidence: whether it tells confidences; they read the Markov head's embedding too.
         mask_id: the id that stands at the places of a block after its first.
         num_written: ids that it writes.
         own_head: whether it has rows of its own.
 
     Raises:
-        ValueError: the oracle lacks a layer.
+        ValueError: the oracle lacks a layer, or a block is longer than any drafter can run.
     """
+    if not 1 <= block_size <= BITWISE_NODES:
+        raise ValueError(f"--num-draft-tokens is {block_size}; blocks hold 1..{BITWISE_NODES} tokens")
     layers = AuxLayers(tuple(layer + 1 for layer in outputs), "inputs", "--layers", oracle.num_layers)
     own = oracle.config
     config = TransformerConfig(
-        vocab_size=oracle.embedding_rows, hidden_size=own.hidden_size, num_layers=sizes.num_layers,
+        vocab_size=oracle.embedding_rows, hidden_size=own.hidden_size, num_layers=num_layers,
         num_heads=own.num_heads, num_kv_heads=own.kv_heads, head_dim=own.head_size,
-        intermediate_size=sizes.intermediate_size, max_context=own.max_context, norm_eps=own.norm_eps,
+        intermediate_size=intermediate_size, max_context=own.max_context, norm_eps=own.norm_eps,
         rope_theta=own.rope_theta, qk_norm=True,
     )  # fmt: skip
     return BlockShape(
-        config, layers.outputs, sizes.block_size, mask_id, from_anchor=True, columns=num_written, markov="vanilla",
-        markov_rank=sizes.markov_rank, confidence=sizes.confidence, confidence_with_markov=sizes.confidence,
-        own_head=own_head,
+        config, layers.outputs, block_size, mask_id, from_anchor=True, columns=num_written, markov="vanilla",
+        markov_rank=markov_rank, confidence=confidence, confidence_with_markov=confidence, own_head=own_head,
     )  # fmt: skip
 
 
