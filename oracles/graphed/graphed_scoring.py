@@ -121,7 +121,7 @@ class GraphedChaining(GraphedScoring[AnyCache]):
         if tokens.shape[1] > WIDTHS[-1]:
             raise ValueError(f"tokens is {tokens.shape[1]} wide: score all but the last {WIDTHS[-1]} ids before")
         fed = counts + limits - 1
-        check_call(self.config, max((cache.lengths[rows] + fed).tolist()) - 1, "none", ())
+        check_call(max((cache.lengths[rows] + fed).tolist()) - 1, self.config.max_context, "none", (), 0)
         self._check_places(cache)
         with self._alone():
             starts = cache.reserve(rows, fed)

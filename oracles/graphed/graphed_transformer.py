@@ -133,7 +133,8 @@ class GraphedTransformer(GraphedChaining[GraphedCache], Shaped):
 
         Cost: one pass for up to 64 rows (fewer of many nodes, see ``buckets.MAX_NODES``) of up to 128 nodes.
         """
-        check_call(self.config, max(cache.lengths[rows].tolist(), default=0), want, hidden)
+        longest = max(cache.lengths[rows].tolist(), default=0)
+        check_call(longest, self.max_context, want, hidden, self.num_layers)
         shape = (tokens.shape[0], tokens.shape[1] - first, self.config.hidden_size)
         lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
         self._check_places(cache, {"stream": stream}, tokens=tokens, parents=parents, num_nodes=num_nodes)

@@ -74,7 +74,7 @@ class Eagle3Head(TorchEagle3Head):
             ValueError: an unknown ``want`` or layer, a row without room, a pending token beyond ``max_context``;
                 on the CPU, a node whose parent is of the same pass and has no known feature after it.
         """
-        check_call(self.config, int(cache.lengths[rows].max()), want, hidden)
+        check_call(int(cache.lengths[rows].max()), self.max_context, want, hidden, num_layers=1)
         tree = Tree(tokens, None if is_chain(parents) else parents, num_nodes)
         check_order(tree, cache, rows, first)
         attend = CachedAttention(self.config, tree, cache, rows, first)

@@ -90,7 +90,8 @@ class GraphedEagle3Head(GraphedChaining[GraphedFeatureCache], TorchEagle3Head):
 
         Cost: see ``GraphedTransformer.score``.
         """
-        check_call(self.config, max(cache.lengths[rows].tolist(), default=0), want, hidden)
+        longest = max(cache.lengths[rows].tolist(), default=0)
+        check_call(longest, self.max_context, want, hidden, num_layers=1)
         self._check_places(cache, tokens=tokens, parents=parents, num_nodes=num_nodes)
         above = None if is_chain(parents) else parents
         check_order(Tree(tokens, above, num_nodes), cache, rows, first)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,19 +32,6 @@ from specdec.prompts.chat import ChatTemplate
 
 EXTRA = "the library transformers is missing: pip install 'exactspec[hf]'"
 _ROW_DIM, _SLOT_DIM = 2, 4
-
-
-@dataclass(frozen=True)
-class _Bounds:
-    """What a call may ask for.
-
-    Attributes:
-        num_layers: whose outputs can be returned.
-        max_context: positions.
-    """
-
-    num_layers: int
-    max_context: int
 
 
 class HuggingFaceLM(OracleDefaults):
@@ -96,7 +82,6 @@ class HuggingFaceLM(OracleDefaults):
             raise ValueError(f"max_context is {self.max_context}; the check needs at least {LEAST_CONTEXT} positions")
         self._hidden = int(config.num_hidden_layers), int(config.hidden_size)
         self.embedding_rows = int(config.vocab_size)
-        self._bounds = _Bounds(self.hidden_layers, self.max_context)
         self._keeps = forward_takes(model, "logits_to_keep")
         self._cache_shape, self.dtype = self._probe_cache()
         self._plan = self._find_plan(config)
@@ -159,7 +144,8 @@ class HuggingFaceLM(OracleDefaults):
 
         Cost: see the class; rows that do not stand side by side in the cache are copied, layer by layer.
         """
-        check_call(self._bounds, max(cache.lengths[rows].tolist(), default=0), want, hidden)
+        longest = max(cache.lengths[rows].tolist(), default=0)
+        check_call(longest, self.max_context, want, hidden, self.hidden_layers)
         tree = Tree(tokens, None if is_chain(parents) else parents, num_nodes)
         lengths = cache.reserve(rows, tree.size, first)
         end = int(lengths.max()) + tree.size

@@ -76,7 +76,7 @@ class NativeScoring:
         if getattr(cache, "config", None) is not self.native.config:
             self.native.check_cache(cache)
         longest = max(cache.lengths[rows].tolist(), default=0)
-        check_call(self.config, longest, want, hidden)
+        check_call(longest, self.config.max_context, want, hidden, self.config.num_layers)
         batch, width = tokens.shape
         if rows.shape != (batch,):
             raise ValueError(f"rows has shape {rows.shape}, and tokens {tuple(tokens.shape)}: give each its row")

@@ -305,7 +305,8 @@ class Transformer(PagedCaches, Shaped, nn.Module):
         """
         facts = (tokens, num_nodes) if parents is None else (tokens, num_nodes, parents)
         self.agree(facts, cache, rows, want, hidden, first, layers)
-        check_call(self.config, max(cache.lengths[rows].tolist(), default=0), want, hidden)
+        longest = max(cache.lengths[rows].tolist(), default=0)
+        check_call(longest, self.max_context, want, hidden, self.num_layers)
         shape = (tokens.shape[0], tokens.shape[1] - first, self.config.hidden_size)
         lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
         tree = Tree(tokens, None if is_chain(parents) else parents, num_nodes)

@@ -1,7 +1,7 @@
 """What the backends of a transformer share: its shape, and what a call or a part of one must say."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -53,35 +53,24 @@ class Shaped(OracleDefaults):
         return describe_oracle(self)
 
 
-class Bounds(Protocol):
-    """What a model's shape says of the calls that it can serve."""
-
-    @property
-    def num_layers(self) -> int:
-        """Layers whose outputs can be returned."""
-
-    @property
-    def max_context(self) -> int:
-        """Positions."""
-
-
-def check_call(config: Bounds, longest: int, want: Want, hidden: Sequence[int]) -> None:
+def check_call(longest: int, max_context: int, want: Want, hidden: Sequence[int], num_layers: int) -> None:
     """Check what a call asks for, and that its rows have a position left.
 
     Args:
-        config: the model's shape.
         longest: the most tokens that a row holds.
+        max_context: positions that the model can serve.
         want, hidden: see ``specdec.contracts.Oracle.score``.
+        num_layers: whose outputs can be returned.
 
     Raises:
         ValueError: an unknown ``want`` or layer, or a pending token beyond ``max_context``.
     """
     if want not in WANTS:
         check_choice("want", want, Want)
-    if hidden and (wrong := [layer for layer in hidden if not 0 <= layer < config.num_layers]):
-        raise ValueError(f"hidden asks for layers {wrong}; the model has layers 0..{config.num_layers - 1}")
-    if longest >= config.max_context:
-        raise ValueError(f"a row holds {longest} tokens; max_context {config.max_context} has no position left")
+    if hidden and (wrong := [layer for layer in hidden if not 0 <= layer < num_layers]):
+        raise ValueError(f"hidden asks for layers {wrong}; the model has layers 0..{num_layers - 1}")
+    if longest >= max_context:
+        raise ValueError(f"a row holds {longest} tokens; max_context {max_context} has no position left")
 
 
 def check_plain_call(tokens: Tensor, vocab_size: int, want: Want, hidden: Sequence[int], what: str) -> None:
