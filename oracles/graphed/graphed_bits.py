@@ -14,6 +14,7 @@ from oracles.graphed.chunks import CHUNK
 from oracles.graphed.graphed_memory import Memory, round_capacity
 from oracles.graphed.graphed_passes import Part
 from oracles.graphed.upload import Call
+from oracles.transformer.bits import comb
 from oracles.transformer.config import TransformerConfig
 from specdec.contracts import IntArray
 from specdec.transfers import HOST
@@ -96,10 +97,6 @@ class _Check:
         for place, row in of_paths:
             tokens[place, ::step] = self._paths[row, :path]
         if is_tree:
-            # The path's nodes stand at even indices, each followed by a sibling of its successor.
-            parents = torch.arange(width, device=HOST) // 2 * 2
-            parents[::2] -= 2
-            parents[0] = -1
-            parents = parents.expand(len(rows), -1)
+            parents = comb(path)[:, :width].expand(len(rows), -1)
         found = self._streams(tokens, parents, rows)[:, ::step]
         return all(torch.equal(found[place], self._alone[row][0, :path]) for place, row in of_paths)

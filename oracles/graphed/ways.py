@@ -1,7 +1,7 @@
 """Which way passes compute on a device, and what it can promise."""
 
 from collections.abc import Callable
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
 import torch
 
@@ -13,7 +13,6 @@ from oracles.graphed.graphed_passes import Way
 from oracles.graphed.tiles import TILE
 from oracles.graphed.triton_attention import TritonAttention, why_not
 from oracles.transformer.attention import Attend
-from oracles.transformer.config import TransformerConfig
 
 AttentionName = Literal["masked", "chunked", "triton"]
 ATTENTIONS: dict[str, Callable[[Nodes], Attend]] = {
@@ -21,24 +20,10 @@ ATTENTIONS: dict[str, Callable[[Nodes], Attend]] = {
 }  # fmt: skip
 
 
-class Placed(Protocol):
-    """What says of its passes where and in what they compute."""
+def way_of(device: torch.device, dtype: torch.dtype, head_size: int, bitwise: bool, attention: str | None) -> Way:
+    """Return the way for passes of heads of a size: with this attention, or with Triton's where it runs.
 
-    @property
-    def config(self) -> TransformerConfig:
-        """Its shape."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of weights, activations and cache."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights lie."""
-
-
-def way_of(model: Placed, bitwise: bool, attention: str | None) -> Way:
-    """Return the way for a model: with this attention, or with Triton's where it runs, else the library's.
+    Where it does not, the library's attends, or for ``bitwise`` passes the one in chunks.
 
     Raises:
         ValueError: an unknown attention, one that cannot run here, or one that cannot be ``bitwise``.
@@ -48,7 +33,7 @@ def way_of(model: Placed, bitwise: bool, attention: str | None) -> Way:
         raise ValueError(f"attention is {attention!r}; choose one of {known}, or None")
     if bitwise and attention == "masked":
         raise ValueError("attention='masked' sums in an order that depends on the pass: leave it out, or bitwise=True")
-    reason = why_not(model.device, model.dtype, model.config.head_size)
+    reason = why_not(device, dtype, head_size)
     if attention == "triton" and reason is not None:
         raise ValueError(f"attention='triton': {reason}; leave it out")
     without = "chunked" if bitwise else "masked"

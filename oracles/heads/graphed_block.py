@@ -65,7 +65,8 @@ class GraphedBlockHead(GraphedScoring[GraphedCache], TorchBlockHead):
         self._end = self.max_context + shape.block_size
         # A table that grew later would leave its old address to the graphs.
         network.rotary.rows(torch.zeros(1, dtype=torch.int64, device=self.device), self._end, self.dtype)
-        passes = Passes(self._run_pass, self._read_out, self.config.num_layers, way_of(self, False, oracle.attention))
+        way = way_of(self.device, self.dtype, self.config.head_size, bitwise=False, attention=oracle.attention)
+        passes = Passes(self._run_pass, self._read_out, self.config.num_layers, way)
         self._calls = Calls(passes, self._upload, self._graphs)
         self._arrival = Arrival(self.config, self._take_in, self._upload, self._graphs)
 

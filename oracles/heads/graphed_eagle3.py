@@ -49,7 +49,8 @@ class GraphedEagle3Head(GraphedChaining[GraphedFeatureCache], TorchEagle3Head):
         # A table that grew later would leave its old address to the graphs.
         zero = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._network.rotary.rows(zero, self.max_context, self.dtype)
-        passes = Passes(self._run_pass, self._read, 1, way_of(self, bitwise=False, attention=oracle.attention))
+        way = way_of(self.device, self.dtype, self.config.head_size, bitwise=False, attention=oracle.attention)
+        passes = Passes(self._run_pass, self._read, 1, way)
         self._calls = Calls(passes, self._upload, self._graphs)
         self._arrival = Arrival(self.config, self._take_in, self._upload, self._graphs)
 

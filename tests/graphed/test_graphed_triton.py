@@ -163,10 +163,11 @@ def test_where_the_kernels_cannot_run_the_reason_is_told(monkeypatch):
 @pytest.mark.parametrize(("bitwise", "without"), [(False, "masked"), (True, "chunked")])
 def test_the_kernels_attend_where_they_run(bitwise, without, monkeypatch):
     model = small_model().pack()
-    assert ways.way_of(model, bitwise, None).attention is ways.ATTENTIONS[without]
+    placed = model.device, model.dtype, model.config.head_size
+    assert ways.way_of(*placed, bitwise, None).attention is ways.ATTENTIONS[without]
     monkeypatch.setattr(ways, "why_not", lambda *_: None)
-    assert ways.way_of(model, bitwise, None).attention is TritonAttention
-    assert ways.way_of(model, bitwise, without).attention is ways.ATTENTIONS[without]
+    assert ways.way_of(*placed, bitwise, None).attention is TritonAttention
+    assert ways.way_of(*placed, bitwise, without).attention is ways.ATTENTIONS[without]
 
 
 def test_the_kernels_are_compiled_once_for_all_passes_and_for_devices_that_are_not_there(tmp_path):
