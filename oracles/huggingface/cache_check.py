@@ -1,14 +1,14 @@
 """Does a model score trees on a cache as it scores whole sequences without one?"""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from oracles.transformer.bits import append_ids, comb
-from specdec.contracts import IntArray, Oracle
+from specdec.contracts import Oracle
 
 # By bytes of a number: root mean square of the differences of a node's logits, over the logits' own deviation.
 TOLERANCES = {8: 1e-5, 4: 5e-4, 2: 0.1}
@@ -18,28 +18,6 @@ LEAST_CONTEXT = 12
 _ROLLED_BACK = 2
 
 Reference = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Of the trial.
-
-    Attributes:
-        prefixes: tokens before the tree, of each of two rows.
-        depth: nodes of the longest path of the tree.
-    """
-
-    prefixes: tuple[int, int]
-    depth: int
-
-    @staticmethod
-    def of(limit: int | None, max_context: int) -> "Sizes":
-        """Return sizes for layers that see ``limit`` positions (None: all)."""
-        if limit is None or limit >= max_context:
-            limit = 2
-        long, depth = (limit + 8, 12) if limit > DEEPEST else (12, limit + 4)
-        long = min(long, max_context - LEAST_CONTEXT // 2)
-        return Sizes((max(long // 2, 1), long), min(depth, max_context - long))
 
 
 def first_difference(oracle: Oracle, reference: Reference, limit: int | None) -> str | None:
@@ -56,77 +34,62 @@ def first_difference(oracle: Oracle, reference: Reference, limit: int | None) ->
     Cost: for a limit W up to 256 about 6 passes over W + 16 tokens without a cache and about 4 W tokens on one; beyond
         it, 6 over W + 20.
     """
-    generator = torch.Generator().manual_seed(0)
-    sizes, trial = Sizes.of(limit, oracle.max_context), _Trial(oracle, reference)
-    ids = torch.randint(oracle.vocab_size, (2, max(sizes.prefixes)), generator=generator)
-    tokens = torch.randint(oracle.vocab_size, (2, 2 * sizes.depth), generator=generator)
-    after = torch.randint(oracle.vocab_size, (2, _ROLLED_BACK), generator=generator)
-    return trial.run(sizes, ids.to(oracle.device), tokens.to(oracle.device), after.to(oracle.device))
-
-
-class _Trial:
-    def __init__(self, oracle: Oracle, reference: Reference) -> None:
-        self.oracle, self.reference = oracle, reference
-        self.rows: IntArray = np.arange(2)
-        self.tolerance = TOLERANCES[oracle.dtype.itemsize]
-
-    def run(self, sizes: Sizes, ids: Tensor, tokens: Tensor, after: Tensor) -> str | None:
-        """Return the first difference: prefixes from ``ids``, a tree of ``tokens``, and what comes ``after``."""
-        cache = self.oracle.new_cache(2, max(sizes.prefixes) + tokens.shape[1])
-        stands = [ids[row, :length] for row, length in enumerate(sizes.prefixes)]
-        paths = _paths(sizes.depth)
-        # Each in two chunks.
-        prefix = [
-            append_ids(self.oracle, cache, stood.unsqueeze(0), np.array([row]), -(-len(stood) // 2))[0]
-            for row, stood in enumerate(stands)
-        ]
-        parents = comb(sizes.depth).to(tokens.device).expand(2, -1)
-        tree = self._score(tokens, parents, cache, self.rows)
-        whole = [self._whole(stands[row], tokens[row, path]) for row in (0, 1) for path in paths]
-        found = [_distance(prefix[row], whole[2 * row][: len(stands[row])]) for row in (0, 1)]
-        if fault := self._fault(
-            "a chain in chunks", "positions, windows or the cache are not used as they are given", found
-        ):
-            return fault
-        found = [
-            _distance(tree[row, path], whole[2 * row + i][len(stands[row]) :])
-            for row in (0, 1) for i, path in enumerate(paths)
-        ]  # fmt: skip
-        what = f"a tree of {tokens.shape[1]} nodes, {sizes.depth} deep"
-        if fault := self._fault(what, "4-D masks are not obeyed, or not in every layer", found):
-            return fault
-        found = self._roll_back(cache, stands, tokens, paths, after)
-        return self._fault("a chain after rollback", "keys that were cached cannot be kept in part", found)
-
-    def _roll_back(
-        self, cache: object, stands: list[Tensor], tokens: Tensor, paths: list[list[int]], after: Tensor
-    ) -> list[float]:
-        """Keep a path of each row, take back its last tokens, and let others follow."""
-        path = torch.tensor([paths[0], paths[1]], device=tokens.device)
-        kept = path.shape[1] - _ROLLED_BACK
-        cache.commit(self.rows, path, np.full(2, path.shape[1]))  # type: ignore[attr-defined]
-        cache.truncate(self.rows, np.array([len(ids) + kept for ids in stands]))  # type: ignore[attr-defined]
-        found = self._score(after, None, cache, self.rows)
-        before = [torch.cat([stands[row], tokens[row, paths[row][:kept]]]) for row in (0, 1)]
-        return [_distance(found[row], self._whole(before[row], after[row])[len(before[row]) :]) for row in (0, 1)]
-
-    def _whole(self, stands: Tensor, path: Tensor) -> Tensor:
-        return self.reference(torch.cat([stands, path]))[:, : self.oracle.vocab_size]
-
-    def _score(self, tokens: Tensor, parents: Tensor | None, cache: object, rows: IntArray) -> Tensor:
-        nodes = torch.full((len(rows),), tokens.shape[1], device=tokens.device)
-        logits = self.oracle.score(tokens, parents, nodes, cache, rows).logits
-        assert logits is not None
-        return logits
-
-    def _fault(self, what: str, why: str, found: list[float]) -> str | None:
+    tolerance = TOLERANCES[oracle.dtype.itemsize]
+    for what, why, found in _differences(oracle, reference, limit):
         worst = max(found, key=lambda distance: np.inf if np.isnan(distance) else distance)
-        if worst <= self.tolerance:
-            return None
-        return (
-            f"the scores of {what} differ from those of whole sequences by {worst:.2g} of their deviation (allowed: "
-            f"{self.tolerance:g}): {why}"
-        )
+        if not worst <= tolerance:
+            return (
+                f"the scores of {what} differ from those of whole sequences by {worst:.2g} of their deviation "
+                f"(allowed: {tolerance:g}): {why}"
+            )
+    return None
+
+
+def _differences(oracle: Any, reference: Reference, limit: int | None) -> Iterator[tuple[str, str, list[float]]]:
+    """Yield what is scored, why its scores may differ, and by how much those of its rows and paths do."""
+    prefixes, depth = _sizes(limit, oracle.max_context)
+    generator, rows = torch.Generator().manual_seed(0), np.arange(2)
+    ids, tokens, after = (
+        torch.randint(oracle.vocab_size, (2, length), generator=generator).to(oracle.device)
+        for length in (max(prefixes), 2 * depth, _ROLLED_BACK)
+    )
+    cache, paths = oracle.new_cache(2, max(prefixes) + 2 * depth), _paths(depth)
+    stands = [ids[row, :length] for row, length in enumerate(prefixes)]
+
+    def whole(before: Tensor, path: Tensor) -> Tensor:
+        return reference(torch.cat([before, path]))[:, : oracle.vocab_size]
+
+    # Each in two chunks.
+    prefix = [
+        append_ids(oracle, cache, stood.unsqueeze(0), rows[[row]], -(-len(stood) // 2))[0]
+        for row, stood in enumerate(stands)
+    ]
+    nodes = torch.full((2,), 2 * depth, device=oracle.device)
+    tree = oracle.score(tokens, comb(depth).to(oracle.device).expand(2, -1), nodes, cache, rows).logits
+    wanted = [[whole(stood, tokens[row, path]) for path in paths] for row, stood in enumerate(stands)]
+    found = [_distance(prefix[row], wanted[row][0][: len(stood)]) for row, stood in enumerate(stands)]
+    yield "a chain in chunks", "positions, windows or the cache are not used as they are given", found
+    found = [
+        _distance(tree[row, path], wanted[row][i][len(stood) :])
+        for row, stood in enumerate(stands) for i, path in enumerate(paths)
+    ]  # fmt: skip
+    yield f"a tree of {2 * depth} nodes, {depth} deep", "4-D masks are not obeyed, or not in every layer", found
+    # A path of each row is kept, but for its last tokens, and others follow.
+    cache.commit(rows, torch.tensor(paths, device=oracle.device), np.full(2, depth))
+    kept = [torch.cat([stood, tokens[row, paths[row][:-_ROLLED_BACK]]]) for row, stood in enumerate(stands)]
+    cache.truncate(rows, np.array([len(before) for before in kept]))
+    scored = append_ids(oracle, cache, after, rows, _ROLLED_BACK)
+    found = [_distance(scored[row], whole(kept[row], after[row])[len(kept[row]) :]) for row in (0, 1)]
+    yield "a chain after rollback", "keys that were cached cannot be kept in part", found
+
+
+def _sizes(limit: int | None, max_context: int) -> tuple[tuple[int, int], int]:
+    """Return the tokens before the tree of each of two rows, and how deep it is; layers see ``limit`` positions."""
+    if limit is None or limit >= max_context:
+        limit = 2
+    long, depth = (limit + 8, 12) if limit > DEEPEST else (12, limit + 4)
+    long = min(long, max_context - LEAST_CONTEXT // 2)
+    return (max(long // 2, 1), long), min(depth, max_context - long)
 
 
 def _paths(depth: int) -> list[list[int]]:
