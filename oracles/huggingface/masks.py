@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from oracles.transformer.attention import slots_on_paths
 from specdec.contracts import Tree
 
 
@@ -83,18 +84,11 @@ class Nodes:
     """
 
     def __init__(self, tree: Tree, lengths: Tensor, end: int, first: int) -> None:
-        start, at = lengths.unsqueeze(1), torch.arange(end, device=lengths.device)
-        slots = start + torch.arange(tree.size, device=lengths.device)
-        self.slots, self.positions = slots[:, first:], (start + tree.depth)[:, first:]
-        if tree.parents is None:
-            self.key_positions = at.view(1, 1, -1)
-            self.seen = self.key_positions <= self.positions.unsqueeze(2)
-            return
-        # [B, N, T]: slots of the prefix, then those of the nodes by ancestry
-        prefix = (at < start).unsqueeze(1).expand(-1, self.slots.shape[1], -1)
-        own = slots.unsqueeze(1).expand(-1, self.slots.shape[1], -1)
-        self.seen = prefix.scatter(2, own, tree.ancestors[:, first:])
-        self.key_positions = at.expand(len(start), -1).scatter(1, slots, start + tree.depth).unsqueeze(1)
+        start = lengths.unsqueeze(1)
+        self.slots = start + torch.arange(first, tree.size, device=lengths.device)
+        self.positions = (start + tree.depth)[:, first:]
+        above = (None, None) if tree.parents is None else (tree.ancestors[:, first:], tree.depth)
+        self.seen, self.key_positions = slots_on_paths(end, start, self.positions, *above)
 
 
 def mask_plans(config: Any) -> list[MaskPlan]:

@@ -121,23 +121,36 @@ def visible_slots(
     """Return ``[B, W, span]`` bool: which of the first slots of its row a node sees.
 
     Args:
+        window: see ``TransformerConfig.sliding_window``.
+        span, start, positions, ancestors, depth: see ``slots_on_paths``.
+    """
+    seen, at_position = slots_on_paths(span, start, positions, ancestors, depth)
+    return seen if window is None else seen & (at_position > positions.unsqueeze(2) - window)
+
+
+def slots_on_paths(
+    span: int, start: Tensor, positions: Tensor, ancestors: Tensor | None, depth: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return ``[B, W, span]`` bool: which of the first slots of its row a node's path has, and their positions.
+
+    Args:
         span: slots; no node stands beyond them.
         start: ``[B, 1]`` slots of the prefix.
         positions: ``[B, W]`` of the nodes that attend.
-        window: see ``TransformerConfig.sliding_window``.
         ancestors: ``[B, W, N]`` which of all nodes each of those has above it, itself included; None: chains, whose
             slots are positions.
         depth: ``[B, N]`` of all nodes; None: chains.
+
+    Returns:
+        The slots, and ``[B or 1, 1, span]`` the positions of all slots.
     """
-    at, positions = torch.arange(span, device=start.device), positions.unsqueeze(2)
+    at = torch.arange(span, device=start.device)
     if ancestors is None or depth is None:
-        seen, at_position = at <= positions, at.view(1, 1, -1)
-    else:
-        slots = (start + torch.arange(depth.shape[1], device=start.device)).unsqueeze(1)
-        in_prefix = (at < start.unsqueeze(2)).expand(-1, ancestors.shape[1], -1)
-        seen = in_prefix.scatter(2, slots.expand(ancestors.shape), ancestors)
-        at_position = at.expand(len(start), 1, -1).scatter(2, slots, (start + depth).unsqueeze(1))
-    return seen if window is None else seen & (at_position > positions - window)
+        return at <= positions.unsqueeze(2), at.view(1, 1, -1)
+    slots = (start + torch.arange(depth.shape[1], device=start.device)).unsqueeze(1)
+    in_prefix = (at < start.unsqueeze(2)).expand(-1, ancestors.shape[1], -1)
+    seen = in_prefix.scatter(2, slots.expand(ancestors.shape), ancestors)
+    return seen, at.expand(len(start), 1, -1).scatter(2, slots, (start + depth).unsqueeze(1))
 
 
 class CachedAttention:
