@@ -6,9 +6,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from oracles import TabularLM
+from oracles.factory.evaluation.commands import code_block, format_section
 from oracles.factory.evaluation.continuations import GREEDY, NUCLEUS, write
 from oracles.factory.evaluation.passages import PROMPT_TOKENS, excerpts, read_passages
-from oracles.factory.evaluation.showing import code_block, format_section
 from oracles.factory.train import TOKENIZER
 
 CODE = Tokenizer.from_file(str(TOKENIZER))

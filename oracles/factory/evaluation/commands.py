@@ -1,6 +1,7 @@
 """The commands of ``python -m oracles.factory.evaluate``: what each measures and prints."""
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,6 @@ from oracles.factory.evaluation.input_rounding import first_answers, logits_of_r
 from oracles.factory.evaluation.loops import loop_columns
 from oracles.factory.evaluation.ngrams import ngram_bits_per_byte, ngram_logits, xz_bits_per_byte
 from oracles.factory.evaluation.passages import Passage, excerpts, read_passages
-from oracles.factory.evaluation.showing import format_section
 from oracles.factory.training.held_out import MAX_WINDOW, bits_per_byte
 from specdec.drafting import NGramModel
 from specdec.stats import Table
@@ -33,6 +33,8 @@ WAYS = {"greedy": GREEDY, "temperature 0.8, top-p 0.95": NUCLEUS}
 LONG_ORDER, DRAFTED_ORDER = 5, 4
 # Inputs that share a scale, when they are rounded.
 SCALE_GROUPS = (32, 64, 192)
+# Of a prompt that is shown; a reader needs its end.
+LAST_LINES = 8
 
 
 def bits(args: argparse.Namespace) -> None:
@@ -75,6 +77,26 @@ def text(args: argparse.Namespace) -> None:
     for i, passage in enumerate(passages[: args.show]):
         decoded = {name: tokenizer.decode(list(found[i].new)) for name, found in written.items()}
         print(f"\n{format_section(f'{i + 1}. `{passage.name}`', tokenizer.decode(list(passage.prompt)), decoded)}")
+
+
+def format_section(title: str, prompt: str, written: Mapping[str, str]) -> str:
+    """Return a section with the end of a prompt and what was written after it.
+
+    Args:
+        title: of the section.
+        prompt: of which the last lines are shown.
+        written: how it was written -> the text.
+    """
+    ending = "\n".join(prompt.split("\n")[-LAST_LINES:])
+    parts = {"The prompt ends": ending, **written}
+    return "\n\n".join([f"### {title}", *(f"{name}:\n\n{code_block(text)}" for name, text in parts.items())])
+
+
+def code_block(text: str) -> str:
+    """Return a block of code, its fence longer than any run of backticks in it."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}python\n{text}\n{fence}"
 
 
 def drafts(args: argparse.Namespace) -> None:
