@@ -111,12 +111,14 @@ def can_compute(weights: str, dtype: torch.dtype | str | None, device: torch.dev
     Raises:
         ValueError: an unknown dtype or device.
     """
-    return not rounds_inputs(weights) or _is_float32(checkpoint_dtype(dtype), checkpoint_place(device))
+    return not rounds_inputs(weights) or _why_not_float32(checkpoint_dtype(dtype), checkpoint_place(device)) is None
 
 
-def _is_float32(dtype: torch.dtype | None, device: torch.device) -> bool:
-    """Whether the arithmetic is float32, on a CPU."""
-    return device.type == "cpu" and dtype in (None, torch.float32)
+def _why_not_float32(dtype: torch.dtype | None, device: torch.device) -> str | None:
+    """Return what keeps the arithmetic from being float32 on a CPU; None: nothing does."""
+    if device.type != "cpu":
+        return f"device is {str(device)!r}"
+    return None if dtype in (None, torch.float32) else f"dtype is {str(dtype).removeprefix('torch.')!r}"
 
 
 def rounds_inputs(weights: str) -> bool:
@@ -125,13 +127,11 @@ def rounds_inputs(weights: str) -> bool:
 
 
 def _need_float32(what: str, otherwise: str, dtype: torch.dtype | None, device: torch.device) -> None:
-    if _is_float32(dtype, device):
-        return
-    has = f"dtype is {str(dtype).removeprefix('torch.')!r}" if dtype else "dtype is the file's own"
-    raise ValueError(
-        f"{what} needs float32 arithmetic on a CPU, and {has}, device {str(device)!r}: give "
-        f"dtype='float32' and device='cpu', or {otherwise}"
-    )
+    if (other := _why_not_float32(dtype, device)) is not None:
+        raise ValueError(
+            f"{what} needs float32 arithmetic on a CPU, and {other}: give dtype='float32' and device='cpu', or "
+            f"{otherwise}"
+        )
 
 
 def backend_of(backend: Backend | None, dtype: torch.dtype | None, device: torch.device, bitwise: bool) -> Backend:
@@ -144,11 +144,7 @@ def backend_of(backend: Backend | None, dtype: torch.dtype | None, device: torch
         check_choice("backend", backend, Backend, ", or None")
     if backend == "graphed":
         return backend
-    other = None
-    if device.type != "cpu":
-        other = f"device is {str(device)!r}"
-    elif dtype not in (None, torch.float32):
-        other = f"dtype is {str(dtype).removeprefix('torch.')!r}"
+    other = _why_not_float32(dtype, device)
     if backend == "eager":
         if bitwise and other is not None:
             raise ValueError(

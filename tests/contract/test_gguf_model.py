@@ -196,7 +196,7 @@ def test_the_chat_template_of_a_file_is_the_oracles(tmp_path):
     [
         ({"arithmetic": "int4"}, "arithmetic is 'int4'; choose one of 'float32', 'int8', or None"),
         ({"arithmetic": "int8", "dtype": "bfloat16"}, "arithmetic='int8' needs float32 .* dtype is 'bfloat16'"),
-        ({"arithmetic": "int8", "device": "cuda"}, "dtype is the file's own, device 'cuda'"),
+        ({"arithmetic": "int8", "device": "cuda"}, "on a CPU, and device is 'cuda': give"),
         ({"arithmetic": "int8", "weights": "int4"}, "not weights='int4': leave one of them out"),
         ({"arithmetic": "float32", "weights": "int8-dynamic"}, "has products of whole numbers"),
     ],

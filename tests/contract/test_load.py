@@ -348,10 +348,10 @@ def test_embedded_names_resolve_before_folders(llama, tmp_path, monkeypatch):
             {"weights": "int8-dynamic", "dtype": "bfloat16"},
             "weights='int8-dynamic' needs float32 arithmetic on a CPU, and dtype is 'bfloat16'",
         ),
-        ({"weights": "int8-dynamic", "dtype": torch.float64, "backend": "eager"}, "dtype is 'float64', device 'cpu'"),
+        ({"weights": "int8-dynamic", "dtype": torch.float64, "backend": "eager"}, "dtype is 'float64': give"),
         ({"weights": "q4_0-int8", "device": "cuda"}, "weights='q4_0-int8' needs float32 arithmetic on a CPU"),
-        ({"weights": "int8-dynamic", "device": "cuda"}, "dtype is the file's own, device 'cuda': give"),
-        ({"weights": "int8-dynamic", "device": "cuda", "dtype": "float32"}, "on a CPU, .*device 'cuda'"),
+        ({"weights": "int8-dynamic", "device": "cuda"}, "on a CPU, and device is 'cuda': give"),
+        ({"weights": "int8-dynamic", "device": "cuda", "dtype": "float32"}, "on a CPU, .*device is 'cuda'"),
         ({"weights": "int8", "device": "cuda", "dtype": "float32", "backend": "native"}, "'native' cannot run"),
     ],
 )
