@@ -159,12 +159,17 @@ class Transformer(PagedCaches, Shaped, nn.Module):
         """
         return self.head(self.model.norm(self.streams(tokens)[-1]))
 
-    def streams(self, tokens: Tensor) -> list[Tensor]:
-        """Return the residual stream ``[B, T, D]`` after every layer, from whole sequences ``[B, T]``."""
+    def streams(
+        self, tokens: Tensor, layers: tuple[int, int] | None = None, stream: Tensor | None = None
+    ) -> list[Tensor]:
+        """Return the residual stream ``[B, T, D]`` after every layer, from whole sequences ``[B, T]``.
+
+        ``layers`` (first, last) runs some of them only, from ``stream`` in place of the embeddings if it is given.
+        """
         length = tokens.shape[1]
         positions = torch.arange(length, device=tokens.device).expand(tokens.shape)
         attend = CausalAttention(self.config, length, tokens.device)
-        streams: list[Tensor] = self.model(tokens, positions, length, attend)
+        streams: list[Tensor] = self.model(tokens, positions, length, attend, layers, stream)
         return streams
 
     @torch.no_grad()

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from oracles.quantisation.methods.stages import Stage, stages_of
-from oracles.transformer.attention import CausalAttention
 from oracles.transformer.eager import Transformer
 
 # Positions in a pass.
@@ -74,12 +73,13 @@ def blocks_with_inputs(model: Transformer, ids: Tensor) -> Iterator[list[tuple[S
         stages = stages_of(model, number)
         with _gathering(stages) as gathered:
             for part, stream in zip(parts, streams, strict=True):
-                _through(model, number, part, stream)
+                model.streams(part, (number, number + 1), stream)
         found = list(zip(stages, gathered, strict=True))
         for stage, inputs in found:
             _check_finite(stage, inputs)
         yield found
-        streams = [_through(model, number, part, stream) for part, stream in zip(parts, streams, strict=True)]
+        given = zip(parts, streams, strict=True)
+        streams = [model.streams(part, (number, number + 1), stream)[0] for part, stream in given]
 
 
 @contextmanager
@@ -100,15 +100,6 @@ def _gathering(stages: tuple[Stage, ...]) -> Iterator[list[Inputs]]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _through(model: Transformer, number: int, ids: Tensor, stream: Tensor | None) -> Tensor:
-    """Return the residual stream ``[B, T, D]`` after a block, from the one before (None: the embeddings)."""
-    length = ids.shape[1]
-    positions = torch.arange(length, device=ids.device).expand(ids.shape)
-    attend = CausalAttention(model.config, length, ids.device)
-    streams: list[Tensor] = model.model(ids, positions, length, attend, (number, number + 1), stream)
-    return streams[0]
 
 
 def _check_finite(stage: Stage, inputs: Inputs) -> None:
