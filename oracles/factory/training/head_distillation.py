@@ -1,6 +1,7 @@
 """Heads in training: they learn what a frozen oracle says of the tokens that they will draft."""
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -167,25 +168,24 @@ class HeadDistillation(ABC):
             confidences also "miscalibrated_j", see ``calibration_error``. "covered", the oracle's mass on the ids that
             the head writes, right after the roots.
         """
-        covered: list[Tensor] = []
-        same: dict[str, list[Tensor]] = {name: [] for name in self.offsets}
-        stands: dict[str, list[Tensor]] = {name: [] for name in self.offsets}
-        believed: dict[str, list[Tensor]] = {name: [] for name in self.offsets}
+        parts: dict[tuple[str, str], list[Tensor]] = defaultdict(list)
         for row in torch.split(places, 1):
             said_of = self.said(row.to(self.oracle.device), text)
             for (name, offset), said in zip(self.offsets.items(), said_of, strict=True):
-                same[name].append((said.learnt.argmax(-1) == said.likeliest_column).double().cpu())
-                stands[name].append(said.stands.double().cpu())
-                believed[name] += [] if said.believed is None else [said.believed.double().cpu()]
-                covered += [] if offset else [said.taught.double().exp().sum(-1).cpu()]
+                parts["same", name].append(said.learnt.argmax(-1) == said.likeliest_column)
+                parts["stands", name].append(said.stands)
+                if said.believed is not None:
+                    parts["believed", name].append(said.believed)
+                if offset == 0:
+                    parts["covered", ""].append(said.taught.double().exp().sum(-1))
+        whole = {key: torch.cat(part).double().cpu() for key, part in parts.items()}
         found = {}
         for name in self.offsets:
-            kept = torch.cat(stands[name])
-            found[f"greedy_{name}"] = torch.cat(same[name]).mean().item()
-            found[f"drawn_{name}"] = kept.mean().item()
-            if believed[name]:
-                found[f"miscalibrated_{name}"] = calibration_error(torch.cat(believed[name]), kept)
-        return found | {"covered": torch.cat(covered).mean().item()}
+            found[f"greedy_{name}"] = whole["same", name].mean().item()
+            found[f"drawn_{name}"] = whole["stands", name].mean().item()
+            if ("believed", name) in whole:
+                found[f"miscalibrated_{name}"] = calibration_error(whole["believed", name], whole["stands", name])
+        return found | {"covered": whole["covered", ""].mean().item()}
 
     def said(self, rows: Tensor, text: HeadText) -> Iterator[Said]:
         """Yield what head and oracle say at each drafted position of windows of a text, where all ids count."""
