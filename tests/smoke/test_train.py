@@ -22,7 +22,7 @@ from oracles.factory.train import TOKENIZER
 from oracles.factory.training import workers
 from oracles.factory.training.export import export_checkpoint, shard
 from oracles.factory.training.held_out import bits_per_byte
-from oracles.factory.training.loop import LOG_FILE, PLATEAU_FILE, Options, Trainer, run
+from oracles.factory.training.loop import LOG_FILE, PLATEAU_FILE, Trainer, run
 from oracles.factory.training.precision import PRECISIONS, faster_precision
 from oracles.factory.training.recipes import RECIPES, Recipe
 from oracles.factory.training.tasks import DIVERGENCES, Distillation, NextToken, Pupil
@@ -39,9 +39,8 @@ TINY, PLAN = RECIPES["tiny"].recipe, RECIPES["tiny"].windows
 
 def trainer(out: Path, stop_after: int | None = None, seed: int = 0, recipe: Recipe = TINY) -> Trainer:
     out.mkdir(exist_ok=True)
-    options = Options(out, save_every=2, stop_after=stop_after)
     task = NextToken(Transformer(recipe.config, seed=seed), "bfloat16")
-    return Trainer(recipe, Windows(PLAN, STREAM, seed), options, task)
+    return Trainer(recipe, Windows(PLAN, STREAM, seed), task, out, save_every=2, stop_after=stop_after)
 
 
 def logged(out: Path) -> list[dict[str, float]]:
@@ -96,7 +95,7 @@ def test_resuming_nothing_or_another_run_is_refused(tmp_path: Path) -> None:
         trainer(tmp_path, recipe=replace(TINY, matrix_rate=1.0)).resume()
     wider = NextToken(Transformer(replace(TINY.config, intermediate_size=32)), "bfloat16")
     with pytest.raises(ValueError, match=r"state\.pt is of another run: [^;]*size mismatch"):
-        Trainer(TINY, Windows(PLAN, STREAM, 0), Options(tmp_path), wider).resume()
+        Trainer(TINY, Windows(PLAN, STREAM, 0), wider, tmp_path).resume()
     run(trainer(tmp_path))
     with pytest.raises(ValueError, match=r"state\.pt has 6 steps, and the run is to have 5: give more"):
         trainer(tmp_path, recipe=replace(TINY, num_steps=5)).resume()
@@ -109,7 +108,7 @@ def test_a_prolonged_run_is_the_longer_run(tmp_path: Path) -> None:
     def start(out: Path, recipe: Recipe) -> Trainer:
         out.mkdir(exist_ok=True)
         task = NextToken(Transformer(recipe.config, seed=0), "bfloat16")
-        return Trainer(recipe, Windows(plan, STREAM, 0), Options(out), task)
+        return Trainer(recipe, Windows(plan, STREAM, 0), task, out)
 
     run(start(tmp_path / "short", replace(TINY, num_steps=4)))
     prolonged, whole = start(tmp_path / "short", long), start(tmp_path / "whole", long)
@@ -137,7 +136,7 @@ def test_pupils_learn_side_by_side_what_they_learn_alone(tmp_path: Path) -> None
     def weights(names: tuple[str, ...]) -> dict[str, torch.Tensor]:
         pupils = {name: Pupil(Transformer(TINY.config, seed=int(name))) for name in names}
         task = Distillation(pupils, Transformer(TINY.config, seed=9), "float32")
-        one = Trainer(replace(TINY, max_grad_norm=1e9), Windows(PLAN, STREAM, 0), Options(tmp_path), task)
+        one = Trainer(replace(TINY, max_grad_norm=1e9), Windows(PLAN, STREAM, 0), task, tmp_path)
         for _ in range(2):
             one.step()
         return pupils["1"].model.state_dict()
@@ -253,7 +252,7 @@ def learn(out: Path) -> None:
     out.mkdir(exist_ok=True)
     workers.join()
     task = NextToken(Transformer(TINY.config, seed=0), "float32")
-    run(Trainer(TINY, Windows(PLAN, torch.arange(4000) % 97, 0), Options(out, stop_after=2), task))
+    run(Trainer(TINY, Windows(PLAN, torch.arange(4000) % 97, 0), task, out, stop_after=2))
 
 
 def started_worker(out: Path, rank: int, port: int) -> ForkServerProcess:

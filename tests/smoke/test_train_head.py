@@ -36,7 +36,7 @@ from oracles.factory.training.head_distillation import HeadDistillation, Lesson,
 from oracles.factory.training.head_export import describe_eagle3, new_eagle3, usual_outputs
 from oracles.factory.training.head_losses import DSPARK_LOSS, LOSSES, Said, bce, ce, kl, mix, read_mixture, tv
 from oracles.factory.training.head_text import HeadText, dialogues, own_text
-from oracles.factory.training.loop import LOG_FILE, STATE_FILE, TRIM_EVERY, Options, Trainer, run
+from oracles.factory.training.loop import LOG_FILE, STATE_FILE, TRIM_EVERY, Trainer, run
 from oracles.factory.training.medusa_distillation import MedusaDistillation
 from oracles.factory.training.medusa_export import new_medusa
 from oracles.factory.training.recipes import RECIPES, Recipe
@@ -137,7 +137,7 @@ def trainer(task: HeadDistillation, out: Path, steps: int = 60) -> Trainer:
     out.mkdir(exist_ok=True)
     recipe = Recipe(task.oracle.config, steps, matrix_rate=1e-2, other_rate=1e-2, warmup_steps=5)
     windows = Windows(WindowPlan(256, 32, 32, long_share=0.0), torch.arange(len(task.text.ids)), 0)
-    return Trainer(recipe, windows, Options(out, save_every=10), task)
+    return Trainer(recipe, windows, task, out, save_every=10)
 
 
 def test_losses_are_taken_from_the_whole_law() -> None:

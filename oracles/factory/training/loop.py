@@ -5,7 +5,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -60,25 +60,6 @@ class Batches(Protocol):
         """Return the rows ``[B, T + 1]`` int64 of a step in a run of ``num_steps``."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """What a run may vary without being another run.
-
-    Args:
-        out: folder of the resumable state and of the loss curve.
-        device: where the model trains.
-        save_every: steps between two saved states.
-        stop_after: stop, saved, once this many steps are done (None: run to the end).
-        compiled: compile the loss with ``torch.compile``: a third faster on long runs, after half a minute.
-    """
-
-    out: Path
-    device: str = "cpu"
-    save_every: int = 50
-    stop_after: int | None = None
-    compiled: bool = False
-
-
 class Compiled:
     """The loss of a task, compiled once for every shape of rows."""
 
@@ -105,17 +86,32 @@ class Trainer:
     Args:
         recipe: schedule and rates.
         batches: what is read.
-        options: device and folder.
-        task: what is trained, on the options' device.
+        task: what is trained.
+        out: folder of the resumable state and of the loss curve.
+        device: where the model trains.
+        save_every: steps between two saved states.
+        stop_after: stop, saved, once this many steps are done (None: run to the end).
+        compiled: compile the loss with ``torch.compile``: a third faster on long runs, after half a minute.
     """
 
-    def __init__(self, recipe: Recipe, batches: Batches, options: Options, task: Task) -> None:
-        self.recipe, self.batches, self.options, self.task = recipe, batches, options, task
-        self.model = task.model
+    def __init__(
+        self,
+        recipe: Recipe,
+        batches: Batches,
+        task: Task,
+        out: Path,
+        device: str = "cpu",
+        save_every: int = 50,
+        stop_after: int | None = None,
+        compiled: bool = False,
+    ) -> None:
+        self.recipe, self.batches, self.task, self.model = recipe, batches, task, task.model
+        self.out, self.device, self.save_every = out, device, save_every
+        self.last = recipe.num_steps if stop_after is None else min(recipe.num_steps, stop_after)
         self.optimisers = build_optimisers(self.model, recipe)
         self.peaks = [optimiser.param_groups[0]["lr"] for optimiser in self.optimisers]
         self.num_done, self.num_tokens = 0, 0
-        self._loss: Callable[[Tensor], Tensor] = Compiled(task) if options.compiled else task.loss
+        self._loss: Callable[[Tensor], Tensor] = Compiled(task) if compiled else task.loss
 
     def step(self) -> float:
         """Take one step and return its loss in nats per token."""
@@ -124,7 +120,7 @@ class Trainer:
         self.num_tokens += rows[:, 1:].numel()
         for optimiser, peak in zip(self.optimisers, self.peaks, strict=True):
             optimiser.param_groups[0]["lr"] = peak * recipe.rate_factor(self.num_done)
-        loss = self._loss(workers.share(rows).to(self.options.device))
+        loss = self._loss(workers.share(rows).to(self.device))
         self.model.zero_grad()
         torch.autograd.backward(loss)
         loss = workers.average(self.model, loss)
@@ -149,13 +145,13 @@ class Trainer:
             "model": self.model.state_dict(),
             "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
         }
-        path = self.options.out / STATE_FILE
+        path = self.out / STATE_FILE
         partial = path.with_suffix(".partial")
         torch.save(state, partial)
         os.replace(partial, path)
         if self.num_done == self.recipe.first_decay:
             shutil.copyfile(path, partial)
-            os.replace(partial, self.options.out / PLATEAU_FILE)
+            os.replace(partial, self.out / PLATEAU_FILE)
 
     def resume(self, file: str = STATE_FILE) -> None:
         """Load a saved state: ``STATE_FILE``, or ``PLATEAU_FILE`` to prolong a run that has ended.
@@ -163,10 +159,10 @@ class Trainer:
         Raises:
             ValueError: there is none, or it belongs to another run.
         """
-        path = self.options.out / file
+        path = self.out / file
         if not path.is_file():
             raise ValueError(f"nothing to resume: {path} does not exist; start without it")
-        state: dict[str, Any] = torch.load(path, map_location=self.options.device, weights_only=True)
+        state: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
         if state["identity"] != self._identity():
             raise ValueError(
                 f"{path} is of another run: {state['identity']}, not {self._identity()}; use another --out"
@@ -188,9 +184,10 @@ class Trainer:
         """Whether the run has ended, and this worker writes files."""
         return self.num_done >= self.recipe.num_steps and workers.is_first()
 
-    def is_save_due(self, last: int) -> bool:
-        """Return whether the state is saved after the steps done so far."""
-        return self.num_done % self.options.save_every == 0 or self.num_done in (last, self.recipe.first_decay)
+    @property
+    def is_save_due(self) -> bool:
+        """Whether the state is saved after the steps done so far."""
+        return self.num_done % self.save_every == 0 or self.num_done in (self.last, self.recipe.first_decay)
 
 
 def _read_log(path: Path, num_done: int) -> list[str]:
@@ -201,11 +198,9 @@ def _read_log(path: Path, num_done: int) -> list[str]:
 
 def _steps(trainer: Trainer, must_stop: Callable[[], bool]) -> Iterator[dict[str, float]]:
     """Take steps to the end, or until they must stop, saving on the way; yield a row of the loss curve after each."""
-    options, num_steps = trainer.options, trainer.recipe.num_steps
-    last = num_steps if options.stop_after is None else min(num_steps, options.stop_after)
-    silent = not workers.is_first()
-    with tqdm(total=num_steps, initial=trainer.num_done, unit="step", mininterval=5.0, disable=silent) as bar:
-        while trainer.num_done < last and not must_stop():
+    total, silent = trainer.recipe.num_steps, not workers.is_first()
+    with tqdm(total=total, initial=trainer.num_done, unit="step", mininterval=5.0, disable=silent) as bar:
+        while trainer.num_done < trainer.last and not must_stop():
             start, before = time.perf_counter(), trainer.num_tokens
             loss = trainer.step()
             if trainer.num_done % TRIM_EVERY == 0:
@@ -213,7 +208,7 @@ def _steps(trainer: Trainer, must_stop: Callable[[], bool]) -> Iterator[dict[str
             seconds = time.perf_counter() - start
             bar.update()
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
-            if trainer.is_save_due(last):
+            if trainer.is_save_due:
                 trainer.save()
             rate = round((trainer.num_tokens - before) / seconds)
             yield {
@@ -235,17 +230,13 @@ def run(trainer: Trainer, watch: Watch | None = None) -> None:
         trainer: what is trained.
         watch: what else a line says; None: nothing.
     """
-    with held_signals() as must_stop:
-        steps = _steps(trainer, must_stop)
-        if not workers.is_first():
-            for _ in steps:
-                pass
-            return
-        path = trainer.options.out / LOG_FILE
+    path, writes = trainer.out / LOG_FILE, workers.is_first()
+    if writes:
         kept = _read_log(path, trainer.num_done)
         path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-        with path.open("a", encoding="utf-8") as log:
-            for row in steps:
+    with held_signals() as must_stop:
+        for row in _steps(trainer, must_stop):
+            if writes:
                 seen = {} if watch is None else watch(trainer.num_done)
-                log.write(json.dumps({**row, **seen}) + "\n")
-                log.flush()
+                with path.open("a", encoding="utf-8") as log:
+                    log.write(json.dumps({**row, **seen}) + "\n")

@@ -10,7 +10,7 @@ from exactspec.parser import positive
 from oracles.checkpoints.placement import check_device, checkpoint_place
 from oracles.factory.training import workers
 from oracles.factory.training.allocator import keep_freed_memory
-from oracles.factory.training.loop import PLATEAU_FILE, STATE_FILE, Batches, Options, Trainer, Watch, run
+from oracles.factory.training.loop import PLATEAU_FILE, STATE_FILE, Batches, Trainer, Watch, run
 from oracles.factory.training.precision import PRECISIONS, faster_precision
 from oracles.factory.training.recipes import Recipe
 from oracles.factory.training.tasks import Task
@@ -74,8 +74,7 @@ def train_as_asked(
     """
     asked = recipe if args.steps is None else replace(recipe, num_steps=args.steps)
     args.out.mkdir(parents=True, exist_ok=True)
-    options = Options(args.out, args.device, args.save_every, args.stop_after, args.compile)
-    trainer = Trainer(asked, batches, options, task)
+    trainer = Trainer(asked, batches, task, args.out, args.device, args.save_every, args.stop_after, args.compile)
     if args.resume or args.prolong:
         trainer.resume(PLATEAU_FILE if args.prolong else STATE_FILE)
     run(trainer, watch)
