@@ -257,18 +257,15 @@ def _load_weights(
     return model
 
 
-def file_by_name(name: str | Path) -> Path | None:
-    """Return the file of a published model by its name; None: it names none.
+def _locate(name_or_path: str | Path) -> Path:
+    """Return what a name names, embedded or published, else a path.
 
     Raises:
-        ValueError: it was not fetched; the message has the command.
+        ValueError: a published model was not fetched; the message has the command.
     """
-    return PUBLISHED[name].locate() if isinstance(name, str) and name in PUBLISHED else None
-
-
-def _locate(name_or_path: str | Path) -> Path:
-    """Return what a name names, embedded or published, else a path."""
-    return embedded_folder(name_or_path) or file_by_name(name_or_path) or Path(name_or_path)
+    if isinstance(name_or_path, str) and name_or_path in PUBLISHED:
+        return PUBLISHED[name_or_path].locate()
+    return embedded_folder(name_or_path) or Path(name_or_path)
 
 
 def find_checkpoint(name_or_path: str | Path) -> Path:
