@@ -20,10 +20,9 @@ ABIS = ("cp311", "abi3", "none")
 
 
 def gather(manifest: Manifest, folder: Path) -> None:
-    """Download the wheels of a manifest that the folder lacks, and verify all of them.
+    """Download the wheels of a manifest that the folder lacks.
 
     Raises:
-        ValueError: a wheel differs from its hash.
         subprocess.CalledProcessError: a download fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -32,7 +31,6 @@ def gather(manifest: Manifest, folder: Path) -> None:
         pins = folder / "requirements.txt"
         pins.write_text(requirements(missing), encoding="utf-8")
         subprocess.run(download_command(pins, folder), check=True)
-    verify(manifest, folder)
 
 
 def verify(manifest: Manifest, folder: Path) -> None:
