@@ -89,8 +89,3 @@ def _array(ids: Any, row: int, part: str) -> IntArray:
     if made.ndim != 1 or not np.issubdtype(made.dtype, np.integer):
         raise ValueError(f"row {row}: its {part} is neither text nor a list of ids")
     return made.astype(np.int64)
-
-
-def largest(pairs: Sequence[tuple[IntArray, IntArray]]) -> int:
-    """Return the largest id of some records."""
-    return max(int(ids.max()) for pair in pairs for ids in pair)

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from oracles.checkpoints.loading import load_tokenizer, num_ids
-from oracles.recorded.reading import Text, ids_of, largest, read_records
+from oracles.recorded.reading import Text, ids_of, read_records
 from oracles.recorded.record_tree import ROOT, RecordTree
 from oracles.transformer.pass_parts import check_plain_call
 from specdec.cache import KVCache
@@ -79,7 +79,8 @@ class RecordedText(OracleDefaults):
         self.tokenizer: Any | None = tokenizer
         pairs = [ids_of(*pair, tokenizer, row) for row, pair in enumerate(zip(prompts, outputs, strict=True))]
         if vocab_size is None:
-            most = max(largest(pairs), eos_id if isinstance(eos_id, Integral) else 0)
+            recorded = max(int(ids.max()) for pair in pairs for ids in pair)
+            most = max(recorded, eos_id if isinstance(eos_id, Integral) else 0)
             vocab_size = most + 1 if tokenizer is None else num_ids(tokenizer)
         self.vocab_size = vocab_size
         if eos_id is not None and eos_id not in range(vocab_size):
