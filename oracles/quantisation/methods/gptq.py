@@ -47,18 +47,17 @@ def by_gptq(model: Transformer, format: Format, ids: Tensor) -> None:
     model.quantise(format)
 
 
-def feedback_of(gram: Tensor, damping: float = DAMPING) -> Tensor:
-    """Return U ``[in, in]`` float64, upper triangular with U^T U = (X^T X + d I)^-1, d = damping * mean diagonal.
+def feedback_of(gram: Tensor) -> Tensor:
+    """Return U ``[in, in]`` float64, upper triangular with U^T U = (X^T X + d I)^-1, d = ``DAMPING`` * mean diagonal.
 
     An input that is always 0 is rounded to the nearest and has no part in the feedback. If all are, U is diagonal.
 
     Args:
         gram: ``[in, in]`` X^T X, finite; half of the Hessian, a factor that the feedback does not see.
-        damping: share of the mean diagonal, positive.
     """
     wide = gram.double()
     diagonal = wide.diagonal()
-    added = float(damping * diagonal.mean()) or 1.0
+    added = float(DAMPING * diagonal.mean()) or 1.0
     lower = torch.linalg.cholesky(wide + added * torch.eye(len(wide), dtype=torch.float64, device=wide.device))
     upper: Tensor = torch.linalg.cholesky(torch.cholesky_inverse(lower), upper=True)
     return upper

@@ -51,14 +51,13 @@ def by_smoothing(model: Transformer, format: Format, ids: Tensor) -> None:
 
 
 @torch.no_grad()
-def smoothing_scales(stage: Stage, inputs: Inputs, alpha: float = ALPHA) -> Tensor:
-    """Return ``[in]`` the scales max(|x|)^alpha / max(|w|)^(1 - alpha), over all layers of a stage behind a norm.
+def smoothing_scales(stage: Stage, inputs: Inputs) -> Tensor:
+    """Return ``[in]`` the scales max(|x|)^a / max(|w|)^(1 - a), a = ``ALPHA``, over all layers of a stage.
 
     Args:
-        stage: the layers; each input has a channel of its own.
+        stage: behind a norm; each input has a channel of its own.
         inputs: of the stage.
-        alpha: from 0 to 1.
     """
     weights = torch.cat([layer.weight for layer in stage.layers.values() if layer.weight is not None])
     largest = weights.abs().amax(0).clamp(min=_LEAST_SIZE)
-    return inputs.largest.clamp(min=_LEAST_SIZE).pow(alpha) / largest.pow(1 - alpha)
+    return inputs.largest.clamp(min=_LEAST_SIZE).pow(ALPHA) / largest.pow(1 - ALPHA)
