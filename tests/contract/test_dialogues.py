@@ -209,13 +209,9 @@ def test_further_parts_go_into_further_shards_and_every_part_comes_back(writer, 
     assert as_lists(again) == [one for some in made for one in as_lists(some)]
 
 
-def test_shards_refuse_gaps_other_writings_and_broken_files(writer, tmp_path):
+def test_broken_files_are_refused(writer, tmp_path):
     shards = Shards(tmp_path)
     shards.append([(0, writer.write(MIXED, (5,)))], FACTS)
-    with pytest.raises(ValueError, match="part 1 is missing, and part 2 is there: bring it back"):
-        shards.append([(2, [])], FACTS)
-    with pytest.raises(ValueError, match="give another --shards"):
-        shards.append([], FACTS | {"seed": "2"})
     (path,) = tmp_path.glob("*.xz")
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(ValueError, match=r"shard-000.safetensors.xz is broken: .*; check the file out again"):
