@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from oracles.factory.corpus.corpus_reading import GATHER
 from oracles.factory.corpus.manifest import Manifest, Package
 
 # The wheels of the manifest are those of one platform, whatever machine gathers them.
@@ -42,14 +43,9 @@ def verify(manifest: Manifest, folder: Path) -> None:
     for package in manifest.packages:
         wheel = folder / package.wheel
         if not wheel.is_file():
-            raise ValueError(
-                f"wheel {wheel} does not exist; gather it with `python -m oracles.factory.corpus --gather`"
-            )
+            raise ValueError(f"wheel {wheel} does not exist; {GATHER}")
         if hashlib.sha256(wheel.read_bytes()).hexdigest() != package.sha256:
-            raise ValueError(
-                f"wheel {wheel} differs from its hash in the manifest; "
-                "delete it and gather it with `python -m oracles.factory.corpus --gather`"
-            )
+            raise ValueError(f"wheel {wheel} differs from its hash in the manifest; delete it and {GATHER}")
 
 
 def requirements(packages: Iterable[Package]) -> str:
