@@ -35,7 +35,7 @@ from oracles.factory.training.draft_distillation import DraftDistillation, draft
 from oracles.factory.training.eagle3_distillation import Eagle3Distillation
 from oracles.factory.training.exit_distillation import ExitDistillation
 from oracles.factory.training.export import check_meaning, export_draft, ids_of_finished, take_weights
-from oracles.factory.training.features import Reader, served_reader
+from oracles.factory.training.features import served_reader
 from oracles.factory.training.head_distillation import HeadDistillation, Lesson
 from oracles.factory.training.head_export import describe_eagle3, eagle3_name, export_head, new_eagle3, usual_outputs
 from oracles.factory.training.head_losses import DSPARK_LOSS, LOSSES, read_mixture
@@ -201,21 +201,16 @@ def _target_ids(args: argparse.Namespace, oracle: Transformer, text: HeadText) -
     return text.frequent(args.vocab_size, oracle.vocab_size)
 
 
-def _reader(args: argparse.Namespace, layers: tuple[int, ...]) -> Reader | None:
-    """Return the pass that features come of, if not the one that trains."""
-    if args.served is None:
-        return None
-    return served_reader(load(args.oracle, device="cpu", arithmetic=args.served), layers)
-
-
 def _lesson(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Lesson:
     """Return what the head learns from."""
     layers = usual_outputs(oracle.num_layers) if args.layers is None else tuple(args.layers)
     exits = tuple(count - 1 for count in sorted({*(args.num_layers or ())}))
     own = {"medusa": (oracle.num_layers - 1,), "early_exit": exits, "draft_model": ()}
     layers = own.get(args.kind, layers)
-    reader, chosen, rounded = _reader(args, layers), precision(args), FORMATS.get(args.learn_as)
-    ids = _target_ids(args, oracle, text)
+    # The pass that features come of, if not the one that trains.
+    served = None if args.served is None else load(args.oracle, device="cpu", arithmetic=args.served)
+    reader, chosen = None if served is None else served_reader(served, layers), precision(args)
+    ids, rounded = _target_ids(args, oracle, text), FORMATS.get(args.learn_as)
     return Lesson(oracle, layers, ids, text, args.num_draft_tokens, args.loss, args.discount, chosen, reader, rounded)
 
 
@@ -279,15 +274,6 @@ MAKERS: dict[str, Callable[[argparse.Namespace, Lesson], Pupil]] = {
 }
 
 
-def watch(task: HeadDistillation, text: HeadText, places: Tensor, every: int) -> Callable[[int], dict[str, float]]:
-    """Return what measures the acceptance every so many steps, for the loss curve."""
-
-    def see(num_done: int) -> dict[str, float]:
-        return {} if num_done % every else measure(task, text, places, num_done)
-
-    return see
-
-
 def measure(task: HeadDistillation, text: HeadText, places: Tensor, num_done: int) -> dict[str, float]:
     """Return the acceptance on held-out text after so many steps, and print it."""
     found = {name: round(value, 4) for name, value in task.acceptance(text, places).items()}
@@ -326,7 +312,11 @@ def train(args: argparse.Namespace) -> None:
     matrix_rate = args.rate * (2 if args.kind == "draft_model" else 1)
     recipe = Recipe(oracle.config, args.steps, matrix_rate=matrix_rate, other_rate=args.rate, decay_share=args.fall)
     places = held_out.spread(args.dev_windows, args.window)
-    if train_as_asked(recipe, windows, pupil.task, args, watch(pupil.task, held_out, places, args.measure_every)):
+
+    def watch(num_done: int) -> dict[str, float]:
+        return {} if num_done % args.measure_every else measure(pupil.task, held_out, places, num_done)
+
+    if train_as_asked(recipe, windows, pupil.task, args, watch):
         measure(pupil.task, held_out, places, args.steps)
         folder = args.out / ("draft_model" if args.kind == "draft_model" else "head")
         pupil.save(folder)
