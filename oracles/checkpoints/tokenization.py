@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from exactspec.parser import Parser
+from exactspec.parser import Parser, refusing
 from oracles.factory.corpus import SourceFile, read_split
 
 END_OF_TEXT = "<|endoftext|>"
@@ -84,11 +84,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--vocab-size", type=int, default=VOCAB_SIZE)
     parser.add_argument("--root", type=Path, help="the gathered corpus (runs/corpus)")
     args = parser.parse_args(argv)
-    texts = sample(read_split("train", args.root))
+    with refusing("oracles.checkpoints.tokenization"):
+        texts, dev = sample(read_split("train", args.root)), [one.text for one in read_split("dev", args.root)]
     tokenizer = train_tokenizer(texts, args.vocab_size)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(args.out))
-    dev = [source.text for source in read_split("dev", args.root)]
     for name, measured in (("the sample of train", texts), ("dev", dev)):
         print(f"{name}: {bytes_per_token(tokenizer, measured):.3f} bytes a token")
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from exactspec.parser import Parser
+from exactspec.parser import Parser, refusing
 from oracles.factory.corpus.corpus_builder import build_manifest
 from oracles.factory.corpus.corpus_reading import GATHERED, read_split, stdlib_folder, wheel_folder
 from oracles.factory.corpus.gather import gather, verify
@@ -20,13 +20,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--root", type=Path, default=GATHERED, help="the gathered folder (runs/corpus)")
     args = parser.parse_args(argv)
     folder = wheel_folder(args.root)
-    if args.write:
-        _write(folder)
-    manifest = load_manifest()
-    if args.gather:
-        gather(manifest, folder)
-    verify(manifest, folder)
-    _read_all(args.root, manifest)
+    with refusing("oracles.factory.corpus"):
+        if args.write:
+            _write(folder)
+        manifest = load_manifest()
+        if args.gather:
+            gather(manifest, folder)
+        verify(manifest, folder)
+        _read_all(args.root, manifest)
 
 
 def _write(folder: Path) -> None:
