@@ -80,14 +80,9 @@ class Quantised:
         With a minimum the product has to be exact: it is, of values of 4 bits and scales of float16, or of float16
         times 6 bits.
         """
-        products = self.values.float() * self.scale_of_each()
-        if self.minima is None:
-            return products
-        return products + expand_scales(self.minima, self.values.shape[1], self.format)
-
-    def scale_of_each(self) -> Tensor:
-        """Return ``[out, in]``, or ``[out, 1]`` where all inputs share it: the scale of each weight."""
-        return expand_scales(self.scales, self.values.shape[1], self.format)
+        inputs = self.values.shape[1]
+        products = self.values.float() * expand_scales(self.scales, inputs, self.format)
+        return products if self.minima is None else products + expand_scales(self.minima, inputs, self.format)
 
     def product(self, x: Tensor) -> Tensor:
         """Return ``[..., out]``, the product of inputs ``[..., in]`` with the weight.
