@@ -31,10 +31,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _write(folder: Path) -> None:
-    manifest, report = build_manifest(sorted(folder.glob("*.whl")), stdlib_folder())
+    manifest, builder = build_manifest(sorted(folder.glob("*.whl")), stdlib_folder())
     save_manifest(manifest)
-    print("left out for their licence: " + (", ".join(report.refused) or "none"))
-    print("files left out: " + ", ".join(f"{count} {reason}" for reason, count in report.dropped.most_common()))
+    print("left out for their licence: " + (", ".join(builder.refused) or "none"))
+    print("files left out: " + ", ".join(f"{count} {reason}" for reason, count in builder.dropped.most_common()))
 
 
 def _read_all(root: Path, manifest: Manifest) -> None:

@@ -7,7 +7,6 @@ import re
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from email import message_from_bytes
 from pathlib import Path
 
@@ -51,20 +50,19 @@ _FAMILY_OF = {package: family for family, packages in FAMILIES.items() for packa
 Raw = Iterable[tuple[str, bytes]]
 
 
-@dataclass(frozen=True)
-class Report:
-    """What a manifest leaves out: the wheels of other licences, and the number of files by reason."""
-
-    refused: tuple[str, ...]
-    dropped: Counter[str]
-
-
 class Builder:
-    """Chooses files, one source after the other; ``dropped`` counts what was left out, by reason."""
+    """Chooses files, one source after the other.
 
-    def __init__(self) -> None:
-        """Start with no file."""
-        self.files: list[Entry] = []
+    Args:
+        refused: the wheels of other licences.
+
+    Attributes:
+        files: those that were taken.
+        dropped: the number of files that were left out, by reason.
+    """
+
+    def __init__(self, refused: tuple[str, ...]) -> None:
+        self.refused, self.files = refused, list[Entry]()
         self.dropped: Counter[str] = Counter()
         self._seen = Seen()
 
@@ -100,8 +98,10 @@ class Builder:
         return None
 
 
-def build_manifest(wheels: Iterable[Path], stdlib: Path, max_bytes: int = MAX_PACKAGE_BYTES) -> tuple[Manifest, Report]:
-    """Return the manifest of some wheels and a standard library, and what was left out.
+def build_manifest(
+    wheels: Iterable[Path], stdlib: Path, max_bytes: int = MAX_PACKAGE_BYTES
+) -> tuple[Manifest, Builder]:
+    """Return the manifest of some wheels and a standard library, and what chose its files and counts the others.
 
     The files of test are chosen first, then those of dev, then those of train: of two near duplicates in different
     splits, the one to train on goes. Within a split the standard library comes first, then the packages by name.
@@ -112,7 +112,7 @@ def build_manifest(wheels: Iterable[Path], stdlib: Path, max_bytes: int = MAX_PA
         max_bytes: the most text of one wheel.
     """
     packages, refused = _packages(wheels)
-    builder = Builder()
+    builder = Builder(refused)
     for split in reversed(SPLITS):
         builder.take(STDLIB, split, _stdlib_files(stdlib, split))
         for path, package in packages:
@@ -120,8 +120,7 @@ def build_manifest(wheels: Iterable[Path], stdlib: Path, max_bytes: int = MAX_PA
                 builder.take(package.name, split, _wheel_files(path), max_bytes)
     taken = {entry.package for entry in builder.files}
     kept = tuple(package for _, package in packages if package.name in taken)
-    manifest = Manifest(platform.python_version(), kept, in_order(builder.files))
-    return manifest, Report(refused, builder.dropped)
+    return Manifest(platform.python_version(), kept, in_order(builder.files)), builder
 
 
 def package_of(wheel: Path) -> tuple[Package | None, str]:
