@@ -22,7 +22,6 @@ from specdec.contracts import (
     can_draft_natively,
     check_model,
     check_vocabulary,
-    follow_ids,
 )
 from specdec.drafting import ChainSampler, LentCache, MemorylessSession, SampledSource
 from specdec.drafting.lengths import LengthPolicy
@@ -140,7 +139,7 @@ class _Session(MemorylessSession):
         """Return what ``ChainSampler`` asks of ``follow``: only the pending token has to be read."""
         view, ends = cast(ChainingOracle, self.view), lent.start + (limits > 0)
         call = context.ids, ends, lent.cache, rows, limits
-        return follow_ids(view, *call, watch, draws, context.warping.adjustments)
+        return view.follow_ids(*call, watch, draws, context.warping.adjustments)
 
     def _follow_on_device(self, lent: LentCache, rows: IntArray, context: Context, limits: IntArray) -> Draft:
         """Return what ``ChainSampler`` asks of ``follow_on_device``; see ``_follow``."""

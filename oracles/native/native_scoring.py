@@ -109,7 +109,7 @@ class NativeScoring:
         )
         return Scores(None, kept) if found is None else Scores(found[0], kept, found[1:])
 
-    def greedy_chains(
+    def follow_ids(
         self,
         ids: IntArray,
         ends: IntArray,
@@ -117,41 +117,20 @@ class NativeScoring:
         rows: IntArray,
         limits: IntArray,
         watch: ChainWatch | None = None,
+        draws: ChainDraws | None = None,
         adjustments: Adjustments | None = None,
-    ) -> tuple[IntArray, Float32Array]:
-        """Follow the likeliest ids in one call, as ``specdec.contracts.ChainingOracle`` spells out.
+    ) -> tuple[IntArray, Float32Array, Float32Array | None]:
+        """Follow the likeliest ids, or drawn ones, in one call, as ``specdec.contracts.ChainingOracle`` spells out.
 
         Raises:
-            ValueError: a row without room or position for its ids and the drafted ones, or ids, ends or adjustments
-                that cannot be.
+            ValueError: a row without room or position for its ids and the drafted ones, or ids, ends, adjustments or
+                what draws are made by that cannot be.
 
-        Cost: one pass, and one more for each further id; a law of O(V) for each id that a watch is told of.
+        Cost: one pass, and one more for each further id; a law and a draw of O(V) for each id that is drawn, a law for
+            each that a watch is told of.
         """
         start = text_of(ids, ends, len(rows))
-        return follow(self.native, cache, start, ends, rows, limits, watch, None, adjustments)[:2]
-
-    def sampled_chains(
-        self,
-        ids: IntArray,
-        ends: IntArray,
-        cache: NativeCache,
-        rows: IntArray,
-        limits: IntArray,
-        draws: ChainDraws,
-        watch: ChainWatch | None = None,
-        adjustments: Adjustments | None = None,
-    ) -> tuple[IntArray, Float32Array, Float32Array]:
-        """Draw ids in one call, as ``specdec.contracts.ChainingOracle`` spells out.
-
-        Raises:
-            ValueError: see ``greedy_chains``, or what draws are made by is not of these rows.
-
-        Cost: that of ``greedy_chains``; a law and a draw of O(V) for each id.
-        """
-        start = text_of(ids, ends, len(rows))
-        drafted, peaks, laws = follow(self.native, cache, start, ends, rows, limits, watch, draws, adjustments)
-        assert laws is not None
-        return drafted, peaks, laws
+        return follow(self.native, cache, start, ends, rows, limits, watch, draws, adjustments)
 
     def trees(
         self,
@@ -167,7 +146,7 @@ class NativeScoring:
         """Draft trees in one call, as ``specdec.contracts.ChainingOracle`` spells out.
 
         Raises:
-            ValueError: see ``greedy_chains``, or what draws are made by is not of these rows.
+            ValueError: see ``follow_ids``.
 
         Cost: a pass for the tokens, and one a level; a law of O(V), ranked or drawn from, for each node with children.
         """

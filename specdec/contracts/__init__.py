@@ -16,7 +16,6 @@ from specdec.contracts.chaining import (
     TreePlan,
     can_chain_on_device,
     can_draft_natively,
-    follow_ids,
 )
 from specdec.contracts.draft import NEVER, Budget, Draft, Resume, first_undefined, form_fault
 from specdec.contracts.drawing import Adjustments, ChainKeys, DraftKernels, OpenVerdict, Randomness, Warping, numbers_of
@@ -146,7 +145,6 @@ __all__ = [
     "declared",
     "describe_oracle",
     "first_undefined",
-    "follow_ids",
     "form_fault",
     "frozen",
     "ids_device",

@@ -209,7 +209,7 @@ class ChainingBlockHead(BlockHead, Protocol):
             adjustments: what changes logits before that; see ``adjusts``.
 
         Returns:
-            What ``follow_ids`` does.
+            What ``ChainingOracle.follow_ids`` does.
 
         Guarantee: bit for bit what ``open_block``, ``Warping.laws`` and ``Randomness.choose`` give.
         """

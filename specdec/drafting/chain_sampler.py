@@ -134,8 +134,8 @@ class ChainSampler:
                 indices of the rows that draft on, returns logits ``[B, 1, V]``, finite or -inf; those of other rows are
                 not read.
             follow: given rows, context, limits, a watch (None: nobody is asked) and how ids are drawn (None:
-                greedily), returns what ``follow_ids`` does; None if the model cannot. It serves if all rows draft
-                greedily or all are sampled, and the numbers of the draws are to be had.
+                greedily), returns what ``ChainingOracle.follow_ids`` does; None if the model cannot. It serves if all
+                rows draft greedily or all are sampled, and the numbers of the draws are to be had.
             follow_on_device: given rows, context and limits, one of them above 0, returns greedy chains, which the
                 model's device has made; None if it cannot. It serves if all rows draft greedily and the policy reads
                 nothing.

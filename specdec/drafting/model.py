@@ -29,7 +29,6 @@ from specdec.contracts import (
     can_chain_on_device,
     can_draft_natively,
     check_has_laws,
-    follow_ids,
     ids_device,
 )
 from specdec.drafting.chain_sampler import Follow, FollowOnDevice
@@ -151,7 +150,7 @@ class DraftModel(RunModel):
     def follow(
         self, rows: IntArray, context: Context, limits: IntArray, watch: ChainWatch | None, draws: ChainDraws | None
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
-        """Catch up, and follow the likeliest ids of rows ``[B]``, or drawn ones, in one call; see ``follow_ids``.
+        """Catch up, and follow the likeliest ids of rows ``[B]``, or drawn ones, in one call; see ``ChainingOracle``.
 
         Cost: one call, of as many passes as the longest row wants ids; laws take O(B N V) memory.
         """
@@ -165,7 +164,7 @@ class DraftModel(RunModel):
             ends = np.where(limits > 0, ends, self.cache.lengths[rows])
         self._remember(rows, ids, ends)
         call = ids, ends, self.cache, rows, limits
-        return follow_ids(self._chaining, *call, watch, draws, context.warping.adjustments)
+        return self._chaining.follow_ids(*call, watch, draws, context.warping.adjustments)
 
     def device_follower(self, context: Context) -> FollowOnDevice | None:
         """Return ``follow_on_device`` if the model can that in the rows of a context, else None."""

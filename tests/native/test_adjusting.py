@@ -249,9 +249,9 @@ def test_adjusted_chains_in_one_call_are_those_of_single_passes(is_drawn):
     call = tokens, counts, cache, ROWS, LIMITS
     if is_drawn:
         draws = ChainDraws(warping.filters(), KEYS)
-        ids, peaks, laws = as_tensors(native.sampled_chains, *call, draws, watch, warping.adjustments)
+        ids, peaks, laws = as_tensors(native.follow_ids, *call, watch, draws, warping.adjustments)
     else:
-        ids, peaks = as_tensors(native.greedy_chains, *call, watch, warping.adjustments)
+        ids, peaks, _ = as_tensors(native.follow_ids, *call, watch, None, warping.adjustments)
     cache.truncate(ROWS, np.array(LENGTHS_OF_ROWS))
     for b in range(3):
         after = logits_of(native, cache, tokens, counts, b)
@@ -316,7 +316,7 @@ def test_adjustments_that_cannot_be_are_refused():
         replace(given, num_committed=given.num_committed + 1),
     ):
         with pytest.raises(ValueError, match=r"outside the vocabulary|cannot have num_committed"):
-            as_tensors(native.greedy_chains, *call, changed)
+            as_tensors(native.follow_ids, *call, None, changed)
         draws, plan = TreeDraws(warping.filters(), None), TreePlan(np.array([-1, -1]))
         with pytest.raises(ValueError, match=r"outside the vocabulary|cannot have num_committed"):
             as_tensors(native.trees, *call[:4], plan, np.full(3, 2), draws, changed)
@@ -334,4 +334,4 @@ def test_adjustments_that_cannot_be_are_refused():
         replace(given, bias_ends=given.bias_ends + np.array([10**9, 0, 0])),
     ):
         with pytest.raises(ValueError, match="adjustments of 3 rows cannot have"):
-            as_tensors(native.greedy_chains, *call, changed)
+            as_tensors(native.follow_ids, *call, None, changed)

@@ -38,7 +38,7 @@ def cached(counts, capacity=48, **options):
 
 
 def chains(model, cache, ids=IDS, ends=ENDS, rows=ROWS, limits=LIMITS, watch=None):
-    return model.greedy_chains(ids, ends, cache, rows, limits, watch)
+    return model.follow_ids(ids, ends, cache, rows, limits, watch)[:2]
 
 
 def trees(model, cache, ids=IDS, ends=ENDS, rows=ROWS, limits=NODES):
@@ -111,12 +111,12 @@ def test_a_row_needs_slots_for_all_that_is_scored_and_for_nothing_else(draft, li
 def test_a_row_needs_positions_for_all_that_is_scored():
     short, cache = cached(ENDS - 1, 64, max_context=int(ENDS[1]) + 2)
     call, limits = (IDS, ENDS, cache, ROWS), np.array([0, 6, 0])
-    short.greedy_chains(*call, np.array([1, 3, 1]))
+    short.follow_ids(*call, np.array([1, 3, 1]))
     cache.truncate(ROWS, ENDS - 1)
     short.trees(IDS, ENDS, cache, ROWS, PLAN, limits, BY_RANK)
     cache.truncate(ROWS, ENDS - 1)
     with pytest.raises(ValueError, match="max_context has no position left"):
-        short.greedy_chains(*call, np.array([1, 4, 1]))
+        short.follow_ids(*call, np.array([1, 4, 1]))
     with pytest.raises(ValueError, match="max_context has no position left"):
         short.trees(IDS, ENDS + np.array([0, 1, 0]), cache, ROWS, PLAN, limits, BY_RANK)
 

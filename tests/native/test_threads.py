@@ -119,7 +119,7 @@ def bits(text):
         cache = model.new_cache(1, 420)
         digest.update(append(model, cache, 0, text[:390], 100).numpy())
         call = text[None].numpy(), np.array([400]), cache, np.array([0]), np.array([8])
-        [digest.update(found) for found in model.greedy_chains(*call)]
+        [digest.update(found) for found in model.follow_ids(*call)[:2]]
     return digest.hexdigest()
 
 alone, before = [bits(text) for text in texts], tasks()
