@@ -277,7 +277,7 @@ class _Session(DraftSession):
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         if self.source.from_prompt:
             self._read(rows, context)
-        pending = context.ids[np.arange(len(rows)), context.num_committed - 1]
+        pending = context.pending
         self.window[rows, :1, :1] = pending[:, None, None]
         depth, nodes = np.maximum(budget.max_depth, 0), np.maximum(budget.max_nodes, 0)
         guesses = _trie(self.pool.beginning_with(rows, pending, self.source.guesses), depth, nodes)

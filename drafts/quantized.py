@@ -143,6 +143,5 @@ class _Session(MemorylessSession):
 
     def _follow_on_device(self, lent: LentCache, rows: IntArray, context: Context, limits: IntArray) -> Draft:
         """Return what ``ChainSampler`` asks of ``follow_on_device``; see ``_follow``."""
-        view, live = cast(DeviceChainingOracle, self.view), np.flatnonzero(limits)
-        pending, one = lent.last_ids[live, None], np.ones_like(live)
-        return view.device_chains(pending, one, lent.cache, rows[live], limits[live]).scatter_rows(live, len(rows))
+        view, one = cast(DeviceChainingOracle, self.view), np.ones_like(limits)
+        return view.device_chains(context.pending[:, None], one, lent.cache, rows, limits)

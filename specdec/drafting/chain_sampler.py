@@ -136,7 +136,7 @@ class ChainSampler:
             follow: given rows, context, limits, a watch (None: nobody is asked) and how ids are drawn (None:
                 greedily), returns what ``ChainingOracle.follow_ids`` does; None if the model cannot. It serves if all
                 rows draft greedily or all are sampled, and the numbers of the draws are to be had.
-            follow_on_device: given rows, context and limits, one of them above 0, returns greedy chains, which the
+            follow_on_device: given rows that draft, their context and limits, returns their greedy chains, which the
                 model's device has made; None if it cannot. It serves if all rows draft greedily and the policy reads
                 nothing.
             confidence: returns ``[B, 1]`` the model's own belief that the token after the latest logits stands if all
@@ -156,7 +156,9 @@ class ChainSampler:
             if made is not None:
                 return made
         if follow_on_device is not None and self._is_forced(context) and any(limits.tolist()):
-            made = follow_on_device(rows, context, limits)
+            live = np.flatnonzero(limits)
+            some = context if live.size == len(rows) else context.select(live)
+            made = follow_on_device(rows[live], some, limits[live]).scatter_rows(live, len(rows))
             self.length.drafted(rows, limits)
             return made.to(self.device)
         with stage(chain((limits,), numbers_of(randomness)), self.device):

@@ -171,17 +171,16 @@ class DraftModel(RunModel):
         return self.follow_on_device if can_chain_on_device(self.model, context.warping) else None
 
     def follow_on_device(self, rows: IntArray, context: Context, limits: IntArray) -> Draft:
-        """Catch up, and have the device follow the likeliest ids of rows ``[B]``; see ``DeviceChainingOracle``.
+        """Catch up, and have the device follow the likeliest ids of rows that draft; see ``DeviceChainingOracle``.
 
         Cost: one call, and of rows that are far behind the passes of ``catch_up``.
         """
-        model, live = cast(DeviceChainingOracle, self.model), np.flatnonzero(limits)
-        some, ids, ends, wanted = rows[live], context.ids[live], context.num_committed[live], limits[live]
-        self.come_near(some, ids, ends)
-        tokens, counts = self._unscored(some, ids, ends)
-        draft = model.device_chains(tokens, counts, self.cache, some, wanted)
-        self.cache.commit(some, None, counts + wanted - 1)
-        return draft.scatter_rows(live, len(rows))
+        model, ids, ends = cast(DeviceChainingOracle, self.model), context.ids, context.num_committed
+        self.come_near(rows, ids, ends)
+        tokens, counts = self._unscored(rows, ids, ends)
+        draft = model.device_chains(tokens, counts, self.cache, rows, limits)
+        self.cache.commit(rows, None, counts + limits - 1)
+        return draft
 
     def grower(self, rows: IntArray, context: Context) -> GrowWhole | None:
         """Return what drafts whole trees for rows ``[B]`` if the model does that by itself, else None."""
