@@ -1,5 +1,6 @@
 """What draft sources share: chains and trees drawn, a drafting model's cache, sources made of others."""
 
+from specdec.drafting.assembly import compact
 from specdec.drafting.automaton import Automaton
 from specdec.drafting.block_source import BlockSource
 from specdec.drafting.chain_sampler import ChainSampler, defined
@@ -44,6 +45,7 @@ __all__ = [
     "check_contents",
     "check_header",
     "check_servable",
+    "compact",
     "defined",
     "growth",
     "member_stream",
