@@ -10,8 +10,8 @@ from torch import Tensor
 from oracles.checkpoints.tensor_names import PLAIN, Place
 from oracles.checkpoints.weights import StoredTensors
 from oracles.graphed import GraphedTransformer
-from oracles.heads.eagle3 import Eagle3Head
 from oracles.heads.eagle3_config import Eagle3Shape, read_eagle3
+from oracles.heads.eagle3_head import Eagle3Head
 from oracles.heads.eagle3_network import Eagle3Network
 from oracles.heads.graphed_eagle3 import GraphedEagle3Head
 from oracles.heads.head_tensors import READ_OUT, HeadOptions, borrow_rows, load_network, round_network

@@ -17,8 +17,8 @@ from oracles.graphed.graphs import Outputs
 from oracles.graphed.upload import Call, Packed
 from oracles.graphed.ways import way_of
 from oracles.heads.eagle3_config import Eagle3Shape
+from oracles.heads.eagle3_head import TorchEagle3Head, check_order
 from oracles.heads.eagle3_network import Eagle3Network
-from oracles.heads.torch_eagle3 import TorchEagle3Head, check_order
 from oracles.transformer.pass_parts import check_call
 from specdec.contracts import Draft, Features, IntArray, Scores, Tree, Want, is_chain
 

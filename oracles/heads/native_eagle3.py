@@ -3,8 +3,8 @@
 import ctypes
 from dataclasses import replace
 
-from oracles.heads.eagle3_base import Eagle3Base
 from oracles.heads.eagle3_config import Eagle3Shape
+from oracles.heads.eagle3_head import Eagle3Base
 from oracles.heads.eagle3_network import Eagle3Network
 from oracles.native import NativeTransformer, bindings
 from oracles.native.arrivals import combiner_of
