@@ -3,14 +3,14 @@
 import ctypes
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import torch
 
 ENTRY_POINTS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
-MAPS = Path("/proc/self/maps")
+LIBRARY = "libtorch_cpu.so"
 
 _forked = False
 
@@ -69,18 +69,8 @@ def team() -> Team | None:
 def _scopes() -> Iterator[ctypes.CDLL]:
     """Yield the global scope, then libtorch_cpu with what it depends on; nothing is loaded that was not."""
     yield ctypes.CDLL(None)
-    path = next((path for path in _files_in_process() if Path(path).name == "libtorch_cpu.so"), None)
-    if path is not None:
-        yield ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
-
-
-def _files_in_process() -> list[str]:
-    """Return the files that are mapped into this process, [] where the system does not say."""
-    try:
-        lines = MAPS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return []
-    return list(dict.fromkeys(fields[5] for line in lines if len(fields := line.split(maxsplit=5)) == 6))
+    with suppress(OSError):  # a torch that is built as one library has none of that name
+        yield ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD)
 
 
 def _entry_points(scope: ctypes.CDLL) -> Team | None:

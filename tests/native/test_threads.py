@@ -277,7 +277,7 @@ def test_entry_points_of_two_libraries_are_no_runtime():
     assert threads._entry_points(mixed) is None
 
 
-def test_a_system_that_shows_no_maps_has_the_global_scope_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(threads, "MAPS", tmp_path / "none")
+def test_without_torchs_library_there_is_the_global_scope_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(threads, "LIBRARY", "libnone.so")
     assert len(list(threads._scopes())) == 1
     assert file_of(0) == ""
