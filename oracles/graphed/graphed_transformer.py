@@ -71,9 +71,7 @@ class GraphedTransformer(GraphedChaining[GraphedCache], Shaped):
         self.chat_template, self.bitwise, self._model = model.chat_template, bitwise, model
         self.attention = attention
         passes = Passes(partial(run_pass, model), model.read_out, model.num_layers, way_of(model, bitwise, attention))
-        # A table that grew later would leave its old address to the graphs.
-        zero = torch.zeros(1, dtype=torch.int64, device=model.device)
-        model.model.rotary.rows(zero, model.max_context, model.dtype)
+        model.model.rotary.hold(model.max_context, model.dtype, model.device)
         if bitwise:
             self._calls = Calls(passes, self._upload, Graphs(None, 1, PassCounts()))
             self._check_bits()

@@ -46,9 +46,7 @@ class GraphedEagle3Head(GraphedChaining[GraphedFeatureCache], TorchEagle3Head):
         TorchEagle3Head.__init__(self, network, shape, oracle, name)
         shelf = Shelf(GraphedFeatureCache, self.config, self.dtype, self.device, self.config.hidden_size)
         GraphedChaining.__init__(self, shelf, self.device, *oracle.graph_options)
-        # A table that grew later would leave its old address to the graphs.
-        zero = torch.zeros(1, dtype=torch.int64, device=self.device)
-        self._network.rotary.rows(zero, self.max_context, self.dtype)
+        self._network.rotary.hold(self.max_context, self.dtype, self.device)
         passes = Passes(self._run_pass, self._read, 1, way_of(self, bitwise=False, attention=oracle.attention))
         self._calls = Calls(passes, self._upload, self._graphs)
         self._arrival = Arrival(self.config, self._take_in, self._upload, self._graphs)
