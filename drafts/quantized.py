@@ -7,12 +7,12 @@ import numpy as np
 from torch import Tensor
 
 from specdec.contracts import (
-    ChainDraws,
     ChainingOracle,
     ChainWatch,
     Context,
     DeviceChainingOracle,
     Draft,
+    Draws,
     Float32Array,
     IntArray,
     Needs,
@@ -134,7 +134,7 @@ class _Session(MemorylessSession):
         context: Context,
         limits: IntArray,
         watch: ChainWatch | None,
-        draws: ChainDraws | None,
+        draws: Draws | None,
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
         """Return what ``ChainSampler`` asks of ``follow``: only the pending token has to be read."""
         view, ends = cast(ChainingOracle, self.view), lent.start + (limits > 0)

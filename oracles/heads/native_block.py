@@ -15,7 +15,7 @@ from oracles.native.host_memory import floats, to_bytes
 from oracles.native.native_features import NativeContextCache
 from oracles.native.native_model import NativeModel
 from oracles.transformer.linear import Linear
-from specdec.contracts import Adjustments, ChainDraws, ChainWatch, Features, Float32Array, IntArray
+from specdec.contracts import Adjustments, ChainWatch, Draws, Features, Float32Array, IntArray
 from specdec.transfers import on_host
 
 
@@ -106,7 +106,7 @@ class NativeBlockHead(BlockBase):
         pending: IntArray,
         limits: IntArray,
         watch: ChainWatch | None,
-        draws: ChainDraws | None,
+        draws: Draws | None,
         adjustments: Adjustments | None,
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
         """Draw along blocks in one call; see ``specdec.contracts.ChainingBlockHead``.

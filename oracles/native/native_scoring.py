@@ -17,12 +17,11 @@ from oracles.transformer.config import TransformerConfig
 from oracles.transformer.pass_parts import check_call, first_layer
 from specdec.contracts import (
     Adjustments,
-    ChainDraws,
     ChainWatch,
+    Draws,
     Float32Array,
     IntArray,
     Scores,
-    TreeDraws,
     TreePlan,
     Want,
 )
@@ -117,7 +116,7 @@ class NativeScoring:
         rows: IntArray,
         limits: IntArray,
         watch: ChainWatch | None = None,
-        draws: ChainDraws | None = None,
+        draws: Draws | None = None,
         adjustments: Adjustments | None = None,
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
         """Follow the likeliest ids, or drawn ones, in one call, as ``specdec.contracts.ChainingOracle`` spells out.
@@ -140,7 +139,7 @@ class NativeScoring:
         rows: IntArray,
         plan: TreePlan,
         limits: IntArray,
-        draws: TreeDraws,
+        draws: Draws,
         adjustments: Adjustments | None = None,
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
         """Draft trees in one call, as ``specdec.contracts.ChainingOracle`` spells out.
@@ -154,7 +153,7 @@ class NativeScoring:
         if limits.shape != (batch,):
             raise ValueError(f"limits has shape {limits.shape}: give one for each of {batch} rows")
         laws = None if draws.keys is None else np.empty((batch * inner, width), dtype=np.float32)
-        struct = draws_of("trees", batch, draws.filters, draws.keys, laws)
+        struct = draws_of("trees", batch, draws, laws)
         text, size = text_of(ids, ends, batch), len(plan.parents)
         drafted, peaks = np.empty((batch, size), np.int64), np.empty((batch, inner), np.float32)
         growth = bindings.Growth(to_bytes(plan.parents), to_bytes(limits), place(drafted), place(peaks), size)

@@ -8,11 +8,10 @@ Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the mode
 
 from specdec.contracts.arrays import BoolArray, Float32Array, FloatArray, IntArray, constant, pad_rows
 from specdec.contracts.chaining import (
-    ChainDraws,
     ChainingOracle,
     ChainWatch,
     DeviceChainingOracle,
-    TreeDraws,
+    Draws,
     TreePlan,
     can_chain_on_device,
     can_draft_natively,
@@ -82,7 +81,6 @@ __all__ = [
     "BoolArray",
     "Budget",
     "Cache",
-    "ChainDraws",
     "ChainKeys",
     "ChainWatch",
     "ChainingBlockHead",
@@ -95,6 +93,7 @@ __all__ = [
     "DraftKernels",
     "DraftSession",
     "DraftSource",
+    "Draws",
     "Ending",
     "Features",
     "Float32Array",
@@ -123,7 +122,6 @@ __all__ = [
     "StepInfo",
     "SteppingHead",
     "Tree",
-    "TreeDraws",
     "TreePlan",
     "Verdict",
     "VerificationRule",

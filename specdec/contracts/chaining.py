@@ -13,16 +13,20 @@ from specdec.contracts.drawing import Adjustments, ChainKeys, Warping
 from specdec.contracts.oracle import Oracle, declared
 
 
-class ChainDraws(NamedTuple):
-    """What sampled chains need beside logits.
+class Draws(NamedTuple):
+    """What chains and trees need beside logits.
 
     Attributes:
-        filters: ``[F, B]``, see ``Warping.filters``.
-        keys: of B rows.
+        filters: ``[F, B]`` what laws are made by, see ``Warping.filters``.
+        keys: of B rows, what ids are drawn by; None: they are not drawn.
     """
 
     filters: FloatArray
-    keys: ChainKeys
+    keys: ChainKeys | None
+
+    def select(self, rows: IntArray) -> "Draws":
+        """Return those of some rows (indices into this batch)."""
+        return Draws(self.filters[:, rows], None if self.keys is None else self.keys.select(rows))
 
 
 class ChainWatch(Protocol):
@@ -54,22 +58,6 @@ class ChainWatch(Protocol):
             confidence: ``[B, depth + 1]`` float64 the probabilities of all tokens so far, under the model's own law
                 if ids are chosen greedily; 0 beyond a row's limit.
         """
-
-
-class TreeDraws(NamedTuple):
-    """What trees need beside logits.
-
-    Attributes:
-        filters: ``[F, B]`` what laws are made by, see ``Warping.filters``.
-        keys: of B rows, what children are drawn by; None: they are not drawn.
-    """
-
-    filters: FloatArray
-    keys: ChainKeys | None
-
-    def select(self, rows: IntArray) -> "TreeDraws":
-        """Return those of some rows (indices into this batch)."""
-        return TreeDraws(self.filters[:, rows], None if self.keys is None else self.keys.select(rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +118,7 @@ class ChainingOracle(Oracle, Protocol):
         rows: IntArray,
         limits: IntArray,
         watch: ChainWatch | None = None,
-        draws: ChainDraws | None = None,
+        draws: Draws | None = None,
         adjustments: Adjustments | None = None,
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
         """Score the ids whose keys the cache lacks, then follow the likeliest id, or draw one, again and again.
@@ -146,7 +134,7 @@ class ChainingOracle(Oracle, Protocol):
                 but the last.
             limits: ``[B]`` how many ids to follow in each row, 1 or more in one of them; those of a watch at first.
             watch: is told what it reads, on the host, and may lower the limits. What it raises is raised here.
-            draws: how laws are made of logits, and by which numbers ids are drawn; None: the likeliest.
+            draws: how laws are made of logits, and by which numbers ids are drawn; None, or no keys: the likeliest.
             adjustments: what changes logits before that; see ``adjusts``.
 
         Returns:
@@ -175,7 +163,7 @@ class ChainingOracle(Oracle, Protocol):
         rows: IntArray,
         plan: TreePlan,
         limits: IntArray,
-        draws: TreeDraws,
+        draws: Draws,
         adjustments: Adjustments | None = None,
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
         """Score the ids whose keys the cache lacks, then draft a tree after each row's, level by level.

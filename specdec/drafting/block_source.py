@@ -9,12 +9,12 @@ from torch import Tensor
 from specdec.contracts import (
     Block,
     BlockHead,
-    ChainDraws,
     ChainingBlockHead,
     ChainWatch,
     Context,
     DeviceBlockHead,
     Draft,
+    Draws,
     Float32Array,
     IntArray,
     Oracle,
@@ -119,7 +119,7 @@ class _BlockModel(HiddenStates, RunModel):
         context: Context,
         limits: IntArray,
         watch: ChainWatch | None,
-        draws: ChainDraws | None,
+        draws: Draws | None,
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
         head, adjustments = cast(ChainingBlockHead, self.head), context.warping.adjustments
         return head.follow_blocks(self.cache, rows, context.pending, limits, watch, draws, adjustments)

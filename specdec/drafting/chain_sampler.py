@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import (
-    ChainDraws,
     ChainWatch,
     Context,
     Draft,
     DraftKernels,
+    Draws,
     Float32Array,
     IntArray,
     Randomness,
@@ -64,7 +64,7 @@ def entropy_of(laws: Laws, logits: Tensor, kernels: DraftKernels) -> Tensor:
 NextLogits = Callable[[int, Tensor, IntArray], Tensor]
 Confidence = Callable[[], Tensor]
 Follow = Callable[
-    [IntArray, Context, IntArray, ChainWatch | None, ChainDraws | None],
+    [IntArray, Context, IntArray, ChainWatch | None, Draws | None],
     tuple[IntArray, Float32Array, Float32Array | None],
 ]
 
@@ -178,7 +178,7 @@ class ChainSampler:
             keys = None if filters is None else randomness.chain_keys("draft")
             if filters is None or keys is None:
                 return None
-            draws = ChainDraws(filters, keys)
+            draws = Draws(filters, keys)
         asked = _Asked(self.length, rows, limits) if self._asks else None
         ids, peaks, table = follow(rows, context, limits, asked, draws)
         limits = limits if asked is None else asked.limits

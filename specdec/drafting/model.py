@@ -10,12 +10,12 @@ from torch import Tensor
 
 from specdec.cache import CHUNK, FreshRows, prefill
 from specdec.contracts import (
-    ChainDraws,
     ChainingOracle,
     ChainWatch,
     Context,
     DeviceChainingOracle,
     Draft,
+    Draws,
     Float32Array,
     IntArray,
     Needs,
@@ -23,7 +23,6 @@ from specdec.contracts import (
     Prefixes,
     PromptRows,
     Scores,
-    TreeDraws,
     TreePlan,
     Want,
     can_chain_on_device,
@@ -148,7 +147,7 @@ class DraftModel(RunModel):
         return self.follow if can_draft_natively(self.model, context.warping) else None
 
     def follow(
-        self, rows: IntArray, context: Context, limits: IntArray, watch: ChainWatch | None, draws: ChainDraws | None
+        self, rows: IntArray, context: Context, limits: IntArray, watch: ChainWatch | None, draws: Draws | None
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
         """Catch up, and follow the likeliest ids of rows ``[B]``, or drawn ones, in one call; see ``ChainingOracle``.
 
@@ -187,7 +186,7 @@ class DraftModel(RunModel):
         return partial(self.grow_whole, rows, context) if can_draft_natively(self.model, context.warping) else None
 
     def grow_whole(
-        self, rows: IntArray, context: Context, live: IntArray, plan: TreePlan, limits: IntArray, draws: TreeDraws
+        self, rows: IntArray, context: Context, live: IntArray, plan: TreePlan, limits: IntArray, draws: Draws
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
         """Catch up, and draft trees that are known beforehand, in one call; nothing of them is committed.
 

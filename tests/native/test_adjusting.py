@@ -10,7 +10,7 @@ import torch
 from drafts import Quantized, SmallTransformer, Staged
 from oracles.native import NativeTransformer
 from specdec import Entropy, Fixed, Heuristic, SamplingParams, Threshold
-from specdec.contracts import Budget, ChainDraws, Context, Draft, TreeDraws, TreePlan
+from specdec.contracts import Budget, Context, Draft, Draws, TreePlan
 from specdec.drafting.chain_sampler import confidence_of, entropy_of
 from specdec.drafting.shapes import Paths
 from specdec.kernels import best_kernels
@@ -248,7 +248,7 @@ def test_adjusted_chains_in_one_call_are_those_of_single_passes(is_drawn):
     watch.after = lambda depth, confidence: setattr(watch, "confidence", confidence)
     call = tokens, counts, cache, ROWS, LIMITS
     if is_drawn:
-        draws = ChainDraws(warping.filters(), KEYS)
+        draws = Draws(warping.filters(), KEYS)
         ids, peaks, laws = as_tensors(native.follow_ids, *call, watch, draws, warping.adjustments)
     else:
         ids, peaks, _ = as_tensors(native.follow_ids, *call, watch, None, warping.adjustments)
@@ -277,7 +277,7 @@ def test_adjusted_trees_in_one_call_are_those_of_single_passes(is_drawn):
     native, cache, tokens, counts, warping = prepared()
     parents = np.array([-1, -1, 0, 0, 1, 2, 5, 5])
     inner = [-1, 0, 1, 2, 5]
-    draws = TreeDraws(warping.filters(), KEYS if is_drawn else None)
+    draws = Draws(warping.filters(), KEYS if is_drawn else None)
     call = tokens, counts, cache, ROWS, TreePlan(parents), np.array([8, 8, 5]), draws
     ids, peaks, laws = as_tensors(native.trees, *call, warping.adjustments)
     cache.truncate(ROWS, np.array(LENGTHS_OF_ROWS))
@@ -317,7 +317,7 @@ def test_adjustments_that_cannot_be_are_refused():
     ):
         with pytest.raises(ValueError, match=r"outside the vocabulary|cannot have num_committed"):
             as_tensors(native.follow_ids, *call, None, changed)
-        draws, plan = TreeDraws(warping.filters(), None), TreePlan(np.array([-1, -1]))
+        draws, plan = Draws(warping.filters(), None), TreePlan(np.array([-1, -1]))
         with pytest.raises(ValueError, match=r"outside the vocabulary|cannot have num_committed"):
             as_tensors(native.trees, *call[:4], plan, np.full(3, 2), draws, changed)
     for changed in (

@@ -10,7 +10,7 @@ import torch
 
 from oracles.native import NativeTransformer
 from specdec import SamplingParams
-from specdec.contracts import ChainDraws, ChainKeys, Scores
+from specdec.contracts import ChainKeys, Draws, Scores
 from specdec.drafting.chain_sampler import confidence_of, entropy_of
 from specdec.kernels import FILTERS, best_kernels
 from specdec.kernels.compiled import NEUTRAL
@@ -188,7 +188,7 @@ def test_sampled_chains_in_one_call_are_those_of_single_passes(streams):
     for cache in caches:
         for row, length in zip(rows, lengths, strict=True):
             append(model, cache, int(row), torch.arange(length) % 23)
-    draws = ChainDraws(params.filters, streams.chain_keys("draft"))
+    draws = Draws(params.filters, streams.chain_keys("draft"))
     ids, peaks, laws = as_tensors(model.follow_ids, tokens, nodes, caches[0], rows, limits, None, draws)
     assert ids.shape == peaks.shape == laws.shape[:2] == (3, 9)
     for b, row in enumerate(rows):
@@ -215,7 +215,7 @@ def test_a_watch_is_told_what_single_passes_say(streams):
     if streams is None:
         ids, _, _ = as_tensors(model.follow_ids, *call, watch)
     else:
-        draws = ChainDraws(ParameterTable.of(SAMPLINGS).filters, streams.chain_keys("draft"))
+        draws = Draws(ParameterTable.of(SAMPLINGS).filters, streams.chain_keys("draft"))
         ids, _, laws = as_tensors(model.follow_ids, *call, watch, draws)
     assert len(entropies) == 9
     assert watch.confidence.shape == (3, 9)
@@ -238,7 +238,7 @@ def test_sampled_chains_draw_uniformly_where_logits_allow_no_law(special):
         model.lm_head.bias.fill_(special)
     native, one = NativeTransformer(model), np.ones(1, dtype=np.int64)
     call = torch.zeros(1, 1, dtype=torch.int64), torch.tensor([1]), native.new_cache(1, 8), np.array([0])
-    draws = ChainDraws(np.array([[NEUTRAL[name]] for name in FILTERS]), ChainKeys(False, one, one))
+    draws = Draws(np.array([[NEUTRAL[name]] for name in FILTERS]), ChainKeys(False, one, one))
     _, peaks, laws = as_tensors(native.follow_ids, *call, np.array([2]), None, draws)
     assert torch.equal(laws, torch.full((1, 2, 37), 1 / 37))
     assert torch.equal(peaks.nan_to_num(7.0), torch.full((1, 2), special).nan_to_num(7.0))
@@ -253,7 +253,7 @@ def test_chains_are_not_drawn_by_the_numbers_of_other_rows():
         (np.ones((len(FILTERS), 1)), ChainKeys(True, one, np.ones(2, dtype=np.int64))),
     ):
         with pytest.raises(ValueError, match="chains of 1 rows"):
-            as_tensors(model.follow_ids, *call, None, ChainDraws(filters, keys))
+            as_tensors(model.follow_ids, *call, None, Draws(filters, keys))
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 37, 100])
@@ -379,7 +379,7 @@ def sampled_digest() -> str:
     """Return a hash of the ids and the laws' bits of sampled chains, keyed and raced."""
     model, found = NativeTransformer(integer_model()), hashlib.sha256()
     bases, firsts = np.array([11, 12, 13]), np.array([0, 5, 9])
-    draws = ChainDraws(ParameterTable.of(SAMPLINGS).filters, ChainKeys(False, bases, firsts))
+    draws = Draws(ParameterTable.of(SAMPLINGS).filters, ChainKeys(False, bases, firsts))
     for chosen in (draws, draws._replace(keys=draws.keys._replace(is_race=True))):
         call = torch.arange(12).view(3, 4), torch.tensor([4, 2, 3]), model.new_cache(3, 64), np.arange(3)
         ids, _, laws = as_tensors(model.follow_ids, *call, np.array([24, 24, 7]), None, chosen)

@@ -13,7 +13,7 @@ from oracles.native.native_model import NativeModel
 from oracles.native.rotations import tables_of
 from oracles.transformer.eager import Transformer
 from specdec import SamplingParams, SpeculativeDecoder
-from specdec.contracts import Draft, TreeDraws, TreePlan
+from specdec.contracts import Draft, Draws, TreePlan
 from specdec.drafting import DraftModel, JudgingModel
 from tests.support.backends import needed_native
 from tests.support.models import tiny_transformer, tiny_unpacked
@@ -24,7 +24,7 @@ VOCAB = 23
 IDS = np.random.default_rng(0).integers(0, VOCAB, (3, 40))
 ENDS, ROWS, LIMITS = np.array([9, 31, 17]), np.array([2, 0, 3]), np.array([4, 2, 0])
 NODES, PLAN = np.array([6, 3, 0]), TreePlan(np.array([-1, -1, 0, 0, 1, 2]))
-BY_RANK = TreeDraws(np.array([[1.0], [0.0], [1.0], [0.0]]).repeat(3, axis=1), None)
+BY_RANK = Draws(np.array([[1.0], [0.0], [1.0], [0.0]]).repeat(3, axis=1), None)
 
 
 def cached(counts, capacity=48, **options):
