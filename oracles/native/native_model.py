@@ -39,7 +39,7 @@ class Workspace:
         self.tables: Tables | None = None  # those that the call points to
         team = threads.team()
         if team is not None:
-            self.call.team = bindings.Team(team.parallel, team.thread_num, team.num_threads)
+            self.call.team = team
 
 
 class NativeModel:

@@ -4,11 +4,13 @@ import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 
 import torch
 
+from oracles.native.bindings import Team
+
+# Those of ``Team``: the first runs a piece of work on so many threads, the others are asked inside of it.
 ENTRY_POINTS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 LIBRARY = "libtorch_cpu.so"
 
@@ -23,21 +25,6 @@ def _note_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_note_fork)
-
-
-@dataclass(frozen=True)
-class Team:
-    """Addresses of the functions that run a piece of work on torch's threads.
-
-    Attributes:
-        parallel: ``void GOMP_parallel(void (*work)(void *), void *data, unsigned num_threads, unsigned flags)``.
-        thread_num: ``int omp_get_thread_num()``, inside of the work.
-        num_threads: ``int omp_get_num_threads()``, inside of the work: it may be less than was asked for.
-    """
-
-    parallel: int
-    thread_num: int
-    num_threads: int
 
 
 def num_threads() -> int:
