@@ -31,7 +31,7 @@ from specdec.drafting import (
     SampledSource,
     SharedPieces,
     Spelling,
-    point_chains,
+    list_chains,
 )
 from specdec.drafting.lengths import LengthPolicy, LengthSession, depth_limits
 from specdec.laws import argmax
@@ -281,9 +281,9 @@ class _TextSession(DraftSession):
             self._tokens(ids[:count], limit)
             for ids, count, limit in zip(written.tolist(), counts.tolist(), limits.tolist(), strict=True)
         ]
-        sizes = np.array([len(text) for text in texts], dtype=np.int64)
-        self.length.drafted(rows, sizes)
-        return replace(point_chains(pad_rows(texts), sizes), undefined=undefined)
+        draft = list_chains(texts)
+        self.length.drafted(rows, draft.num_nodes.numpy())
+        return replace(draft, undefined=undefined)
 
     def _write(self, rows: IntArray, context: Context, counts: IntArray) -> tuple[Tensor, Tensor | None]:
         """Return ``counts`` of the model's likeliest ids for each row, ``[B, N]``, and ``Draft.undefined``."""
