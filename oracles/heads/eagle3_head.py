@@ -36,6 +36,7 @@ class Eagle3Base(ABC):
         config: of its layer; the context is the oracle's.
     """
 
+    drafter = "eagle3"
     eos_ids: tuple[int, ...] = ()
     chat_template = None
     num_layers, is_recorded, cache_format = 0, False, None
