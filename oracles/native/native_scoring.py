@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -84,28 +85,26 @@ class NativeScoring:
         if layers is not None or stream is not None:
             lowest = first_layer(layers, stream, shape, want, hidden, self.config.num_layers)
         cache.reserve(rows, width, first)
+        ids, counts = to_host(tokens, torch.int64), to_host(num_nodes, torch.int64, (batch,))
+        fields: dict[str, Any] = {
+            **{"tokens": ids.data_ptr(), "num_nodes": counts.data_ptr()},
+            **{"rows": to_bytes(rows), "lengths": cache.lengths_address},
+            **{"batch": batch, "width": width, "first": first, "want": bindings.WANTS[want]},
+            **{"first_layer": lowest, "last_layer": self.config.num_layers if layers is None else layers[1]},
+        }
+        if parents is not None:
+            parents = to_host(parents, torch.int64, (batch, width))
+            fields["parents"] = parents.data_ptr()
+        if stream is not None:
+            stream = to_host(stream, torch.float32)
+            fields["stream"] = stream.data_ptr()
         kept = floats(len(hidden), *shape).unbind() if hidden else ()
         found = None
         if want != "none":
             read = (batch, shape[1] if want == "all" else 1)
             found = floats(*read, self.native.struct.vocabulary), integers(*read), floats(*read)
-        self.native.run(
-            cache,
-            batch=batch,
-            width=width,
-            tokens=to_host(tokens, torch.int64),
-            parents=None if parents is None else to_host(parents, torch.int64, (batch, width)),
-            num_nodes=to_host(num_nodes, torch.int64, (batch,)),
-            rows=rows,
-            first=first,
-            layers=(lowest, self.config.num_layers if layers is None else layers[1]),
-            stream=None if stream is None else to_host(stream, torch.float32),
-            want=want,
-            found=found or (),
-            hidden=hidden,
-            kept=kept,
-            end=longest + width,
-        )
+            fields |= zip(("logits", "likeliest", "peaks"), map(Tensor.data_ptr, found), strict=True)
+        self.native.run(cache, longest + width, fields, hidden, kept)
         return Scores(None, kept) if found is None else Scores(found[0], kept, found[1:])
 
     def follow_ids(
