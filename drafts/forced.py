@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness, Scores, Warping
-from specdec.drafting import MemorylessSession, point_chains
+from specdec.drafting import MemorylessSession, list_chains
 from specdec.drafting.lengths import Fixed, chain_offers
 from specdec.drafting.shapes import check_count
 from specdec.transfers import on_device, on_host
@@ -72,12 +72,12 @@ class _Session(MemorylessSession):
             self._chains.pop(row, None)
 
     def draft(self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness) -> Draft:
-        tokens, counts = np.zeros((len(rows), int(limits.max())), dtype=np.int64), np.zeros_like(limits)
-        for b, (row, limit) in enumerate(zip(rows.tolist(), limits.tolist(), strict=True)):
-            chain = self._chain(context.warping, b, self._logits.get(row), limit)
-            tokens[b, : len(chain)], counts[b] = chain, len(chain)
-            self._chains[row] = chain
-        return point_chains(tokens, counts)
+        chains = [
+            self._chain(context.warping, b, self._logits.get(row), limit)
+            for b, (row, limit) in enumerate(zip(rows.tolist(), limits.tolist(), strict=True))
+        ]
+        self._chains.update(zip(rows.tolist(), chains, strict=True))
+        return list_chains(chains)
 
     def _chain(self, warping: Warping, row: int, logits: Tensor | None, limit: int) -> list[int]:
         """Return the ids that a row goes on with, as long as few enough are allowed."""

@@ -20,6 +20,7 @@ from specdec.contracts import (
     Randomness,
     Scores,
 )
+from specdec.drafting import compact
 from specdec.drafting.shapes import check_count
 from specdec.transfers import on_device, on_host
 
@@ -221,20 +222,16 @@ def _join(guesses: _Part, columns: _Part) -> tuple[Draft, IntArray]:
     num_guessed = guesses.tokens.shape[1]
     tokens = np.concatenate([guesses.tokens, columns.tokens], axis=1)
     above = np.where(columns.parents < 0, -1, columns.parents + num_guessed)
-    parents = np.concatenate([guesses.parents, above], axis=1)
     kept = np.concatenate([guesses.kept, columns.kept], axis=1)
-    places, counts = kept.cumsum(1) - 1, kept.sum(1)
-    order = (~kept).argsort(1, kind="stable")[:, : counts.max(initial=0)]
-    is_real = np.arange(order.shape[1]) < counts[:, None]
-    above = np.take_along_axis(parents, order, 1)
+    trees = compact(kept, np.concatenate([guesses.parents, above], axis=1))
+    moved = tokens[np.arange(len(tokens))[:, None], trees.order]
     draft = Draft(
-        tokens=torch.from_numpy(np.where(is_real, np.take_along_axis(tokens, order, 1), 0)),
-        num_nodes=torch.from_numpy(counts),
-        parents=torch.from_numpy(
-            np.where(is_real & (above >= 0), np.take_along_axis(places, np.maximum(above, 0), 1), -1)
-        ),
-        is_scout=torch.from_numpy(order >= num_guessed),
+        tokens=torch.from_numpy(np.where(trees.is_padding, 0, moved)),
+        num_nodes=torch.from_numpy(trees.num_nodes),
+        parents=torch.from_numpy(trees.parents),
+        is_scout=torch.from_numpy(trees.order >= num_guessed),
     )
+    places = kept.cumsum(1) - 1
     places[:, num_guessed : num_guessed + 1] = -1
     return draft, places[:, num_guessed:]
 
@@ -277,7 +274,7 @@ class _Session(DraftSession):
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         if self.source.from_prompt:
             self._read(rows, context)
-        pending = context.ids[np.arange(len(rows)), context.num_committed - 1]
+        pending = context.pending
         self.window[rows, :1, :1] = pending[:, None, None]
         depth, nodes = np.maximum(budget.max_depth, 0), np.maximum(budget.max_nodes, 0)
         guesses = _trie(self.pool.beginning_with(rows, pending, self.source.guesses), depth, nodes)

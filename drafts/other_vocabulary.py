@@ -31,7 +31,7 @@ from specdec.drafting import (
     SampledSource,
     SharedPieces,
     Spelling,
-    point_chains,
+    list_chains,
 )
 from specdec.drafting.lengths import LengthPolicy, LengthSession, depth_limits
 from specdec.laws import argmax
@@ -216,7 +216,7 @@ class _Reader:
         self.sizes[row] = len(spelling.own)
         return stable, new
 
-    def context(self, rows: IntArray, context: Context) -> Context:
+    def own_context(self, rows: IntArray, context: Context) -> Context:
         """Return the context of rows as the model reads it; its warping is the target's still."""
         sizes = self.sizes[rows]
         return replace(context, ids=self.ids[rows, : int(sizes.max())], num_committed=sizes)
@@ -243,7 +243,7 @@ class _CommonPieces(_Reader, RunModel):
 
     def catch_up(self, rows: IntArray, context: Context, live: IntArray, depth: int = 1) -> Tensor:
         """Read the model's ids of what stands."""
-        return self._restrict(self.model.catch_up(rows, self.context(rows, context), live))
+        return self._restrict(self.model.catch_up(rows, context, live))
 
     def advance(self, rows: IntArray, tokens: Tensor, live: IntArray) -> Tensor:
         """Read the model's id of the common piece that was drafted last."""
@@ -281,13 +281,13 @@ class _TextSession(DraftSession):
             self._tokens(ids[:count], limit)
             for ids, count, limit in zip(written.tolist(), counts.tolist(), limits.tolist(), strict=True)
         ]
-        sizes = np.array([len(text) for text in texts], dtype=np.int64)
-        self.length.drafted(rows, sizes)
-        return replace(point_chains(pad_rows(texts), sizes), undefined=undefined)
+        draft = list_chains(texts)
+        self.length.drafted(rows, draft.num_nodes.numpy())
+        return replace(draft, undefined=undefined)
 
     def _write(self, rows: IntArray, context: Context, counts: IntArray) -> tuple[Tensor, Tensor | None]:
         """Return ``counts`` of the model's likeliest ids for each row, ``[B, N]``, and ``Draft.undefined``."""
-        model, own = self.reader.model, self.reader.context(rows, context)
+        model, own = self.reader.model, self.reader.own_context(rows, context)
         written = torch.zeros(len(rows), int(counts.max(initial=0)), dtype=torch.int64, device=model.device)
         peaks: list[Tensor] = []
         while (live := np.flatnonzero(counts > len(peaks))).size:

@@ -71,9 +71,7 @@ class PromptLookup:
             raise ValueError(f"need min_ngram <= max_ngram, not min_ngram={min_ngram}, max_ngram={max_ngram}")
         if match not in get_args(Match):
             raise ValueError(f"match must be one of {get_args(Match)}, not {match!r}")
-        self.length = resolve(num_draft_tokens, length, default=8)
-        if self.length.reads_entropy:
-            raise ValueError("length reads entropies, but a lookup has no laws: use Fixed, Heuristic or Threshold")
+        self.length = resolve(num_draft_tokens, length, default=8, has_laws=False)
         self.max_ngram, self.min_ngram, self.match = max_ngram, min_ngram, match
         self.min_continuation, self.wrap = min_continuation, wrap
 

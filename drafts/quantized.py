@@ -7,12 +7,12 @@ import numpy as np
 from torch import Tensor
 
 from specdec.contracts import (
-    ChainDraws,
     ChainingOracle,
     ChainWatch,
     Context,
     DeviceChainingOracle,
     Draft,
+    Draws,
     Float32Array,
     IntArray,
     Needs,
@@ -22,7 +22,6 @@ from specdec.contracts import (
     can_draft_natively,
     check_model,
     check_vocabulary,
-    follow_ids,
 )
 from specdec.drafting import ChainSampler, LentCache, MemorylessSession, SampledSource
 from specdec.drafting.lengths import LengthPolicy
@@ -135,15 +134,14 @@ class _Session(MemorylessSession):
         context: Context,
         limits: IntArray,
         watch: ChainWatch | None,
-        draws: ChainDraws | None,
+        draws: Draws | None,
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
         """Return what ``ChainSampler`` asks of ``follow``: only the pending token has to be read."""
         view, ends = cast(ChainingOracle, self.view), lent.start + (limits > 0)
         call = context.ids, ends, lent.cache, rows, limits
-        return follow_ids(view, *call, watch, draws, context.warping.adjustments)
+        return view.follow_ids(*call, watch, draws, context.warping.adjustments)
 
     def _follow_on_device(self, lent: LentCache, rows: IntArray, context: Context, limits: IntArray) -> Draft:
         """Return what ``ChainSampler`` asks of ``follow_on_device``; see ``_follow``."""
-        view, live = cast(DeviceChainingOracle, self.view), np.flatnonzero(limits)
-        pending, one = lent.last_ids[live, None], np.ones_like(live)
-        return view.device_chains(pending, one, lent.cache, rows[live], limits[live]).scatter_rows(live, len(rows))
+        view, one = cast(DeviceChainingOracle, self.view), np.ones_like(limits)
+        return view.device_chains(context.pending[:, None], one, lent.cache, rows, limits)

@@ -7,7 +7,7 @@ from typing import overload
 import numpy as np
 
 from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
-from specdec.drafting import MemorylessSession, point_chains
+from specdec.drafting import MemorylessSession, list_chains
 from specdec.drafting.lengths import Fixed, LengthSession, chain_offers
 
 Propose = Callable[[list[int], int], Sequence[int]]
@@ -75,15 +75,11 @@ class _Session(MemorylessSession):
         self.source, self.vocab_size = source, oracle.vocab_size
 
     def draft(self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness) -> Draft:
-        tokens = np.zeros((len(rows), int(limits.max())), dtype=np.int64)
-        counts = np.zeros_like(limits)
-        for b, (ids, length, budget) in enumerate(zip(context.ids, context.num_committed, limits, strict=True)):
-            chain = self._check_answer(
-                self.source.function(ids[:length].tolist(), int(budget)) if budget else (), int(budget)
-            )
-            tokens[b, : len(chain)] = chain
-            counts[b] = len(chain)
-        return point_chains(tokens, counts)
+        chains = [
+            self._check_answer(self.source.function(ids[:length].tolist(), budget) if budget else (), budget)
+            for ids, length, budget in zip(context.ids, context.num_committed, limits.tolist(), strict=True)
+        ]
+        return list_chains(chains)
 
     def _check_answer(self, answer: Sequence[int], budget: int) -> IntArray:
         """Return the ids of an answer ``[N]``, or raise ValueError if it cannot be a chain."""

@@ -85,9 +85,7 @@ class SuffixAutomaton:
             raise ValueError(f"tokens_per_match must be finite and above 0, not {tokens_per_match!r}")
         if not 0 <= min_confidence <= 1:
             raise ValueError(f"min_confidence must lie in 0..1, not {min_confidence!r}")
-        self.length = resolve(num_draft_tokens, length, default=8)
-        if self.length.reads_entropy:
-            raise ValueError("length reads entropies, but a lookup has no laws: use Fixed, Heuristic or Threshold")
+        self.length = resolve(num_draft_tokens, length, default=8, has_laws=False)
         if max_nodes is not None:
             check_count("max_nodes", max_nodes, 1)
             check_size(max_nodes)

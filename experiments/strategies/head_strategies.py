@@ -19,7 +19,6 @@ from experiments.strategies.strategy import (
 from experiments.strategies.tree_shapes import FORMS, shape_of
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.checkpoints.placement import WeightType
-from oracles.heads import Eagle3Base
 from oracles.huggingface import HuggingFaceLM
 from specdec import DraftSource, Oracle
 
@@ -45,9 +44,8 @@ def head_for(name: str, settings: Settings, oracle: Oracle) -> Any:
         head = oracles.load_head(chosen, oracle, **asked)
     except ValueError as error:
         raise ValueError(f"{name}: --head {chosen} cannot be used: {error}") from error
-    fits = "eagle3" if isinstance(head, Eagle3Base) else getattr(head, "drafter", "early_exit")
-    if fits != name:
-        raise ValueError(f"{name}: --head {chosen} is of another kind: it is for {fits}")
+    if head.drafter != name:
+        raise ValueError(f"{name}: --head {chosen} is of another kind: it is for {head.drafter}")
     return head
 
 

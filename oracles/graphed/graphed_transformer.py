@@ -70,11 +70,9 @@ class GraphedTransformer(GraphedChaining[GraphedCache], Shaped):
         self.config, self.tokenizer, self.eos_ids = model.config, model.tokenizer, model.eos_ids
         self.chat_template, self.bitwise, self._model = model.chat_template, bitwise, model
         self.attention = attention
+        model.model.rotary.hold(model.max_context, model.dtype, model.device)
         way = way_of(model.device, model.dtype, model.config.head_size, bitwise, attention)
         passes = Passes(partial(run_pass, model), model.read_out, model.num_layers, way)
-        # A table that grew later would leave its old address to the graphs.
-        zero = torch.zeros(1, dtype=torch.int64, device=model.device)
-        model.model.rotary.rows(zero, model.max_context, model.dtype)
         if bitwise:
             self._calls = Calls(passes, self._upload, Graphs(None, 1, PassCounts()))
             self._check_bits()

@@ -2,9 +2,8 @@
 
 from oracles.heads.aux_layers import AuxLayers
 from oracles.heads.block_head import BlockNetwork, BlockShape, DFlashHead
-from oracles.heads.eagle3 import Eagle3Head
-from oracles.heads.eagle3_base import Eagle3Base
 from oracles.heads.eagle3_config import Eagle3Shape
+from oracles.heads.eagle3_head import Eagle3Head
 from oracles.heads.eagle3_network import Eagle3Network
 from oracles.heads.exit_head import ExitHead, HeadShape, load_exit_head, save_head
 from oracles.heads.graphed_block import GraphedBlockHead
@@ -19,7 +18,6 @@ __all__ = [
     "BlockNetwork",
     "BlockShape",
     "DFlashHead",
-    "Eagle3Base",
     "Eagle3Head",
     "Eagle3Network",
     "Eagle3Shape",

@@ -16,13 +16,12 @@ from oracles.graphed import GraphedTransformer
 from oracles.heads.aux_layers import AuxLayers, Convention
 from oracles.heads.block_head import BlockNetwork, BlockShape, DFlashHead
 from oracles.heads.graphed_block import GraphedBlockHead
-from oracles.heads.head_tensors import READ_OUT, HeadOptions, borrow_rows, check_fit, load_network, round_network
+from oracles.heads.head_tensors import READ_OUT, HeadOptions, borrow_rows, check_fit, fill_network
 from oracles.heads.markov_head import MARKOV_KINDS
 from oracles.heads.native_block import NativeBlockHead
 from oracles.native import NativeTransformer
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN, check_mask, take_written_ids
-from oracles.transformer.linear import dequantise_layers
 from specdec.contracts import BITWISE_NODES, HostOracle
 
 # Keys that say how a head was trained, or where; and tensors that say nothing of its pass.
@@ -90,12 +89,10 @@ def load_block_head(
     rows = {READ_OUT: draft_vocab, "markov_head.markov_w2.weight": draft_vocab}
     names = [name for name, _ in network.named_parameters()]
     places = {name: Place(name, first_rows(shape.columns, rows[name]) if name in rows else PLAIN) for name in names}
-    load_network(network, places, stored, oracle, backend == "native" or options.weights is not None, _OF_TARGET)
-    round_network(network.rounded, network.lm_head if borrows_rows else None, oracle, options.weights)
+    borrowed = network.lm_head if borrows_rows else None
+    fill_network(network, places, stored, oracle, options, network.rounded, borrowed, _OF_TARGET)
     if backend == "native" and isinstance(oracle, NativeTransformer):
         return NativeBlockHead(shape, network, oracle, target_ids)
-    dequantise_layers(network)
-    network = network.to(oracle.dtype)
     if backend == "graphed" and isinstance(oracle, GraphedTransformer):
         return GraphedBlockHead(shape, network, oracle, target_ids)
     return DFlashHead(shape, network, oracle, target_ids)

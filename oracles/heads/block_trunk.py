@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oracles.heads.real_positions import real_positions
+from oracles.heads.appending import append_positions
 from oracles.transformer.attention import CachedAttention, cache_shape
 from oracles.transformer.blocks import Block, Norm, SelfAttention, at_once
 from oracles.transformer.config import TransformerConfig
@@ -75,18 +75,18 @@ class BlockTrunk(nn.Module):
 
         Cost: one read of ``fc`` and of the layers' key and value projections, for real positions only.
         """
-        first = cache.reserve(rows, counts)
-        places = real_positions(cache, rows, first, counts, cache.payload.device)
-        if places is not None:
-            line, slot, at, column = places
+        end = int((cache.lengths[rows] + counts).max())
+
+        def write(line: Tensor, slot: Tensor, at: Tensor, column: Tensor) -> None:
             side_by_side = torch.cat([state[at, column] for state in states], dim=-1)
             context = self.hidden_norm(self.fc(side_by_side.to(cache.payload.dtype)))
-            rope = self.rotary.rows(slot, int((first + counts).max()), context.dtype)
+            rope = self.rotary.rows(slot, end, context.dtype)
             for layer, part in enumerate(self.attentions):
                 made = keys_and_values(part, context, rope)
                 for payload, value in zip(cache.payload[layer], made, strict=True):
                     payload[:, line, : self.config.head_size] = value.transpose(0, 1)
-        cache.commit(rows, None, counts)
+
+        append_positions(cache, rows, counts, write)
 
     @torch.no_grad()
     def forward(self, cache: PagedKVCache, rows: IntArray, embedded: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from oracles.heads.aux_layers import AuxLayers
 from oracles.heads.eagle3_loading import LoadedEagle3
 from specdec.cache import prefill
-from specdec.contracts import Features, HostOracle, IntArray, Needs, Scores
+from specdec.contracts import Features, HostOracle, IntArray, Needs, Scores, pad_rows
 
 NUM_TEXTS, NUM_NEW = 8, 32
 # A neighbour's acceptance over its own, from which a head is suspected to read other layers than it was trained on.
@@ -83,9 +83,7 @@ def acceptance(
     width = int(counts.max())
     cache: Any = head.new_cache(len(texts), width)
     head.put(Features(rows, np.zeros_like(counts), counts, states), cache)
-    ids = torch.zeros(len(texts), width, dtype=torch.int64)
-    for row, text in zip(ids, texts, strict=True):
-        row[: len(text) - 1] = torch.from_numpy(text[1:])
+    ids = torch.from_numpy(pad_rows([text[1:] for text in texts]))
     counts_there = torch.from_numpy(counts).to(head.device)
     logits = head.score(ids.to(head.device), None, counts_there, cache, rows).logits
     assert logits is not None

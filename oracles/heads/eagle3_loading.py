@@ -10,15 +10,14 @@ from torch import Tensor
 from oracles.checkpoints.tensor_names import PLAIN, Place
 from oracles.checkpoints.weights import StoredTensors
 from oracles.graphed import GraphedTransformer
-from oracles.heads.eagle3 import Eagle3Head
 from oracles.heads.eagle3_config import Eagle3Shape, read_eagle3
+from oracles.heads.eagle3_head import Eagle3Head
 from oracles.heads.eagle3_network import Eagle3Network
 from oracles.heads.graphed_eagle3 import GraphedEagle3Head
-from oracles.heads.head_tensors import READ_OUT, HeadOptions, borrow_rows, load_network, round_network
+from oracles.heads.head_tensors import READ_OUT, HeadOptions, borrow_rows, fill_network
 from oracles.heads.native_eagle3 import NativeEagle3Head
 from oracles.native import NativeTransformer
 from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN, DraftHead, check_mask, take_written_ids
-from oracles.transformer.linear import dequantise_layers
 from specdec.contracts import HostOracle
 
 LoadedEagle3 = Eagle3Head | GraphedEagle3Head | NativeEagle3Head
@@ -51,16 +50,13 @@ def load_eagle3(folder: Path, values: Mapping[str, Any], oracle: HostOracle, opt
         borrows_rows = own[READ_OUT] = True
     with torch.device("meta"):
         network = Eagle3Network(shape, own[EMBEDDINGS], own[READ_OUT], target_ids)
-    as_stored = backend == "native" or options.weights is not None
-    load_network(network, _places(network, stored), stored, oracle, as_stored)
+    borrowed = network.lm_head if borrows_rows else None
+    fill_network(network, _places(network, stored), stored, oracle, options, [network], borrowed)
     if isinstance(network.lm_head, DraftHead) and target_ids is not None:
         network.lm_head.target_ids = target_ids.to(oracle.device)
     name = "speculators eagle3" if "speculators_model_type" in values else "EAGLE-3"
-    round_network([network], network.lm_head if borrows_rows else None, oracle, options.weights)
     if backend == "native" and isinstance(oracle, NativeTransformer):
         return NativeEagle3Head(network, shape, oracle, name)
-    dequantise_layers(network)
-    network = network.to(oracle.dtype)
     if backend == "graphed" and isinstance(oracle, GraphedTransformer):
         return GraphedEagle3Head(network, shape, oracle, name)
     return Eagle3Head(network, shape, oracle, name)

@@ -57,6 +57,8 @@ class ExitHead:
     Deviations: Kangaroo's adapter is a layer of attention with a cache of its own; this one looks at one position.
     """
 
+    drafter = "early_exit"
+
     def __init__(self, oracle: LoadedOracle, num_layers: int, adapter: Adapter) -> None:
         self.oracle, self.num_layers = oracle, num_layers
         self._read = oracle.read_out_behind(adapter)

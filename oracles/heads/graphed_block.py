@@ -63,8 +63,7 @@ class GraphedBlockHead(GraphedScoring[GraphedCache], TorchBlockHead):
         GraphedScoring.__init__(self, shelf, self.device, *oracle.graph_options)
         # Blocks are whole at the end of the context too.
         self._end = self.max_context + shape.block_size
-        # A table that grew later would leave its old address to the graphs.
-        network.rotary.rows(torch.zeros(1, dtype=torch.int64, device=self.device), self._end, self.dtype)
+        network.rotary.hold(self._end, self.dtype, self.device)
         way = way_of(self.device, self.dtype, self.config.head_size, bitwise=False, attention=oracle.attention)
         passes = Passes(self._run_pass, self._read_out, self.config.num_layers, way)
         self._calls = Calls(passes, self._upload, self._graphs)

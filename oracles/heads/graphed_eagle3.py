@@ -17,8 +17,8 @@ from oracles.graphed.graphs import Outputs
 from oracles.graphed.upload import Call, Packed
 from oracles.graphed.ways import way_of
 from oracles.heads.eagle3_config import Eagle3Shape
+from oracles.heads.eagle3_head import TorchEagle3Head, check_order
 from oracles.heads.eagle3_network import Eagle3Network
-from oracles.heads.torch_eagle3 import TorchEagle3Head, check_order
 from oracles.transformer.pass_parts import check_call
 from specdec.contracts import Draft, Features, IntArray, Scores, Tree, Want, is_chain
 
@@ -46,9 +46,7 @@ class GraphedEagle3Head(GraphedChaining[GraphedFeatureCache], TorchEagle3Head):
         TorchEagle3Head.__init__(self, network, shape, oracle, name)
         shelf = Shelf(GraphedFeatureCache, self.config, self.dtype, self.device, self.config.hidden_size)
         GraphedChaining.__init__(self, shelf, self.device, *oracle.graph_options)
-        # A table that grew later would leave its old address to the graphs.
-        zero = torch.zeros(1, dtype=torch.int64, device=self.device)
-        self._network.rotary.rows(zero, self.max_context, self.dtype)
+        self._network.rotary.hold(self.max_context, self.dtype, self.device)
         way = way_of(self.device, self.dtype, self.config.head_size, bitwise=False, attention=oracle.attention)
         passes = Passes(self._run_pass, self._read, 1, way)
         self._calls = Calls(passes, self._upload, self._graphs)

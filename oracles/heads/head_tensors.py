@@ -15,9 +15,9 @@ from oracles.heads.aux_layers import Convention
 from oracles.native import NativeTransformer
 from oracles.quantisation import FLOATS, STORED, Quantised
 from oracles.transformer.config import check_choice
-from oracles.transformer.linear import Linear, store_layers
+from oracles.transformer.linear import Linear, dequantise_layers, store_layers
 from oracles.transformer.pass_parts import Shaped
-from specdec.contracts import HostOracle, Oracle
+from specdec.contracts import HostOracle
 
 READ_OUT = "lm_head.weight"
 HeadBackend = Literal["native", "graphed", "eager"]
@@ -78,32 +78,46 @@ def borrow_rows(stored: StoredTensors, target_ids: Tensor, oracle: HostOracle) -
     stored.give(READ_OUT, oracle.embed(target_ids.to(oracle.device)).cpu(), stored.folder)
 
 
-def load_network(
+def fill_network(
     network: nn.Module,
     places: Mapping[str, Place],
     stored: StoredTensors,
-    oracle: Oracle,
-    as_stored: bool = False,
+    oracle: HostOracle,
+    options: HeadOptions,
+    parts: Iterable[nn.Module] = (),
+    borrowed: Linear | None = None,
     ignored: Container[str] = (),
 ) -> None:
-    """Give a network on the meta device its weights, on an oracle's device, in its dtype or as they are stored.
+    """Give a network on the meta device its weights, on an oracle's device.
+
+    They are rounded as it is asked for. Compiled code gets them as they are stored or rounded; torch in the oracle's
+    dtype.
+
+    Args:
+        network: to be filled.
+        places: of its parameters.
+        stored: the files.
+        oracle: see ``load_head``.
+        options: what is asked for.
+        parts: of the network, whose linear layers can be rounded.
+        borrowed: a read-out of the oracle's rows, which is held as the oracle holds its own if nothing is rounded.
+        ignored: tensors that are no parameters.
 
     Raises:
-        ValueError: see ``check_places``; ``ignored`` are tensors that are no parameters.
+        ValueError: see ``check_places``.
     """
+    is_native = options.backend_for(oracle) == "native"
+    as_stored = is_native or options.weights is not None
     check_places(network, places, stored, lambda key: key in ignored)
     fill(network, places, stored, None if as_stored else oracle.dtype, oracle.device)
-
-
-def round_network(
-    parts: Iterable[nn.Module], borrowed: Linear | None, oracle: HostOracle, weights: WeightType | None
-) -> None:
-    """Round the weights of a network's parts, in place; a borrowed read-out is held as the oracle's if none are."""
-    if weights is not None:
+    if options.weights is not None:
         for part in parts:
-            store_layers(part, weights)
+            store_layers(part, options.weights)
     elif borrowed is not None and isinstance(oracle, NativeTransformer):
         narrow(borrowed, READ_OUT, oracle.weight_type)
+    if not is_native:
+        dequantise_layers(network)
+        network.to(oracle.dtype)
 
 
 def narrow(layer: Linear, name: str, weight_type: str) -> None:

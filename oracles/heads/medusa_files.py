@@ -1,6 +1,7 @@
 """Medusa's heads as they lie on disk: the layout of the authors, and that of vLLM."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,7 +12,7 @@ from oracles.checkpoints.config_keys import ConfigKeys
 from oracles.checkpoints.hf_config import FIXED, INERT
 from oracles.checkpoints.tensor_names import PLAIN, Layout, Place, first_rows
 from oracles.checkpoints.weights import StoredTensors
-from oracles.heads.head_tensors import HeadOptions, check_fit, load_network
+from oracles.heads.head_tensors import HeadOptions, check_fit, fill_network
 from oracles.heads.medusa_head import MedusaHead, MedusaNetwork, MedusaShape
 from oracles.transformer.blocks import pack_parts
 from specdec.contracts import HostOracle, LayeredOracle
@@ -66,7 +67,8 @@ def load_medusa(folder: Path, values: Mapping[str, Any], oracle: MedusaHost, opt
     original = "medusa_num_heads" in values
     names = [name for name, _ in network.named_parameters()]
     places = {name: _place(name, shape, original, rows, token_map, stored) for name in names}
-    load_network(network, places, stored, oracle, ignored=(TOKEN_MAP, PREFIX + TOKEN_MAP))
+    as_torch = replace(options, backend="eager")
+    fill_network(network, places, stored, oracle, as_torch, ignored=(TOKEN_MAP, PREFIX + TOKEN_MAP))
     target_ids = None if token_map is None else token_map.to(oracle.device)
     return MedusaHead(shape, pack_parts(network), oracle, target_ids)
 

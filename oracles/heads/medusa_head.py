@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oracles.heads.real_positions import real_positions
+from oracles.heads.appending import append_positions
 from oracles.transformer.draft_vocabulary import spread
 from oracles.transformer.linear import Linear, at_least_float32
 from specdec.cache import PagedKVCache
@@ -109,13 +109,11 @@ class MedusaHead:
     @torch.no_grad()
     def put(self, features: Features, cache: PagedKVCache) -> None:
         """Take in features; see ``specdec.contracts.Head``. Cost: a copy of real positions."""
-        rows, counts = features.rows, features.counts
-        first = cache.reserve(rows, counts)
-        places = real_positions(cache, rows, first, counts, cache.payload.device)
-        if places is not None:
-            line, _, at, column = places
+
+        def write(line: Tensor, slot: Tensor, at: Tensor, column: Tensor) -> None:
             cache.payload[line] = features.layers[0][at, column].to(cache.payload.dtype)
-        cache.commit(rows, None, counts)
+
+        append_positions(cache, features.rows, features.counts, write)
 
     @torch.no_grad()
     def open_block(self, cache: PagedKVCache, rows: IntArray, pending: Tensor, depth: int) -> "MedusaLaws":

@@ -9,13 +9,12 @@ from torch import Tensor, nn
 
 from oracles.heads.block_head import BlockBase, BlockNetwork, BlockShape, DFlashBlock
 from oracles.native import NativeTransformer, bindings
-from oracles.native.arrivals import Arrivals, combiner_of
 from oracles.native.chains import follow
 from oracles.native.host_memory import floats, to_bytes
-from oracles.native.native_features import NativeContextCache
+from oracles.native.native_features import NativeContextCache, combiner_of
 from oracles.native.native_model import NativeModel
 from oracles.transformer.linear import Linear
-from specdec.contracts import Adjustments, ChainDraws, ChainWatch, Features, Float32Array, IntArray
+from specdec.contracts import Adjustments, ChainWatch, Draws, Features, Float32Array, IntArray
 from specdec.transfers import on_host
 
 
@@ -78,8 +77,8 @@ class NativeBlockHead(BlockBase):
         Raises:
             ValueError: it would exceed ``max_cache_bytes`` (None: half of the free memory).
         """
-        arrivals = Arrivals(self._combiner, self.native, self._norm)
-        return NativeContextCache(self.native, arrivals, num_rows, capacity + self.shape.block_size, max_cache_bytes)
+        head, slots = (self.native, self._combiner, self._norm), capacity + self.shape.block_size
+        return NativeContextCache(*head, num_rows, slots, max_cache_bytes)
 
     def put(self, features: Features, cache: NativeContextCache) -> None:
         """Take in features; see ``NativeContextCache.arrive``."""
@@ -106,7 +105,7 @@ class NativeBlockHead(BlockBase):
         pending: IntArray,
         limits: IntArray,
         watch: ChainWatch | None,
-        draws: ChainDraws | None,
+        draws: Draws | None,
         adjustments: Adjustments | None,
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
         """Draw along blocks in one call; see ``specdec.contracts.ChainingBlockHead``.

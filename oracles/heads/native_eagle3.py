@@ -3,12 +3,11 @@
 import ctypes
 from dataclasses import replace
 
-from oracles.heads.eagle3_base import Eagle3Base
 from oracles.heads.eagle3_config import Eagle3Shape
+from oracles.heads.eagle3_head import Eagle3Base
 from oracles.heads.eagle3_network import Eagle3Network
 from oracles.native import NativeTransformer, bindings
-from oracles.native.arrivals import combiner_of
-from oracles.native.native_features import NativeFeatureCache
+from oracles.native.native_features import NativeFeatureCache, combiner_of
 from oracles.native.native_model import NativeModel
 from oracles.native.native_scoring import NativeScoring
 from oracles.transformer.blocks import Norm

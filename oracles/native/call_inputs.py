@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from oracles.native import bindings
 from oracles.native.host_memory import FLOAT64, INT64, to_bytes
-from specdec.contracts import Adjustments, ChainKeys, FloatArray, IntArray
+from specdec.contracts import Adjustments, Draws, IntArray
 from specdec.kernels.compiled import FILTERS, place
 
 
@@ -76,10 +76,9 @@ def _check(given: Adjustments, batch: int) -> None:
         )
 
 
-def draws_of(
-    what: str, batch: int, filters: FloatArray, keys: ChainKeys | None, laws: NDArray[np.float32] | None
-) -> bindings.Draws:
+def draws_of(what: str, batch: int, draws: Draws, laws: NDArray[np.float32] | None) -> bindings.Draws:
     """Return how ids are drawn."""
+    filters, keys = draws
     fits = filters.shape == (len(FILTERS), batch)
     if not fits or not (keys is None or keys.bases.shape == keys.firsts.shape == (batch,)):
         shapes = [array.shape for array in (filters, *(() if keys is None else (keys.bases, keys.firsts)))]

@@ -10,7 +10,7 @@ from oracles.native import bindings
 from oracles.native.call_inputs import adjustments_of, draws_of
 from oracles.native.keys_values import NativeCache
 from oracles.native.native_model import NativeModel
-from specdec.contracts import Adjustments, ChainDraws, ChainWatch, Float32Array, IntArray
+from specdec.contracts import Adjustments, ChainWatch, Draws, Float32Array, IntArray
 from specdec.kernels.compiled import integers
 
 # What chains begin with, and the function that does so.
@@ -96,7 +96,7 @@ def follow(
     rows: IntArray,
     limits: IntArray,
     watch: ChainWatch | None,
-    draws: ChainDraws | None,
+    draws: Draws | None,
     adjustments: Adjustments | None,
 ) -> tuple[IntArray, Float32Array, Float32Array | None]:
     """Return ids, peaks and, if ids are drawn, laws of chains; see ``specdec.contracts.ChainingOracle``.
@@ -110,9 +110,9 @@ def follow(
     """
     batch, steps = len(rows), max(limits.tolist(), default=0)
     laws = how = None
-    if draws is not None:
+    if draws is not None and draws.keys is not None:
         laws = np.empty((batch, steps, model.struct.vocabulary), dtype=np.float32)
-        how = draws_of("chains", batch, draws.filters, draws.keys, laws)
+        how = draws_of("chains", batch, draws, laws)
     watch = watch if watch is not None and (watch.reads_entropy or watch.reads_confidence) else None
     rooms = _rooms(batch, steps) if watch is None else []
     room = rooms.pop() if rooms else _Room(batch, steps)

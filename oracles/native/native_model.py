@@ -18,11 +18,16 @@ from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import DraftHead
 from oracles.transformer.eager import Transformer
 from oracles.transformer.linear import Linear
-from specdec.contracts import IntArray, Want
+from specdec.contracts import IntArray
 
 _ALIGNMENT = 128
 # The largest number of an int32.
 _LARGEST = 2**31 - 1
+# Fields of a call that a pass may leave out: the structure has those of the pass before.
+_NOTHING: dict[str, Any] = {
+    **dict.fromkeys(("tokens", "parents", "num_nodes", "stream", "logits", "likeliest", "peaks")),
+    **{"first": 0, "num_hidden": 0},
+}
 _OWN_CACHE = "give one that new_cache of this model returned, or of another one with its config and backend"
 
 
@@ -39,7 +44,7 @@ class Workspace:
         self.tables: Tables | None = None  # those that the call points to
         team = threads.team()
         if team is not None:
-            self.call.team = bindings.Team(team.parallel, team.thread_num, team.num_threads)
+            self.call.team = team
 
 
 class NativeModel:
@@ -207,55 +212,43 @@ class NativeModel:
             ValueError: streams of another shape, dtype or device.
         """
         given = to_host(stream, torch.float32, (len(stream), self.struct.hidden))
-        logits, layers = floats(len(given), self.struct.vocabulary), (layer, self.struct.num_layers)
-        self.run(None, batch=len(given), width=1, layers=layers, want="all", stream=given, found=(logits,))
+        logits = floats(len(given), self.struct.vocabulary)
+        fields = {
+            **{"stream": given.data_ptr(), "logits": logits.data_ptr(), "batch": len(given), "width": 1},
+            **{"first_layer": layer, "last_layer": self.struct.num_layers, "want": bindings.WANTS["all"]},
+        }
+        self.run(None, 0, fields)
         return logits
 
     def run(
         self,
         cache: NativeCache | None,
-        *,
-        batch: int,
-        width: int,
-        layers: tuple[int, int],
-        want: Want,
-        tokens: Tensor | None = None,
-        parents: Tensor | None = None,
-        num_nodes: Tensor | None = None,
-        rows: IntArray | None = None,
-        first: int = 0,
-        end: int = 0,
-        stream: Tensor | None = None,
-        found: Sequence[Tensor] = (),
+        end: int,
+        fields: dict[str, Any],
         hidden: Sequence[int] = (),
         kept: Sequence[Tensor] = (),
     ) -> None:
-        """Run a pass; arguments are those of ``model.h``, contiguous, and ``end`` the number of positions met.
+        """Run a pass.
 
-        ``found`` is written: logits, and with them or without the likeliest ids and their logits.
+        Args:
+            cache: what it reads and writes; None: there is no attention.
+            end: positions that it meets.
+            fields: of a ``Call`` of ``model.h``, but for tables, threads and scratch; what they point to is contiguous.
+                Those that are left out point to nothing.
+            hidden: layers whose outputs are written.
+            kept: a tensor for each of them, contiguous.
 
         Raises:
             ValueError: ids, parents, rows or counts that cannot be.
         """
-        logits, likeliest, peaks = (*map(Tensor.data_ptr, found), None, None, None)[:3]
-        fields: dict[str, Any] = {
-            "tokens": None if tokens is None else tokens.data_ptr(),
-            "parents": None if parents is None else parents.data_ptr(),
-            "num_nodes": None if num_nodes is None else num_nodes.data_ptr(),
-            "stream": None if stream is None else stream.data_ptr(),
-            **{"logits": logits, "likeliest": likeliest, "peaks": peaks},
-            **{"batch": batch, "width": width, "first": first},
-            **{"first_layer": layers[0], "last_layer": layers[1], "want": bindings.WANTS[want]},
-            "num_hidden": len(hidden),
-        }
-        if rows is not None and cache is not None:
-            fields |= {"rows": to_bytes(rows), "lengths": cache.lengths_address}
+        given = _NOTHING | fields
         if hidden:
-            outs = (ctypes.c_void_p * len(kept))(*(tensor.data_ptr() for tensor in kept))
+            outs = (ctypes.c_void_p * len(kept))(*map(Tensor.data_ptr, kept))
             numbers = (ctypes.c_int32 * len(hidden))(*hidden)
-            fields |= {"hidden": ctypes.addressof(outs), "hidden_layers": ctypes.addressof(numbers)}
+            given |= {"hidden": ctypes.addressof(outs), "hidden_layers": ctypes.addressof(numbers)}
+            given["num_hidden"] = len(hidden)
         slots = ctypes.addressof(self._nowhere) if cache is None else cache.address
-        self._run("specdec_pass", slots, end, fields)
+        self._run("specdec_pass", slots, end, given)
 
     def draft(
         self,

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,12 +18,11 @@ from oracles.transformer.config import TransformerConfig
 from oracles.transformer.pass_parts import check_call, first_layer
 from specdec.contracts import (
     Adjustments,
-    ChainDraws,
     ChainWatch,
+    Draws,
     Float32Array,
     IntArray,
     Scores,
-    TreeDraws,
     TreePlan,
     Want,
 )
@@ -85,31 +85,29 @@ class NativeScoring:
         if layers is not None or stream is not None:
             lowest = first_layer(layers, stream, shape, want, hidden, self.config.num_layers)
         cache.reserve(rows, width, first)
+        ids, counts = to_host(tokens, torch.int64), to_host(num_nodes, torch.int64, (batch,))
+        fields: dict[str, Any] = {
+            **{"tokens": ids.data_ptr(), "num_nodes": counts.data_ptr()},
+            **{"rows": to_bytes(rows), "lengths": cache.lengths_address},
+            **{"batch": batch, "width": width, "first": first, "want": bindings.WANTS[want]},
+            **{"first_layer": lowest, "last_layer": self.config.num_layers if layers is None else layers[1]},
+        }
+        if parents is not None:
+            parents = to_host(parents, torch.int64, (batch, width))
+            fields["parents"] = parents.data_ptr()
+        if stream is not None:
+            stream = to_host(stream, torch.float32)
+            fields["stream"] = stream.data_ptr()
         kept = floats(len(hidden), *shape).unbind() if hidden else ()
         found = None
         if want != "none":
             read = (batch, shape[1] if want == "all" else 1)
             found = floats(*read, self.native.struct.vocabulary), integers(*read), floats(*read)
-        self.native.run(
-            cache,
-            batch=batch,
-            width=width,
-            tokens=to_host(tokens, torch.int64),
-            parents=None if parents is None else to_host(parents, torch.int64, (batch, width)),
-            num_nodes=to_host(num_nodes, torch.int64, (batch,)),
-            rows=rows,
-            first=first,
-            layers=(lowest, self.config.num_layers if layers is None else layers[1]),
-            stream=None if stream is None else to_host(stream, torch.float32),
-            want=want,
-            found=found or (),
-            hidden=hidden,
-            kept=kept,
-            end=longest + width,
-        )
+            fields |= zip(("logits", "likeliest", "peaks"), map(Tensor.data_ptr, found), strict=True)
+        self.native.run(cache, longest + width, fields, hidden, kept)
         return Scores(None, kept) if found is None else Scores(found[0], kept, found[1:])
 
-    def greedy_chains(
+    def follow_ids(
         self,
         ids: IntArray,
         ends: IntArray,
@@ -117,41 +115,20 @@ class NativeScoring:
         rows: IntArray,
         limits: IntArray,
         watch: ChainWatch | None = None,
+        draws: Draws | None = None,
         adjustments: Adjustments | None = None,
-    ) -> tuple[IntArray, Float32Array]:
-        """Follow the likeliest ids in one call, as ``specdec.contracts.ChainingOracle`` spells out.
+    ) -> tuple[IntArray, Float32Array, Float32Array | None]:
+        """Follow the likeliest ids, or drawn ones, in one call, as ``specdec.contracts.ChainingOracle`` spells out.
 
         Raises:
-            ValueError: a row without room or position for its ids and the drafted ones, or ids, ends or adjustments
-                that cannot be.
+            ValueError: a row without room or position for its ids and the drafted ones, or ids, ends, adjustments or
+                what draws are made by that cannot be.
 
-        Cost: one pass, and one more for each further id; a law of O(V) for each id that a watch is told of.
+        Cost: one pass, and one more for each further id; a law and a draw of O(V) for each id that is drawn, a law for
+            each that a watch is told of.
         """
         start = text_of(ids, ends, len(rows))
-        return follow(self.native, cache, start, ends, rows, limits, watch, None, adjustments)[:2]
-
-    def sampled_chains(
-        self,
-        ids: IntArray,
-        ends: IntArray,
-        cache: NativeCache,
-        rows: IntArray,
-        limits: IntArray,
-        draws: ChainDraws,
-        watch: ChainWatch | None = None,
-        adjustments: Adjustments | None = None,
-    ) -> tuple[IntArray, Float32Array, Float32Array]:
-        """Draw ids in one call, as ``specdec.contracts.ChainingOracle`` spells out.
-
-        Raises:
-            ValueError: see ``greedy_chains``, or what draws are made by is not of these rows.
-
-        Cost: that of ``greedy_chains``; a law and a draw of O(V) for each id.
-        """
-        start = text_of(ids, ends, len(rows))
-        drafted, peaks, laws = follow(self.native, cache, start, ends, rows, limits, watch, draws, adjustments)
-        assert laws is not None
-        return drafted, peaks, laws
+        return follow(self.native, cache, start, ends, rows, limits, watch, draws, adjustments)
 
     def trees(
         self,
@@ -161,13 +138,13 @@ class NativeScoring:
         rows: IntArray,
         plan: TreePlan,
         limits: IntArray,
-        draws: TreeDraws,
+        draws: Draws,
         adjustments: Adjustments | None = None,
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
         """Draft trees in one call, as ``specdec.contracts.ChainingOracle`` spells out.
 
         Raises:
-            ValueError: see ``greedy_chains``, or what draws are made by is not of these rows.
+            ValueError: see ``follow_ids``.
 
         Cost: a pass for the tokens, and one a level; a law of O(V), ranked or drawn from, for each node with children.
         """
@@ -175,7 +152,7 @@ class NativeScoring:
         if limits.shape != (batch,):
             raise ValueError(f"limits has shape {limits.shape}: give one for each of {batch} rows")
         laws = None if draws.keys is None else np.empty((batch * inner, width), dtype=np.float32)
-        struct = draws_of("trees", batch, draws.filters, draws.keys, laws)
+        struct = draws_of("trees", batch, draws, laws)
         text, size = text_of(ids, ends, batch), len(plan.parents)
         drafted, peaks = np.empty((batch, size), np.int64), np.empty((batch, inner), np.float32)
         growth = bindings.Growth(to_bytes(plan.parents), to_bytes(limits), place(drafted), place(peaks), size)

@@ -3,14 +3,16 @@
 import ctypes
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import cache
-from pathlib import Path
 
 import torch
 
+from oracles.native.bindings import Team
+
+# Those of ``Team``: the first runs a piece of work on so many threads, the others are asked inside of it.
 ENTRY_POINTS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
-MAPS = Path("/proc/self/maps")
+LIBRARY = "libtorch_cpu.so"
 
 _forked = False
 
@@ -23,21 +25,6 @@ def _note_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_note_fork)
-
-
-@dataclass(frozen=True)
-class Team:
-    """Addresses of the functions that run a piece of work on torch's threads.
-
-    Attributes:
-        parallel: ``void GOMP_parallel(void (*work)(void *), void *data, unsigned num_threads, unsigned flags)``.
-        thread_num: ``int omp_get_thread_num()``, inside of the work.
-        num_threads: ``int omp_get_num_threads()``, inside of the work: it may be less than was asked for.
-    """
-
-    parallel: int
-    thread_num: int
-    num_threads: int
 
 
 def num_threads() -> int:
@@ -69,18 +56,8 @@ def team() -> Team | None:
 def _scopes() -> Iterator[ctypes.CDLL]:
     """Yield the global scope, then libtorch_cpu with what it depends on; nothing is loaded that was not."""
     yield ctypes.CDLL(None)
-    path = next((path for path in _files_in_process() if Path(path).name == "libtorch_cpu.so"), None)
-    if path is not None:
-        yield ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
-
-
-def _files_in_process() -> list[str]:
-    """Return the files that are mapped into this process, [] where the system does not say."""
-    try:
-        lines = MAPS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return []
-    return list(dict.fromkeys(fields[5] for line in lines if len(fields := line.split(maxsplit=5)) == 6))
+    with suppress(OSError):  # a torch that is built as one library has none of that name
+        yield ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD)
 
 
 def _entry_points(scope: ctypes.CDLL) -> Team | None:

@@ -66,6 +66,13 @@ class RotaryTable:
         rows = [table[positions].unsqueeze(-2) for table in kept[1]]
         return rows[0] if self._as_complex else (rows[0], rows[1])
 
+    def hold(self, end: int, dtype: torch.dtype, device: torch.device) -> None:
+        """Keep the rotations of all positions below ``end``, where graphs read them.
+
+        A table that grew later would leave its old address to the graphs.
+        """
+        self.rows(torch.zeros(1, dtype=torch.int64, device=device), end, dtype)
+
     def _compute(self, size: int) -> tuple[Tensor, Tensor]:
         angles = torch.arange(size, dtype=torch.float64, device="cpu").unsqueeze(1) * inverse_frequencies(self._config)
         cos, sin = angles.cos(), angles.sin()

@@ -8,15 +8,13 @@ Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the mode
 
 from specdec.contracts.arrays import BoolArray, Float32Array, FloatArray, IntArray, constant, pad_rows
 from specdec.contracts.chaining import (
-    ChainDraws,
     ChainingOracle,
     ChainWatch,
     DeviceChainingOracle,
-    TreeDraws,
+    Draws,
     TreePlan,
     can_chain_on_device,
     can_draft_natively,
-    follow_ids,
 )
 from specdec.contracts.draft import NEVER, Budget, Draft, Resume, first_undefined, form_fault
 from specdec.contracts.drawing import Adjustments, ChainKeys, DraftKernels, OpenVerdict, Randomness, Warping, numbers_of
@@ -83,7 +81,6 @@ __all__ = [
     "BoolArray",
     "Budget",
     "Cache",
-    "ChainDraws",
     "ChainKeys",
     "ChainWatch",
     "ChainingBlockHead",
@@ -96,6 +93,7 @@ __all__ = [
     "DraftKernels",
     "DraftSession",
     "DraftSource",
+    "Draws",
     "Ending",
     "Features",
     "Float32Array",
@@ -124,7 +122,6 @@ __all__ = [
     "StepInfo",
     "SteppingHead",
     "Tree",
-    "TreeDraws",
     "TreePlan",
     "Verdict",
     "VerificationRule",
@@ -146,7 +143,6 @@ __all__ = [
     "declared",
     "describe_oracle",
     "first_undefined",
-    "follow_ids",
     "form_fault",
     "frozen",
     "ids_device",

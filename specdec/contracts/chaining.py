@@ -13,16 +13,20 @@ from specdec.contracts.drawing import Adjustments, ChainKeys, Warping
 from specdec.contracts.oracle import Oracle, declared
 
 
-class ChainDraws(NamedTuple):
-    """What sampled chains need beside logits.
+class Draws(NamedTuple):
+    """What chains and trees need beside logits.
 
     Attributes:
-        filters: ``[F, B]``, see ``Warping.filters``.
-        keys: of B rows.
+        filters: ``[F, B]`` what laws are made by, see ``Warping.filters``.
+        keys: of B rows, what ids are drawn by; None: they are not drawn.
     """
 
     filters: FloatArray
-    keys: ChainKeys
+    keys: ChainKeys | None
+
+    def select(self, rows: IntArray) -> "Draws":
+        """Return those of some rows (indices into this batch)."""
+        return Draws(self.filters[:, rows], None if self.keys is None else self.keys.select(rows))
 
 
 class ChainWatch(Protocol):
@@ -54,22 +58,6 @@ class ChainWatch(Protocol):
             confidence: ``[B, depth + 1]`` float64 the probabilities of all tokens so far, under the model's own law
                 if ids are chosen greedily; 0 beyond a row's limit.
         """
-
-
-class TreeDraws(NamedTuple):
-    """What trees need beside logits.
-
-    Attributes:
-        filters: ``[F, B]`` what laws are made by, see ``Warping.filters``.
-        keys: of B rows, what children are drawn by; None: they are not drawn.
-    """
-
-    filters: FloatArray
-    keys: ChainKeys | None
-
-    def select(self, rows: IntArray) -> "TreeDraws":
-        """Return those of some rows (indices into this batch)."""
-        return TreeDraws(self.filters[:, rows], None if self.keys is None else self.keys.select(rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +110,7 @@ class ChainingOracle(Oracle, Protocol):
 
     adjusts: bool
 
-    def greedy_chains(
+    def follow_ids(
         self,
         ids: IntArray,
         ends: IntArray,
@@ -130,11 +118,13 @@ class ChainingOracle(Oracle, Protocol):
         rows: IntArray,
         limits: IntArray,
         watch: ChainWatch | None = None,
+        draws: Draws | None = None,
         adjustments: Adjustments | None = None,
-    ) -> tuple[IntArray, Float32Array]:
-        """Score the ids whose keys the cache lacks, then follow the likeliest id, again and again.
+    ) -> tuple[IntArray, Float32Array, Float32Array | None]:
+        """Score the ids whose keys the cache lacks, then follow the likeliest id, or draw one, again and again.
 
-        That is the lowest of equal ones, and the first NaN if there is one.
+        The likeliest id is the lowest of equal ones, and the first NaN if there is one. A drawn one is drawn from the
+        law of the logits after all before it.
 
         Args:
             ids: ``[B, L]`` that stand. The first ``cache.lengths[rows[b]]`` of a row are those whose keys the cache
@@ -144,10 +134,14 @@ class ChainingOracle(Oracle, Protocol):
                 but the last.
             limits: ``[B]`` how many ids to follow in each row, 1 or more in one of them; those of a watch at first.
             watch: is told what it reads, on the host, and may lower the limits. What it raises is raised here.
-            adjustments: what changes logits before the likeliest id is found; see ``adjusts``.
+            draws: how laws are made of logits, and by which numbers ids are drawn; None, or no keys: the likeliest.
+            adjustments: what changes logits before that; see ``adjusts``.
 
         Returns:
-            ``[B, N]`` ids, N the largest limit at the end, and their logits before adjustments; 0 beyond a row's limit.
+            ``[B, N]`` ids, N the largest limit at the end; their logits before adjustments, or the largest ones if ids
+            are drawn, NaN if there is one; if they are, ``[B, N, V]`` float32 the laws drawn from, uniform if the
+            logits allow none. All are 0 beyond a row's limit.
+
             If a watch ended all chains before a draw, those of that step are a further column of logits:
             ``[B, N + 1]``. The cache keeps the keys of what stands and of all drafted ids but the last of a row; of the
             last too if it was ended before a draw.
@@ -155,34 +149,10 @@ class ChainingOracle(Oracle, Protocol):
         Raises:
             ValueError: a row lacks the room, ``ends`` are out of range, or an id is outside the vocabulary.
 
-        Guarantee: bit for bit what single passes give. The cache keeps nothing of a call that raises. A watch is told
-            of the model's own law at temperature 1, before adjustments, in float64.
-        """
-
-    def sampled_chains(
-        self,
-        ids: IntArray,
-        ends: IntArray,
-        cache: Any,
-        rows: IntArray,
-        limits: IntArray,
-        draws: ChainDraws,
-        watch: ChainWatch | None = None,
-        adjustments: Adjustments | None = None,
-    ) -> tuple[IntArray, Float32Array, Float32Array]:
-        """Score the ids whose keys the cache lacks, then draw more, each from the law of the logits after all before.
-
-        Args:
-            ids, ends, cache, rows, limits, watch, adjustments: see ``greedy_chains``.
-            draws: how laws are made of logits, and by which numbers ids are drawn.
-
-        Returns:
-            Ids as of ``greedy_chains``, the largest logits before adjustments, NaN if there is one, and ``[B, N, V]``
-            float32 the laws drawn from, uniform if the logits allow none; all 0 beyond a row's limit. The cache keeps
-            what ``greedy_chains`` does.
-
-        Guarantee: bit for bit what single passes, ``Warping.laws`` and ``Randomness.choose`` give.
-        Cost: O(N V) memory a row for the laws.
+        Guarantee: bit for bit what single passes, ``Warping.laws`` and ``Randomness.choose`` give. The cache keeps
+            nothing of a call that raises. If ids are not drawn, a watch is told of the model's own law at temperature
+            1, before adjustments, in float64.
+        Cost: if drawn, O(N V) memory a row for the laws.
         """
 
     def trees(
@@ -193,13 +163,13 @@ class ChainingOracle(Oracle, Protocol):
         rows: IntArray,
         plan: TreePlan,
         limits: IntArray,
-        draws: TreeDraws,
+        draws: Draws,
         adjustments: Adjustments | None = None,
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
         """Score the ids whose keys the cache lacks, then draft a tree after each row's, level by level.
 
         Args:
-            ids, ends, cache, rows: see ``greedy_chains``; a row needs slots for its ids and for the nodes of its tree
+            ids, ends, cache, rows: see ``follow_ids``; a row needs slots for its ids and for the nodes of its tree
                 that have children.
             plan: of N nodes, I of which have children, the pending token among them.
             limits: ``[B]`` each row's tree has the first so many nodes of the plan, N in one of them.
@@ -269,25 +239,3 @@ def can_draft_natively(model: Chaining, warping: Warping) -> bool:
 def can_chain_on_device(model: object, warping: Warping) -> bool:
     """Tell whether the device of a model or head drafts greedy chains as a warping asks: of logits as they are."""
     return bool(declared(model, "chains_on_device")) and warping.adjustments is None
-
-
-def follow_ids(
-    model: ChainingOracle,
-    ids: IntArray,
-    ends: IntArray,
-    cache: Any,
-    rows: IntArray,
-    limits: IntArray,
-    watch: ChainWatch | None,
-    draws: ChainDraws | None,
-    adjustments: Adjustments | None,
-) -> tuple[IntArray, Float32Array, Float32Array | None]:
-    """Return what ``greedy_chains`` does and None, if ids are not drawn, else what ``sampled_chains`` does.
-
-    Arguments as of these.
-    """
-    call = ids, ends, cache, rows, limits
-    adjusted = () if adjustments is None else (adjustments,)
-    if draws is None:
-        return *model.greedy_chains(*call, watch, *adjusted), None
-    return model.sampled_chains(*call, draws, watch, *adjusted)

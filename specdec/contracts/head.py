@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from specdec.contracts.arrays import Float32Array, IntArray
-from specdec.contracts.chaining import ChainDraws, ChainWatch
+from specdec.contracts.chaining import ChainWatch, Draws
 from specdec.contracts.draft import Draft
 from specdec.contracts.drawing import Adjustments
 from specdec.contracts.oracle import Oracle
@@ -195,7 +195,7 @@ class ChainingBlockHead(BlockHead, Protocol):
         pending: IntArray,
         limits: IntArray,
         watch: ChainWatch | None,
-        draws: ChainDraws | None,
+        draws: Draws | None,
         adjustments: Adjustments | None,
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
         """Open the blocks of the rows whose limit is not 0, and follow their likeliest ids, or drawn ones, in one call.
@@ -209,7 +209,7 @@ class ChainingBlockHead(BlockHead, Protocol):
             adjustments: what changes logits before that; see ``adjusts``.
 
         Returns:
-            What ``follow_ids`` does.
+            What ``ChainingOracle.follow_ids`` does.
 
         Guarantee: bit for bit what ``open_block``, ``Warping.laws`` and ``Randomness.choose`` give.
         """

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+
 from specdec.contracts.arrays import IntArray
 from specdec.contracts.draft import Budget, Draft, form_fault
 from specdec.contracts.drawing import Randomness, Warping
@@ -31,6 +33,12 @@ class Context:
     num_committed: IntArray
     warping: Warping
     cache: Cache | None = None
+
+    @property
+    def pending(self) -> IntArray:
+        """``[B]`` the last id of each row."""
+        last: IntArray = self.ids[np.arange(len(self.ids)), self.num_committed - 1]
+        return last
 
     def select(self, rows: IntArray) -> "Context":
         """Return what may be read of some rows (indices into this batch)."""

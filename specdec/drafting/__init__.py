@@ -1,5 +1,6 @@
 """What draft sources share: chains and trees drawn, a drafting model's cache, sources made of others."""
 
+from specdec.drafting.assembly import compact
 from specdec.drafting.automaton import Automaton
 from specdec.drafting.block_source import BlockSource
 from specdec.drafting.chain_sampler import ChainSampler, defined
@@ -12,7 +13,7 @@ from specdec.drafting.model import DraftModel
 from specdec.drafting.model_source import ChainSession, HeadSource, ModelSource, RunModel, SampledSource
 from specdec.drafting.ngram_checks import check_contents, check_header
 from specdec.drafting.ngram_model import NGramModel, Sequences
-from specdec.drafting.sessions import MemorylessSession, point_chains
+from specdec.drafting.sessions import MemorylessSession, list_chains, point_chains
 from specdec.drafting.spelling import SharedPieces, Spelling, piece_bytes
 from specdec.drafting.tree_sampler import Frontier, TreeSampler
 from specdec.drafting.trunk import Trunk
@@ -44,8 +45,10 @@ __all__ = [
     "check_contents",
     "check_header",
     "check_servable",
+    "compact",
     "defined",
     "growth",
+    "list_chains",
     "member_stream",
     "piece_bytes",
     "point_chains",

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import BoolArray, IntArray
+from specdec.transfers import on_host, together_on_device
 
 
 class CompactTrees(NamedTuple):
@@ -45,6 +46,18 @@ def compact(is_real: BoolArray, above: IntArray) -> CompactTrees:
     # A node that stays moves to the left by the number of nodes before it that do not.
     parents = np.where(parents < 0, -1, (is_real.cumsum(1) - 1)[rows, parents])
     return CompactTrees(order, np.where(is_padding, columns - 1, parents), num_nodes, is_padding)
+
+
+def compact_nodes(is_real: Tensor, above: Tensor, max_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ``order``, ``parents`` and ``num_nodes`` of trees ``[B, S]`` without the nodes that are not real.
+
+    ``max_nodes`` is the most that a row can have: see ``compact_on_device``, which serves elsewhere than on the host.
+    """
+    if not is_real.is_cpu:
+        return compact_on_device(is_real, above, max_nodes)
+    kept = compact(on_host(is_real), on_host(above))
+    order, parents, num_nodes = together_on_device(kept.order, kept.parents, kept.num_nodes, device=is_real.device)
+    return order, parents, num_nodes
 
 
 def compact_on_device(is_real: Tensor, above: Tensor, max_nodes: int) -> tuple[Tensor, Tensor, Tensor]:

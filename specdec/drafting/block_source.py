@@ -9,12 +9,12 @@ from torch import Tensor
 from specdec.contracts import (
     Block,
     BlockHead,
-    ChainDraws,
     ChainingBlockHead,
     ChainWatch,
     Context,
     DeviceBlockHead,
     Draft,
+    Draws,
     Float32Array,
     IntArray,
     Oracle,
@@ -104,7 +104,7 @@ class _BlockModel(HiddenStates, RunModel):
     def catch_up(self, rows: IntArray, context: Context, live: IntArray, depth: int = 1) -> Tensor:
         """Open the blocks of some rows."""
         self._live, self._batch, self._depth, self._first = live, len(rows), 0, 0
-        pending = on_device(context.ids[live, context.num_committed[live] - 1], self.device)
+        pending = on_device(context.pending[live], self.device)
         self._previous = pending.unsqueeze(1)
         self._block = self.head.open_block(self.cache, rows[live], pending, min(depth, self.head.num_laws))
         return self._scatter(self._block.logits(0, self._previous))
@@ -119,20 +119,17 @@ class _BlockModel(HiddenStates, RunModel):
         context: Context,
         limits: IntArray,
         watch: ChainWatch | None,
-        draws: ChainDraws | None,
+        draws: Draws | None,
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
-        pending = context.ids[np.arange(len(rows)), context.num_committed - 1]
-        head = cast(ChainingBlockHead, self.head)
-        return head.follow_blocks(self.cache, rows, pending, limits, watch, draws, context.warping.adjustments)
+        head, adjustments = cast(ChainingBlockHead, self.head), context.warping.adjustments
+        return head.follow_blocks(self.cache, rows, context.pending, limits, watch, draws, adjustments)
 
     def device_follower(self, context: Context) -> FollowOnDevice | None:
         """Return what has the head's device follow greedy blocks if it can that, else None."""
         return self._follow_on_device if can_chain_on_device(self.head, context.warping) else None
 
     def _follow_on_device(self, rows: IntArray, context: Context, limits: IntArray) -> Draft:
-        head, live = cast(DeviceBlockHead, self.head), np.flatnonzero(limits)
-        pending = context.ids[live, context.num_committed[live] - 1]
-        return head.device_blocks(self.cache, rows[live], pending, limits[live]).scatter_rows(live, len(rows))
+        return cast(DeviceBlockHead, self.head).device_blocks(self.cache, rows, context.pending, limits)
 
     def note(self, rows: IntArray, starts: IntArray, draft: Draft) -> None:
         """Let go of the blocks, which are as wide as the vocabulary."""

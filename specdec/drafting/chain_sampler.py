@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import (
-    ChainDraws,
     ChainWatch,
     Context,
     Draft,
     DraftKernels,
+    Draws,
     Float32Array,
     IntArray,
     Randomness,
@@ -64,7 +64,7 @@ def entropy_of(laws: Laws, logits: Tensor, kernels: DraftKernels) -> Tensor:
 NextLogits = Callable[[int, Tensor, IntArray], Tensor]
 Confidence = Callable[[], Tensor]
 Follow = Callable[
-    [IntArray, Context, IntArray, ChainWatch | None, ChainDraws | None],
+    [IntArray, Context, IntArray, ChainWatch | None, Draws | None],
     tuple[IntArray, Float32Array, Float32Array | None],
 ]
 
@@ -134,9 +134,9 @@ class ChainSampler:
                 indices of the rows that draft on, returns logits ``[B, 1, V]``, finite or -inf; those of other rows are
                 not read.
             follow: given rows, context, limits, a watch (None: nobody is asked) and how ids are drawn (None:
-                greedily), returns what ``follow_ids`` does; None if the model cannot. It serves if all rows draft
-                greedily or all are sampled, and the numbers of the draws are to be had.
-            follow_on_device: given rows, context and limits, one of them above 0, returns greedy chains, which the
+                greedily), returns what ``ChainingOracle.follow_ids`` does; None if the model cannot. It serves if all
+                rows draft greedily or all are sampled, and the numbers of the draws are to be had.
+            follow_on_device: given rows that draft, their context and limits, returns their greedy chains, which the
                 model's device has made; None if it cannot. It serves if all rows draft greedily and the policy reads
                 nothing.
             confidence: returns ``[B, 1]`` the model's own belief that the token after the latest logits stands if all
@@ -156,7 +156,9 @@ class ChainSampler:
             if made is not None:
                 return made
         if follow_on_device is not None and self._is_forced(context) and any(limits.tolist()):
-            made = follow_on_device(rows, context, limits)
+            live = np.flatnonzero(limits)
+            some = context if live.size == len(rows) else context.select(live)
+            made = follow_on_device(rows[live], some, limits[live]).scatter_rows(live, len(rows))
             self.length.drafted(rows, limits)
             return made.to(self.device)
         with stage(chain((limits,), numbers_of(randomness)), self.device):
@@ -176,7 +178,7 @@ class ChainSampler:
             keys = None if filters is None else randomness.chain_keys("draft")
             if filters is None or keys is None:
                 return None
-            draws = ChainDraws(filters, keys)
+            draws = Draws(filters, keys)
         asked = _Asked(self.length, rows, limits) if self._asks else None
         ids, peaks, table = follow(rows, context, limits, asked, draws)
         limits = limits if asked is None else asked.limits

@@ -7,12 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Cache, Context, Features, Head, IntArray, Scores, SteppingHead, pad_rows
-from specdec.drafting.chain_sampler import Follow, FollowOnDevice
+from specdec.contracts import Cache, Context, Draft, Features, Head, IntArray, Scores, SteppingHead, pad_rows
 from specdec.drafting.model import DraftModel
-from specdec.drafting.model_source import RunModel
-from specdec.drafting.planned_trees import GrowWhole
-from specdec.drafting.tree_sampler import Frontier
 
 
 class HiddenStates:
@@ -49,7 +45,7 @@ class HiddenStates:
         if counts.any():
             self._put(rows, np.zeros_like(counts), counts, scores)
 
-    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None = None) -> None:
         """Take back what followed the first ``keep[b] - 1`` positions, and take in those up to the new pending id.
 
         Raises:
@@ -118,12 +114,7 @@ def own_ids(ids: IntArray) -> IntArray:
     return ids[..., 1:]
 
 
-def _own(context: Context) -> Context:
-    """Return a context as a head has it."""
-    return replace(context, ids=own_ids(context.ids), num_committed=context.num_committed - 1)
-
-
-class HeadModel(HiddenStates, RunModel):
+class HeadModel(HiddenStates, DraftModel):
     """Keep a stepping head's cache in step with the ids that stand in each row, and with their hidden states.
 
     To the head a row has one id less, without the first, and so has its context: id j of the head is read beside the
@@ -142,17 +133,17 @@ class HeadModel(HiddenStates, RunModel):
     """
 
     def __init__(self, head: SteppingHead, num_rows: int, capacity: int, device: torch.device, slack: int) -> None:
-        self._model = DraftModel(head, num_rows, capacity, device, slack)
-        super().__init__(head, self._model.cache, num_rows, self._model.capacity)
+        DraftModel.__init__(self, head, num_rows, capacity, device, slack)
+        HiddenStates.__init__(self, head, self.cache, num_rows, self.capacity)
 
-    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None = None) -> None:
         """Take in new requests. Cost: the prompts' passes, in chunks."""
         super().begin(rows, prompts, scores)
         rests = [own_ids(prompt)[: self.capacity] for prompt in prompts]
         ends = np.array([len(rest) for rest in rests], dtype=np.int64)
         ids = pad_rows(rests)
         some = np.flatnonzero(ends)
-        self._model.come_near(rows[some], ids[some], ends[some])
+        self.come_near(rows[some], ids[some], ends[some])
 
     def room(self, rows: IntArray, num_committed: IntArray) -> IntArray:
         """Return ``[B]`` how many tokens a row may draft: none after a single id, or beyond the head's own context.
@@ -161,7 +152,11 @@ class HeadModel(HiddenStates, RunModel):
             ValueError: hidden states of a row never came.
         """
         self.check(rows, num_committed)
-        return np.where(num_committed > 1, self._model.room(rows, num_committed - 1), 0)
+        return np.where(num_committed > 1, super().room(rows, num_committed - 1), 0)
+
+    def own_context(self, rows: IntArray, context: Context) -> Context:
+        """Return a context as the head has it."""
+        return replace(context, ids=own_ids(context.ids), num_committed=context.num_committed - 1)
 
     def catch_up(self, rows: IntArray, context: Context, live: IntArray, depth: int = 1) -> Tensor:
         """Score the ids that stand and have no keys yet, beside their hidden states; see ``DraftModel.catch_up``.
@@ -169,7 +164,7 @@ class HeadModel(HiddenStates, RunModel):
         Raises:
             ValueError: the head's logits are not of its vocabulary.
         """
-        logits, head = self._model.catch_up(rows, _own(context), live), self._model.model
+        logits, head = super().catch_up(rows, context, live), self.model
         if logits.shape[-1] != head.vocab_size:
             raise ValueError(
                 f"head is of type {type(head).__name__}, has vocab_size={head.vocab_size} and scores "
@@ -177,26 +172,5 @@ class HeadModel(HiddenStates, RunModel):
             )
         return logits
 
-    def advance(self, rows: IntArray, tokens: Tensor, live: IntArray) -> Tensor:
-        """Score the token drafted last, beside the head's own feature; see ``DraftModel.advance``."""
-        return self._model.advance(rows, tokens, live)
-
-    def grow(self, rows: IntArray, frontier: Frontier) -> Tensor:
-        """Score the nodes of a tree, each beside the feature of its parent; see ``DraftModel.grow``."""
-        return self._model.grow(rows, frontier)
-
-    def follower(self, context: Context) -> Follow | None:
-        """Return what drafts whole chains if the head does that by itself, else None; see ``DraftModel.follower``."""
-        follow = self._model.follower(context)
-        if follow is None:
-            return None
-        return lambda rows, context, *asked: follow(rows, _own(context), *asked)
-
-    def device_follower(self, context: Context) -> FollowOnDevice | None:
-        """Return what has the head's device draft whole greedy chains; see ``DraftModel.device_follower``."""
-        follow = self._model.device_follower(context)
-        return None if follow is None else lambda rows, context, limits: follow(rows, _own(context), limits)
-
-    def grower(self, rows: IntArray, context: Context) -> GrowWhole | None:
-        """Return what drafts whole trees if the head does that by itself, else None; see ``DraftModel.grower``."""
-        return self._model.grower(rows, _own(context))
+    def note(self, rows: IntArray, starts: IntArray, draft: Draft) -> None:
+        """Remember nothing: no key of a drafted token stands."""

@@ -50,13 +50,7 @@ class LentCache:
     @cached_property
     def pending(self) -> Tensor:
         """``[B, 1]`` the last id of each row, where the oracle takes it."""
-        return on_device(self.last_ids, self._place).unsqueeze(1)
-
-    @property
-    def last_ids(self) -> IntArray:
-        """``[B]`` the last id of each row, on the host."""
-        last: IntArray = self._context.ids[np.arange(len(self.rows)), self._context.num_committed - 1]
-        return last
+        return on_device(self._context.pending, self._place).unsqueeze(1)
 
     def latest(self, depth: int, tokens: Tensor) -> Tensor:
         """Return ``[B, 1]`` the token above the one at a depth, of drafts ``[B, N]``: the pending one at depth 0."""

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from specdec.cache import CHUNK, FreshRows, prefill
 from specdec.contracts import (
-    ChainDraws,
     ChainingOracle,
     ChainWatch,
     Context,
     DeviceChainingOracle,
     Draft,
+    Draws,
     Float32Array,
     IntArray,
     Needs,
@@ -23,13 +23,11 @@ from specdec.contracts import (
     Prefixes,
     PromptRows,
     Scores,
-    TreeDraws,
     TreePlan,
     Want,
     can_chain_on_device,
     can_draft_natively,
     check_has_laws,
-    follow_ids,
     ids_device,
 )
 from specdec.drafting.chain_sampler import Follow, FollowOnDevice
@@ -149,9 +147,9 @@ class DraftModel(RunModel):
         return self.follow if can_draft_natively(self.model, context.warping) else None
 
     def follow(
-        self, rows: IntArray, context: Context, limits: IntArray, watch: ChainWatch | None, draws: ChainDraws | None
+        self, rows: IntArray, context: Context, limits: IntArray, watch: ChainWatch | None, draws: Draws | None
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
-        """Catch up, and follow the likeliest ids of rows ``[B]``, or drawn ones, in one call; see ``follow_ids``.
+        """Catch up, and follow the likeliest ids of rows ``[B]``, or drawn ones, in one call; see ``ChainingOracle``.
 
         Cost: one call, of as many passes as the longest row wants ids; laws take O(B N V) memory.
         """
@@ -165,31 +163,30 @@ class DraftModel(RunModel):
             ends = np.where(limits > 0, ends, self.cache.lengths[rows])
         self._remember(rows, ids, ends)
         call = ids, ends, self.cache, rows, limits
-        return follow_ids(self._chaining, *call, watch, draws, context.warping.adjustments)
+        return self._chaining.follow_ids(*call, watch, draws, context.warping.adjustments)
 
     def device_follower(self, context: Context) -> FollowOnDevice | None:
         """Return ``follow_on_device`` if the model can that in the rows of a context, else None."""
         return self.follow_on_device if can_chain_on_device(self.model, context.warping) else None
 
     def follow_on_device(self, rows: IntArray, context: Context, limits: IntArray) -> Draft:
-        """Catch up, and have the device follow the likeliest ids of rows ``[B]``; see ``DeviceChainingOracle``.
+        """Catch up, and have the device follow the likeliest ids of rows that draft; see ``DeviceChainingOracle``.
 
         Cost: one call, and of rows that are far behind the passes of ``catch_up``.
         """
-        model, live = cast(DeviceChainingOracle, self.model), np.flatnonzero(limits)
-        some, ids, ends, wanted = rows[live], context.ids[live], context.num_committed[live], limits[live]
-        self.come_near(some, ids, ends)
-        tokens, counts = self._unscored(some, ids, ends)
-        draft = model.device_chains(tokens, counts, self.cache, some, wanted)
-        self.cache.commit(some, None, counts + wanted - 1)
-        return draft.scatter_rows(live, len(rows))
+        model, ids, ends = cast(DeviceChainingOracle, self.model), context.ids, context.num_committed
+        self.come_near(rows, ids, ends)
+        tokens, counts = self._unscored(rows, ids, ends)
+        draft = model.device_chains(tokens, counts, self.cache, rows, limits)
+        self.cache.commit(rows, None, counts + limits - 1)
+        return draft
 
     def grower(self, rows: IntArray, context: Context) -> GrowWhole | None:
         """Return what drafts whole trees for rows ``[B]`` if the model does that by itself, else None."""
         return partial(self.grow_whole, rows, context) if can_draft_natively(self.model, context.warping) else None
 
     def grow_whole(
-        self, rows: IntArray, context: Context, live: IntArray, plan: TreePlan, limits: IntArray, draws: TreeDraws
+        self, rows: IntArray, context: Context, live: IntArray, plan: TreePlan, limits: IntArray, draws: Draws
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
         """Catch up, and draft trees that are known beforehand, in one call; nothing of them is committed.
 

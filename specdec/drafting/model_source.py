@@ -82,9 +82,9 @@ class SampledSource:
 class RunModel(Protocol):
     """A drafting model at work on one run; it gives logits for the ids that stand and for those drafted after them.
 
-    ``rows`` are slots of the run, ``live`` are indices into the batch of a call. The logits of rows that take no part
-    are not read. A class that names this one as its base need not write what has a default: trees, a confidence, whole
-    drafts and ``note`` are for models that have them.
+    ``rows`` are slots of the run, ``live`` are indices into the batch of a call. Contexts are those of ``own_context``.
+    The logits of rows that take no part are not read. A class that names this one as its base need not write what has a
+    default: trees, a confidence, whole drafts and ``note`` are for models that have them.
 
     Attributes:
         has_confidence: whether it tells its own belief in a token.
@@ -108,6 +108,10 @@ class RunModel(Protocol):
     def room(self, rows: IntArray, num_committed: IntArray) -> IntArray:
         """Return ``[B]`` how many tokens each row may draft."""
         ...
+
+    def own_context(self, rows: IntArray, context: Context) -> Context:
+        """Return the context of rows ``[B]`` as the model reads it; its warping stays that of the requests."""
+        return context
 
     def catch_up(self, rows: IntArray, context: Context, live: IntArray, depth: int = 1) -> Tensor:
         """Read what stands and was not read yet.
@@ -207,15 +211,16 @@ class ChainSession(_Session):
         model, starts = self.model, context.num_committed
         limits = depth_limits(self.sampler.length, rows, starts, budget)
         limits = np.minimum(limits, model.room(rows, starts))
+        own = model.own_context(rows, context)
 
         def next_logits(depth: int, tokens: Tensor, live: IntArray) -> Tensor:
             if depth == 0:
-                return model.catch_up(rows, context, live, int(limits.max()))
+                return model.catch_up(rows, own, live, int(limits.max()))
             return model.advance(rows, tokens[:, depth - 1 : depth], live)
 
-        belief, follow = model.confidence if model.has_confidence else None, model.follower(context)
-        on_device = model.device_follower(context) if follow is None else None
-        draft = self.sampler(rows, context, limits, randomness, next_logits, follow, on_device, belief)
+        belief, follow = model.confidence if model.has_confidence else None, model.follower(own)
+        on_device = model.device_follower(own) if follow is None else None
+        draft = self.sampler(rows, own, limits, randomness, next_logits, follow, on_device, belief)
         model.note(rows, starts, draft)
         return draft
 
@@ -228,16 +233,15 @@ class TreeSession(_Session):
         self.sampler = sampler
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        model = self.model
+        model, starts = self.model, context.num_committed
+        room, own = model.room(rows, starts), model.own_context(rows, context)
 
         def next_logits(frontier: Frontier) -> Tensor:
             if not frontier.tokens.shape[1]:
-                return model.catch_up(rows, context, frontier.live, self.sampler.shape.max_depth)
+                return model.catch_up(rows, own, frontier.live, self.sampler.shape.max_depth)
             return model.grow(rows, frontier)
 
-        starts = context.num_committed
-        room = model.room(rows, starts)
-        draft = self.sampler(context, budget, room, randomness, next_logits, model.grower(rows, context))
+        draft = self.sampler(own, budget, room, randomness, next_logits, model.grower(rows, own))
         model.note(rows, starts, draft)
         return draft
 

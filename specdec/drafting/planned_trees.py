@@ -9,10 +9,10 @@ import torch
 from specdec.contracts import (
     NEVER,
     Draft,
+    Draws,
     Float32Array,
     IntArray,
     Randomness,
-    TreeDraws,
     TreePlan,
     Warping,
 )
@@ -22,26 +22,26 @@ from specdec.transfers import on_device
 
 # Given the rows that take part (indices), the nodes, how many of them each of these rows wants, and how they are drawn
 # or chosen, it returns ids, peaks and laws, as ``DraftModel.grow_whole``.
-GrowWhole = Callable[[IntArray, TreePlan, IntArray, TreeDraws], tuple[IntArray, Float32Array, Float32Array | None]]
+GrowWhole = Callable[[IntArray, TreePlan, IntArray, Draws], tuple[IntArray, Float32Array, Float32Array | None]]
 
 
 # Trees without absent nodes: also the ids ``[B, W]``, 0 for padding, and the law that each comes of, -1 for padding.
 PresentNodes = tuple[CompactTrees, IntArray, IntArray]
 
 
-def tree_draws(warping: Warping, temperature: float | None, randomness: Randomness) -> TreeDraws | None:
+def tree_draws(warping: Warping, temperature: float | None, randomness: Randomness) -> Draws | None:
     """Return how whole trees are drawn, or chosen; None if that takes more than numbers known beforehand."""
     if warping.is_greedy(temperature):
         # Greedy rows rank the ids of the law that they would have at temperature 1.
         filters = warping.filters(1.0)
-        return None if filters is None else TreeDraws(filters, None)
+        return None if filters is None else Draws(filters, None)
     filters = warping.filters(temperature)
     keys = None if filters is None else randomness.chain_keys("draft")
-    return None if filters is None or keys is None else TreeDraws(filters, keys)
+    return None if filters is None or keys is None else Draws(filters, keys)
 
 
 def draft_trees(
-    plan: TreePlan, limits: IntArray, draws: TreeDraws, grow_whole: GrowWhole, branches: bool, device: torch.device
+    plan: TreePlan, limits: IntArray, draws: Draws, grow_whole: GrowWhole, branches: bool, device: torch.device
 ) -> Draft:
     """Return the trees of rows ``[B]``, drafted in one call of a model.
 

@@ -3,10 +3,11 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Randomness, Scores
+from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Randomness, Scores, pad_rows
 from specdec.drafting.lengths import LengthSession, depth_limits
 from specdec.transfers import HOST
 
@@ -23,6 +24,11 @@ def point_chains(tokens: IntArray, counts: IntArray, confidence: Tensor | None =
     kept = tokens if width == tokens.shape[1] else tokens[:, :width]
     confidence = None if confidence is None else confidence[:, :width]
     return Draft(torch.from_numpy(kept), torch.from_numpy(counts), confidence=confidence)
+
+
+def list_chains(chains: Sequence[Sequence[int] | IntArray]) -> Draft:
+    """Return the chains of deterministic tokens that are given for each row, on the host."""
+    return point_chains(pad_rows(chains), np.array([len(ids) for ids in chains], dtype=np.int64))
 
 
 class MemorylessSession(DraftSession):

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import Budget, Context, Draft, FloatArray, IntArray, Randomness, first_undefined, numbers_of
-from specdec.drafting.assembly import compact, compact_on_device
+from specdec.drafting.assembly import compact_nodes
 from specdec.drafting.chain_sampler import defined
 from specdec.drafting.growth import ScoredLevel, Step, growth
 from specdec.drafting.levels import Candidates, Nodes, pending_level
 from specdec.drafting.planned_trees import GrowWhole, draft_trees, tree_draws
 from specdec.drafting.shapes import TreeShape
 from specdec.laws import Laws
-from specdec.transfers import on_device, on_host, stage, together_on_device
+from specdec.transfers import on_device, stage
 
 
 @dataclass(frozen=True)
@@ -217,12 +217,7 @@ def _assemble(levels: list[Nodes], shape: TreeShape, max_nodes: IntArray) -> Dra
         path_belief = torch.cat([level.path_belief for level in levels], dim=1)
         most = on_device(max_nodes, is_real.device).clamp(max=shape.num_kept)
         is_real = is_real & _best(path_belief * is_real, most)
-    if is_real.is_cpu:
-        kept = compact(on_host(is_real), on_host(above))
-        places = together_on_device(kept.order, kept.parents, kept.num_nodes, device=is_real.device)
-    else:
-        places = list(compact_on_device(is_real, above, shape.max_nodes))
-    order, parents, num_nodes = places
+    order, parents, num_nodes = compact_nodes(is_real, above, shape.max_nodes)
     parts = [level.draft(shape.reads_confidence) for level in levels]
     draft = Draft.of_nodes(parts, order, parents if shape.branches else None, num_nodes)
     without = None if draft.laws is None or not shape.branches else draft.laws.index >= 0

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import NEVER, Context, Draft, FloatArray, IntArray, Randomness, numbers_of
+from specdec.drafting.assembly import compact_nodes
 from specdec.drafting.chain_sampler import confidence_of
 from specdec.laws import Laws, excluding
 from specdec.transfers import Upload, on_device, on_host, stage, together_on_device
@@ -148,15 +149,11 @@ class Trunk:
             nodes = torch.arange(chain.width, device=self.device)
             wanted = nodes < on_device(full, self.device).unsqueeze(1)
             beside = _siblings(chain, wanted, self._others[:, : chain.width], depths, randomness)
-        order = torch.cat([nodes < chain.num_nodes.unsqueeze(1), beside.tokens >= 0], dim=1)
-        num_nodes = order.sum(1)
-        most = on_host(num_nodes) if num_nodes.is_cpu else self.counts + full * self.num_others
-        width = int(most.max(initial=0))
-        first = (~order).long().argsort(dim=1, stable=True)[:, :width]
-        above = torch.cat([nodes - 1, (nodes - 1).repeat_interleave(self.num_others)])
-        is_padding = torch.arange(width, device=self.device) >= num_nodes.unsqueeze(1)
-        parents = above[first].masked_fill(is_padding, -1)
-        return replace(Draft.of_nodes([chain, beside], first, parents, num_nodes), undefined=chain.undefined)
+        is_real = torch.cat([nodes < chain.num_nodes.unsqueeze(1), beside.tokens >= 0], dim=1)
+        above = torch.cat([nodes - 1, (nodes - 1).repeat_interleave(self.num_others)]).expand(is_real.shape)
+        most = int((self.counts + full * self.num_others).max(initial=0))
+        order, parents, num_nodes = compact_nodes(is_real, above, most)
+        return replace(Draft.of_nodes([chain, beside], order, parents, num_nodes), undefined=chain.undefined)
 
 
 def _next_best(logits: Tensor, own: Tensor, count: int) -> Tensor:

@@ -114,7 +114,7 @@ TYPES: dict[str, str] = {
         Scores Slots SpeculativeDecoder State StepInfo StepOutcome Tree Verifier _Session
     """,
     "sampled draft model": """
-        BatchWarping Budget ChainDraws ChainKeys ChainSampler ChainSession Context Draft DraftModel Fixed Frame Keyed
+        BatchWarping Budget Draws ChainKeys ChainSampler ChainSession Context Draft DraftModel Fixed Frame Keyed
         Laws NativeCache NativeModel NativeTransformer PackedDrafts Scores Slots SpeculativeDecoder State StepInfo
         StepOutcome Target Tree Verifier
     """,

@@ -63,10 +63,11 @@ def decoded(head: Eagle3Head) -> list[tuple[Tensor, Tensor]]:
     model = HeadModel(head, num_roots, LENGTH + STEPS, torch.device("cpu"), slack=STEPS)
     model.begin(rows, [np.array(ids[: r + 2]) for r in rows], Scores(None, states))
     context = np.tile(np.array(ids), (num_roots, 1))
-    logits = model.catch_up(rows, Context(context, rows + 2, None), rows)  # type: ignore[arg-type]
+    own = model.own_context(rows, Context(context, rows + 2, None))  # type: ignore[arg-type]
+    logits = model.catch_up(rows, own, rows)
     found = []
     for step in range(STEPS):
-        features = model._model.cache.features[rows, rows + step + 1]
+        features = model.cache.features[rows, rows + step + 1]
         found.append((features.clone(), logits[:, 0].clone()))
         if step + 1 < STEPS:
             logits = model.advance(rows, IDS[0, 2 + step : 2 + step + num_roots].unsqueeze(1), rows)

@@ -10,7 +10,7 @@ import torch
 from drafts import Quantized, SmallTransformer, Staged
 from oracles.native import NativeTransformer
 from specdec import Entropy, Fixed, Heuristic, SamplingParams, Threshold
-from specdec.contracts import Budget, ChainDraws, Context, Draft, TreeDraws, TreePlan
+from specdec.contracts import Budget, Context, Draft, Draws, TreePlan
 from specdec.drafting.chain_sampler import confidence_of, entropy_of
 from specdec.drafting.shapes import Paths
 from specdec.kernels import best_kernels
@@ -248,10 +248,10 @@ def test_adjusted_chains_in_one_call_are_those_of_single_passes(is_drawn):
     watch.after = lambda depth, confidence: setattr(watch, "confidence", confidence)
     call = tokens, counts, cache, ROWS, LIMITS
     if is_drawn:
-        draws = ChainDraws(warping.filters(), KEYS)
-        ids, peaks, laws = as_tensors(native.sampled_chains, *call, draws, watch, warping.adjustments)
+        draws = Draws(warping.filters(), KEYS)
+        ids, peaks, laws = as_tensors(native.follow_ids, *call, watch, draws, warping.adjustments)
     else:
-        ids, peaks = as_tensors(native.greedy_chains, *call, watch, warping.adjustments)
+        ids, peaks, _ = as_tensors(native.follow_ids, *call, watch, None, warping.adjustments)
     cache.truncate(ROWS, np.array(LENGTHS_OF_ROWS))
     for b in range(3):
         after = logits_of(native, cache, tokens, counts, b)
@@ -277,7 +277,7 @@ def test_adjusted_trees_in_one_call_are_those_of_single_passes(is_drawn):
     native, cache, tokens, counts, warping = prepared()
     parents = np.array([-1, -1, 0, 0, 1, 2, 5, 5])
     inner = [-1, 0, 1, 2, 5]
-    draws = TreeDraws(warping.filters(), KEYS if is_drawn else None)
+    draws = Draws(warping.filters(), KEYS if is_drawn else None)
     call = tokens, counts, cache, ROWS, TreePlan(parents), np.array([8, 8, 5]), draws
     ids, peaks, laws = as_tensors(native.trees, *call, warping.adjustments)
     cache.truncate(ROWS, np.array(LENGTHS_OF_ROWS))
@@ -316,8 +316,8 @@ def test_adjustments_that_cannot_be_are_refused():
         replace(given, num_committed=given.num_committed + 1),
     ):
         with pytest.raises(ValueError, match=r"outside the vocabulary|cannot have num_committed"):
-            as_tensors(native.greedy_chains, *call, changed)
-        draws, plan = TreeDraws(warping.filters(), None), TreePlan(np.array([-1, -1]))
+            as_tensors(native.follow_ids, *call, None, changed)
+        draws, plan = Draws(warping.filters(), None), TreePlan(np.array([-1, -1]))
         with pytest.raises(ValueError, match=r"outside the vocabulary|cannot have num_committed"):
             as_tensors(native.trees, *call[:4], plan, np.full(3, 2), draws, changed)
     for changed in (
@@ -334,4 +334,4 @@ def test_adjustments_that_cannot_be_are_refused():
         replace(given, bias_ends=given.bias_ends + np.array([10**9, 0, 0])),
     ):
         with pytest.raises(ValueError, match="adjustments of 3 rows cannot have"):
-            as_tensors(native.greedy_chains, *call, changed)
+            as_tensors(native.follow_ids, *call, None, changed)

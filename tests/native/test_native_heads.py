@@ -221,7 +221,7 @@ def test_a_greedy_chain_in_one_call_is_that_of_single_passes(layout):
     head, lengths, limits = head_of(layout), [5, 9, 4], np.array([4, 1, 3])
     whole, ids = stand(head, lengths)
     rows, ends = np.arange(3), np.array(lengths)
-    found, peaks = head.greedy_chains(ids, ends, whole, rows, limits)
+    found, peaks, _ = head.follow_ids(ids, ends, whole, rows, limits)
     assert whole.lengths[:3].tolist() == [5 + 3, 9, 4 + 2]
     single, _ = stand(head, lengths)
     latest = torch.from_numpy(ids[rows, ends - 1])[:, None]

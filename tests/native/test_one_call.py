@@ -159,7 +159,7 @@ def tallied(tally: Tally) -> Iterator[None]:
         patch.setattr(PackedDrafts, "draw", tally.walking(PackedDrafts.draw))
         for streams in (Keyed, Coupled):
             patch.setattr(streams, "choose", tally.choosing(streams.choose))
-        for name in ("greedy_chains", "sampled_chains", "trees"):
+        for name in ("follow_ids", "trees"):
             patch.setattr(NativeScoring, name, tally.calling(name, getattr(NativeScoring, name)))
         patch.setattr(NativeScoring, "score", tally.scoring(NativeScoring.score))
         patch.setattr(NativeBlockHead, "follow_blocks", tally.calling("blocks", NativeBlockHead.follow_blocks))

@@ -10,7 +10,7 @@ import torch
 
 from oracles.native import NativeTransformer
 from specdec import SamplingParams
-from specdec.contracts import ChainDraws, ChainKeys, Scores
+from specdec.contracts import ChainKeys, Draws, Scores
 from specdec.drafting.chain_sampler import confidence_of, entropy_of
 from specdec.kernels import FILTERS, best_kernels
 from specdec.kernels.compiled import NEUTRAL
@@ -155,7 +155,7 @@ def test_greedy_chains_in_one_call_are_those_of_single_passes():
     for cache in caches:
         for row, length in zip(rows, lengths, strict=True):
             append(model, cache, int(row), torch.arange(length) % 23)
-    ids, peaks = as_tensors(model.greedy_chains, tokens, nodes, caches[0], rows, limits)
+    ids, peaks, _ = as_tensors(model.follow_ids, tokens, nodes, caches[0], rows, limits)
     assert ids.shape == peaks.shape == (3, 6)
     assert not ids[2].any()
     for b, row in enumerate(rows):
@@ -188,8 +188,8 @@ def test_sampled_chains_in_one_call_are_those_of_single_passes(streams):
     for cache in caches:
         for row, length in zip(rows, lengths, strict=True):
             append(model, cache, int(row), torch.arange(length) % 23)
-    draws = ChainDraws(params.filters, streams.chain_keys("draft"))
-    ids, peaks, laws = as_tensors(model.sampled_chains, tokens, nodes, caches[0], rows, limits, draws)
+    draws = Draws(params.filters, streams.chain_keys("draft"))
+    ids, peaks, laws = as_tensors(model.follow_ids, tokens, nodes, caches[0], rows, limits, None, draws)
     assert ids.shape == peaks.shape == laws.shape[:2] == (3, 9)
     for b, row in enumerate(rows):
         assert not any(found[b, limits[b] :].any() for found in (ids, peaks, laws))
@@ -213,10 +213,10 @@ def test_a_watch_is_told_what_single_passes_say(streams):
     watch.before = lambda depth, entropy: entropies.append(entropy.clone())
     watch.after = lambda depth, confidence: setattr(watch, "confidence", confidence)
     if streams is None:
-        ids, _ = as_tensors(model.greedy_chains, *call, watch)
+        ids, _, _ = as_tensors(model.follow_ids, *call, watch)
     else:
-        draws = ChainDraws(ParameterTable.of(SAMPLINGS).filters, streams.chain_keys("draft"))
-        ids, _, laws = as_tensors(model.sampled_chains, *call, draws, watch)
+        draws = Draws(ParameterTable.of(SAMPLINGS).filters, streams.chain_keys("draft"))
+        ids, _, laws = as_tensors(model.follow_ids, *call, watch, draws)
     assert len(entropies) == 9
     assert watch.confidence.shape == (3, 9)
     again = model.new_cache(4, 64)
@@ -238,8 +238,8 @@ def test_sampled_chains_draw_uniformly_where_logits_allow_no_law(special):
         model.lm_head.bias.fill_(special)
     native, one = NativeTransformer(model), np.ones(1, dtype=np.int64)
     call = torch.zeros(1, 1, dtype=torch.int64), torch.tensor([1]), native.new_cache(1, 8), np.array([0])
-    draws = ChainDraws(np.array([[NEUTRAL[name]] for name in FILTERS]), ChainKeys(False, one, one))
-    _, peaks, laws = as_tensors(native.sampled_chains, *call, np.array([2]), draws)
+    draws = Draws(np.array([[NEUTRAL[name]] for name in FILTERS]), ChainKeys(False, one, one))
+    _, peaks, laws = as_tensors(native.follow_ids, *call, np.array([2]), None, draws)
     assert torch.equal(laws, torch.full((1, 2, 37), 1 / 37))
     assert torch.equal(peaks.nan_to_num(7.0), torch.full((1, 2), special).nan_to_num(7.0))
 
@@ -253,7 +253,7 @@ def test_chains_are_not_drawn_by_the_numbers_of_other_rows():
         (np.ones((len(FILTERS), 1)), ChainKeys(True, one, np.ones(2, dtype=np.int64))),
     ):
         with pytest.raises(ValueError, match="chains of 1 rows"):
-            as_tensors(model.sampled_chains, *call, ChainDraws(filters, keys))
+            as_tensors(model.follow_ids, *call, None, Draws(filters, keys))
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 37, 100])
@@ -268,7 +268,7 @@ def test_the_likeliest_id_is_the_lowest_of_equals_and_the_first_nan(size, specia
             expected = model.lm_head.bias.clone()
         native = NativeTransformer(model)
         call = torch.zeros(1, 1, dtype=torch.int64), torch.tensor([1]), native.new_cache(1, 8), np.array([0])
-        ids, peaks = as_tensors(native.greedy_chains, *call, np.array([2]))
+        ids, peaks, _ = as_tensors(native.follow_ids, *call, np.array([2]))
         assert ids.tolist() == [[int(expected.argmax())] * 2]
         assert torch.equal(peaks[0].nan_to_num(7.0), expected.max().expand(2).nan_to_num(7.0))
         scores = native.score(torch.zeros(1, 3, dtype=torch.int64), None, torch.tensor([3]), *call[2:])
@@ -288,7 +288,7 @@ def test_a_thread_that_flushes_subnormals_is_told_the_same_likeliest_ids():
     torch.set_flush_denormal(True)
     try:
         scored = native.score(torch.zeros(1, 3).long(), None, torch.tensor([3]), cache, 0 * one).best[0]
-        followed, _ = native.greedy_chains(np.zeros((1, 1), dtype=np.int64), one, cache, 0 * one, 2 * one)
+        followed, _, _ = native.follow_ids(np.zeros((1, 1), dtype=np.int64), one, cache, 0 * one, 2 * one)
     finally:
         torch.set_flush_denormal(False)
     assert scored.tolist() == [[likeliest] * 3]
@@ -325,7 +325,7 @@ def test_a_cache_of_another_model_is_refused():
         with pytest.raises(ValueError, match=message):
             model.score(tokens, None, torch.tensor([1]), cache, 0 * one)
         with pytest.raises(ValueError, match=message):
-            model.greedy_chains(ids, 2 * one, cache, 0 * one, one)
+            model.follow_ids(ids, 2 * one, cache, 0 * one, one)
         assert cache.lengths.tolist() == [0]
     twin = NativeTransformer(small_model())
     model.score(tokens, None, torch.tensor([1]), twin.new_cache(1, 8), 0 * one)
@@ -355,7 +355,7 @@ def test_a_chain_whose_later_passes_need_more_memory_than_its_first_gets_it(set_
         model.native._idle.clear()
         cache = model.new_cache(1, 2048)
         call = torch.tensor([[1, 2, 3]]), torch.tensor([3]), cache, rows, limits
-        found.append(as_tensors(model.greedy_chains, *call, watch)[0])
+        found.append(as_tensors(model.follow_ids, *call, watch)[0])
     assert torch.equal(found[0], found[1])
     assert depths == 2 * [0, 1, 2], "a chain goes on where it was"
 
@@ -366,7 +366,7 @@ def test_sizes_beyond_32_bits_are_not_cut():
     plain, wide = (NativeTransformer(small_model(**changes)) for changes in ({}, far))
     assert torch.equal(append(wide, wide.new_cache(1, 64), 0, ids), append(plain, plain.new_cache(1, 64), 0, ids))
     rows, cache = np.array([0]), wide.new_cache(1, 64)
-    chains = wide.greedy_chains(ids[None].numpy(), np.array([40]), cache, rows, np.array([2]))
+    chains = wide.follow_ids(ids[None].numpy(), np.array([40]), cache, rows, np.array([2]))
     assert chains[0].shape == (1, 2)
 
 
@@ -379,10 +379,10 @@ def sampled_digest() -> str:
     """Return a hash of the ids and the laws' bits of sampled chains, keyed and raced."""
     model, found = NativeTransformer(integer_model()), hashlib.sha256()
     bases, firsts = np.array([11, 12, 13]), np.array([0, 5, 9])
-    draws = ChainDraws(ParameterTable.of(SAMPLINGS).filters, ChainKeys(False, bases, firsts))
+    draws = Draws(ParameterTable.of(SAMPLINGS).filters, ChainKeys(False, bases, firsts))
     for chosen in (draws, draws._replace(keys=draws.keys._replace(is_race=True))):
         call = torch.arange(12).view(3, 4), torch.tensor([4, 2, 3]), model.new_cache(3, 64), np.arange(3)
-        ids, _, laws = as_tensors(model.sampled_chains, *call, np.array([24, 24, 7]), chosen)
+        ids, _, laws = as_tensors(model.follow_ids, *call, np.array([24, 24, 7]), None, chosen)
         found.update(ids.numpy().tobytes() + laws.numpy().tobytes())
     return found.hexdigest()[:16]
 

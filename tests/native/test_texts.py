@@ -13,7 +13,7 @@ from oracles.native.native_model import NativeModel
 from oracles.native.rotations import tables_of
 from oracles.transformer.eager import Transformer
 from specdec import SamplingParams, SpeculativeDecoder
-from specdec.contracts import Draft, TreeDraws, TreePlan
+from specdec.contracts import Draft, Draws, TreePlan
 from specdec.drafting import DraftModel, JudgingModel
 from tests.support.backends import needed_native
 from tests.support.models import tiny_transformer, tiny_unpacked
@@ -24,7 +24,7 @@ VOCAB = 23
 IDS = np.random.default_rng(0).integers(0, VOCAB, (3, 40))
 ENDS, ROWS, LIMITS = np.array([9, 31, 17]), np.array([2, 0, 3]), np.array([4, 2, 0])
 NODES, PLAN = np.array([6, 3, 0]), TreePlan(np.array([-1, -1, 0, 0, 1, 2]))
-BY_RANK = TreeDraws(np.array([[1.0], [0.0], [1.0], [0.0]]).repeat(3, axis=1), None)
+BY_RANK = Draws(np.array([[1.0], [0.0], [1.0], [0.0]]).repeat(3, axis=1), None)
 
 
 def cached(counts, capacity=48, **options):
@@ -38,7 +38,7 @@ def cached(counts, capacity=48, **options):
 
 
 def chains(model, cache, ids=IDS, ends=ENDS, rows=ROWS, limits=LIMITS, watch=None):
-    return model.greedy_chains(ids, ends, cache, rows, limits, watch)
+    return model.follow_ids(ids, ends, cache, rows, limits, watch)[:2]
 
 
 def trees(model, cache, ids=IDS, ends=ENDS, rows=ROWS, limits=NODES):
@@ -111,12 +111,12 @@ def test_a_row_needs_slots_for_all_that_is_scored_and_for_nothing_else(draft, li
 def test_a_row_needs_positions_for_all_that_is_scored():
     short, cache = cached(ENDS - 1, 64, max_context=int(ENDS[1]) + 2)
     call, limits = (IDS, ENDS, cache, ROWS), np.array([0, 6, 0])
-    short.greedy_chains(*call, np.array([1, 3, 1]))
+    short.follow_ids(*call, np.array([1, 3, 1]))
     cache.truncate(ROWS, ENDS - 1)
     short.trees(IDS, ENDS, cache, ROWS, PLAN, limits, BY_RANK)
     cache.truncate(ROWS, ENDS - 1)
     with pytest.raises(ValueError, match="max_context has no position left"):
-        short.greedy_chains(*call, np.array([1, 4, 1]))
+        short.follow_ids(*call, np.array([1, 4, 1]))
     with pytest.raises(ValueError, match="max_context has no position left"):
         short.trees(IDS, ENDS + np.array([0, 1, 0]), cache, ROWS, PLAN, limits, BY_RANK)
 

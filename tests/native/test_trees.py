@@ -7,7 +7,7 @@ import torch
 from drafts import SmallTransformer
 from oracles.native import NativeTransformer
 from specdec import SamplingParams, SpeculativeDecoder
-from specdec.contracts import Budget, ChainKeys, Context, TreeDraws, TreePlan
+from specdec.contracts import Budget, ChainKeys, Context, Draws, TreePlan
 from specdec.drafting.levels import top_ids
 from specdec.drafting.shapes import Kary, Paths
 from specdec.exactness.findings import Recorder
@@ -173,9 +173,9 @@ def test_trees_are_not_drawn_by_the_numbers_of_other_rows():
     one, plan = np.ones(1, dtype=np.int64), TreePlan(np.array([-1, -1]))
     call = torch.zeros(1, 1, dtype=torch.int64), torch.tensor([1]), DRAFT.new_cache(1, 8), np.array([0]), plan, one * 2
     for draws in (
-        TreeDraws(np.ones((len(FILTERS), 2)), None),
-        TreeDraws(np.ones((len(FILTERS), 1)), ChainKeys(True, np.ones(2, dtype=np.int64), one)),
-        TreeDraws(np.ones((len(FILTERS), 1)), ChainKeys(True, one, np.ones(2, dtype=np.int64))),
+        Draws(np.ones((len(FILTERS), 2)), None),
+        Draws(np.ones((len(FILTERS), 1)), ChainKeys(True, np.ones(2, dtype=np.int64), one)),
+        Draws(np.ones((len(FILTERS), 1)), ChainKeys(True, one, np.ones(2, dtype=np.int64))),
     ):
         with pytest.raises(ValueError, match="trees of 1 rows"):
             as_tensors(DRAFT.trees, *call, draws)
@@ -183,7 +183,7 @@ def test_trees_are_not_drawn_by_the_numbers_of_other_rows():
 
 def test_a_tree_needs_room_and_positions_for_the_nodes_that_it_scores():
     plan, one = TreePlan(np.array([-1, -1, 0, 1, 2])), np.ones(1, dtype=np.int64)
-    draws = TreeDraws(np.array([[1.0], [0.0], [1.0], [0.0]]), None)
+    draws = Draws(np.array([[1.0], [0.0], [1.0], [0.0]]), None)
     for capacity, match in ((16, "cannot take"), (64, "no position left")):
         short = model(2, max_context=18)
         cache = short.new_cache(1, capacity)

@@ -79,7 +79,7 @@ class History:
         live = np.flatnonzero(room > 0)
         drafted: dict[int, list[list[int]]] = {}
         if live.size:
-            logits = self.model.catch_up(rows, context, live)
+            logits = self.model.catch_up(rows, self.model.own_context(rows, context), live)
             drafted = (
                 self._chain(rows, context, live, logits)
                 if self.generator.random() < 0.5
@@ -103,7 +103,7 @@ class History:
 
     @property
     def head_cache(self) -> Any:
-        return self.model._model.cache
+        return self.model.cache
 
     def _chain(self, rows: IntArray, context: Context, live: IntArray, logits: Tensor) -> dict[int, list[list[int]]]:
         depth, paths = int(self.generator.integers(0, 5)), {int(b): [] for b in live}

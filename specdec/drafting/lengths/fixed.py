@@ -42,16 +42,19 @@ class Fixed(LengthPolicy, LengthSession):
         return constant(len(rows), self.num_draft_tokens)
 
 
-def resolve(num_draft_tokens: int | None, length: LengthPolicy | None, default: int) -> LengthPolicy:
+def resolve(
+    num_draft_tokens: int | None, length: LengthPolicy | None, default: int, has_laws: bool = True
+) -> LengthPolicy:
     """Return the length policy that a source's two arguments ask for.
 
     Args:
         num_draft_tokens: shorthand for ``Fixed``.
         length: a policy.
         default: tokens to draft if neither is given.
+        has_laws: whether tokens are drafted from laws; a lookup has none.
 
     Raises:
-        ValueError: both are given, or a length that is no policy.
+        ValueError: both are given, a length that is no policy, or one that reads entropies of what has no laws.
     """
     if length is None:
         return Fixed(default if num_draft_tokens is None else num_draft_tokens)
@@ -59,4 +62,6 @@ def resolve(num_draft_tokens: int | None, length: LengthPolicy | None, default: 
         raise ValueError("give num_draft_tokens or length, not both (num_draft_tokens=k is length=Fixed(k))")
     if isinstance(length, type) or not hasattr(length, "max_depth"):
         raise ValueError(f"length={length!r} is no length policy: give an object such as Fixed(4), or num_draft_tokens")
+    if length.reads_entropy and not has_laws:
+        raise ValueError("length reads entropies, but a lookup has no laws: use Fixed, Heuristic or Threshold")
     return length

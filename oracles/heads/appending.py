@@ -1,0 +1,34 @@
+"""Features of ragged rows on their way into a cache."""
+
+from collections.abc import Callable
+
+import numpy as np
+from torch import Tensor
+
+from specdec.cache import PagedKVCache
+from specdec.contracts import IntArray
+from specdec.transfers import on_device
+
+
+def append_positions(
+    cache: PagedKVCache, rows: IntArray, counts: IntArray, write: Callable[[Tensor, Tensor, Tensor, Tensor], None]
+) -> None:
+    """Put positions into a cache, after those that stand in its rows.
+
+    Args:
+        cache: where they go.
+        rows: ``[B]`` of its rows.
+        counts: ``[B]`` positions of each.
+        write: puts them there. It is given, for each of P real positions, its line in the memory of the cache, its
+            slot, and its place ``[b, i]`` among features: four tensors ``[P]`` where the cache lies. It is not called
+            if P is 0.
+
+    Cost: one copy of indices, beside what ``write`` does.
+    """
+    first = cache.reserve(rows, counts)
+    at, column = np.nonzero(np.arange(int(counts.max())) < counts[:, None])
+    if at.size:
+        slots = first[at] + column
+        places = np.stack([cache.lines(rows[at], slots), slots, at, column])
+        write(*on_device(places, cache.payload.device).unbind())
+    cache.commit(rows, None, counts)
