@@ -125,7 +125,7 @@ def _tree_findings(draft: Draft, budget: Budget, offers: Offers) -> Findings:
     if not offers.trees and (draft.is_scout is not None or not is_chain(draft.parents)):
         yield 0, "the draft branches or has scouts, and offers.trees is False"
     for b, size in enumerate(draft.num_nodes.tolist()):
-        parents = torch.arange(-1, size - 1, device="cpu") if draft.parents is None else draft.parents[b, :size].cpu()
+        parents = draft.tree.above[b, :size].cpu() - 1
         if bool(((parents < -1) | (parents >= torch.arange(size, device="cpu"))).any()):
             yield b, f"a parent is no smaller index: {parents.tolist()}"
             continue
@@ -213,8 +213,6 @@ def same_drafts(first: Draft, second: Draft, row: int, other: int, vocab_size: i
     if size != int(second.num_nodes[other]) or not torch.equal(first.tokens[row, :size], second.tokens[other, :size]):
         return False
     sides = ((first, row), (second, other))
-    trees = [
-        torch.arange(-1, size - 1, device="cpu") if d.parents is None else d.parents[at, :size].cpu() for d, at in sides
-    ]
+    trees = [one.tree.above[at, :size] for one, at in sides]
     laws = [d.node_laws[at, :size].dense(vocab_size).double() for d, at in sides]
     return torch.equal(trees[0], trees[1]) and torch.allclose(laws[0], laws[1], rtol=0, atol=1e-5)
