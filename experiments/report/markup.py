@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specdec.stats import BOUNDS, BREAKS, Kind, Table, cell
+from specdec.stats import BOUNDS, BREAKS, Kind, Table, cell, side_by_side
 
 # A column of long cells has a width of its own, in characters.
 _OF_LONG = 34
@@ -46,21 +46,6 @@ def _characters(of: Table, name: str) -> int:
     return max(map(len, words), default=0) + _BORDERS
 
 
-def _parts(of: Table, most: int) -> list[list[str]]:
-    """Return the columns of the tables that a table is cut into, so that none is hidden; each has the first column."""
-    first, *others = of.names
-    room = most - _characters(of, first)
-    parts, left = [[first]], room
-    for name in others:
-        width = _characters(of, name)
-        if width > left and len(parts[-1]) > 1:
-            parts.append([first])
-            left = room
-        parts[-1].append(name)
-        left -= width
-    return parts
-
-
 def table(rows: Sequence[Mapping[str, Any]], title: str, width: int = WIDTH) -> str:
     """Return a table whose first column names the rows; one that is too wide is cut into several, below one another.
 
@@ -70,7 +55,7 @@ def table(rows: Sequence[Mapping[str, Any]], title: str, width: int = WIDTH) -> 
         width: characters that there is room for.
     """
     of = Table(title, rows)
-    first, *others = _parts(of, width)
+    first, *others = side_by_side(of.names[:1], {name: _characters(of, name) for name in of.names}, width)
     return "\n".join([_box(of.html(first), title), *(_box(of.html(part), f"{title}, further") for part in others)])
 
 

@@ -1,7 +1,7 @@
 """The pictures of one run; where it lacks what one needs, a sentence in its place."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -129,16 +129,11 @@ def acceptance(run: Run, by: str) -> Picture | str:
     return points(f"Acceptance by {by}", f"{note} 95 % intervals.", across, "share accepted", drawn, True, **whole)
 
 
-def records_of(run: Run, arm: str) -> list[Mapping[str, Sequence[Any]]]:
-    """Return the records of an arm of ours, a unit each."""
-    return [entry["arms"][arm]["records"] for entry in run.outcome.done]
-
-
 def acceptance_histogram(run: Run) -> Picture | str:
     """Return the histogram of accepted tokens, a bar of shares an arm."""
     found, most = {}, 0
     for arm in run.drafting:
-        counts = Counter(min(n, _MANY) for columns in records_of(run, arm) for n in columns["num_accepted"])
+        counts = Counter(min(n, _MANY) for columns in run.outcome.records(arm) for n in columns["num_accepted"])
         found[arm] = {_tokens(n): count / counts.total() for n, count in sorted(counts.items())}
         most = max([most, *counts])
     if not most:
@@ -209,7 +204,7 @@ def tree_maps(run: Run) -> list[Picture | str]:
     shapes = _trees(run).get("shapes", {})
     paths = {arm: paths_of(run, shapes, arm) for arm in run.drafting}
     maps = [
-        tree_map(arm, nodes, records_of(run, arm), colour(number_of(run, arm)))
+        tree_map(arm, nodes, run.outcome.records(arm), colour(number_of(run, arm)))
         for arm, nodes in paths.items()
         if nodes is not None
     ]

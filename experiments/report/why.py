@@ -30,8 +30,7 @@ def longest_of(stats: Stats) -> int:
 def _steps(outcome: Outcome, arm: str) -> Steps:
     """Return an arm's steps; each round of a unit is a batch of its own."""
     batches: list[dict[str, list[Any]]] = []
-    for entry in outcome.done:
-        records = entry["arms"][arm]["records"]
+    for records in outcome.records(arm):
         for number in dict.fromkeys(records["round"]):
             own = [i for i, round_ in enumerate(records["round"]) if round_ == number]
             batches.append({name: [records[name][i] for i in own] for name in _NAMES})

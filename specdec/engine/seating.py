@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from numbers import Integral
 from threading import get_ident
 from typing import Any, TypeVar, cast
 
@@ -11,6 +10,7 @@ import numpy as np
 from specdec.cache import PAGE, ModelPrefixes, PagedCache, PrefixMemory, count_pages
 from specdec.contracts import DraftSession, DraftSource, IntArray, Oracle, PrefixOracle, declared, share_prefixes
 from specdec.requests import Request
+from specdec.theory import check_count
 
 T = TypeVar("T")
 INSIDE = "thread"
@@ -240,6 +240,6 @@ def rows_of(oracle: Oracle, max_bytes: int | None, prefix_sharing: bool) -> NewR
     """
     if not isinstance(prefix_sharing, bool):
         raise ValueError(f"prefix_sharing={prefix_sharing!r} must be True or False")
-    if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, Integral) or max_bytes < 1):
-        raise ValueError(f"max_cache_bytes={max_bytes!r} must be a positive integer, or None")
+    if max_bytes is not None:
+        check_count("max_cache_bytes", max_bytes)
     return (Prefixes if prefix_sharing else NewRows)(oracle, max_bytes)

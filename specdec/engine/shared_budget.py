@@ -1,7 +1,6 @@
 """A budget that the rows of a batch share: which of their drafted nodes are verified."""
 
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -23,7 +22,7 @@ from specdec.contracts import (
     check_tensors,
     is_chain,
 )
-from specdec.theory import Calibration
+from specdec.theory import Calibration, check_count
 from specdec.transfers import on_device, on_host
 
 
@@ -74,8 +73,7 @@ class SharedBudget:
     lossless: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.max_nodes, bool) or not isinstance(self.max_nodes, Integral) or self.max_nodes < 0:
-            raise ValueError(f"max_nodes must be 0 or a larger integer, not {self.max_nodes!r}")
+        check_count("max_nodes", self.max_nodes, least=0)
         check_belief(self.belief)
 
     def take(self, draft: Draft) -> BoolArray:
@@ -113,14 +111,12 @@ class CostBudget:
     lossless: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        number = self.num_draft_tokens
         if not isinstance(self.calibration, Calibration):
             raise ValueError(
                 f"calibration={self.calibration!r} is no Calibration: give what specdec.calibrate returns, or "
                 "Calibration.independent(...)"
             )
-        if isinstance(number, bool) or not isinstance(number, Integral) or number < 0:
-            raise ValueError(f"num_draft_tokens must be 0 or a larger integer, not {number!r}")
+        check_count("num_draft_tokens", self.num_draft_tokens, least=0)
         check_belief(self.belief)
 
     def take(self, draft: Draft) -> BoolArray:
@@ -179,9 +175,7 @@ def _beliefs(draft: Draft, belief: float) -> tuple[NDArray[np.float64], NDArray[
 
 def _parents_of(draft: Draft) -> IntArray:
     """Return ``[B, N]`` the parent of each draft node, -1 for the pending token."""
-    if draft.parents is None:
-        return np.broadcast_to(np.arange(-1, draft.width - 1), tuple(draft.tokens.shape))
-    return on_host(draft.parents)
+    return on_host(draft.tree.above) - 1
 
 
 def share(source: DraftSource, budget: NodeBudget | None, coupled: bool) -> DraftSource:

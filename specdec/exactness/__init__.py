@@ -3,9 +3,8 @@
 from specdec.exactness.check_draft import check_draft
 from specdec.exactness.check_lossless import check_lossless, total_variation
 from specdec.exactness.compare_runs import Comparison, Divergence, compare_runs
-from specdec.exactness.joint_law import marginal_law, product_law
 from specdec.exactness.oracle_law import oracle_law, plain_law
-from specdec.exactness.output_law import JointLaw, Law, output_law
+from specdec.exactness.output_law import JointLaw, Law, marginal_law, output_law, product_law
 
 __all__ = [
     "Comparison",

@@ -26,7 +26,7 @@ from specdec.contracts import (
     pad_rows,
 )
 from specdec.engine import SpeculativeDecoder
-from specdec.exactness.findings import Recorder, draws_of, form_findings, honesty_findings, name_findings, same_drafts
+from specdec.exactness.findings import Draw, Recorder, form_findings, honesty_findings, name_findings, same_drafts
 from specdec.requests import Prompt, list_prompts
 from specdec.sampling import SamplingParams
 
@@ -72,14 +72,13 @@ class _Audited(WatchedSession):
         budget = replace(
             budget, max_depth=np.minimum(budget.max_depth, cap), max_nodes=np.minimum(budget.max_nodes, cap)
         )
-        recorder = Recorder(randomness, rows=np.arange(len(rows)))
-        draft = self.inner.propose(rows, context, budget, recorder)
+        draws: list[list[Draw]] = [[] for _ in rows]
+        draft = self.inner.propose(rows, context, budget, Recorder(randomness, np.arange(len(rows)), draws))
         where = [f"request {r}, {n} committed" for r, n in zip(self.requests[rows], context.num_committed, strict=True)]
         findings = form_findings(draft, budget, self.source.offers, self.log.vocab_size)
         malformed = [f"  {where[b]}: {fault}" for b, fault in findings]
         if malformed:
             raise AssertionError("\n".join([f"draft {self.source.name!r} is malformed:", *malformed]))
-        draws = draws_of(recorder.calls, len(rows))
         for b, fault in (*honesty_findings(draft, draws, self.source.offers), *name_findings(draws)):
             self.log.note(where[b], fault)
         for b, (request, length) in enumerate(zip(self.requests[rows], context.num_committed, strict=True)):

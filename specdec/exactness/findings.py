@@ -1,7 +1,7 @@
 """Look at drafts as they are made: their form, and whether every token follows the law declared for it."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -45,39 +45,19 @@ class Draw:
 
 
 @dataclass(frozen=True)
-class Call:
-    """One call of ``choose``.
-
-    Attributes:
-        purpose, node, depth, laws: its arguments.
-        ids: that it drew.
-        rows: ``[B]`` of the whole batch, those that it drew for; None: not said.
-        path: parts by which the stream was extended.
-    """
-
-    purpose: str
-    node: Any
-    depth: Any
-    laws: Laws
-    ids: Tensor
-    rows: IntArray | None
-    path: tuple[str | int, ...]
-
-
-@dataclass(frozen=True)
 class Recorder:
-    """Randomness that keeps every call, those of streams that it hands on among them.
+    """Randomness that keeps what is drawn from laws with more than one id, in streams that it hands on too.
 
     Args:
         inner: draws.
-        calls: the calls.
-        rows: ``[B]`` the rows of the whole batch that this object serves; None: calls do not say their rows.
+        rows: ``[B]`` the rows of the whole batch that this object serves.
+        draws: takes the draws of each row of the whole batch.
         path: parts by which the streams were extended.
     """
 
     inner: Randomness
-    calls: list[Call] = field(default_factory=list)
-    rows: IntArray | None = None
+    rows: IntArray
+    draws: list[list[Draw]]
     path: tuple[str | int, ...] = ()
 
     @property
@@ -92,16 +72,25 @@ class Recorder:
 
     def select(self, rows: IntArray) -> "Recorder":
         """Return the streams of some rows (indices into this batch)."""
-        return Recorder(self.inner.select(rows), self.calls, None if self.rows is None else self.rows[rows], self.path)
+        return replace(self, inner=self.inner.select(rows), rows=self.rows[rows])
 
     def extend(self, part: str | int) -> "Recorder":
         """Return streams of their own for a stage, a member or an inner step."""
-        return Recorder(self.inner.extend(part), self.calls, self.rows, (*self.path, part))
+        return replace(self, inner=self.inner.extend(part), path=(*self.path, part))
 
     def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> Tensor:
         """Draw one id per law, or ``k`` distinct ids in drawing order."""
         drawn = self.inner.choose(laws, node, depth, purpose, k)
-        self.calls.append(Call(purpose, node, depth, laws, drawn, self.rows, self.path))
+        if laws.all_points or not laws.shape.numel():
+            return drawn
+        table = laws.dense().double()
+        probs = table.reshape(len(self.rows), -1, table.shape[-1])
+        ids = drawn.reshape(*probs.shape[:2], -1).tolist()
+        nodes = np.broadcast_to(np.asarray(node), tuple(laws.shape)).reshape(*probs.shape[:2]).tolist()
+        for b, column in (probs.amax(-1) < 1).nonzero().tolist():
+            kept = [token for token in ids[b][column] if token >= 0]
+            name = (*self.path, purpose, nodes[b][column])
+            self.draws[self.rows[b]].append(Draw(probs[b, column], kept, purpose, name))
         return drawn
 
     def chain_keys(self, purpose: str) -> None:
@@ -111,23 +100,6 @@ class Recorder:
         self, num_rows: int, verdict: OpenVerdict, purposes: tuple[str, str] = ("stop", "next")
     ) -> None:
         """Return None, as ``chain_keys`` does."""
-
-
-def draws_of(calls: Sequence[Call], batch: int) -> list[list[Draw]]:
-    """Return for each row of the batch its draws from laws with more than one id."""
-    draws: list[list[Draw]] = [[] for _ in range(batch)]
-    for call in calls:
-        if call.rows is None or call.laws.all_points or not call.laws.shape.numel():
-            continue
-        table = call.laws.dense().double()
-        probs = table.reshape(len(call.rows), -1, table.shape[-1])
-        ids = call.ids.reshape(*probs.shape[:2], -1).tolist()
-        nodes = np.broadcast_to(np.asarray(call.node), tuple(call.laws.shape)).reshape(*probs.shape[:2]).tolist()
-        for b, column in (probs.amax(-1) < 1).nonzero().tolist():
-            kept = [token for token in ids[b][column] if token >= 0]
-            name = (*call.path, call.purpose, nodes[b][column])
-            draws[call.rows[b]].append(Draw(probs[b, column], kept, call.purpose, name))
-    return draws
 
 
 def form_findings(draft: Draft, budget: Budget, offers: Offers, vocab_size: int) -> Findings:
@@ -153,7 +125,7 @@ def _tree_findings(draft: Draft, budget: Budget, offers: Offers) -> Findings:
     if not offers.trees and (draft.is_scout is not None or not is_chain(draft.parents)):
         yield 0, "the draft branches or has scouts, and offers.trees is False"
     for b, size in enumerate(draft.num_nodes.tolist()):
-        parents = torch.arange(-1, size - 1, device="cpu") if draft.parents is None else draft.parents[b, :size].cpu()
+        parents = draft.tree.above[b, :size].cpu() - 1
         if bool(((parents < -1) | (parents >= torch.arange(size, device="cpu"))).any()):
             yield b, f"a parent is no smaller index: {parents.tolist()}"
             continue
@@ -241,8 +213,6 @@ def same_drafts(first: Draft, second: Draft, row: int, other: int, vocab_size: i
     if size != int(second.num_nodes[other]) or not torch.equal(first.tokens[row, :size], second.tokens[other, :size]):
         return False
     sides = ((first, row), (second, other))
-    trees = [
-        torch.arange(-1, size - 1, device="cpu") if d.parents is None else d.parents[at, :size].cpu() for d, at in sides
-    ]
+    trees = [one.tree.above[at, :size] for one, at in sides]
     laws = [d.node_laws[at, :size].dense(vocab_size).double() for d, at in sides]
     return torch.equal(trees[0], trees[1]) and torch.allclose(laws[0], laws[1], rtol=0, atol=1e-5)

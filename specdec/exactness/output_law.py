@@ -10,9 +10,11 @@ If a branch holds the draws of several rows, or if rows may depend on each other
 """
 
 import copy
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -246,36 +248,6 @@ def _prompts_of(prompt: Any, rows: int) -> list[Prompt]:
     return [prompt] * rows
 
 
-@overload
-def output_law(
-    decoder: SpeculativeDecoder,
-    prompt: Prompt,
-    max_new_tokens: int,
-    sampling: SamplingParams | None = None,
-    *,
-    stop: Stop | Sequence[Stop] | None = None,
-    mates: Sequence[Prompt] = (),
-    batch_size: int | None = None,
-    max_leaves: int = 20_000,
-    rows: None = None,
-) -> Law: ...
-
-
-@overload
-def output_law(
-    decoder: SpeculativeDecoder,
-    prompt: Prompt | tuple[Prompt, ...],
-    max_new_tokens: int,
-    sampling: SamplingParams | None = None,
-    *,
-    rows: int,
-    stop: Stop | Sequence[Stop] | None = None,
-    mates: Sequence[Prompt] = (),
-    batch_size: int | None = None,
-    max_leaves: int = 20_000,
-) -> JointLaw: ...
-
-
 def output_law(
     decoder: SpeculativeDecoder,
     prompt: Any,
@@ -287,7 +259,7 @@ def output_law(
     batch_size: int | None = None,
     max_leaves: int = 20_000,
     rows: int | None = None,
-) -> Law | JointLaw:
+) -> dict[Any, float]:
     """Return the exact law of the ids that a decoder emits: ``{ids: probability}``, or that of several rows jointly.
 
     Args:
@@ -321,3 +293,25 @@ def output_law(
     if rows is None:
         return {ids: p for (ids,), p in _joint_law(decoder, [prompt], mates, max_leaves, options).items()}
     return _joint_law(decoder, _prompts_of(prompt, rows), mates, max_leaves, options)
+
+
+def product_law(laws: Sequence[Law]) -> JointLaw:
+    """Return the joint law of rows that have nothing to do with each other: ``{(ids of row 0, ...): probability}``.
+
+    Args:
+        laws: one for each row, as of ``oracle_law``.
+
+    Cost: the product of their sizes.
+    """
+    return {
+        tuple(ids for ids, _ in row_by_row): math.prod(p for _, p in row_by_row)
+        for row_by_row in itertools.product(*(law.items() for law in laws))
+    }
+
+
+def marginal_law(law: JointLaw, row: int) -> Law:
+    """Return the law of one row's ids, whatever the others emit."""
+    found: Law = {}
+    for ids, probability in law.items():
+        found[ids[row]] = found.get(ids[row], 0.0) + probability
+    return found

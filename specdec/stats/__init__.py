@@ -1,7 +1,7 @@
 """What a run did: its records and its statistics, from what every step tells."""
 
 from specdec.stats.recorder import StatsRecorder
-from specdec.stats.result_table import BOUNDS, BREAKS, Kind, Table, cell, count_of
+from specdec.stats.result_table import BOUNDS, BREAKS, Kind, Table, cell, count_of, side_by_side
 from specdec.stats.stats import Stats, pool
 from specdec.stats.trace import RECORD_COLUMNS, Records, stacked
 
@@ -17,5 +17,6 @@ __all__ = [
     "cell",
     "count_of",
     "pool",
+    "side_by_side",
     "stacked",
 ]

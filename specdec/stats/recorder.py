@@ -9,7 +9,7 @@ The engine's side of it::
     stats = recorder.finish(total_seconds, cache_bytes=..., weight_bytes=...)
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -17,8 +17,8 @@ import numpy as np
 
 from specdec.contracts import IntArray, StepInfo, sum_of_stages
 from specdec.stats.reduction import Reduction
-from specdec.stats.stats import Stats, check_pool
-from specdec.stats.trace import Array, Trace, check_trace
+from specdec.stats.stats import Stats, pool
+from specdec.stats.trace import PHASES, Array, Trace, check_trace
 
 
 class StatsRecorder:
@@ -66,43 +66,38 @@ class StatsRecorder:
         """
         trace = Trace.of(self.infos)
         check_trace(trace)
-        run = self._run(trace, total_seconds)
-        requests = self._requests(trace, run)
-        check_pool(run)
-        for name in ("num_steps", "num_drafted", "num_accepted", "num_emitted", "num_recovered", "num_bonus"):
-            parts = sum(getattr(request, name) for request in requests)
-            if parts != getattr(run, name):
-                raise AssertionError(f"{name}: the requests sum to {parts}, the run has {getattr(run, name)}")
-        run = replace(run, cache_bytes=cache_bytes, weight_bytes=weight_bytes)
+        seconds = self._seconds(total_seconds)
+        requests = self._requests(trace, seconds)
+        run = replace(self._run(trace, requests), cache_bytes=cache_bytes, weight_bytes=weight_bytes, seconds=seconds)
         return replace(run, **(prefixes or {}), device=device or {}, requests=tuple(requests))
 
-    def _run(self, trace: Trace, total_seconds: float) -> Stats:
-        run = Stats(**Reduction(trace, np.zeros_like(trace.columns["request"]), 1).fields({})[0])
-        first = self._first_tokens(trace)
-        prefill = sum(seconds for seconds, _, _ in self._prefills)
-        measured = prefill + sum(run.seconds.values())
-        if measured > total_seconds * (1 + 1e-9):
-            raise AssertionError(f"the phases took {measured} s together, the run only {total_seconds} s")
+    def _seconds(self, total_seconds: float) -> dict[str, float]:
+        """Return the wall time of the run by phase."""
+        measured = {"prefill": sum(seconds for seconds, _, _ in self._prefills)}
+        measured |= {phase: sum(info.seconds.get(phase, 0.0) for info in self.infos) for phase in PHASES}
+        together = sum(measured.values())
+        if together > total_seconds * (1 + 1e-9):
+            raise AssertionError(f"the phases took {together} s together, the run only {total_seconds} s")
+        return {**measured, "other": max(0.0, total_seconds - together)}
+
+    def _run(self, trace: Trace, requests: Sequence[Stats]) -> Stats:
+        """Return the sums over the requests, with what they share: calls, and the stages within them."""
         return replace(
-            run,
-            num_requests=self._num_requests,
+            pool(requests),
             target_calls=len(self.infos),
             prefill_calls=sum(calls for _, _, calls in self._prefills),
             num_draft_passes=int(trace.steps["draft_depth"].sum()),
             num_scored_nodes=int(trace.steps["num_nodes"].sum()),
             stages=self._stages(),
-            seconds={"prefill": prefill, **run.seconds, "other": max(0.0, total_seconds - measured)},
-            first_token_seconds=float(np.nansum(first)),
-            num_first_tokens=int((~np.isnan(first)).sum()),
         )
 
     def _stages(self) -> dict[str, dict[str, float]]:
         stages = (asdict(stage) for stage in sum_of_stages(stage for info in self.infos for stage in info.stages))
         return {stage.pop("name"): stage for stage in stages}
 
-    def _requests(self, trace: Trace, run: Stats) -> list[Stats]:
+    def _requests(self, trace: Trace, seconds: Mapping[str, float]) -> list[Stats]:
         n, columns = self._num_requests, trace.columns
-        reduction, first = Reduction(trace, columns["request"], n), self._first_tokens(trace)
+        reduction, first = Reduction(trace, n), self._first_tokens(trace)
         calls, prefill = self._prefill_shares()
         extra = {
             "num_requests": np.ones(n, dtype=np.int64),
@@ -114,11 +109,11 @@ class StatsRecorder:
             "num_first_tokens": (~np.isnan(first)).astype(np.int64),
         }
         # "other" belongs to no call: a request has a share in proportion to what was measured.
-        share = run.seconds["other"] / max(run.total_seconds - run.seconds["other"], 1e-12)
+        share = seconds["other"] / max(sum(seconds.values()) - seconds["other"], 1e-12)
         parts = []
         for kept, own in zip(reduction.fields(extra), prefill.tolist(), strict=True):
-            seconds = {"prefill": own, **kept.pop("seconds")}
-            parts.append(Stats(**kept, seconds={**seconds, "other": share * sum(seconds.values())}))
+            measured = {"prefill": own, **kept.pop("seconds")}
+            parts.append(Stats(**kept, seconds={**measured, "other": share * sum(measured.values())}))
         return parts
 
     def _first_tokens(self, trace: Trace) -> Array:

@@ -1,4 +1,4 @@
-"""A trace summed up: counts, histograms and times of a run, or of each of its requests, without a loop over rows."""
+"""A trace summed up: counts, histograms and times of each request of a run, without a loop over rows."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -11,9 +11,9 @@ from specdec.stats.stats import SUM, Stats
 from specdec.stats.trace import PHASES, Array, Trace
 
 
-def _histogram(group: IntArray, value: IntArray, num_groups: int, width: int, weights: Array | None = None) -> IntArray:
+def _histogram(group: IntArray, value: IntArray, num_groups: int, width: int) -> IntArray:
     """Return ``[num_groups, width]``: how often each value (0..width-1) occurs in each group."""
-    flat = np.bincount(group * width + value, weights, minlength=num_groups * width)
+    flat = np.bincount(group * width + value, minlength=num_groups * width)
     return flat.reshape(num_groups, width).astype(np.int64)
 
 
@@ -23,10 +23,10 @@ def _suffix_sums(counts: IntArray) -> IntArray:
 
 
 class Reduction:
-    """The trace of a run, summed over groups of its rows: one group for the run, or one per request."""
+    """The trace of a run, summed over the rows of each of its requests: a group each."""
 
-    def __init__(self, trace: Trace, group: IntArray, num_groups: int) -> None:
-        self.trace, self.group, self.num_groups = trace, group, num_groups
+    def __init__(self, trace: Trace, num_requests: int) -> None:
+        self.trace, self.group, self.num_groups = trace, trace.columns["request"], num_requests
 
     def sum(self, values: Array) -> Array:
         """Return ``[num_groups]`` sums of ``values`` ``[S]``."""

@@ -56,6 +56,25 @@ def without_number(name: str) -> str:
     return re.sub(r"@\d+$", "@k", name)
 
 
+def side_by_side(first: Sequence[str], widths: Mapping[str, int], room: int) -> list[list[str]]:
+    """Return columns in groups that a page has room for; each begins with the same ones, and has one of the others.
+
+    Args:
+        first: columns that every group begins with.
+        widths: column -> what it takes of the room, its borders among it; of all columns, in their order.
+        room: of a group.
+    """
+    left = room_of_others = room - sum(widths[name] for name in first)
+    groups = [[*first]]
+    for name in (name for name in widths if name not in first):
+        if widths[name] > left and len(groups[-1]) > len(first):
+            groups.append([*first])
+            left = room_of_others
+        groups[-1].append(name)
+        left -= widths[name]
+    return groups
+
+
 @dataclass(frozen=True)
 class Table:
     """A table of results.

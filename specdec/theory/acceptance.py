@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from specdec.theory.ranges import is_count
+from specdec.theory.ranges import check_whole
 
 
 def _check_laws(target_probs: ArrayLike, draft_probs: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
@@ -53,11 +53,6 @@ def coupled_acceptance(target_probs: ArrayLike, draft_probs: ArrayLike) -> float
     return float((1.0 / rivals.sum(axis=1)).sum())
 
 
-def _check_draws(num_draws: int) -> None:
-    if not is_count(num_draws, 1):
-        raise ValueError(f"num_draws is a number of candidates: expected an integer >= 1, got {num_draws!r}")
-
-
 def transport_optimum(
     target_probs: ArrayLike, draft_probs: ArrayLike, num_draws: int, *, replacement: bool = True
 ) -> float:
@@ -86,7 +81,7 @@ def transport_optimum(
     from scipy import optimize, sparse  # heavy: decoding never loads it
 
     p, q = _check_laws(target_probs, draft_probs)
-    _check_draws(num_draws)
+    check_whole("num_draws", num_draws, 1)
     sets = _candidate_sets(q, int(num_draws), replacement)
     members = [(row, token) for row, ids in enumerate(sets) for token in sorted(ids)]
     rows, tokens = np.array(members).T
@@ -141,7 +136,7 @@ def independent_draws_optimum(target_probs: ArrayLike, draft_probs: ArrayLike, n
     Source: Hu et al. 2025 (arXiv 2502.18779), subset selection as the dual of the transport problem.
     """
     p, q = _check_laws(target_probs, draft_probs)
-    _check_draws(num_draws)
+    check_whole("num_draws", num_draws, 1)
     ratio = np.divide(p, q, out=np.full_like(p, np.inf), where=q > 0)
     order = np.argsort(ratio, kind="stable")
     values = np.cumsum(p[order]) - np.cumsum(q[order]) ** num_draws

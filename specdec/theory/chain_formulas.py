@@ -1,6 +1,6 @@
 """What theory predicts of chains: tokens per step, speed-up, operations, the best draft length."""
 
-from specdec.theory.ranges import check_alpha, check_cost, check_gamma, check_positive, is_count
+from specdec.theory.ranges import check_alpha, check_cost, check_positive, check_whole
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:
@@ -19,7 +19,7 @@ def expected_tokens(alpha: float, gamma: int) -> float:
     Source: Leviathan et al. 2023 (arXiv 2211.17192), eq. 1.
     """
     check_alpha(alpha)
-    check_gamma(gamma)
+    check_whole("gamma", gamma, 0)
     return float(sum(alpha**i for i in range(int(gamma) + 1)))
 
 
@@ -113,8 +113,7 @@ def lockstep_expected_tokens(alpha: float, gamma: int, batch: int) -> float:
         ValueError: an argument is out of its range.
     """
     check_alpha(alpha)
-    if not is_count(batch, 1):
-        raise ValueError(f"batch is a number of rows: expected an integer >= 1, got {batch!r}")
+    check_whole("batch", batch, 1)
     return expected_tokens(alpha**batch, gamma)
 
 

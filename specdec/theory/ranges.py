@@ -10,15 +10,10 @@ def check_alpha(alpha: float) -> None:
         raise ValueError(f"alpha is a probability: expected a number in [0, 1], got {alpha!r}")
 
 
-def is_count(value: float, least: int) -> bool:
-    """Tell whether a number is an integer >= ``least``; a truth value is none."""
-    return not isinstance(value, bool) and math.isfinite(value) and value == int(value) and value >= least
-
-
-def check_gamma(gamma: int) -> None:
-    """Raise ValueError if ``gamma`` is no draft length."""
-    if not is_count(gamma, 0):
-        raise ValueError(f"gamma is a draft length: expected an integer >= 0, got {gamma!r}")
+def check_whole(name: str, value: float, least: int) -> None:
+    """Raise ValueError if a number is no integer >= ``least``; a whole float is one, a truth value is none."""
+    if isinstance(value, bool) or not (math.isfinite(value) and value == int(value) and value >= least):
+        raise ValueError(f"{name}: expected an integer >= {least}, got {value!r}")
 
 
 def check_cost(name: str, cost: float) -> None:

@@ -2,7 +2,8 @@
 
 from specdec.traces.dense import DenseRecords
 from specdec.traces.dense_recording import record_chains, record_trees
-from specdec.traces.recording import NodeRecords, record_nodes
+from specdec.traces.parts import NodeRecords
+from specdec.traces.recording import record_nodes
 from specdec.traces.replaying import Replay, replay
 
 __all__ = ["DenseRecords", "NodeRecords", "Replay", "record_chains", "record_nodes", "record_trees", "replay"]

@@ -23,11 +23,11 @@ class DenseRecords:
         starts: ``[R + 1]``.
         tokens, parents: ``[P, N]`` of the draft before each output token, parents -1 for the pending token.
         counts: ``[P]`` nodes; a budget or the source ended some early.
+        paths: the nodes of a whole draft, as the ranks of the siblings on their paths.
+        exactness: of the run: "exact" or "exact up to numerics".
         confidence: ``[P, N]`` of the nodes, 0 beyond; None: not recorded, or, if there are p and q, not the
             probabilities that tokens were drawn with.
         entropy: ``[P, N]`` in nats of the laws that chains' tokens were drawn from, 0 beyond; None: not recorded.
-        paths: the nodes of a whole draft, as the ranks of the siblings on their paths.
-        exactness: of the run: "exact" or "exact up to numerics".
         is_chosen: whether all tokens were chosen as the likeliest, or copied; none was drawn.
         rule: by which a run judges.
         repeats: whether runs with drafts write these outputs: greedy and coupled ones do.
@@ -43,10 +43,10 @@ class DenseRecords:
     tokens: IntArray
     parents: IntArray
     counts: IntArray
-    confidence: FloatArray | None
-    entropy: FloatArray | None
     paths: tuple[Path_, ...]
     exactness: str
+    confidence: FloatArray | None = None
+    entropy: FloatArray | None = None
     is_chosen: bool = False
     rule: str = "standard"
     repeats: bool = True
@@ -71,14 +71,8 @@ class DenseRecords:
         columns |= {name: getattr(self, name) for name in ("p", "q") if getattr(self, name) is not None}
         if self.by_rank is not None:
             columns["by_rank"] = self.by_rank.reshape(len(self.by_rank), -1).tolist()
-        note = {
-            "outputs": self.outputs,
+        note = {name: getattr(self, name) for name in _NOTED} | {
             "prompt_lengths": self.prompt_lengths.tolist(),
-            "paths": self.paths,
-            "exactness": self.exactness,
-            "is_chosen": self.is_chosen,
-            "rule": self.rule,
-            "repeats": self.repeats,
             "by_rank": None if self.by_rank is None else self.by_rank.shape[1:],
             "given": [name for name, value in values.items() if value is not None],
         }
@@ -96,29 +90,25 @@ class DenseRecords:
             raise ValueError(f"{path} holds no dense records")
         counts = np.asarray(columns["count"], dtype=np.int64)
         width = int(counts.max(initial=0))
-        fills: dict[str, Any] = {"tokens": 0, "parents": -1, "confidence": 0.0, "entropy": 0.0}
         ranks = note.get("by_rank")
-        given = {name: _pad(columns[name], width, fills[name]) for name in note["given"]}
+        given = {name: _pad(columns[name], width, _OF_NODES[name]) for name in note["given"]}
         if "by_rank" not in note and "p" in columns:
             given.pop("confidence", None)  # earlier versions did not check that tokens were drawn with it
+        given |= {name: note[name] for name in _NOTED if name in note}  # earlier versions wrote fewer
         return DenseRecords(
-            outputs=note["outputs"],
+            **{**given, "paths": tuple(map(tuple, note["paths"]))},
             prompt_lengths=np.asarray(note["prompt_lengths"], dtype=np.int64),
             starts=starts_of(note["outputs"]),
             counts=counts,
-            paths=tuple(map(tuple, note["paths"])),
-            exactness=note["exactness"],
-            is_chosen=note.get("is_chosen", False),
-            rule=note.get("rule", "standard"),
-            repeats=note.get("repeats", True),
             p=columns.get("p"),
             q=columns.get("q"),
             by_rank=None if ranks is None else np.array(list(columns["by_rank"])).reshape(len(counts), *ranks),
-            **{"confidence": None, "entropy": None, **given},
         )
 
 
-_OF_NODES = ("tokens", "parents", "confidence", "entropy")
+# What has an entry for each node, and what stands beyond them; what is written as it is.
+_OF_NODES: dict[str, float] = {"tokens": 0, "parents": -1, "confidence": 0.0, "entropy": 0.0}
+_NOTED = ("outputs", "paths", "exactness", "is_chosen", "rule", "repeats")
 
 
 def _cut(values: Any, counts: IntArray) -> list[Any]:

@@ -16,54 +16,11 @@ from specdec.requests import Prompt, Request, Stop, Stops, make_requests
 from specdec.sampling import SamplingParams, Seed
 from specdec.system import hold
 from specdec.traces.nodes import KINDS, Array, NodeSession, Seen, node_columns
-from specdec.traces.parts import Ended, Parts
+from specdec.traces.parts import Ended, NodeRecords
 from specdec.traces.tables import dictionary_column
 
 # Ids that tell an oracle from another.
 _PROBE = 8
-
-
-class NodeRecords:
-    """Node records on the disk: what a run wrote, whole or not.
-
-    Args:
-        folder: that ``record_nodes`` wrote to.
-
-    Attributes:
-        rule: by which the run judged.
-        tokens: new ids of each request that has ended, by its index.
-        finish_reasons: likewise.
-        complete: whether all requests have ended.
-
-    Raises:
-        ValueError: there are none.
-    """
-
-    def __init__(self, folder: str | Path) -> None:
-        self._parts = Parts(Path(folder))
-        self.rule: str = self._parts.run["rule"]
-        ended = self._parts.ended
-        self.tokens = {request: ended[request].tokens for request in sorted(ended)}
-        self.finish_reasons = {request: ended[request].finish_reason for request in sorted(ended)}
-        self.complete = len(ended) == self._parts.run["num_requests"]
-
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """Return name -> ``[R]`` of all rows, by request and step, nodes in their order, the drawn token last.
-
-        - ``request``, ``step`` (counted by each request for itself), ``num_committed`` when the step began;
-        - ``node``: its index in the draft, -1 for the token that the verdict drew; ``parent`` (-1: the pending token),
-          ``depth`` from 1 on, ``rank`` among verified siblings from 0 (-1: scouts and drawn tokens);
-        - ``kind``: "draft", "scout", "recovered" or "bonus"; ``source``: who proposed it, None for drawn tokens;
-        - ``token``; ``q`` and ``p``: its probability under the law that it was drawn from (1 for a point mass, NaN for
-          drawn tokens) and under the target's warped law (0 or 1 at temperature 0); ``confidence``, NaN if none;
-        - ``accepted``: by the verdict; ``emitted``: stands in the output;
-        - ``logprob``, if asked for: under the target's warped law, at temperature 0 the unwarped one;
-        - ``seconds_<phase>``: an equal share of the step's time, so that sums over rows are sums of time; without what
-          recording took.
-
-        The tokens that a step drew but did not emit, because an ending came before, have no row.
-        """
-        return self._parts.columns()
 
 
 def record_nodes(
@@ -111,14 +68,14 @@ def record_nodes(
         raise ValueError(f"requests_per_part is {requests_per_part}; give at least 1")
     requests = make_requests(decoder.oracle, prompts, max_new_tokens, sampling, seed, stop)
     with hold(Path(folder), "folder"):
-        parts = Parts(Path(folder), _identity(decoder, requests, logprobs, label))
-        missing = [i for i in range(len(requests)) if i not in parts.ended]
+        records = NodeRecords(folder, _identity(decoder, requests, logprobs, label))
+        missing = [i for i in range(len(requests)) if i not in records.ended]
         if missing:
             watched = copy.copy(decoder)
             watched.draft = WatchedSource(decoder.draft, lambda session, *_: NodeSession(session, logprobs))
             state = _start(watched, [requests[i] for i in missing], max_new_tokens, batch_size)
-            _write_all(watched, state, _Writer(parts, np.asarray(missing), requests_per_part))
-        return NodeRecords(folder)
+            _write_all(watched, state, _Writer(records, np.asarray(missing), requests_per_part))
+        return records
 
 
 def _write_all(watched: SpeculativeDecoder, state: State, writer: "_Writer") -> None:
@@ -176,8 +133,8 @@ def _likeliest(oracle: Oracle) -> list[list[int]]:
 class _Writer:
     """Rows of requests that have no part yet, step by step."""
 
-    def __init__(self, parts: Parts, requests: NDArray[np.int64], requests_per_part: int) -> None:
-        self.parts, self.requests, self.requests_per_part = parts, requests, requests_per_part
+    def __init__(self, records: NodeRecords, requests: NDArray[np.int64], requests_per_part: int) -> None:
+        self.records, self.requests, self.requests_per_part = records, requests, requests_per_part
         self.blocks: list[dict[str, Array]] = []
         self.steps = np.zeros(len(requests), dtype=np.int64)
         self.names: dict[str, int] = {}
@@ -193,7 +150,7 @@ class _Writer:
     def end(self, state: State, info: StepInfo) -> None:
         """Take in which requests a step ended; write a part if there are enough."""
         for own in np.setdiff1d(info.requests, state.slots.occupants).tolist():
-            self.ended[own] = Ended(state.outputs[own], state.finish_reasons[own])
+            self.ended[own] = (state.outputs[own], state.finish_reasons[own])
         if len(self.ended) >= self.requests_per_part:
             self._write()
 
@@ -201,7 +158,7 @@ class _Writer:
         """Write what is left; requests without room for a token never took a step."""
         for own in range(len(self.requests)):
             if own not in self.written and own not in self.ended:
-                self.ended[own] = Ended(state.outputs[own], state.finish_reasons[own])
+                self.ended[own] = (state.outputs[own], state.finish_reasons[own])
         if self.ended:
             self._write()
 
@@ -217,6 +174,6 @@ class _Writer:
             whole["source"] = dictionary_column(whole["source"], list(self.names))
         else:
             whole = {"request": self.requests[:0], "step": self.requests[:0]}
-        self.parts.append(whole, {int(self.requests[own]): one for own, one in self.ended.items()})
+        self.records.append(whole, {int(self.requests[own]): one for own, one in self.ended.items()})
         self.written |= set(self.ended)
         self.ended = {}

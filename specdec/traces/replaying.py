@@ -12,7 +12,7 @@ from specdec.traces.cutting import check_length, cut
 from specdec.traces.dense import DenseRecords, Path_
 from specdec.traces.expecting import expectations_by_length, expectations_by_shape
 from specdec.traces.growing import Growing, nodes_at
-from specdec.traces.recording import NodeRecords
+from specdec.traces.parts import NodeRecords
 from specdec.traces.rule_replays import expected_acceptance
 
 # Given rows ``[B]``, the positions where their steps begin, the tokens left in their outputs and the ids that stand, it

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from specdec.contracts import BoolArray, Draft, FloatArray, IntArray, VerificationRule
 from specdec.laws import Laws
-from specdec.traces.recording import NodeRecords
+from specdec.traces.parts import NodeRecords
 from specdec.verify import resolve_rule
 
 _ROWS = 256

@@ -13,7 +13,6 @@ from oracles.tabular import TabularLM
 from specdec import Grown, Kary, Paths, ReRanked
 from specdec.contracts import Draft, DraftSource
 from specdec.exactness import check_draft
-from specdec.laws import Laws
 from specdec.sampling import SamplingParams
 from tests.support.draft_rows import Rows, chains
 from tests.support.eagle3_heads import host_of
@@ -122,21 +121,17 @@ def test_declared_laws_are_those_drawn_from(make, sampling):
     rows = Rows(source, sampling=sampling)
     rows.seat(PROMPTS)
     draft = rows.propose({0: 3, 1: 0, 2: 50, 3: 1})
-    drawn: dict[tuple[int, int], tuple[Laws, int]] = {}
-    for call in rows.recorder.calls:
-        purpose, node, depth, laws, ids = call.purpose, call.node, call.depth, call.laws, call.ids
-        assert (purpose, node) == ("draft", depth)
-        drawn |= {(row, node): (laws[row, 0], int(ids[row, 0])) for row in range(4)}
+    assert {draw.purpose for draws in rows.draws for draw in draws} <= {"draft"}
+    drawn = {(row, draw.name[-1]): draw for row, draws in enumerate(rows.draws) for draw in draws}
     for row, size in enumerate(draft.num_nodes.tolist()):
         for node in range(size):
             declared, token = draft.node_laws[row, node], int(draft.tokens[row, node])
             # Without a draw the token is the source's own choice, and must be declared a point mass.
-            law, chosen = drawn.get((row, node), (Laws.points(declared.point), token))
-            assert token == chosen
-            torch.testing.assert_close(declared.dense(VOCAB), law.dense(VOCAB), rtol=0, atol=0)
+            draw, law = drawn.pop((row, node), None), declared.dense(VOCAB).double()
+            assert law[token] == 1 if draw is None else draw.ids == [token]
+            assert draw is None or torch.equal(draw.law, law)
             assert source.offers.laws or int(declared.index) < 0
-    beyond = {(row, node) for row, node in drawn if node >= int(draft.num_nodes[row])}
-    assert all(drawn[cell][0].index < 0 for cell in beyond), "a row drew from a real law and dropped the token"
+    assert not drawn, "a row drew from a real law and dropped the token"
 
 
 @every(WITH_TREES, sampling=SAMPLINGS)

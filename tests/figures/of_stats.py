@@ -199,7 +199,7 @@ def advice() -> Differences:
 STATISTICS = (requests, prefills, counts, records, advice)
 MUTANTS = line_mutants(
     (StatsRecorder._prefill_shares, "taken / len(requests)", "taken", requests, "request 0: prefill"),
-    (StatsRecorder._requests, "share * sum(seconds.values())", "share", requests, "request 1: other"),
+    (StatsRecorder._requests, "share * sum(measured.values())", "share", requests, "request 1: other"),
     (StatsRecorder._first_tokens, '[trace.columns["step"][at]]', "[at]", requests, "request 1: first_token_seconds"),
     (
         Reduction.sum,
@@ -209,7 +209,7 @@ MUTANTS = line_mutants(
         "request 0: num_emitted",
     ),
     (StatsRecorder._run, 'trace.steps["num_nodes"].sum()', 'trace.columns["num_nodes"].sum()', counts, "scored"),
-    (StatsRecorder._run, "sum(seconds for seconds", "max(seconds for seconds", prefills, "seconds"),
+    (StatsRecorder._seconds, "sum(seconds for seconds", "max(seconds for seconds", prefills, "seconds"),
     (pool, "max((b for b", "min((b for b", prefills, "memory"),
     (Stats.num_truncated, "sum(self", "max(self", prefills, "cut"),
     (Stats.tokens_per_second, "self.num_emitted", "self.num_steps", counts, "tokens/s"),

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from specdec.kernels.compiled import build as building
-from specdec.kernels.compiled.build import NativeUnavailable, Unit, compiler
-from specdec.kernels.compiled.machine import target_flag
+from specdec.kernels.compiled.build import NativeUnavailable, Unit, compiler, target_flag
 
 ANSWER = '#include "answer.h"\nextern "C" __attribute__((visibility("default"))) int answer() { return ANSWER; }\n'
 # Answers to --version, notes each compilation, and copies what it is given in place of compiling it.

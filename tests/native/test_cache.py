@@ -10,7 +10,7 @@ import pytest
 
 from specdec.kernels import native
 from specdec.kernels.compiled import build as building
-from specdec.kernels.compiled import laws, machine
+from specdec.kernels.compiled import laws
 from specdec.kernels.compiled.build import NativeUnavailable, Unit, compiler, library
 from specdec.kernels.compiled.build_cache import cache_folder
 from tests.native.samples import answer_of, answer_sources, needed_compiler, needed_machine
@@ -198,12 +198,12 @@ def test_the_slow_pass_is_never_taken_without_a_word(unit, tmp_path, monkeypatch
 
 
 def test_the_lines_that_tell_a_cpu_leave_out_what_changes(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
-    assert machine.cpu() == ""
+    monkeypatch.setattr(building, "CPUINFO", tmp_path / "cpuinfo")
+    assert building.cpu() == ""
 
     def cpu(name: str, mhz: str, flags: str) -> str:
         (tmp_path / "cpuinfo").write_text(CPUINFO.format(name=name, mhz=mhz, flags=flags))
-        return machine.cpu()
+        return building.cpu()
 
     first = cpu("A", "1000.0", "fma")
     assert len(first.splitlines()) == 2
@@ -223,11 +223,11 @@ def test_the_lines_that_tell_a_cpu_leave_out_what_changes(tmp_path, monkeypatch)
 )
 def test_machines_that_the_pass_is_not_written_for_are_refused(tmp_path, monkeypatch, system, kind, flags, expected):
     (tmp_path / "cpuinfo").write_text(CPUINFO.format(name="A", mhz="1", flags=flags))
-    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(building, "CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(platform, "system", lambda: system)
     monkeypatch.setattr(platform, "machine", lambda: kind)
     if expected.startswith("-"):
-        assert machine.target_flag() == expected
+        assert building.target_flag() == expected
     else:
         with pytest.raises(NativeUnavailable, match=expected):
-            machine.target_flag()
+            building.target_flag()

@@ -11,8 +11,7 @@ import torch
 from oracles.native import bindings
 from specdec.contracts import NativeJudge
 from specdec.kernels.compiled import HEADERS, FaultCode, Unit, Way, enumeration
-from specdec.kernels.compiled.build import build, compiler
-from specdec.kernels.compiled.machine import target_flag
+from specdec.kernels.compiled.build import build, compiler, target_flag
 from specdec.kernels.compiled.schema import OtherKind, kind_of, structure
 from tests.native.twins import FLAGS
 from tests.support.backends import needed_kernels

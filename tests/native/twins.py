@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec.kernels.compiled.build import Unit, build, compiler
-from specdec.kernels.compiled.machine import target_flag
+from specdec.kernels.compiled.build import Unit, build, compiler, target_flag
 
 # Cheap to compile; small models need no speed.
 FLAGS = ("-std=c++17", "-O0", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off")

@@ -402,11 +402,11 @@ UNMADE = {
     ),
     "text for bytes": (
         lambda: SpeculativeDecoder(Counting(), max_cache_bytes="2 GB"),
-        "max_cache_bytes='2 GB' must be a positive integer, or None",
+        "max_cache_bytes must be an integer, 1 or more, not '2 GB'",
     ),
     "no bytes": (
         lambda: SpeculativeDecoder(Counting(), max_cache_bytes=0),
-        "max_cache_bytes=0 must be a positive integer, or None",
+        "max_cache_bytes must be an integer, 1 or more, not 0",
     ),
     "a cache that does not fit": (
         lambda: SpeculativeDecoder(Counting(), max_cache_bytes=100).generate([[1]] * 8, 50),

@@ -10,7 +10,7 @@ from oracles.tabular import TabularLM
 from specdec.cache import prefill
 from specdec.contracts import Budget, Cache, Context, Draft, DraftSource, IntArray, Oracle, Scores
 from specdec.drafting.lengths import LengthPolicy, LengthSession
-from specdec.exactness.findings import Recorder
+from specdec.exactness.findings import Draw, Recorder
 from specdec.sampling import BatchWarping, ParameterTable, SamplingParams
 from specdec.sampling.randomness import Keyed, seed_keys
 from tests.support.eagle3_heads import host_of
@@ -39,7 +39,7 @@ class Rows:
         self.ids: dict[int, list[int]] = {}
         self.prompt_lengths: dict[int, int] = {}
         self.seeds: dict[int, int] = {}
-        self.recorder: Recorder | None = None
+        self.draws: list[list[Draw]] = []
 
     def seat(self, prompts: dict[int, list[int]], seeds: dict[int, int] | None = None) -> None:
         """Begin requests, by row."""
@@ -73,8 +73,9 @@ class Rows:
         context = self.context(rows)
         depth = np.array([budgets[row] for row in rows], dtype=np.int64)
         streams = Keyed.at(seed_keys([self.seeds[row] for row in rows.tolist()]), context.num_committed)
-        self.recorder = Recorder(streams)
-        return self.session.propose(rows, context, Budget(depth, np.where(depth > 0, 100, 0)), self.recorder)
+        self.draws = [[] for _ in rows]
+        recorder = Recorder(streams, np.arange(len(rows)), self.draws)
+        return self.session.propose(rows, context, Budget(depth, np.where(depth > 0, 100, 0)), recorder)
 
     def settle(self, new_ids: dict[int, list[int]], keep: dict[int, int] | None = None) -> None:
         """Tell what stands: the first ``keep`` ids of a row (all of them by default), then new ones."""

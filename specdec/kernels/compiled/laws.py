@@ -66,14 +66,14 @@ class NativeLaws:
         return table
 
     def entropies(self, table: Tensor) -> Tensor:
-        """Return the entropies ``[R]`` in nats, float64, of laws ``[R, V]`` of one of NATIVE_DTYPES.
+        """Return the entropies ``[R]`` in nats, float64, of laws ``[R, V]`` of one of NATIVE_DTYPES on the CPU.
 
         Raises:
-            ValueError: laws of another type or device.
+            ValueError: laws of another type.
         """
-        table = _check_floats(table)
+        is_double, table = kind_of(table).of_tensors is torch.float64, table.contiguous()
         found = torch.empty(len(table), dtype=torch.float64, device="cpu")
-        self._entropies(table.data_ptr(), table.dtype == torch.float64, *table.shape, found.data_ptr())
+        self._entropies(table.data_ptr(), is_double, *table.shape, found.data_ptr())
         return found
 
     def draw(self, laws: Table, k: int, path: bytes, streams: int, purpose: int, node: Any) -> Tensor:
@@ -154,12 +154,6 @@ def _check_index(fault: int, laws: Table) -> None:
     """Raise IndexError if a draw found an index beyond the table."""
     if fault:
         raise IndexError(f"laws hold index {int(laws[1].max())}, and their table has {len(laws[0])} rows")
-
-
-def _check_floats(numbers: Tensor) -> Tensor:
-    if numbers.dtype not in NATIVE_DTYPES or not numbers.is_cpu:
-        raise ValueError(f"native laws are of float32 or float64 on the CPU, not {numbers.dtype} on {numbers.device}")
-    return numbers.contiguous()
 
 
 def _drawing(laws: Table, k: int, streams: int) -> tuple[Any, Tensor]:

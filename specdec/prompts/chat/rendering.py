@@ -1,8 +1,7 @@
 """A chat template's Jinja source, run in a sandbox with the functions that published templates call."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jinja2 import TemplateError, TemplateSyntaxError, nodes
@@ -28,8 +27,7 @@ class Renderer:
     """A chat template's source, compiled.
 
     Args:
-        source: Jinja; ``raise_exception``, ``strftime_now``, ``tojson`` and loop controls are there, as published
-            templates expect.
+        source: Jinja; ``raise_exception``, ``tojson`` and loop controls are there, as published templates expect.
 
     Raises:
         ValueError: the source is no Jinja; with the line.
@@ -46,23 +44,20 @@ class Renderer:
         except TemplateSyntaxError as error:
             raise ValueError(f"the chat template is no Jinja: line {error.lineno}: {error.message}") from error
 
-    def at(self, now: datetime) -> Callable[[Sequence[Mapping[str, Any]], Mapping[str, Any]], str]:
-        """Return ``(messages, variables) -> text``, for which it is always this time.
+    def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
+        """Return a conversation as text.
 
-        That raises ValueError if the template refuses the messages, or fails on them, with its own words; or if it
-        writes what is no Unicode text.
+        Raises:
+            ValueError: the template refuses the messages, or fails on them, with its own words; or it writes what is no
+                Unicode text.
         """
-
-        def render(messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
-            try:
-                text = self._template.render(**{"strftime_now": now.strftime, **variables, "messages": messages})
-            except Exception as error:  # a checkpoint's own code may raise anything
-                raise ValueError(f"the chat template refuses the conversation: {error}") from error
-            if not is_unicode(text):
-                raise ValueError("the chat template writes half of a surrogate pair; see its source and arguments")
-            return text
-
-        return render
+        try:
+            text = self._template.render(**{**variables, "messages": messages})
+        except Exception as error:  # a checkpoint's own code may raise anything
+            raise ValueError(f"the chat template refuses the conversation: {error}") from error
+        if not is_unicode(text):
+            raise ValueError("the chat template writes half of a surrogate pair; see its source and arguments")
+        return text
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:

@@ -139,9 +139,9 @@ class ChatTemplate:
 
     def _render(self, add_generation_prompt: bool, arguments: Mapping[str, Any]) -> Render:
         """Return what renders messages, always at the time of this call."""
-        render = self._renderer.at(datetime.now())
-        own = {"tools": None, "documents": None, "add_generation_prompt": add_generation_prompt}
-        return lambda messages: render(messages, {**self._tokens, **own, **self.arguments, **arguments})
+        own: dict[str, Any] = {"tools": None, "documents": None, "strftime_now": datetime.now().strftime}
+        own["add_generation_prompt"] = add_generation_prompt
+        return partial(self._renderer.render, variables={**self._tokens, **own, **self.arguments, **arguments})
 
     def _without_answers(self, messages: list[Message], places: str) -> tuple[dict[str, list[int]], list[Message]]:
         """Return the answers that are ids, by the character that stands for each, and messages with these."""

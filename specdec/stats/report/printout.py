@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
-from specdec.stats.result_table import Kind, Table, without_number
+from specdec.stats.result_table import Kind, Table, side_by_side, without_number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -137,16 +137,7 @@ def column_groups(table: Table, names: Sequence[str], width: int) -> list[list[s
     Each group begins with the columns that tell the rows apart.
     """
     first = [name for name in table.names[: table.leading()] if name in names]
-    before = sum(_width(table, name) + _GAP for name in first)
-    groups, used = [[*first]], before
-    for name in names[len(first) :]:
-        needed = _width(table, name)
-        if used + needed > width and len(groups[-1]) > len(first):
-            groups.append([*first])
-            used = before
-        groups[-1].append(name)
-        used += needed + _GAP
-    return groups
+    return side_by_side(first, {name: _width(table, name) + _GAP for name in names}, width + _GAP)
 
 
 def _column_widths(table: Table, names: Sequence[str], width: int) -> list[int]:
