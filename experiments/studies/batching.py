@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from exactspec.parser import positive, refusing
-from experiments.bench.oracle.rounds import TimedArm, measure
+from experiments.bench.oracle.rounds import Round, TimedArm, measure
 from experiments.harness.arguments import add_strategies, common_parser, settings_of
 from experiments.harness.arms import PLAIN
 from experiments.harness.building import build_shared, engine_arms
@@ -166,35 +167,29 @@ def rows_of(
     are_draws = sampling.temperature > 0 and not decoders[PLAIN].rule.coupled
     options = Options(size, arguments["max_new_tokens"], arguments["seed"], sampling)
     starts = [prompt.start for prompt in prompts]
-    runs: dict[tuple[str, str], list[Served]] = {}
+    keys = [*product(decoders, (STATIC, CONTINUOUS))]
     arms = []
-    for name, decoder in decoders.items():
-        for way in (STATIC, CONTINUOUS):
-            kept = runs.setdefault((name, way), [])
-            same = f"{name if are_draws else PLAIN}, {STATIC}"
-            twin = None if f"{name}, {way}" == same else same
-            run = partial(_time, decoder, starts, options, way, kept)
-            arms.append(TimedArm(f"{name}, {way}", run, twin, strict=decoder.oracle.bitwise))
-    rounds = arguments["rounds"]
-    agreement = measure(arms, rounds, f"batch {size}").agreement
+    for name, way in keys:
+        same = f"{name if are_draws else PLAIN}, {STATIC}"
+        twin = None if f"{name}, {way}" == same else same
+        run = partial(_time, decoders[name], starts, options, way)
+        arms.append(TimedArm(f"{name}, {way}", run, twin, strict=decoders[name].oracle.bitwise))
+    timings = measure(arms, arguments["rounds"], f"batch {size}")
     return [
         {
-            **row_of(*key, found[-arguments["rounds"] :], options),
-            "ids as static" if are_draws else "ids as plain": f"{agreement.get(', '.join(key), 1):.1%}",
+            **row_of(name, way, timings.facts[f"{name}, {way}"], options),
+            "ids as static" if are_draws else "ids as plain": f"{timings.agreement.get(f'{name}, {way}', 1):.1%}",
         }
-        for key, found in runs.items()
+        for name, way in keys
     ]
 
 
-def _time(
-    decoder: SpeculativeDecoder, starts: Sequence[Prompt], options: Options, way: str, kept: list[Served]
-) -> tuple[float, IntArray]:
+def _time(decoder: SpeculativeDecoder, starts: Sequence[Prompt], options: Options, way: str) -> Round:
     served = serve(decoder, starts, options, way == STATIC)
-    kept.append(served)
     ids = np.full((len(starts), options.max_new_tokens), -1)
     for row, tokens in zip(ids, served.tokens, strict=True):
         row[: len(tokens)] = tokens
-    return served.seconds, ids
+    return Round(served.seconds, ids, served)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
