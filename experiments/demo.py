@@ -13,7 +13,8 @@ from experiments.harness.arms import units_of
 from experiments.harness.conversations import as_conversations
 from experiments.harness.models import load_oracle
 from experiments.harness.run_outcome import Outcome
-from experiments.harness.running import COMPARE, WARM_UP_TOKENS, Plan, build_arms, measure, plan_of, prepare, run
+from experiments.harness.running import COMPARE, WARM_UP_TOKENS, build_arms, measure, plan_of, run
+from experiments.harness.study import Plan, prepare
 from experiments.peers import RefusedArm
 from experiments.report.__main__ import write_page
 from experiments.report.page import plotly_source

@@ -18,8 +18,7 @@ from experiments.harness.arguments import add_strategies, common_parser
 from experiments.harness.findings.legends import SPEEDS
 from experiments.harness.rule_choice import add_rule
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END
-from experiments.harness.running import Plan
-from experiments.harness.study import Study
+from experiments.harness.study import Plan, Study
 from specdec.stats import Table
 from specdec.stats.report import WIDEST_PRINTED, Shown, show
 
@@ -120,12 +119,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         with refusing("advise"):
             study, need = Study.open(plan, stack), 2 * max(arguments["batch_sizes"])
-            if len(study.prompts) < need:
+            if len(study.fitting) < need:
                 raise ValueError(
                     f"--num-prompts: {need} prompts fill a batch to calibrate on and one to measure, and "
-                    f"{len(study.prompts)} fit the oracle: give more, or smaller --batch-sizes"
+                    f"{len(study.fitting)} fit the oracle: give more, or smaller --batch-sizes"
                 )
-            cells, adviser = cells_of(arguments), Adviser(arguments, study.oracle, study.prompts)
+            cells, adviser = cells_of(arguments), Adviser(arguments, study.oracle, study.fitting)
             left_out = adviser.choose(cells)
         done = study.measure(cells, adviser.measure)
         study.write("advice.json", {"left out": left_out, "cells": done})

@@ -121,7 +121,7 @@ class Adviser:
         return left_out
 
     def measure(self, cell: Cell) -> dict[str, Any]:
-        """Return the journal entry of a cell: a row for every strategy."""
+        """Return what the journal keeps of a cell: a row for every strategy."""
         advised = self.advise(cell)
         outcome = self._outcome(
             cell, [self._arm(cell, PLAIN, None), *(self._arm(cell, a.name, a.draft) for a in advised)]
@@ -130,12 +130,7 @@ class Adviser:
             raise RuntimeError("; ".join(problems))
         plain = outcome.stats(PLAIN)
         assert plain is not None
-        return {
-            "unit": cell.index,
-            "error": None,
-            "kind": cell.kind,
-            "rows": [_row(one, outcome, plain) for one in advised],
-        }
+        return {"rows": [_row(one, outcome, plain) for one in advised]}
 
     def _sampling(self, cell: Cell) -> SamplingParams:
         return SamplingParams(temperature=cell.temperature, top_p=self.arguments["top_p"] if cell.temperature else 1.0)

@@ -36,6 +36,11 @@ class Piece:
     prompts: tuple[NamedPrompt, ...] = field(default=(), kw_only=True, repr=False)
     problem: str | None = field(default=None, kw_only=True)
 
+    def entry(self, error: str | None = None) -> dict[str, Any]:
+        """Return what a journal keeps of it in any case; ``error``: of one that was not measured."""
+        named = {"prompts": [prompt.name for prompt in self.prompts]} if self.prompts else {}
+        return {"unit": self.index, "kind": self.kind, **named, "error": error}
+
 
 AnyPiece = TypeVar("AnyPiece", bound=Piece)
 

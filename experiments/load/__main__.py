@@ -17,8 +17,7 @@ from experiments.harness.arguments import add_strategies, add_switch, common_par
 from experiments.harness.arms import PLAIN
 from experiments.harness.models import needing_a_model
 from experiments.harness.rule_choice import add_sampling
-from experiments.harness.running import Plan, measure_all
-from experiments.harness.study import Study
+from experiments.harness.study import Plan, Study
 from experiments.load.load_arms import ArmSpec, repeats_plain
 from experiments.load.load_predictions import curves_of, predictions
 from experiments.load.load_tables import Load, conclusions, draw, limit_text, problems_of_work, tables, told_of_work
@@ -97,10 +96,9 @@ def report(loads: Sequence[Load], arguments: Mapping[str, Any], capacity: Mappin
 def _cells(study: Study, measuring: Loads) -> list[Cell]:
     """Measure the capacity, and return all cells, that of the capacity first; it alone if that failed."""
     first = Cell(0, CAPACITY, 0.0, CAPACITY)
-    measure_all([first], study.journal, measuring.measure, CAPACITY)
-    if study.journal.entries[0]["error"]:
+    if not (done := study.measure([first], measuring.measure)):
         return [first]
-    return [first, *cells_of(rates_of(measuring.arguments, study.journal.entries[0]["capacity"]), [*measuring.arms])]
+    return [first, *cells_of(rates_of(measuring.arguments, done[0]["capacity"]), [*measuring.arms])]
 
 
 def check(arguments: Mapping[str, Any]) -> None:
@@ -124,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with refusing("load"):
             check(arguments)
             study = Study.open(plan, stack)
-            measuring = Loads(arguments, study.oracle, study.prompts)
+            measuring = Loads(arguments, study.oracle, study.fitting)
         capacity, *cells = _cells(study, measuring)
         done = study.measure(cells, measuring.measure)
         if len(done) < len(cells) or not cells:

@@ -23,12 +23,10 @@ from experiments.bench.oracle.rounds import Round, TimedArm, measure
 from experiments.harness.arguments import add_strategies, common_parser, settings_of
 from experiments.harness.arms import PLAIN
 from experiments.harness.building import build_shared, engine_arms
-from experiments.harness.models import AnyModel
 from experiments.harness.rule_choice import add_sampling, sampling_of
-from experiments.harness.running import Plan
-from experiments.harness.study import Study
+from experiments.harness.study import Plan, Study
 from experiments.strategies import STRATEGIES
-from specdec import SamplingParams, SpeculativeDecoder
+from specdec import Oracle, SamplingParams, SpeculativeDecoder
 from specdec.contracts import IntArray
 from specdec.prompts import NamedPrompt
 from specdec.requests import Prompt
@@ -142,7 +140,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     return vars(parser.parse_args(argv))
 
 
-def decoders_of(arguments: Mapping[str, Any], oracle: AnyModel, size: int) -> dict[str, SpeculativeDecoder]:
+def decoders_of(arguments: Mapping[str, Any], oracle: Oracle, size: int) -> dict[str, SpeculativeDecoder]:
     """Return arm -> what decodes batches of one size.
 
     Raises:
@@ -199,10 +197,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         with refusing("batching"):
             study = Study.open(plan, stack)
+            prompts = study.fitting
             decoders = {size: decoders_of(arguments, study.oracle, size) for size in arguments["batch_sizes"]}
-        rows = [row for size, made in decoders.items() for row in rows_of(arguments, study.prompts, size, made)]
+        rows = [row for size, made in decoders.items() for row in rows_of(arguments, prompts, size, made)]
         study.write("batching.json", {"rows": rows})
-        head = f"{study.machine}; {len(study.prompts)} requests."
+        head = f"{study.machine}; {len(prompts)} requests."
         show([Table("Static and continuous batches", rows, head, legend=COLUMNS)])
         print(f"\nWritten: {study.folder}")
     return 0

@@ -19,7 +19,8 @@ import torch
 
 from experiments.harness.arguments import fingerprint
 from experiments.harness.claims import Held, claim_folder
-from experiments.harness.running import Plan, run
+from experiments.harness.running import run
+from experiments.harness.study import Plan
 from experiments.sweep.grid import Grid, Unit
 from specdec.system import own_folder, private_folder, read_object, write_whole
 

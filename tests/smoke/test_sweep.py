@@ -19,7 +19,7 @@ import torch
 from pyarrow import parquet
 
 from experiments.harness.claims import LOCK, claim_folder
-from experiments.harness.running import Plan
+from experiments.harness.study import Plan
 from experiments.sweep import working
 from experiments.sweep.__main__ import main
 from experiments.sweep.grid import Grid, read_grid
