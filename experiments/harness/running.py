@@ -69,14 +69,19 @@ def _arm_entry(runs: Sequence[Measurement], plain: Sequence[Measurement]) -> dic
     }
 
 
-def measure(unit: Unit, arms: Sequence[Arm], seed: int, max_new_tokens: int, repeats: int) -> dict[str, Any]:
+def warm_up(arms: Sequence[Arm], unit: Unit) -> None:
+    """Have arms decode some tokens of a unit."""
+    for arm in arms:
+        arm.run(unit.prompts, unit.seeds, WARM_UP_TOKENS)
+
+
+def measure(unit: Unit, arms: Sequence[Arm], max_new_tokens: int, repeats: int) -> dict[str, Any]:
     """Return the journal entry of one unit: every arm ``repeats`` times, each round beginning with another arm."""
-    seeds = [(seed, number) for number in unit.numbers]
     runs: dict[str, list[Measurement]] = {arm.name: [] for arm in arms}
     for round_ in range(repeats):
         first = (unit.index + round_) % len(arms)
         for arm in [*arms[first:], *arms[:first]]:
-            runs[arm.name].append(arm.run(unit.prompts, seeds, max_new_tokens))
+            runs[arm.name].append(arm.run(unit.prompts, unit.seeds, max_new_tokens))
     return {
         **unit.entry(),
         "arms": {name: _arm_entry(rounds, runs[PLAIN]) for name, rounds in runs.items()},
@@ -197,12 +202,12 @@ def _measure(study: Study, by_seed: dict[int, list[NamedPrompt]], arms: Sequence
     for arm in arms if first.problem is None else ():
         # What fails here fails again, and is written down, when its unit is measured.
         with suppress(Exception):
-            arm.run(first.prompts, [(first.seed, number) for number in first.numbers], WARM_UP_TOKENS)
+            warm_up([arm], first)
 
     def measure_one(unit: Unit) -> dict[str, Any]:
         whole = turns.complete(unit)
-        entry = measure(whole, arms, unit.seed, max_new_tokens, repeats)
-        add_checks(entry, whole, arms, unit.seed, max_new_tokens)
+        entry = measure(whole, arms, max_new_tokens, repeats)
+        add_checks(entry, whole, arms, max_new_tokens)
         began = (unit.index if unit.turn == 1 else turns.unit_of(unit.prompts[0])) % num_of_a_seed
         return entry | {"seed": unit.seed} | ({} if began == unit.index else {"began": began})
 

@@ -56,8 +56,7 @@ def calibrate_trees(
     size, shapes = min(arguments["batch_size"], len(chosen)), shapes_to_read(arguments["ranks"], arguments["max_depth"])
     sources = {PLAIN: None, **{name: tree_source(model, shape) for name, shape in shapes.items()}}
     arms = engine_arms(arguments, oracle, sources)
-    seed, new = arguments["seed"], arguments["max_new_tokens"]
-    found = calibrate(arms, ON_ALL, units_of(chosen, size), seed, new)
+    found = calibrate(arms, ON_ALL, units_of(chosen, size, seed=arguments["seed"]), arguments["max_new_tokens"])
     return Trees.of(found, cost_of_nodes(oracle, size), shapes)
 
 
