@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from exactspec.parser import positive, refusing
-from experiments.harness.arguments import add_strategies, common_parser, settings_of
+from experiments.harness.arguments import add_choice, add_strategies, common_parser, settings_of
 from experiments.harness.arms import PLAIN, problems_of, without_problems
 from experiments.harness.building import build_shared
 from experiments.harness.journal import Piece
 from experiments.harness.rule_choice import sampling_of
 from experiments.harness.study import Plan, Study
 from experiments.harness.tiny import tiny_strategies
-from experiments.strategies import AS_SHIPPED, STRATEGIES
+from experiments.strategies import AS_SHIPPED
 from specdec import RULES, DraftSource, Oracle, Result, SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless, compare_runs
 from specdec.prompts import NamedPrompt
@@ -121,15 +121,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch-sizes", type=positive, nargs="+", default=[1, 8], help="(%(default)s)")
     parser.add_argument("--temperature", type=float, default=0.8, help="of the coupled cases (%(default)s)")
     parser.add_argument("--top-p", type=float, default=0.95, help="of the coupled cases (%(default)s)")
-    names = list(STRATEGIES)
-    parser.add_argument(
-        "--strategies",
-        nargs="+",
-        choices=names,
-        default=[*AS_SHIPPED],
-        metavar="NAME",
-        help=f"of {', '.join(names)} (all that run as shipped)",
-    )
+    add_choice(parser, AS_SHIPPED, "all that run as shipped")
     add_strategies(parser)
     return parser.parse_args(argv)
 

@@ -14,7 +14,7 @@ from typing import Any
 from exactspec.parser import positive, refusing
 from experiments.advise.advice_parts import CLOSE
 from experiments.advise.cells import CHAINS, LENGTH, TREES, Adviser, Cell
-from experiments.harness.arguments import add_strategies, common_parser
+from experiments.harness.arguments import add_choice, add_strategies, common_parser
 from experiments.harness.findings.legends import SPEEDS
 from experiments.harness.rule_choice import add_rule
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END
@@ -46,7 +46,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add("--top-p", type=float, default=0.95, help="nucleus mass where the temperature is not 0 (%(default)s)")
     add_rule(parser)
     add("--longest", type=positive, default=8, help="drafts that are thought about (%(default)s)")
-    add("--strategies", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)} (all that can be had)")
+    add_choice(parser, None, "all that can be had", names)
     add_strategies(parser, names, chosen=(LENGTH, "shape"))
     return vars(parser.parse_args(argv))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from exactspec.parser import command_like_this, refusing
-from experiments.harness.arguments import add_strategies, add_strategy, paired_parser
+from experiments.harness.arguments import add_choice, add_strategies, add_strategy, paired_parser
 from experiments.harness.arms import PLAIN, Arm, Measurement, Unit, problems_of
 from experiments.harness.building import arm_kind, arms_of, those_that_can
 from experiments.harness.conversations import prompt_facts
@@ -232,9 +232,7 @@ def script(name: str, description: str | None, argv: Sequence[str] | None = None
 
 def comparing(parser: argparse.ArgumentParser, usual: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """Add the choice of strategies (those of ``usual``; None: all) and peers, and their options; return the parser."""
-    names, told = list(STRATEGIES), "all that can run" if usual is None else " ".join(usual)
-    text = f"of {', '.join(names)} ({told})"
-    parser.add_argument("--strategies", nargs="+", choices=names, default=usual, metavar="NAME", help=text)
+    add_choice(parser, usual, "all that can run" if usual is None else " ".join(usual))
     peers = list(PEERS)
     text = f"other programs beside ours, greedy, on the oracle's own checkpoint: {', '.join(peers)}"
     parser.add_argument("--peer", nargs="+", choices=peers, default=[], metavar="NAME", help=text)

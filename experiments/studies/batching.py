@@ -20,12 +20,11 @@ import numpy as np
 
 from exactspec.parser import positive, refusing
 from experiments.bench.oracle.rounds import Round, TimedArm, measure
-from experiments.harness.arguments import add_strategies, common_parser, settings_of
+from experiments.harness.arguments import add_choice, add_strategies, common_parser, settings_of
 from experiments.harness.arms import PLAIN
 from experiments.harness.building import build_shared, engine_arms
 from experiments.harness.rule_choice import add_sampling, sampling_of
 from experiments.harness.study import Plan, Study
-from experiments.strategies import STRATEGIES
 from specdec import Oracle, SamplingParams, SpeculativeDecoder
 from specdec.contracts import IntArray
 from specdec.prompts import NamedPrompt
@@ -128,14 +127,12 @@ def row_of(arm: str, way: str, runs: Sequence[Served], options: Options) -> dict
 
 def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     """Return the arguments."""
-    parser, names = common_parser(__doc__, num_prompts=48, max_new_tokens=96, resumes=False), list(STRATEGIES)
+    parser = common_parser(__doc__, num_prompts=48, max_new_tokens=96, resumes=False)
     add = parser.add_argument
     add("--batch-sizes", type=positive, nargs="+", default=[4, 8, 16], help="rows in flight (4 8 16)")
     add_sampling(parser)
     add("--rounds", type=positive, default=5, help="of every arm, interleaved (%(default)s)")
-    usual = ["prompt_lookup", "small_transformer"]
-    told = f"of {', '.join(names)} ({' '.join(usual)})"
-    add("--strategies", nargs="+", choices=names, default=usual, metavar="NAME", help=told)
+    add_choice(parser, ("prompt_lookup", "small_transformer"), "prompt_lookup small_transformer")
     add_strategies(parser)
     return vars(parser.parse_args(argv))
 
