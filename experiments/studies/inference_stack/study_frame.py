@@ -11,13 +11,12 @@ import torch
 
 from exactspec.parser import number_in, positive
 from experiments.bench.sections import machine
-from experiments.harness.claims import claim_folder
 from experiments.harness.options import option, parse_options
 from experiments.harness.thread_check import take_threads
 from experiments.studies.inference_stack.subjects import Subject
 from specdec.stats import Table
 from specdec.stats.report import Shown, processor, provenance
-from specdec.system import read_object, write_whole
+from specdec.system import hold, read_object, write_whole
 
 Found = dict[str, Any]
 FIGURES = "results.json"
@@ -132,9 +131,9 @@ def open_results(options: StudyOptions, not_measured: Sequence[str], *others: st
         The figures that lie there.
 
     Raises:
-        ValueError: see ``claim_folder`` and ``Results``.
+        ValueError: see ``specdec.system.hold`` and ``Results``.
     """
-    with claim_folder(options.out):
+    with hold(options.out, "--out"):
         take_threads(options.threads)
         for name in (FIGURES, *others) if options.fresh else ():
             (options.out / name).unlink(missing_ok=True)
