@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -42,6 +42,23 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
     return value
+
+
+def number_in(interval: str) -> Callable[[str], float]:
+    """Return what reads a number of an interval, such as "[0, 1)", and raises ArgumentTypeError for any other text."""
+    low, high = map(float, interval[1:-1].split(","))
+    holds_low, holds_high = interval.startswith("["), interval.endswith("]")
+
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not (low < value < high or (holds_low and value == low) or (holds_high and value == high)):
+            raise argparse.ArgumentTypeError(f"must lie in {interval}, got {text}")
+        return value
+
+    return number
 
 
 @contextmanager

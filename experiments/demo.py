@@ -13,7 +13,8 @@ from experiments.harness.arms import units_of
 from experiments.harness.conversations import as_conversations
 from experiments.harness.models import load_oracle
 from experiments.harness.run_outcome import Outcome
-from experiments.harness.running import COMPARE, WARM_UP_TOKENS, Plan, build_arms, measure, plan_of, prepare, run
+from experiments.harness.running import COMPARE, build_arms, measure, plan_of, run, warm_up
+from experiments.harness.study import Plan, prepare
 from experiments.peers import RefusedArm
 from experiments.report.__main__ import write_page
 from experiments.report.page import plotly_source
@@ -32,11 +33,10 @@ def fitting(plan: Plan, budget: float) -> int:
     oracle = load_oracle(plan.arguments)
     asked = as_conversations(prompts, oracle, plan.arguments)
     arms = [arm for arm in build_arms(plan, oracle) if not isinstance(arm, RefusedArm)]
-    first, seeds = units_of(asked, plan.arguments["batch_size"])[0], [(plan.arguments["seed"], 0)]
-    for arm in arms:
-        arm.run(first.prompts[:1], seeds, WARM_UP_TOKENS)
+    first = units_of(asked, plan.arguments["batch_size"], seed=plan.arguments["seed"])[0]
+    warm_up(arms, first)
     began = time.perf_counter()
-    measure(first, arms, plan.arguments["seed"], plan.arguments["max_new_tokens"], plan.arguments["repeats"])
+    measure(first, arms, plan.arguments["max_new_tokens"], plan.arguments["repeats"])
     each = (time.perf_counter() - began) / len(first.prompts)
     most: int = plan.arguments["num_prompts"]
     return min(max(int(budget / each), FEWEST), most)

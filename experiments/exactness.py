@@ -5,32 +5,26 @@ every strategy, rule and batch size is compared with plain decoding at batch 1.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from tqdm import tqdm
-
 from exactspec.parser import positive, refusing
-from experiments.harness.arguments import add_strategies, common_parser, settings_of
+from experiments.harness.arguments import add_choice, add_strategies, common_parser, settings_of
 from experiments.harness.arms import PLAIN, problems_of, without_problems
 from experiments.harness.building import build_shared
-from experiments.harness.conversations import as_conversations, prompt_facts
-from experiments.harness.journal import Journal, hold_journal
-from experiments.harness.models import load_oracle
+from experiments.harness.journal import Piece
 from experiments.harness.rule_choice import sampling_of
-from experiments.harness.running import Plan, folder_of, prepare
+from experiments.harness.study import Plan, Study
 from experiments.harness.tiny import tiny_strategies
-from experiments.strategies import AS_SHIPPED, STRATEGIES
+from experiments.strategies import AS_SHIPPED
 from specdec import RULES, DraftSource, Oracle, Result, SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless, compare_runs
 from specdec.prompts import NamedPrompt
 from specdec.stats import Table
-from specdec.stats.report import provenance, show
-from specdec.system import write_whole
+from specdec.stats.report import show
 
 LOSSLESS_RULES = tuple(name for name, rule in RULES.items() if rule.lossless and not rule.coupled)
 
@@ -79,13 +73,11 @@ def law_rows() -> list[dict[str, Any]]:
 class Runner:
     """Decodes the prompts as the cases ask, plain decoding once per mode; prompts that do not fit are left out."""
 
-    def __init__(self, arguments: dict[str, Any], oracle: Oracle, prompts: Sequence[NamedPrompt]) -> None:
+    def __init__(self, arguments: Mapping[str, Any], oracle: Oracle, prompts: Sequence[NamedPrompt]) -> None:
         self.arguments, self.oracle, self.sampling = arguments, oracle, sampling_of(arguments)
-        asked = as_conversations(prompts, oracle, arguments)
-        found = problems_of(oracle, asked, arguments["max_new_tokens"])
-        self.problems = [f"prompts {[asked[number].name]}: {problem}" for number, problem in found.items()]
-        kept = without_problems(asked, found)
-        self.facts = prompt_facts(oracle, kept.values())
+        found = problems_of(oracle, prompts, arguments["max_new_tokens"])
+        self.problems = [f"prompts {[prompts[number].name]}: {problem}" for number, problem in found.items()]
+        kept = without_problems(prompts, found)
         self.starts = [prompt.start for prompt in kept.values()]
         self.seeds = [(arguments["seed"], number) for number in kept]
         self.sources: dict[str, DraftSource | None] = {PLAIN: None}
@@ -129,46 +121,24 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch-sizes", type=positive, nargs="+", default=[1, 8], help="(%(default)s)")
     parser.add_argument("--temperature", type=float, default=0.8, help="of the coupled cases (%(default)s)")
     parser.add_argument("--top-p", type=float, default=0.95, help="of the coupled cases (%(default)s)")
-    names = list(STRATEGIES)
-    parser.add_argument(
-        "--strategies",
-        nargs="+",
-        choices=names,
-        default=[*AS_SHIPPED],
-        metavar="NAME",
-        help=f"of {', '.join(names)} (all that run as shipped)",
-    )
+    add_choice(parser, AS_SHIPPED, "all that run as shipped")
     add_strategies(parser)
     return parser.parse_args(argv)
 
 
-def _measure(runner: Runner, journal: Journal) -> list[dict[str, Any]]:
-    """Return the row of every case, after decoding those that the journal lacks."""
-    todo = cases(runner.sources, runner.arguments["batch_sizes"])
-    for unit, case in enumerate(tqdm(todo, desc="exactness", unit="case")):
-        if not journal.is_done(unit):
-            journal.append({"unit": unit, "error": None, **runner.row(case)})
-    return [{k: v for k, v in journal.entries[i].items() if k not in ("unit", "error")} for i in range(len(todo))]
-
-
-def _prove(runner: Runner, journal: Journal) -> int:
+def _prove(runner: Runner, study: Study) -> int:
     """Print and write the tables; 1 if anything failed."""
-    laws = law_rows()
+    laws, todo = law_rows(), cases(runner.sources, runner.arguments["batch_sizes"])
     show([Table("Laws", laws)])
-    rows = _measure(runner, journal)
+    units = [Piece(number, " ".join(map(str, vars(case).values()))) for number, case in enumerate(todo)]
+    done = study.measure(units, lambda unit: runner.row(todo[unit.index]))
+    rows = [{name: value for name, value in entry.items() if name not in units[0].entry()} for entry in done]
     print()
     show([Table("Tokens", rows)])
-    facts = provenance(runner.arguments, runner.oracle.device, runner.oracle.backend) | {"chat": runner.facts}
-    summary = {"provenance": facts, "laws": laws, "tokens": rows, "problems": runner.problems}
-    folder = journal.path.parent
-    write_whole(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
-    journal.close("units.jsonl")
-    print(f"\nWritten: {folder}")
-    failed = [row for row in (*laws, *rows) if row["problem"]]
-    if failed or runner.problems:
-        said = f"FAILED: {len(failed)} of {len(laws) + len(rows)} cases, {len(runner.problems)} prompts"
-        print("\n".join([said, *runner.problems]), file=sys.stderr)
-    return int(bool(failed or runner.problems))
+    study.write("summary.json", {"laws": laws, "tokens": rows, "problems": runner.problems})
+    num_failed = len(todo) - len(done) + sum(bool(row["problem"]) for row in (*laws, *rows))
+    said = f"{num_failed} of {len(laws) + len(todo)} cases, {len(runner.problems)} prompts"
+    return study.finish(units, [said, *runner.problems] if num_failed or runner.problems else [])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -176,11 +146,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = vars(parse(argv))
     with ExitStack() as stack:
         with refusing("exactness"):
-            prompts = prepare(arguments)
-            plan = Plan("exactness", tuple(arguments["strategies"]), (), arguments)
-            journal = stack.enter_context(hold_journal(folder_of(plan, prompts), arguments["fresh"]))
-            runner = Runner(arguments, load_oracle(arguments), prompts)
-        return _prove(runner, journal)
+            study = Study.open(Plan("exactness", tuple(arguments["strategies"]), (), arguments), stack)
+            runner = Runner(arguments, study.oracle, study.prompts)
+        return _prove(runner, study)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from experiments.harness.arguments import add_strategy, paired_parser
 from experiments.harness.recorded_runs import add_record_options
-from experiments.harness.running import Plan, run
+from experiments.harness.running import run
+from experiments.harness.study import Plan
 from experiments.strategies import STRATEGIES
 from experiments.strategies.strategy import default_of
 

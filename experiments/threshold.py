@@ -14,7 +14,8 @@ from experiments.harness.arguments import add_strategy, paired_parser, settings_
 from experiments.harness.arms import PLAIN, EngineArm
 from experiments.harness.building import engine_arms
 from experiments.harness.run_outcome import Outcome
-from experiments.harness.running import Plan, run
+from experiments.harness.running import run
+from experiments.harness.study import Plan
 from experiments.strategies import STRATEGIES, calibration, confident_source, fixed_source
 from specdec import Calibration, Entropy, Heuristic, Oracle, Threshold
 from specdec.drafting.lengths import LengthPolicy, Tracked

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from exactspec.parser import Parser, positive, refusing
-from experiments.harness.claims import claim_folder
 from oracles.checkpoints.loading import load, load_tokenizer, load_trainable
 from oracles.checkpoints.placement import Arithmetic
 from oracles.checkpoints.tokenization import end_of_text_id
@@ -50,6 +49,7 @@ from oracles.quantisation import FORMATS
 from oracles.transformer.eager import Transformer
 from specdec.stats import Table
 from specdec.stats.report import show
+from specdec.system import hold
 
 _READS = {"layers": None, "learn_as": None, "vocab_size": None, "lm_head": "oracle", "intermediate_size": None}
 # Of a kind that learns several tokens of a draft.
@@ -330,7 +330,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = _parser().parse_args(argv)
     with ExitStack() as stack, refusing("train_head"):
         if workers.is_first():
-            stack.enter_context(claim_folder(args.out))
+            stack.enter_context(hold(args.out, "--out"))
         train(args)
 
 

@@ -108,8 +108,8 @@ def watch(arguments: dict[str, Any], console: Console) -> Group:
             live.update(screen.show(run), refresh=True)
         screen.pieces.append(run.rest())
         live.update(Group(screen.show(run), Text(f"Timing {repeats} interleaved pairs ...")), refresh=True)
-        (unit,) = units_of([prompt], 1)
-        outcome = Outcome([arm.name for arm in arms], [measure(unit, arms, arguments["seed"], new, repeats)])
+        (unit,) = units_of([prompt], 1, seed=arguments["seed"])
+        outcome = Outcome([arm.name for arm in arms], [measure(unit, arms, new, repeats)])
     told = [comparison(outcome, name, run.state.outputs[0]), *speeds(outcome, name)]
     return Group(screen.show(run), Text("\n".join(told)))
 

@@ -14,12 +14,11 @@ from typing import Any
 from exactspec.parser import positive, refusing
 from experiments.advise.advice_parts import CLOSE
 from experiments.advise.cells import CHAINS, LENGTH, TREES, Adviser, Cell
-from experiments.harness.arguments import add_strategies, common_parser
+from experiments.harness.arguments import add_choice, add_strategies, common_parser
 from experiments.harness.findings.legends import SPEEDS
 from experiments.harness.rule_choice import add_rule
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END
-from experiments.harness.running import Plan
-from experiments.harness.study import Study
+from experiments.harness.study import Plan, Study
 from specdec.stats import Table
 from specdec.stats.report import WIDEST_PRINTED, Shown, show
 
@@ -47,7 +46,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add("--top-p", type=float, default=0.95, help="nucleus mass where the temperature is not 0 (%(default)s)")
     add_rule(parser)
     add("--longest", type=positive, default=8, help="drafts that are thought about (%(default)s)")
-    add("--strategies", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)} (all that can be had)")
+    add_choice(parser, None, "all that can be had", names)
     add_strategies(parser, names, chosen=(LENGTH, "shape"))
     return vars(parser.parse_args(argv))
 
@@ -120,12 +119,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         with refusing("advise"):
             study, need = Study.open(plan, stack), 2 * max(arguments["batch_sizes"])
-            if len(study.prompts) < need:
+            if len(study.fitting) < need:
                 raise ValueError(
                     f"--num-prompts: {need} prompts fill a batch to calibrate on and one to measure, and "
-                    f"{len(study.prompts)} fit the oracle: give more, or smaller --batch-sizes"
+                    f"{len(study.fitting)} fit the oracle: give more, or smaller --batch-sizes"
                 )
-            cells, adviser = cells_of(arguments), Adviser(arguments, study.oracle, study.prompts)
+            cells, adviser = cells_of(arguments), Adviser(arguments, study.oracle, study.fitting)
             left_out = adviser.choose(cells)
         done = study.measure(cells, adviser.measure)
         study.write("advice.json", {"left out": left_out, "cells": done})

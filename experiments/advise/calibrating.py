@@ -13,7 +13,7 @@ from experiments.advise.predicting import Costs, Reading
 from experiments.advise.shortening import Steps, Work
 from experiments.harness.arms import PLAIN, Arm, Unit, units_of
 from experiments.harness.run_outcome import Outcome, decoding_seconds
-from experiments.harness.running import WARM_UP_TOKENS, measure
+from experiments.harness.running import measure, warm_up
 from specdec import Chain, Kary, Oracle, Paths, optimal_tree
 from specdec.calibration_run import pass_seconds
 from specdec.prompts import NamedPrompt
@@ -55,22 +55,20 @@ class Calibrated:
         return Steps.of([records for _, records in self.texts[name]])
 
 
-def calibrate(arms: Sequence[Arm], on_all: Sequence[str], units: Sequence[Unit], seed: int, new: int) -> Calibrated:
+def calibrate(arms: Sequence[Arm], on_all: Sequence[str], units: Sequence[Unit], new: int) -> Calibrated:
     """Return what a calibration run finds.
 
     Args:
         arms: plain decoding first; all are timed.
         on_all: names of the arms whose steps on all units are wanted.
         units: of the prompts to calibrate on.
-        seed: of the runs.
         new: tokens per prompt.
 
     Cost: all arms three times on up to four units, and those of ``on_all`` on all units.
     """
-    for arm in arms:
-        arm.run(units[0].prompts, [(seed, number) for number in units[0].numbers], WARM_UP_TOKENS)
-    timed = [_median_round(unit, arms, seed, new) for unit in to_time(units)]
-    texts = {arm.name: _texts(arm, units, seed, new) for arm in arms if arm.name in on_all}
+    warm_up(arms, units[0])
+    timed = [_median_round(unit, arms, new) for unit in to_time(units)]
+    texts = {arm.name: _texts(arm, units, new) for arm in arms if arm.name in on_all}
     return Calibrated({arm.name: pool([unit[arm.name] for unit in timed]) for arm in arms}, texts)
 
 
@@ -83,11 +81,10 @@ def outcome_of(arms: Sequence[Arm], prompts: Sequence[NamedPrompt], batch_size: 
         batch_size: rows of a batch.
         seed, new: of the runs, and tokens per prompt.
     """
-    units = units_of(prompts, batch_size)
-    for arm in arms:
-        arm.run(units[0].prompts, [(seed, number) for number in units[0].numbers], WARM_UP_TOKENS)
+    units = units_of(prompts, batch_size, seed=seed)
+    warm_up(arms, units[0])
     rounds = 1 if len(units) >= FEWEST_UNITS else FEWEST_UNITS
-    return Outcome([arm.name for arm in arms], [measure(unit, arms, seed, new, rounds) for unit in units])
+    return Outcome([arm.name for arm in arms], [measure(unit, arms, new, rounds) for unit in units])
 
 
 def to_time(units: Sequence[Unit]) -> Sequence[Unit]:
@@ -95,17 +92,17 @@ def to_time(units: Sequence[Unit]) -> Sequence[Unit]:
     return units[:: max(2, math.ceil(len(units) / _MOST_TIMED))]
 
 
-def _median_round(unit: Unit, arms: Sequence[Arm], seed: int, new: int) -> dict[str, Stats]:
+def _median_round(unit: Unit, arms: Sequence[Arm], new: int) -> dict[str, Stats]:
     """Return each arm's statistics of a unit, of the round that took the median time: stalls are outliers."""
-    rounds = [measure(replace(unit, index=unit.index + i), arms, seed, new, 1)["arms"] for i in range(_ROUNDS)]
+    rounds = [measure(replace(unit, index=unit.index + i), arms, new, 1)["arms"] for i in range(_ROUNDS)]
     found = {arm.name: [Stats.from_dict(one[arm.name]["stats"]) for one in rounds] for arm in arms}
     return {name: sorted(stats, key=decoding_seconds)[len(stats) // 2] for name, stats in found.items()}
 
 
-def _texts(arm: Arm, units: Sequence[Unit], seed: int, new: int) -> list[tuple[Stats, Mapping[str, Sequence[Any]]]]:
+def _texts(arm: Arm, units: Sequence[Unit], new: int) -> list[tuple[Stats, Mapping[str, Sequence[Any]]]]:
     found: list[tuple[Stats, Mapping[str, Sequence[Any]]]] = []
     for unit in units:
-        run = arm.run(unit.prompts, [(seed, number) for number in unit.numbers], new)
+        run = arm.run(unit.prompts, unit.seeds, new)
         assert run.stats is not None
         assert run.records is not None
         found.append((Stats.from_dict(run.stats), run.records))

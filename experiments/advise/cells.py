@@ -121,7 +121,7 @@ class Adviser:
         return left_out
 
     def measure(self, cell: Cell) -> dict[str, Any]:
-        """Return the journal entry of a cell: a row for every strategy."""
+        """Return what the journal keeps of a cell: a row for every strategy."""
         advised = self.advise(cell)
         outcome = self._outcome(
             cell, [self._arm(cell, PLAIN, None), *(self._arm(cell, a.name, a.draft) for a in advised)]
@@ -130,12 +130,7 @@ class Adviser:
             raise RuntimeError("; ".join(problems))
         plain = outcome.stats(PLAIN)
         assert plain is not None
-        return {
-            "unit": cell.index,
-            "error": None,
-            "kind": cell.kind,
-            "rows": [_row(one, outcome, plain) for one in advised],
-        }
+        return {"rows": [_row(one, outcome, plain) for one in advised]}
 
     def _sampling(self, cell: Cell) -> SamplingParams:
         return SamplingParams(temperature=cell.temperature, top_p=self.arguments["top_p"] if cell.temperature else 1.0)
@@ -168,12 +163,12 @@ class Adviser:
                 sources |= {arm: tree_source(model, shape) for arm, shape in _SHAPES.items()}
                 on_all += [*ON_ALL]
             else:
-                arms = self._chains(cell, name)
-                sources |= {arm: self._source(cell, name, length) for arm, length in arms.items()}
-                on_all.append([*arms][-1])
-        seed, new = self.arguments["seed"], self.arguments["max_new_tokens"]
-        units = units_of(self.known, cell.batch_size)
-        found = calibrate([self._arm(cell, *one) for one in sources.items()], on_all, units, seed, new)
+                chains = self._chains(cell, name)
+                sources |= {arm: self._source(cell, name, length) for arm, length in chains.items()}
+                on_all.append([*chains][-1])
+        units = units_of(self.known, cell.batch_size, seed=self.arguments["seed"])
+        arms = [self._arm(cell, *one) for one in sources.items()]
+        found = calibrate(arms, on_all, units, self.arguments["max_new_tokens"])
         return [
             self._tree(cell, found, nodes) if name == TREES else self._chain(cell, name, found, nodes) for name in names
         ]

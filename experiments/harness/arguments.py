@@ -210,6 +210,24 @@ def add_strategy(
         group.add_argument(f"--{flag}", dest=dest, default=option.default, type=option.kind, metavar=metavar, help=text)
 
 
+def add_choice(
+    parser: argparse.ArgumentParser,
+    usual: Sequence[str] | None,
+    told: str,
+    names: Collection[str] = STRATEGIES,
+) -> None:
+    """Add the choice of several strategies.
+
+    Args:
+        parser: of the program.
+        usual: those that run if none is named; None: the program finds them.
+        told: which these are, in words.
+        names: all that can be named.
+    """
+    text = f"of {', '.join(names)} ({told})"
+    parser.add_argument("--strategies", nargs="+", choices=[*names], default=usual, metavar="NAME", help=text)
+
+
 def _asked(arguments: Mapping[str, Any]) -> Collection[str]:
     """Return the strategies that ``--strategies`` or ``--strategy`` names; all if neither is given."""
     one: str | None = arguments.get("strategy")

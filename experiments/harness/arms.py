@@ -32,6 +32,11 @@ class Unit(Piece):
     seed: int = 0
 
     @property
+    def seeds(self) -> list[tuple[int, int]]:
+        """Of its prompts, by their places in the experiment."""
+        return [(self.seed, number) for number in self.numbers]
+
+    @property
     def turn(self) -> int:
         """Of the conversations of its prompts, from 1."""
         return self.prompts[0].turn
@@ -71,10 +76,12 @@ def those_that_fit(oracle: Oracle, prompts: Sequence[NamedPrompt], max_new_token
     return [*without_problems(prompts, problems).values()]
 
 
-def units_of(prompts: Sequence[NamedPrompt], batch_size: int, problems: Mapping[int, str] | None = None) -> list[Unit]:
+def units_of(
+    prompts: Sequence[NamedPrompt], batch_size: int, problems: Mapping[int, str] | None = None, seed: int = 0
+) -> list[Unit]:
     """Return the prompts cut into batches of one kind and turn each, later turns after all earlier ones.
 
-    Those with problems come last, each by itself.
+    Those with problems come last, each by itself. ``seed``: of all units.
 
     Guarantee: the conversations that a batch goes on with began in one batch, so that no conversation is in two
         clusters; a later batch may be smaller for it.
@@ -88,10 +95,10 @@ def units_of(prompts: Sequence[NamedPrompt], batch_size: int, problems: Mapping[
     units: list[Unit] = []
     for (_, kind), batches in kinds.items():
         for part in batches.values():
-            units.append(Unit(len(units), kind, tuple(part), prompts=tuple(prompts[i] for i in part)))
+            units.append(Unit(len(units), kind, tuple(part), seed, prompts=tuple(prompts[i] for i in part)))
     for number, problem in problems.items():
         own = prompts[number]
-        units.append(Unit(len(units), own.kind, (number,), prompts=(own,), problem=problem))
+        units.append(Unit(len(units), own.kind, (number,), seed, prompts=(own,), problem=problem))
     return units
 
 

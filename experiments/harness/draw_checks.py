@@ -138,10 +138,8 @@ def texts_in(records: Mapping[str, Sequence[Any]], count: int) -> list[list[int]
     return texts
 
 
-def add_checks(
-    entry: dict[str, Any], unit: Unit, arms: Sequence[Arm], seed: int, max_new_tokens: int
-) -> dict[str, Any]:
-    """Return a unit's journal entry with what is checked of its draws outside of the clock: law and seeds.
+def add_checks(entry: dict[str, Any], unit: Unit, arms: Sequence[Arm], max_new_tokens: int) -> None:
+    """Add to a unit's journal entry what is checked of its draws outside of the clock: law and seeds.
 
     The law of every fourth unit; of the first one, if it had one round, also that its seeds give the same texts again.
     """
@@ -154,6 +152,5 @@ def add_checks(
         parts = [law_evidence(oracle, *pair, arm.sampling) for pair in zip(prompts, texts, strict=True)]
         kept["law"] = asdict(sum(parts, LawEvidence()))
         if unit.index == 0 and len(kept["seconds"]) == 1:
-            again = arm.run(unit.prompts, [(seed, number) for number in unit.numbers], max_new_tokens).tokens
+            again = arm.run(unit.prompts, unit.seeds, max_new_tokens).tokens
             kept["sound"] = [is_sound and a == b for is_sound, a, b in zip(kept["sound"], again, texts, strict=True)]
-    return entry

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from exactspec.parser import command
-from experiments.harness.claims import claim_folder
 from specdec.prompts import NamedPrompt
-from specdec.system import holder, write_whole
+from specdec.system import hold, holder, write_whole
 
 JOURNAL = "journal.jsonl"
 # The command line of an experiment that has not ended.
@@ -35,6 +34,11 @@ class Piece:
     kind: str
     prompts: tuple[NamedPrompt, ...] = field(default=(), kw_only=True, repr=False)
     problem: str | None = field(default=None, kw_only=True)
+
+    def entry(self, error: str | None = None) -> dict[str, Any]:
+        """Return what a journal keeps of it in any case; ``error``: of one that was not measured."""
+        named = {"prompts": [prompt.name for prompt in self.prompts]} if self.prompts else {}
+        return {"unit": self.index, "kind": self.kind, **named, "error": error}
 
 
 AnyPiece = TypeVar("AnyPiece", bound=Piece)
@@ -104,16 +108,16 @@ def hold_journal(folder: Path, fresh: bool) -> Iterator[Journal]:
     """Hold a folder of results until the block ends, and say which others beside it were interrupted.
 
     Args:
-        folder: it is made if it is absent; see ``claim_folder``.
+        folder: it is made if it is absent; see ``specdec.system.hold``.
         fresh: start with an empty journal.
 
     Returns:
         The folder's journal.
 
     Raises:
-        ValueError: see ``claim_folder`` and ``Journal``.
+        ValueError: see ``specdec.system.hold`` and ``Journal``.
     """
-    with claim_folder(folder):
+    with hold(folder, "--out"):
         for other in find_unfinished(folder.parent):
             if other != folder:
                 print(_interruption_note(other), file=sys.stderr)

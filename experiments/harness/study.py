@@ -1,7 +1,8 @@
-"""A study of a loaded model that is no run of paired arms: its folder and journal, its prompts, its JSON file."""
+"""An experiment under way: its plan, its folder and journal, its prompts; how it begins, measures and ends."""
 
 import json
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -9,45 +10,104 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
+from experiments.harness.arguments import fingerprint, prompts_of
 from experiments.harness.arms import those_that_fit
 from experiments.harness.conversations import as_conversations, prompt_facts
 from experiments.harness.journal import AnyPiece, Journal, Piece, hold_journal
-from experiments.harness.models import AnyModel, load_oracle
-from experiments.harness.running import Plan, folder_of, measure_all, prepare
-from specdec.prompts import NamedPrompt
-from specdec.stats.report import provenance
+from experiments.harness.models import load_oracle
+from experiments.harness.settings import without_full_collections
+from experiments.harness.thread_check import take_threads
+from oracles.checkpoints.placement import checkpoint_place
+from specdec import Oracle
+from specdec.prompts import NamedPrompt, load_prompts
+from specdec.stats.report import device_name, processor, provenance
 from specdec.system import write_whole
+
+# Returns the prompts that arguments ask for.
+Choose = Callable[[Mapping[str, Any]], list[NamedPrompt]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an experiment is: its name, its arguments, and where its results go.
+
+    Attributes:
+        name: of the experiment.
+        strategies: names of the arms beside plain decoding.
+        peers: other programs measured beside them.
+        arguments: option -> value.
+        variants: whether the strategies' variants are arms too.
+        asked: whether the strategies were asked for by name; if not, those that the oracle cannot have are left out.
+    """
+
+    name: str
+    strategies: tuple[str, ...]
+    peers: tuple[str, ...]
+    arguments: dict[str, Any]
+    variants: bool = False
+    asked: bool = True
+
+
+def prepare(arguments: Mapping[str, Any], choose: Choose | None = None) -> list[NamedPrompt]:
+    """Set the number of threads, warn if they lack cores, and return the prompts asked for; see ``Study.open``."""
+    take_threads(arguments["threads"])
+    if choose is not None:
+        return choose(arguments)
+    return load_prompts(prompts_of(arguments), arguments["column"], arguments["num_prompts"])
+
+
+def folder_of(plan: Plan, prompts: Sequence[NamedPrompt]) -> Path:
+    """Return where an experiment's results go: its name, and a key of what is measured, on which kind of machine.
+
+    Raises:
+        ValueError: torch knows no such device.
+    """
+    machine = processor(), device_name(checkpoint_place(plan.arguments["device"]))
+    key = fingerprint(plan.arguments, [plan.name, plan.strategies, plan.peers, *machine, *prompts])
+    return Path(plan.arguments["out"]) / f"{plan.name}-{key}"
 
 
 @dataclass(frozen=True)
 class Study:
-    """What a study measures, and where its results lie.
+    """What an experiment measures, and where its results lie.
 
     Attributes:
-        plan: of the study.
+        plan: of the experiment.
         journal: of its units; the results go into its folder.
         oracle: that is measured.
-        prompts: those that it can decode, as they are put to it.
+        prompts: as they are put to it.
     """
 
     plan: Plan
     journal: Journal
-    oracle: AnyModel
+    oracle: Oracle
     prompts: list[NamedPrompt]
 
     @staticmethod
-    def open(plan: Plan, stack: ExitStack) -> "Study":
-        """Return the study of a plan, whose folder is held until the stack unwinds.
+    def open(
+        plan: Plan,
+        stack: ExitStack,
+        load: Callable[[Mapping[str, Any]], Oracle] = load_oracle,
+        choose: Choose | None = None,
+    ) -> "Study":
+        """Return the experiment of a plan, whose folder is held until the stack unwinds.
+
+        Args:
+            plan: of the experiment.
+            stack: see above.
+            load: returns the oracle that the arguments ask for.
+            choose: returns their prompts; None: ``--prompts`` names them.
 
         Raises:
             ValueError: the arguments cannot be used.
         """
         arguments = plan.arguments
-        prompts = prepare(arguments)
+        prompts = prepare(arguments, choose)
         journal = stack.enter_context(hold_journal(folder_of(plan, prompts), arguments.get("fresh", False)))
-        oracle = load_oracle(arguments)
-        asked = as_conversations(prompts, oracle, arguments)
-        return Study(plan, journal, oracle, those_that_fit(oracle, asked, arguments["max_new_tokens"]))
+        oracle = load(arguments)
+        return Study(plan, journal, oracle, as_conversations(prompts, oracle, arguments))
 
     @property
     def folder(self) -> Path:
@@ -55,10 +115,19 @@ class Study:
         return self.journal.path.parent
 
     @cached_property
+    def fitting(self) -> list[NamedPrompt]:
+        """The prompts that can be decoded; the others are named on stderr, with the reason.
+
+        Raises:
+            ValueError: there is none.
+        """
+        return those_that_fit(self.oracle, self.prompts, self.plan.arguments["max_new_tokens"])
+
+    @cached_property
     def facts(self) -> dict[str, Any]:
         """Where the figures come from."""
         facts = provenance(self.plan.arguments, self.oracle.device, self.oracle.backend)
-        return facts | {"chat": prompt_facts(self.oracle, self.prompts)}
+        return facts | {"chat": prompt_facts(self.oracle, self.fitting)}
 
     @property
     def machine(self) -> str:
@@ -66,16 +135,33 @@ class Study:
         return f"{self.facts['processor']}, {self.facts['backend']} passes, threads {self.facts['threads']}"
 
     def measure(self, units: Sequence[AnyPiece], measure_one: Callable[[AnyPiece], dict[str, Any]]) -> list[Any]:
-        """Measure what the journal lacks; return the entries of the units that did not fail."""
-        measure_all(units, self.journal, measure_one, self.plan.name)
-        entries = [self.journal.entries[unit.index] for unit in units]
+        """Measure what the journal lacks; return the entries of the units that did not fail.
+
+        A unit that fails is written down with its error, and the others go on.
+
+        Args:
+            units: of the experiment.
+            measure_one: returns what is kept of a unit beside what ``Piece.entry`` says of it.
+        """
+        journal, left = self.journal, [unit for unit in units if not self.journal.is_done(unit.index)]
+        num_done = len(units) - len(left)
+        if num_done:
+            print(f"resumed: {num_done} of {len(units)} units stand in {journal.path}", file=sys.stderr)
+        with without_full_collections():
+            for unit in tqdm(left, desc=self.plan.name, initial=num_done, total=len(units), unit="unit"):
+                try:
+                    entry = unit.entry(unit.problem) if unit.problem else unit.entry() | measure_one(unit)
+                except Exception:  # whatever failed is journalled, other prompts go on, and the run ends with status 1
+                    entry = unit.entry(traceback.format_exc())
+                journal.append(entry)
+        entries = [journal.entries[unit.index] for unit in units]
         return [entry for entry in entries if entry["error"] is None]
 
     def write(self, name: str, found: Mapping[str, Any], indent: int | None = 1) -> None:
         """Write what was found into a JSON file of the folder, after where it comes from."""
         write_whole(self.folder / name, json.dumps({"provenance": self.facts, **found}, indent=indent) + "\n")
 
-    def finish(self, units: Sequence[Piece], problems: Sequence[str] = ()) -> int:
+    def finish(self, units: Sequence[Piece] = (), problems: Sequence[str] = ()) -> int:
         """Say where the results lie, and end the journal; return 1 if there are problems, or if a unit failed."""
         print(f"\nWritten: {self.folder}")
         if problems:

@@ -64,7 +64,7 @@ def units_by_seed(
     units: list[Unit] = []
     for seed, own in prompts.items():
         start = len(units)
-        units += [replace(unit, index=start + unit.index, seed=seed) for unit in units_of(own, batch_size, problems)]
+        units += [replace(unit, index=start + unit.index) for unit in units_of(own, batch_size, problems, seed)]
     return units
 
 

@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from exactspec.parser import positive, refusing
+from exactspec.parser import number_in, positive, refusing
 from experiments.harness.arguments import add_strategies, add_switch, common_parser
 from experiments.harness.arms import PLAIN
 from experiments.harness.models import needing_a_model
 from experiments.harness.rule_choice import add_sampling
-from experiments.harness.running import Plan, measure_all
-from experiments.harness.study import Study
+from experiments.harness.study import Plan, Study
 from experiments.load.load_arms import ArmSpec, repeats_plain
 from experiments.load.load_predictions import curves_of, predictions
 from experiments.load.load_tables import Load, conclusions, draw, limit_text, problems_of_work, tables, told_of_work
@@ -26,23 +25,7 @@ from experiments.load.measuring_loads import CAPACITY, Cell, Loads, arrivals_of,
 from experiments.load.serving import LIMITS
 from specdec.stats.report import Shown, show
 
-
-def above_0(text: str) -> float:
-    """Return a number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
-    return value
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"must lie in 0..1, below 1, got {text}")
-    return value
+above_0 = number_in("(0, inf)")
 
 
 def _limit(text: str) -> tuple[str, float]:
@@ -67,7 +50,8 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add("--arrivals", metavar="FILE", help="times of arrivals in seconds, a line each; with --rates on their scale "
         "(a Poisson process)")  # fmt: skip
     add("--seconds", type=above_0, default=20.0, help="in which requests arrive, at each rate (%(default)s)")
-    add("--warm-up", type=_share, default=0.2, help="share of that time, at its start, that is cut off (%(default)s)")
+    add("--warm-up", type=number_in("[0, 1)"), default=0.2,
+        help="share of that time, at its start, that is cut off (%(default)s)")  # fmt: skip
     add("--goodput", type=_limit, nargs="+", default=[("ttft", 0.5), ("tpot", 0.05)], metavar="LIMIT",
         help="what a good request keeps, in ms: ttft:, tpot:, e2el: (ttft:500 tpot:50)")  # fmt: skip
     add("--batch-size", type=positive, default=8, help="rows (%(default)s)")
@@ -97,10 +81,9 @@ def report(loads: Sequence[Load], arguments: Mapping[str, Any], capacity: Mappin
 def _cells(study: Study, measuring: Loads) -> list[Cell]:
     """Measure the capacity, and return all cells, that of the capacity first; it alone if that failed."""
     first = Cell(0, CAPACITY, 0.0, CAPACITY)
-    measure_all([first], study.journal, measuring.measure, CAPACITY)
-    if study.journal.entries[0]["error"]:
+    if not (done := study.measure([first], measuring.measure)):
         return [first]
-    return [first, *cells_of(rates_of(measuring.arguments, study.journal.entries[0]["capacity"]), [*measuring.arms])]
+    return [first, *cells_of(rates_of(measuring.arguments, done[0]["capacity"]), [*measuring.arms])]
 
 
 def check(arguments: Mapping[str, Any]) -> None:
@@ -124,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with refusing("load"):
             check(arguments)
             study = Study.open(plan, stack)
-            measuring = Loads(arguments, study.oracle, study.prompts)
+            measuring = Loads(arguments, study.oracle, study.fitting)
         capacity, *cells = _cells(study, measuring)
         done = study.measure(cells, measuring.measure)
         if len(done) < len(cells) or not cells:

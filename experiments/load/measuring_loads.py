@@ -161,12 +161,11 @@ class Loads:
         self.widths = doubling(1 + max(int(arm.decoder.offers.max_nodes) for arm in self.arms.values()))
 
     def measure(self, cell: Cell) -> dict[str, Any]:
-        """Return the journal entry of a cell."""
-        entry: dict[str, Any] = {"unit": cell.index, "kind": cell.kind, "error": None}
+        """Return what the journal keeps of a cell."""
         if cell.arm == CAPACITY:
-            return entry | self._capacity()
+            return self._capacity()
         times, _ = arrivals_of(self.arguments, cell.rate)
-        return entry | {"served": self._serve(cell.arm, times).as_dict()}
+        return {"served": self._serve(cell.arm, times).as_dict()}
 
     def load(self, cell: Cell, entry: Mapping[str, Any]) -> Load:
         """Return what a journal keeps of a cell."""

@@ -13,21 +13,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from exactspec.parser import positive, refusing
-from experiments.bench.oracle.rounds import TimedArm, measure
-from experiments.harness.arguments import add_strategies, common_parser, settings_of
+from experiments.bench.oracle.rounds import Round, TimedArm, measure
+from experiments.harness.arguments import add_choice, add_strategies, common_parser, settings_of
 from experiments.harness.arms import PLAIN
 from experiments.harness.building import build_shared, engine_arms
-from experiments.harness.models import AnyModel
 from experiments.harness.rule_choice import add_sampling, sampling_of
-from experiments.harness.running import Plan
-from experiments.harness.study import Study
-from experiments.strategies import STRATEGIES
-from specdec import SamplingParams, SpeculativeDecoder
+from experiments.harness.study import Plan, Study
+from specdec import Oracle, SamplingParams, SpeculativeDecoder
 from specdec.contracts import IntArray
 from specdec.prompts import NamedPrompt
 from specdec.requests import Prompt
@@ -129,19 +127,17 @@ def row_of(arm: str, way: str, runs: Sequence[Served], options: Options) -> dict
 
 def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     """Return the arguments."""
-    parser, names = common_parser(__doc__, num_prompts=48, max_new_tokens=96, resumes=False), list(STRATEGIES)
+    parser = common_parser(__doc__, num_prompts=48, max_new_tokens=96, resumes=False)
     add = parser.add_argument
     add("--batch-sizes", type=positive, nargs="+", default=[4, 8, 16], help="rows in flight (4 8 16)")
     add_sampling(parser)
     add("--rounds", type=positive, default=5, help="of every arm, interleaved (%(default)s)")
-    usual = ["prompt_lookup", "small_transformer"]
-    told = f"of {', '.join(names)} ({' '.join(usual)})"
-    add("--strategies", nargs="+", choices=names, default=usual, metavar="NAME", help=told)
+    add_choice(parser, ("prompt_lookup", "small_transformer"), "prompt_lookup small_transformer")
     add_strategies(parser)
     return vars(parser.parse_args(argv))
 
 
-def decoders_of(arguments: Mapping[str, Any], oracle: AnyModel, size: int) -> dict[str, SpeculativeDecoder]:
+def decoders_of(arguments: Mapping[str, Any], oracle: Oracle, size: int) -> dict[str, SpeculativeDecoder]:
     """Return arm -> what decodes batches of one size.
 
     Raises:
@@ -166,35 +162,29 @@ def rows_of(
     are_draws = sampling.temperature > 0 and not decoders[PLAIN].rule.coupled
     options = Options(size, arguments["max_new_tokens"], arguments["seed"], sampling)
     starts = [prompt.start for prompt in prompts]
-    runs: dict[tuple[str, str], list[Served]] = {}
+    keys = [*product(decoders, (STATIC, CONTINUOUS))]
     arms = []
-    for name, decoder in decoders.items():
-        for way in (STATIC, CONTINUOUS):
-            kept = runs.setdefault((name, way), [])
-            same = f"{name if are_draws else PLAIN}, {STATIC}"
-            twin = None if f"{name}, {way}" == same else same
-            run = partial(_time, decoder, starts, options, way, kept)
-            arms.append(TimedArm(f"{name}, {way}", run, twin, strict=decoder.oracle.bitwise))
-    rounds = arguments["rounds"]
-    agreement = measure(arms, rounds, f"batch {size}").agreement
+    for name, way in keys:
+        same = f"{name if are_draws else PLAIN}, {STATIC}"
+        twin = None if f"{name}, {way}" == same else same
+        run = partial(_time, decoders[name], starts, options, way)
+        arms.append(TimedArm(f"{name}, {way}", run, twin, strict=decoders[name].oracle.bitwise))
+    timings = measure(arms, arguments["rounds"], f"batch {size}")
     return [
         {
-            **row_of(*key, found[-arguments["rounds"] :], options),
-            "ids as static" if are_draws else "ids as plain": f"{agreement.get(', '.join(key), 1):.1%}",
+            **row_of(name, way, timings.facts[f"{name}, {way}"], options),
+            "ids as static" if are_draws else "ids as plain": f"{timings.agreement.get(f'{name}, {way}', 1):.1%}",
         }
-        for key, found in runs.items()
+        for name, way in keys
     ]
 
 
-def _time(
-    decoder: SpeculativeDecoder, starts: Sequence[Prompt], options: Options, way: str, kept: list[Served]
-) -> tuple[float, IntArray]:
+def _time(decoder: SpeculativeDecoder, starts: Sequence[Prompt], options: Options, way: str) -> Round:
     served = serve(decoder, starts, options, way == STATIC)
-    kept.append(served)
     ids = np.full((len(starts), options.max_new_tokens), -1)
     for row, tokens in zip(ids, served.tokens, strict=True):
         row[: len(tokens)] = tokens
-    return served.seconds, ids
+    return Round(served.seconds, ids, served)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -204,10 +194,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         with refusing("batching"):
             study = Study.open(plan, stack)
+            prompts = study.fitting
             decoders = {size: decoders_of(arguments, study.oracle, size) for size in arguments["batch_sizes"]}
-        rows = [row for size, made in decoders.items() for row in rows_of(arguments, study.prompts, size, made)]
+        rows = [row for size, made in decoders.items() for row in rows_of(arguments, prompts, size, made)]
         study.write("batching.json", {"rows": rows})
-        head = f"{study.machine}; {len(study.prompts)} requests."
+        head = f"{study.machine}; {len(prompts)} requests."
         show([Table("Static and continuous batches", rows, head, legend=COLUMNS)])
         print(f"\nWritten: {study.folder}")
     return 0

@@ -24,8 +24,9 @@ from torch.multiprocessing.spawn import ProcessException, start_processes
 
 import drafts
 import oracles
-from exactspec.parser import Parser, positive, refusing
+from exactspec.parser import refusing
 from experiments.harness.arguments import PROMPTS
+from experiments.harness.options import option, parse_options
 from oracles.parallel.parallel_transformer import ParallelTransformer, Sums
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Scores
@@ -54,13 +55,15 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """What every process is told."""
+    """What was asked for; every process is told."""
 
-    oracle: str
-    prompts: tuple[str, ...]
-    max_new_tokens: int
-    threads: int
-    timeout: float
+    oracle: str = option("code", "embedded name or checkpoint directory")
+    counts: tuple[int, ...] = option((1, 2, 4), "numbers of processes")
+    prompts: str = option(str(PROMPTS), "JSONL, parquet or text file (the shipped ones)")
+    num_prompts: int = option(2, "how many")
+    max_new_tokens: int = option(32, "per prompt")
+    threads: int = option(1, "torch threads of each process")
+    timeout: int = option(60, "seconds after which a process counts as gone")
 
 
 class Traffic:
@@ -90,11 +93,11 @@ class Traffic:
         self.steps, self.prompts = [0, 0], [0, 0]
 
 
-def decode(oracle: ParallelTransformer, options: Options) -> Iterator[Row]:
+def decode(oracle: ParallelTransformer, texts: Sequence[str], max_new_tokens: int) -> Iterator[Row]:
     """Return a row for every arm, with a hash of its tokens and of the logits of the first prompt."""
     assert oracle.tokenizer is not None
     traffic = Traffic(oracle)
-    ids = torch.tensor([oracle.tokenizer.encode(options.prompts[0]).ids])
+    ids = torch.tensor([oracle.tokenizer.encode(texts[0]).ids])
     scores = oracle.score(
         ids, None, torch.tensor([ids.shape[1]]), oracle.new_cache(1, ids.shape[1]), np.zeros(1, dtype=np.int64)
     )
@@ -103,9 +106,7 @@ def decode(oracle: ParallelTransformer, options: Options) -> Iterator[Row]:
     for name, (drafted, sampling) in _ARMS.items():
         draft = drafts.PromptLookup(num_draft_tokens=_NUM_DRAFTED) if drafted else None
         traffic.reset()
-        result = SpeculativeDecoder(oracle, draft).generate(
-            list(options.prompts), max_new_tokens=options.max_new_tokens, sampling=sampling
-        )
+        result = SpeculativeDecoder(oracle, draft).generate(texts, max_new_tokens=max_new_tokens, sampling=sampling)
         yield {
             "processes": oracle.ranks.count,
             "sums": oracle.sums,
@@ -120,7 +121,7 @@ def decode(oracle: ParallelTransformer, options: Options) -> Iterator[Row]:
         }
 
 
-def run_share(rank: int, count: int, port: int, options: Options, out: str) -> None:
+def run_share(rank: int, count: int, port: int, options: Options, texts: Sequence[str], out: str) -> None:
     """Be one of several processes; the first one writes the rows, which are everybody's."""
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_PORT": port}
     os.environ.update({name: str(number) for name, number in numbers.items()} | {"MASTER_ADDR": "127.0.0.1"})
@@ -128,7 +129,7 @@ def run_share(rank: int, count: int, port: int, options: Options, out: str) -> N
     rows: list[Row] = []
     for sums in get_args(Sums):
         oracle = oracles.load_parallel(options.oracle, device="cpu", sums=sums, timeout=options.timeout)
-        rows += decode(oracle, options)
+        rows += decode(oracle, texts, options.max_new_tokens)
     if rank == 0:
         Path(out).write_text(json.dumps(rows), encoding="utf-8")
 
@@ -140,8 +141,8 @@ def free_port() -> int:
         return int(bound.getsockname()[1])
 
 
-def measure(count: int, options: Options) -> list[Row]:
-    """Return the rows of so many processes.
+def measure(count: int, options: Options, texts: Sequence[str]) -> list[Row]:
+    """Return the rows of so many processes, which decode these texts.
 
     Raises:
         ValueError: one of them failed; with its error.
@@ -150,7 +151,7 @@ def measure(count: int, options: Options) -> list[Row]:
         get_context(METHOD).set_forkserver_preload([run_share.__module__])
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows.json"
-        given = (count, free_port(), options, str(out))
+        given = (count, free_port(), options, texts, str(out))
         try:
             start_processes(run_share, given, nprocs=count, start_method=METHOD)  # type: ignore[no-untyped-call]
         except ProcessException as error:
@@ -197,21 +198,10 @@ def table_of(rows: Sequence[Row]) -> Table:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure every number of processes and print the table; 1 if something is not as it must be."""
-    parser = Parser(__doc__)
-    add = parser.add_argument
-    add("--oracle", default="code", help="embedded name or checkpoint directory (%(default)s)")
-    add("--counts", type=positive, nargs="+", default=[1, 2, 4], help="numbers of processes (1 2 4)")
-    add("--prompts", default=str(PROMPTS), help="JSONL, parquet or text file (the shipped ones)")
-    add("--num-prompts", type=positive, default=2, help="how many (%(default)s)")
-    add("--max-new-tokens", type=positive, default=32, help="per prompt (%(default)s)")
-    add("--threads", type=positive, default=1, help="torch threads of each process (%(default)s)")
-    add("--timeout", type=positive, default=60, help="seconds after which a process counts as gone (%(default)s)")
-    arguments = parser.parse_args(argv)
+    options = parse_options(Options, __doc__, argv)
     with refusing("processes"):
-        prompts = load_prompts(arguments.prompts, None, arguments.num_prompts)
-        texts = tuple(str(prompt.text) for prompt in prompts)
-        options = Options(arguments.oracle, texts, arguments.max_new_tokens, arguments.threads, arguments.timeout)
-        rows = [row for count in arguments.counts for row in measure(count, options)]
+        texts = [str(prompt.text) for prompt in load_prompts(options.prompts, None, options.num_prompts)]
+        rows = [row for count in options.counts for row in measure(count, options, texts)]
     faults = faults_of(rows)
     show([table_of(rows)])
     if faults:

@@ -18,14 +18,14 @@ from typing import Any
 from exactspec.parser import positive, refusing
 from experiments.advise.calibrating import ON_ALL, Trees, best_of, calibrate, cost_of_nodes, shapes_to_read
 from experiments.harness.arguments import paired_parser
-from experiments.harness.arms import PLAIN, problems_of, units_of, without_problems
+from experiments.harness.arms import PLAIN, units_of
 from experiments.harness.building import engine_arms
-from experiments.harness.conversations import as_conversations
 from experiments.harness.findings.legends import SPEEDS
-from experiments.harness.journal import JOURNAL, hold_journal
-from experiments.harness.models import load_model, load_oracle
+from experiments.harness.journal import JOURNAL
+from experiments.harness.models import load_model
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, Outcome, speed_cells
-from experiments.harness.running import Plan, conduct, folder_of, prepare
+from experiments.harness.running import conduct
+from experiments.harness.study import Plan, Study
 from experiments.strategies.tree_shapes import shape_of, tree_source
 from specdec import Oracle, Paths, TreeShape
 from specdec.prompts import NamedPrompt
@@ -56,8 +56,7 @@ def calibrate_trees(
     size, shapes = min(arguments["batch_size"], len(chosen)), shapes_to_read(arguments["ranks"], arguments["max_depth"])
     sources = {PLAIN: None, **{name: tree_source(model, shape) for name, shape in shapes.items()}}
     arms = engine_arms(arguments, oracle, sources)
-    seed, new = arguments["seed"], arguments["max_new_tokens"]
-    found = calibrate(arms, ON_ALL, units_of(chosen, size), seed, new)
+    found = calibrate(arms, ON_ALL, units_of(chosen, size, seed=arguments["seed"]), arguments["max_new_tokens"])
     return Trees.of(found, cost_of_nodes(oracle, size), shapes)
 
 
@@ -148,21 +147,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             if arguments["max_new_tokens"] < 2:
                 raise ValueError("--max-new-tokens must be 2 or more: a request's last token has no draft")
             asked_shapes = {text: shape_of(text, "--shapes") for text in arguments["shapes"]}
-            prompts = prepare(arguments)
-            folder = folder_of(plan, prompts)
-            journal = stack.enter_context(hold_journal(folder, arguments["fresh"]))
-            oracle = load_oracle(arguments)
-            model = load_model(arguments["model"], arguments)
-            asked = as_conversations(prompts, oracle, arguments)
-            firsts = [prompt for prompt in asked if prompt.turn == 1]
-            chosen = without_problems(firsts, problems_of(oracle, firsts, arguments["max_new_tokens"])).values()
+            study = Study.open(plan, stack)
+            oracle, model = study.oracle, load_model(arguments["model"], arguments)
+            firsts = [prompt for prompt in study.fitting if prompt.turn == 1]
             found = calibration_of(
-                folder, arguments["fresh"], lambda: calibrate_trees(arguments, oracle, model, [*chosen])
+                study.folder, arguments["fresh"], lambda: calibrate_trees(arguments, oracle, model, firsts)
             )
             shapes = all_shapes(asked_shapes, arguments, found)
             sources = {PLAIN: None, **{name: tree_source(model, shape) for name, shape in shapes.items()}}
             arms = engine_arms(arguments, oracle, sources)
-        return conduct(plan, journal, asked, oracle, arms, partial(_report, arguments, shapes, found))
+        return conduct(study, arms, partial(_report, arguments, shapes, found))
 
 
 if __name__ == "__main__":

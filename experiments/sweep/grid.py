@@ -7,7 +7,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from experiments.harness.running import COMPARE, Plan, plan_of
+from experiments.harness.running import COMPARE, plan_of
+from experiments.harness.study import Plan
 from experiments.strategies import STRATEGIES
 
 EXPERIMENTS = (COMPARE, *STRATEGIES)

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from experiments.harness.arguments import fingerprint
-from experiments.harness.claims import Held, claim_folder
-from experiments.harness.running import Plan, run
+from experiments.harness.running import run
+from experiments.harness.study import Plan
 from experiments.sweep.grid import Grid, Unit
-from specdec.system import own_folder, private_folder, read_object, write_whole
+from specdec.system import Held, hold, own_folder, private_folder, read_object, write_whole
 
 DONE, PRINTED = "done.json", "output.txt"
 # Where the workers of a user on this machine hold their cores and devices.
@@ -83,10 +83,10 @@ def _free_cores(cores: Sequence[int], count: int, stack: ExitStack) -> list[int]
     """
     held: list[int] = []
     place = folder_of_holds()
-    with ExitStack() as found, suppress(Held), claim_folder(place / "choice"):
+    with ExitStack() as found, suppress(Held), hold(place / "choice", "--out"):
         for core in cores:
             with suppress(Held):
-                found.enter_context(claim_folder(place / f"core-{core}"))
+                found.enter_context(hold(place / f"core-{core}", "--out"))
                 held.append(core)
             if len(held) == count:
                 stack.push(found.pop_all())
@@ -203,7 +203,7 @@ class Worker:
         """Do a unit if nobody holds it, or its device; return whether it was done here."""
         place, device = self.folder / unit.name, _device(self._plan(unit).arguments["device"])
         try:
-            with claim_folder(place), nullcontext() if device is None else claim_folder(device):
+            with hold(place, "--out"), nullcontext() if device is None else hold(device, "--out"):
                 if self._is_finished(unit):
                     return False
                 self._do(unit, place)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import drafts
+from exactspec.parser import number_in
 from experiments.harness.building import build_shared
-from experiments.load.__main__ import _limit, _share, above_0, parse
+from experiments.load.__main__ import _limit, above_0, parse
 from experiments.load.load_arms import ArmSpec, repeats_plain
 from experiments.load.measuring_loads import (
     arrivals_of,
@@ -153,11 +154,14 @@ def test_an_option_that_is_missing_has_the_name_that_this_command_line_gives_it(
 
 def test_limits_and_shares_are_read_from_words() -> None:
     assert _limit("ttft:250") == ("ttft", 0.25)
-    assert (_share("0.5"), above_0("2")) == (0.5, 2.0)
+    share, closed = number_in("[0, 1)"), number_in("[0, 1]")
+    assert (share("0.5"), share("0"), closed("1"), above_0("2")) == (0.5, 0.0, 1.0, 2.0)
     for read, text in (
         (_limit, "itl:5"),
         (_limit, "tpot:0"),
-        (_share, "1"),
+        (share, "1"),
+        (closed, "1.1"),
+        (closed, "nan"),
         (above_0, "0"),
         (above_0, "inf"),
         (above_0, "x"),

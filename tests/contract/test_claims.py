@@ -10,48 +10,47 @@ from typing import IO
 
 import pytest
 
-from experiments.harness.claims import LOCK, Held, claim_folder
-from specdec.system import holding
+from specdec.system import LOCK, Held, hold, holding
 from tests.support.processes import started, status_of
 
 
-def hold(folder: Path) -> None:
+def hold_until_killed(folder: Path) -> None:
     """Claim a folder until the process is killed."""
-    with claim_folder(folder):
+    with hold(folder, "--out"):
         time.sleep(600)
 
 
 def test_a_folder_is_made_held_and_left_as_it_was(tmp_path):
     folder = tmp_path / "runs" / "x"
-    with claim_folder(folder) as held:
+    with hold(folder, "--out") as held:
         assert held == folder
-        with pytest.raises(ValueError, match=rf"{folder}.*process \({os.getpid()}\).*--out"), claim_folder(folder):
+        with pytest.raises(ValueError, match=rf"{folder}.*process \({os.getpid()}\).*--out"), hold(folder, "--out"):
             pass
         (folder / "result").touch()
     assert [path.name for path in folder.iterdir()] == ["result"]
-    with claim_folder(folder):
+    with hold(folder, "--out"):
         pass
 
 
 def test_a_folder_in_which_nothing_was_written_goes_with_the_claim(tmp_path):
-    with claim_folder(tmp_path / "x"):
+    with hold(tmp_path / "x", "--out"):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_claim_dies_with_its_process(tmp_path):
     folder = tmp_path / "x"
-    other, lock, ends = started(hold, folder), folder / LOCK, time.monotonic() + 120
+    other, lock, ends = started(hold_until_killed, folder), folder / LOCK, time.monotonic() + 120
     try:
         while not (lock.exists() and lock.read_text(encoding="utf-8")) and time.monotonic() < ends:
             time.sleep(0.02)
-        with pytest.raises(ValueError, match=rf"process \({other.pid}\)"), claim_folder(folder):
+        with pytest.raises(ValueError, match=rf"process \({other.pid}\)"), hold(folder, "--out"):
             pass
     finally:
         other.kill()
     assert status_of(other) == -signal.SIGKILL
     assert list(folder.iterdir()), "what the killed process left"
-    with claim_folder(folder):
+    with hold(folder, "--out"):
         pass
     assert not folder.exists()
 
@@ -69,9 +68,9 @@ def test_a_claim_on_a_lock_that_its_holder_took_away_is_none(tmp_path, monkeypat
         original(file, kind)
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with claim_folder(folder):
+    with hold(folder, "--out"):
         assert len(locked) == 2
-        with pytest.raises(ValueError, match="another"), claim_folder(folder):
+        with pytest.raises(ValueError, match="another"), hold(folder, "--out"):
             pass
 
 
@@ -79,7 +78,7 @@ def test_a_claim_on_a_lock_that_its_holder_took_away_is_none(tmp_path, monkeypat
 def test_a_folder_that_cannot_be_written_is_an_error_with_the_fix(tmp_path, below):
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "x" if below else tmp_path / "file"
-    with pytest.raises(ValueError, match=rf"--out: .*{folder}.*give a folder that can"), claim_folder(folder):
+    with pytest.raises(ValueError, match=rf"--out: .*{folder}.*give a folder that can"), hold(folder, "--out"):
         pass
 
 
@@ -90,7 +89,7 @@ def test_a_folder_that_cannot_be_locked_is_an_error_with_the_fix(tmp_path, monke
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(ValueError, match=r"--out: .*not supported.*give a folder"), claim_folder(tmp_path / "x"):
+    with pytest.raises(ValueError, match=r"--out: .*not supported.*give a folder"), hold(tmp_path / "x", "--out"):
         pass
 
 
@@ -98,7 +97,7 @@ def test_a_folder_that_its_holder_takes_away_meanwhile_is_made_again(tmp_path):
     def take_turns(_: int) -> int:
         turns, ends = 0, time.monotonic() + 1
         while time.monotonic() < ends:
-            with suppress(Held), claim_folder(tmp_path / "x"):
+            with suppress(Held), hold(tmp_path / "x", "--out"):
                 turns += 1
         return turns
 
@@ -117,10 +116,10 @@ def test_a_folder_that_goes_time_and_again_is_an_error(tmp_path, monkeypatch):
         return original(place, folder, argument)
 
     monkeypatch.setattr(holding, "_lock_file", locked)
-    with claim_folder(tmp_path / "x"):
+    with hold(tmp_path / "x", "--out"):
         assert left == [0]
     left[0] = holding.TRIES
-    with pytest.raises(ValueError, match=r"--out: .*x cannot be written"), claim_folder(tmp_path / "x"):
+    with pytest.raises(ValueError, match=r"--out: .*x cannot be written"), hold(tmp_path / "x", "--out"):
         pass
 
 
@@ -134,7 +133,7 @@ def test_a_claim_empties_no_file_that_somebody_put_in_place_of_its_own(tmp_path,
     make[kind](folder / LOCK if kind == "pipe" else precious)
     with (
         pytest.raises(ValueError, match=r"--out: .*x cannot be written: .*lock is .*; delete it"),
-        claim_folder(folder),
+        hold(folder, "--out"),
     ):
         pass
     assert precious.read_text() == "of years"

@@ -167,7 +167,7 @@ def test_a_help_does_not_touch_the_libraries_that_are_there(arguments, tmp_path)
 
 
 def test_programs_of_others_keep_their_libraries(tmp_path):
-    (tmp_path / "mine.py").write_text("import experiments.harness.claims, oracles, torch; print(torch.__version__)")
+    (tmp_path / "mine.py").write_text("import experiments.harness.journal, oracles, torch; print(torch.__version__)")
     done = python("-m", "mine", "-m", "experiments.compare", "--help", first=tmp_path)
     assert done.stdout[0].isdigit(), done.stderr
     (tmp_path / "mine.py").write_text("import experiments, numpy; print(numpy.__version__)")

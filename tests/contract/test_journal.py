@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from experiments.harness.arms import PLAIN
-from experiments.harness.claims import LOCK
 from experiments.harness.disturbance import disturbance_note
 from experiments.harness.journal import COMMAND, JOURNAL, Journal, find_unfinished, hold_journal
 from experiments.harness.run_outcome import Outcome
 from specdec.stats import Stats
+from specdec.system import LOCK
 from tests.support.processes import started, status_of
 
 

@@ -5,9 +5,9 @@ import tempfile
 
 import pytest
 
-from experiments.harness.claims import LOCK
 from experiments.sweep import working
 from experiments.sweep.working import Seat
+from specdec.system import LOCK
 from specdec.system.own_folder import Unsafe, is_own, open_plain, own_folder, private_folder
 from tests.support.strangers import STRANGER, give_away
 

@@ -12,7 +12,8 @@ import oracles
 from experiments import exactness, threshold, watch
 from experiments.harness.arguments import add_strategy, paired_parser, settings_of
 from experiments.harness.building import build_shared
-from experiments.harness.running import COMPARE, Plan, plan_of
+from experiments.harness.running import COMPARE, plan_of
+from experiments.harness.study import Plan
 from experiments.load import __main__ as load
 from experiments.strategies import STRATEGIES, head_strategies, model_strategies
 from experiments.strategies.strategy import PUBLISHED_SETTINGS

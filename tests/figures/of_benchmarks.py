@@ -268,10 +268,10 @@ def interleaved() -> Differences:
     made = {"a": [9.0, 1.0, 2.0, 6.0], "b": [9.0, 2.0, 4.0, 4.0]}
     ids = {"a": [[1, 2, 3, 4]] * 4, "b": [[1, 2, 3, 0], [1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4]]}
 
-    def run(name: str) -> tuple[float, Any]:
+    def run(name: str) -> rounds.Round:
         number = order.count(name)
         order.append(name)
-        return made[name][number], np.array(ids[name][number])
+        return rounds.Round(made[name][number], np.array(ids[name][number]), number)
 
     arms = [TimedArm("a", lambda: run("a")), TimedArm("b", lambda: run("b"), "a", strict=False)]
     with clock_of(rounds) as clock, _silent():
@@ -279,7 +279,7 @@ def interleaved() -> Differences:
         # The first call warms up; its time does not count.
         lasts = [50.0, 3.0, 1.0, 2.0, 9.0]
         median = rounds.median_seconds(lambda: clock.spend(lasts.pop(0)), 4, lambda: clock.spend(100.0), budget=1e9)
-        seconds, unit = decoding.once(lambda: clock.spend(6.0) or np.array([1]), 3)  # type: ignore[func-returns-value]
+        once = decoding.once(lambda: clock.spend(6.0) or np.array([1]), 3)  # type: ignore[func-returns-value]
     found = {
         "order": "".join(order),
         "seconds": timings.seconds,
@@ -287,7 +287,8 @@ def interleaved() -> Differences:
         "ratio": str(timings.ratio("a", "b")),
         "fastest": (timings.fastest("a", "b", "c"), timings.fastest("c")),
         "repeated": median,
-        "once": (seconds, unit.tolist()),
+        "once": (once.seconds, once.ids.tolist()),  # type: ignore[union-attr]
+        "facts": timings.facts,
     }
     expected = {
         "order": "ab" + "ab" + "ba" + "ab",
@@ -297,6 +298,7 @@ def interleaved() -> Differences:
         "fastest": ("a", None),
         "repeated": 2.5,
         "once": (2.0, [1]),
+        "facts": {"a": [1, 2, 3], "b": [1, 2, 3]},
     }
     return differences(found, expected)
 

@@ -16,9 +16,11 @@ from experiments.advise.shortening import Work
 from experiments.bench import benchmark_figures
 from experiments.guard import ACCEPT_LEN, SPEED, Figure, Finding, figures_of, judge
 from experiments.harness import running as harness
+from experiments.harness import study
 from experiments.harness.arms import PLAIN, Measurement
 from experiments.harness.journal import Journal
-from experiments.harness.running import Plan, _measure
+from experiments.harness.running import _measure
+from experiments.harness.study import Plan, Study
 from experiments.report import pictures, why
 from experiments.report.runs import Run
 from experiments.studies.crossover import batch_sizes
@@ -46,7 +48,7 @@ class _Asked(HandArm):
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    with patch.object(harness, "tqdm", lambda values, **_: values):
+    with patch.object(study, "tqdm", lambda values, **_: values):
         yield
 
 
@@ -58,7 +60,8 @@ def order() -> Differences:
     with TemporaryDirectory() as folder, _quiet():
         arms = [_Asked(name, asked) for name in (PLAIN, DRAFTED)]
         journal = Journal(Path(folder) / "journal.jsonl")
-        _measure(Plan("compare", (), (), arguments), {7: prompts}, TabularLM.random(3, 1, seed=0), arms, journal)
+        made = Study(Plan("compare", (), (), arguments), journal, TabularLM.random(3, 1, seed=0), prompts)
+        _measure(made, {7: prompts}, arms)
     rest = []
     for name, number, first in (("p0", 0, PLAIN), ("p1", 1, DRAFTED), ("p2", 2, PLAIN)):
         other = DRAFTED if first == PLAIN else PLAIN

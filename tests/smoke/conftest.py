@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.harness import running
+from experiments.harness import running, study
 from experiments.strategies import STRATEGIES
 from tests.support.experiments import SHIPPED, all_own, common, quick_runs, the_folder
 
@@ -21,7 +21,7 @@ def _quick_runs() -> Iterator[None]:
 @pytest.fixture
 def as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a run do all that it does for a user."""
-    monkeypatch.setattr(running, "without_full_collections", SHIPPED)
+    monkeypatch.setattr(study, "without_full_collections", SHIPPED)
 
 
 @pytest.fixture(scope="package")

@@ -8,7 +8,7 @@ from experiments.bench import stored
 from experiments.bench.oracle import __main__ as bench
 from experiments.bench.oracle import rounds
 from experiments.bench.oracle.benchmark_models import STORAGES, Models, weight_bytes
-from experiments.bench.oracle.rounds import TimedArm, Timings, measure, median_seconds, unique
+from experiments.bench.oracle.rounds import Round, TimedArm, Timings, measure, median_seconds, unique
 from experiments.peers import with_llama_cpp
 from experiments.peers.gguf_file import gguf_name, interleave, write_gguf
 from oracles.transformer.config import TransformerConfig
@@ -95,9 +95,9 @@ def test_unusable_arguments_are_named(argv, message, capsys):
 
 
 def fake(name: str, log: list[str], ids: list[int] | None = None, **settings: object) -> TimedArm:
-    def run() -> tuple[float, np.ndarray | None]:
+    def run() -> Round:
         log.append(name)
-        return float(len(log)), None if ids is None else np.array(ids)
+        return Round(float(len(log)), None if ids is None else np.array(ids))
 
     return TimedArm(name, run, **settings)  # type: ignore[arg-type]
 

@@ -17,7 +17,7 @@ import drafts
 import oracles
 from experiments import exactness, peers, train_head
 from experiments.advise.calibrating import Trees
-from experiments.harness import disturbance
+from experiments.harness import disturbance, study
 from experiments.harness import running as harness
 from experiments.harness.arguments import fingerprint
 from experiments.harness.arms import EngineArm, Measurement, units_of
@@ -375,7 +375,7 @@ def test_exactness_passes_and_notices(checkpoints, tmp_path, monkeypatch, capsys
     assert exactness.main(argv) == 1
     said = capsys.readouterr()
     assert "1 outputs differ" in said.out
-    assert "FAILED: 1 of" in said.err
+    assert "FAILED:\n1 of" in said.err
 
 
 def test_a_peer_runs_beside_ours(checkpoints, tmp_path):
@@ -440,22 +440,21 @@ def test_a_text_that_no_path_could_be_names_no_file():
 
 
 def test_another_machine_does_not_go_on_with_times_of_this_one(monkeypatch):
-    plan = harness.Plan("compare", ("prompt_lookup",), (), {"oracle": "code", "out": "runs", "device": "cpu"})
-    here = harness.folder_of(plan, [])
-    assert harness.folder_of(plan, []) == here
+    plan = study.Plan("compare", ("prompt_lookup",), (), {"oracle": "code", "out": "runs", "device": "cpu"})
+    here = study.folder_of(plan, [])
+    assert study.folder_of(plan, []) == here
     for part in ("processor", "device_name"):
         with monkeypatch.context() as patched:
-            patched.setattr(harness, part, lambda *_: "another one")
-            assert harness.folder_of(plan, []) != here
+            patched.setattr(study, part, lambda *_: "another one")
+            assert study.folder_of(plan, []) != here
 
 
 def test_exactness_on_another_machine_begins_anew(checkpoints, tmp_path, monkeypatch):
     folders = []
-    monkeypatch.setattr(exactness, "load_oracle", lambda _: None)
     monkeypatch.setattr(exactness, "Runner", lambda *_: None)
-    monkeypatch.setattr(exactness, "_prove", lambda _, journal: folders.append(journal.path.parent) or 0)
+    monkeypatch.setattr(exactness, "_prove", lambda _, study: folders.append(study.folder) or 0)
     for name in ("one", "another one"):
-        monkeypatch.setattr(harness, "processor", lambda name=name: name)
+        monkeypatch.setattr(study, "processor", lambda name=name: name)
         assert exactness.main(common(checkpoints, tmp_path)) == 0
     assert len(set(folders)) == 2
 

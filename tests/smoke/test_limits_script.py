@@ -142,7 +142,7 @@ def test_every_kind_of_attention_is_named_once():
         (["--shape", "none"], "invalid choice"),
         (["--contexts", "0"], "must be at least 1"),
         (["--alphas", "1.5"], "must lie in"),
-        (["--draft-cost", "-1"], "at least 0"),
+        (["--draft-cost", "-1"], "must lie in [0, inf), got -1"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments, message, capsys):

@@ -26,7 +26,7 @@ def test_it_fails_if_something_is_not_as_it_must_be(
 ) -> None:
     row = {"processes": 1, "sums": "blocks", "arm": "plain", "seconds": 0.1, "tokens": [[1]], "steps": [3, 4]}
     row |= {"prompts": [0, 0], "weights": 9, "bits": "a", "claim": "exact"}
-    monkeypatch.setattr(processes, "measure", lambda count, options: [row])
+    monkeypatch.setattr(processes, "measure", lambda count, options, texts: [row])
     assert processes.main(["--prompts", str(checkpoints / "prompts.jsonl"), "--counts", "1"]) == 1
     assert "1 processes, blocks, plain: 3 bytes were sent, the formula says 4" in capsys.readouterr().err
 

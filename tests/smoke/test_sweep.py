@@ -18,13 +18,13 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from experiments.harness.claims import LOCK, claim_folder
-from experiments.harness.running import Plan
+from experiments.harness.study import Plan
 from experiments.sweep import working
 from experiments.sweep.__main__ import main
 from experiments.sweep.grid import Grid, read_grid
 from experiments.sweep.sweep_results import rows_of
 from experiments.sweep.working import DONE, Seat, Worker, result_of
+from specdec.system import LOCK, hold
 from tests.support.experiments import a_file, quick_runs, read_json, write_rows
 from tests.support.pairwise import first_of
 from tests.support.processes import started, status_of
@@ -190,7 +190,7 @@ def test_a_worker_waits_until_cores_and_the_device_are_free(checkpoints, tmp_pat
         waited.append(sorted(path.parent.name for path in held.rglob(LOCK)))
         next(pauses)()
         if len(waited) == 2:
-            others.enter_context(claim_folder(held / "cuda-0"))
+            others.enter_context(hold(held / "cuda-0", "--out"))
 
     monkeypatch.setattr(working.time, "sleep", wait)
     others.enter_context(seat().take())
@@ -263,7 +263,7 @@ def test_the_units_of_a_killed_worker_are_done_by_the_others(count, checkpoints,
     path, out = a_file(tmp_path, checkpoints, new=20), tmp_path / "out"
     out.mkdir()
     grid = read_grid(path)
-    with claim_folder(out / grid.units[-1].name):  # held here, so that nobody can end before the kill
+    with hold(out / grid.units[-1].name, "--out"):  # held here, so that nobody can end before the kill
         workers = [worker(path, out) for _ in range(count)]
         victim = killed_at_work(out, {process.pid for process in workers})
     ended = {process.pid: status_of(process) for process in workers}

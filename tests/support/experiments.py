@@ -11,20 +11,20 @@ import torch
 from tokenizers import Tokenizer
 
 import oracles
-from experiments.harness import running as harness
+from experiments.harness import running, study
 from experiments.strategies import STRATEGIES
 from oracles.checkpoints.embedded_folders import EMBEDDED
 from oracles.factory.training.export import export_checkpoint
 from tests.support.eagle3_heads import Layout, write_head
 from tests.support.head_folders import block_folder, medusa_folder
 
-SHIPPED = harness.without_full_collections
+SHIPPED = study.without_full_collections
 
 
 @contextmanager
 def quick_runs() -> Iterator[None]:
     """Have runs not collect garbage first, a good part of a tiny run's time."""
-    with patch.object(harness, "without_full_collections", nullcontext):
+    with patch.object(study, "without_full_collections", nullcontext):
         yield
 
 
@@ -122,7 +122,7 @@ LLAMA = ["llama.cpp", "llama.cpp:lookup", "llama.cpp:bfloat16"]
 def compared(folder: Path, out: Path, peers: Sequence[str], *more: str) -> dict[str, Any]:
     """Return the summary of a comparison with peers."""
     argv = [*common(folder, out), "--strategies", "prompt_lookup", "--peer", *peers, *more]
-    assert harness.comparison("", argv) == 0
+    assert running.comparison("", argv) == 0
     return summary_of(out)
 
 

@@ -236,6 +236,6 @@ def hand(count: int = 3, rounds: int = 2, batch: int = 1, with_peer: bool = Fals
     prompts = [NamedPrompt(text.name, text.kind, text.name) for text in known]
     arms: list[Arm] = [HandArm(name, known) for name in (PLAIN, DRAFTED, *([PEER] if with_peer else []))]
     units = units_of(prompts, batch)
-    entries = [measure(unit, arms, 0, NEW, rounds) for unit in units]
+    entries = [measure(unit, arms, NEW, rounds) for unit in units]
     chosen = tuple(tuple(known[number] for number in unit.numbers) for unit in units)
     return Hand(Outcome([arm.name for arm in arms], entries), chosen, rounds)

@@ -11,7 +11,7 @@ from torch import Tensor
 from experiments.bench.oracle.benchmark_models import STORAGES, Models, cache_bytes, weight_bytes
 from experiments.bench.oracle.benchmark_parts import BenchOptions, Measured, Part, Row
 from experiments.bench.oracle.llama_cpp_arm import LlamaCpp
-from experiments.bench.oracle.rounds import TimedArm, median_seconds
+from experiments.bench.oracle.rounds import Round, TimedArm, repeat
 from specdec import Oracle
 from specdec.contracts import IntArray, Want
 
@@ -47,20 +47,17 @@ class Passes:
             oracle.score(chunk, None, torch.tensor([chunk.shape[1]]), self._cache, self._rows, "none")
             self._cache.commit(self._rows, None, np.array([chunk.shape[1]]))
 
-    def run(self, width: int, want: Want, repeats: int) -> tuple[float, None]:
-        """Return the seconds of a pass of so many nodes."""
+    def run(self, width: int, want: Want, repeats: int) -> Round:
+        """Time a pass of so many nodes."""
         tokens, nodes = self._ids[:, self._context : self._context + width], torch.tensor([width])
-        score = partial(self._oracle.score, tokens, None, nodes, self._cache, self._rows, want)
-        return median_seconds(score, repeats), None
+        return repeat(partial(self._oracle.score, tokens, None, nodes, self._cache, self._rows, want), repeats)
 
 
-def llama_pass(
-    model: LlamaCpp, ids: IntArray, context: int, width: int, repeats: int, every: bool = True
-) -> tuple[float, None]:
-    """Return the seconds of llama.cpp's pass, with logits of all nodes or of the last; it forgets them, untimed."""
+def llama_pass(model: LlamaCpp, ids: IntArray, context: int, width: int, repeats: int, every: bool = True) -> Round:
+    """Time llama.cpp's pass, with logits of all nodes or of the last; it forgets them, untimed."""
     model.fill(ids[:context])
     score = partial(model.score, ids[context : context + width], every)
-    return median_seconds(score, repeats, partial(model.truncate, context)), None
+    return repeat(score, repeats, partial(model.truncate, context))
 
 
 def pass_arms(
@@ -179,10 +176,6 @@ def _reading(reader: str, storage: str, context: int) -> str:
     return f"read, {storage} after {context}, {reader}"
 
 
-def _read(reader: Callable[[Tensor], Tensor], words: Tensor, repeats: int) -> tuple[float, None]:
-    return median_seconds(partial(reader, words), repeats), None
-
-
 def read_arms(models: Models, options: BenchOptions) -> Iterator[TimedArm]:
     """Yield passes of one node, and reads of as many bytes."""
     for storage, context in product(STORAGES, contexts_of(options)):
@@ -190,7 +183,7 @@ def read_arms(models: Models, options: BenchOptions) -> Iterator[TimedArm]:
         # Written to, because untouched memory is one page of zeros; and no denormal numbers.
         words = torch.ones(bytes_of(models, storage, context) // 8 * 2)
         for name, reader in READERS.items():
-            yield TimedArm(_reading(name, storage, context), partial(_read, reader, words, options.repeats))
+            yield TimedArm(_reading(name, storage, context), partial(repeat, partial(reader, words), options.repeats))
 
 
 def _fastest_read(measured: Measured, storage: str, context: int) -> str | None:

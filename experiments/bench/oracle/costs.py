@@ -9,7 +9,7 @@ import torch
 from drafts import SmallTransformer
 from experiments.bench.oracle.benchmark_parts import BenchOptions, Measured, Part, Row
 from experiments.bench.oracle.decoding import GREEDY
-from experiments.bench.oracle.rounds import TimedArm, median_seconds
+from experiments.bench.oracle.rounds import Round, TimedArm, median_seconds
 from experiments.bench.oracle.speculation import DRAFT, DRAFTED, TARGET, Pair
 from specdec import Kary, SamplingParams, SpeculativeDecoder
 from specdec.cache import prefill
@@ -26,15 +26,15 @@ def _run(pair: Pair, source: DraftSource | None, sampling: SamplingParams, num_n
     return SpeculativeDecoder(pair.target, source).generate(pair.prompts, num_new, sampling, batch_size=1).stats
 
 
-def _plain(pair: Pair, phases: tuple[str, ...], num_new: int) -> tuple[float, None]:
-    """Return the seconds that some phases of plain greedy decoding take a step."""
-    return _run(pair, None, GREEDY, num_new).seconds_per_call(*phases) or 0.0, None
+def _plain(pair: Pair, phases: tuple[str, ...], num_new: int) -> Round:
+    """Time some phases of plain greedy decoding, a step."""
+    return Round(_run(pair, None, GREEDY, num_new).seconds_per_call(*phases) or 0.0)
 
 
-def _propose_seconds(pair: Pair, source: DraftSource, sampling: SamplingParams, num_new: int) -> tuple[float, None]:
-    """Return the seconds of proposing a token: the draft model's passes, laws, draws and bookkeeping."""
+def _propose_seconds(pair: Pair, source: DraftSource, sampling: SamplingParams, num_new: int) -> Round:
+    """Time proposing a token: the draft model's passes, laws, draws and bookkeeping."""
     stats = _run(pair, source, sampling, num_new)
-    return stats.seconds["propose"] / stats.num_draft_passes, None
+    return Round(stats.seconds["propose"] / stats.num_draft_passes)
 
 
 def arms(pair: Pair, options: BenchOptions) -> list[TimedArm]:
@@ -87,17 +87,17 @@ class Levels:
         self._cache = self._model.new_cache(batch, capacity)
         prefill(self._model, self._cache, self._rows, prompts)
 
-    def draft(self, sampling: SamplingParams, repeats: int) -> tuple[float, None]:
-        """Return the seconds of a level of proposing."""
+    def draft(self, sampling: SamplingParams, repeats: int) -> Round:
+        """Time a level of proposing."""
         batch, ends = len(self._rows), self._ends
         warping = BatchWarping(ParameterTable.of([sampling] * batch), self._ids, ends, ends, ())
         context, streams = Context(self._ids, ends, warping), Keyed.at(seed_keys(range(batch)), ends)
         budget = Budget(np.full(batch, SHAPE.max_depth), np.full(batch, SHAPE.max_nodes))
         propose = partial(self._session.propose, self._rows, context, budget, streams)
-        return median_seconds(propose, repeats) / SHAPE.max_depth, None
+        return Round(median_seconds(propose, repeats) / SHAPE.max_depth)
 
-    def score(self, repeats: int) -> tuple[float, None]:
-        """Return the mean seconds of the passes that a tree takes: of the pending token, then of each level's nodes."""
+    def score(self, repeats: int) -> Round:
+        """Time the passes that a tree takes: of the pending token, then of each level's nodes; the mean."""
         planned = SHAPE.plan(np.array([SHAPE.max_depth]), np.array([SHAPE.max_nodes]))
         assert planned is not None
         plan = planned[0]
@@ -110,7 +110,7 @@ class Levels:
             call = partial(self._model.score, tokens, parents, nodes, self._cache, self._rows)
             seconds += median_seconds(partial(call, "all" if depth else "last", (), first), repeats)
             first = width if depth else 0
-        return seconds / SHAPE.max_depth, None
+        return Round(seconds / SHAPE.max_depth)
 
 
 def level_arms(pair: Pair, options: BenchOptions) -> Iterator[TimedArm]:

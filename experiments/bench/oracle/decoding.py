@@ -10,7 +10,7 @@ from torch import Tensor
 
 from experiments.bench.oracle.benchmark_models import STORAGES, Models
 from experiments.bench.oracle.benchmark_parts import BenchOptions, Measured, Part, Row
-from experiments.bench.oracle.rounds import TimedArm, time_call
+from experiments.bench.oracle.rounds import Round, TimedArm, time_call
 from specdec import Oracle, SamplingParams, SpeculativeDecoder
 from specdec.contracts import IntArray
 
@@ -54,11 +54,11 @@ def engine(oracle: Oracle, prompts: Tensor, num_new: int) -> IntArray:
     return np.array(SpeculativeDecoder(oracle).generate(prompts.tolist(), num_new, GREEDY).tokens)
 
 
-def once(make: Callable[[], IntArray], units: int) -> tuple[float, IntArray]:
-    """Return the seconds of a unit of what is made, and what is made."""
+def once(make: Callable[[], IntArray], units: int) -> Round:
+    """Return what making ids takes, a unit, and the ids."""
     made: list[IntArray] = []
     seconds = time_call(lambda: made.append(make()))
-    return seconds / units, made[0]
+    return Round(seconds / units, made[0])
 
 
 def arms(models: Models, options: BenchOptions) -> Iterator[TimedArm]:

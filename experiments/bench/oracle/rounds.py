@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,20 +16,33 @@ from specdec.contracts import IntArray
 PAUSE = 0.01
 
 
+class Round(NamedTuple):
+    """What an arm did in a round.
+
+    Attributes:
+        seconds: of a unit of its work.
+        ids: that it made, -1 beyond the end of a row; None: it makes none.
+        facts: what else there is to tell.
+    """
+
+    seconds: float
+    ids: IntArray | None = None
+    facts: Any = None
+
+
 @dataclass(frozen=True)
 class TimedArm:
     """One way to do a piece of work.
 
     Attributes:
         name: one meaning per name: parts that need the same arm share its times.
-        run: does the work once; returns the seconds of a unit of it, and the ids it made, -1 beyond the end of a row
-            (None where it makes none).
+        run: does the work once.
         twin: the arm that makes the same ids; None: there is none.
         strict: whether ids unlike the twin's end the run; else the share of equal ones is kept.
     """
 
     name: str
-    run: Callable[[], tuple[float, IntArray | None]]
+    run: Callable[[], Round]
     twin: str | None = None
     strict: bool = True
 
@@ -57,10 +71,12 @@ class Timings:
     Attributes:
         seconds: arm -> a figure per round.
         agreement: arm -> share of the ids that equal its twin's, the lowest of all rounds.
+        facts: arm -> what else it told, of each round.
     """
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
     agreement: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, list[Any]] = field(default_factory=dict)
 
     def has(self, *names: str) -> bool:
         """Tell whether all of these arms ran."""
@@ -92,22 +108,24 @@ def measure(arms: Sequence[TimedArm], rounds: int, title: str = "rounds") -> Tim
     Raises:
         AssertionError: a strict arm made other ids than its twin, in a measured round or before.
     """
-    timings = Timings({arm.name: [] for arm in arms})
-    _compare(arms, {arm.name: arm.run()[1] for arm in arms}, timings.agreement)
+    timings = Timings({arm.name: [] for arm in arms}, facts={arm.name: [] for arm in arms})
+    _compare(arms, {arm.name: arm.run() for arm in arms}, timings.agreement)
     for number in tqdm(range(rounds), desc=title):
         shift = number % max(len(arms), 1)
-        made = {}
+        made: dict[str, Round] = {}
         for arm in (*arms[shift:], *arms[:shift]):
             time.sleep(PAUSE)
-            seconds, made[arm.name] = arm.run()
-            timings.seconds[arm.name].append(seconds)
+            made[arm.name] = found = arm.run()
+            timings.seconds[arm.name].append(found.seconds)
+            timings.facts[arm.name].append(found.facts)
         _compare(arms, made, timings.agreement)
     return timings
 
 
-def _compare(arms: Sequence[TimedArm], made: Mapping[str, IntArray | None], agreement: dict[str, float]) -> None:
+def _compare(arms: Sequence[TimedArm], made: Mapping[str, Round], agreement: dict[str, float]) -> None:
     for arm in arms:
-        ids, others = made[arm.name], None if arm.twin is None else made.get(arm.twin)
+        twin = None if arm.twin is None else made.get(arm.twin)
+        ids, others = made[arm.name].ids, None if twin is None else twin.ids
         if ids is None or others is None:
             continue
         if ids.shape != others.shape:
@@ -149,6 +167,11 @@ def median_seconds(
         times.append(time_call(action))
         undo()
     return statistics.median(times[1:])
+
+
+def repeat(action: Callable[[], object], most: int, undo: Callable[[], object] = lambda: None) -> Round:
+    """Return a round of repeated calls; see ``median_seconds``."""
+    return Round(median_seconds(action, most, undo))
 
 
 def unique(arms: Sequence[TimedArm]) -> list[TimedArm]:

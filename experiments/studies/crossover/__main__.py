@@ -18,8 +18,7 @@ from experiments.harness.findings.legends import SPEEDS
 from experiments.harness.models import needing_a_model
 from experiments.harness.rule_choice import add_sampling
 from experiments.harness.run_outcome import DECODING_ALONE
-from experiments.harness.running import Plan
-from experiments.harness.study import Study
+from experiments.harness.study import Plan, Study
 from experiments.studies.crossover.batch_sizes import Crossover, Size, crossing
 from specdec.stats import Table
 from specdec.stats.report import Panel, Shown, panels, show
@@ -106,8 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         with refusing("crossover"):
             study = Study.open(plan, stack)
-            check(arguments, len(study.prompts))
-            measuring = Crossover(arguments, study.oracle, study.prompts)
+            check(arguments, len(study.fitting))
+            measuring = Crossover(arguments, study.oracle, study.fitting)
             measuring.arms(1)
         sizes = [Size(number, f"batch {size}", size) for number, size in enumerate(arguments["batch_sizes"])]
         done = study.measure(sizes, measuring.measure)

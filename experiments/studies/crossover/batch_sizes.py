@@ -168,7 +168,7 @@ class Crossover:
         return made
 
     def measure(self, size: Size) -> dict[str, Any]:
-        """Return the journal entry of a batch size."""
+        """Return what the journal keeps of a batch size."""
         rows, arms = size.batch_size, self.arms(size.batch_size)
         outcome = outcome_of(
             [*arms.values()], self.prompts, rows, self.arguments["seed"], self.arguments["max_new_tokens"]
@@ -185,9 +185,6 @@ class Crossover:
             )
         parts = StepParts.of(times)
         return {
-            "unit": size.index,
-            "kind": size.kind,
-            "error": None,
             "rows": [_row(rows, length, outcome, arm.name, parts, costs) for length, arm in arms.items() if length],
             "parts": {"batch": rows, **parts.row(times)},
         }

@@ -15,13 +15,12 @@ from typing import Any
 
 from exactspec.parser import refusing
 from experiments.harness.arguments import fingerprint
-from experiments.harness.claims import claim_folder
 from experiments.studies.device.device_layers import attentions, products
 from experiments.studies.device.device_models import Options, parse
 from experiments.studies.device.device_passes import agreement, decoding, identity, passes, texts
 from specdec.stats import Table
 from specdec.stats.report import provenance, show, version_of
-from specdec.system import write_whole
+from specdec.system import hold, write_whole
 
 MEASURE: dict[str, Callable[[Options], Iterable[dict[str, Any]]]] = {
     "agreement": agreement, "products": products, "attention": attentions, "passes": passes, "decoding": decoding,
@@ -54,7 +53,7 @@ def figures(part: str, options: Options) -> list[dict[str, Any]]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure what is not there yet, and print the tables."""
     options = parse(argv, __doc__)
-    with refusing("device"), claim_folder(options.out):
+    with refusing("device"), hold(options.out, "--out"):
         for part in options.parts:
             show([Table(part, figures(part, options)), ""])
     print(f"JSON: {options.out}")

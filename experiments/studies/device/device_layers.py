@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.studies.device.device_models import SHAPES, Options, seconds_of
+from experiments.bench.oracle.rounds import median_seconds
+from experiments.studies.device.device_models import SHAPES, Options, waiting
 from oracles.graphed.buckets import MAX_NODES, WIDTHS, bucket_of
 from oracles.graphed.graphed_memory import Memory, round_capacity
 from oracles.graphed.graphed_nodes import Nodes
@@ -41,7 +42,8 @@ def products(options: Options) -> Iterator[dict[str, Any]]:
         for kind, compute in ways(options.place, dtype).items():
             x = torch.zeros(count, config.hidden_size, dtype=dtype, device=options.place)
             row[f"bits kept, {kind}"] = all(_keeps_bits(compute, x, weight, seed) for seed in SEEDS)
-            row[f"us, {kind}"] = 1e6 * seconds_of(partial(compute, x, weight), options.place, options.repeats)
+            product_of_x = waiting(partial(compute, x, weight), options.place)
+            row[f"us, {kind}"] = 1e6 * median_seconds(product_of_x, options.repeats)
         yield row
 
 
@@ -132,7 +134,7 @@ class _Layer:
             if name == "triton" and why_not(self._options.place, self._dtype, self._config.head_size):
                 continue
             attend = partial(attention(wide), 0, *given)
-            seconds = seconds_of(self._as_graph(attend), self._options.place, self._options.repeats)
+            seconds = median_seconds(waiting(self._as_graph(attend), self._options.place), self._options.repeats)
             found[f"us, {name}"] = 1e6 * seconds
             found[f"GB/s, {name}"] = read * self._dtype.itemsize / seconds / 1e9
             # A pass of a node leaves the keys of its path to those below it.

@@ -11,7 +11,7 @@ import torch
 
 import oracles
 from experiments.bench.oracle.benchmark_models import SHAPES as SMALL
-from experiments.bench.oracle.rounds import median_seconds, wait_for
+from experiments.bench.oracle.rounds import wait_for
 from experiments.harness.arguments import DTYPES, PROMPTS
 from experiments.harness.options import option, parse_options
 from oracles.checkpoints.loading import LoadedOracle
@@ -72,14 +72,14 @@ def _try_load(mode: str, make: Callable[[], LoadedOracle]) -> LoadedOracle | Non
         return None
 
 
-def seconds_of(action: Callable[[], object], device: torch.device, most: int) -> float:
-    """Return the median seconds of some calls, each waited for, after one that warms up."""
+def waiting(action: Callable[[], object], device: torch.device) -> Callable[[], None]:
+    """Return a call that ends when a device has done what the action gives it to do."""
 
     def act() -> None:
         action()
         wait_for(device)
 
-    return median_seconds(act, most)
+    return act
 
 
 PARTS = ("agreement", "products", "attention", "passes", "decoding", "identity")

@@ -1,7 +1,7 @@
 """Times of passes by width and of whole runs, and whether a device computes what the CPU does."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -14,10 +14,10 @@ import torch
 
 import oracles
 from drafts import PromptLookup, SmallTransformer
-from experiments.bench.oracle.rounds import TimedArm, measure
+from experiments.bench.oracle.rounds import Round, TimedArm, measure, repeat
 from experiments.harness.findings.model_shapes import shape_of
 from experiments.harness.models import AnyModel
-from experiments.studies.device.device_models import LOADED, Options, load_modes, random_models, seconds_of
+from experiments.studies.device.device_models import LOADED, Options, load_modes, random_models, waiting
 from experiments.studies.limits.limit_timing import random_cache
 from oracles.graphed import PassCounts
 from specdec import Kary, SamplingParams, SpeculativeDecoder
@@ -172,13 +172,9 @@ def _arms(options: Options, mode: str, model: Any, cache: Cache) -> list[TimedAr
     for width in options.widths:
         tokens = torch.ones(len(rows), width, dtype=torch.int64, device=options.place)
         nodes = torch.full((len(rows),), width, device=options.place)
-        score = partial(model.score, tokens, None, nodes, cache, rows, "all")
-        arms.append(TimedArm(f"{mode} {width}", partial(_time_pass, score, options)))
+        score = waiting(partial(model.score, tokens, None, nodes, cache, rows, "all"), options.place)
+        arms.append(TimedArm(f"{mode} {width}", partial(repeat, score, options.repeats)))
     return arms
-
-
-def _time_pass(score: Callable[[], object], options: Options) -> tuple[float, None]:
-    return seconds_of(score, options.place, options.repeats), None
 
 
 def decoding(options: Options) -> Iterator[dict[str, Any]]:
@@ -188,26 +184,23 @@ def decoding(options: Options) -> Iterator[dict[str, Any]]:
     """
     models = load_modes(LOADED, options.oracle, None, options.device)
     for batch in options.batch_sizes:
-        arms, facts = [], dict[str, dict[str, list[float]]]()
-        prompts = filling(texts(options, options.num_prompts), batch)
+        arms, prompts = [], filling(texts(options, options.num_prompts), batch)
         for (mode, model), draft in product(models.items(), (None, PromptLookup(8))):
             name = f"{mode}, {'plain' if draft is None else draft.name}"
-            asked = (prompts, options.new_tokens, batch, facts.setdefault(name, {}))
-            arms.append(TimedArm(name, partial(_time_decoding, SpeculativeDecoder(model, draft), *asked)))
+            decoder = SpeculativeDecoder(model, draft)
+            arms.append(TimedArm(name, partial(_time_decoding, decoder, prompts, options.new_tokens, batch)))
         timings = measure(arms, options.rounds, f"decoding, batch {batch}")
         for name in timings.seconds:
             row = {"batch": batch, "arm": name, "tokens/s": 1 / timings.spread(name).median}
-            yield row | {fact: mean(values) for fact, values in facts[name].items()}
+            rows_in_flight, in_graphs = map(mean, zip(*timings.facts[name], strict=True))
+            yield row | {"rows in flight": rows_in_flight, "share of passes in graphs": in_graphs}
 
 
-def _time_decoding(
-    decoder: SpeculativeDecoder, prompts: list[str], new_tokens: int, batch: int, facts: dict[str, list[float]]
-) -> tuple[float, None]:
-    """Return the seconds of a token of a run; append what else is told of it to ``facts``."""
+def _time_decoding(decoder: SpeculativeDecoder, prompts: list[str], new_tokens: int, batch: int) -> Round:
+    """Time a token of a run; tell the mean rows in flight, and the share of passes in graphs."""
     counts: PassCounts = declared(decoder.oracle, "counts") or PassCounts()
     before = replace(counts)
     stats = decoder.generate(prompts, new_tokens, batch_size=batch).stats
     inside, outside = (getattr(counts, name) - getattr(before, name) for name in ("passes_in_graphs", "passes_outside"))
-    facts.setdefault("rows in flight", []).append(in_flight(stats))
-    facts.setdefault("share of passes in graphs", []).append(inside / max(inside + outside, 1))
-    return stats.total_seconds / stats.num_emitted, None
+    facts = in_flight(stats), inside / max(inside + outside, 1)
+    return Round(stats.total_seconds / stats.num_emitted, facts=facts)

@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.bench.oracle.rounds import TimedArm, measure, wait_for
+from experiments.bench.oracle.rounds import Round, TimedArm, measure, wait_for
 from experiments.harness.findings.model_shapes import model_shape
 from experiments.studies.inference_stack.stack_arms import Generate
 from experiments.studies.inference_stack.study_frame import Found, Results
@@ -89,27 +89,19 @@ class Timed:
     subject: Subject
     batch: int
     seconds: float
-    first: list[float] = field(default_factory=list)
-    total: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._prompts = batches_of(self.subject.pool, self.batch)
 
-    def run(self) -> tuple[float, None]:
-        """Do a round; return the mean seconds of a generation."""
+    def run(self) -> Round:
+        """Time generations, the mean; tell the mean seconds to the first token."""
         firsts: list[float] = []
         totals: list[float] = []
         while not totals or sum(totals) < self.seconds:
             _, first, total = generation(self.generate, next(self._prompts), self.subject.device)
             firsts.append(first)
             totals.append(total)
-        self.first.append(statistics.fmean(firsts))
-        self.total.append(statistics.fmean(totals))
-        return self.total[-1], None
-
-    def figures(self, rounds: int) -> Found:
-        """Return the seconds to the first token and to the last, of every measured round."""
-        return {"first_token_seconds": self.first[-rounds:], "seconds": self.total[-rounds:]}
+        return Round(statistics.fmean(totals), facts=statistics.fmean(firsts))
 
 
 def time_arms(
@@ -130,9 +122,12 @@ def time_arms(
         for one in timed.values():
             one.run()
     # One more round that nobody measures is measure's own.
-    measure([TimedArm(name, one.run) for name, one in timed.items()], rounds, f"time, batch {batch}")
+    timings = measure([TimedArm(name, one.run) for name, one in timed.items()], rounds, f"time, batch {batch}")
     ended = datetime.now(UTC).isoformat()
-    return {name: {**one.figures(rounds), "interleaved": ended} for name, one in timed.items()}
+    return {
+        name: {"first_token_seconds": timings.facts[name], "seconds": seconds, "interleaved": ended}
+        for name, seconds in timings.seconds.items()
+    }
 
 
 def medians(found: Found) -> dict[str, Any]:

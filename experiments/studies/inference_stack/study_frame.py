@@ -9,16 +9,14 @@ from typing import Any, TypeVar
 
 import torch
 
-from exactspec.parser import positive
+from exactspec.parser import number_in, positive
 from experiments.bench.sections import machine
-from experiments.harness.claims import claim_folder
 from experiments.harness.options import option, parse_options
 from experiments.harness.thread_check import take_threads
 from experiments.studies.inference_stack.subjects import Subject
-from experiments.studies.limits.limit_options import cost
 from specdec.stats import Table
 from specdec.stats.report import Shown, processor, provenance
-from specdec.system import read_object, write_whole
+from specdec.system import hold, read_object, write_whole
 
 Found = dict[str, Any]
 FIGURES = "results.json"
@@ -91,7 +89,7 @@ class StudyOptions:
     batches: tuple[int, ...] = option((1, 8, 32, 128), "batch sizes")
     rounds: int = option(10, "that are timed")
     warm_ups: int = option(3, "rounds before them")
-    round_seconds: float = option(0.3, "a round lasts that long at least", type=cost)
+    round_seconds: float = option(0.3, "a round lasts that long at least", type=number_in("[0, inf)"))
     num_prompts: int = option(10_000, "that the timed rounds draw from")
     gate_prompts: int | None = option(
         None, "whose outputs are compared (all: 3,277 problems of arithmetic)", type=positive
@@ -133,9 +131,9 @@ def open_results(options: StudyOptions, not_measured: Sequence[str], *others: st
         The figures that lie there.
 
     Raises:
-        ValueError: see ``claim_folder`` and ``Results``.
+        ValueError: see ``specdec.system.hold`` and ``Results``.
     """
-    with claim_folder(options.out):
+    with hold(options.out, "--out"):
         take_threads(options.threads)
         for name in (FIGURES, *others) if options.fresh else ():
             (options.out / name).unlink(missing_ok=True)

@@ -1,6 +1,5 @@
 """The command line of the limits, and the model that it asks for with its variants of random weights."""
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any, get_args
 
 import torch
 
-from exactspec.parser import positive
+from exactspec.parser import number_in, positive
 from experiments.bench.oracle.benchmark_models import SHAPES
 from experiments.harness.models import PLACEMENT, load_own
 from experiments.harness.options import option, parse_options
@@ -18,23 +17,6 @@ from oracles.native import NativeTransformer
 from oracles.quantisation import FORMATS
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.eager import Transformer
-
-
-def share(text: str) -> float:
-    """Return a number in [0, 1]."""
-    value = float(text)
-    if not 0.0 <= value <= 1.0:
-        raise argparse.ArgumentTypeError(f"must lie in [0, 1], got {value}")
-    return value
-
-
-def cost(text: str) -> float:
-    """Return a number >= 0."""
-    value = float(text)
-    if not 0.0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be finite and at least 0, got {value}")
-    return value
-
 
 _STORAGES = tuple(name for name in get_args(WeightType) if name not in FORMATS or not FORMATS[name].rounds_inputs)
 
@@ -57,8 +39,10 @@ class Options:
     window: int = option(1024, "positions of the sliding window")
     prefill: int = option(8192, "tokens of the prompt that is cut into chunks")
     chunks: tuple[int, ...] = option((64, 128, 512, 2048), "their sizes")
-    alphas: tuple[float, ...] = option((0.5, 0.6, 0.7, 0.8, 0.9), "acceptance rates (0.5 .. 0.9)", type=share)
-    draft_cost: float = option(0.1, "of a draft token, over a pass of one node", type=cost)
+    alphas: tuple[float, ...] = option(
+        (0.5, 0.6, 0.7, 0.8, 0.9), "acceptance rates (0.5 .. 0.9)", type=number_in("[0, 1]")
+    )
+    draft_cost: float = option(0.1, "of a draft token, over a pass of one node", type=number_in("[0, inf)"))
     rounds: int = option(3, "in which every pass runs; medians count")
     repeats: int = option(10, "passes a round at most")
     threads: int | None = option(None, "torch threads (torch's own choice)", type=positive)

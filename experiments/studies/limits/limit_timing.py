@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from experiments.bench.oracle.benchmark_passes import READERS
-from experiments.bench.oracle.rounds import Spread, TimedArm, measure, median_seconds
+from experiments.bench.oracle.rounds import Round, Spread, TimedArm, measure, median_seconds, repeat
 from experiments.harness.findings.model_shapes import shape_of
 from experiments.studies.limits.limit_options import Options
 from oracles.checkpoints.loading import LoadedOracle
@@ -134,16 +134,12 @@ def measure_passes(
     for width in widths:
         tokens, nodes = torch.ones(batch, width, dtype=torch.int64), torch.full((batch,), width)
         score = partial(oracle.score, tokens, None, nodes, cache, rows, "all")  # type: ignore[arg-type]
-        arms.append(TimedArm(f"{width}", partial(_repeat, score, options.repeats)))
+        arms.append(TimedArm(f"{width}", partial(repeat, score, options.repeats)))
     timings = measure(arms, options.rounds, f"batch {batch} after {context}")
     costs = {width: pass_cost(shape, batch, width, context) for width in widths}
     bandwidth = measure_bandwidth(min(costs[min(widths)].bytes, LONGEST_READ), options.rounds)
     seconds = {width: timings.spread(f"{width}") for width in widths}
     return Passes(batch, context, seconds, costs, Roofline(bandwidth, flops_per_second))
-
-
-def _repeat(score: Callable[[], object], repeats: int) -> tuple[float, None]:
-    return median_seconds(score, repeats), None
 
 
 @dataclass(frozen=True)
@@ -163,15 +159,14 @@ class Prefill:
 
 def measure_prefill(oracle: LoadedOracle, length: int, chunks: Sequence[int], rounds: int, title: str) -> list[Prefill]:
     """Return the times of one prompt of ``length`` tokens, taken in chunks of each size; interleaved by size."""
-    cache, passes = oracle.new_cache(1, length), {chunk: list[float]() for chunk in chunks}
-    arms = [TimedArm(f"{chunk}", partial(_prefill, oracle, cache, length, chunk, passes[chunk])) for chunk in chunks]
+    cache = oracle.new_cache(1, length)
+    arms = [TimedArm(f"{chunk}", partial(_prefill, oracle, cache, length, chunk)) for chunk in chunks]
     timings = measure(arms, rounds, title)
-    # The first prompt of each size warms up.
-    return [Prefill(c, timings.spread(f"{c}"), Spread.of(passes[c][1:])) for c in chunks]
+    return [Prefill(c, timings.spread(f"{c}"), Spread.of(timings.facts[f"{c}"])) for c in chunks]
 
 
-def _prefill(oracle: LoadedOracle, cache: Cache, length: int, chunk: int, longest: list[float]) -> tuple[float, None]:
-    """Return the seconds of a prompt, and add those of its longest pass to ``longest``."""
+def _prefill(oracle: LoadedOracle, cache: Cache, length: int, chunk: int) -> Round:
+    """Time a prompt, and its longest pass."""
     row, times = np.arange(1), []
     cache.truncate(row, np.zeros(1, dtype=np.int64))
     for start in range(0, length, chunk):
@@ -182,5 +177,4 @@ def _prefill(oracle: LoadedOracle, cache: Cache, length: int, chunk: int, longes
         oracle.score(tokens, None, nodes, cache, row, want)  # type: ignore[arg-type]
         cache.commit(row, None, np.array([count]))
         times.append(time.perf_counter() - began)
-    longest.append(max(times))
-    return sum(times), None
+    return Round(sum(times), facts=max(times))

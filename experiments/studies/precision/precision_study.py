@@ -1,7 +1,7 @@
 """Measure every precision as an oracle, and as a draft by views of fewer bits."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from drafts import Quantized
-from experiments.bench.oracle.rounds import TimedArm, measure
+from experiments.bench.oracle.rounds import Round, TimedArm, measure
 from experiments.harness.arguments import PROMPTS
 from experiments.harness.findings.model_shapes import shape_of
 from experiments.harness.findings.step_columns import reason
@@ -24,66 +24,54 @@ from oracles.checkpoints.loading import LoadedOracle, load_tokenizer
 from oracles.factory.training.held_out import bits_per_byte
 from oracles.transformer.eager import Transformer
 from specdec import SpeculativeDecoder
-from specdec.contracts import IntArray
 from specdec.prompts import load_prompts
-from specdec.stats import Stats, pool
+from specdec.stats import pool
 
 PLAIN = "plain"
 
 
-@dataclass
-class DraftArm:
-    """A decoder under the clock.
-
-    Args:
-        decoder: the float32 oracle's.
-        bytes_read: of weights, by a pass of what drafts; None without drafts.
-    """
-
-    decoder: SpeculativeDecoder
-    bytes_read: float | None = None
-    stats: list[Stats] = field(default_factory=list)
-
-    def run(self, subject: Subject, batch: int) -> tuple[float, IntArray]:
-        """Decode the prompts of the gate once; return the seconds of it, and the ids ``[G, num_new]``."""
-        result = self.decoder.generate(subject.gate.tolist(), subject.num_new, GREEDY, batch_size=batch)
-        self.stats.append(result.stats)
-        return result.stats.total_seconds, np.array(result.tokens)
+# Name of an arm -> its decoder, and the bytes of weights that a pass of what drafts reads; None: nothing drafts.
+DraftArms = Mapping[str, tuple[SpeculativeDecoder, float | None]]
 
 
-def draft_arms(subject: Subject, made: Made, views: Sequence[str], lengths: Sequence[int]) -> dict[str, DraftArm]:
+def draft_arms(subject: Subject, made: Made, views: Sequence[str], lengths: Sequence[int]) -> DraftArms:
     """Return plain decoding, and drafts of every length by every view."""
     oracle = made.oracle(ORACLE, subject.name)
-    arms = {PLAIN: DraftArm(SpeculativeDecoder(oracle))}
+    arms: dict[str, tuple[SpeculativeDecoder, float | None]] = {PLAIN: (SpeculativeDecoder(oracle), None)}
     for view in views:
         model = made.oracle(view, subject.name)
         for length in lengths:
             decoder = SpeculativeDecoder(oracle, Quantized(oracle, model, length))
-            arms[f"{view}, {length} ahead"] = DraftArm(decoder, shape_of(model).weight_bytes)
+            arms[f"{view}, {length} ahead"] = decoder, shape_of(model).weight_bytes
     return arms
 
 
-def measure_drafts(arms: Mapping[str, DraftArm], subject: Subject, batch: int, rounds: int) -> dict[str, Found]:
+def decode_once(decoder: SpeculativeDecoder, subject: Subject, batch: int) -> Round:
+    """Decode the prompts of the gate; tell the statistics."""
+    result = decoder.generate(subject.gate.tolist(), subject.num_new, GREEDY, batch_size=batch)
+    return Round(result.stats.total_seconds, np.array(result.tokens), result.stats)
+
+
+def measure_drafts(arms: DraftArms, subject: Subject, batch: int, rounds: int) -> dict[str, Found]:
     """Return what every arm did in interleaved rounds: seconds, why, and what a pass of its drafts reads.
 
     Raises:
         AssertionError: drafts changed a token.
     """
-    for arm in arms.values():
-        arm.stats.clear()
     timed = [
-        TimedArm(name, partial(arm.run, subject, batch), None if name == PLAIN else PLAIN) for name, arm in arms.items()
+        TimedArm(name, partial(decode_once, decoder, subject, batch), None if name == PLAIN else PLAIN)
+        for name, (decoder, _) in arms.items()
     ]
     timings = measure(timed, rounds, f"drafts, {subject.name}, batch {batch}")
-    plain = pool(arms[PLAIN].stats[-rounds:])
+    stats = {name: pool(found) for name, found in timings.facts.items()}
     return {
         name: {
             "seconds": timings.seconds[name],
             "speedup": asdict(timings.ratio(PLAIN, name)),
-            "bytes_read": arm.bytes_read,
-            "why": None if name == PLAIN else reason(plain, pool(arm.stats[-rounds:])),
+            "bytes_read": num_bytes,
+            "why": None if name == PLAIN else reason(stats[PLAIN], stats[name]),
         }
-        for name, arm in arms.items()
+        for name, (_, num_bytes) in arms.items()
     }
 
 
