@@ -15,11 +15,7 @@ GREEDY, SAMPLED = "greedy", "sampled"
 Row = dict[str, str]
 _COSTS = ("v", "propose/T", "other/T")
 _ARM = "arm"
-NEEDS = """\
-Measured → what it alone would have to be, all else as it is, for as many tokens a second as plain decoding, prompts
-left out: tau at least; v (a verify pass) and c (drafting a token; in a tree, a level) at most, in passes of plain
-decoding. None: no value does; tau is at most 1 + the drafted depth. v is about 1 at best. k drafted tokens, each
-accepted with probability alpha if the one before it was, make tau = (1 - alpha^(k + 1)) / (1 - alpha)."""
+NEEDS = "What each would need, [measured → enough](README.md#the-figures):"
 
 # A column of the figures, and the column of benchmarks/ that it is.
 _SPEED = {name: name for name in (DECODING_ALONE, END_TO_END)}
