@@ -37,7 +37,7 @@ RUN = (
 
 def test_the_code_of_other_pages_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    oracle, model = oracles.load("code"), oracles.load("code-draft")
+    oracle, model = oracles.load("code-draft"), oracles.load("code-draft-tiny")
     prompts = ["def add(a, b):\n", "import os\n"]
     decoder = SpeculativeDecoder(oracle, drafts.SmallTransformer(model, 3))
     has = {
