@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 
 import drafts
 import oracles
+from oracles.checkpoints.embedded_folders import EMBEDDED
 from specdec import SamplingParams, SpeculativeDecoder
 from tests.support.backends import needed_native
 from tests.support.pages import DOCS, ROOT
@@ -31,7 +33,7 @@ def test_the_code_prints_what_the_page_says(page: str, count: int, capsys: pytes
 # Pages whose code prints nothing, and goes on with an oracle, a model and a run that the reader has.
 RUN = (
     "guides/recorded-text.md", "guides/traces.md", "guides/records.md", "guides/limits.md", "strategies/merged.md",
-    "strategies/staged.md", "strategies/trees.md", "strategies/draft_length.md",
+    "strategies/staged.md", "strategies/trees.md", "strategies/draft_length.md", "start/transformers-models.md",
 )  # fmt: skip
 
 
@@ -42,10 +44,14 @@ def test_the_code_of_other_pages_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     decoder = SpeculativeDecoder(oracle, drafts.SmallTransformer(model, 3))
     has = {
         "drafts": drafts,
+        "oracles": oracles,
+        "transformers": transformers,
         "SpeculativeDecoder": SpeculativeDecoder,
         "oracle": oracle,
         "model": model,
         "ngrams": drafts.NGram.train([[1, 2, 3, 1, 2]], oracle.vocab_size, progress=False).model,
+        "folder": EMBEDDED / "code-draft-tiny",
+        "tokenizer": oracle.tokenizer,
         "prompts": prompts,
         "sampling": SamplingParams(),
         "decoder": decoder,
@@ -54,9 +60,9 @@ def test_the_code_of_other_pages_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     }
     ran: dict[str, dict[str, Any]] = {}
     for page in RUN:
-        (code,) = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
         ran[page] = {**has, "__name__": "page"}
-        exec(compile(code, page, "exec"), ran[page])
+        for code in re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL):
+            exec(compile(code, page, "exec"), ran[page])
     recorded = ran["guides/recorded-text.md"]["result"]
     assert recorded.tokens == [[7, 5, 6, 9]]
     assert (recorded.stats.block_efficiency, recorded.stats.acceptance_rate) == (4.0, 1.0)
