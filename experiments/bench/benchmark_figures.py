@@ -15,11 +15,7 @@ GREEDY, SAMPLED = "greedy", "sampled"
 Row = dict[str, str]
 _COSTS = ("v", "propose/T", "other/T")
 _ARM = "arm"
-NEEDS = """\
-Measured → what it alone would have to be, all else as it is, for as many tokens a second as plain decoding, prompts
-left out: tau at least; v (a verify pass) and c (drafting a token; in a tree, a level) at most, in passes of plain
-decoding. None: no value does; tau is at most 1 + the drafted depth. v is about 1 at best. k drafted tokens, each
-accepted with probability alpha if the one before it was, make tau = (1 - alpha^(k + 1)) / (1 - alpha)."""
+NEEDS = "What each would need, [measured → enough](README.md#the-figures):"
 
 # A column of the figures, and the column of benchmarks/ that it is.
 _SPEED = {name: name for name in (DECODING_ALONE, END_TO_END)}
@@ -61,6 +57,13 @@ class Figures:
         return {GREEDY: self.title} | ({SAMPLED: f"{self.title}, sampled"} if self.is_sampled_too else {})
 
 
+_LENGTHS = (
+    "plain", "fixed 1", "fixed 3", "fixed 4", "fixed 8", "threshold", "constant", "tracked", "entropy", "heuristic",
+)  # fmt: skip
+_SHAPES = (
+    "chain:4", "kary:4x1", "kary:2x2", "kary:3x2", "kary:2x3", "grown:8x2", "grown:16x4", "best of 8", "best of 16",
+    "optimum",
+)  # fmt: skip
 PAGES = {
     "docs/guides/peers.md": Figures("Beside transformers", columns=OF_PEERS, is_sampled_too=False, has_needs=False),
     "docs/strategies/small_transformer.md": Figures("All strategies", ("plain", "small_transformer")),
@@ -70,8 +73,8 @@ PAGES = {
     "docs/strategies/merged.md": Figures("All strategies", ("plain", "ngram", "prompt_lookup", "merged", "cascade")),
     "docs/strategies/lookahead.md": Figures("Lookahead and its parts"),
     "docs/strategies/staged.md": Figures("Staged drafts and the same model unstaged"),
-    "docs/strategies/draft_length.md": Figures("Draft lengths that follow confidence"),
-    "docs/strategies/trees.md": Figures("Trees by shape and size", key="shape", columns=OF_SHAPES),
+    "docs/strategies/draft_length.md": Figures("Draft lengths that follow confidence", _LENGTHS),
+    "docs/strategies/trees.md": Figures("Trees by shape and size", _SHAPES, key="shape", columns=OF_SHAPES),
 }
 
 

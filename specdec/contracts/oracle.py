@@ -134,7 +134,11 @@ class Cache(Protocol):
 
 
 class Oracle(Protocol):
-    """A model that scores trees of tokens on its own cache (target or draft model alike)."""
+    """A model that scores trees of tokens on its own cache (target or draft model alike).
+
+    One of your own derives from ``OracleDefaults``, which has what it need not say, and writes ``new_cache`` and
+    ``score``; ``oracles.TabularLM`` is a short one.
+    """
 
     @property
     def vocab_size(self) -> int:

@@ -1,8 +1,6 @@
 """Recorded texts fulfil the oracle contract: trees, cache, ends; and files of records are read as they stand."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -224,15 +222,6 @@ def test_tokenizers_are_found_by_name_folder_and_file():
         assert RecordedText(*TEXTS, tokenizer=where).tokenizer.get_vocab() == TOKENIZER.get_vocab()
     with pytest.raises(ValueError, match=r"'nowhere' has no tokenizer: give a tokenizer\.json"):
         load_tokenizer("nowhere")
-
-
-def test_the_example_of_its_page_says_what_it_prints():
-    page = (Path(__file__).parents[2] / "docs" / "guides" / "recorded-text.md").read_text(encoding="utf-8")
-    names: dict[str, Any] = {}
-    exec(page.partition("```python")[2].partition("```")[0], names)
-    result = names["result"]
-    assert result.tokens == [[7, 5, 6, 9]]
-    assert (result.stats.block_efficiency, result.stats.acceptance_rate) == (4.0, 1.0)
 
 
 def test_a_model_that_knows_nothing_of_records_is_a_model():

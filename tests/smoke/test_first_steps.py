@@ -36,7 +36,7 @@ def printed_by(blocks: list[str], capsys: pytest.CaptureFixture[str]) -> Iterato
 
 
 def test_the_code_prints_what_the_page_says(folder, capsys):
-    assert len(BLOCKS) == PAGE.count("```python\n") == 3
+    assert len(BLOCKS) == PAGE.count("```python\n") == 4
     for printed, (_, said) in zip(printed_by([code for code, _ in BLOCKS], capsys), BLOCKS, strict=True):
         assert rounded(printed) == rounded(said)
 
