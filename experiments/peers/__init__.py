@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+import torch
+
 from experiments.harness.arms import Arm
 from experiments.peers.refusing import Peer, PeerRefusal, RefusedArm, words_of
 from experiments.peers.with_llama_cpp import LlamaCppArm, llama_cpp_arm
@@ -14,7 +16,8 @@ __all__ = ["PEERS", "LlamaCppArm", "RefusedArm", "TransformersArm", "strategies_
 
 _Maker = Callable[[str, Mapping[str, Any], Oracle], Peer]
 _MAKERS: dict[str, _Maker] = {
-    **dict.fromkeys(DRAFTING, transformers_arm),
+    **dict.fromkeys(("transformers", *DRAFTING), transformers_arm),
+    "transformers:bfloat16": partial(transformers_arm, dtype=torch.bfloat16),
     "llama.cpp": llama_cpp_arm,
     "llama.cpp:lookup": partial(llama_cpp_arm, drafts=True),
     "llama.cpp:bfloat16": partial(llama_cpp_arm, storage="bfloat16"),
@@ -41,8 +44,6 @@ def _refusal(arguments: Mapping[str, Any], sampling: SamplingParams) -> str | No
         return "it ends where its text ends: leave out --ignore-eos"
     if arguments["weights"] is not None:
         return f"it has the weights as they are stored, not --weights {arguments['weights']}: leave that out"
-    if arguments["arithmetic"] == "int8":
-        return "its products are of floats, or rounded in its own way, not --arithmetic int8: leave that out"
     return None
 
 

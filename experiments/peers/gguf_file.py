@@ -57,7 +57,7 @@ def write_gguf(path: Path, config: TransformerConfig, state: Mapping[str, Tensor
         ImportError: ``gguf`` is not installed.
         PeerRefusal: another shape than Llama's.
     """
-    _check(config)
+    check_plain_llama(config)
     import gguf
 
     kind = gguf.GGMLQuantizationType[STORAGES[storage]]
@@ -87,15 +87,19 @@ def temporary_gguf(config: TransformerConfig, state: Mapping[str, Tensor], stora
         yield path
 
 
-def _check(config: TransformerConfig) -> None:
-    """Refuse what the architecture "llama" of llama.cpp, as written here, does not mean."""
+def check_plain_llama(config: TransformerConfig) -> None:
+    """Refuse what Llama, as it is written here for other programs, does not mean.
+
+    Raises:
+        PeerRefusal: another shape.
+    """
     plain = TransformerConfig(
         config.vocab_size, config.hidden_size, config.num_layers, config.num_heads, config.intermediate_size,
         config.max_context, config.num_kv_heads, config.head_dim, norm_eps=config.norm_eps,
         rope_theta=config.rope_theta, tie_embeddings=config.tie_embeddings,
     )  # fmt: skip
     if config != plain:
-        raise PeerRefusal("only plain Llama shapes can be written as GGUF: no biases, windows, scaling or other norms")
+        raise PeerRefusal("only plain Llama shapes can be handed over: no biases, windows, scaling or other norms")
 
 
 def _add_shape(writer: object, config: TransformerConfig) -> None:

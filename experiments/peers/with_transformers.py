@@ -8,10 +8,15 @@ from typing import Any
 
 import torch
 
+import oracles
 from experiments.harness.arms import Measurement
 from experiments.harness.models import path_of
 from experiments.harness.settings import Settings
+from experiments.peers.gguf_file import check_plain_llama
 from experiments.peers.refusing import PeerRefusal, refusal_of
+from oracles.checkpoints.config_keys import read_json
+from oracles.checkpoints.gguf import is_gguf
+from oracles.factory.training.export import llama_config
 from oracles.huggingface.huggingface_loading import auto_models
 from specdec import Oracle
 from specdec.prompts import NamedPrompt
@@ -19,19 +24,32 @@ from specdec.requests import encode_prompt
 
 
 class TransformersArm:
-    """Decode greedily with ``transformers`` ``generate`` on the oracle's own checkpoint, dtype and device.
+    """Decode greedily with ``transformers`` ``generate`` on the oracle's own checkpoint and device.
 
     Prompts of a batch are padded on the left. Its arithmetic is its own, so near ties may fall otherwise than here.
 
     Args:
         name: of the arm.
-        folder: of the checkpoint.
-        oracle: whose tokenizer, dtype and device are used.
+        path: of the checkpoint, as of ``load_peer``.
+        oracle: whose tokenizer and device are used.
+        dtype: of weights and arithmetic; None: the oracle's.
         drafting: what ``generate`` is told to draft with; nothing: plain decoding.
+
+    Raises:
+        PeerRefusal: as of ``load_peer``.
     """
 
-    def __init__(self, name: str, folder: Path, oracle: Oracle, drafting: Mapping[str, Any] | None = None) -> None:
-        self.name, self._model, self._oracle, self._drafting = name, _load(folder, oracle), oracle, drafting or {}
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        oracle: Oracle,
+        dtype: torch.dtype | None = None,
+        drafting: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name, self._oracle, self._drafting = name, oracle, drafting or {}
+        self._dtype = dtype or oracle.dtype
+        self._model = load_peer(path, self._dtype, oracle.device)
 
     def refusal(self, batch_size: int) -> str | None:
         """Return what the library says to a batch of so many short prompts; None if it decodes them."""
@@ -55,7 +73,8 @@ class TransformersArm:
         made = self._generate(padded, max_new_tokens, mask, ends or None)
         rows = made[:, width:].tolist()
         seconds = time.perf_counter() - began
-        settings = Settings.of(self._oracle, len(prompts), backend="transformers", bitwise=None)
+        dtype = str(self._dtype).removeprefix("torch.")
+        settings = Settings.of(self._oracle, len(prompts), backend="transformers", dtype=dtype, bitwise=None)
         return Measurement(seconds, [_until_end(row, ends) for row in rows], "another program", settings)
 
 
@@ -65,14 +84,44 @@ def _until_end(row: list[int], ends: Sequence[int]) -> list[int]:
     return row[: at + 1]
 
 
-def _load(folder: Path, oracle: Oracle) -> Any:
-    """Return ``transformers``' model of a checkpoint, with the oracle's dtype and on its device."""
-    if not folder.is_dir():
-        raise PeerRefusal(f"it reads checkpoint directories here, and {folder} is none")
-    model: Any = auto_models().from_pretrained(folder, dtype=oracle.dtype)
+def load_peer(path: Path, dtype: torch.dtype, device: torch.device | str) -> Any:
+    """Return ``transformers``' model of a checkpoint, for greedy decoding.
+
+    Args:
+        path: a Hugging Face directory; or a GGUF file of a plain Llama, whose weights are read as the numbers that they
+            stand for.
+        dtype: what weights are rounded to, and computed in.
+        device: where it runs.
+
+    Raises:
+        ImportError: ``transformers`` is not installed.
+        PeerRefusal: neither of the two; another shape in a GGUF file; a draft that reads another checkpoint's
+            vocabulary, which the library would load without its tables.
+    """
+    if path.is_dir():
+        if "vocabulary_of" in read_json(path / "config.json"):
+            raise PeerRefusal(f"its models have a vocabulary of their own, and {path.name} reads its oracle's")
+        model: Any = auto_models().from_pretrained(path, dtype=dtype)
+    elif is_gguf(path):
+        model = _load_gguf(path, dtype)
+    else:
+        raise PeerRefusal(f"it reads checkpoint directories and GGUF files here, and {path} is neither")
     # The checkpoint's own settings may hold a repetition penalty, which greedy decoding would obey.
     model.generation_config = type(model.generation_config)()
-    return model.to(oracle.device).eval()
+    return model.to(device).eval()
+
+
+def _load_gguf(path: Path, dtype: torch.dtype) -> Any:
+    """Return ``transformers``' Llama with the numbers that a file's weights stand for, read by our own reader."""
+    source = oracles.load_trainable(path, dtype, "cpu")
+    check_plain_llama(source.config)
+    make = auto_models().from_config
+    from transformers import LlamaConfig
+
+    model = make(LlamaConfig(**llama_config(source.config)), dtype=dtype)
+    missing, unexpected = model.load_state_dict(source.state_dict(), strict=False)
+    assert (missing, unexpected) == (["lm_head.weight"] if source.config.tie_embeddings else [], [])
+    return model
 
 
 Drafting = Callable[[Mapping[str, Any], Oracle], dict[str, Any]]
@@ -84,7 +133,7 @@ def _assistant_settings(arguments: Mapping[str, Any], oracle: Oracle, schedule: 
     With the constant schedule a draft has that length, however sure the model is; with the heuristic one the library
     changes it from step to step and stops a draft of whose tokens the model is not sure.
     """
-    draft = _load(path_of(arguments["small_transformer.model"]), oracle)
+    draft = load_peer(path_of(arguments["small_transformer.model"]), oracle.dtype, oracle.device)
     draft.generation_config.num_assistant_tokens = arguments["small_transformer.num_draft_tokens"]
     draft.generation_config.num_assistant_tokens_schedule = schedule
     if schedule == "constant":
@@ -100,16 +149,20 @@ def _lookup(arguments: Mapping[str, Any], oracle: Oracle) -> dict[str, Any]:
     }
 
 
-DRAFTING: dict[str, Drafting | None] = {
-    "transformers": None,
+DRAFTING: dict[str, Drafting] = {
     "transformers:assisted": partial(_assistant_settings, schedule="constant"),
     "transformers:assisted-heuristic": partial(_assistant_settings, schedule="heuristic"),
     "transformers:lookup": _lookup,
 }
 
 
-def transformers_arm(name: str, arguments: Mapping[str, Any], oracle: Oracle) -> TransformersArm:
-    """Return the arm of that name, a key of ``DRAFTING``, that a command line asks for."""
-    make = DRAFTING[name]
+def transformers_arm(
+    name: str, arguments: Mapping[str, Any], oracle: Oracle, dtype: torch.dtype | None = None
+) -> TransformersArm:
+    """Return the arm that a command line asks for, in the oracle's dtype unless said otherwise.
+
+    It drafts as ``DRAFTING`` says of its name. Errors as of ``TransformersArm``.
+    """
+    make = DRAFTING.get(name)
     drafting = None if make is None else make(arguments, oracle)
-    return TransformersArm(name, path_of(arguments["oracle"]), oracle, drafting)
+    return TransformersArm(name, path_of(arguments["oracle"]), oracle, dtype, drafting)

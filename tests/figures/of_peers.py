@@ -131,6 +131,7 @@ def with_library() -> Differences:
     draft = {"model": "code-draft", "dtype": "torch.float32", "repetition_penalty": 1.0, "num_assistant_tokens": 5}
     drafting = {
         "transformers": {},
+        "transformers:bfloat16": {"dtype": "torch.bfloat16"},
         "transformers:lookup": {"prompt_lookup_num_tokens": 7, "max_matching_ngram_size": 3},
         "transformers:assisted": {
             "assistant_model": {
@@ -157,7 +158,8 @@ def with_library() -> Differences:
         found |= {name: _Model.calls[0], f"{name}, calls": len(_Model.calls)}
         found[f"{name}, told"] = (measured.seconds, measured.tokens, measured.settings.dtype, measured.claim)
         expected |= {name: common | own, f"{name}, calls": 1}
-        expected[f"{name}, told"] = (2.0, [[1, 1, 2]] * 2, "float32", "another program")
+        dtype = expected[name]["dtype"].removeprefix("torch.")
+        expected[f"{name}, told"] = (2.0, [[1, 1, 2]] * 2, dtype, "another program")
     return differences(found, expected)
 
 
@@ -286,7 +288,8 @@ MUTANTS = line_mutants(
         "transformers:assisted",
     ),
     (with_transformers._lookup, 'arguments["prompt_lookup.max_ngram"]', "1", with_library, "transformers:lookup"),
-    (with_transformers._load, "dtype=oracle.dtype", "dtype=torch.float64", with_library, "transformers"),
+    (with_transformers.load_peer, "dtype=dtype", "dtype=torch.float64", with_library, "transformers"),
+    (TransformersArm.__init__, "dtype or oracle.dtype", "oracle.dtype", with_library, "transformers:bfloat16"),
     (TransformersArm._generate, "max_new_tokens=new", "max_new_tokens=2 * new", with_library, "transformers"),
     (
         TransformersArm.run,

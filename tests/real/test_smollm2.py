@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 
 import drafts
 import oracles
+from experiments.harness.models import path_of
+from experiments.peers.with_transformers import load_peer
 from oracles.checkpoints.embedded_folders import heads_of
 from oracles.checkpoints.gguf import PUBLISHED
 from oracles.native import NativeTransformer
@@ -93,19 +94,7 @@ def decoded(source: DraftSource | None, rule: str, temperature: float, batch_siz
 
 
 def test_logits_are_those_of_transformers_on_the_same_numbers() -> None:
-    model = oracles.load_trainable("smollm2")
-    config = model.config
-    other = transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            vocab_size=config.vocab_size, hidden_size=config.hidden_size, intermediate_size=config.intermediate_size,
-            num_hidden_layers=config.num_layers, num_attention_heads=config.num_heads,
-            num_key_value_heads=config.kv_heads, rms_norm_eps=config.norm_eps, tie_word_embeddings=True,
-            max_position_embeddings=config.max_context,
-            rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
-        )
-    ).eval()  # fmt: skip
-    missing, unexpected = other.load_state_dict(model.state_dict(), strict=False)
-    assert (set(missing), unexpected) == ({"lm_head.weight"}, [])
+    other = load_peer(path_of("smollm2"), torch.float32, "cpu")
     ids = torch.tensor([oracle().tokenizer.encode(LICENCE).ids[:NUM_TOKENS]])
     assert ids.shape == (1, NUM_TOKENS)
     with torch.no_grad():

@@ -4,20 +4,21 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from experiments.harness import running as harness
-from experiments.harness.models import PLACEMENT, load_model, load_own
+from experiments.harness.models import PLACEMENT, load_model, load_own, path_of
 from experiments.peers.refusing import PeerRefusal
-from experiments.peers.with_transformers import TransformersArm
-from tests.support.experiments import the_folder
-from tests.support.gguf_files import Kind, family_model, tokenizer_keys, write_gguf
+from experiments.peers.with_transformers import load_peer
+from tests.support.experiments import summary_of, the_folder
+from tests.support.gguf_files import TOKENS, Kind, family_model, tokenizer_keys, write_gguf
 
 EAGER = dict.fromkeys(PLACEMENT) | {"device": "cpu", "backend": "eager"}
 
 
 @pytest.fixture(scope="module")
 def oracle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    model = family_model("llama", tie_embeddings=True)
+    model = family_model("llama", tie_embeddings=True, vocab_size=len(TOKENS))
     path: Path = tmp_path_factory.mktemp("gguf") / "model.gguf"
     return write_gguf(path, model, kind=Kind.Q4_1, tokenizer=tokenizer_keys())
 
@@ -58,10 +59,21 @@ def test_what_others_compute_has_no_such_products(argv, oracle):
         )
 
 
-def test_peers_say_why_they_do_not_run(argv, oracle, tmp_path):
-    more = ["--strategies", "prompt_lookup", "--peer", "transformers", "--arithmetic", "int8", "--backend", "eager"]
-    assert harness.comparison("", [*argv, *more]) == 0
-    summary = json.loads((the_folder(tmp_path / "out") / "summary.json").read_text(encoding="utf-8"))
-    assert "not --arithmetic int8: leave that out" in summary["provenance"]["refused"]["transformers"]
-    with pytest.raises(PeerRefusal, match=r"reads checkpoint directories here, and .*model\.gguf is none"):
-        TransformersArm("transformers", oracle, load_own(str(oracle), EAGER))
+@pytest.mark.parametrize("arithmetic", [[], ["--arithmetic", "int8"]])
+def test_transformers_reads_the_numbers_that_a_file_stands_for(arithmetic, argv, tmp_path):
+    peers = ["transformers", "transformers:lookup", "transformers:bfloat16"]
+    assert harness.comparison("", [*argv, "--strategies", "prompt_lookup", "--peer", *peers, *arithmetic]) == 0
+    summary = summary_of(tmp_path / "out")
+    assert not summary["provenance"]["refused"]
+    if not arithmetic:
+        assert [summary["arms"][name]["identical"] for name in peers[:2]] == [3, 3]
+
+
+def test_transformers_is_given_no_other_model(tmp_path):
+    other = write_gguf(tmp_path / "qwen.gguf", family_model("qwen2"), kind=Kind.Q4_1, tokenizer=tokenizer_keys())
+    with pytest.raises(PeerRefusal, match="only plain Llama shapes"):
+        load_peer(other, torch.float32, "cpu")
+    with pytest.raises(PeerRefusal, match="reads checkpoint directories and GGUF files here, and nowhere is neither"):
+        load_peer(Path("nowhere"), torch.float32, "cpu")
+    with pytest.raises(PeerRefusal, match="a vocabulary of their own, and smol-draft reads its oracle's"):
+        load_peer(path_of("smol-draft"), torch.float32, "cpu")
