@@ -37,6 +37,11 @@ _REJECTION = "--temperature 1 --rule rejection"
 FILES: Mapping[str, Mapping[str, str]] = {
     "smollm2.md": {
         "SmolLM2 on conversations": REAL,
+        "SmolLM2 beside transformers": (
+            "python -m experiments.compare --oracle smollm2 --arithmetic int8 --turns all "
+            "--prompts experiments/prompts/conversations.jsonl --num-prompts 12 --max-new-tokens 128 --strategies "
+            "prompt_lookup small_transformer eagle3 --peer transformers transformers:lookup transformers:bfloat16"
+        ),
         "Beside llama.cpp on the same file": "python -m experiments.bench.stored --rounds 5",
     },
     "spec-bench.md": {
