@@ -7,7 +7,7 @@ import torch
 from experiments.bench import stored
 from experiments.bench.oracle import __main__ as bench
 from experiments.bench.oracle import rounds
-from experiments.bench.oracle.benchmark_models import STORAGES, Models, weight_bytes
+from experiments.bench.oracle.benchmark_models import STORAGES, Models, shape_in
 from experiments.bench.oracle.rounds import Round, TimedArm, Timings, measure, median_seconds, unique
 from experiments.peers import with_llama_cpp
 from experiments.peers.gguf_file import interleave, write_gguf
@@ -145,9 +145,10 @@ def test_arms_of_one_name_run_once():
 
 def test_weights_are_the_same_in_every_storage_and_their_bytes_known(native):
     models = Models("tiny", None, 8)
-    table = models.config.vocab_size * models.config.hidden_size
+    config = models.config
+    table, norms = config.vocab_size * config.hidden_size, 4 * config.hidden_size * (2 * config.num_layers + 1)
     for storage, size in (("bfloat16", 2), ("float32", 4)):
-        assert models.native(storage).weight_bytes - table * size == weight_bytes(models.config, storage)
+        assert models.native(storage).weight_bytes - table * size - norms == shape_in(config, storage).weight_bytes
     assert all(torch.equal(weight.float().bfloat16(), weight) for weight in models.state.values())
 
 
