@@ -12,27 +12,6 @@ from experiments.peers.refusing import PeerRefusal
 from oracles.transformer.config import TransformerConfig
 
 STORAGES = {"float32": "F32", "bfloat16": "BF16", "q8_0": "Q8_0", "q4_1": "Q4_1", "q4_0": "Q4_0"}
-_NAMES = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-_OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-
-
-def gguf_name(name: str) -> str:
-    """Return what llama.cpp calls a weight of Hugging Face's Llama."""
-    module, kind = name.rsplit(".", 1)
-    if module in _OUTER:
-        return f"{_OUTER[module]}.{kind}"
-    _, _, layer, inner = module.split(".", 3)
-    return f"blk.{layer}.{_NAMES[inner]}.{kind}"
 
 
 def interleave(weight: Tensor, num_heads: int) -> Tensor:
@@ -63,15 +42,17 @@ def write_gguf(path: Path, config: TransformerConfig, state: Mapping[str, Tensor
     kind = gguf.GGMLQuantizationType[STORAGES[storage]]
     writer = gguf.GGUFWriter(path, "llama")
     _add_shape(writer, config)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_layers)
     how = "ALL" if storage == "float32" else "MOSTLY"
     writer.add_file_type(gguf.LlamaFileType[f"{how}_{STORAGES[storage]}"])
     for name, tensor in state.items():
-        heads = {"q_proj": config.num_heads, "k_proj": config.kv_heads}.get(name.split(".")[-2])
+        module = name.removesuffix(".weight")
+        heads = {"q_proj": config.num_heads, "k_proj": config.kv_heads}.get(module.split(".")[-1])
         whole = tensor.float() if heads is None else interleave(tensor.float(), heads)
         values = np.ascontiguousarray(whole.numpy())
         matrix = values.ndim == 2
         stored = gguf.quantize(values, kind) if matrix else values
-        writer.add_tensor(gguf_name(name), stored, raw_dtype=kind if matrix else None)
+        writer.add_tensor(f"{names[module]}.weight", stored, raw_dtype=kind if matrix else None)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -7,7 +7,6 @@ drafts of forced ids, of nearly forced ones, and of forced ones with a lookup fo
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,19 @@ from tqdm import tqdm
 
 import drafts
 from exactspec.parser import Parser, positive
+from experiments.harness import running
 from experiments.harness.arguments import add_placement
+from experiments.harness.arms import PLAIN, EngineArm, units_of
+from experiments.harness.draw_checks import texts_in
 from experiments.harness.models import load_oracle
+from experiments.harness.run_outcome import Outcome
 from experiments.harness.thread_check import take_threads
-from specdec import SamplingParams, SpeculativeDecoder
+from specdec import SamplingParams
 from specdec.contracts import DraftSource, IntArray, Oracle
 from specdec.grammars import make_grammars
+from specdec.prompts import NamedPrompt
 from specdec.stats import Table
-from specdec.stats.report import paired_ratio, provenance, show
+from specdec.stats.report import provenance, show
 from specdec.system import write_whole
 
 THINGS = ("a red fox", "the city of Lisbon", "a wooden chair", "the planet Mars", "a violin", "an apple tree")
@@ -35,24 +39,8 @@ LONG = {
     "approximate_size_compared_with_a_person": ["considerably_larger", "roughly_as_large", "considerably_smaller"],
     "frequency_of_encountering_one": ["practically_every_day", "a_few_times_a_year", "practically_never"],
 }
-PLAIN = "plain"
+RULE = "sample_and_match"
 Asked = dict[str, Any]
-
-
-@dataclass
-class Arm:
-    """What one way of drafting did under one schema.
-
-    Attributes:
-        seconds: of decoding alone, per answer, repeats added up.
-        passes, emitted: of one run of all answers.
-        differs: answers that are not plain decoding's.
-    """
-
-    seconds: list[float] = field(default_factory=list)
-    passes: int = 0
-    emitted: int = 0
-    differs: int = 0
 
 
 def schema_of(keys: Mapping[str, Sequence[str]], is_flexible: bool) -> Asked:
@@ -96,32 +84,19 @@ def counts_of_choices(oracle: Oracle, sampling: SamplingParams, outputs: Sequenc
     return np.array(counts)
 
 
-def measure(oracle: Oracle, schema: Asked, options: Any) -> tuple[dict[str, Arm], IntArray]:
+def measure(oracle: Oracle, schema: Asked, options: Any) -> tuple[Outcome, IntArray]:
     """Return what each arm did under a schema, and the counts of allowed ids along plain decoding's answers."""
     sampling = SamplingParams(json_schema=schema)
-    ways = {name: SpeculativeDecoder(oracle, source, "sample_and_match") for name, source in arms(options.near).items()}
-    found = {name: Arm(seconds=[0.0] * options.num_prompts) for name in ways}
-    outputs = []
-    for i, thing in enumerate(THINGS[: options.num_prompts]):
-        prompt = [{"role": "user", "content": f"Describe {thing} as JSON."}]
-        made: dict[str, list[int]] = {}
-        for repeat in range(options.repeats):
-            # Every arm is first in turn.
-            for name in np.roll(list(ways), i + repeat).tolist():
-                result = ways[name].generate([prompt], options.max_new_tokens, sampling)
-                seconds = result.stats.seconds
-                found[name].seconds[i] += sum(seconds.values()) - seconds.get("prefill", 0.0)
-                if repeat == 0:
-                    made[name] = result.tokens[0]
-                    found[name].passes += result.stats.target_calls
-                    found[name].emitted += result.stats.num_emitted
-        for name, tokens in made.items():
-            found[name].differs += tokens != made[PLAIN]
-        outputs.append(made[PLAIN])
-    return found, counts_of_choices(oracle, sampling, outputs)
+    ways = [EngineArm(name, oracle, source, sampling, RULE) for name, source in arms(options.near).items()]
+    asked = [f"Describe {thing} as JSON." for thing in THINGS[: options.num_prompts]]
+    prompts = [NamedPrompt(text, "answer", text, ({"role": "user", "content": text},)) for text in asked]
+    entries = [running.measure(unit, ways, options.max_new_tokens, options.repeats) for unit in units_of(prompts, 1)]
+    outcome = Outcome([way.name for way in ways], entries)
+    outputs = [texts_in(columns, 1)[0] for columns in outcome.records(PLAIN)]
+    return outcome, counts_of_choices(oracle, sampling, outputs)
 
 
-def rows_of(name: str, found: Mapping[str, Arm], counts: IntArray, near: int) -> list[Asked]:
+def rows_of(name: str, outcome: Outcome, counts: IntArray, near: int) -> list[Asked]:
     """Return the rows of a table for one schema."""
     forced, few = (counts == 1).mean(), ((counts > 1) & (counts <= near)).mean()
     return [
@@ -130,11 +105,11 @@ def rows_of(name: str, found: Mapping[str, Arm], counts: IntArray, near: int) ->
             "arm": arm,
             "forced": f"{forced:.0%}",
             "nearly": f"{few:.0%}",
-            "tau": f"{one.emitted / one.passes:.2f}",
-            "speed-up": str(paired_ratio(found[PLAIN].seconds, one.seconds)),
-            "differ": one.differs,
+            "tau": f"{outcome.block_efficiency(arm).value:.2f}",
+            "speed-up": str(outcome.decoding_speedup(arm)),
+            "differ": outcome.check_results(arm).count(False),
         }
-        for arm, one in found.items()
+        for arm in outcome.arms
     ]
 
 

@@ -13,7 +13,8 @@ from experiments import replay, threshold
 from experiments.bench import records, stored
 from experiments.bench.oracle.llama_cpp_arm import MAX_BATCH
 from experiments.bench.oracle.rounds import Timings
-from experiments.harness.arms import PLAIN
+from experiments.harness.arms import PLAIN, Measurement
+from experiments.harness.settings import Settings
 from experiments.spec_bench import spec_bench_tables
 from experiments.spec_bench.spec_bench_tables import tables_of
 from experiments.studies import forced, overlap, rules, second_turns
@@ -27,6 +28,7 @@ from tests.support.counting import letters
 from tests.support.hand_clock import clock_of
 from tests.support.hand_run import DRAFTED, HandRun, hand
 from tests.support.line_mutants import Differences, LineMutant, differences
+from tests.support.units import arm_of
 
 
 def _decoding(runs: Sequence[HandRun]) -> float:
@@ -110,40 +112,39 @@ def policies() -> Differences:
 
 
 class _Answering:
-    """A decoder whose answers, passes and seconds are known; the second run of an answer is twice as fast."""
+    """An arm whose answers, passes and seconds are known; the second run of an answer is twice as fast."""
 
-    def __init__(self, source: str) -> None:
-        self.source, self.answered = source, 0
+    def __init__(self, name: str, *_: Any) -> None:
+        self.name, self.answered = name, 0
 
-    def generate(self, prompts: Sequence[Any], *_: Any) -> Any:
+    def run(self, prompts: Sequence[Any], seeds: Any, max_new_tokens: int) -> Measurement:
         self.answered += 1
-        seconds = {"prefill": 5.0, "propose": 1.0, "score": 3.0 if self.source == PLAIN else 1.0}
-        if self.answered % 2 == 0:
-            seconds = {name: value / 2 for name, value in seconds.items()}
-        tokens = [1, 2, 3, 4] if self.source != "wrong" or self.answered > 2 else [1, 2]
-        calls = len(tokens) if self.source == PLAIN else 2
-        stats = SimpleNamespace(seconds=seconds, target_calls=calls, num_emitted=len(tokens))
-        return SimpleNamespace(stats=stats, tokens=[tokens])
+        pace = 0.5 if self.answered % 2 == 0 else 1.0
+        whole = self.name != "wrong" or self.answered > 2
+        steps = [[1], [2], [3], [4]] if self.name == PLAIN else [[1, 2], [3, 4]] if whole else [[1], [2]]
+        kept = arm_of([(tokens, pace) for tokens in steps], 5.0 * pace)
+        settings, records = Settings("eager", "float32", "cpu", None, 1, 1), {"step": [*range(len(steps))]}
+        tokens = [token for step in steps for token in step]
+        return Measurement(kept["seconds"][0], [tokens], "exact", settings, kept["stats"], records | kept["records"])
 
 
 def answers() -> Differences:
-    """Forced positions: shares of positions, passes and tokens of one run, times without prompts."""
+    """Forced positions: shares of positions, passes and tokens, times without prompts."""
     ways: dict[str, Any] = {name: name for name in (PLAIN, "right", "wrong")}
     options = SimpleNamespace(near=4, num_prompts=2, repeats=2, max_new_tokens=8)
     with (
         patch.object(forced, "arms", lambda near: ways),
-        patch.object(forced, "SpeculativeDecoder", lambda oracle, source, rule: _Answering(source)),
+        patch.object(forced, "EngineArm", _Answering),
         patch.object(forced, "counts_of_choices", lambda *_: np.array([1, 1, 4, 5, 2, 9, 1, 1])),
     ):
         oracle: Any = None
-        arms, counts = forced.measure(oracle, {}, options)
-    rows = {row["arm"]: row for row in forced.rows_of("short", arms, counts, 4)}
+        outcome, counts = forced.measure(oracle, {"type": "object"}, options)
+    rows = {row["arm"]: row for row in forced.rows_of("short", outcome, counts, 4)}
     grammar = SimpleNamespace(allowed=lambda ids: None if len(ids) == 1 else np.arange(9) <= len(ids))
     with patch.object(forced, "make_grammars", lambda *_: (grammar,)):
         model: Any = None
         choices = forced.counts_of_choices(model, SamplingParams(), [[7, 7, 7], [7, 7]]).tolist()
     found = {
-        "seconds": [arms[PLAIN].seconds, arms["right"].seconds],
         "tau": [rows[arm]["tau"] for arm in ways],
         "speed-up": [rows[arm]["speed-up"] for arm in ways],
         "shares": (rows["right"]["forced"], rows["right"]["nearly"]),
@@ -151,10 +152,10 @@ def answers() -> Differences:
         "choices": choices,
     }
     expected = {
-        # Four seconds and then two, of each of two answers; one second less a pass if drafted.
-        "seconds": [[6.0, 6.0], [3.0, 3.0]],
         "tau": ["1.00", "2.00", "1.50"],
-        "speed-up": ["1.00 (n = 2)", "2.00 (n = 2)", "2.00 (n = 2)"],
+        # Four seconds and then two, of each of two answers; half of that if drafted. Of two tokens in place of four
+        # plain decoding's take three seconds.
+        "speed-up": ["1.00 (n = 2)", "2.00 (n = 2)", "1.50 (n = 2)"],
         "shares": ("50%", "25%"),
         "differ": [0, 0, 1],
         "choices": [1, 0, 3, 1, 0],
@@ -396,8 +397,8 @@ MUTANTS = [
         (spec_bench_tables.end_to_end_row, ' if "began" not in entry', "", questions, "counts"),
         (spec_bench_tables.by_task, "in MT_BENCH", "in MT_BENCH[:1]", questions, "tasks"),
         (threshold.against_fixed, "best = max(fixed", "best = min(fixed", policies, "title"),
-        (forced.measure, '- seconds.get("prefill", 0.0)', "", answers, "seconds"),
-        (forced.rows_of, "one.emitted / one.passes", "one.passes / one.emitted", answers, "tau"),
+        (forced.measure, "options.repeats", "1", answers, "speed-up"),
+        (forced.rows_of, "outcome.decoding_speedup(arm)", "outcome.speedup(arm)", answers, "speed-up"),
         (forced.counts_of_choices, "ids[:at]", "ids[: at + 1]", answers, "choices"),
         (second_turns.ask, "[*said, answer, ", "[*said, ", remembered, "read"),
         (second_turns.rows_of, "turns.tokens / count", "turns.tokens", remembered, "prompt"),

@@ -7,11 +7,13 @@ import torch
 from experiments.bench import stored
 from experiments.bench.oracle import __main__ as bench
 from experiments.bench.oracle import rounds
-from experiments.bench.oracle.benchmark_models import STORAGES, Models, weight_bytes
+from experiments.bench.oracle.benchmark_models import STORAGES, Models, shape_in
 from experiments.bench.oracle.rounds import Round, TimedArm, Timings, measure, median_seconds, unique
 from experiments.peers import with_llama_cpp
-from experiments.peers.gguf_file import gguf_name, interleave, write_gguf
+from experiments.peers.gguf_file import interleave, write_gguf
+from oracles.checkpoints.gguf import GGUFFile
 from oracles.transformer.config import TransformerConfig
+from oracles.transformer.eager import Transformer
 from tests.support.backends import needed_native
 from tests.support.experiments import table_rows
 
@@ -143,15 +145,19 @@ def test_arms_of_one_name_run_once():
 
 def test_weights_are_the_same_in_every_storage_and_their_bytes_known(native):
     models = Models("tiny", None, 8)
-    table = models.config.vocab_size * models.config.hidden_size
+    config = models.config
+    table, norms = config.vocab_size * config.hidden_size, 4 * config.hidden_size * (2 * config.num_layers + 1)
     for storage, size in (("bfloat16", 2), ("float32", 4)):
-        assert models.native(storage).weight_bytes - table * size == weight_bytes(models.config, storage)
+        assert models.native(storage).weight_bytes - table * size - norms == shape_in(config, storage).weight_bytes
     assert all(torch.equal(weight.float().bfloat16(), weight) for weight in models.state.values())
 
 
-def test_names_and_rotary_pairs_are_those_of_llama_cpp():
-    assert gguf_name("model.layers.3.self_attn.q_proj.weight") == "blk.3.attn_q.weight"
-    assert gguf_name("model.embed_tokens.weight") == "token_embd.weight"
+def test_names_and_rotary_pairs_are_those_of_llama_cpp(tmp_path):
+    config = TransformerConfig(16, 8, 2, 2, 8, 16)
+    write_gguf(tmp_path / "model.gguf", config, Transformer(config).state_dict(), "float32")
+    inner = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
+    names = [f"blk.{layer}.{name}" for layer in (0, 1) for name in inner] + ["token_embd", "output_norm", "output"]
+    assert set(GGUFFile(tmp_path / "model.gguf").tensors) == {f"{name}.weight" for name in names}
     rows = torch.arange(8.0)[:, None]
     assert interleave(rows, 2).flatten().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
 

@@ -2,10 +2,7 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
 import pytest
 
 from experiments.studies import forced
@@ -26,26 +23,6 @@ def test_a_table_of_schemas_and_arms(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert all(row["differ"] == 0 for row in rows)
     taus = {(row["schema"], row["arm"]): float(row["tau"]) for row in rows}
     assert all(taus[name, "plain"] == 1.0 < taus[name, "forced"] for name in ("long, compact", "short, compact"))
-
-
-def test_every_arm_is_first_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    order: list[str] = []
-    stats = SimpleNamespace(seconds={"score": 1.0}, target_calls=1, num_emitted=1)
-
-    def answering(_oracle: Any, source: str, _rule: str) -> Any:
-        def generate(*_: Any) -> Any:
-            order.append(source)
-            return SimpleNamespace(stats=stats, tokens=[[7]])
-
-        return SimpleNamespace(generate=generate)
-
-    names = ("plain", "one", "other")
-    monkeypatch.setattr(forced, "arms", lambda _: dict(zip(names, names, strict=True)))
-    monkeypatch.setattr(forced, "SpeculativeDecoder", answering)
-    monkeypatch.setattr(forced, "counts_of_choices", lambda *_: np.array([1]))
-    oracle: Any = None
-    forced.measure(oracle, {}, SimpleNamespace(near=4, num_prompts=3, repeats=1, max_new_tokens=8))
-    assert set(order[::3]) == set(names)
 
 
 def test_a_model_that_is_not_there_is_named() -> None:

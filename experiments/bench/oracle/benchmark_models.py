@@ -16,7 +16,7 @@ from oracles.native import NativeTransformer
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.eager import Transformer
 from specdec.system import quiet_imports
-from specdec.theory.limits import ModelShape, kv_cache_bytes
+from specdec.theory.limits import ModelShape
 
 # vocabulary, width, layers, heads, width of the MLP, context
 SHAPES = {
@@ -149,14 +149,3 @@ def first_layers(
 def shape_in(config: TransformerConfig, storage: str) -> ModelShape:
     """Return the sizes of a native model whose weights are stored as asked."""
     return model_shape(config, DTYPES[storage].itemsize)
-
-
-def weight_bytes(config: TransformerConfig, storage: str) -> int:
-    """Return the bytes of weights that a pass of one node has to read: all but the rows of an embedding of its own."""
-    norms = 4 * config.hidden_size * (2 * config.num_layers + 1)
-    return int(shape_in(config, storage).weight_bytes) + norms
-
-
-def cache_bytes(config: TransformerConfig, context: int) -> int:
-    """Return the bytes of float32 keys and values of so many positions."""
-    return int(kv_cache_bytes(shape_in(config, "float32"), context))

@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.bench.oracle.benchmark_models import STORAGES, Models, cache_bytes, weight_bytes
+from experiments.bench.oracle.benchmark_models import STORAGES, Models, shape_in
 from experiments.bench.oracle.benchmark_parts import BenchOptions, Measured, Part, Row
 from experiments.bench.oracle.llama_cpp_arm import LlamaCpp
 from experiments.bench.oracle.rounds import Round, TimedArm, repeat
 from specdec import Oracle
 from specdec.contracts import IntArray, Want
+from specdec.theory.limits import pass_cost
 
 CONTEXT = 128
 WIDTHS_BESIDE_LLAMA_CPP = (1, 8, 16)
@@ -164,7 +165,7 @@ READERS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def bytes_of(models: Models, storage: str, context: int) -> int:
     """Return what a pass of one node must read after so many tokens: weights, keys and values."""
-    return weight_bytes(models.config, storage) + cache_bytes(models.config, context)
+    return int(pass_cost(shape_in(models.config, storage), context=context).bytes)
 
 
 def contexts_of(options: BenchOptions) -> tuple[int, int]:
