@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Lesson, Roots
+from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Roots
 from oracles.heads import MedusaNetwork
 
 
@@ -20,9 +20,6 @@ class MedusaDistillation(HeadDistillation):
     """
 
     model: MedusaNetwork
-
-    def __init__(self, lesson: Lesson, network: MedusaNetwork) -> None:
-        super().__init__(lesson, network)
 
     @property
     def identity(self) -> str:
