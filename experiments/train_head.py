@@ -28,8 +28,7 @@ from oracles.checkpoints.tokenization import end_of_text_id
 from oracles.factory.dialogues.shards import Shards
 from oracles.factory.dialogues.writing import begin_of
 from oracles.factory.training import workers
-from oracles.factory.training.block_distillation import BlockDistillation
-from oracles.factory.training.block_export import describe_dspark, dspark_shape, new_dspark
+from oracles.factory.training.block_distillation import BlockDistillation, describe_dspark, dspark_shape, new_dspark
 from oracles.factory.training.draft_distillation import DraftDistillation, draft_shape, new_draft
 from oracles.factory.training.eagle3_distillation import Eagle3Distillation
 from oracles.factory.training.exit_distillation import ExitDistillation
@@ -39,8 +38,7 @@ from oracles.factory.training.head_distillation import HeadDistillation, Lesson
 from oracles.factory.training.head_export import describe_eagle3, eagle3_name, export_head, new_eagle3, usual_outputs
 from oracles.factory.training.head_losses import DSPARK_LOSS, LOSSES, read_mixture
 from oracles.factory.training.head_text import HeadText, dialogues, own_text
-from oracles.factory.training.medusa_distillation import MedusaDistillation
-from oracles.factory.training.medusa_export import medusa_name, new_medusa, save_medusa
+from oracles.factory.training.medusa_distillation import MedusaDistillation, medusa_name, new_medusa, save_medusa
 from oracles.factory.training.recipes import Recipe
 from oracles.factory.training.training_arguments import add_run_arguments, precision, start_training, train_as_asked
 from oracles.factory.training.training_text import check_text_ids

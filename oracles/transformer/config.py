@@ -36,20 +36,17 @@ class RopeScaling:
 
     def __post_init__(self) -> None:
         check_choice("RopeScaling.kind", self.kind, RopeScalingKind)
-        _require(
-            1.0 <= self.factor < math.inf,
-            f"RopeScaling.factor is {self.factor}; it divides frequencies, is at least 1 and finite",
-        )
-        _require(self.original_context > 0, f"RopeScaling.original_context is {self.original_context}; give a length")
-        _require(
-            0.0 < self.low_freq_factor < self.high_freq_factor < math.inf,
-            f"RopeScaling needs 0 < low_freq_factor < high_freq_factor, both finite, got {self.low_freq_factor} and "
-            f"{self.high_freq_factor}",
-        )
-        _require(
-            bool(self.factors) == (self.kind == "factors") and all(0.0 < f < math.inf for f in self.factors),
-            "RopeScaling.factors are positive and finite, and belong to the kind 'factors' alone",
-        )
+        if not 1.0 <= self.factor < math.inf:
+            raise ValueError(f"RopeScaling.factor is {self.factor}; it divides frequencies, is at least 1 and finite")
+        if self.original_context <= 0:
+            raise ValueError(f"RopeScaling.original_context is {self.original_context}; give a length")
+        low, high = self.low_freq_factor, self.high_freq_factor
+        if not 0.0 < low < high < math.inf:
+            raise ValueError(
+                f"RopeScaling needs 0 < low_freq_factor < high_freq_factor, both finite, got {low} and {high}"
+            )
+        if bool(self.factors) != (self.kind == "factors") or not all(0.0 < f < math.inf for f in self.factors):
+            raise ValueError("RopeScaling.factors are positive and finite, and belong to the kind 'factors' alone")
 
 
 @dataclass(frozen=True)
@@ -120,10 +117,8 @@ class TransformerConfig:
         self._check_positions()
         check_choice("norm", self.norm, Norm)
         check_choice("activation", self.activation, Activation)
-        _require(
-            0.0 <= self.norm_eps < math.inf,
-            f"norm_eps is {self.norm_eps}; it is added to a variance, is at least 0 and finite",
-        )
+        if not 0.0 <= self.norm_eps < math.inf:
+            raise ValueError(f"norm_eps is {self.norm_eps}; it is added to a variance, is at least 0 and finite")
 
     @property
     def kv_heads(self) -> int:
@@ -150,70 +145,54 @@ class TransformerConfig:
     def _check_sizes(self) -> None:
         names = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_context")
         for name in names:
-            _require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}; it is at least 1")
-        _require(
-            self.embedding_rows >= self.vocab_size,
-            f"padded_vocab_size {self.padded_vocab_size} is below vocab_size {self.vocab_size}; give the rows of the "
-            "embedding table",
-        )
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it is at least 1")
+        if self.embedding_rows < self.vocab_size:
+            raise ValueError(
+                f"padded_vocab_size {self.padded_vocab_size} is below vocab_size {self.vocab_size}; give the rows of "
+                "the embedding table"
+            )
         self._check_draft_vocabulary()
-        _require(
-            not (self.tie_embeddings and self.head_bias), "head_bias needs a head of its own: set tie_embeddings=False"
-        )
+        if self.tie_embeddings and self.head_bias:
+            raise ValueError("head_bias needs a head of its own: set tie_embeddings=False")
 
     def _check_draft_vocabulary(self) -> None:
         if self.draft_vocab_size is None:
             return
-        _require(
-            1 <= self.draft_vocab_size <= self.vocab_size,
-            f"draft_vocab_size is {self.draft_vocab_size}; a head writes at least one id and at most vocab_size "
-            f"{self.vocab_size}",
-        )
-        _require(
-            not (self.tie_embeddings or self.head_bias),
-            "draft_vocab_size needs a head of its own, without bias: set tie_embeddings=False and head_bias=False",
-        )
+        if not 1 <= self.draft_vocab_size <= self.vocab_size:
+            raise ValueError(
+                f"draft_vocab_size is {self.draft_vocab_size}; a head writes at least one id and at most vocab_size "
+                f"{self.vocab_size}"
+            )
+        if self.tie_embeddings or self.head_bias:
+            raise ValueError(
+                "draft_vocab_size needs a head of its own, without bias: set tie_embeddings=False and head_bias=False"
+            )
 
     def _check_heads(self) -> None:
-        if self.head_dim is None:
-            _require(
-                self.hidden_size % self.num_heads == 0,
-                f"hidden_size {self.hidden_size} is no multiple of num_heads {self.num_heads}; give head_dim",
+        if self.head_dim is None and self.hidden_size % self.num_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is no multiple of num_heads {self.num_heads}; give head_dim"
             )
-        _require(self.head_size >= 1, f"head_dim is {self.head_dim}; it is at least 1")
-        _require(
-            self.kv_heads >= 1 and self.num_heads % self.kv_heads == 0,
-            f"num_kv_heads {self.num_kv_heads} does not divide num_heads {self.num_heads}",
-        )
+        if self.head_size < 1:
+            raise ValueError(f"head_dim is {self.head_dim}; it is at least 1")
+        if self.kv_heads < 1 or self.num_heads % self.kv_heads:
+            raise ValueError(f"num_kv_heads {self.num_kv_heads} does not divide num_heads {self.num_heads}")
 
     def _check_positions(self) -> None:
         check_choice("positions", self.positions, Positions)
-        _require(
-            0.0 < self.rope_theta < math.inf,
-            f"rope_theta is {self.rope_theta}; the base of a power is positive and finite",
-        )
-        _require(
-            self.rotary_size % 2 == 0 and 0 <= self.rotary_size <= self.head_size,
-            f"rope_dim {self.rotary_size} must be even, at least 0 and at most head_dim {self.head_size}",
-        )
-        _require(
-            self.positions == "rope" or (self.rope_scaling is None and self.rope_dim is None),
-            "rope_dim and rope_scaling have no meaning with learned positions: leave them out",
-        )
+        size = self.rotary_size
+        if not 0.0 < self.rope_theta < math.inf:
+            raise ValueError(f"rope_theta is {self.rope_theta}; the base of a power is positive and finite")
+        if size % 2 or not 0 <= size <= self.head_size:
+            raise ValueError(f"rope_dim {size} must be even, at least 0 and at most head_dim {self.head_size}")
+        if self.positions == "learned" and (self.rope_scaling is not None or self.rope_dim is not None):
+            raise ValueError("rope_dim and rope_scaling have no meaning with learned positions: leave them out")
         factors = () if self.rope_scaling is None else self.rope_scaling.factors
-        _require(
-            not factors or 2 * len(factors) == self.rotary_size,
-            f"RopeScaling.factors are {len(factors)}; give one for each of {self.rotary_size // 2} pairs",
-        )
-        _require(
-            self.sliding_window is None or self.sliding_window >= 1,
-            f"sliding_window is {self.sliding_window}; it is at least 1, or None for full attention",
-        )
-
-
-def _require(holds: bool, message: str) -> None:
-    if not holds:
-        raise ValueError(message)
+        if factors and 2 * len(factors) != size:
+            raise ValueError(f"RopeScaling.factors are {len(factors)}; give one for each of {size // 2} pairs")
+        if self.sliding_window is not None and self.sliding_window < 1:
+            raise ValueError(f"sliding_window is {self.sliding_window}; it is at least 1, or None for full attention")
 
 
 def check_choice(name: str, value: object, choices: object, otherwise: str = "") -> None:

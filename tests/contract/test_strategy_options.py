@@ -18,7 +18,7 @@ from experiments.load import __main__ as load
 from experiments.strategies import STRATEGIES, head_strategies, model_strategies
 from experiments.strategies.strategy import PUBLISHED_SETTINGS
 from oracles.checkpoints.gguf import PUBLISHED
-from oracles.factory.training.block_export import describe_dspark, dspark_shape, new_dspark
+from oracles.factory.training.block_distillation import describe_dspark, dspark_shape, new_dspark
 from oracles.factory.training.head_export import describe_eagle3, export_head, new_eagle3
 from specdec import Fixed, Threshold
 from tests.support.registry import CALIBRATION

@@ -11,13 +11,11 @@ from torch import Tensor
 import drafts
 from oracles import Transformer, load_head
 from oracles.factory.training import anchored
-from oracles.factory.training.block_distillation import BlockDistillation
-from oracles.factory.training.block_export import describe_dspark, dspark_shape, new_dspark
+from oracles.factory.training.block_distillation import BlockDistillation, describe_dspark, dspark_shape, new_dspark
 from oracles.factory.training.head_distillation import HeadDistillation, Lesson
 from oracles.factory.training.head_export import export_head
 from oracles.factory.training.head_text import HeadText
-from oracles.factory.training.medusa_distillation import MedusaDistillation
-from oracles.factory.training.medusa_export import new_medusa, save_medusa
+from oracles.factory.training.medusa_distillation import MedusaDistillation, new_medusa, save_medusa
 from oracles.heads import DFlashHead, MedusaHead
 from specdec import SpeculativeDecoder
 from specdec.contracts import Features

@@ -25,8 +25,7 @@ from oracles.factory.corpus import STDLIB, modules_only
 from oracles.factory.dialogues.dialogue_parts import Conversation
 from oracles.factory.dialogues.shards import Shards
 from oracles.factory.training import loop
-from oracles.factory.training.block_distillation import BlockDistillation
-from oracles.factory.training.block_export import describe_dspark, dspark_shape, new_dspark
+from oracles.factory.training.block_distillation import BlockDistillation, describe_dspark, dspark_shape, new_dspark
 from oracles.factory.training.draft_distillation import DraftDistillation, draft_shape, new_draft
 from oracles.factory.training.eagle3_distillation import Eagle3Distillation
 from oracles.factory.training.exit_distillation import ExitDistillation
@@ -37,8 +36,7 @@ from oracles.factory.training.head_export import describe_eagle3, new_eagle3, us
 from oracles.factory.training.head_losses import DSPARK_LOSS, LOSSES, Said, bce, ce, kl, mix, read_mixture, tv
 from oracles.factory.training.head_text import HeadText, dialogues, own_text
 from oracles.factory.training.loop import LOG_FILE, STATE_FILE, TRIM_EVERY, Trainer, run
-from oracles.factory.training.medusa_distillation import MedusaDistillation
-from oracles.factory.training.medusa_export import new_medusa
+from oracles.factory.training.medusa_distillation import MedusaDistillation, new_medusa
 from oracles.factory.training.recipes import RECIPES, Recipe
 from oracles.factory.training.training_text import check_text_ids
 from oracles.factory.training.windows import WindowPlan, Windows

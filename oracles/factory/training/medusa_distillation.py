@@ -1,11 +1,37 @@
-"""Medusa's heads in training: each says a token further ahead, from the last hidden state alone."""
+"""Medusa's heads: their first weights, their training, and the folder that their authors' code reads."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+import torch
 from torch import Tensor
 
-from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Lesson, Roots
-from oracles.heads import MedusaNetwork
+from oracles.factory.training.export import save_folder
+from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Roots
+from oracles.factory.training.head_export import head_rows
+from oracles.heads import MedusaNetwork, MedusaShape
+from oracles.transformer.eager import Transformer
+
+
+def new_medusa(oracle: Transformer, num_heads: int, num_layers: int) -> MedusaNetwork:
+    """Return heads in training form that all say at first what the oracle says of the next token.
+
+    Args:
+        oracle: its head is copied to each of them.
+        num_heads: tokens that they draft.
+        num_layers: residual blocks of each.
+
+    Source: Cai et al. 2024 (Medusa, arXiv 2401.10774), section 2.1.1.
+    """
+    network = MedusaNetwork(MedusaShape(num_heads, num_layers, oracle.hidden_size, oracle.vocab_size))
+    rows = head_rows(oracle, torch.arange(oracle.vocab_size))
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if name.startswith("lm_heads."):
+                parameter.copy_(rows)
+            else:
+                parameter.zero_()
+    return network.to(oracle.device)
 
 
 class MedusaDistillation(HeadDistillation):
@@ -20,9 +46,6 @@ class MedusaDistillation(HeadDistillation):
     """
 
     model: MedusaNetwork
-
-    def __init__(self, lesson: Lesson, network: MedusaNetwork) -> None:
-        super().__init__(lesson, network)
 
     @property
     def identity(self) -> str:
@@ -42,3 +65,24 @@ class MedusaDistillation(HeadDistillation):
                 return self.model(head, normed[roots.row[known], roots.at[known] - 1]), None
 
             yield say
+
+
+def save_medusa(network: MedusaNetwork, name: str, folder: Path) -> None:
+    """Write heads: ``config.json``, and bfloat16 tensors in the authors' names.
+
+    Args:
+        network: of ``new_medusa``.
+        name: of the oracle.
+        folder: made if absent; old weights in it are removed.
+    """
+    num_layers: int = len(network.blocks[0])  # type: ignore[arg-type]
+    tensors = {medusa_name(key, num_layers): parameter.detach() for key, parameter in network.named_parameters()}
+    values = {"medusa_num_heads": len(network.blocks), "medusa_num_layers": num_layers, "base_model_name_or_path": name}
+    save_folder(tensors, values, folder)
+
+
+def medusa_name(name: str, num_layers: int) -> str:
+    """Return what the authors call a parameter of a network with so many residual blocks a head."""
+    part, head, *rest = name.split(".")
+    place = f"{rest[0]}.linear.{rest[1]}" if part == "blocks" else f"{num_layers}.{rest[0]}"
+    return f"{head}.{place}"
