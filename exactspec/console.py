@@ -1,7 +1,6 @@
 """The entry point: one command for every program."""
 
 import importlib
-import os
 import runpy
 import sys
 from collections.abc import Sequence
@@ -10,8 +9,8 @@ from exactspec import stand_ins
 from exactspec.listing import RUNNABLE, listing, module_of, nearest
 from exactspec.parser import STARTED_AS
 
-# The statuses of programs that Ctrl-C ended, and whose reader closed the pipe, as shells have them.
-INTERRUPTED, UNREAD = 130, 141
+# The status of a program that Ctrl-C ended, as shells have it.
+INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,22 +20,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the command and its options; None: of this process.
 
     Returns:
-        2 for an unknown command, 130 after Ctrl-C, 141 if what reads the output has ended (``exactspec | head``), 0 for
-        the list and for a program that ends without a status of its own.
+        2 for an unknown command, 130 after Ctrl-C, 0 for the list and for a program that ends without a status of its
+        own.
     """
-    try:
-        try:
-            return _main(list(sys.argv[1:] if argv is None else argv))
-        finally:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        # What is flushed at the end of the process goes nowhere, and says nothing.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return UNREAD
-
-
-def _main(words: Sequence[str]) -> int:
-    """Return the status of ``main``."""
+    words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in stand_ins.HELP:
         print(listing())
         return 0

@@ -126,19 +126,30 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def _row(case: Case, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a case's line of the table, from its journal entry; one that raised has its error as problem."""
+    row = {**vars(case), **{name: entry.get(name) for name in ("identical", "claim", "weight_bytes", "cache_bytes")}}
+    error = entry["error"]
+    return {**row, "problem": entry["problem"] if error is None else error.strip().splitlines()[-1]}
+
+
 def _prove(runner: Runner, study: Study) -> int:
     """Print and write the tables; 1 if anything failed."""
     laws, todo = law_rows(), cases(runner.sources, runner.arguments["batch_sizes"])
     show([Table("Laws", laws)])
     units = [Piece(number, " ".join(map(str, vars(case).values()))) for number, case in enumerate(todo)]
-    done = study.measure(units, lambda unit: runner.row(todo[unit.index]))
-    rows = [{name: value for name, value in entry.items() if name not in units[0].entry()} for entry in done]
+    study.measure(units, lambda unit: runner.row(todo[unit.index]))
+    rows = [_row(case, study.journal.entries[number]) for number, case in enumerate(todo)]
     print()
     show([Table("Tokens", rows)])
     study.write("summary.json", {"laws": laws, "tokens": rows, "problems": runner.problems})
-    num_failed = len(todo) - len(done) + sum(bool(row["problem"]) for row in (*laws, *rows))
-    said = f"{num_failed} of {len(laws) + len(todo)} cases, {len(runner.problems)} prompts"
-    return study.finish(units, [said, *runner.problems] if num_failed or runner.problems else [])
+    failed = [row for row in (*laws, *rows) if row["problem"]]
+    if not failed and not runner.problems:
+        return study.finish()
+    # All is decoded anew next time: what failed once need not fail twice.
+    study.journal.close("units.jsonl")
+    said = f"{len(failed)} of {len(laws) + len(todo)} cases, {len(runner.problems)} prompts"
+    return study.finish(problems=[said, *runner.problems])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -119,8 +119,11 @@ def _load_gguf(path: Path, dtype: torch.dtype) -> Any:
     from transformers import LlamaConfig
 
     model = make(LlamaConfig(**llama_config(source.config)), dtype=dtype)
-    missing, unexpected = model.load_state_dict(source.state_dict(), strict=False)
-    assert (missing, unexpected) == (["lm_head.weight"] if source.config.tie_embeddings else [], [])
+    # A tied head has no weights of its own.
+    state, tied = source.state_dict(), {"lm_head.weight"} if source.config.tie_embeddings else set()
+    if names := model.state_dict().keys() ^ (state.keys() | tied):
+        raise PeerRefusal(f"its Llama has other weights than the file: {', '.join(sorted(names))}")
+    model.load_state_dict(state, strict=not tied)
     return model
 
 

@@ -368,6 +368,8 @@ def test_exactness_passes_and_notices(checkpoints, tmp_path, monkeypatch, capsys
         made = original(self, case)
         if case == exactness.Case("coupled", "prompt_lookup", "coupled", 3):
             made.tokens[1][0] ^= 1
+        if case == exactness.Case("greedy", "prompt_lookup", "standard", 3):
+            raise RuntimeError("no such pass")
         return made
 
     monkeypatch.setattr(exactness.Runner, "decode", wrong)
@@ -375,7 +377,9 @@ def test_exactness_passes_and_notices(checkpoints, tmp_path, monkeypatch, capsys
     assert exactness.main(argv) == 1
     said = capsys.readouterr()
     assert "1 outputs differ" in said.out
-    assert "FAILED:\n1 of" in said.err
+    assert "RuntimeError: no such pass" in said.out
+    assert "FAILED:\n2 of" in said.err
+    assert not (the_folder(tmp_path) / "journal.jsonl").exists(), "what failed is decoded anew"
 
 
 def test_a_peer_runs_beside_ours(checkpoints, tmp_path):

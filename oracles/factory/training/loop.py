@@ -231,10 +231,10 @@ def run(trainer: Trainer, watch: Watch | None = None) -> None:
         watch: what else a line says; None: nothing.
     """
     path, writes = trainer.out / LOG_FILE, workers.is_first()
-    if writes:
-        kept = _read_log(path, trainer.num_done)
-        path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
     with held_signals() as must_stop:
+        if writes:
+            kept = _read_log(path, trainer.num_done)
+            path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
         for row in _steps(trainer, must_stop):
             if writes:
                 seen = {} if watch is None else watch(trainer.num_done)
