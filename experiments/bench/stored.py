@@ -19,8 +19,8 @@ from exactspec.parser import Parser, positive
 from experiments.bench.oracle.benchmark_passes import Passes, llama_pass
 from experiments.bench.oracle.decoding import engine, once, one_row
 from experiments.bench.oracle.llama_cpp_arm import MAX_BATCH, LlamaCpp
-from experiments.bench.oracle.rounds import TimedArm, Timings, measure
 from experiments.bench.sections import machine
+from experiments.harness.rounds import TimedArm, Timings, measure
 from experiments.harness.thread_check import take_threads
 from experiments.peers.gguf_file import write_gguf
 from experiments.peers.with_llama_cpp import missing

@@ -1,10 +1,10 @@
 """Whether torch's threads have cores of their own: if they have not, they wait for one another."""
 
-import statistics
 import sys
-import time
 
 import torch
+
+from experiments.harness.rounds import median_seconds
 
 _SIZE, _CALLS, _ROUNDS = 256, 20, 9
 _SUSPICIOUS = 1.5
@@ -12,14 +12,13 @@ _SUSPICIOUS = 1.5
 
 def _seconds(num_threads: int, factor: torch.Tensor) -> float:
     """Return the median time of a round of small matrix products."""
-    torch.set_num_threads(num_threads)
-    rounds = []
-    for _ in range(_ROUNDS):
-        began = time.perf_counter()
+
+    def multiply() -> None:
         for _ in range(_CALLS):
             factor @ factor
-        rounds.append(time.perf_counter() - began)
-    return statistics.median(rounds)
+
+    torch.set_num_threads(num_threads)
+    return median_seconds(multiply, _ROUNDS)
 
 
 def slowdown() -> float:
@@ -28,7 +27,6 @@ def slowdown() -> float:
     Cost: some ten milliseconds; the number of threads is as before afterwards.
     """
     threads, factor = torch.get_num_threads(), torch.ones(_SIZE, _SIZE)
-    _seconds(threads, factor)
     alone = _seconds(1, factor)
     return _seconds(threads, factor) / alone
 

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from exactspec.parser import positive, refusing
-from experiments.bench.oracle.rounds import Round, TimedArm, measure
 from experiments.harness.arguments import add_choice, add_strategies, common_parser, settings_of
 from experiments.harness.arms import PLAIN
 from experiments.harness.building import build_shared, engine_arms
+from experiments.harness.rounds import Round, TimedArm, measure
 from experiments.harness.rule_choice import add_sampling, sampling_of
 from experiments.harness.study import Plan, Study
 from specdec import Oracle, SamplingParams, SpeculativeDecoder

@@ -13,10 +13,11 @@ import torch
 
 from experiments.bench import engine as bench_engine
 from experiments.bench.engine import Cost, Timed
-from experiments.bench.oracle import benchmark_parts, benchmark_passes, costs, decoding, rounds, speculation
+from experiments.bench.oracle import benchmark_parts, benchmark_passes, costs, decoding, speculation
 from experiments.bench.oracle.benchmark_parts import Measured
 from experiments.bench.oracle.costs import PASS, STEP
-from experiments.bench.oracle.rounds import Spread, TimedArm, Timings
+from experiments.harness import rounds
+from experiments.harness.rounds import Spread, TimedArm, Timings
 from experiments.studies import batching
 from experiments.studies.batching import Options, Served, row_of, serve
 from oracles.factory.evaluation import commands, loops, ngrams

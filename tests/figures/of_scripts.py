@@ -12,8 +12,8 @@ import numpy as np
 from experiments import replay, threshold
 from experiments.bench import records, stored
 from experiments.bench.oracle.llama_cpp_arm import MAX_BATCH
-from experiments.bench.oracle.rounds import Timings
 from experiments.harness.arms import PLAIN, Measurement
+from experiments.harness.rounds import Timings
 from experiments.harness.settings import Settings
 from experiments.spec_bench import spec_bench_tables
 from experiments.spec_bench.spec_bench_tables import tables_of

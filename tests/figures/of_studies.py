@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import torch
 
-from experiments.bench.oracle.rounds import Spread
+from experiments.harness.rounds import Spread
 from experiments.studies import trees
 from experiments.studies.inference_stack import stack_tables as stack
 from experiments.studies.inference_stack import stack_timing

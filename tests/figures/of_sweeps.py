@@ -8,8 +8,8 @@ from unittest.mock import patch
 from experiments.bench.oracle import costs
 from experiments.bench.oracle.benchmark_parts import Measured
 from experiments.bench.oracle.costs import SAMPLINGS
-from experiments.bench.oracle.rounds import Timings
 from experiments.harness.arms import PLAIN
+from experiments.harness.rounds import Timings
 from experiments.report import across
 from experiments.sweep import sweep_results
 from experiments.sweep.grid import Unit

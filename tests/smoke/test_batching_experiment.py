@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import drafts
-from experiments.bench.oracle import rounds
+from experiments.harness import rounds
 from experiments.studies import batching
 from experiments.studies.batching import Options, serve
 from oracles import TabularLM

@@ -6,9 +6,9 @@ import torch
 
 from experiments.bench import stored
 from experiments.bench.oracle import __main__ as bench
-from experiments.bench.oracle import rounds
 from experiments.bench.oracle.benchmark_models import STORAGES, Models, shape_in
-from experiments.bench.oracle.rounds import Round, TimedArm, Timings, measure, median_seconds, unique
+from experiments.harness import rounds
+from experiments.harness.rounds import Round, TimedArm, Timings, measure, median_seconds, unique
 from experiments.peers import with_llama_cpp
 from experiments.peers.gguf_file import interleave, write_gguf
 from oracles.checkpoints.gguf import GGUFFile

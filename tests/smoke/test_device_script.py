@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import experiments.harness.arguments
-from experiments.bench.oracle import rounds
+from experiments.harness import rounds
 from experiments.studies.device import __main__ as device
 from experiments.studies.device import device_layers
 from experiments.studies.device.device_models import PARTS

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.bench.oracle import rounds
+from experiments.harness import rounds
 from experiments.studies.inference_stack import __main__ as stack
 from experiments.studies.inference_stack import stack_registry, stack_study, stack_tables, stack_timing, study_frame
 from experiments.studies.inference_stack.fresh import CACHE, in_new_process, peak_bytes

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.bench.oracle import rounds
+from experiments.harness import rounds
 from experiments.harness.findings.model_shapes import shape_of
 from experiments.studies.limits import __main__ as limits
 from experiments.studies.limits import limit_timing

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.bench.oracle import rounds
+from experiments.harness import rounds
 from experiments.studies.inference_stack import study_frame
 from experiments.studies.inference_stack.study_frame import Results
 from experiments.studies.precision import __main__ as precision

@@ -14,9 +14,9 @@ import torch
 from experiments.bench.oracle import benchmark_parts, benchmark_passes, costs, decoding, speculation
 from experiments.bench.oracle.benchmark_models import Models
 from experiments.bench.oracle.benchmark_parts import LONGEST_PROMPT, BenchOptions, Measured, Part, parse
-from experiments.bench.oracle.rounds import measure, unique
 from experiments.bench.oracle.speculation import TARGET, Pair
 from experiments.bench.sections import machine
+from experiments.harness.rounds import measure, unique
 from experiments.harness.thread_check import take_threads
 from experiments.peers.with_llama_cpp import missing
 from specdec.stats import Table

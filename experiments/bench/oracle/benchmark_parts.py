@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from exactspec.parser import positive
 from experiments.bench.oracle.benchmark_models import SHAPES
-from experiments.bench.oracle.rounds import Spread, TimedArm, Timings
 from experiments.harness.options import option, parse_options
+from experiments.harness.rounds import Spread, TimedArm, Timings
 from oracles.native import NativeTransformer, NativeUnavailable
 
 PARTS = ("decode", "passes", "speculate", "bandwidth", "curve", "prefill", "c", "levels")

@@ -11,7 +11,7 @@ from torch import Tensor
 from experiments.bench.oracle.benchmark_models import STORAGES, Models, shape_in
 from experiments.bench.oracle.benchmark_parts import BenchOptions, Measured, Part, Row
 from experiments.bench.oracle.llama_cpp_arm import LlamaCpp
-from experiments.bench.oracle.rounds import Round, TimedArm, repeat
+from experiments.harness.rounds import Round, TimedArm, repeat
 from specdec import Oracle
 from specdec.contracts import IntArray, Want
 from specdec.theory.limits import pass_cost

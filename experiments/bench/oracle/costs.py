@@ -9,8 +9,8 @@ import torch
 from drafts import SmallTransformer
 from experiments.bench.oracle.benchmark_parts import BenchOptions, Measured, Part, Row
 from experiments.bench.oracle.decoding import GREEDY
-from experiments.bench.oracle.rounds import Round, TimedArm, median_seconds
 from experiments.bench.oracle.speculation import DRAFT, DRAFTED, TARGET, Pair
+from experiments.harness.rounds import Round, TimedArm, median_seconds
 from specdec import Kary, SamplingParams, SpeculativeDecoder
 from specdec.cache import prefill
 from specdec.contracts import Budget, Context, DraftSource

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from experiments.bench.oracle.benchmark_models import STORAGES, Models
 from experiments.bench.oracle.benchmark_parts import BenchOptions, Measured, Part, Row
-from experiments.bench.oracle.rounds import Round, TimedArm, time_call
+from experiments.harness.rounds import Round, TimedArm, time_call
 from specdec import Oracle, SamplingParams, SpeculativeDecoder
 from specdec.contracts import IntArray
 

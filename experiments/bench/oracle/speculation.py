@@ -14,8 +14,8 @@ from drafts import PromptLookup, SmallTransformer
 from experiments.bench.oracle.benchmark_models import STORAGES, first_layers, native_of, peer_of
 from experiments.bench.oracle.benchmark_parts import BenchOptions, Measured, Part, Row
 from experiments.bench.oracle.decoding import GREEDY, generate, once
-from experiments.bench.oracle.rounds import TimedArm
 from experiments.harness.arguments import PROMPTS
+from experiments.harness.rounds import TimedArm
 from oracles.checkpoints.loading import checkpoint_folder
 from oracles.native import NativeTransformer
 from specdec import SpeculativeDecoder

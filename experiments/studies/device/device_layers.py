@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.bench.oracle.rounds import median_seconds
+from experiments.harness.rounds import median_seconds
 from experiments.studies.device.device_models import SHAPES, Options, waiting
 from oracles.graphed.buckets import MAX_NODES, WIDTHS, bucket_of
 from oracles.graphed.graphed_memory import Memory, round_capacity

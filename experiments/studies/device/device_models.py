@@ -11,9 +11,9 @@ import torch
 
 import oracles
 from experiments.bench.oracle.benchmark_models import SHAPES as SMALL
-from experiments.bench.oracle.rounds import wait_for
 from experiments.harness.arguments import DTYPES, PROMPTS
 from experiments.harness.options import option, parse_options
+from experiments.harness.rounds import wait_for
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.checkpoints.placement import checkpoint_place
 from oracles.graphed import GraphedTransformer

@@ -14,9 +14,9 @@ import torch
 
 import oracles
 from drafts import PromptLookup, SmallTransformer
-from experiments.bench.oracle.rounds import Round, TimedArm, measure, repeat
 from experiments.harness.findings.model_shapes import shape_of
 from experiments.harness.models import AnyModel
+from experiments.harness.rounds import Round, TimedArm, measure, repeat
 from experiments.studies.device.device_models import LOADED, Options, load_modes, random_models, waiting
 from experiments.studies.limits.limit_timing import random_cache
 from oracles.graphed import PassCounts

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.bench.oracle.rounds import Spread
+from experiments.harness.rounds import Spread
 from experiments.studies.inference_stack.stack_registry import ABLATIONS, NAIVE, Arm, arms_of
 from experiments.studies.inference_stack.stack_study import FIRST, GATE, TIME, is_passed
 from experiments.studies.inference_stack.stack_timing import least_seconds, medians

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.bench.oracle.rounds import Round, TimedArm, measure, wait_for
 from experiments.harness.findings.model_shapes import model_shape
+from experiments.harness.rounds import Round, TimedArm, measure, wait_for
 from experiments.studies.inference_stack.stack_arms import Generate
 from experiments.studies.inference_stack.study_frame import Found, Results
 from experiments.studies.inference_stack.subjects import Subject

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from experiments.bench.oracle.benchmark_passes import READERS
-from experiments.bench.oracle.rounds import Round, Spread, TimedArm, measure, median_seconds, repeat
 from experiments.harness.findings.model_shapes import shape_of
+from experiments.harness.rounds import Round, Spread, TimedArm, measure, median_seconds, repeat
 from experiments.studies.limits.limit_options import Options
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.transformer.linear import Linear

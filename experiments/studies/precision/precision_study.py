@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from drafts import Quantized
-from experiments.bench.oracle.rounds import Round, TimedArm, measure
 from experiments.harness.arguments import PROMPTS
 from experiments.harness.findings.model_shapes import shape_of
 from experiments.harness.findings.step_columns import reason
+from experiments.harness.rounds import Round, TimedArm, measure
 from experiments.studies.inference_stack.fresh import one_line
 from experiments.studies.inference_stack.stack_arms import GREEDY, by_passes
 from experiments.studies.inference_stack.stack_timing import judge, time_arms, write_ids

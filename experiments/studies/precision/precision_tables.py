@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from experiments.bench.oracle.rounds import Spread
+from experiments.harness.rounds import Spread
 from experiments.studies.inference_stack.stack_timing import medians
 from experiments.studies.inference_stack.study_frame import Found, Results
 from experiments.studies.precision.precision_arms import ARMS, BITS, DRAFTS, EVERY_CALL, ORACLE, TEXT, TIME, Options
