@@ -67,6 +67,8 @@ class HuggingFaceLM(OracleDefaults):
 
     backend, bitwise = "transformers", False
     num_layers, chains, cache_format = 0, False, None
+    hidden_layers: int = 0
+    hidden_size: int = 0
 
     def __init__(self, model: Any, tokenizer: Any | None = None, max_context: int | None = None) -> None:
         check_model(model)
@@ -80,21 +82,11 @@ class HuggingFaceLM(OracleDefaults):
         self.max_context = longest_context(config, max_context)
         if self.max_context < LEAST_CONTEXT:
             raise ValueError(f"max_context is {self.max_context}; the check needs at least {LEAST_CONTEXT} positions")
-        self._hidden = int(config.num_hidden_layers), int(config.hidden_size)
+        self.hidden_layers, self.hidden_size = int(config.num_hidden_layers), int(config.hidden_size)
         self.embedding_rows = int(config.vocab_size)
         self._keeps = forward_takes(model, "logits_to_keep")
         self._cache_shape, self.dtype = self._probe_cache()
         self._plan = self._find_plan(config)
-
-    @property
-    def hidden_layers(self) -> int:
-        """How many layers there are whose outputs ``score(hidden=...)`` returns."""
-        return self._hidden[0]
-
-    @property
-    def hidden_size(self) -> int:
-        """D, the width of the residual stream."""
-        return self._hidden[1]
 
     def __repr__(self) -> str:
         return describe_oracle(self)

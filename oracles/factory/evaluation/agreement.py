@@ -1,7 +1,7 @@
 """How much a draft's laws have in common with the oracle's, token by token of a text."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import groupby
 
 import numpy as np
@@ -56,12 +56,7 @@ class Agreement:
         return Agreement(len(target), same, overlap, divergence)
 
     def __add__(self, other: "Agreement") -> "Agreement":
-        return Agreement(
-            self.num_tokens + other.num_tokens,
-            self.same_best + other.same_best,
-            self.overlap + other.overlap,
-            self.divergence + other.divergence,
-        )
+        return Agreement(*(own + more for own, more in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True)
