@@ -91,7 +91,7 @@ def _labels(data: Table, wanted: Sequence[str], source: str | Path, absent: str)
     """Return the cells of the first column that exists as strings; ``absent``, about a row's number, where none is."""
     column = _pick(data.column_names, wanted)
     try:
-        cells: list[Any] = [None] * len(data) if column is None else data[column]
+        cells: list[Any] = [None] * len(data) if column is None else list(data[column])
     except UnicodeDecodeError as error:
         raise NotUTF8(source, f"column {column!r}", error) from error
     labels = [absent.format(row) if cell is None else str(cell) for row, cell in enumerate(cells)]
