@@ -15,24 +15,19 @@ WIDTH, IN_FIGURE, _BORDERS = 150, 70, 2
 _WORD = re.compile(rf"{BOUNDS.pattern}|\S+")
 
 
-def escape(text: str) -> str:
-    """Return text as HTML shows it."""
-    return html.escape(text)
-
-
 def paragraph(text: str, kind: str = "") -> str:
     """Return a paragraph, of a class."""
-    return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
+    return f'<p class="{kind}">{html.escape(text)}</p>' if kind else f"<p>{html.escape(text)}</p>"
 
 
 def heading(text: str, anchor: str) -> str:
     """Return a heading, to which a link can lead."""
-    return f'<h3 id="{escape(anchor)}">{escape(text)}</h3>'
+    return f'<h3 id="{html.escape(anchor)}">{html.escape(text)}</h3>'
 
 
 def items(texts: Sequence[str]) -> str:
     """Return a list."""
-    return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in texts)}</ul>"
+    return f"<ul>{''.join(f'<li>{html.escape(text)}</li>' for text in texts)}</ul>"
 
 
 def _characters(of: Table, name: str) -> int:
@@ -60,16 +55,16 @@ def table(rows: Sequence[Mapping[str, Any]], title: str, width: int = WIDTH) -> 
 
 
 def _box(drawn: str, title: str) -> str:
-    return f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(title)}">{drawn}</div>'
+    return f'<div class="scroll" role="region" tabindex="0" aria-label="{html.escape(title)}">{drawn}</div>'
 
 
 def pairs(values: Mapping[str, Any]) -> str:
     """Return names and values side by side."""
-    lines = "".join(f"<dt>{escape(k)}</dt><dd>{escape(cell(v))}</dd>" for k, v in values.items())
+    lines = "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(cell(v))}</dd>" for k, v in values.items())
     return f'<dl class="pairs">{lines}</dl>'
 
 
 def fold(summary: str, body: str, kind: str = "") -> str:
     """Return HTML under a line that opens it, of a class."""
     opening = f'<details class="{kind}">' if kind else "<details>"
-    return f"{opening}<summary>{escape(summary)}</summary>{body}</details>"
+    return f"{opening}<summary>{html.escape(summary)}</summary>{body}</details>"

@@ -1,5 +1,6 @@
 """The section of one run: what it concludes, verdicts, pictures, reasons, its tables, where it comes from."""
 
+import html
 import shlex
 from collections.abc import Sequence
 from typing import Any
@@ -74,7 +75,7 @@ def provenance(run: Run) -> str:
     """Return the command, the machine, the prompts and the versions of a run, as HTML."""
     machine = {name: run.facts.get(name) for name in _MACHINE}
     packages = {name: version for name, version in run.facts.get("packages", {}).items() if version is not None}
-    command = f"<pre>{markup.escape(command_of(run))}</pre>"
+    command = f"<pre>{html.escape(command_of(run))}</pre>"
     folded = f"{_prompts(run)}{markup.fold('Packages', markup.pairs(packages))}"
     return f"{command}{markup.pairs(machine)}{folded}"
 

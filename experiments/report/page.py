@@ -172,7 +172,7 @@ def pack_plotly() -> str:
 def _figure(picture: Picture, number: int, name: str) -> str:
     height = picture.layout["height"]
     place = f'<div class="chart" data-figures="{name}" data-number="{number}" style="height: {height}px"></div>{LOST}'
-    says = f"<strong>{markup.escape(picture.title)}</strong> {markup.escape(picture.note)}"
+    says = f"<strong>{html.escape(picture.title)}</strong> {html.escape(picture.note)}"
     numbers = markup.fold("Numbers", markup.table(picture.rows, picture.title, markup.IN_FIGURE))
     return f"<figure><figcaption>{says}</figcaption>{place}{numbers}</figure>"
 

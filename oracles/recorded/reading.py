@@ -8,7 +8,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from specdec.contracts import IntArray
-from specdec.prompts import TEXT_COLUMNS, Table, read_file
+from specdec.prompts import TEXT_COLUMNS, Columns, read_file
 
 Text = str | Sequence[int] | IntArray
 
@@ -32,12 +32,12 @@ def read_records(path: Path, column: str | None, output_column: str | None) -> t
     return prompts, _cells(data, path, output_column, OUTPUT_COLUMNS, "output_column")
 
 
-def _cells(data: Table, path: Path, asked: str | None, known: Sequence[str], option: str) -> list[Text]:
+def _cells(data: Columns, path: Path, asked: str | None, known: Sequence[str], option: str) -> list[Text]:
     """Return the cells of the column asked for, else of the first that is known."""
-    name = next((name for name in known if name in data.column_names), None) if asked is None else asked
-    if name is None or name not in data.column_names:
+    name = next((name for name in known if name in data), None) if asked is None else asked
+    if name is None or name not in data:
         wanted = f"one of {list(known)}" if asked is None else repr(asked)
-        raise ValueError(f"records: {path} has the columns {data.column_names}, not {wanted}; name one as {option}")
+        raise ValueError(f"records: {path} has the columns {[*data]}, not {wanted}; name one as {option}")
     return [_cell(value, f"{path}: row {row}, column {name!r}") for row, value in enumerate(data[name])]
 
 

@@ -6,45 +6,22 @@ text.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 SUFFIXES = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".txt": "text"}
 _INK = re.compile(r"\S")
 _LINE_END = re.compile(rb"\r\n?|\n")
 
 
-class Table(Protocol):
-    """The part of a ``datasets.Dataset`` that is used: ``table[column]`` is a list, ``table[row]`` a dictionary."""
-
-    @property
-    def column_names(self) -> list[str]: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, key: Any) -> Any: ...
+# By name, a cell for each row.
+Columns = Mapping[str, Sequence[Any]]
 
 
-class Rows:
-    """A ``Table`` of dictionaries, with None if one lacks a column."""
-
-    def __init__(self, rows: list[dict[str, Any]]) -> None:
-        self.column_names = list(dict.fromkeys(name for row in rows for name in row))
-        self._rows = rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, str):
-            return [row.get(key) for row in self._rows]
-        return {name: self._rows[key].get(name) for name in self.column_names}
-
-
-def read_file(path: Path) -> Table:
-    """Return the rows of a file.
+def read_file(path: Path) -> Columns:
+    """Return the columns of a file; a row of JSON that lacks one has None there.
 
     Args:
         path: ``.jsonl`` or ``.json`` (objects one after the other, or a list of objects or strings; a list of messages
@@ -61,8 +38,7 @@ def read_file(path: Path) -> Table:
     try:
         if kind == "parquet":
             with without_bars() as datasets:
-                table: Table = datasets.Dataset.from_parquet(str(path))
-                return table
+                return columns_of(datasets.Dataset.from_parquet(str(path)))
         text = _read_utf8(path)
         values = _lines(text) if kind == "text" else _json_values(text)
     except NotUTF8:
@@ -72,7 +48,13 @@ def read_file(path: Path) -> Table:
     for row, value in enumerate(values):
         if not isinstance(value, dict):
             raise ValueError(f"prompts: {path}: row {row} is {value!r:.80}; give an object with a key for each column")
-    return Rows(values)
+    names = dict.fromkeys(name for value in values for name in value)
+    return {name: [value.get(name) for value in values] for name in names}
+
+
+def columns_of(table: Any) -> Columns:
+    """Return the columns of a ``datasets.Dataset``, whose cells are read when they are asked for."""
+    return {name: table[name] for name in table.column_names}
 
 
 class NotUTF8(ValueError):

@@ -8,7 +8,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from specdec.prompts.files import SUFFIXES, NotUTF8, Table, is_message, read_file, without_bars
+from specdec.prompts.files import SUFFIXES, Columns, NotUTF8, columns_of, is_message, read_file, without_bars
 
 # Columns that may hold the text; "turns" is Spec-Bench's, a list of what a user says in turn, "messages" holds whole
 # conversations, "prompt" is HumanEval's, "text" or "prompt" MBPP's, "question" GSM8K's.
@@ -45,18 +45,13 @@ class NamedPrompt:
         return list(self.messages) or self.text
 
 
-def _read_hub(name: str, split: str) -> Table:
+def _read_hub(name: str, split: str) -> Columns:
     try:
         with without_bars() as datasets:
-            table: Table = datasets.load_dataset(name, split=split)
-            return table
+            return columns_of(datasets.load_dataset(name, split=split))
     except Exception as error:
         message = f"prompts: {name!r} is no local file, and the hub did not give its split {split!r}: {error}"
         raise ValueError(f"{message}; give a file that exists, or a data set's name and network access") from error
-
-
-def _pick(columns: Sequence[str], wanted: Sequence[str]) -> str | None:
-    return next((name for name in wanted if name in columns), None)
 
 
 def _is_text(value: Any) -> bool:
@@ -87,11 +82,11 @@ def _prompt(name: str, kind: str, value: Any, column: str, place: str) -> NamedP
     return NamedPrompt(name, kind, turns[0], messages, tuple(turns[1:]))
 
 
-def _labels(data: Table, wanted: Sequence[str], source: str | Path, absent: str) -> list[str]:
+def _labels(data: Columns, wanted: Sequence[str], count: int, source: str | Path, absent: str) -> list[str]:
     """Return the cells of the first column that exists as strings; ``absent``, about a row's number, where none is."""
-    column = _pick(data.column_names, wanted)
+    column = next((name for name in wanted if name in data), None)
     try:
-        cells: list[Any] = [None] * len(data) if column is None else data[column]
+        cells: list[Any] = [None] * count if column is None else list(data[column])
     except UnicodeDecodeError as error:
         raise NotUTF8(source, f"column {column!r}", error) from error
     labels = [absent.format(row) if cell is None else str(cell) for row, cell in enumerate(cells)]
@@ -108,9 +103,9 @@ def _apart(names: list[str]) -> list[str]:
     return names
 
 
-def _row(data: Table, row: int, source: str | Path) -> Any:
+def _cell(cells: Sequence[Any], row: int, source: str | Path) -> Any:
     try:
-        return data[row]
+        return cells[row]
     except UnicodeDecodeError as error:
         raise NotUTF8(source, f"row {row}", error) from error
 
@@ -157,18 +152,19 @@ def load_prompts(
     ):
         raise ValueError(f"num_prompts={num_prompts!r} must be a positive integer, or None for all prompts")
     data = _read(source, split)
-    if len(data) == 0:
+    count = len(next(iter(data.values()), ()))
+    if not count:
         raise ValueError(f"prompts: {source} has no rows; give a file with prompts")
-    text = _text_column(data.column_names, column, source)
-    kinds = _labels(data, KIND_COLUMNS, source, "all")
-    names = _apart(_labels(data, NAME_COLUMNS, source, "row {}"))
+    text = _text_column([*data], column, source)
+    kinds = _labels(data, KIND_COLUMNS, count, source, "all")
+    names = _apart(_labels(data, NAME_COLUMNS, count, source, "row {}"))
     return [
-        _prompt(names[row], kinds[row], _row(data, row, source)[text], text, f"{source}: row {row}")
+        _prompt(names[row], kinds[row], _cell(data[text], row, source), text, f"{source}: row {row}")
         for row in _evenly(kinds, num_prompts)
     ]
 
 
-def _read(source: str | Path, split: str) -> Table:
+def _read(source: str | Path, split: str) -> Columns:
     path = Path(source)
     if path.is_file():
         return read_file(path)

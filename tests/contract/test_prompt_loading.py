@@ -180,6 +180,9 @@ def test_a_parquet_file_that_is_not_utf8_is_named_with_the_row(tmp_path: Path) -
     pyarrow.parquet.write_table(pa.table({"prompt": texts}), path)
     with pytest.raises(ValueError, match=rf"prompts: {path} is not UTF-8 in row 1"):
         load_prompts(path)
+    pyarrow.parquet.write_table(pa.table({"prompt": ["a", "b"], "id": texts}), path)
+    with pytest.raises(ValueError, match=rf"prompts: {path} is not UTF-8 in column 'id'"):
+        load_prompts(path)
 
 
 @pytest.mark.parametrize(
