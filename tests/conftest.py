@@ -11,9 +11,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-# What is imported and collected stays: looking for garbage in it took a fifth of the collection.
-gc.disable()
-
 import pytest
 import torch
 
@@ -22,10 +19,12 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 from oracles import Transformer
-from tests.support.backends import BITWISE_PACKS, PACKS, laws_by
+from tests.support.backends import BITWISE_PACKS, PACKS, laws_by, native_bits_checked_once
 
 # Before models are made as modules are collected: each worker has a thread.
 torch.set_num_threads(1)
+# What is collected stays: looking for garbage in it takes a fifth of the collection.
+gc.disable()
 _connect = socket.socket.connect
 
 
@@ -49,12 +48,23 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", _local_only)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _native_bits() -> Iterator[None]:
+    with native_bits_checked_once():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Put torch's threads back: as many workers as cores, of several threads each, would wait for one another."""
+    yield
+    torch.set_num_threads(1)
+
+
 @pytest.fixture
-def set_threads() -> Iterator[Callable[[int], None]]:
-    """Set the threads of torch, and put their number back."""
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
+def set_threads() -> Callable[[int], None]:
+    """Set the threads of torch until the test ends."""
+    return torch.set_num_threads
 
 
 @pytest.fixture(scope="session")

@@ -105,7 +105,7 @@ class ChainingOracle(Oracle, Protocol):
     It takes and returns arrays of the host: whoever drafts on one goes on with Python's numbers.
 
     Attributes:
-        adjusts: whether it takes ``adjustments``; who does not say so is never given any.
+        adjusts: whether it takes ``adjustments``; who does not say so is given None.
     """
 
     adjusts: bool

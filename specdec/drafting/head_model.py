@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Cache, Context, Draft, Features, Head, IntArray, Scores, SteppingHead, pad_rows
+from specdec.contracts import Cache, Context, Draft, Features, Head, IntArray, Prefixes, Scores, SteppingHead, pad_rows
 from specdec.drafting.model import DraftModel
 
 
@@ -135,6 +135,9 @@ class HeadModel(HiddenStates, DraftModel):
     def __init__(self, head: SteppingHead, num_rows: int, capacity: int, device: torch.device, slack: int) -> None:
         DraftModel.__init__(self, head, num_rows, capacity, device, slack)
         HiddenStates.__init__(self, head, self.cache, num_rows, self.capacity)
+
+    def share(self, prefixes: Prefixes) -> None:
+        """Share nothing: keys were made of hidden states, which come with each prompt's own pass."""
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None = None) -> None:
         """Take in new requests. Cost: the prompts' passes, in chunks."""

@@ -175,7 +175,9 @@ def _beliefs(draft: Draft, belief: float) -> tuple[NDArray[np.float64], NDArray[
 
 def _parents_of(draft: Draft) -> IntArray:
     """Return ``[B, N]`` the parent of each draft node, -1 for the pending token."""
-    return on_host(draft.tree.above) - 1
+    if draft.parents is None:
+        return np.broadcast_to(np.arange(-1, draft.width - 1), tuple(draft.tokens.shape))
+    return on_host(draft.parents)
 
 
 def share(source: DraftSource, budget: NodeBudget | None, coupled: bool) -> DraftSource:

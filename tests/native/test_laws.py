@@ -337,6 +337,8 @@ def test_calls_that_cannot_be_are_refused():
         native.laws(torch.zeros(1, 1, 3, dtype=torch.bfloat16), np.zeros((len(FILTERS), 1)))
     with pytest.raises(ValueError, match=r"torch.float16 is neither float32 nor float64"):
         native.entropies(torch.zeros(1, 3, dtype=torch.float16))
+    with pytest.raises(ValueError, match="on the CPU, not on meta"):
+        native.entropies(torch.zeros(1, 3, device="meta"))
     beyond = Laws(torch.full((2, 3), 1 / 3), torch.tensor([0, 2]), torch.tensor([0, 0]))
     with pytest.raises(IndexError, match="index 2, and their table has 2 rows"):
         streams.choose(beyond, 0, 0, "x")

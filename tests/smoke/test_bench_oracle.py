@@ -177,8 +177,7 @@ def test_a_prompt_beside_llama_cpp_is_as_long_as_was_asked_for(length, tmp_path,
         raise Asked(len(prompt), len(ids))
 
     monkeypatch.setattr(stored, "missing", list)
-    monkeypatch.setattr(stored, "take_threads", torch.set_num_threads)
-    monkeypatch.setattr(stored.torch, "set_num_threads", lambda _: None)
+    monkeypatch.setattr(stored, "take_threads", lambda _: None)
     monkeypatch.setattr(stored.oracles, "load", lambda _: None)
     monkeypatch.setattr(stored, "prompt_ids", lambda _oracle, _prompts, count: np.arange(count))
     monkeypatch.setattr(stored, "Beside", beside)

@@ -10,7 +10,7 @@ import torch
 
 from oracles import Transformer
 from oracles.graphed import GraphedTransformer
-from oracles.native import NativeTransformer, NativeUnavailable
+from oracles.native import NativeTransformer, NativeUnavailable, bindings, native_transformer
 from oracles.transformer import eager
 from specdec.contracts import Oracle
 from specdec.kernels import NativeKernels, native, native_kernels
@@ -40,6 +40,25 @@ def pack_eagerly(model: Transformer) -> Transformer:
     if model.bitwise:
         _BITWISE.add(key)
     return model
+
+
+@contextmanager
+def native_bits_checked_once() -> Iterator[None]:
+    """Have the check of a native model's bits made until it holds for one of equal weights on the same library."""
+    check, sound = native_transformer.scores_are_bitwise, set[tuple[Any, ...]]()
+
+    def is_sound(model: NativeTransformer) -> bool:
+        weights = hashlib.sha256()
+        for tensor in model.native.weights.tensors:
+            weights.update(tensor.contiguous().view(torch.uint8).numpy())
+        key = bindings.functions(), str(model.config), model.weight_type, weights.digest()
+        if key not in sound and check(model):
+            sound.add(key)
+        return key in sound
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native_transformer, "scores_are_bitwise", is_sound)
+        yield
 
 
 def _pack_natively(model: Transformer) -> NativeTransformer:

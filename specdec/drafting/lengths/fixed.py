@@ -62,6 +62,6 @@ def resolve(
         raise ValueError("give num_draft_tokens or length, not both (num_draft_tokens=k is length=Fixed(k))")
     if isinstance(length, type) or not hasattr(length, "max_depth"):
         raise ValueError(f"length={length!r} is no length policy: give an object such as Fixed(4), or num_draft_tokens")
-    if length.reads_entropy and not has_laws:
+    if not has_laws and length.reads_entropy:
         raise ValueError("length reads entropies, but a lookup has no laws: use Fixed, Heuristic or Threshold")
     return length

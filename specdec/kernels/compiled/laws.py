@@ -69,8 +69,10 @@ class NativeLaws:
         """Return the entropies ``[R]`` in nats, float64, of laws ``[R, V]`` of one of NATIVE_DTYPES on the CPU.
 
         Raises:
-            ValueError: laws of another type.
+            ValueError: laws of another type or device.
         """
+        if not table.is_cpu:
+            raise ValueError(f"native laws are on the CPU, not on {table.device}")
         is_double, table = kind_of(table).of_tensors is torch.float64, table.contiguous()
         found = torch.empty(len(table), dtype=torch.float64, device="cpu")
         self._entropies(table.data_ptr(), is_double, *table.shape, found.data_ptr())
