@@ -82,9 +82,9 @@ class StatsRecorder:
 
     def _run(self, trace: Trace, requests: Sequence[Stats]) -> Stats:
         """Return the sums over the requests, with what they share: calls, and the stages within them."""
-        none = Stats(**Reduction(trace, np.zeros_like(trace.columns["request"]), 1).fields({})[0])
+        # Without requests there are no steps either: causes and depths that never came.
         return replace(
-            pool(requests or [none]),
+            pool(requests or [Stats(**Reduction(trace, 1).fields({})[0])]),
             target_calls=len(self.infos),
             prefill_calls=sum(calls for _, _, calls in self._prefills),
             num_draft_passes=int(trace.steps["draft_depth"].sum()),

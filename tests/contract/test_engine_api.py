@@ -220,6 +220,7 @@ def test_the_context_is_never_overshot(source, length):
 def test_defined_results_at_nothing(source):
     nothing = run(source, [], 5)
     assert (nothing.tokens, nothing.finish_reasons, nothing.seeds) == ([], [], [])
+    assert nothing.stats.truncated == {"eos": 0, "stop": 0}
     assert nothing.stats.num_requests == nothing.stats.target_calls == nothing.stats.prefill_calls == 0
     empty = run(source, [[1], [2, 3]], 0, Counting(pieces=LETTERS), return_logprobs=True)
     assert empty.tokens == [[], []]

@@ -22,6 +22,7 @@ from specdec.cache.prefix_memory import KnownRows
 from specdec.contracts import OracleDefaults
 from specdec.drafting import model as draft_model
 from specdec.engine.seating import INSIDE, Turn
+from tests.support.eagle3_heads import tiny_eagle3
 from tests.support.models import rough_view, tiny_transformer
 from tests.support.pairwise import chosen
 from tests.support.registry import OTHERS, SIX_IDS, WAYS
@@ -163,6 +164,15 @@ def test_models_inside_one_another_share_what_each_has_read():
     assert run_both(decoders, [TEXT[:81]] * 2, 0).num_draft_prefix_tokens == 2 * 80
     twice = pair(NATIVE.layered, lambda: drafts.Merged([inner, drafts.SmallTransformer(NATIVE.other, 1)]))
     assert run_both(twice, [TEXT[:81]], 0).num_draft_prefix_tokens == 80, "one has read it for the other"
+
+
+def test_a_head_reads_each_prompt_by_itself(monkeypatch):
+    oracle = EAGER.layered
+    head = tiny_eagle3(oracle)
+    monkeypatch.setattr(type(head), "prefix_key", ("mine",), raising=False)
+    stats = run_both(pair(oracle, lambda: drafts.Eagle3(head, 3)), PROMPTS, 3)
+    assert stats.num_prefix_tokens > 0
+    assert stats.num_draft_prefix_tokens == 0
 
 
 def test_keys_of_another_text_change_drafts(monkeypatch):
