@@ -170,9 +170,9 @@ def test_a_head_reads_each_prompt_by_itself(monkeypatch):
     oracle = EAGER.layered
     head = tiny_eagle3(oracle)
     monkeypatch.setattr(type(head), "prefix_key", ("mine",), raising=False)
-    stats = run_both(pair(oracle, lambda: drafts.Eagle3(head, 3)), PROMPTS, 3)
-    assert stats.num_prefix_tokens > 0
-    assert stats.num_draft_prefix_tokens == 0
+    decoders = pair(oracle, lambda: drafts.Eagle3(head, 3))
+    for seed in range(2):
+        assert run_both(decoders, PROMPTS, seed).num_draft_prefix_tokens == 0
 
 
 def test_keys_of_another_text_change_drafts(monkeypatch):
