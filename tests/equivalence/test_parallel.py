@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from torch.distributed.device_mesh import init_device_mesh
 
 import oracles
-from experiments.studies.processes import Options, decode, faults_of
+from experiments.studies.processes import decode, faults_of
 from oracles.checkpoints.embedded_folders import EMBEDDED
 from oracles.factory.training.export import export_checkpoint
 from oracles.parallel import parallel_transformer, split_bits
@@ -76,9 +76,8 @@ def share(place: Path, folder: Path, shapes: Sequence[str]) -> None:
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
     for name in shapes:
-        options = Options(name, ("def add(a, b):", "x"), 6, 1, 60)
         models = [oracles.load_parallel(folder / name, sums=sums) for sums in get_args(Sums)]
-        rows = [row for model in models for row in decode(model, options)]
+        rows = [row for model in models for row in decode(model, ("def add(a, b):", "x"), 6)]
         found[name] = {"rows": rows, "logits": [logits_of(model).tolist() for model in models]}
     if models[0].ranks.count == 4:
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copy", "tensor"))

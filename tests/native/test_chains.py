@@ -10,9 +10,9 @@ from drafts import Quantized, SmallTransformer, Staged
 from oracles.native import NativeTransformer, bindings
 from specdec import Entropy, Fixed, SamplingParams, SpeculativeDecoder, Threshold
 from specdec.contracts import IntArray
-from specdec.exactness.findings import Recorder
 from specdec.sampling.randomness import Coupled, Keyed, seed_keys
 from tests.support.backends import laws_by, needed_native
+from tests.support.draft_rows import recorded
 from tests.support.models import tiny_unpacked
 from tests.support.native_drafts import (
     DRAFT,
@@ -182,7 +182,7 @@ def test_laws_of_torch_are_sampled_pass_by_pass():
 
 def test_randomness_that_keeps_every_call_is_asked_for_each():
     keys, at = seed_keys([1]), np.array([4])
-    assert all(Recorder(inner).chain_keys("draft") is None for inner in (Keyed.at(keys, at), Coupled(keys, at)))
+    assert all(recorded(inner, 1).chain_keys("draft") is None for inner in (Keyed.at(keys, at), Coupled(keys, at)))
 
 
 LENGTHS = {

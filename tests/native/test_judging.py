@@ -18,7 +18,6 @@ from specdec.contracts import NEVER, Budget, Draft, Offers, Scores, Verification
 from specdec.engine import verdict as verdicts
 from specdec.engine.checks import check_form
 from specdec.engine.outcome import StepOutcome
-from specdec.exactness.findings import Recorder
 from specdec.kernels import best_kernels
 from specdec.kernels.compiled import FILTERS, NATIVE_DTYPES, Fault, FaultCode, PackedDrafts, Way
 from specdec.laws import Laws, argmax
@@ -27,6 +26,7 @@ from specdec.sampling.randomness import Coupled, Keyed
 from specdec.verify import RULES, MultiDraft, SampleAndMatch, Standard
 from tests.native.test_walks import EOS, ORACLE, SOURCE, check, frame_of
 from tests.support.backends import judged_by_rules, laws_by, needed_kernels, needed_native
+from tests.support.draft_rows import recorded
 from tests.support.models import tiny_transformer
 from tests.support.pairwise import pairwise
 
@@ -436,7 +436,7 @@ def test_padding_may_hold_anything_but_ids_beyond_the_vocabulary():
 
 
 def with_randomness(step: Step) -> Step:
-    return framed(step, randomness=Recorder(step.frame.randomness))
+    return framed(step, randomness=recorded(step.frame.randomness, len(step.draft.num_nodes)))
 
 
 def derived(kind: type[VerificationRule]) -> VerificationRule:

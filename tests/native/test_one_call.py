@@ -38,10 +38,10 @@ from specdec.contracts import (
     WatchedSource,
 )
 from specdec.drafting import DraftModel
-from specdec.exactness.findings import Recorder
 from specdec.kernels.compiled import PackedDrafts
 from specdec.sampling.randomness import Coupled, Keyed
 from specdec.verify import RULES, Standard
+from tests.support import draft_rows
 from tests.support.backends import laws_by, needed_native
 from tests.support.experiments import TEXT, common, own
 from tests.support.models import rough_view, tiny_transformer
@@ -245,7 +245,7 @@ class Own(Standard):
 
 def recorded(source: DraftSource, _: SamplingParams) -> SpeculativeDecoder:
     decoder = SpeculativeDecoder(ORACLE, source)
-    decoder.randomness = lambda keys, num_committed: Recorder(Keyed.at(keys, num_committed))
+    decoder.randomness = lambda keys, num_committed: draft_rows.recorded(Keyed.at(keys, num_committed), len(keys))
     return decoder
 
 

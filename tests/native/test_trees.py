@@ -10,12 +10,11 @@ from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Budget, ChainKeys, Context, Draws, TreePlan
 from specdec.drafting.levels import top_ids
 from specdec.drafting.shapes import Kary, Paths
-from specdec.exactness.findings import Recorder
 from specdec.kernels import FILTERS
 from specdec.sampling import BatchWarping, ParameterTable
 from specdec.sampling.randomness import Coupled, Keyed, seed_keys
 from tests.support.backends import laws_by, needed_native
-from tests.support.draft_rows import Rows
+from tests.support.draft_rows import Rows, recorded
 from tests.support.models import tiny_unpacked
 from tests.support.native_drafts import (
     BUDGETS,
@@ -114,7 +113,7 @@ def test_randomness_that_keeps_every_call_draws_each_level_itself():
     rows = Rows(SmallTransformer(counted, tree=Kary(2, 2)), 1, oracle=ORACLE, sampling=WARM)
     rows.seat({0: PROMPTS[3]})
     counted.num_passes = 0
-    streams = Recorder(Keyed.at(keys, at))
+    streams = recorded(Keyed.at(keys, at), 1)
     rows.session.propose(row, rows.context(row), Budget(row + 9, row + 9), streams)
     assert counted.num_passes == 2
 

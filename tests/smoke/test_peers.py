@@ -8,7 +8,6 @@ import pytest
 
 from experiments.peers import with_llama_cpp, with_transformers
 from experiments.peers.refusing import words_of
-from specdec import Oracle
 from tests.support.experiments import LLAMA, compared
 
 ROOT = Path(__file__).parents[2]
@@ -35,10 +34,10 @@ def test_what_no_peer_can_do_is_a_row(option, value, words, checkpoints, tmp_pat
 
 
 def test_a_fault_is_no_refusal(checkpoints, tmp_path, monkeypatch):
-    def broken(folder: Path, oracle: Oracle) -> None:
+    def broken(path: Path, *_: object) -> None:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(with_transformers, "_load", broken)
+    monkeypatch.setattr(with_transformers, "load_peer", broken)
     with pytest.raises(RuntimeError, match="a fault of ours"):
         compared(checkpoints, tmp_path, ["transformers"])
 

@@ -8,7 +8,7 @@ import torch
 
 from oracles.tabular import TabularLM
 from specdec.cache import prefill
-from specdec.contracts import Budget, Cache, Context, Draft, DraftSource, IntArray, Oracle, Scores
+from specdec.contracts import Budget, Cache, Context, Draft, DraftSource, IntArray, Oracle, Randomness, Scores
 from specdec.drafting.lengths import LengthPolicy, LengthSession
 from specdec.exactness.findings import Draw, Recorder
 from specdec.sampling import BatchWarping, ParameterTable, SamplingParams
@@ -17,6 +17,11 @@ from tests.support.eagle3_heads import host_of
 from tests.support.hidden_watch import whole_features
 
 GARBAGE = -7
+
+
+def recorded(inner: Randomness, num_rows: int) -> Recorder:
+    """Return randomness that keeps what is drawn for rows of a batch."""
+    return Recorder(inner, np.arange(num_rows), [[] for _ in range(num_rows)])
 
 
 class Rows:
@@ -39,7 +44,7 @@ class Rows:
         self.ids: dict[int, list[int]] = {}
         self.prompt_lengths: dict[int, int] = {}
         self.seeds: dict[int, int] = {}
-        self.draws: list[list[Draw]] = []
+        self.recorder = recorded(Keyed.at(seed_keys([]), np.zeros(0, np.int64)), 0)
 
     def seat(self, prompts: dict[int, list[int]], seeds: dict[int, int] | None = None) -> None:
         """Begin requests, by row."""
@@ -73,9 +78,13 @@ class Rows:
         context = self.context(rows)
         depth = np.array([budgets[row] for row in rows], dtype=np.int64)
         streams = Keyed.at(seed_keys([self.seeds[row] for row in rows.tolist()]), context.num_committed)
-        self.draws = [[] for _ in rows]
-        recorder = Recorder(streams, np.arange(len(rows)), self.draws)
-        return self.session.propose(rows, context, Budget(depth, np.where(depth > 0, 100, 0)), recorder)
+        self.recorder = recorded(streams, len(rows))
+        return self.session.propose(rows, context, Budget(depth, np.where(depth > 0, 100, 0)), self.recorder)
+
+    @property
+    def draws(self) -> list[list[Draw]]:
+        """What was drawn for each row at the latest draft."""
+        return self.recorder.draws
 
     def settle(self, new_ids: dict[int, list[int]], keep: dict[int, int] | None = None) -> None:
         """Tell what stands: the first ``keep`` ids of a row (all of them by default), then new ones."""
