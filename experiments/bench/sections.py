@@ -46,10 +46,7 @@ FILES: Mapping[str, Mapping[str, str]] = {
     },
     "spec-bench.md": {
         "Spec-Bench, greedy": f"{_SPEC_BENCH} --strategies suffix_automaton small_transformer eagle3 cascade",
-        "Spec-Bench, T = 1": (
-            f"{_SPEC_BENCH} {_REJECTION} --strategies eagle3 small_transformer block_drafter "
-            "--eagle3-num-draft-tokens 1 --small-transformer-num-draft-tokens 2 --block-drafter-num-draft-tokens 2"
-        ),
+        "Spec-Bench, T = 1": f"{_SPEC_BENCH} {_REJECTION} --strategies small_transformer eagle3 block_drafter",
         "Second turns": (
             "python -m experiments.studies.second_turns --arithmetic int8 --draft smol-draft "
             f"--prompts {QUESTIONS} --num-prompts 20"
