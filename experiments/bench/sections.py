@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -42,6 +43,11 @@ FILES: Mapping[str, Mapping[str, str]] = {
             "--prompts experiments/prompts/conversations.jsonl --num-prompts 12 --max-new-tokens 128 --strategies "
             "prompt_lookup small_transformer eagle3 --peer transformers transformers:lookup transformers:bfloat16"
         ),
+        "SmolLM2 in bfloat16 beside transformers": (
+            "python -m experiments.compare --oracle smollm2 --weights bfloat16 --turns all "
+            "--prompts experiments/prompts/conversations.jsonl --num-prompts 12 --max-new-tokens 128 --strategies "
+            "prompt_lookup small_transformer eagle3 --peer transformers:bfloat16"
+        ),
         "Beside llama.cpp on the same file": "python -m experiments.bench.stored --rounds 5",
     },
     "spec-bench.md": {
@@ -57,6 +63,18 @@ FILES: Mapping[str, Mapping[str, str]] = {
         "Every strategy, T = 1": f"{_SPEC_BENCH} --per-category 1 {_REJECTION}",
         "Every strategy, batch 8": f"{_CONVERSATIONS} --batch-size 8",
         "Every strategy, batch 8, T = 1": f"{_CONVERSATIONS} --batch-size 8 {_REJECTION}",
+    },
+    "crossover.md": {
+        "SmolLM2 by batch size": (
+            "python -m experiments.studies.crossover --oracle smollm2 --arithmetic int8 "
+            "--prompts experiments/prompts/conversations.jsonl"
+        ),
+    },
+    "rules.md": {
+        "Rules on SmolLM2": (
+            "python -m experiments.studies.rules --oracle smollm2 --arithmetic int8 --model smol-draft "
+            "--prompts experiments/prompts/conversations.jsonl --num-prompts 40"
+        ),
     },
     "passes.md": {
         "Passes": "python -m experiments.bench.oracle --shapes 10m",
@@ -79,6 +97,11 @@ FILES: Mapping[str, Mapping[str, str]] = {
         ),
     },
     "inference-study.md": {
+        "Inference study of SmolLM2": (
+            "python -m experiments.studies.inference_stack --subject smollm2 --groups stack side --arms naive cache "
+            "prefill 'compiled step' 'packed weights' 'native pass' 'draft model, 3 ahead' 'prompt lookup' "
+            "'transformers, no cache' transformers engine --batches 1 --rounds 5 --warm-ups 1 --gate-prompts 16"
+        ),
         "Inference study": "python -m experiments.studies.inference_stack --groups stack side",
         "Inference study: ablations": "python -m experiments.studies.inference_stack --groups ablations --batches 1 32",
     },
@@ -157,7 +180,7 @@ def run(command: str) -> str:
     Raises:
         subprocess.CalledProcessError: the command failed.
     """
-    argv = [sys.executable, *command.split()[1:]]
+    argv = [sys.executable, *shlex.split(command)[1:]]
     environment = {**os.environ, FORM: MARKDOWN}
     printed = subprocess.run(argv, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
     return printed.strip()

@@ -97,20 +97,13 @@ def common_parser(
     no prompts are named.
     """
     parser = ExperimentParser(description)
-    add, count = parser.add_argument, num_prompts or "all"
+    add = parser.add_argument
     add(
         "--oracle",
         default="code",
         help="embedded or published name, checkpoint directory, GGUF file, hf:DIR or recorded:FILE (%(default)s)",
     )
-    add(
-        "--prompts",
-        default=str(PROMPTS),
-        help=f"JSONL, parquet or text file, or OWNER/NAME on the hub ({usual_prompts})",
-    )
-    columns = ", ".join(TEXT_COLUMNS)
-    add("--column", help=f"column that holds the prompts (the only one of {columns})")
-    add("--num-prompts", type=positive, default=num_prompts, help=f"how many, spread over their kinds ({count})")
+    add_prompts(parser, num_prompts, usual_prompts)
     add("--max-new-tokens", type=positive, default=max_new_tokens, help="per prompt (%(default)s)")
     add("--seed", type=int, default=0, help="of sampling: prompt i has the seed (SEED, i) in every arm (%(default)s)")
     add_template_options(parser)
@@ -120,6 +113,18 @@ def common_parser(
         return parser
     add("--fresh", action="store_true", help="drop what an interrupted run with these arguments has measured")
     return parser
+
+
+def add_prompts(parser: argparse.ArgumentParser, num_prompts: int | None, usual_prompts: str = _SHIPPED) -> None:
+    """Add the options that say which prompts are read, and how many; the rest as of ``common_parser``."""
+    add, count, columns = parser.add_argument, num_prompts or "all", ", ".join(TEXT_COLUMNS)
+    add(
+        "--prompts",
+        default=str(PROMPTS),
+        help=f"JSONL, parquet or text file, or OWNER/NAME on the hub ({usual_prompts})",
+    )
+    add("--column", help=f"column that holds the prompts (the only one of {columns})")
+    add("--num-prompts", type=positive, default=num_prompts, help=f"how many, spread over their kinds ({count})")
 
 
 def add_switch(parser: argparse.ArgumentParser, flag: str, text: str, usual: str = "no") -> None:

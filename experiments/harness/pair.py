@@ -1,10 +1,10 @@
-"""An oracle, a small transformer that drafts for it, and the shipped prompts: what studies of drafts alone decode."""
+"""An oracle, a small transformer that drafts for it, and prompts: what studies of drafts alone decode."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from exactspec.parser import Parser, positive
-from experiments.harness.arguments import PROMPTS, add_placement
+from experiments.harness.arguments import add_placement, add_prompts
 from experiments.harness.arms import those_that_fit
 from experiments.harness.conversations import add_template_options, as_conversations
 from experiments.harness.models import AnyModel, load_model, load_oracle
@@ -20,7 +20,7 @@ def pair_parser(description: str | None, num_prompts: int, max_new_tokens: int) 
     add = parser.add_argument
     add("--oracle", default="code", help="embedded or published name, checkpoint directory or GGUF file (%(default)s)")
     add("--model", default="code-draft", help="the small transformer (%(default)s)")
-    add("--num-prompts", type=positive, default=num_prompts, help="spread over their kinds (%(default)s)")
+    add_prompts(parser, num_prompts)
     add("--max-new-tokens", type=positive, default=max_new_tokens, help="per prompt (%(default)s)")
     add_template_options(parser)
     add_placement(parser)
@@ -36,5 +36,6 @@ def load_pair(arguments: Mapping[str, Any]) -> tuple[AnyModel, AnyModel, list[Pr
     take_threads(arguments["threads"])
     oracle, model = load_oracle(arguments), load_model(arguments["model"], arguments)
     check_vocabulary("--model", model.vocab_size, model.tokenizer, oracle)
-    asked = as_conversations(load_prompts(str(PROMPTS), None, arguments["num_prompts"]), oracle, arguments)
+    prompts = load_prompts(arguments["prompts"], arguments["column"], arguments["num_prompts"])
+    asked = as_conversations(prompts, oracle, arguments)
     return oracle, model, [prompt.start for prompt in those_that_fit(oracle, asked, arguments["max_new_tokens"])]

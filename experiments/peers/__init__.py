@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-import torch
-
 from experiments.harness.arms import Arm
 from experiments.peers.refusing import Peer, PeerRefusal, RefusedArm, words_of
 from experiments.peers.with_llama_cpp import LlamaCppArm, llama_cpp_arm
@@ -14,14 +12,14 @@ from specdec import Oracle, SamplingParams
 
 __all__ = ["PEERS", "LlamaCppArm", "RefusedArm", "TransformersArm", "strategies_read", "words_of"]
 
-_Maker = Callable[[str, Mapping[str, Any], Oracle], Peer]
+_Maker = Callable[[str, Mapping[str, Any], Oracle, str], Peer]
 _MAKERS: dict[str, _Maker] = {
-    **dict.fromkeys(("transformers", *DRAFTING), transformers_arm),
-    "transformers:bfloat16": partial(transformers_arm, dtype=torch.bfloat16),
-    "llama.cpp": llama_cpp_arm,
+    **dict.fromkeys(("transformers", "transformers:bfloat16", *DRAFTING), transformers_arm),
+    **dict.fromkeys(("llama.cpp", "llama.cpp:bfloat16"), llama_cpp_arm),
     "llama.cpp:lookup": partial(llama_cpp_arm, drafts=True),
-    "llama.cpp:bfloat16": partial(llama_cpp_arm, storage="bfloat16"),
 }
+# What its name says of the dtype of a peer's weights and products; of all others it is the oracle's.
+_BFLOAT16 = ":bfloat16"
 # Peer that drafts -> the strategy whose options say how.
 _DRAFTS_AS = {
     "transformers:assisted": "small_transformer",
@@ -36,23 +34,25 @@ def strategies_read(peers: Iterable[str]) -> set[str]:
     return {_DRAFTS_AS[name] for name in peers if name in _DRAFTS_AS}
 
 
-def _refusal(arguments: Mapping[str, Any], sampling: SamplingParams) -> str | None:
-    """Return why no peer does what is asked; None: one may."""
+def _refusal(name: str, arguments: Mapping[str, Any], storage: str, sampling: SamplingParams) -> str | None:
+    """Return why a peer with weights of this dtype does not do what is asked; None: it may."""
     if sampling.temperature > 0:
         return "it draws otherwise than we do, so that outputs cannot be compared: use --temperature 0"
     if arguments.get("ignore_eos"):
         return "it ends where its text ends: leave out --ignore-eos"
-    if arguments["weights"] is not None:
-        return f"it has the weights as they are stored, not --weights {arguments['weights']}: leave that out"
+    if (weights := arguments["weights"]) not in (None, storage):
+        beside = f", or take {name.partition(':')[0]}{_BFLOAT16}" if weights == "bfloat16" else ""
+        return f"its weights are {storage}, not --weights {weights}: leave that out{beside}"
     return None
 
 
 def _peer(name: str, arguments: Mapping[str, Any], oracle: Oracle, sampling: SamplingParams) -> Arm | RefusedArm:
     """Return a peer's arm; if the peer is missing or cannot do what is asked, an arm that says why."""
-    if words := _refusal(arguments, sampling):
+    storage = "bfloat16" if name.endswith(_BFLOAT16) else str(oracle.dtype).removeprefix("torch.")
+    if words := _refusal(name, arguments, storage, sampling):
         return RefusedArm(name, words)
     try:
-        arm = _MAKERS[name](name, arguments, oracle)
+        arm = _MAKERS[name](name, arguments, oracle, storage)
     except (ImportError, PeerRefusal) as error:
         return RefusedArm(name, words_of(error))
     batch_size = arguments["batch_size"]

@@ -108,12 +108,11 @@ def _load(path: Path, capacity: int, storage: str, lookup: tuple[int, int] | Non
 
 
 def llama_cpp_arm(
-    name: str, arguments: Mapping[str, Any], oracle: Oracle, storage: str | None = None, drafts: bool = False
+    name: str, arguments: Mapping[str, Any], oracle: Oracle, storage: str, drafts: bool = False
 ) -> LlamaCppArm:
-    """Return the arm that a command line asks for, in the oracle's dtype unless said otherwise.
+    """Return the arm that a command line asks for, its weights of that dtype.
 
     It drafts with the lengths of ``prompt_lookup``. Errors as of ``LlamaCppArm``.
     """
     lengths = (arguments["prompt_lookup.max_ngram"], arguments["prompt_lookup.num_draft_tokens"])
-    asked = storage or str(oracle.dtype).removeprefix("torch.")
-    return LlamaCppArm(name, path_of(arguments["oracle"]), oracle, asked, lengths if drafts else None)
+    return LlamaCppArm(name, path_of(arguments["oracle"]), oracle, storage, lengths if drafts else None)

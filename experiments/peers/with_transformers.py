@@ -16,6 +16,7 @@ from experiments.peers.gguf_file import check_plain_llama
 from experiments.peers.refusing import PeerRefusal, refusal_of
 from oracles.checkpoints.config_keys import read_json
 from oracles.checkpoints.gguf import is_gguf
+from oracles.checkpoints.placement import DTYPES
 from oracles.factory.training.export import llama_config
 from oracles.huggingface.huggingface_loading import auto_models
 from specdec import Oracle
@@ -32,7 +33,7 @@ class TransformersArm:
         name: of the arm.
         path: of the checkpoint, as of ``load_peer``.
         oracle: whose tokenizer and device are used.
-        dtype: of weights and arithmetic; None: the oracle's.
+        dtype: of weights and arithmetic.
         drafting: what ``generate`` is told to draft with; nothing: plain decoding.
 
     Raises:
@@ -44,11 +45,10 @@ class TransformersArm:
         name: str,
         path: Path,
         oracle: Oracle,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype,
         drafting: Mapping[str, Any] | None = None,
     ) -> None:
-        self.name, self._oracle, self._drafting = name, oracle, drafting or {}
-        self._dtype = dtype or oracle.dtype
+        self.name, self._oracle, self._dtype, self._drafting = name, oracle, dtype, drafting or {}
         self._model = load_peer(path, self._dtype, oracle.device)
 
     def refusal(self, batch_size: int) -> str | None:
@@ -159,13 +159,11 @@ DRAFTING: dict[str, Drafting] = {
 }
 
 
-def transformers_arm(
-    name: str, arguments: Mapping[str, Any], oracle: Oracle, dtype: torch.dtype | None = None
-) -> TransformersArm:
-    """Return the arm that a command line asks for, in the oracle's dtype unless said otherwise.
+def transformers_arm(name: str, arguments: Mapping[str, Any], oracle: Oracle, storage: str) -> TransformersArm:
+    """Return the arm that a command line asks for, its weights and products of that dtype.
 
     It drafts as ``DRAFTING`` says of its name. Errors as of ``TransformersArm``.
     """
     make = DRAFTING.get(name)
     drafting = None if make is None else make(arguments, oracle)
-    return TransformersArm(name, path_of(arguments["oracle"]), oracle, dtype, drafting)
+    return TransformersArm(name, path_of(arguments["oracle"]), oracle, DTYPES[storage], drafting)

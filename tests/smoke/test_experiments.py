@@ -416,7 +416,7 @@ def test_a_peer_obeys_no_settings_of_the_checkpoint(checkpoints, tmp_path):
     oracle, prompt = oracles.load(folder), NamedPrompt("p", "a", TEXT)
     wanted = SpeculativeDecoder(oracle).generate([TEXT], max_new_tokens=10).tokens
     (folder / "generation_config.json").write_text(json.dumps(settings | {"repetition_penalty": 9.0}), encoding="utf-8")
-    assert peers.TransformersArm("peer", folder, oracle).run([prompt], [(0, 0)], 10).tokens == wanted
+    assert peers.TransformersArm("peer", folder, oracle, oracle.dtype).run([prompt], [(0, 0)], 10).tokens == wanted
 
 
 def test_the_key_of_a_run_covers_the_files_that_its_options_name(tmp_path):

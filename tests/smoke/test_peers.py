@@ -33,6 +33,17 @@ def test_what_no_peer_can_do_is_a_row(option, value, words, checkpoints, tmp_pat
     assert all(words in said for said in refused.values())
 
 
+def test_a_peer_takes_the_weights_that_it_has(checkpoints, tmp_path):
+    names = ["transformers", "transformers:bfloat16"]
+    summary = compared(checkpoints, tmp_path, names, "--weights", "bfloat16")
+    words = "its weights are float32, not --weights bfloat16: leave that out, or take transformers:bfloat16"
+    assert summary["provenance"]["refused"] == {"transformers": words}
+    assert {name: summary["arms"][name]["settings"]["dtype"] for name in ("plain", names[1])} == {
+        "plain": "float32",
+        names[1]: "bfloat16",
+    }
+
+
 def test_a_fault_is_no_refusal(checkpoints, tmp_path, monkeypatch):
     def broken(path: Path, *_: object) -> None:
         raise RuntimeError("a fault of ours")

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,13 +13,16 @@ from specdec.contracts import Draft
 from specdec.kernels import REFERENCE, best_kernels
 from specdec.laws import Laws
 from specdec.verify import RULES, StopLaw
+from tests.support.experiments import write_rows
 
 pytestmark = pytest.mark.usefixtures("documents")
 MODELS = ["--oracle", "code-draft", "--model", "code-draft-tiny"]
 
 
-def test_every_rule_stands_beside_the_optimum(capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = ["--num-prompts", "2", "--max-new-tokens", "8", "--num-draft-tokens", "3", "--tree", "kary:2x2"]
+def test_every_rule_stands_beside_the_optimum(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = [{"text": "def add(a, b):\n"}, {"text": "class Reader:\n"}]
+    prompts = write_rows(tmp_path / "own.jsonl", rows)
+    sizes = ["--prompts", str(prompts), "--max-new-tokens", "8", "--num-draft-tokens", "3", "--tree", "kary:2x2"]
     assert rules.main([*sizes, *MODELS]) == 0
     printed = capsys.readouterr().out
     chains, trees = printed.split("### Trees")
@@ -45,6 +49,11 @@ def test_requests_that_no_rule_judges_are_refused(option: str, value: str, words
 def test_a_temperature_that_is_no_number_is_refused() -> None:
     with pytest.raises(SystemExit, match="rules: SamplingParams: temperature=nan must be"):
         rules.main(["--temperature", "nan"])
+
+
+def test_prompts_that_are_not_there_are_refused() -> None:
+    with pytest.raises(SystemExit, match=r"rules: .*no/such\.jsonl"):
+        rules.main(["--prompts", "no/such.jsonl", *MODELS])
 
 
 def test_drafts_without_a_token_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

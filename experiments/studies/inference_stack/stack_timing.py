@@ -17,6 +17,7 @@ from experiments.studies.inference_stack.stack_arms import Generate
 from experiments.studies.inference_stack.study_frame import Found, Results
 from experiments.studies.inference_stack.subjects import Subject
 from experiments.studies.limits.limit_timing import measure_bandwidth, measure_flops
+from oracles.quantisation import bytes_each
 from specdec.theory.limits import Roofline, pass_cost
 
 
@@ -140,14 +141,19 @@ WEIGHT_BYTES = (2, 4)
 
 
 def measure_rooflines(subject: Subject, results: Results) -> None:
-    """Measure what a CPU reads, for weights of 2 and of 4 bytes, and computes in float32, if nobody has yet."""
-    if subject.device.type != "cpu" or results.get(ROOFLINE, 1, str(WEIGHT_BYTES[0])) is not None:
+    """Measure what a CPU reads and computes in float32, if nobody has yet.
+
+    It reads weights of 2 and of 4 bytes, and those of the subject's oracle.
+    """
+    if subject.device.type != "cpu":
         return
-    flops, found = measure_flops(torch.float32), {}
-    for size in WEIGHT_BYTES:
-        shape = model_shape(subject.forms.plain.config, size)
-        found[str(size)] = {"bytes_per_second": measure_bandwidth(shape.weight_bytes), "flops_per_second": flops}
-    results.put(ROOFLINE, 1, found)
+    sizes = {*WEIGHT_BYTES, bytes_each(subject.oracle.weight_type)}
+    if lacking := [size for size in sorted(sizes) if results.get(ROOFLINE, 1, str(size)) is None]:
+        flops, found = measure_flops(torch.float32), {}
+        for size in lacking:
+            shape = model_shape(subject.forms.plain.config, size)
+            found[str(size)] = {"bytes_per_second": measure_bandwidth(shape.weight_bytes), "flops_per_second": flops}
+        results.put(ROOFLINE, 1, found)
 
 
 def least_seconds(subject: Subject, results: Results, batch: int, weight_bytes: float) -> float | None:

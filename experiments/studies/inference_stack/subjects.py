@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,17 @@ import oracles
 from drafts import PromptLookup, SmallTransformer
 from experiments.bench.oracle.benchmark_models import SHAPES, Models, native_of, peer_of, with_weights
 from experiments.harness.arguments import PROMPTS
-from oracles.checkpoints.loading import LoadedOracle, checkpoint_folder
-from oracles.checkpoints.placement import Backend, check_device, checkpoint_place
+from experiments.harness.models import path_of
+from experiments.peers.with_transformers import load_peer
+from oracles.checkpoints.loading import LoadedOracle
+from oracles.checkpoints.placement import Backend, WeightType, check_device, checkpoint_place
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT, OPERANDS, OPERATORS, Problem, split
 from oracles.factory.arithmetic.tokens import encode
-from oracles.huggingface.huggingface_loading import auto_models
 from oracles.native import NativeTransformer, NativeUnavailable
 from oracles.transformer.eager import Transformer
 from specdec.contracts import DraftSource
 from specdec.prompts import load_prompts
+from specdec.requests import encode_prompt
 
 
 def traceable(model: Transformer) -> Transformer:
@@ -37,7 +40,7 @@ class Forms:
     Attributes:
         make_trainable: as it trains, in the dtype of that name.
         make_eager: the eager oracle in float32: on a CPU its layers are laid out for few rows.
-        make_native: the native oracle, weights in bfloat16; on a CPU only.
+        make_native: the native oracle, weights as they are stored; on a CPU only.
         make_peer: ``transformers``' model, in float32.
     """
 
@@ -72,19 +75,13 @@ class Forms:
         return self.make_peer()
 
 
-def embedded_forms(name: str, device: torch.device) -> Forms:
-    """Return the forms of an embedded checkpoint."""
-
-    def peer() -> Any:
-        model: Any = auto_models().from_pretrained(checkpoint_folder(name), dtype=torch.float32)
-        model.generation_config = type(model.generation_config)()  # without settings of its own
-        return model.to(device).eval()
-
+def forms_of(name: str, device: torch.device) -> Forms:
+    """Return the forms of an embedded checkpoint or a published model."""
     return Forms(
         lambda dtype: oracles.load_trainable(name, dtype, device),
         lambda: oracles.load(name, "float32", device, backend="eager"),
         lambda: oracles.load(name, backend="native"),
-        peer,
+        lambda: load_peer(path_of(name), torch.float32, device),
     )
 
 
@@ -104,7 +101,7 @@ def random_forms(models: Models, device: torch.device) -> Forms:
 
 
 SEED = 10
-PROMPT = 64  # ids of a prompt of code, or of random ones
+PROMPT = 64  # ids of a prompt of text, or of random ones
 
 
 @dataclass(frozen=True)
@@ -148,10 +145,11 @@ class Subject:
         return self.forms.native
 
 
-def _draft_model(name: str, device: torch.device) -> LoadedOracle:
+def _draft_model(name: str, device: torch.device, weights: WeightType | None = None) -> LoadedOracle:
     """Return a model that drafts for ``Subject.oracle``, and computes as it does: native where it can be had."""
-    backend: Backend | None = None if device.type == "cpu" else "eager"
-    return oracles.load(name, device=device, backend=backend)
+    if device.type == "cpu":
+        return oracles.load(name, device=device, weights=weights)
+    return oracles.load(name, device=device, backend="eager")
 
 
 def arithmetic(device: torch.device, num_prompts: int, num_gate: int | None) -> Subject:
@@ -171,7 +169,7 @@ def arithmetic(device: torch.device, num_prompts: int, num_gate: int | None) -> 
 
     return Subject(
         "arithmetic",
-        embedded_forms("arithmetic", device),
+        forms_of("arithmetic", device),
         device,
         ANSWER_LENGTH,
         gate=encode([problem.prompt for problem in held_out]),
@@ -186,18 +184,36 @@ def arithmetic(device: torch.device, num_prompts: int, num_gate: int | None) -> 
 
 
 def code(device: torch.device, num_prompts: int, num_gate: int | None) -> Subject:
-    """Return Python text: the last 64 ids of the shipped prompts, over and over if more are timed."""
-    forms = embedded_forms("code", device)
-    tokenizer = forms.plain.tokenizer
-    assert tokenizer is not None
-    ids = [tokenizer.encode(prompt.text).ids[-PROMPT:] for prompt in load_prompts(str(PROMPTS), None, None)]
-    gate = torch.tensor([row for row in ids if len(row) == PROMPT])[:num_gate]
+    """Return Python text, after the shipped prompts."""
+    drafts = {
+        "draft model, 4 ahead": lambda: SmallTransformer(_draft_model("code-draft", device), 4),
+        "prompt lookup": lambda: PromptLookup(8),
+    }
+    return _text("code", PROMPTS, device, num_prompts, num_gate, drafts)
 
-    def draft() -> DraftSource:
-        return SmallTransformer(_draft_model("code-draft", device), 4)
 
-    sources = {"draft model, 4 ahead": draft, "prompt lookup": lambda: PromptLookup(8)}
-    return Subject("code", forms, device, 32, gate, gate[torch.arange(num_prompts) % len(gate)], sources=sources)
+def smollm2(device: torch.device, num_prompts: int, num_gate: int | None) -> Subject:
+    """Return a published chat model's answers in the shipped conversations."""
+    drafts = {
+        "draft model, 3 ahead": lambda: SmallTransformer(_draft_model("smol-draft", device, "q4_0-int8"), 3),
+        "prompt lookup": lambda: PromptLookup(3),
+    }
+    return _text("smollm2", PROMPTS.with_name("conversations.jsonl"), device, num_prompts, num_gate, drafts)
+
+
+def _text(
+    name: str,
+    prompts: Path,
+    device: torch.device,
+    num_prompts: int,
+    num_gate: int | None,
+    sources: Mapping[str, Callable[[], DraftSource]],
+) -> Subject:
+    """Return what a model writes after the last 64 ids of a file's prompts, over and over if more are timed."""
+    forms = forms_of(name, device)
+    ids = [encode_prompt(forms.plain, prompt.start, prompt.name)[-PROMPT:] for prompt in load_prompts(str(prompts))]
+    gate = torch.tensor(np.stack([row for row in ids if len(row) == PROMPT]))[:num_gate]
+    return Subject(name, forms, device, 32, gate, gate[torch.arange(num_prompts) % len(gate)], sources=sources)
 
 
 def shape(name: str, device: torch.device, num_prompts: int, num_gate: int | None) -> Subject:
@@ -217,7 +233,8 @@ def shape(name: str, device: torch.device, num_prompts: int, num_gate: int | Non
     )
 
 
-SUBJECTS = ("arithmetic", "code", *SHAPES)
+_NAMED = {"arithmetic": arithmetic, "code": code, "smollm2": smollm2}
+SUBJECTS = (*_NAMED, *SHAPES)
 
 
 def subject_named(name: str, device: str, num_prompts: int, num_gate: int | None) -> Subject:
@@ -230,11 +247,11 @@ def subject_named(name: str, device: str, num_prompts: int, num_gate: int | None
         num_gate: on which ids are compared; None: all there are.
 
     Raises:
-        ValueError: there is no such device.
+        ValueError: there is no such device; more prompts than there are problems; a published model that was not
+            fetched.
     """
-    named = {"arithmetic": arithmetic, "code": code}
     place = checkpoint_place(device)
     check_device(place)
-    if name in named:
-        return named[name](place, num_prompts, num_gate)
+    if name in _NAMED:
+        return _NAMED[name](place, num_prompts, num_gate)
     return shape(name, place, num_prompts, num_gate)
