@@ -1,7 +1,9 @@
 """The entry point: one command for every program."""
 
 import importlib
+import os
 import runpy
+import select
 import sys
 from collections.abc import Sequence
 
@@ -9,8 +11,8 @@ from exactspec import stand_ins
 from exactspec.listing import RUNNABLE, listing, module_of, nearest
 from exactspec.parser import STARTED_AS
 
-# The status of a program that Ctrl-C ended, as shells have it.
-INTERRUPTED = 130
+# The statuses of programs that Ctrl-C ended, and whose reader has ended, as shells have them.
+INTERRUPTED, UNREAD = 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,10 +22,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the command and its options; None: of this process.
 
     Returns:
-        2 for an unknown command, 130 after Ctrl-C, 0 for the list and for a program that ends without a status of its
-        own.
+        2 for an unknown command, 130 after Ctrl-C, 141 if nobody reads the output any more (``exactspec | head``), 0
+        for the list and for a program that ends without a status of its own.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        try:
+            status = _main(list(sys.argv[1:] if argv is None else argv))
+        except SystemExit:
+            sys.stdout.flush()
+            raise
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not _is_unread(sys.stdout.fileno()):
+            raise
+        # What is left is flushed when the process ends: it goes nowhere, and says nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREAD
+    return status
+
+
+def _is_unread(pipe: int) -> bool:
+    """Tell whether what reads a pipe has ended."""
+    poll = select.poll()
+    poll.register(pipe, 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
+
+
+def _main(words: Sequence[str]) -> int:
+    """Return the status of ``main``."""
     if not words or words[0] in stand_ins.HELP:
         print(listing())
         return 0

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 import warnings
 from contextlib import suppress
@@ -97,6 +98,26 @@ def test_ctrl_c_ends_a_command_with_one_line(monkeypatch, capsys):
     monkeypatch.setattr(console, "run", interrupted)
     assert main(["compare"]) == 130
     assert capsys.readouterr().err == "exactspec compare: interrupted\n"
+
+
+@pytest.mark.parametrize("words", [[], ["compare", "--help"]])
+def test_output_that_nobody_reads_any_more_ends_a_command_without_a_word(words):
+    command = [sys.executable, "-m", "exactspec", *words]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == console.UNREAD
+
+
+def test_another_pipe_that_breaks_is_an_error(monkeypatch, tmp_path):
+    def broken(*_):
+        raise BrokenPipeError("of a worker")
+
+    monkeypatch.setattr(console, "run", broken)
+    with (tmp_path / "printed").open("w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        with pytest.raises(BrokenPipeError, match="of a worker"):
+            main(["compare"])
 
 
 def test_names_may_have_hyphens_and_modules_that_are_not_listed_run():
