@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ import drafts
 import oracles
 from experiments.harness.models import path_of
 from experiments.peers.with_transformers import load_peer
+from experiments.studies.inference_stack.stack_registry import NAIVE, arms_of
+from experiments.studies.inference_stack.stack_timing import write_ids
+from experiments.studies.inference_stack.subjects import subject_named
 from oracles.checkpoints.embedded_folders import heads_of
 from oracles.checkpoints.gguf import PUBLISHED
 from oracles.native import NativeTransformer
@@ -122,6 +126,13 @@ def test_ids_are_those_of_the_models_own_tokenizer(text: str) -> None:
     tokenizer = oracle().tokenizer
     assert tokenizer.encode(text).ids == IDS[text]
     assert tokenizer.decode(IDS[text], skip_special_tokens=False) == text
+
+
+@pytest.mark.parametrize("arm", ["prefill", "native pass", "draft model, 3 ahead", "engine"])
+def test_arms_of_the_inference_study_write_the_naive_ones_ids(arm: str) -> None:
+    subject = replace(subject_named("smollm2", "cpu", num_prompts=2, num_gate=2), num_new=8)
+    wanted, found = (write_ids(arms_of(subject)[name].build(subject, 2), subject, 2, 2, name) for name in (NAIVE, arm))
+    assert found.tolist() == wanted.tolist()
 
 
 def test_an_answer_ends_with_the_turn() -> None:
