@@ -99,8 +99,8 @@ FILES: Mapping[str, Mapping[str, str]] = {
     "inference-study.md": {
         "Inference study of SmolLM2": (
             "python -m experiments.studies.inference_stack --subject smollm2 --groups stack side --arms naive cache "
-            "prefill 'compiled step' 'packed weights' 'native pass' 'draft model, 3 ahead' 'prompt lookup' transformers "
-            "engine --batches 1 --rounds 5 --warm-ups 1 --gate-prompts 16"
+            "prefill 'compiled step' 'packed weights' 'native pass' 'draft model, 3 ahead' 'prompt lookup' "
+            "transformers engine --batches 1 --rounds 5 --warm-ups 1 --gate-prompts 16"
         ),
         "Inference study": "python -m experiments.studies.inference_stack --groups stack side",
         "Inference study: ablations": "python -m experiments.studies.inference_stack --groups ablations --batches 1 32",

@@ -17,7 +17,7 @@ from experiments.harness.arguments import PROMPTS
 from experiments.harness.models import path_of
 from experiments.peers.with_transformers import load_peer
 from oracles.checkpoints.loading import LoadedOracle
-from oracles.checkpoints.placement import Backend, WeightType, check_device, checkpoint_place
+from oracles.checkpoints.placement import WeightType, check_device, checkpoint_place
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT, OPERANDS, OPERATORS, Problem, split
 from oracles.factory.arithmetic.tokens import encode
 from oracles.native import NativeTransformer, NativeUnavailable
