@@ -14,6 +14,7 @@ import oracles
 from drafts import PromptLookup, SmallTransformer
 from experiments.bench.oracle.benchmark_models import SHAPES, Models, native_of, peer_of, with_weights
 from experiments.harness.arguments import PROMPTS
+from experiments.harness.conversations import AUTO, as_conversations
 from experiments.harness.models import path_of
 from experiments.peers.with_transformers import load_peer
 from oracles.checkpoints.loading import LoadedOracle
@@ -201,6 +202,10 @@ def smollm2(device: torch.device, num_prompts: int, num_gate: int | None) -> Sub
     return _text("smollm2", PROMPTS.with_name("conversations.jsonl"), device, num_prompts, num_gate, drafts)
 
 
+# A model's own chat template, if it has one.
+_OWN_TEMPLATE = {"template": AUTO, "template_arg": (), "system": None}
+
+
 def _text(
     name: str,
     prompts: Path,
@@ -211,7 +216,8 @@ def _text(
 ) -> Subject:
     """Return what a model writes after the last 64 ids of a file's prompts, over and over if more are timed."""
     forms = forms_of(name, device)
-    ids = [encode_prompt(forms.plain, prompt.start, prompt.name)[-PROMPT:] for prompt in load_prompts(str(prompts))]
+    asked = as_conversations(load_prompts(str(prompts)), forms.plain, _OWN_TEMPLATE)
+    ids = [encode_prompt(forms.plain, prompt.start, prompt.name)[-PROMPT:] for prompt in asked]
     gate = torch.tensor(np.stack([row for row in ids if len(row) == PROMPT]))[:num_gate]
     return Subject(name, forms, device, 32, gate, gate[torch.arange(num_prompts) % len(gate)], sources=sources)
 
