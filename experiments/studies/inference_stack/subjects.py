@@ -101,6 +101,8 @@ def random_forms(models: Models, device: torch.device) -> Forms:
     )
 
 
+# Name -> makes what drafts.
+Sources = Mapping[str, Callable[[], DraftSource]]
 SEED = 10
 PROMPT = 64  # ids of a prompt of text, or of random ones
 
@@ -117,7 +119,7 @@ class Subject:
         gate: ``[G, P]`` ids of the prompts on which every arm must write what the first one does.
         pool: ``[M, P]`` ids of the prompts that are timed.
         answers: ``[G, num_new]`` ids that are right; None if nobody can say.
-        sources: name -> makes what drafts.
+        sources: what drafts.
     """
 
     name: str
@@ -127,7 +129,7 @@ class Subject:
     gate: Tensor
     pool: Tensor
     answers: Tensor | None = None
-    sources: Mapping[str, Callable[[], DraftSource]] = field(default_factory=dict)
+    sources: Sources = field(default_factory=dict)
 
     @property
     def prompt_length(self) -> int:
@@ -186,7 +188,7 @@ def arithmetic(device: torch.device, num_prompts: int, num_gate: int | None) -> 
 
 def code(device: torch.device, num_prompts: int, num_gate: int | None) -> Subject:
     """Return Python text, after the shipped prompts."""
-    drafts = {
+    drafts: Sources = {
         "draft model, 4 ahead": lambda: SmallTransformer(_draft_model("code-draft", device), 4),
         "prompt lookup": lambda: PromptLookup(8),
     }
@@ -195,7 +197,7 @@ def code(device: torch.device, num_prompts: int, num_gate: int | None) -> Subjec
 
 def smollm2(device: torch.device, num_prompts: int, num_gate: int | None) -> Subject:
     """Return a published chat model's answers in the shipped conversations."""
-    drafts = {
+    drafts: Sources = {
         "draft model, 3 ahead": lambda: SmallTransformer(_draft_model("smol-draft", device, "q4_0-int8"), 3),
         "prompt lookup": lambda: PromptLookup(3),
     }
@@ -212,7 +214,7 @@ def _text(
     device: torch.device,
     num_prompts: int,
     num_gate: int | None,
-    sources: Mapping[str, Callable[[], DraftSource]],
+    sources: Sources,
 ) -> Subject:
     """Return what a model writes after the last 64 ids of a file's prompts, over and over if more are timed."""
     forms = forms_of(name, device)
