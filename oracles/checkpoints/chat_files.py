@@ -1,16 +1,19 @@
 """The chat template of a checkpoint directory."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
-from oracles.checkpoints.config_keys import errors_of, read_json
+from oracles.checkpoints.config_keys import errors_of
+from oracles.checkpoints.tokenizer_files import CONFIG, read_tokenizer_config
 from oracles.checkpoints.weights import is_there
 from specdec.prompts.chat import ChatTemplate
 
-FILE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
+FILE = "chat_template.jinja"
 _DEFAULT = "default"
+_OTHER_TOKENS = ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 class Chatting(Protocol):
@@ -28,24 +31,31 @@ def checkpoint_template(folder: Path, tokenizer: Tokenizer | None) -> ChatTempla
     """Return the chat template of a Hugging Face directory; None if it has none, or no tokenizer.
 
     ``chat_template.jinja`` comes before ``chat_template`` in ``tokenizer_config.json``, which may be a list of named
-    ones: then it is the one named "default". The texts of ``bos_token`` and ``eos_token`` are that file's.
+    ones: then it is the one named "default". The texts of ``bos_token``, ``eos_token`` and the like are that file's.
 
     Raises:
         ValueError: a file is no JSON, no UTF-8 or no Jinja, or is a folder or a link to nothing; with its name.
     """
-    config, path = _read_config(folder / CONFIG), folder / FILE
+    config, path = read_tokenizer_config(folder), folder / FILE
     name = FILE if is_there(path) else CONFIG
     with errors_of(folder / name):
         source = path.read_text(encoding="utf-8") if name == FILE else default_template(config.get("chat_template"))
         if source is None or tokenizer is None:
             return None
-        return ChatTemplate(source, tokenizer, *boundary_tokens(folder), name=name)
+        tokens = named_tokens(source, config)
+        return ChatTemplate(source, tokenizer, *boundary_tokens(folder), name=name, arguments=tokens)
 
 
 def boundary_tokens(folder: Path) -> tuple[str | None, str | None]:
     """Return the texts of what begins and what ends a text by ``tokenizer_config.json``; None: it names none."""
-    config = _read_config(folder / CONFIG)
+    config = read_tokenizer_config(folder)
     return _token_text(config.get("bos_token")), _token_text(config.get("eos_token"))
+
+
+def named_tokens(source: str, tokens: Mapping[str, Any]) -> dict[str, str]:
+    """Return the texts of what a template names beside ``bos_token`` and ``eos_token``, as far as there are such."""
+    found = {name: _token_text(tokens.get(name)) for name in _OTHER_TOKENS if name in source}
+    return {name: text for name, text in found.items() if text is not None}
 
 
 def give_template(oracle: Chatting, template: ChatTemplate | None) -> None:
@@ -54,10 +64,6 @@ def give_template(oracle: Chatting, template: ChatTemplate | None) -> None:
     if template is not None:
         ends = [token for token in template.end_ids if token < oracle.vocab_size]
         oracle.eos_ids = tuple(dict.fromkeys((*oracle.eos_ids, *ends)))
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    return read_json(path) if is_there(path) else {}
 
 
 def default_template(value: Any) -> str | None:

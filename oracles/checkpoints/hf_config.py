@@ -11,6 +11,8 @@ from oracles.checkpoints.config_keys import ConfigKeys, errors_of, read_any
 from oracles.transformer.config import Activation, RopeScaling, TransformerConfig
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+# How another model may run.
+ELSEWHERE = "as transformers computes it: oracles.load_huggingface(DIR), on a command line hf:DIR"
 
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -48,6 +50,8 @@ length_penalty max_length min_length no_repeat_ngram_size num_beam_groups num_be
 output_scores prefix remove_invalid_values repetition_penalty suppress_tokens temperature top_k top_p typical_p
 """
 INERT = frozenset(_INERT_NAMES.split())
+# What says that weights are quantised: of most methods, of older llm-compressor, of MLX.
+_QUANTISED = ("quantization_config", "compression_config", "quantization")
 # Keys that would change the forward pass, and the one value under which they do not.
 FIXED: dict[str, Any] = {
     "add_cross_attention": False,
@@ -97,6 +101,7 @@ def parse_config(
     """
     keys = ConfigKeys(values, source)
     architecture = _architecture(keys)
+    _check_unquantised(keys)
     fields = _FAMILIES[architecture](keys)
     vocabulary_of = keys.read("vocabulary_of", str, None)
     keys.close(INERT, FIXED)
@@ -131,9 +136,20 @@ def _architecture(keys: ConfigKeys) -> str:
             return family
     raise ValueError(
         f"{keys.source}: unknown architecture (model_type {model_type!r}, architectures {classes}); "
-        f"known: {', '.join(ARCHITECTURES)} as causal language models; others may run as transformers computes them: "
-        "oracles.load_huggingface(DIR), on a command line hf:DIR"
+        f"known: {', '.join(ARCHITECTURES)} as causal language models; another one may run {ELSEWHERE}"
     )
+
+
+def _check_unquantised(keys: ConfigKeys) -> None:
+    """Refuse weights that are not stored as floats, by the name of what made them."""
+    for name in _QUANTISED:
+        if found := keys.read(name, dict, {}):
+            method = found.get("quant_method", found.get("format", "an unnamed method"))
+            raise ValueError(
+                f"{keys.source}: {name!r} says that {method} has quantised the weights, and only floats are read: give "
+                "the checkpoint that they were made of, which weights='int8' or 'int4' rounds here, or its GGUF file; "
+                f"or run this one {ELSEWHERE}"
+            )
 
 
 def _activation(keys: ConfigKeys, name: str, default: str) -> Activation:
@@ -170,7 +186,10 @@ def _rope(
 
 def _rope_scaling(nested: ConfigKeys, kind: str, context: int) -> RopeScaling | None:
     if kind not in ("default", "linear", "llama3"):
-        raise ValueError(f"{nested.source}: rope_type is {kind!r}; known: default, linear, llama3")
+        raise ValueError(
+            f"{nested.source}: rope_type is {kind!r}; known: default, linear, llama3; with another one a model may run "
+            f"{ELSEWHERE}"
+        )
     original = nested.read("original_max_position_embeddings", int, context)
     if kind == "default":
         return None
@@ -196,7 +215,8 @@ def _window(keys: ConfigKeys, window: int | None, by_rule: list[str]) -> int | N
     if types == {SLIDING} and window is not None:
         return window
     raise ValueError(
-        f"{keys.source}: 'layer_types' {sorted(types)} with sliding_window {window}; all layers must be alike"
+        f"{keys.source}: 'layer_types' {sorted(types)} with sliding_window {window}; all layers must be alike, and "
+        f"others may run {ELSEWHERE}"
     )
 
 

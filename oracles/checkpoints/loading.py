@@ -26,6 +26,7 @@ from oracles.checkpoints.placement import (
     checkpoint_place,
     dtype_to_load,
 )
+from oracles.checkpoints.tokenizer_files import checkpoint_tokenizer
 from oracles.checkpoints.weights import StoredTensors, Take, check_names, check_sizes, fill, is_there
 from oracles.graphed import GraphedTransformer
 from oracles.native import NativeTransformer
@@ -119,7 +120,7 @@ def load(
         padding are cut. Its ``chat_template`` is the directory's or file's, or None. Its ``eos_ids`` are those of
         ``generation_config.json``, else of ``config.json`` (of a GGUF file: of its end of text, turn and message),
         and the token that the template writes after an answer; an id beyond the vocabulary, which can never be drawn,
-        is left out.
+        is left out. What else the former says of sampling (temperature, repetition penalty) is not taken over.
 
     Raises:
         ValueError: an unknown name, architecture, config key, dtype, device, backend, type of weights, arithmetic; a
@@ -305,24 +306,6 @@ def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
         known = ", ".join(embedded_names())
         words = f"{str(name_or_path)!r} has no tokenizer: give a tokenizer.json, its directory, or {known}"
         raise ValueError(words + download_hint(name_or_path))
-    return tokenizer
-
-
-def checkpoint_tokenizer(path: Path) -> Tokenizer | None:
-    """Return the tokenizer of a file, without truncation and padding; None if there is no file.
-
-    Raises:
-        ValueError: the file holds no tokenizer.
-    """
-    if not is_there(path):
-        return None
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception
-        raise ValueError(f"{path} is no tokenizer: {error}") from error
-    # Files carry these settings over from training; a prompt is neither cut nor padded.
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     return tokenizer
 
 

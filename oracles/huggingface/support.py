@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from oracles.checkpoints.chat_files import default_template
+from oracles.checkpoints.chat_files import default_template, named_tokens
 from oracles.checkpoints.loading import num_ids
 from oracles.checkpoints.placement import check_context
 from specdec.prompts.chat import ChatTemplate
@@ -134,7 +134,8 @@ def template_of(tokenizer: Any) -> ChatTemplate | None:
     source = default_template(getattr(tokenizer, "chat_template", None))
     if source is None or plain is None:
         return None
-    return ChatTemplate(source, plain, tokenizer.bos_token, tokenizer.eos_token, name="tokenizer")
+    tokens = named_tokens(source, tokenizer.special_tokens_map)
+    return ChatTemplate(source, plain, tokenizer.bos_token, tokenizer.eos_token, name="tokenizer", arguments=tokens)
 
 
 def plain_tokenizer(tokenizer: Any | None) -> Any | None:

@@ -148,7 +148,11 @@ def encode_prompt(oracle: Oracle, prompt: Any, name: str) -> IntArray:
         prompt = _encode_conversation(oracle, prompt, name)
     if isinstance(prompt, str):
         if oracle.tokenizer is None:
-            raise ValueError(f"{name} is a string, but the oracle has no tokenizer; pass a list of ids")
+            raise ValueError(
+                f"{name} is a string, but the oracle has no tokenizer; pass a list of ids, or give its checkpoint "
+                "directory a tokenizer.json: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) of transformers "
+                "writes it"
+            )
         check_text(prompt, name)
         _warn_of_raw_text(oracle)
         prompt = oracle.tokenizer.encode(prompt).ids

@@ -1,5 +1,6 @@
 """Conversations wherever prompts may be, templates out of checkpoint directories, and where answers end."""
 
+import json
 import pickle
 import warnings
 from copy import copy
@@ -157,6 +158,38 @@ def test_a_file_of_its_own_comes_first(tmp_path: Path) -> None:
         assert TOKENIZER.token_to_id("</s>") in oracle.eos_ids
 
 
+def test_tokens_of_both_files_are_those_of_transformers(tmp_path: Path) -> None:
+    """The settings bring a token that ``tokenizer.json`` lacks, read another one in another way, and name a third."""
+    from transformers import AutoTokenizer
+
+    added = {END: {"content": "<|im_end|>", "rstrip": True, "special": True}}
+    settings = {"bos_token": "<s>", "eos_token": "<|im_end|>", "pad_token": "<|eot_id|>"}
+    folder = write_checkpoint(tmp_path, added_tokens_decoder=added)
+    stored = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    last = stored["added_tokens"].pop()
+    (folder / "tokenizer.json").write_text(json.dumps(stored), encoding="utf-8")
+    added[last.pop("id")] = last
+    settings |= {"chat_template": "{{ pad_token }}" + CHATML, "added_tokens_decoder": added}
+    settings |= {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    messages = [{"role": "user", "content": f"a {last['content']} is"}, {"role": "assistant", "content": "what?"}]
+    reference = AutoTokenizer.from_pretrained(folder)
+    ids = reference.apply_chat_template(messages, return_dict=False)
+    assert {SIZE - 1, TOKENIZER.token_to_id("<|eot_id|>")} < set(ids)
+    for oracle in (oracles.load(folder), oracles.load_huggingface(folder)):
+        assert oracle.vocab_size == SIZE
+        assert oracle.chat_template is not None
+        assert oracle.chat_template.encode(messages, add_generation_prompt=False) == ids
+    model = oracles.load_huggingface(folder)._model
+    template = oracles.HuggingFaceLM(model, reference).chat_template
+    assert template is not None
+    assert template.encode(messages, add_generation_prompt=False) == ids
+    added[SIZE + 5] = {"content": "<|new|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"gives '<\|new\|>' the id {SIZE + 5}, and after .* it would be {SIZE};"):
+        oracles.load(folder)
+
+
 def test_a_checkpoint_without_a_template_has_none(tmp_path: Path) -> None:
     assert oracles.load(write_checkpoint(tmp_path)).chat_template is None
     named = [{"name": "tool_use", "template": CHATML}]
@@ -170,9 +203,10 @@ def test_a_checkpoint_without_a_template_has_none(tmp_path: Path) -> None:
 def test_files_that_are_broken_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"tokenizer_config\.json: the chat template is no Jinja"):
         oracles.load(write_checkpoint(tmp_path, chat_template="{% if %}"))
-    (tmp_path / "tokenizer_config.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"tokenizer_config\.json is no JSON"):
-        oracles.load(tmp_path)
+    for text, words in (("{", "is no JSON"), ('{"added_tokens_decoder": {"a": 1}}', "is no table of ids and tokens")):
+        (tmp_path / "tokenizer_config.json").write_text(text, encoding="utf-8")
+        with pytest.raises(ValueError, match=rf"tokenizer_config\.json.* {words}"):
+            oracles.load(tmp_path)
     write_checkpoint(tmp_path, chat_template=CHATML)
     (tmp_path / "chat_template.jinja").write_bytes(b"caf\xe9")
     with pytest.raises(ValueError, match=r"chat_template\.jinja: 'utf-8' codec can't decode byte 0xe9"):

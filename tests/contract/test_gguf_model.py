@@ -291,9 +291,12 @@ def test_k_types_stay_whole_and_are_scored(family, tied, tmp_path):
 
 
 def test_types_of_5_bits_are_widened_in_a_line(tmp_path):
-    model = family_model("llama")
-    path = write_gguf(tmp_path / "model.gguf", model, kind=lambda name: Kind.Q5_1 if "ffn" in name else Kind.Q5_0)
-    with pytest.warns(WeightsWidened, match="16 tensors of Q5_0 and Q5_1 become float32"):
+    def kinds(name):
+        return Kind.Q5_K if "attn_v" in name else Kind.Q5_1 if "ffn" in name else Kind.Q5_0
+
+    model = family_model("llama", **WIDE)
+    path = write_gguf(tmp_path / "model.gguf", model, kind=kinds)
+    with pytest.warns(WeightsWidened, match="16 tensors of Q5_0, Q5_1, Q5_K become float32"):
         found = load_trainable(path)
     assert torch.equal(logits(found), logits(model))
     assert oracles.checkpoints.gguf.WeightsWidened is WeightsWidened

@@ -45,6 +45,7 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
         {"rotary_size": 16, "parallel_residual": True, "activation": "gelu", "tie_embeddings": False},
     ),
     "pythia-70m, saved again by transformers 4.48": (70_426_624, {"rotary_size": 16, "rope_theta": 10000.0}),
+    "Qwen3-0.6B, saved again by transformers 4.57": (596_049_920, {"qk_norm": True, "sliding_window": None}),
 }
 
 

@@ -5,12 +5,15 @@ import numpy as np
 import pytest
 import torch
 
-from oracles.checkpoints.gguf.storages import STORAGES
+from oracles.checkpoints.gguf.storages import OTHER_STORAGES, STORAGES
 from oracles.quantisation import Quantised
 
 KINDS = [gguf.GGMLQuantizationType(number) for number in STORAGES]
 # Where float16 numbers stand in a block.
-HALVES = {"Q8_0": (0,), "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q6_K": (208,)}
+HALVES = {
+    "Q8_0": (0,), "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2),
+    "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
+}  # fmt: skip
 # Zeros, the smallest subnormal, others, the smallest normal number, the largest.
 EDGES = np.array([0, 0x8000, 1, 0x8001, 0x3FF, 0x83FF, 0x400, 0x7BFF, 0xFBFF, 0x3C00], np.uint16)
 
@@ -45,10 +48,12 @@ def test_values_have_ggmls_bits(kind):
         assert bool(same.all()), f"{kind.name}: {(~same).sum()} of {same.numel()} differ"
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_sizes_are_ggmls(kind):
-    storage = STORAGES[kind]
-    assert (storage.name, (storage.block, storage.block_bytes)) == (kind.name, gguf.GGML_QUANT_SIZES[kind])
+def test_names_and_sizes_are_ggmls():
+    for kind in KINDS:
+        storage = STORAGES[kind]
+        assert (storage.name, (storage.block, storage.block_bytes)) == (kind.name, gguf.GGML_QUANT_SIZES[kind])
+    named = {number: storage.name for number, storage in STORAGES.items()} | OTHER_STORAGES
+    assert named.items() <= {kind.value: kind.name for kind in gguf.GGMLQuantizationType}.items()
 
 
 def test_the_lowest_number_of_q8_0_is_kept():

@@ -27,7 +27,7 @@ INNER = {
 }  # fmt: skip
 OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 # Of the K types: where float16 numbers stand in a block, and how large they are in weights of about 0.1.
-K_HALVES = {Kind.Q4_K: {0: 5e-4, 2: 3.75e-3}, Kind.Q6_K: {208: 1e-4}}
+K_HALVES = {Kind.Q4_K: {0: 5e-4, 2: 3.75e-3}, Kind.Q5_K: {0: 2.5e-4, 2: 3.75e-3}, Kind.Q6_K: {208: 1e-4}}
 CONTROL, USER_DEFINED, UNUSED = 3, 4, 5
 MERGES = ["Ġ t", "h e", "Ġt he", "1 2", "12 3", "123 4", "i n", "in g", "a n", "; }", "Ġ Ġ"]
 SPECIAL = {"<|end|>": CONTROL, "<|turn|>": CONTROL, "<|begin|>": CONTROL, "<tool>": USER_DEFINED}

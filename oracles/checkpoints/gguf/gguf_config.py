@@ -7,6 +7,7 @@ from torch import Tensor
 
 from oracles.checkpoints.config_keys import ConfigKeys, errors_of, read_any
 from oracles.checkpoints.gguf.gguf_reading import GGUFFile
+from oracles.checkpoints.hf_config import ELSEWHERE
 from oracles.transformer.config import RopeScaling, TransformerConfig
 
 FREQUENCY_FACTORS, EMBEDDING, HEAD = "rope_freqs.weight", "token_embd.weight", "output.weight"
@@ -87,7 +88,10 @@ def _architecture(file: GGUFFile) -> str:
         raise ValueError(f"{file.path}: 'general.quantization_version' is {version}; only {_BLOCKS_VERSION} is read")
     found = general.read("general.architecture", str)
     if found not in _FAMILIES:
-        raise ValueError(f"{file.path}: 'general.architecture' is {found!r}; known: {', '.join(_FAMILIES)}")
+        raise ValueError(
+            f"{file.path}: 'general.architecture' is {found!r}; known: {', '.join(_FAMILIES)}; of another one the "
+            f"checkpoint directory may run {ELSEWHERE}"
+        )
     return str(found)
 
 
@@ -117,7 +121,10 @@ def _shape(keys: ConfigKeys) -> dict[str, Any]:
 def _scaling(keys: ConfigKeys) -> RopeScaling | None:
     """Return the linear scaling, which today's keys or the older one may ask for."""
     if (kind := keys.read("rope.scaling.type", str, "linear")) not in ("none", "linear"):
-        raise ValueError(f"{keys.source}: 'rope.scaling.type' is {kind!r}; known: none, linear")
+        raise ValueError(
+            f"{keys.source}: 'rope.scaling.type' is {kind!r}; known: none, linear; with another one the checkpoint "
+            f"directory may run {ELSEWHERE}"
+        )
     factor = read_any([(keys, "rope.scaling.factor"), (keys, "rope.scale_linear")], float, 0.0)
     if kind == "none" or factor in (0.0, 1.0):
         return None

@@ -159,5 +159,5 @@ def _place(model: Transformer, name: str, weight: Tensor | Quantised, device: to
 def _say_widened(file: GGUFFile) -> None:
     names = [tensor.storage.name for tensor in file.tensors.values() if tensor.storage.is_widened]
     if names:
-        kinds = " and ".join(sorted(set(names)))
+        kinds = ", ".join(sorted(set(names)))
         warnings.warn(f"{file.path}: {len(names)} tensors of {kinds} become float32", WeightsWidened, stacklevel=2)

@@ -106,11 +106,28 @@ def _q4_k(rows: Bytes) -> Quantised:
     The scale of a group is the first float16 times its 6 bits; the second times its 6 bits is taken away.
     """
     blocks = rows.reshape(len(rows), -1, 144)
+    scales, minima = _group_scales(blocks)
+    return Quantised(_values(_low_bits(blocks[..., 16:]), len(rows)), scales.flatten(1), Q4_K, minima.flatten(1))
+
+
+def _q5_k(rows: Bytes) -> Tensor:
+    """As Q4_K, with 32 bytes of fifth bits before the four: bit i of byte j is that of number j of group i."""
+    blocks = rows.reshape(len(rows), -1, 176)
+    scales, minima = _group_scales(blocks)
+    fifth = (blocks[..., None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 4
+    values = _low_bits(blocks[..., 48:]).reshape(fifth.shape) | fifth.astype(np.int8)
+    return (torch.from_numpy(values).float() * scales.unsqueeze(-1) + minima.unsqueeze(-1)).flatten(1)
+
+
+def _low_bits(packed: Bytes) -> NDArray[np.int8]:
+    """Return four bits of 256 numbers, 64 at a time: the low halves of 32 bytes, then the high ones."""
+    return _nibbles(packed.reshape(*packed.shape[:-1], 4, 32))
+
+
+def _group_scales(blocks: Bytes) -> tuple[Tensor, Tensor]:
+    """Return the scales and minima ``[..., 8]`` of Q4_K and Q5_K, from the first 16 bytes of blocks."""
     parts, (small, least) = _halves(blocks[..., :4]), _sixes(blocks[..., 4:16])
-    # 64 numbers at a time: the low halves of 32 bytes, then the high ones.
-    values = _nibbles(blocks[..., 16:].reshape(len(rows), -1, 4, 32))
-    scales, minima = parts[..., :1] * small, -(parts[..., 1:] * least)
-    return Quantised(_values(values, len(rows)), scales.flatten(1), Q4_K, minima.flatten(1))
+    return parts[..., :1] * small, -(parts[..., 1:] * least)
 
 
 def _sixes(packed: Bytes) -> tuple[Tensor, Tensor]:
@@ -147,11 +164,12 @@ STORAGES: dict[int, Storage] = {
     6: Storage("Q5_0", 32, 22, _q5_0, is_widened=True),
     7: Storage("Q5_1", 32, 24, _q5_1, is_widened=True),
     12: Storage("Q4_K", _SUPER, 144, _q4_k),
+    13: Storage("Q5_K", _SUPER, 176, _q5_k, is_widened=True),
     14: Storage("Q6_K", _SUPER, 210, _q6_k),
 }
 # Types that are named when they are refused.
 OTHER_STORAGES = {
-    9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 13: "Q5_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S",
+    9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S",
     20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64",
-    29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+    29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0",
 }  # fmt: skip
