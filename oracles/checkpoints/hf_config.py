@@ -162,7 +162,7 @@ def _activation(keys: ConfigKeys, name: str, default: str) -> Activation:
 def _rope(
     keys: ConfigKeys, context: int, thetas: tuple[str, ...], parts: tuple[str, ...], default_part: float
 ) -> dict[str, Any]:
-    """Return theta, the scaling and the rotated part of a head, from either spelling.
+    """Return theta, the scaling and the rotated part of a head, from either spelling, or both side by side.
 
     Args:
         keys: the whole config.
@@ -171,9 +171,10 @@ def _rope(
         default_part: the rotated part if nothing says otherwise.
     """
     tables = {name: keys.read(name, dict, {}) for name in ("rope_parameters", "rope_scaling")}
-    if all(tables.values()) and tables["rope_parameters"] != tables["rope_scaling"]:
+    new, old = tables.values()
+    if new | old != old | new:
         raise ValueError(f"{keys.source}: rope_parameters and rope_scaling contradict each other; keep one")
-    nested = ConfigKeys(*next(((t, f"{keys.source}: {n}") for n, t in tables.items() if t), ({}, keys.source)))
+    nested = ConfigKeys(new | old, ": ".join([keys.source, *(name for name, table in tables.items() if table)][:2]))
     kind = read_any([(nested, "rope_type"), (nested, "type")], str, "default")
     fields = {
         "rope_theta": float(read_any([(nested, "rope_theta"), *((keys, name) for name in thetas)], float, 10000.0)),

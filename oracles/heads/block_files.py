@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oracles.checkpoints.config_keys import ConfigKeys, errors_of
+from oracles.checkpoints.config_keys import REQUIRED, ConfigKeys, errors_of, read_any
 from oracles.checkpoints.hf_config import FIXED, INERT, read_layers
 from oracles.checkpoints.tensor_names import PLAIN, Place, first_rows
 from oracles.checkpoints.weights import StoredTensors
@@ -24,11 +24,11 @@ from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN, check_mask, take_written_ids
 from specdec.contracts import BITWISE_NODES, HostOracle
 
-# Keys that say how a head was trained, or where; and tensors that say nothing of its pass.
+# Keys that say how a head was trained, or where, or what its tensors tell; and tensors that say nothing of its pass.
 _NAMES_OF_TRAINING = """
-auf auto_map ce_loss_alpha confidence_head_alpha emb_dim gru_hidden_dim has_no_defaults_at_init l1_loss_alpha
-lambda_base_decay_ratio lambda_base_start loss_decay_gamma num_anchors pure_draft_prefix_len speculators_config
-speculators_version tie_word_embeddings model_type architectures
+attention_mode auf auto_map ce_loss_alpha confidence_head_alpha emb_dim gru_hidden_dim has_no_defaults_at_init
+l1_loss_alpha lambda_base_decay_ratio lambda_base_start loss_decay_gamma max_anchors num_anchors pure_draft_prefix_len
+speculators_config speculators_version tie_word_embeddings model_type architectures
 """
 _OF_TRAINING = frozenset(_NAMES_OF_TRAINING.split())
 # What ``transformers`` leaves out of a config of Qwen3 layers, because it is the default.
@@ -41,12 +41,20 @@ _QWEN3 = {
     "num_hidden_layers": 32,
     "vocab_size": 151936,
 }
-_FIXED = {**FIXED, "projector_type": "dflash", "shift_label": False}
+_FIXED = {
+    **FIXED,
+    "attention_sink_bias": False,
+    "causal": False,
+    "is_causal": False,
+    "shift_label": False,
+    "use_swa": False,
+}
 _OF_TARGET = frozenset((WRITTEN, OFFSETS, "verifier_norm.weight", "verifier_lm_head.weight"))
 LoadedBlockHead = DFlashHead | GraphedBlockHead | NativeBlockHead
 _OUTPUTS: Convention = "outputs"
 _INPUTS: Convention = "inputs"
-DFLASH, DSPARK = ("DFlashDraftModel",), ("Qwen3DSparkModel",)
+# The classes that configs name; the last one is SpecForge's DSpark.
+DFLASH, DSPARK, OF_SPECFORGE = ("DFlashDraftModel",), ("Qwen3DSparkModel",), ("DSparkDraftModel",)
 
 
 def is_block_head(values: Mapping[str, Any]) -> bool:
@@ -101,31 +109,34 @@ def load_block_head(
 def _read(keys: ConfigKeys, oracle: HostOracle, aux_layers: Convention | None) -> tuple[BlockShape, int]:
     """Return a shape, without what only tensors tell, and how many ids the head has columns for."""
     own, inner, by_format, ids_name = keys, keys, _OUTPUTS, "target_layer_ids"
-    is_dspark = from_anchor = tuple(keys.values.get("architectures") or ()) == DSPARK
+    classes = tuple(keys.values.get("architectures") or ())
+    is_dspark = from_anchor = classes in (DSPARK, OF_SPECFORGE)
     if "speculators_model_type" in keys.values:
         is_dspark = keys.read("speculators_model_type", str) == "dspark"
-        from_anchor = keys.read("sample_from_anchor", bool, is_dspark)
+        # Files without the key are older than it, and their places are for the tokens that stand at them.
+        from_anchor = keys.read("sample_from_anchor", bool, False)
         inner, by_format, ids_name = _nested(keys), _INPUTS, "aux_hidden_state_layer_ids"
     else:
         keys.read("num_target_layers", int, None)
-        if not is_dspark:
+        if classes != DSPARK:
             own = ConfigKeys(keys.read("dflash_config", dict), f"{keys.source}: dflash_config")
     shape = BlockShape(
         config=read_layers(inner, "qwen3"),
         layers=_layer_ids(own, ids_name),
-        block_size=keys.read("block_size", int),
+        block_size=read_any([(keys, "block_size"), (own, "block_size")], int, REQUIRED),
         mask_id=own.read("mask_token_id", int),
         from_anchor=from_anchor,
-        **(_markov(keys) if is_dspark else {}),
+        **(_markov(keys, own) if is_dspark else {}),
     )
     if inner is not keys:
         inner.close(INERT | _OF_TRAINING, FIXED)
         if keys.read("target_hidden_size", int, shape.config.hidden_size) != shape.config.hidden_size:
             raise ValueError(f"{keys.source}: target_hidden_size differs from hidden_size; a block reads one width")
+    fixed = {**_FIXED, "projector_type": "dspark" if is_dspark else "dflash"}
     if own is not keys:
-        own.close()
+        own.close(_OF_TRAINING, fixed)
     draft_vocab = keys.read("draft_vocab_size", int, shape.config.vocab_size)
-    keys.close(INERT | _OF_TRAINING, _FIXED)
+    keys.close(INERT | _OF_TRAINING, fixed)
     said_by = "format" if aux_layers is None else "aux_layers"
     with errors_of(keys.source):
         layers = AuxLayers(shape.layers, aux_layers or by_format, said_by, oracle.hidden_layers)
@@ -138,13 +149,17 @@ def _nested(keys: ConfigKeys) -> ConfigKeys:
     return ConfigKeys(_QWEN3 | keys.read("transformer_layer_config", dict), f"{keys.source}: transformer_layer_config")
 
 
-def _markov(keys: ConfigKeys) -> dict[str, Any]:
-    """Return what a config says of the Markov head and the confidence head."""
-    rank, kind = keys.read("markov_rank", int), keys.read("markov_head_type", str, "vanilla")
+def _markov(keys: ConfigKeys, own: ConfigKeys) -> dict[str, Any]:
+    """Return what a config says of the Markov head and the confidence head, in either place."""
+
+    def told(name: str, kind: type, default: Any = REQUIRED) -> Any:
+        return read_any([(keys, name), (own, name)], kind, default)
+
+    rank, kind = told("markov_rank", int), told("markov_head_type", str, "vanilla")
     if kind not in MARKOV_KINDS:
         raise ValueError(f"{keys.source}: 'markov_head_type' is {kind!r}; known: {', '.join(MARKOV_KINDS)}")
-    confidence = keys.read("enable_confidence_head", bool)
-    with_markov = keys.read("confidence_head_with_markov", bool, False) and confidence
+    confidence = told("enable_confidence_head", bool)
+    with_markov = told("confidence_head_with_markov", bool, False) and confidence
     if rank < 0 or (with_markov and not rank):
         raise ValueError(f"{keys.source}: 'markov_rank' is {rank}; a confidence head with Markov needs 1 or more")
     return {

@@ -1,23 +1,40 @@
-"""The ``config.json`` of an EAGLE-3 head, as its authors, SpecForge and ``speculators`` write it."""
+"""The ``config.json`` of an EAGLE-3 head, in the layouts in which heads are published."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from oracles.checkpoints.config_keys import ConfigKeys
-from oracles.checkpoints.hf_config import parse_config
+from oracles.checkpoints.config_keys import ConfigKeys, errors_of
+from oracles.checkpoints.hf_config import SLIDING, parse_config
 from oracles.heads.aux_layers import AuxLayers, Convention, aux_layers_of
 from oracles.heads.head_tensors import check_fit
 from oracles.transformer.config import TransformerConfig
 from specdec.contracts import HostOracle
 
-# The classes that configs name; the second is what the authors' own files say, which have a draft vocabulary too.
-ARCHITECTURES = ("LlamaForCausalLMEagle3", "LlamaForCausalLM")
-# Keys of the head, which the config of a transformer layer does not have.
+# The classes that configs name: SpecForge's; the authors', which plain models name too; vLLM's, which AngelSlim writes
+# as well, and which numbers inputs of layers; DeepSpec's.
+OF_AUTHORS, OF_VLLM = "LlamaForCausalLM", "Eagle3LlamaForCausalLM"
+_OF_LLAMA = ("LlamaForCausalLMEagle3", OF_AUTHORS, OF_VLLM)
+ARCHITECTURES = (*_OF_LLAMA, "Qwen3Eagle3Model")
+# Keys of the head, which the config of a transformer layer does not have; and those that say nothing of its pass.
 _OF_HEAD = (
     "target_hidden_size", "eagle_config", "fc_norm", "norm_output", "norm_before_residual", "norm_before_fc",
-    "eagle_aux_hidden_state_layer_ids", "num_aux_hidden_states",
+    "eagle_aux_hidden_state_layer_ids", "num_aux_hidden_states", "target_layer_ids",
 )  # fmt: skip
+_INERT = (
+    "target_model_type", "decoder_sparse_step", "draft_num_hidden_layers", "num_target_layers", "step_loss_decay",
+    "target_model_name_or_path", "ttt_length",
+)  # fmt: skip
+# What Model Optimizer says of every head, and the one value that is EAGLE-3.
+_EAGLE_FIXED = {
+    "next_layer_regular": True,
+    "parallel_draft_step": 1,
+    "use_input_layernorm_in_first_layer": True,
+    "use_last_layernorm": True,
+    "use_mtp_layernorm": False,
+}
+# Keys of Qwen's layers, which stay in the config of a layer of Llama's; there 'layer_types' alone makes a window.
+_OF_WINDOWS = ("max_window_layers", "sliding_window", "use_sliding_window")
 _INERT_NAMES = """
 architectures auto_map dtype embed_requires_grad has_no_defaults_at_init model_type speculators_config
 speculators_model_type speculators_version tie_word_embeddings torch_dtype transformers_version
@@ -73,8 +90,9 @@ def read_eagle3(
         own.close(_INERT_SPECULATORS)
     else:
         own = ConfigKeys({k: v for k, v in values.items() if k in _OF_HEAD}, source)
-        body = {k: v for k, v in values.items() if k not in _OF_HEAD}
-        shape = _shape(own, body, source, oracle, "outputs", aux_layers)
+        body = {k: v for k, v in values.items() if k not in (*_OF_HEAD, *_INERT)}
+        by_format: Convention = "inputs" if OF_VLLM in values["architectures"] else "outputs"
+        shape = _shape(own, body, source, oracle, by_format, aux_layers)
         own.close()
     check_fit(source, oracle, shape.target_size, shape.config.vocab_size)
     return shape
@@ -93,25 +111,37 @@ def _shape(
     eagle = ConfigKeys(nested, f"{own.source}: eagle_config")
     if not eagle.read("use_aux_hidden_state", bool, True):
         raise ValueError(f"{eagle.source}: 'use_aux_hidden_state' is False; EAGLE-3 reads hidden states of layers")
-    ids = own.read_numbers("eagle_aux_hidden_state_layer_ids")
-    ids = eagle.read_numbers("eagle_aux_hidden_state_layer_ids") if ids is None else ids
+    named = "eagle_aux_hidden_state_layer_ids"
+    told = [own.read_numbers(named), eagle.read_numbers(named), own.read_numbers("target_layer_ids")]
+    ids = next((given for given in told if given is not None), None)
     layers = aux_layers_of(ids, oracle.hidden_layers, by_format, aux_layers, own.source)
     if own.read("num_aux_hidden_states", int, len(layers.ids)) != len(layers.ids):
         raise ValueError(f"{own.source}: 'num_aux_hidden_states' contradicts the layers {layers.ids}")
     flags = {name: own.read(name, bool, False) for name in ("fc_norm", "norm_output", "norm_before_residual")}
     before_fc = own.read("norm_before_fc", bool, eagle.read("norm_before_fc", bool, False))
-    eagle.close()
+    eagle.close({"parallel_draft_heads_num_layers"}, _EAGLE_FIXED)
     config = _layer_config(body, source)
     target_size = own.read("target_hidden_size", int, config.hidden_size)
     return Eagle3Shape(config, target_size, layers, norm_before_fc=before_fc, **flags)
 
 
 def _layer_config(body: Mapping[str, Any], source: str) -> TransformerConfig:
-    """Return the shape of the head's layer; whose embeddings and head it has is told by the tensors."""
-    plain = {**body, "tie_word_embeddings": False}
-    if set(body.get("architectures") or ()) <= set(ARCHITECTURES):
-        plain["architectures"] = ["LlamaForCausalLM"] if body.get("model_type", "llama") == "llama" else None
+    """Return the shape of the head's one layer.
+
+    What a config may say of its target instead is told by the tensors: how many layers there are, and whose embeddings
+    and head they have.
+    """
+    plain: dict[str, Any] = {**body, "tie_word_embeddings": False, "num_hidden_layers": 1}
+    window: int | None = None
+    classes = set(body.get("architectures") or ())
+    if classes & set(_OF_LLAMA) or (not classes and body.get("model_type", "llama") == "llama"):
+        keys = ConfigKeys(body, source)
+        plain = {name: value for name, value in plain.items() if name not in _OF_WINDOWS}
+        plain |= {"architectures": [OF_AUTHORS], "model_type": "llama"}
+        if keys.read("layer_types", list, []) == [SLIDING]:
+            window, plain["layer_types"] = keys.read("sliding_window", int), None
+    elif classes <= set(ARCHITECTURES):
+        plain["architectures"] = None
     config = parse_config(plain, source).config
-    if config.num_layers != 1:
-        raise ValueError(f"{source}: 'num_hidden_layers' is {config.num_layers}; heads of one layer are supported")
-    return config
+    with errors_of(source):
+        return config if window is None else replace(config, sliding_window=window)

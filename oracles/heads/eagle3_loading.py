@@ -63,16 +63,23 @@ def load_eagle3(folder: Path, values: Mapping[str, Any], oracle: HostOracle, opt
 
 
 def _take_target_ids(stored: StoredTensors, shape: Eagle3Shape) -> Tensor | None:
-    """Return the ids ``[R]`` that the head writes, out of its offsets; None: all, and no offsets are stored."""
+    """Return the ids ``[R]`` that the head writes, out of its offsets, rising; None: all, and no offsets are stored.
+
+    Model Optimizer stores them by frequency: the rows of the read-out are put in order with them.
+    """
     config, of_ids = shape.config, None
     if WRITTEN in stored.shapes:
         path, of_ids = stored.path(WRITTEN), stored.take(WRITTEN)
     writes_all = config.draft_vocab_size in (None, config.vocab_size)
     if writes_all and OFFSETS not in stored.shapes:
         return None
-    ids = take_written_ids(stored, config)
-    if ids is None:
+    given = take_written_ids(stored, config, rising=False)
+    if given is None:
         raise ValueError(f"{stored.path(OFFSETS)}: tensor {OFFSETS!r} needs a 'draft_vocab_size' in config.json")
+    ids, order = given.sort()
+    if not torch.equal(ids, given) and stored.shapes.get(READ_OUT, ())[:1] == ids.shape:
+        rows = stored.read(READ_OUT).to(stored.dtype(READ_OUT))[order]
+        stored.give(READ_OUT, rows, stored.path(READ_OUT))
     if of_ids is not None:
         check_mask(of_ids, ids, config.vocab_size, path)
     return ids

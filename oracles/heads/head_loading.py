@@ -11,7 +11,7 @@ from oracles.checkpoints.placement import WeightType, check_weights
 from oracles.heads.aux_layers import Convention
 from oracles.heads.block_files import LoadedBlockHead, is_block_head, load_block_head
 from oracles.heads.convention_check import check_convention
-from oracles.heads.eagle3_config import ARCHITECTURES
+from oracles.heads.eagle3_config import ARCHITECTURES, OF_AUTHORS
 from oracles.heads.eagle3_loading import LoadedEagle3, load_eagle3
 from oracles.heads.exit_head import ExitHead, load_exit_head
 from oracles.heads.head_tensors import HeadBackend, HeadOptions
@@ -43,8 +43,8 @@ def load_head(
     Args:
         name_or_path: the name of an embedded head ("code-exit"), which wins over a folder of that name; a folder that
             ``save_head`` wrote; or a folder with ``config.json`` and ``*.safetensors`` of a published head: EAGLE-3 and
-            3.1 as its authors and SpecForge write them, DFlash, DSpark, "eagle3", "dflash" and "dspark" of
-            ``speculators``, and Medusa as its authors and vLLM write it.
+            3.1 as its authors, SpecForge, Model Optimizer, AngelSlim, vLLM and DeepSpec write them, DFlash, DSpark,
+            "eagle3", "dflash" and "dspark" of ``speculators``, and Medusa as its authors and vLLM write it.
         oracle: what ``oracles.load`` or ``oracles.load_huggingface`` returned (for exit heads a transformer of ours).
             The head computes in its dtype and on its device. Another one of the same shape is not noticed: it makes for
             bad drafts, never for wrong text.
@@ -120,9 +120,10 @@ def _kind(values: Mapping[str, Any], path: Path) -> str:
     for name in told:
         if isinstance(name, str) and "mtp" in name.lower():
             raise ValueError(_MTP.format(path, name, known))
-    if named is None and classes and set(classes) <= set(ARCHITECTURES) and "draft_vocab_size" in values:
+    is_told = "draft_vocab_size" in values or OF_AUTHORS not in classes
+    if named is None and classes and set(classes) <= set(ARCHITECTURES) and is_told:
         return "eagle3"
     raise ValueError(
         f"{path}: no known kind of head (speculators_model_type {named!r}, architectures {classes}); known: {known}. "
-        f"EAGLE-3's own files have the architecture {ARCHITECTURES[0]!r} and a 'draft_vocab_size'"
+        f"EAGLE-3's own files have the architecture {OF_AUTHORS!r} and a 'draft_vocab_size'"
     )

@@ -56,7 +56,8 @@ def load_medusa(folder: Path, values: Mapping[str, Any], oracle: MedusaHost, opt
     shape, rows, token_map = (
         _original(keys, oracle, stored) if "medusa_num_heads" in values else _vllm(keys, oracle, stored)
     )
-    keys.close(INERT | _OF_VLLM, {**FIXED, "logit_scale": 1.0})
+    # Version 2 has no read-outs: it goes through its model's own.
+    keys.close(INERT | _OF_VLLM, {**FIXED, "logit_scale": 1.0, "version": "1"})
     if shape.num_heads < 1 or shape.num_layers < 0 or shape.num_heads * max(shape.num_layers, 1) > len(stored.shapes):
         raise ValueError(
             f"{keys.source}: {shape.num_heads} heads of {shape.num_layers} residual blocks; the files hold "
@@ -74,8 +75,13 @@ def load_medusa(folder: Path, values: Mapping[str, Any], oracle: MedusaHost, opt
 
 
 def _original(keys: ConfigKeys, oracle: HostOracle, stored: StoredTensors) -> tuple[MedusaShape, int, None]:
-    """Return the shape, the rows of each head's table, and that all ids are written."""
+    """Return the shape, the rows of each head's table, and that all ids are written.
+
+    Heads do not need each other, and the authors' own files hold five where their configs say two: all are read.
+    """
     heads, layers = keys.read("medusa_num_heads", int), keys.read("medusa_num_layers", int)
+    if heads > 0:
+        heads = max(heads, sum(f"{head}.{layers}.weight" in stored.shapes for head in range(len(stored.shapes))))
     rows = stored.shapes.get(f"0.{layers}.weight", (oracle.vocab_size,))[0]
     rows = rows if rows == oracle.embedding_rows else oracle.vocab_size
     return MedusaShape(heads, layers, oracle.hidden_size, oracle.vocab_size), rows, None

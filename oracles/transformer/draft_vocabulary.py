@@ -118,18 +118,23 @@ def column_of_id(target_ids: Tensor, vocab_size: int) -> Tensor:
     return columns
 
 
-def take_written_ids(stored: StoredTensors, config: TransformerConfig) -> Tensor | None:
+def take_written_ids(stored: StoredTensors, config: TransformerConfig, rising: bool = True) -> Tensor | None:
     """Return the id ``[R]`` of each column of a checkpoint's head, out of its offsets; None if it writes all ids.
+
+    Args:
+        stored: the checkpoint.
+        config: of its model.
+        rising: whether ids must rise; else they must differ.
 
     Raises:
         ValueError: there are no offsets, or not one whole number a column, or ids do not rise within the vocabulary.
     """
     if config.draft_vocab_size is None:
         return None
-    return read_written_ids(stored, config.draft_vocab_size, config.vocab_size)
+    return read_written_ids(stored, config.draft_vocab_size, config.vocab_size, rising)
 
 
-def read_written_ids(stored: StoredTensors, count: int, vocab_size: int) -> Tensor:
+def read_written_ids(stored: StoredTensors, count: int, vocab_size: int, rising: bool = True) -> Tensor:
     """Return the ids ``[count]`` below ``vocab_size`` that the columns of a stored head write, out of its offsets.
 
     Raises:
@@ -143,11 +148,12 @@ def read_written_ids(stored: StoredTensors, count: int, vocab_size: int) -> Tens
             f"{count} whole numbers"
         )
     ids = offsets.long() + torch.arange(len(offsets))
+    ordered = ids if rising else ids.sort().values
     # Of ids within the vocabulary no difference overflows.
-    if not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size or not bool((ids.diff() > 0).all()):
+    if not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size or not bool((ordered.diff() > 0).all()):
         raise ValueError(
-            f"{path}: by tensor {OFFSETS!r} column r writes id r + {OFFSETS}[r]; these must rise, from 0 to "
-            f"{vocab_size - 1} at most"
+            f"{path}: by tensor {OFFSETS!r} column r writes id r + {OFFSETS}[r]; these must "
+            f"{'rise' if rising else 'differ'}, from 0 to {vocab_size - 1} at most"
         )
     return ids
 

@@ -47,7 +47,7 @@ def resaved(folder: Path, change) -> None:
         (Layout("specforge", ids=(2, 4, 5)), None, (1, 3, 4), "usual numbers: inputs of 2, 4, 5"),
         (Layout("specforge", ids=(1, 3, 6)), "inputs", (0, 2, 5), "aux_layers: inputs of 1, 3, 6"),
         (Layout("speculators", ids=(1, 3, 6)), None, (0, 2, 5), "format: inputs of 1, 3, 6"),
-        (Layout("speculators", ids=(1, 3, 4)), None, (1, 3, 4), "usual numbers: outputs of 1, 3, 4"),
+        (Layout("vllm", ids=(1, 3, 6)), None, (0, 2, 5), "format: inputs of 1, 3, 6"),
         (Layout("speculators"), None, (1, 3, 4), "default: inputs of 2, 4, 5"),
     ],
 )
@@ -88,16 +88,16 @@ def _set(name, value):
 BROKEN = {
     "missing": (_drop("midlayer.self_attn.q_proj.weight"), r"'midlayer.self_attn.q_proj.weight' is missing"),
     "no fc": (_drop("fc.weight"), r"'fc.weight' is missing"),
-    "unexpected": (
-        _set("midlayer.more.weight", torch.ones(2)),
-        r"model.safetensors: tensor 'midlayer.more.weight' is un",
+    "a second layer": (
+        _set("layers.1.mlp.up_proj.weight", torch.ones(2)),
+        r"model.safetensors: tensor 'layers.1.mlp.up_proj.weight' is un",
     ),
     "shape": (_set("fc.weight", torch.ones(16, 40)), r"'fc.weight' has shape \(16, 40\), the config implies"),
     "whole numbers": (_set("norm.weight", torch.ones(16, dtype=torch.int64)), r"tensor 'norm.weight' is I64"),
     "no offsets": (_drop("d2t"), r"'d2t' is missing"),
-    "offsets as ids": (_set("d2t", torch.tensor([0, 9, 3, 4])), r"column r writes id r \+ d2t\[r\]; these must rise"),
+    "an id twice": (_set("d2t", torch.tensor([0, 9, -2, 4])), r"column r writes id r \+ d2t\[r\]; these must differ"),
+    "offsets as ids": (_set("d2t", torch.tensor([0, 9, 3, 4])), r"'t2d' names other ids than 'd2t'"),
     "offsets of floats": (_set("d2t", torch.zeros(4)), r"'d2t' is torch.float32"),
-    "another mask": (_set("t2d", torch.ones(11, dtype=torch.bool)), r"'t2d' names other ids than 'd2t'"),
     "no mask": (_set("t2d", torch.ones(7)), r"'t2d' names other ids"),
     "head of all ids": (_set("lm_head.weight", torch.ones(11, 16)), r"'lm_head.weight' has shape \(11, 16\)"),
     "no head": (_drop("lm_head.weight"), r"'lm_head.weight' is missing.*4 rows"),
@@ -115,7 +115,10 @@ def test_tensors_that_do_not_fit_are_named(change, message, tmp_path):
 CONFIGS = {
     "another width": ({"target_hidden_size": 20}, r"config.json describes a head on hidden_size 20"),
     "another vocabulary": ({"vocab_size": 12}, r"and vocab_size 12; the oracle.s are 16 and 11"),
-    "two layers": ({"num_hidden_layers": 2}, r"'num_hidden_layers' is 2"),
+    "a window of no size": (
+        {"layer_types": ["sliding_attention"], "sliding_window": 0},
+        r"config.json: sliding_window is 0; it is at least",
+    ),
     "unknown key": ({"more_layers": True}, r"'more_layers' \(= True\) is unknown"),
     "huge": ({"intermediate_size": 10**12}, r"has shape .*, the config implies \(1000000000000, 16\)"),
     "more ids than there are": ({"draft_vocab_size": 12}, r"draft_vocab_size is 12"),

@@ -1,17 +1,22 @@
-"""The ``config.json`` files of well-known published checkpoints are read, every key of them."""
+"""The ``config.json`` files of well-known published checkpoints and heads are read, every key of them."""
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from oracles.checkpoints.hf_config import parse_config
+from oracles.heads.eagle3_config import read_eagle3
 from oracles.transformer.config import RopeScaling
 from oracles.transformer.eager import Transformer
 
-CONFIGS = json.loads((Path(__file__).parent / "configs" / "published.json").read_text(encoding="utf-8"))
+CONFIGS, HEADS = (
+    json.loads((Path(__file__).parent / "configs" / f"{name}.json").read_text(encoding="utf-8"))
+    for name in ("published", "heads")
+)
 # Number of parameters, and what else must come out of the published file.
 PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
     "huggyllama/llama-7b": (6_738_415_616, {"max_context": 2048, "kv_heads": 32, "rope_theta": 10000.0}),
@@ -57,3 +62,29 @@ def test_published_configs_are_read(name: str) -> None:
     with torch.device("meta"):
         model = Transformer(config, seed=None)
     assert sum(parameter.numel() for parameter in model.parameters()) == num_parameters
+
+
+# Width, ids and layers of the target, and the layers whose outputs are read.
+TARGETS = {
+    "EAGLE, Llama-3.1-8B": (4096, 128256, 32, (1, 15, 28)),
+    "SpecForge, Llama-3-70B": (8192, 128256, 80, (1, 39, 76)),
+    "SpecForge, Qwen3-8B": (4096, 151936, 36, (1, 17, 32)),
+    "SpecForge, Qwen3-30B-A3B, 3.1": (2048, 151936, 48, (1, 23, 44)),
+    "SpecForge, Qwen3-235B-A22B": (4096, 151936, 94, (1, 46, 90)),
+    "SpecForge, Qwen3-Next-80B-A3B": (2048, 151936, 48, (1, 23, 44)),
+    "SpecForge, QwQ-32B": (5120, 152064, 64, (1, 31, 60)),
+    "SpecForge, Phi-4": (5120, 100352, 40, (1, 19, 36)),
+    "SpecForge, Gemma-3-1B": (1152, 262144, 26, (1, 12, 22)),
+    "AngelSlim, Qwen3-1.7B": (2048, 151936, 28, (1, 13, 24)),
+    "AngelSlim, Qwen2.5-7B": (3584, 152064, 28, (1, 13, 24)),
+    "DeepSpec, Qwen3-4B": (2560, 151936, 36, (1, 9, 17, 25, 33)),
+}
+
+
+def test_configs_that_trainers_of_eagle_3_write_are_read() -> None:
+    assert HEADS.keys() == TARGETS.keys()
+    for name, (width, ids, layers, outputs) in TARGETS.items():
+        target: Any = SimpleNamespace(hidden_size=width, vocab_size=ids, embedding_rows=ids, hidden_layers=layers)
+        shape = read_eagle3(HEADS[name], name, target, None)
+        assert shape.layers.outputs == outputs, name
+        assert (shape.config.num_layers, shape.config.qkv_bias, shape.config.sliding_window) == (1, False, None), name

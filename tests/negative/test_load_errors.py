@@ -207,7 +207,7 @@ def test_keys_that_would_change_the_forward_pass(folder, base, changes, key):
     [
         {"rope_scaling": LLAMA3},
         {"rope_scaling": None, "rope_theta": 500.0},
-        {"rope_parameters": ROPE, "rope_theta": 10000},
+        {"rope_parameters": ROPE, "rope_theta": 10000, "rope_scaling": {"rope_type": ROPE["rope_type"]}},
         {"rope_parameters": ROPE | {"partial_rotary_factor": 1.0}},
         {"logit_softcap": None},
         {"layer_types": ["full_attention"]},

@@ -20,6 +20,7 @@ class Eagle3:
     Args:
         weights: float64; ``embed_tokens.weight`` and ``lm_head.weight`` are given even if the target lends them.
         target_ids: the id of each row of the head; None: they are all.
+        window: nodes that a node sees, itself among them; None: all before it.
     """
 
     weights: dict[str, Array]
@@ -33,6 +34,7 @@ class Eagle3:
     target_ids: list[int] | None = None
     norm_before_residual: bool = False
     norm_output: bool = False
+    window: int | None = None
 
     def feature(self, states: Array) -> Array:
         """Return f_t from the states of the layers ``[n, D]`` at one position."""
@@ -110,10 +112,11 @@ class Eagle3:
         for number in range(self.num_heads):
             group = number * self.num_kv_heads // self.num_heads
             turned = self._turn(query[number], position)
-            scores = np.array([turned @ past[group] for past in keys]) / np.sqrt(self.head_dim)
+            first = 0 if self.window is None else max(len(keys) - self.window, 0)
+            scores = np.array([turned @ past[group] for past in keys[first:]]) / np.sqrt(self.head_dim)
             weights = np.exp(scores - scores.max())
             weights /= weights.sum()
-            attended.append(sum(weight * past[group] for weight, past in zip(weights, values, strict=True)))
+            attended.append(sum(weight * past[group] for weight, past in zip(weights, values[first:], strict=True)))
         stream = (normed if self.norm_before_residual else feature) + w["self_attn.o_proj.weight"] @ np.concatenate(
             attended
         )

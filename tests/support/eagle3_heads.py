@@ -25,7 +25,7 @@ class Layout:
     """What a checkpoint is like.
 
     Attributes:
-        style: "official" (its authors), "specforge" or "speculators".
+        style: "official" (its authors), "specforge", "speculators", "vllm" or "deepspec".
         ids: layers as the config numbers them; None: it does not.
         written: the ids that its head writes; None: all.
         own_embedding, own_head: whether the tensors are there.
@@ -47,24 +47,47 @@ class Layout:
 
     @property
     def prefix(self) -> str:
-        return "layers.0" if self.style == "speculators" else "midlayer"
+        return "midlayer" if self.style in ("official", "specforge") else "layers.0"
 
 
 # One of each kind that is published, and of what their configs may say.
+CLASSES = {
+    "official": "LlamaForCausalLM",
+    "specforge": "LlamaForCausalLMEagle3",
+    "vllm": "Eagle3LlamaForCausalLM",
+    "deepspec": "Qwen3Eagle3Model",
+}
 LAYOUTS = {
     "official": Layout(),
-    "official, few ids": Layout(written=(0, 2, 3, 7, 10)),
+    "official, few ids": Layout(written=(7, 0, 10, 2, 3), layer={"num_hidden_layers": 40}),
     "official, borrowed": Layout(own_embedding=False, own_head=False),
-    "specforge": Layout("specforge", ids=(0, 3, 4), own_embedding=False, written=(1, 4, 5, 9)),
+    "specforge": Layout(
+        "specforge",
+        ids=(0, 3, 4),
+        own_embedding=False,
+        written=(1, 4, 5, 9),
+        layer={"max_window_layers": 36, "sliding_window": 2, "use_sliding_window": False, "decoder_sparse_step": 1},
+    ),
     "3.1": Layout("specforge", fc_norm="fc_norm", flags={"norm_output": True}),
     "3.1, other names": Layout("specforge", fc_norm="fcs", flags={"norm_output": True}, own_head=False),
-    "speculators": Layout("speculators", written=(0, 1, 6, 8), flags={"norm_before_residual": True}),
+    "speculators": Layout(
+        "speculators",
+        written=(0, 1, 6, 8),
+        flags={"norm_before_residual": True},
+        layer={"layer_types": ["sliding_attention"], "sliding_window": 4, "use_sliding_window": True},
+    ),
     "speculators, normed before": Layout(
         "speculators", ids=(1, 5), flags={"norm_before_fc": True, "norm_output": True}
     ),
-    "speculators, qwen3": Layout("speculators", model_type="qwen3", layer={"head_dim": 6}),
-    "biases, wide heads": Layout(layer={"attention_bias": True, "head_dim": 8}),
-    "a narrower head": Layout(layer={"hidden_size": 12, "head_dim": 4}),
+    "speculators, qwen3": Layout(
+        "speculators",
+        model_type="qwen3",
+        layer={"head_dim": 6, "layer_types": ["sliding_attention"], "sliding_window": 3, "use_sliding_window": True},
+    ),
+    "biases, wide heads": Layout(
+        "deepspec", ids=(0, 1, 2, 4), model_type="qwen3", layer={"attention_bias": True, "head_dim": 8}
+    ),
+    "a narrower head": Layout("vllm", layer={"hidden_size": 12, "head_dim": 4, "attention_bias": True}),
     "rope parameters": Layout(
         "speculators", layer={"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}}
     ),
@@ -139,16 +162,19 @@ def config_of(layout: Layout, oracle: Any) -> dict[str, Any]:
             "transformer_layer_config": layer, **flags,
             **({} if layout.ids is None else {"eagle_aux_hidden_state_layer_ids": list(layout.ids)}),
         }  # fmt: skip
-    name = "LlamaForCausalLM" if layout.style == "official" else "LlamaForCausalLMEagle3"
-    eagle = {"use_aux_hidden_state": True}
-    if layout.ids is not None:
-        eagle["eagle_aux_hidden_state_layer_ids"] = list(layout.ids)  # type: ignore[assignment]
-    return {
-        "architectures": [name],
-        **layer,
-        **flags,
-        **({} if layout.style == "official" else {"eagle_config": eagle}),
-    }
+    told: dict[str, Any] = {"architectures": [CLASSES[layout.style]], **layer, **flags}
+    named = {} if layout.ids is None else {"eagle_aux_hidden_state_layer_ids": list(layout.ids)}
+    if layout.style == "vllm":
+        told |= named
+    if layout.style == "specforge":
+        told["eagle_config"] = {
+            "use_aux_hidden_state": True, "use_input_layernorm_in_first_layer": True, "use_last_layernorm": True,
+            "use_mtp_layernorm": False, "next_layer_regular": True, "parallel_draft_step": None, **named,
+        }  # fmt: skip
+    if layout.style == "deepspec":
+        del told["draft_vocab_size"]
+        told |= {"target_layer_ids": list(layout.ids or ()), "ttt_length": 7, "num_target_layers": oracle.num_layers}
+    return told
 
 
 def write_head(
@@ -177,6 +203,7 @@ def reference_of(layout: Layout, tensors: dict[str, Tensor], oracle: Any) -> Eag
         target_ids=None if layout.written is None else list(layout.written),
         norm_before_residual=bool(layout.flags.get("norm_before_residual")),
         norm_output=bool(layout.flags.get("norm_output")),
+        window=layout.layer["sliding_window"] if "layer_types" in layout.layer else None,
     )  # fmt: skip
 
 

@@ -24,18 +24,18 @@ LAYOUTS = {
     "dflash": {"layout": "dflash"},
     "dspark": {"layout": "dspark", "markov": "vanilla", "confidence": "plain"},
     "dspark gated": {"layout": "dspark", "markov": "gated", "confidence": "with markov"},
-    "dspark rnn": {"layout": "dspark", "markov": "rnn"},
+    "dspark rnn": {"layout": "specforge", "kind": "dspark", "markov": "rnn"},
     "dspark without markov": {"layout": "dspark"},
     "speculators dflash": {"layout": "speculators"},
     "speculators dflash from the anchor": {"layout": "speculators", "from_anchor": True, "draft_vocab": 3},
-    "speculators dspark": {"layout": "speculators", "kind": "dspark", "markov": "gated", "draft_vocab": 3},
+    "speculators dspark": {
+        "layout": "speculators", "kind": "dspark", "markov": "gated", "draft_vocab": 3, "from_anchor": True,
+    },
     "speculators dspark not from the anchor": {
         "layout": "speculators", "kind": "dspark", "markov": "rnn", "from_anchor": False,
         "confidence": "with markov",
     },
-    "few ids": {
-        "layout": "speculators", "kind": "dspark", "markov": "vanilla", "draft_vocab": 3, "from_anchor": False,
-    },
+    "few ids": {"layout": "speculators", "kind": "dspark", "markov": "vanilla", "draft_vocab": 3},
 }  # fmt: skip
 MEDUSAS = {
     "original": {"layout": "original"},
@@ -161,9 +161,21 @@ def block_folder(
         config = inner | {
             "architectures": ["DFlashDraftModel"],
             "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
+            "num_target_layers": 2,
+            "dflash_config": {
+                "block_size": block_size,
+                "mask_token_id": mask_id,
+                "target_layer_ids": list(layers),
+                "causal": False,
+            },
+        }
+    elif layout == "specforge":
+        told = {"projector_type": "dspark", "mask_token_id": mask_id, "target_layer_ids": list(layers)}
+        config = inner | {
+            "architectures": ["DSparkDraftModel"],
             "block_size": block_size,
             "num_target_layers": 2,
-            "dflash_config": {"mask_token_id": mask_id, "target_layer_ids": list(layers)},
+            "dflash_config": told | added | {"attention_mode": "gqa", "confidence_head_alpha": 1.0},
         }
     elif layout == "dspark":
         config = (
@@ -189,10 +201,11 @@ def block_folder(
             "block_size": block_size,
             "aux_hidden_state_layer_ids": [layer + 1 for layer in layers],
             "mask_token_id": mask_id,
+            "max_anchors": 512,
             "sliding_window_non_causal": False,
         } | (added if is_dspark else {})
         config |= {} if from_anchor is None else {"sample_from_anchor": from_anchor}
-    anchored = is_dspark if from_anchor is None else from_anchor
+    anchored = layout in ("dspark", "specforge") if from_anchor is None else from_anchor
     facts = {
         "layers": layers,
         "mask": mask_id,
@@ -239,7 +252,8 @@ def medusa_folder(
         weights["token_map"] = torch.tensor(token_map)
     facts = {"layout": layout, "num_layers": num_layers, "num_heads": num_heads, "weights": dict(weights)}
     if layout == "original":
-        config = {"medusa_num_heads": num_heads, "medusa_num_layers": num_layers, "base_model_name_or_path": "tiny"}
+        # Published files say two, whatever there are.
+        config = {"medusa_num_heads": 2, "medusa_num_layers": num_layers, "base_model_name_or_path": "tiny"}
     else:
         config = {
             "model_type": "medusa",
