@@ -83,7 +83,7 @@ def test_every_arm_writes_what_the_naive_one_does(batch):
 def test_draft_models_compute_as_the_oracle_does_on_a_device(monkeypatch):
     asked: list[tuple[str, object]] = []
 
-    def load(name: str, *, device: torch.device, backend: str | None) -> object:
+    def load(name: str, *, device: torch.device, backend: str | None = None, weights: str | None = None) -> object:
         asked.append((device.type, backend))
         return tiny().oracle
 
