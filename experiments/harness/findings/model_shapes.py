@@ -1,7 +1,7 @@
 """The sizes of a model, as ``specdec.theory.limits`` counts with them."""
 
 from oracles.checkpoints.loading import LoadedOracle
-from oracles.quantisation import bytes_each
+from oracles.quantisation import FLOATS, FORMATS, bytes_each
 from oracles.transformer.config import TransformerConfig
 from specdec.theory.limits import ModelShape
 
@@ -29,6 +29,13 @@ def model_shape(config: TransformerConfig, weight_bytes: float, cache_bytes: flo
     )
 
 
+def bytes_per_weight(oracle: LoadedOracle) -> float:
+    """Return the bytes that a weight takes; of a GGUF file, whose tensors have several types, the mean of all."""
+    if oracle.weight_type in FLOATS or oracle.weight_type in FORMATS:
+        return bytes_each(oracle.weight_type)
+    return oracle.weight_bytes / model_shape(oracle.config, 1).weight_bytes
+
+
 def shape_of(oracle: LoadedOracle) -> ModelShape:
     """Return the shape of an oracle as it lies in memory."""
-    return model_shape(oracle.config, bytes_each(oracle.weight_type), oracle.dtype.itemsize)
+    return model_shape(oracle.config, bytes_per_weight(oracle), oracle.dtype.itemsize)

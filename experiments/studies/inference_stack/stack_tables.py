@@ -4,13 +4,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.harness.findings.model_shapes import bytes_per_weight
 from experiments.harness.rounds import Spread
 from experiments.studies.inference_stack.stack_registry import ABLATIONS, NAIVE, Arm, arms_of
 from experiments.studies.inference_stack.stack_study import FIRST, GATE, TIME, is_passed
 from experiments.studies.inference_stack.stack_timing import least_seconds, medians
 from experiments.studies.inference_stack.study_frame import Found, Results
 from experiments.studies.inference_stack.subjects import Subject
-from oracles.quantisation import bytes_each
 from specdec.stats.report import row_of_axes
 
 # name, tokens a second; None: it failed at the gate
@@ -106,7 +106,7 @@ def _speed_cells(subject: Subject, results: Results, batch: int, name: str, arm:
         return dict.fromkeys(names, _no_times(results, batch, name))
     middle, new = medians(times), subject.num_new
     total, first = middle["seconds"], middle["first_token_seconds"]
-    bound = least_seconds(subject, results, batch, arm.weight_bytes or bytes_each(subject.oracle.weight_type))
+    bound = least_seconds(subject, results, batch, arm.weight_bytes or bytes_per_weight(subject.oracle))
     values = (
         f"{batch * new / total:,.0f}", over(results, batch, name, NAIVE), f"{total * 1e3:.1f}",
         f"{total / batch * 1e3:.2f}", f"{first * 1e3:.1f}", f"{(total - first) / (new - 1) * 1e3:.2f}",

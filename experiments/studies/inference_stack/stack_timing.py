@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.harness.findings.model_shapes import model_shape
+from experiments.harness.findings.model_shapes import bytes_per_weight, model_shape
 from experiments.harness.rounds import Round, TimedArm, measure, wait_for
 from experiments.studies.inference_stack.stack_arms import Generate
 from experiments.studies.inference_stack.study_frame import Found, Results
 from experiments.studies.inference_stack.subjects import Subject
 from experiments.studies.limits.limit_timing import measure_bandwidth, measure_flops
-from oracles.quantisation import bytes_each
 from specdec.theory.limits import Roofline, pass_cost
 
 
@@ -147,7 +146,7 @@ def measure_rooflines(subject: Subject, results: Results) -> None:
     """
     if subject.device.type != "cpu":
         return
-    sizes = {*WEIGHT_BYTES, bytes_each(subject.oracle.weight_type)}
+    sizes = {*WEIGHT_BYTES, bytes_per_weight(subject.oracle)}
     if lacking := [size for size in sorted(sizes) if results.get(ROOFLINE, 1, str(size)) is None]:
         flops, found = measure_flops(torch.float32), {}
         for size in lacking:
