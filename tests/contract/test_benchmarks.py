@@ -14,10 +14,10 @@ FIRST = (FOLDER / "README.md").read_text(encoding="utf-8")
 HEADLINES = re.findall(r"^\| (.+?) \| (.*\d.*?) \| \[.+\]\((.+?)#(.+?)\) \| (\w+) \|$", FIRST, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", sorted(FOLDER.glob("*.md")), ids=lambda page: page.name)
-def test_no_line_is_too_wide(page: Path) -> None:
-    lines = page.read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if len(line) > WIDTH and "](" not in line] == []
+def test_no_line_is_too_wide() -> None:
+    lines = [(page.name, line) for page in FOLDER.glob("*.md") for line in page.read_text("utf-8").splitlines()]
+    assert len(lines) > 1000
+    assert [(name, line) for name, line in lines if len(line) > WIDTH and "](" not in line] == []
 
 
 def test_every_section_stands_in_its_file() -> None:

@@ -289,7 +289,7 @@ MUTANTS = line_mutants(
     ),
     (with_transformers._lookup, 'arguments["prompt_lookup.max_ngram"]', "1", with_library, "transformers:lookup"),
     (with_transformers.load_peer, "dtype=dtype", "dtype=torch.float64", with_library, "transformers"),
-    (TransformersArm.__init__, "dtype or oracle.dtype", "oracle.dtype", with_library, "transformers:bfloat16"),
+    (with_transformers.transformers_arm, "DTYPES[storage]", "oracle.dtype", with_library, "transformers:bfloat16"),
     (TransformersArm._generate, "max_new_tokens=new", "max_new_tokens=2 * new", with_library, "transformers"),
     (
         TransformersArm.run,

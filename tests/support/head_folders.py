@@ -24,8 +24,8 @@ LAYOUTS = {
     "dflash": {"layout": "dflash"},
     "dspark": {"layout": "dspark", "markov": "vanilla", "confidence": "plain"},
     "dspark gated": {"layout": "dspark", "markov": "gated", "confidence": "with markov"},
-    "dspark rnn": {"layout": "specforge", "kind": "dspark", "markov": "rnn"},
-    "dspark without markov": {"layout": "dspark"},
+    "dspark rnn": {"layout": "dspark", "markov": "rnn"},
+    "dspark without markov": {"layout": "specforge", "kind": "dspark"},
     "speculators dflash": {"layout": "speculators"},
     "speculators dflash from the anchor": {"layout": "speculators", "from_anchor": True, "draft_vocab": 3},
     "speculators dspark": {
