@@ -8,6 +8,7 @@ import torch
 import transformers
 
 import oracles
+from experiments.harness.findings.model_shapes import bytes_per_weight, model_shape
 from oracles import Transformer
 from oracles.checkpoints.gguf import WeightsWidened, load_gguf
 from oracles.checkpoints.loading import checkpoint_folder, load, load_tokenizer, load_trainable
@@ -107,6 +108,17 @@ def test_a_tied_model_may_have_an_output_of_its_own(tmp_path):
     assert found.lm_head.quantised.format.name == "q4_0"
     assert not torch.equal(model.lm_head.weight, model.model.embed_tokens.weight)
     assert torch.equal(logits(found.dequantise()), logits(model))
+
+
+def test_a_weight_of_a_file_of_several_types_takes_their_mean(tmp_path):
+    model = family_model("llama", tie_embeddings=True)
+    types = {"token_embd.weight": Kind.Q8_0}
+    oracle = load(write_gguf(tmp_path / "model.gguf", model, kind=lambda name: types.get(name, Kind.Q4_1)))
+    shape = model_shape(model.config, 1)
+    norms = 4 * sum(parameter.numel() for parameter in model.parameters() if parameter.ndim == 1)
+    wanted = 34 / 32 * shape.head_weights + 20 / 32 * shape.layer_weights + norms
+    assert bytes_per_weight(oracle) == pytest.approx(wanted / shape.weight_bytes)
+    assert bytes_per_weight(load("code-draft-tiny", "float64")) == 8
 
 
 @pytest.mark.parametrize("backend", ["native", "eager"])

@@ -1,7 +1,7 @@
 """The sizes of a model, as ``specdec.theory.limits`` counts with them."""
 
 from oracles.checkpoints.loading import LoadedOracle
-from oracles.quantisation import FLOATS, FORMATS, bytes_each
+from oracles.quantisation import FORMATS, Q4_K, Q6_K, STORED, WHOLE, bytes_each
 from oracles.transformer.config import TransformerConfig
 from specdec.theory.limits import ModelShape
 
@@ -29,9 +29,16 @@ def model_shape(config: TransformerConfig, weight_bytes: float, cache_bytes: flo
     )
 
 
+# Types that files alone have, whose tensors may be of several.
+_OF_FILES = {*STORED, *WHOLE, Q4_K.name, Q6_K.name} - {*FORMATS}
+
+
 def bytes_per_weight(oracle: LoadedOracle) -> float:
-    """Return the bytes that a weight takes; of a GGUF file, whose tensors have several types, the mean of all."""
-    if oracle.weight_type in FLOATS or oracle.weight_type in FORMATS:
+    """Return the bytes that a weight takes; of a GGUF file, whose tensors may be of several types, the mean of all.
+
+    *Deviations*: in that mean an input embedding that is no read-out counts too, though passes read few of its rows.
+    """
+    if oracle.weight_type not in _OF_FILES:
         return bytes_each(oracle.weight_type)
     return oracle.weight_bytes / model_shape(oracle.config, 1).weight_bytes
 

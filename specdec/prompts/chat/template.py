@@ -49,8 +49,10 @@ class ChatTemplate:
     Guarantee: a control token that stands in a message's text is text there, and no text becomes one (but through a
         template that takes users' texts apart at the characters that control tokens begin or end with). In an
         assistant's own text only special tokens are text: what the model thought in ``<think>`` is read as the model
-        wrote it. Ids are those of ``transformers``' ``apply_chat_template`` for every conversation whose messages hold
-        no control token's text.
+        wrote it. Ids are those of ``transformers``' ``apply_chat_template``, with the same ``tokenizer.json``, for
+        every conversation whose messages hold no control token's text.
+    Deviations: ``transformers`` 5 makes a tokenizer of the class ``LlamaTokenizer`` anew, and unless ``legacy`` is true
+        its ids of a text after a control token are others than the file's.
     Cost: a rendering, and up to five if a text holds a character that control tokens begin or end with.
     """
 
