@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from oracles.checkpoints.config_keys import REQUIRED, ConfigKeys, errors_of, read_any
-from oracles.checkpoints.hf_config import FIXED, INERT, read_layers
+from oracles.checkpoints.hf_config import FIXED, FULL, INERT, SLIDING, read_layers
 from oracles.checkpoints.tensor_names import PLAIN, Place, first_rows
 from oracles.checkpoints.weights import StoredTensors
 from oracles.graphed import GraphedTransformer
 from oracles.heads.aux_layers import AuxLayers, Convention
 from oracles.heads.block_head import BlockNetwork, BlockShape, DFlashHead
+from oracles.heads.block_trunk import LayerReach
 from oracles.heads.graphed_block import GraphedBlockHead
 from oracles.heads.head_tensors import READ_OUT, HeadOptions, borrow_rows, check_fit, fill_network
 from oracles.heads.markov_head import MARKOV_KINDS
@@ -44,8 +45,6 @@ _QWEN3 = {
 _FIXED = {
     **FIXED,
     "attention_sink_bias": False,
-    "causal": False,
-    "is_causal": False,
     "shift_label": False,
     "use_swa": False,
 }
@@ -120,8 +119,10 @@ def _read(keys: ConfigKeys, oracle: HostOracle, aux_layers: Convention | None) -
         keys.read("num_target_layers", int, None)
         if classes != DSPARK:
             own = ConfigKeys(keys.read("dflash_config", dict), f"{keys.source}: dflash_config")
+    config, windows = _read_layers(inner)
     shape = BlockShape(
-        config=read_layers(inner, "qwen3"),
+        config=config,
+        reaches=_reaches(keys, own, windows),
         layers=_layer_ids(own, ids_name),
         block_size=read_any([(keys, "block_size"), (own, "block_size")], int, REQUIRED),
         mask_id=own.read("mask_token_id", int),
@@ -145,8 +146,38 @@ def _read(keys: ConfigKeys, oracle: HostOracle, aux_layers: Convention | None) -
 
 def _nested(keys: ConfigKeys) -> ConfigKeys:
     """Return the keys of the layers in a config of ``speculators``."""
-    keys.read("sliding_window_non_causal", bool, False)  # of windows, which are refused
     return ConfigKeys(_QWEN3 | keys.read("transformer_layer_config", dict), f"{keys.source}: transformer_layer_config")
+
+
+def _read_layers(keys: ConfigKeys) -> tuple[TransformerConfig, tuple[int | None, ...]]:
+    """Return the shape of the layers, without windows, and the window of each; None: it sees the whole context."""
+    types = keys.read("layer_types", list, [])
+    if SLIDING not in types:
+        config = read_layers(keys, "qwen3")
+        return replace(config, sliding_window=None), (config.sliding_window,) * config.num_layers
+    # Layers may differ here, and the rest of the keys says nothing of windows.
+    window, slides = keys.read("sliding_window", int, None), keys.read("use_sliding_window", bool, False)
+    keys.values = {**keys.values, "layer_types": [FULL]}
+    config = read_layers(keys, "qwen3")
+    if len(types) != config.num_layers or not set(types) <= {FULL, SLIDING}:
+        raise ValueError(f"{keys.source}: 'layer_types' is {types}; it names {FULL} or {SLIDING} for each layer")
+    if window is None or window < 1 or not slides:
+        raise ValueError(
+            f"{keys.source}: 'layer_types' has {SLIDING}, with sliding_window {window} and use_sliding_window "
+            f"{slides}; a window has 1 position or more, and 'use_sliding_window' is true"
+        )
+    return config, tuple(window if kind == SLIDING else None for kind in types)
+
+
+def _reaches(keys: ConfigKeys, own: ConfigKeys, windows: tuple[int | None, ...]) -> tuple[LayerReach, ...]:
+    """Return what each layer sees. If nothing is said, layers look ahead in a block where they do not slide."""
+    if "speculators_model_type" in keys.values:
+        full, sliding = True, keys.read("sliding_window_non_causal", bool, False)
+    else:
+        places = [(place, name) for name in ("causal", "is_causal") for place in (own, keys)]
+        causal = read_any(places, bool, None)
+        full, sliding = (True, False) if causal is None else (not causal, not causal)
+    return tuple(LayerReach(window, full if window is None else sliding) for window in windows)
 
 
 def _markov(keys: ConfigKeys, own: ConfigKeys) -> dict[str, Any]:
@@ -181,8 +212,6 @@ def _check(shape: BlockShape, source: str, oracle: HostOracle, stored: StoredTen
     """Refuse a head that is none of this oracle, or that no drafter can run."""
     config = shape.config
     check_fit(source, oracle, config.hidden_size, config.vocab_size)
-    if config.sliding_window is not None:
-        raise ValueError(f"{source}: sliding windows in a block are not supported; all layers must attend in full")
     fewest = 2 - shape.from_anchor
     if not fewest <= shape.block_size <= BITWISE_NODES:
         raise ValueError(f"{source}: 'block_size' is {shape.block_size}; blocks hold {fewest}..{BITWISE_NODES} tokens")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from oracles.heads.block_trunk import BlockTrunk
+from oracles.heads.block_trunk import BlockTrunk, LayerReach
 from oracles.heads.markov_head import ConfidenceHead, MarkovHead, MarkovKind
 from oracles.transformer.blocks import embedding, pack_parts
 from oracles.transformer.config import TransformerConfig
@@ -35,6 +35,7 @@ class BlockShape:
         confidence: whether there is a confidence head.
         confidence_with_markov: whether it reads the Markov head's embedding too.
         own_embeddings, own_head: whether the file brings tables of its own, in place of the oracle's.
+        reaches: what each layer sees; empty: all that there is, in every layer.
     """
 
     config: TransformerConfig
@@ -50,6 +51,7 @@ class BlockShape:
     confidence_with_markov: bool = False
     own_embeddings: bool = False
     own_head: bool = False
+    reaches: tuple[LayerReach, ...] = ()
 
 
 class BlockNetwork(BlockTrunk):
@@ -62,7 +64,7 @@ class BlockNetwork(BlockTrunk):
 
     def __init__(self, shape: BlockShape, state_size: int) -> None:
         config, rank = shape.config, shape.markov_rank
-        super().__init__(config, len(shape.layers), state_size)
+        super().__init__(config, len(shape.layers), state_size, shape.reaches)
         self.markov_head: MarkovHead | None = None
         self.confidence_head: ConfidenceHead | None = None
         self.embed_tokens: nn.Embedding | None = None

@@ -1,6 +1,7 @@
 """The trunk of a block drafter: a target's hidden states as context, and a block that sees itself both ways."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,12 +17,44 @@ from specdec.cache import PagedKVCache
 from specdec.contracts import IntArray, Tree
 
 
+@dataclass(frozen=True)
+class LayerReach:
+    """What the tokens of a block see in a layer.
+
+    Attributes:
+        window: None: the whole context. Else, if a token sees ahead, the last so many positions of the context; if it
+            does not, so many positions of context and block together, its own the last.
+        ahead: whether a token sees those after it in its block.
+
+    Deviations: ``speculators`` trains windows that do not see ahead from the block's first token on, for all of its
+        tokens; servers, and this class, slide with the token. Only the oldest positions of a window differ.
+    """
+
+    window: int | None = None
+    ahead: bool = True
+
+
 class BlockAttention(CachedAttention):
-    """Attend from the nodes of a block to the cached context and to the whole block, those after a node included."""
+    """Attend from the nodes of a block to the cached context and to the block, as far as a layer reaches.
+
+    Args:
+        reach: what the nodes see.
+        config, tree, cache, rows: see ``CachedAttention``.
+    """
+
+    def __init__(
+        self, reach: LayerReach, config: TransformerConfig, tree: Tree, cache: PagedKVCache, rows: IntArray
+    ) -> None:
+        self._reach = reach
+        super().__init__(config, tree, cache, rows)
 
     def _visible(self) -> Tensor:
-        ends = (self.start + self.tree.size).unsqueeze(2)
-        return (torch.arange(self.span, device=ends.device) < ends).expand(-1, self.width, -1)
+        at, window, ahead = torch.arange(self.span, device=self.start.device), self._reach.window, self._reach.ahead
+        ends = self.start + self.tree.size if ahead else self.positions + 1
+        seen = at < ends.unsqueeze(2)
+        if window is not None:
+            seen = seen & (at >= ((self.start if ahead else ends) - window).unsqueeze(2))
+        return seen.expand(-1, self.width, -1)
 
 
 class BlockTrunk(nn.Module):
@@ -33,13 +66,16 @@ class BlockTrunk(nn.Module):
         config: of the layers, of the Llama or Qwen3 family, without windows.
         num_states: hidden states of a position.
         state_size: width of each.
+        reaches: what each layer sees; empty: the whole context and block, in every layer.
 
     Source: Chen et al. 2026 (DFlash, arXiv 2602.06036).
     """
 
-    def __init__(self, config: TransformerConfig, num_states: int, state_size: int) -> None:
+    def __init__(
+        self, config: TransformerConfig, num_states: int, state_size: int, reaches: tuple[LayerReach, ...] = ()
+    ) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.reaches = config, reaches or (LayerReach(),) * config.num_layers
         self.fc = Linear(num_states * state_size, config.hidden_size)
         self.hidden_norm = Norm(config.hidden_size, config.norm, config.norm_eps)
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
@@ -98,11 +134,13 @@ class BlockTrunk(nn.Module):
         """
         batch, width = embedded.shape[:2]
         ids = torch.zeros(batch, width, dtype=torch.int64, device=embedded.device)
-        attend = BlockAttention(self.config, Tree(ids, None, torch.full_like(ids[:, 0], width)), cache, rows)
+        tree = Tree(ids, None, torch.full_like(ids[:, 0], width))
+        ways = {reach: BlockAttention(reach, self.config, tree, cache, rows) for reach in self.reaches}
+        attend = ways[self.reaches[0]]
         rope = self.rotary.rows(attend.positions.flatten(), attend.span, embedded.dtype)
         stream = embedded.flatten(0, 1)
-        for block in self.layers:
-            stream = block(stream, rope, attend)
+        for block, reach in zip(self.layers, self.reaches, strict=True):
+            stream = block(stream, rope, ways[reach])
         return stream.view(batch, width, -1)
 
     @torch.no_grad()

@@ -1,5 +1,7 @@
 """A block drafter in passes of few shapes, each a CUDA graph once it has come back."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -16,7 +18,7 @@ from oracles.graphed.graphs import Outputs
 from oracles.graphed.upload import Call, Packed
 from oracles.graphed.ways import way_of
 from oracles.heads.block_head import BlockNetwork, BlockShape, DFlashBlock, TorchBlockHead
-from oracles.heads.block_trunk import keys_and_values
+from oracles.heads.block_trunk import LayerReach, keys_and_values
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.rotary import Rope
 from specdec.contracts import Draft, Features, IntArray
@@ -24,15 +26,25 @@ from specdec.transfers import HOST
 
 
 class BlockNodes(Nodes):
-    """The nodes of blocks, which see the whole block of their row, those after them included.
+    """The nodes of blocks of one size, as a layer sees them.
+
+    Args:
+        reach: what they see.
+        config, bucket, packed, memory: see ``Nodes``.
+        size: tokens of a block.
 
     Attributes:
-        positions: ``[R, W]`` of the last node of each one's row, up to which it sees; where it stands say ``slots``.
+        positions: ``[R, W]`` up to which each sees; where it stands say ``slots``.
     """
 
-    def __init__(self, config: TransformerConfig, bucket: Bucket, packed: Packed, memory: Memory) -> None:
-        super().__init__(config, bucket, packed, memory)
-        self.positions = (self.start + packed.num_nodes.unsqueeze(1) - 1).expand_as(self.slots).contiguous()
+    def __init__(
+        self, reach: LayerReach, config: TransformerConfig, bucket: Bucket, packed: Packed, memory: Memory, size: int
+    ) -> None:
+        # Seen from the end of its block, a window over the context has the block in it.
+        window = None if reach.window is None else reach.window + size * reach.ahead
+        super().__init__(replace(config, sliding_window=window), bucket, packed, memory)
+        if reach.ahead:
+            self.positions = (self.start + packed.num_nodes.unsqueeze(1) - 1).expand_as(self.slots).contiguous()
 
 
 class GraphedBlockHead(GraphedScoring[GraphedCache], TorchBlockHead):
@@ -142,10 +154,12 @@ class GraphedBlockHead(GraphedScoring[GraphedCache], TorchBlockHead):
         self, way: Way, memory: Memory, bucket: Bucket, part: Part, packed: Packed, stream: Tensor | None
     ) -> Outputs:
         """Return the streams after the last layer, ``[R * W, H]``; see ``run_pass``."""
-        nodes = BlockNodes(self.config, bucket, packed, memory)
-        attend, rope, out = way.attention(nodes), self._rope(nodes), self._embed(packed.tokens.flatten())
-        for block in self.network.blocks:
-            out = block(out, rope, attend)
+        reaches, around = self.network.reaches, (self.config, bucket, packed, memory, self.shape.block_size)
+        nodes = {reach: BlockNodes(reach, *around) for reach in reaches}
+        ways = {reach: way.attention(seen) for reach, seen in nodes.items()}
+        rope, out = self._rope(nodes[reaches[0]]), self._embed(packed.tokens.flatten())
+        for block, reach in zip(self.network.blocks, reaches, strict=True):
+            out = block(out, rope, ways[reach])
         return (out, *(out for _ in part.hidden))
 
     def _run_block(self, passes: Passes, memory: Memory, bucket: Bucket, size: int, packed: Packed) -> tuple[Tensor]:

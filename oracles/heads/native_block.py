@@ -13,6 +13,7 @@ from oracles.native.chains import follow
 from oracles.native.host_memory import floats, to_bytes
 from oracles.native.native_features import NativeContextCache, combiner_of
 from oracles.native.native_model import NativeModel
+from oracles.native.packing import reach_of
 from oracles.transformer.linear import Linear
 from specdec.contracts import Adjustments, ChainWatch, Draws, Features, Float32Array, IntArray
 from specdec.transfers import on_host
@@ -170,6 +171,7 @@ def _model_of(
     # A mask may stand among the rows that pad the table.
     around = network.norm, network.lm_head, network.embed_tokens, oracle.native
     model = NativeModel.of_parts(config, [*network.blocks], *around)
+    model.set_reaches([reach_of(reach.window, reach.ahead) for reach in network.reaches])
     if network.lm_head is not None and target_ids is not None:
         model.write_only(target_ids)
     return model

@@ -83,7 +83,7 @@ private:
         Call pass = call_;
         pass.rows = arrival_.rows, pass.batch = arrival_.batch, pass.width = int32_t(width);
         pass.tokens = tokens.data(), pass.num_nodes = counts.data(), pass.lengths = lengths.data();
-        pass.stream = stream.data(), pass.last_layer = reader.num_layers, pass.want = NONE, pass.form = CONTEXT;
+        pass.stream = stream.data(), pass.last_layer = reader.num_layers, pass.want = NONE, pass.context_only = 1;
         return score(reader, cache_, pass);
     }
 

@@ -8,6 +8,8 @@ from typing import Any
 from specdec.kernels.compiled import HEADERS, NativeUnavailable, Unit, enumeration, fields_of, library
 
 _I32, _I64, _POINTER = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
+# The largest number of an int32.
+LARGEST = 2**31 - 1
 
 SOURCES = Path(__file__).parent
 MODEL = SOURCES / "model.h"
@@ -53,10 +55,16 @@ class Norm(Mirror):
     _fields_ = fields_of(MODEL, "Norm", {})
 
 
+class Reach(Mirror):
+    """What a node sees in a layer."""
+
+    _fields_ = fields_of(MODEL, "Reach", {})
+
+
 class Layer(Mirror):
     """A layer; without ``qkv`` an MLP alone."""
 
-    _fields_ = fields_of(MODEL, "Layer", {"Linear": Linear, "Norm": Norm})
+    _fields_ = fields_of(MODEL, "Layer", {"Linear": Linear, "Norm": Norm, "Reach": Reach})
 
 
 class Reading(Mirror):

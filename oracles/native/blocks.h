@@ -35,7 +35,7 @@ static int64_t open_blocks(const Model& model, const Cache& cache, const Call& c
     Call pass = without_nodes(call);
     pass.tokens = tokens.data(), pass.num_nodes = counts.data(), pass.lengths = cache.lengths, pass.stream = embedded.data();
     pass.hidden = kept, pass.hidden_layers = &last, pass.num_hidden = 1, pass.width = int32_t(size);
-    pass.last_layer = model.num_layers, pass.want = NONE, pass.form = BLOCKS;
+    pass.last_layer = model.num_layers, pass.want = NONE;
     if (const int64_t answer = score(model, cache, pass); answer != FINE) return answer;
     for (size_t i = 0; i < batch * size_t(blocks.depth); ++i) {
         const size_t place = i / size_t(blocks.depth) * size + size_t(blocks.first) + i % size_t(blocks.depth);

@@ -13,12 +13,6 @@ enum Storage : int32_t {
     Q8_0_WHOLE = 9, Q4_0_WHOLE = 10, Q4_1_WHOLE = 11,
 };
 enum Want : int32_t { ALL = 0, LAST = 1, NONE = 2 };
-// What the nodes of a call see, and how far they go.
-enum Form : int32_t {
-    PATHS = 0,    // what stands, and their ancestors
-    BLOCKS = 1,   // what stands, and all nodes of their row, none of which has a parent
-    CONTEXT = 2,  // nothing: a stream that is given leaves its keys and values in every layer, and goes no further
-};
 
 // Columns of a block of weights, and floats in a `V`: keys of so many positions lie side by side.
 constexpr int BLOCK = 32, WIDTH = 16;
@@ -47,11 +41,18 @@ struct Norm {
     int32_t size;
 };
 
+// What a node sees. Where `ahead`, all nodes of its row, which are a chain, and the last `window` positions before them.
+// Else its path, and of that the last `window` positions, its own among them. 0: none is too far.
+struct Reach {
+    int32_t window, ahead;
+};
+
 // A layer without attention (the adapter of an exit head) has no `qkv.weights`.
 struct Layer {
     Norm before_attention, before_mlp;
     Linear qkv, out, up, down;
     const float *query_norm, *key_norm;  // null, or one weight per dimension of a head, padded to a multiple of 16
+    Reach reach;
 };
 
 struct Model;
@@ -76,8 +77,7 @@ struct Model {
     int32_t embedding_storage, position_storage;
     int32_t vocabulary, hidden, num_layers, context;
     int32_t query_heads, kv_heads, head_size, rotary_size;
-    int32_t inner_size, window;  // window: 0 where every position is seen
-    int32_t activation, gated, parallel_residual;
+    int32_t inner_size, activation, gated, parallel_residual;
     float qk_eps;
     int32_t written, num_parts;
     const Norm* parts;       // [num_parts] of a stream that is given: it consists of parts, each normed by itself; or null
@@ -131,7 +131,7 @@ struct Call {
     Team team;
     int32_t threads, batch, width, first;
     int32_t first_layer, last_layer, want, num_hidden;
-    int32_t rotations, form;
+    int32_t rotations, context_only;  // context_only: a stream leaves its keys and values in every layer, as it is given
 };
 
 // A call of the same rows, tables of rotations, threads and scratch, without nodes.

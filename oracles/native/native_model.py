@@ -21,8 +21,6 @@ from oracles.transformer.linear import Linear
 from specdec.contracts import IntArray
 
 _ALIGNMENT = 128
-# The largest number of an int32.
-_LARGEST = 2**31 - 1
 # Fields of a call that a pass may leave out: the structure has those of the pass before.
 _NOTHING: dict[str, Any] = {
     **dict.fromkeys(("tokens", "parents", "num_nodes", "stream", "logits", "likeliest", "peaks")),
@@ -75,13 +73,12 @@ class NativeModel:
             vocabulary=config.vocab_size,
             hidden=config.hidden_size,
             num_layers=len(layers),
-            context=min(config.max_context, _LARGEST),
+            context=min(config.max_context, bindings.LARGEST),
             query_heads=config.num_heads,
             kv_heads=config.kv_heads,
             head_size=config.head_size,
             rotary_size=config.rotary_size,
             inner_size=inner_size,
-            window=min(config.sliding_window or 0, _LARGEST),
             activation=bindings.ACTIVATIONS[config.activation],
             gated=config.gated,
             parallel_residual=config.parallel_residual,
@@ -154,6 +151,11 @@ class NativeModel:
     def write_only(self, ids: Tensor) -> None:
         """Let the head's columns write rising ids, and no others."""
         self.struct.written_ids, self.struct.written = self.weights.address(ids.to("cpu", torch.int32)), len(ids)
+
+    def set_reaches(self, reaches: Sequence[bindings.Reach]) -> None:
+        """Let the nodes of each layer see something else than the config says."""
+        for layer, reach in zip(self._layers, reaches, strict=True):
+            layer.reach = reach
 
     def _borrow_head(self, other: "NativeModel") -> None:
         """Read another model's head, and write the ids that it writes."""

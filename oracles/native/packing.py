@@ -211,7 +211,13 @@ def layer_of(config: TransformerConfig, weights: Weights, block: BlockParts) -> 
     layer.query_norm, layer.key_norm = (
         weights.vector(norm, round_up(config.head_size, WIDTH), order) for norm in norms
     )
+    layer.reach = reach_of(config.sliding_window)
     return layer
+
+
+def reach_of(window: int | None, ahead: bool = False) -> bindings.Reach:
+    """Return what the nodes of a layer see; no window: all positions, as one beyond all numbers does."""
+    return bindings.Reach(window=min(window or 0, bindings.LARGEST), ahead=ahead)
 
 
 def mlp_layer(weights: Weights, mlp: MLP) -> bindings.Layer:

@@ -68,15 +68,16 @@ struct Plan {
         return specdec::rounds_inputs(model.head) || std::any_of(model.layers, model.layers + model.num_layers, rounds);
     }
 
-    // Cut the attention of a layer, the same for all layers.
+    // Cut the attention of all layers alike: the chunks of a tile are those that some layer sees.
     void cut_attention() {
+        const Reach reach = widest();
         num_tiles = num_units = 0;
         int64_t used = 0;
         for (int b = 0; b < call.batch; ++b) {
             const int queries = (nodes.begins[b + 1] - nodes.begins[b]) * groups(model);
             const int count = (queries + MOST_QUERIES - 1) / MOST_QUERIES;
             for (int i = 0; i < model.kv_heads * count; ++i) {
-                Tile tile = tile_of(b, i / count, share(queries, i % count, count));
+                Tile tile = tile_of(reach, b, i / count, share(queries, i % count, count));
                 tile.part = used;
                 used += int64_t(tile.count) * (tile.last_chunk - tile.first_chunk + 1);
                 tiles[num_tiles++] = tile;
@@ -90,24 +91,33 @@ struct Plan {
         for (int i = 0; i < model.num_layers * call.threads; ++i) new (taken + i) std::atomic<int32_t>(0);
     }
 
-    Tile tile_of(int batch, int head, Range queries) const {
+    // What is seen in some layer, in any case.
+    Reach widest() const {
+        Reach all{};
+        bool is_bounded = model.num_layers > 0;
+        for (int i = 0; i < model.num_layers; ++i) {
+            const Reach& reach = model.layers[i].reach;
+            all = {std::max(all.window, reach.window), all.ahead || reach.ahead};
+            is_bounded = is_bounded && reach.window;
+        }
+        return {is_bounded ? all.window : 0, all.ahead};
+    }
+
+    Tile tile_of(const Reach& reach, int batch, int head, Range queries) const {
         Tile tile{batch, head, queries.from, queries.to - queries.from, INT32_MAX, 0, 0};
         for (int q = queries.from; q < queries.to; ++q) {
             const Node& node = nodes.all[nodes.begins[batch] + q / groups(model)];
-            tile.first_chunk = std::min(tile.first_chunk, low(node) / CHUNK);
-            tile.last_chunk = std::max(tile.last_chunk, (end(node) - 1) / CHUNK);
+            const Range range = seen(reach, node);
+            tile.first_chunk = std::min(tile.first_chunk, range.from / CHUNK);
+            tile.last_chunk = std::max(tile.last_chunk, (range.to - 1) / CHUNK);
         }
         return tile;
     }
 
-    // The first position that a node sees.
-    int low(const Node& node) const {
-        return model.window ? std::max(0, node.length + node.depth + 1 - model.window) : 0;
-    }
-
-    // The end of the positions that it sees.
-    int end(const Node& node) const {
-        return node.length + (call.form == BLOCKS ? int(call.num_nodes[node.batch]) : node.depth + 1);
+    // The positions that a node sees.
+    Range seen(const Reach& reach, const Node& node) const {
+        const int end = node.length + (reach.ahead ? int(call.num_nodes[node.batch]) : node.depth + 1);
+        return {reach.window ? std::max(0, (reach.ahead ? node.length : end) - reach.window) : 0, end};
     }
 
     // List the nodes whose logits are read.

@@ -91,7 +91,7 @@ private:
 
     void layer(int i) {
         const Layer& layer = m_.layers[i];
-        if (call_.form == CONTEXT) return remember(layer, i);
+        if (call_.context_only) return remember(layer, i);
         const Epilogue add{Epilogue::ADD, p_.x, p_.x_stride, int32_t(p_.x_stride), nullptr, SILU};
         if (layer.qkv.weights) {
             const bool reads = m_.reading && !i;
@@ -189,7 +189,7 @@ private:
         if (!p_.sharing) return;
         meet();
         const Range part = mine(p_.num_tiles);
-        for (int i = part.from; i < part.to; ++i) combine_shared(p_.tiles[i]);
+        for (int i = part.from; i < part.to; ++i) combine_shared(layer, p_.tiles[i]);
     }
 
     void attend_share(int layer, int owner) {
@@ -202,17 +202,22 @@ private:
         }
     }
 
-    // What a tile's queries see; returns their number.
-    int look(const Tile& tile, Query* queries) const {
+    // What a tile's queries see in a layer; returns their number.
+    int look(int layer, const Tile& tile, Query* queries) const {
         const int per_node = groups(m_), padded = padded_head(m_);
         for (int i = 0; i < tile.count; ++i) {
             const int q = tile.first + i, row = p_.nodes.begins[tile.batch] + q / per_node;
             const Node& node = p_.nodes.all[row];
             const float* vector = p_.qkv + row * p_.qkv_stride + tile.head * head_columns(m_) + q % per_node * padded;
-            const int end = p_.end(node);
-            queries[i] = {vector, node.path, p_.low(node), end, node.path ? node.length : end};
+            const Range seen = p_.seen(m_.layers[layer].reach, node);
+            queries[i] = {vector, node.path, seen.from, seen.to, node.path ? node.length : seen.to};
         }
         return tile.count;
+    }
+    // Chunks of a tile are those of all layers, and a layer may reach less far.
+    static bool anyone_sees(const Query* queries, int count, int chunk) {
+        const auto sees = [=](const Query& query) { return query.sees(chunk * CHUNK, (chunk + 1) * CHUNK); };
+        return std::any_of(queries, queries + count, sees);
     }
     float* out_of(const Tile& tile, int i) const {
         const int per_node = groups(m_), q = tile.first + i, row = p_.nodes.begins[tile.batch] + q / per_node;
@@ -235,11 +240,12 @@ private:
         Query queries[MOST_QUERIES];
         Part all[MOST_QUERIES], next[MOST_QUERIES];
         bool begun[MOST_QUERIES] = {};
-        const int count = look(tile, queries);
+        const int count = look(layer, tile, queries);
         const Memory memory = memory_of(layer, tile);
         for (int i = 0; i < MOST_QUERIES; ++i)
             all[i] = part_at(own_parts_, i), next[i] = part_at(own_parts_, MOST_QUERIES + i);
         for (int chunk = tile.first_chunk; chunk <= tile.last_chunk; ++chunk) {
+            if (!anyone_sees(queries, count, chunk)) continue;
             attend(count, queries, memory, chunk, scratch_, next);
             for (int i = 0; i < count; ++i) {
                 if (!queries[i].sees(chunk * CHUNK, (chunk + 1) * CHUNK)) continue;
@@ -254,7 +260,8 @@ private:
     void attend_shared(int layer, const Tile& tile, int chunk) {
         Query queries[MOST_QUERIES];
         Part parts[MOST_QUERIES];
-        const int count = look(tile, queries);
+        const int count = look(layer, tile, queries);
+        if (!anyone_sees(queries, count, chunk)) return;
         for (int i = 0; i < count; ++i) parts[i] = shared_part(tile, chunk, i);
         attend(count, queries, memory_of(layer, tile), chunk, scratch_, parts);
     }
@@ -262,9 +269,9 @@ private:
         return part_at(p_.parts, tile.part + int64_t(chunk - tile.first_chunk) * tile.count + i);
     }
 
-    void combine_shared(const Tile& tile) {
+    void combine_shared(int layer, const Tile& tile) {
         Query queries[MOST_QUERIES];
-        const int count = look(tile, queries);
+        const int count = look(layer, tile, queries);
         for (int i = 0; i < count; ++i) {
             Part all{nullptr, 0};
             for (int chunk = tile.first_chunk; chunk <= tile.last_chunk; ++chunk) {

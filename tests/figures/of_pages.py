@@ -24,7 +24,7 @@ from experiments.harness.study import Plan, Study
 from experiments.report import pictures, why
 from experiments.report.runs import Run
 from experiments.studies.crossover import batch_sizes
-from experiments.studies.crossover.batch_sizes import PHASES, StepParts
+from experiments.studies.crossover.batch_sizes import PHASES, PassTimes, StepParts
 from oracles.tabular import TabularLM
 from specdec.prompts import NamedPrompt
 from specdec.stats import Stats
@@ -277,16 +277,19 @@ def crossed() -> Differences:
     a, b, c = (
         {**dict.fromkeys(PHASES, value), "score": score} for value, score in ((0.1, 2.0), (0.05, 9.0), (0.02, 9.0))
     )
-    costs = WidthCurve((1, 4), (1.0, 1.6))
-    row = batch_sizes._row(2, 3, made.outcome, DRAFTED, StepParts(a, b, c), costs)
+    passes = PassTimes((1, 2), {1: (1.0, 1.5), 4: (1.2, 2.4)})
+    row = batch_sizes._row(2, 3, made.outcome, DRAFTED, StepParts(a, b, c), passes)
     # Units are paired: plain decoding's time per token for as many tokens.
     units = [[_decoded(unit) for unit in made.by_unit(arm)] for arm in (PLAIN, DRAFTED)]
     as_many = sum(seconds / count * other for (seconds, count), (_, other) in zip(*units, strict=True))
     ratio = as_many / sum(seconds for seconds, _ in units[1])
     plain, own = ([len(step.rows) for run in made.runs(arm) for step in run.steps] for arm in (PLAIN, DRAFTED))
     tau, rows = sum(count for _, count in units[1]) / sum(own), float(np.mean(own) / np.mean(plain))
-    # Drafting takes 0.1 + 0.05 + 3 x 0.02, and so does each part of the rest; a plain step 2 + 4 x 0.1, its pass 2.
-    foretold = tau * rows / (1.6 + 0.21 / 2 + 3 * 0.21 / 2) * 2.4 / 2
+    # A pass of one row takes 1 or 1.2 where the pass of both takes 1.5 or 2.4.
+    narrow = float(np.mean([1.5 if count == 2 else 1.0 for count in plain])) / 1.5
+    wide = float(np.mean([2.4 if count == 2 else 1.2 for count in own])) / 1.5
+    # Drafting takes 0.1 + 0.05 + 3 x 0.02, and so does each part of the rest; a plain step 4 x 0.1 and its pass of 2.
+    foretold = tau * rows / (2 * wide + 0.21 + 3 * 0.21) * (0.4 + 2 * narrow)
     found = {
         name: row[name]
         for name in ("batch", "k", "tau", "v", "rows", "decoding alone", "predicted", "measured/predicted")
@@ -352,8 +355,9 @@ MUTANTS = line_mutants(
     (_fit, "np.ones(len(taken))", "taken", predicted, "fits: fit"),
     (batch_sizes.step_times, "== rows", ">= 1", crossed, "times"),
     (batch_sizes.step_times, "np.median(steps, axis=1)", "np.min(steps, axis=1)", crossed, "times"),
-    (batch_sizes.predict, "* parts.seconds(0) / once", "", crossed, "predicted"),
+    (batch_sizes.predict, "* (parts.seconds(0) / once - 1 + plain_cost)", "", crossed, "predicted"),
     (batch_sizes.in_flight, " / (plain.num_steps / plain.target_calls)", "", crossed, "rows"),
     (batch_sizes.crossing, "(above - 1) / (above - below)", "above / (above + below)", crossed, "crossing"),
-    (batch_sizes._row, '"v": costs(1 + length)', '"v": costs(length)', crossed, "v"),
+    (batch_sizes._row, "(length, arm)", "(length, PLAIN)", crossed, "predicted"),
+    (PassTimes.cost, "self.seconds[1][-1]", "self.seconds[1][0]", crossed, "v"),
 )

@@ -69,7 +69,7 @@ def states_of(lengths: list[int]) -> tuple[Tensor, ...]:
 def opened(head: Any, lengths: list[int], chunk: int = CAPACITY, rows: list[int] | None = None) -> Tensor:
     """Return the logits ``[B, depth, V]`` of blocks after texts, whose hidden states came a chunk at a time."""
     batch = np.arange(len(lengths)) if rows is None else np.array(rows)
-    cache, counts = head.new_cache(max(batch) + 2, CAPACITY), np.array(lengths)
+    cache, counts = head.new_cache(max(batch) + 2, max(CAPACITY, *lengths)), np.array(lengths)
     for start in range(0, max(lengths), chunk):
         now = np.clip(counts - start, 0, chunk)
         columns = np.minimum(np.arange(start, start + chunk), counts[:, None] - 1)
@@ -104,6 +104,20 @@ def test_bits_depend_on_the_row_alone(name, weights, set_threads):
         assert torch.equal(opened(head, lengths, chunk, rows), wanted)
     for row, length in enumerate(lengths):
         assert torch.equal(opened(head, [length])[0], wanted[row])
+
+
+@pytest.mark.parametrize("windows", [(3, None), (None, 300), (260, 260)], ids=str)
+def test_a_layer_passes_over_the_chunks_that_it_does_not_see(windows, tmp_path, set_threads):
+    """Chunks of 256 positions are those that some layer sees; three threads share those of few tiles."""
+    lengths = [530, 3, 270]
+    folder = block_folder(tmp_path, layout="dflash", windows=windows, max_position_embeddings=700).path
+    native, eager = (load_head(folder, ORACLE, backend=backend) for backend in ("native", "eager"))
+    wanted = opened(native, lengths)
+    assert_near(wanted, opened(eager, lengths), HEAD_TYPES["float32"][2])
+    for count in (1, 3):
+        set_threads(count)
+        for row, length in enumerate(lengths):
+            assert torch.equal(opened(native, [length])[0], wanted[row])
 
 
 def test_keys_are_turned_by_their_positions_whatever_call_makes_them(tmp_path):

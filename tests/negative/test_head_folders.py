@@ -69,12 +69,36 @@ def test_configs_of_block_drafters_that_cannot_be_are_refused(layout, key, value
     assert str(tmp_path) in str(caught.value)
 
 
-def test_windows_inside_a_block_are_refused(tmp_path):
-    changed = {"sliding_window": 3, "use_sliding_window": True, "max_window_layers": 0}
-    sliding = {"layer_types": ["sliding_attention"] * 2}
-    folder = block_folder(tmp_path, **LAYOUTS["dflash"], **changed, **sliding)
-    with pytest.raises(ValueError, match="sliding windows in a block are not supported"):
-        load_head(folder.path, tiny_transformer())
+def test_what_the_layers_of_a_block_see_is_read_or_refused(tmp_path):
+    """Windows without a size, or that are not in use; a layer too few; causality that is said twice, in two ways."""
+    for i, (changed, message) in enumerate(
+        [
+            ({"sliding_window": None}, "with sliding_window None and use_sliding_window True"),
+            ({"sliding_window": 0}, "with sliding_window 0 and"),
+            ({"use_sliding_window": False}, "with sliding_window 3 and use_sliding_window False"),
+            ({"layer_types": ["sliding_attention"]}, "names full_attention or sliding_attention for"),
+            ({"layer_types": ["sliding_attention", "chunked"]}, "names full_attention or sliding_attention for each layer"),
+        ]
+    ):
+        folder = block_folder(tmp_path / str(i), **LAYOUTS["dflash with a window"])
+        folder.config |= changed
+        with pytest.raises(ValueError, match=message):
+            load_head(folder.save(), tiny_transformer())
+    told = [
+        ({}, {}, [(3, False), (None, True)]),
+        ({"is_causal": False}, {}, [(3, True), (None, True)]),
+        ({}, {"causal": True}, [(3, False), (None, False)]),
+        ({"is_causal": True}, {"causal": False}, None),
+    ]
+    for i, (above, within, reaches) in enumerate(told):
+        folder = block_folder(tmp_path / f"told {i}", **LAYOUTS["dflash with a window"])
+        folder.config |= above | {"dflash_config": folder.config["dflash_config"] | within}
+        if reaches is None:
+            with pytest.raises(ValueError, match="contradictory values"):
+                load_head(folder.save(), tiny_transformer())
+        else:
+            head = load_head(folder.save(), tiny_transformer())
+            assert [(reach.window, reach.ahead) for reach in head.network.reaches] == reaches
 
 
 WRONG = torch.zeros(3, 3)

@@ -7,33 +7,43 @@ import torch
 from tests.reference import transformer as plain
 
 
-def block_streams(weights, config, embeddings, features, pending, mask, size):
+def block_streams(weights, config, reaches, embeddings, features, pending, mask, size):
     """Return the normed stream at each place of a block, a list of ``[H]``.
 
     ``features`` are, for each position before the pending token, the target's layer outputs side by side; the block is
-    the pending token and ``size - 1`` masks, at the positions after these. Each of its places sees all features and all
-    places.
+    the pending token and ``size - 1`` masks, at the positions after these. ``reaches`` has, for each layer, a window or
+    None, and whether a place sees those after it.
     """
     weights = {name: tensor.double() for name, tensor in weights.items()}
     context = [plain._norm(weights, config, "hidden_norm", plain._linear(weights, "fc", x.double())) for x in features]
     table = embeddings.double()
     streams = [table[pending]] + [table[mask]] * (size - 1)
     for layer in range(config.num_layers):
-        streams = _layer(weights, config, f"layers.{layer}.", context, streams)
+        streams = _layer(weights, config, f"layers.{layer}.", reaches[layer], context, streams)
     return [plain._norm(weights, config, "norm", x) for x in streams]
 
 
-def _layer(weights, config, name, context, streams):
+def _layer(weights, config, name, reach, context, streams):
     normed = [plain._norm(weights, config, name + "input_layernorm", x) for x in streams]
     out = []
-    for x, seen in zip(streams, _attention(weights, config, name + "self_attn.", context, normed), strict=True):
+    attended = _attention(weights, config, name + "self_attn.", reach, context, normed)
+    for x, seen in zip(streams, attended, strict=True):
         y = x + seen
         after = plain._norm(weights, config, name + "post_attention_layernorm", y)
         out.append(y + plain._mlp(weights, config, name + "mlp.", after))
     return out
 
 
-def _attention(weights, config, name, context, normed):
+def _is_seen(reach, length, at, place):
+    """Tell whether the block's token at a place sees a position ``at``, of a context of some length and the block."""
+    window, ahead = reach
+    if ahead:
+        return window is None or at >= length - window
+    own = length + place
+    return at <= own and (window is None or own - at < window)
+
+
+def _attention(weights, config, name, reach, context, normed):
     def heads(part, x, place):
         cut = plain._linear(weights, name + part + "_proj", x).split(config.head_size)
         if part == "v":
@@ -48,11 +58,12 @@ def _attention(weights, config, name, context, normed):
     groups = config.num_heads // config.kv_heads
     out = []
     for place, x in enumerate(normed):
-        parts = []
+        parts, visible = [], [at for at in range(len(seen)) if _is_seen(reach, len(context), at, place)]
         for head, query in enumerate(heads("q", x, len(context) + place)):
-            scores = torch.stack([query @ key[head // groups] for key in keys]) / math.sqrt(config.head_size)
+            group = head // groups
+            scores = torch.stack([query @ keys[at][group] for at in visible]) / math.sqrt(config.head_size)
             weight = torch.softmax(scores, 0)
-            parts.append(sum(w * value[head // groups] for w, value in zip(weight, values, strict=True)))
+            parts.append(sum(w * values[at][group] for w, at in zip(weight, visible, strict=True)))
         out.append(plain._linear(weights, name + "o_proj", torch.cat(parts)))
     return out
 

@@ -36,6 +36,8 @@ LAYOUTS = {
         "confidence": "with markov",
     },
     "few ids": {"layout": "speculators", "kind": "dspark", "markov": "vanilla", "draft_vocab": 3},
+    "dflash with a window": {"layout": "dflash", "windows": (3, None)},
+    "speculators dflash with windows that see ahead": {"layout": "speculators", "windows": (2, 2), "sees_ahead": True},
 }  # fmt: skip
 MEDUSAS = {
     "original": {"layout": "original"},
@@ -89,6 +91,15 @@ def layers_config(vocab_size: int) -> dict[str, Any]:
     }
 
 
+def layers_that_slide(windows: tuple[int | None, ...]) -> dict[str, Any]:
+    """Return the keys of a config whose layers have windows, all of one size; None: a layer attends in full."""
+    sizes = {window for window in windows if window is not None}
+    if not sizes:
+        return {}
+    types = ["full_attention" if window is None else "sliding_attention" for window in windows]
+    return {"layer_types": types, "sliding_window": sizes.pop(), "use_sliding_window": True, "max_window_layers": 2}
+
+
 def trunk_weights(config: dict[str, Any], num_states: int, generator: np.random.PCG64) -> dict[str, Tensor]:
     size, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     queries, keys = head * config["num_attention_heads"], head * config["num_key_value_heads"]
@@ -124,11 +135,20 @@ def block_folder(
     rank: int = 3,
     block_size: int = BLOCK,
     seed: int = 0,
+    windows: tuple[int | None, ...] = (None, None),
+    sees_ahead: bool = False,
     **changes: Any,
 ) -> HeadFolder:
-    """Write a block drafter for ``tiny_transformer(vocab_size)``; ``layers`` are those whose outputs it reads."""
+    """Write a block drafter for ``tiny_transformer(vocab_size)``.
+
+    Args:
+        layers: those whose outputs it reads.
+        windows: of its own layers.
+        sees_ahead: where there are windows, so do places of a block (``speculators``).
+    """
     generator = np.random.PCG64(seed)
-    inner = layers_config(vocab_size) | changes
+    plain = layers_config(vocab_size) | changes
+    inner = plain | layers_that_slide(windows)
     weights = trunk_weights(inner, len(layers), generator)
     columns, is_dspark, width = draft_vocab or vocab_size, "dspark" in (layout, kind), inner["hidden_size"]
     if markov:
@@ -166,7 +186,7 @@ def block_folder(
                 "block_size": block_size,
                 "mask_token_id": mask_id,
                 "target_layer_ids": list(layers),
-                "causal": False,
+                **({} if any(windows) else {"causal": False}),
             },
         }
     elif layout == "specforge":
@@ -202,7 +222,7 @@ def block_folder(
             "aux_hidden_state_layer_ids": [layer + 1 for layer in layers],
             "mask_token_id": mask_id,
             "max_anchors": 512,
-            "sliding_window_non_causal": False,
+            "sliding_window_non_causal": sees_ahead,
         } | (added if is_dspark else {})
         config |= {} if from_anchor is None else {"sample_from_anchor": from_anchor}
     anchored = layout in ("dspark", "specforge") if from_anchor is None else from_anchor
@@ -213,7 +233,8 @@ def block_folder(
         "from_anchor": anchored,
         "with_markov": confidence == "with markov",
         "target_ids": target_ids,
-        "shape": read_layers(ConfigKeys(inner, "test"), "qwen3"),
+        "shape": read_layers(ConfigKeys(plain, "test"), "qwen3"),
+        "reaches": [(window, window is None or sees_ahead) for window in windows],
     }
     folder = HeadFolder(path, config, weights, facts)
     folder.save()
@@ -314,8 +335,9 @@ class BlockReference:
     def streams(self, ids: list[int]) -> list[Tensor]:
         if tuple(ids) not in self._streams:
             features = list(whole_features(self.oracle, ids[:-1], self.facts["layers"]))
+            shape = self.folder.weights, self.facts["shape"], self.facts["reaches"]
             self._streams[tuple(ids)] = block_drafter.block_streams(
-                self.folder.weights, self.facts["shape"], self.embeddings, features, ids[-1], self.facts["mask"], BLOCK
+                *shape, self.embeddings, features, ids[-1], self.facts["mask"], BLOCK
             )
         return self._streams[tuple(ids)]
 

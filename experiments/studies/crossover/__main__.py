@@ -2,7 +2,8 @@
 
 At every batch size plain decoding and a strategy with drafts of each length decode the same prompts, interleaved, past
 the ends of texts. A step is taken apart by phase: step(0) = a, step(k) = a + b [k > 0] + c k for k drafted tokens.
-The prediction takes the time of a wider pass from passes that are timed apart, and all else from these parts.
+The prediction takes the time of each pass from passes of as many rows that are timed apart, and all else from these
+parts.
 """
 
 import sys
@@ -25,7 +26,9 @@ from specdec.stats.report import Panel, Shown, panels, show
 
 COLUMNS = {
     **SPEEDS,
-    "predicted": f"{DECODING_ALONE}: tau rows a / (a_score v + what drafting and the rest take by the parts below)",
+    "predicted": f"{DECODING_ALONE}: tau rows (a + (n - 1) a_score) / (w a_score + what drafting and the rest take by "
+    "the parts below); n, w: the mean pass of plain decoding and of the arm over a plain one of all rows, by passes timed "
+    "apart of as many rows as each step had",
     "v": "the time of a pass of 1 + k nodes a row over one of 1, of passes timed apart",
     "tau, rows": "tokens of a step and rows in flight, over plain decoding's: as measured",
 }

@@ -18,9 +18,10 @@ from experiments.harness.rule_choice import judging_of
 from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, in_flight
 from specdec import Oracle, SamplingParams
 from specdec.calibration_run import pass_seconds
+from specdec.contracts import IntArray
 from specdec.prompts import NamedPrompt
 from specdec.stats import Stats
-from specdec.theory import WidthCurve, predicted_speedup
+from specdec.theory import predicted_speedup
 
 # Phases of a step whose times its record has; what lies between steps is the last one's.
 PHASES = ("propose", "score", "verify", "commit", "other")
@@ -79,6 +80,46 @@ class StepParts:
         return parts | {f"k = {k}": f"{share:+.1%}" for k, share in left.items()}
 
 
+@dataclass(frozen=True)
+class PassTimes:
+    """Passes that are timed apart, by their rows and the nodes of each.
+
+    Args:
+        rows: numbers of rows, ascending.
+        seconds: nodes of a row -> seconds of a pass of each number of rows.
+    """
+
+    rows: tuple[int, ...]
+    seconds: Mapping[int, Sequence[float]]
+
+    @staticmethod
+    def measure(oracle: Oracle, num_nodes: Sequence[int], rows: int) -> "PassTimes":
+        """Return the times of passes of 1, 2, 4, … and ``rows`` rows; a wider one takes no less, whatever is read."""
+        sizes = sorted({*(2**i for i in range(rows.bit_length()) if 2**i < rows), rows})
+        seconds = [np.maximum.accumulate(pass_seconds(oracle, num_nodes, size)).tolist() for size in sizes]
+        return PassTimes(tuple(sizes), dict(zip(num_nodes, zip(*seconds, strict=True), strict=True)))
+
+    def mean(self, num_nodes: int, rows: IntArray) -> float:
+        """Return the mean time of passes of so many rows each; between those that were timed it goes straight."""
+        return float(np.interp(rows, self.rows, self.seconds[num_nodes]).mean())
+
+    def cost(self, num_nodes: int, rows: IntArray) -> float:
+        """Return the same over a pass of one node in each of the most rows."""
+        return self.mean(num_nodes, rows) / self.seconds[1][-1]
+
+
+def rows_of_steps(outcome: Outcome, arm: str) -> IntArray:
+    """Return how many rows each step of an arm had."""
+    counts = [np.bincount(_steps_of(columns)) for columns in outcome.records(arm)]
+    return np.concatenate(counts)
+
+
+def _steps_of(columns: Mapping[str, Any]) -> IntArray:
+    """Return for each record of a unit which step of the unit it is of, from 0."""
+    _, step = np.unique(np.asarray([columns["round"], columns["step"]]), axis=1, return_inverse=True)
+    return step.ravel()
+
+
 def step_times(outcome: Outcome, arm: str, length: int, rows: int) -> dict[str, float] | None:
     """Return the seconds of an arm's steps by phase: medians of those in which so many rows all drafted so many tokens.
 
@@ -87,11 +128,9 @@ def step_times(outcome: Outcome, arm: str, length: int, rows: int) -> dict[str, 
     stats, found = outcome.stats(arm), []
     assert stats is not None
     for columns in outcome.records(arm):
-        numbers = np.asarray([columns["round"], columns["step"]])
-        _, step = np.unique(numbers, axis=1, return_inverse=True)
-        fits = np.asarray(columns["draft_depth"]) == length
-        whole = np.bincount(step.ravel(), fits) == rows
-        times = [np.bincount(step.ravel(), columns[f"seconds_{phase}"])[whole] for phase in PHASES[:-1]]
+        step, fits = _steps_of(columns), np.asarray(columns["draft_depth"]) == length
+        whole = np.bincount(step, fits) == rows
+        times = [np.bincount(step, columns[f"seconds_{phase}"])[whole] for phase in PHASES[:-1]]
         found.append(np.asarray(times))
     steps = np.concatenate(found, axis=1)
     if steps.shape[1] < ENOUGH:
@@ -116,20 +155,20 @@ def crossing(points: Sequence[tuple[int, float]]) -> float | None:
     return None
 
 
-def predict(plain: Stats, stats: Stats, parts: StepParts, length: int, width_cost: float) -> float:
+def predict(plain: Stats, stats: Stats, parts: StepParts, length: int, plain_cost: float, width_cost: float) -> float:
     """Return the speed-up that a step's parts and the cost of its width predict; ``COLUMNS`` has the formula.
 
     Args:
         plain, stats: of plain decoding and of the arm, whose tokens of a step and rows in flight are taken.
         parts: of steps of this batch size; their scoring is not used but plain decoding's.
         length: drafted tokens.
-        width_cost: v of such a pass.
+        plain_cost, width_cost: of the passes of plain decoding and of the arm; see ``PassTimes.cost``.
     """
     once = parts.a["score"]
     drafting = parts.seconds(length, ("propose",)) / once
     rest = parts.seconds(length, REST) / once
     tokens = (stats.block_efficiency or math.nan) * in_flight(plain, stats)
-    return predicted_speedup(tokens, width_cost, drafting, rest) * parts.seconds(0) / once
+    return predicted_speedup(tokens, width_cost, drafting, rest) * (parts.seconds(0) / once - 1 + plain_cost)
 
 
 @dataclass(frozen=True)
@@ -175,8 +214,7 @@ class Crossover:
         )
         if problems := outcome.problems():
             raise RuntimeError("; ".join(problems))
-        widths = [1 + length for length in sorted(arms)]
-        costs = WidthCurve.of_seconds(widths, pass_seconds(self.oracle, widths, rows), rows)
+        passes = PassTimes.measure(self.oracle, [1 + length for length in sorted(arms)], rows)
         timed = {length: step_times(outcome, arm.name, length, rows) for length, arm in arms.items()}
         times = {length: one for length, one in timed.items() if one is not None}
         if missing := [length for length in arms if length not in times]:
@@ -185,22 +223,23 @@ class Crossover:
             )
         parts = StepParts.of(times)
         return {
-            "rows": [_row(rows, length, outcome, arm.name, parts, costs) for length, arm in arms.items() if length],
+            "rows": [_row(rows, length, outcome, arm.name, parts, passes) for length, arm in arms.items() if length],
             "parts": {"batch": rows, **parts.row(times)},
         }
 
 
-def _row(batch: int, length: int, outcome: Outcome, arm: str, parts: StepParts, costs: WidthCurve) -> dict[str, Any]:
+def _row(batch: int, length: int, outcome: Outcome, arm: str, parts: StepParts, passes: PassTimes) -> dict[str, Any]:
     plain, stats, alone = outcome.stats(PLAIN), outcome.stats(arm), outcome.decoding_speedup(arm)
     assert plain is not None
     assert stats is not None
     assert alone is not None
-    predicted = predict(plain, stats, parts, length, costs(1 + length))
+    costs = (passes.cost(1 + k, rows_of_steps(outcome, name)) for k, name in ((0, PLAIN), (length, arm)))
+    predicted = predict(plain, stats, parts, length, *costs)
     return {
         "batch": batch,
         "k": length,
         "tau": stats.block_efficiency,
-        "v": costs(1 + length),
+        "v": passes.cost(1 + length, np.array([batch])),
         "rows": in_flight(plain, stats),
         DECODING_ALONE: alone.value,
         "predicted": predicted,
