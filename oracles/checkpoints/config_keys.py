@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 REQUIRED: Any = object()
+# How another model may run.
+ELSEWHERE = "as transformers computes it: oracles.load_huggingface(DIR), on a command line hf:DIR"
 _LARGEST = {int: 2**63 - 1, float: sys.float_info.max}
 
 

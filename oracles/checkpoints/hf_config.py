@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oracles.checkpoints.config_keys import ConfigKeys, errors_of, read_any
-from oracles.transformer.config import Activation, RopeScaling, TransformerConfig
+from oracles.checkpoints.config_keys import ELSEWHERE, ConfigKeys, errors_of, read_any
+from oracles.checkpoints.rope_keys import read_rope
+from oracles.transformer.config import Activation, TransformerConfig
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-# How another model may run.
-ELSEWHERE = "as transformers computes it: oracles.load_huggingface(DIR), on a command line hf:DIR"
 
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -159,49 +158,6 @@ def _activation(keys: ConfigKeys, name: str, default: str) -> Activation:
     return ACTIVATIONS[value]
 
 
-def _rope(
-    keys: ConfigKeys, context: int, thetas: tuple[str, ...], parts: tuple[str, ...], default_part: float
-) -> dict[str, Any]:
-    """Return theta, the scaling and the rotated part of a head, from either spelling, or both side by side.
-
-    Args:
-        keys: the whole config.
-        context: of the model, which a llama3 scaling stretches to if it names no other one.
-        thetas, parts: the names of the base and of the rotated part in older configs.
-        default_part: the rotated part if nothing says otherwise.
-    """
-    tables = {name: keys.read(name, dict, {}) for name in ("rope_parameters", "rope_scaling")}
-    new, old = tables.values()
-    if new | old != old | new:
-        raise ValueError(f"{keys.source}: rope_parameters and rope_scaling contradict each other; keep one")
-    nested = ConfigKeys(new | old, ": ".join([keys.source, *(name for name, table in tables.items() if table)][:2]))
-    kind = read_any([(nested, "rope_type"), (nested, "type")], str, "default")
-    fields = {
-        "rope_theta": float(read_any([(nested, "rope_theta"), *((keys, name) for name in thetas)], float, 10000.0)),
-        "rope_scaling": _rope_scaling(nested, kind, context),
-        "part": read_any([(nested, "partial_rotary_factor"), *((keys, name) for name in parts)], float, default_part),
-    }
-    nested.close()
-    return fields
-
-
-def _rope_scaling(nested: ConfigKeys, kind: str, context: int) -> RopeScaling | None:
-    if kind not in ("default", "linear", "llama3"):
-        raise ValueError(
-            f"{nested.source}: rope_type is {kind!r}; known: default, linear, llama3; with another one a model may run "
-            f"{ELSEWHERE}"
-        )
-    original = nested.read("original_max_position_embeddings", int, context)
-    if kind == "default":
-        return None
-    fields: dict[str, Any] = {"kind": kind, "factor": nested.read("factor", float)}
-    if kind == "llama3":
-        bounds = {name: nested.read(name, float) for name in ("low_freq_factor", "high_freq_factor")}
-        fields |= bounds | {"original_context": original}
-    with errors_of(nested.source):
-        return RopeScaling(**fields)
-
-
 def _window(keys: ConfigKeys, window: int | None, by_rule: list[str]) -> int | None:
     """Return the sliding window of all layers; windows in some layers only are refused.
 
@@ -237,7 +193,7 @@ def _llama_like(
     num_heads = keys.read("num_attention_heads", int)
     absent = default_kv_heads if "num_key_value_heads" not in keys.values else None
     context = keys.read("max_position_embeddings", int)
-    rope = _rope(keys, context, ("rope_theta",), ("partial_rotary_factor",), 1.0)
+    rope = read_rope(keys, context, ("rope_theta",), ("partial_rotary_factor",), 1.0)
     if rope.pop("part") != 1.0:
         raise ValueError(f"{keys.source}: 'partial_rotary_factor' must be 1 in this architecture")
     return rope | {
@@ -306,7 +262,7 @@ def _gpt_neox(keys: ConfigKeys) -> dict[str, Any]:
     hidden, num_heads = keys.read("hidden_size", int), keys.read("num_attention_heads", int)
     context = keys.read("max_position_embeddings", int)
     thetas, parts = ("rotary_emb_base", "rope_theta"), ("rotary_pct", "partial_rotary_factor")
-    rope = _rope(keys, context, thetas, parts, 0.25)
+    rope = read_rope(keys, context, thetas, parts, 0.25)
     part = rope.pop("part")
     if not 0.0 <= part <= 1.0:
         raise ValueError(f"{keys.source}: {' or '.join(map(repr, parts))} is {part}; a part of a head is within 0..1")

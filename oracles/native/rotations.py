@@ -8,7 +8,7 @@ from torch import Tensor
 from oracles.native import bindings
 from oracles.native.host_memory import floats
 from oracles.transformer.config import TransformerConfig
-from oracles.transformer.rotary import inverse_frequencies
+from oracles.transformer.rotary import inverse_frequencies, rotary_magnitude
 
 
 class Tables(NamedTuple):
@@ -38,4 +38,7 @@ def tables_of(config: TransformerConfig, most: int, end: int) -> Tables:
     cosines, sines = floats(size, pairs), floats(size, pairs)
     places = cosines.data_ptr(), sines.data_ptr(), size
     bindings.functions().specdec_rotations(frequencies.data_ptr(), pairs, 0, size, *places[:2])
+    if (magnitude := rotary_magnitude(config)) != 1.0:
+        for table in (cosines, sines):
+            table.mul_(magnitude)
     return Tables(cosines, sines, places)

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 Norm = Literal["rms", "layer"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 Positions = Literal["rope", "learned"]
-RopeScalingKind = Literal["linear", "llama3", "factors"]
+RopeScalingKind = Literal["linear", "llama3", "yarn", "factors"]
 
 
 @dataclass(frozen=True)
@@ -16,15 +16,20 @@ class RopeScaling:
 
     Args:
         kind: "linear" divides every frequency by `factor`; "llama3" divides the low ones, keeps the high ones and
-            interpolates between; "factors" divides each by its own.
+            interpolates between; "yarn" does so by another rule, and makes cosines and sines larger; "factors" divides
+            each by its own.
         factor: by how much, at least 1 ("factors": 1).
         low_freq_factor: llama3: wavelengths above `original_context / low_freq_factor` are fully scaled.
         high_freq_factor: llama3: wavelengths below `original_context / high_freq_factor` are kept.
-        original_context: llama3: positions seen in pre-training.
+        original_context: llama3, yarn: positions seen in pre-training.
+        beta_fast, beta_slow: yarn: pairs that turn more often than `beta_fast` times in `original_context` are kept,
+            those that turn less often than `beta_slow` times are fully scaled.
+        truncate: yarn: both bounds are moved outwards to whole pairs.
+        attention_factor: yarn: what cosines and sines are multiplied by; None: 1 + ln(factor) / 10.
         factors: "factors": one for each pair of dimensions that rotates, positive.
 
     Source: Chen et al. 2023 (arXiv 2306.15595) for "linear"; the Llama 3 herd of models (arXiv 2407.21783), release
-        code, for "llama3".
+        code, for "llama3"; Peng et al. 2023 (arXiv 2309.00071), as transformers computes it, for "yarn".
     """
 
     kind: RopeScalingKind
@@ -32,6 +37,10 @@ class RopeScaling:
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_context: int = 8192
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float | None = None
     factors: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -45,6 +54,12 @@ class RopeScaling:
             raise ValueError(
                 f"RopeScaling needs 0 < low_freq_factor < high_freq_factor, both finite, got {low} and {high}"
             )
+        if not 0.0 < self.beta_slow < self.beta_fast < math.inf:
+            raise ValueError(
+                f"RopeScaling needs 0 < beta_slow < beta_fast, both finite, got {self.beta_slow} and {self.beta_fast}"
+            )
+        if self.attention_factor is not None and not 0.0 < self.attention_factor < math.inf:
+            raise ValueError(f"RopeScaling.attention_factor is {self.attention_factor}; it is positive and finite")
         if bool(self.factors) != (self.kind == "factors") or not all(0.0 < f < math.inf for f in self.factors):
             raise ValueError("RopeScaling.factors are positive and finite, and belong to the kind 'factors' alone")
 
@@ -184,6 +199,8 @@ class TransformerConfig:
         size = self.rotary_size
         if not 0.0 < self.rope_theta < math.inf:
             raise ValueError(f"rope_theta is {self.rope_theta}; the base of a power is positive and finite")
+        if self.rope_scaling is not None and self.rope_scaling.kind == "yarn" and self.rope_theta <= 1.0:
+            raise ValueError(f"rope_theta is {self.rope_theta}; with yarn it is above 1, so that later pairs turn slower")
         if size % 2 or not 0 <= size <= self.head_size:
             raise ValueError(f"rope_dim {size} must be even, at least 0 and at most head_dim {self.head_size}")
         if self.positions == "learned" and (self.rope_scaling is not None or self.rope_dim is not None):

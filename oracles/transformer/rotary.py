@@ -27,6 +27,8 @@ def inverse_frequencies(config: TransformerConfig) -> Tensor:
         return frequencies / config.rope_scaling.factor
     if config.rope_scaling.kind == "factors":
         return frequencies / torch.tensor(config.rope_scaling.factors, dtype=torch.float64, device="cpu")
+    if config.rope_scaling.kind == "yarn":
+        return _yarn_frequencies(frequencies, config.rope_scaling, config.rope_theta)
     return _llama3_frequencies(frequencies, config.rope_scaling)
 
 
@@ -37,6 +39,38 @@ def _llama3_frequencies(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
     return frequencies * kept + frequencies / scaling.factor * (1.0 - kept)
 
 
+def _yarn_frequencies(frequencies: Tensor, scaling: RopeScaling, theta: float) -> Tensor:
+    pairs = len(frequencies)
+
+    def pair_that_turns(times: float) -> float:
+        """Return the pair, a fraction of them, that turns so often in the context of the pre-training."""
+        with localcontext(prec=40):
+            turn = Decimal(scaling.original_context) / (Decimal(times) * Decimal(2 * math.pi))
+            return float(pairs * turn.ln() / Decimal(theta).ln())
+
+    first, last = pair_that_turns(scaling.beta_fast), pair_that_turns(scaling.beta_slow)
+    if scaling.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, 2 * pairs - 1)
+    scaled = (torch.arange(pairs, dtype=torch.float64, device="cpu") - first) / (last - first or 1e-3)
+    scaled = scaled.clamp(0.0, 1.0)
+    return frequencies / scaling.factor * scaled + frequencies * (1.0 - scaled)
+
+
+def rotary_magnitude(config: TransformerConfig) -> float:
+    """Return what cosines and sines are multiplied by: 1 but for "yarn"."""
+    scaling = config.rope_scaling
+    if scaling is None or scaling.kind != "yarn":
+        return 1.0
+    return yarn_magnitude(scaling.factor) if scaling.attention_factor is None else scaling.attention_factor
+
+
+def yarn_magnitude(factor: float, scale: float = 1.0) -> float:
+    """Return 1 + scale ln(factor) / 10, the same on every machine."""
+    with localcontext(prec=40):
+        return float(1 + Decimal(scale) * Decimal(factor).ln() / 10)
+
+
 Rope = tuple[Tensor, Tensor] | Tensor
 
 
@@ -45,7 +79,7 @@ class RotaryTable:
 
     Args:
         config: the model's shape.
-        as_complex: keep rotations as unit complex numbers, for heads whose pairs are adjacent. Otherwise as cosines and
+        as_complex: keep rotations as complex numbers, for heads whose pairs are adjacent. Otherwise as cosines and
             signed sines: the sine of the first member of a pair is negated, so that a rotation is
             ``x * cos + swap(x) * sin``.
     """
@@ -75,7 +109,8 @@ class RotaryTable:
 
     def _compute(self, size: int) -> tuple[Tensor, Tensor]:
         angles = torch.arange(size, dtype=torch.float64, device="cpu").unsqueeze(1) * inverse_frequencies(self._config)
-        cos, sin = angles.cos(), angles.sin()
+        magnitude = rotary_magnitude(self._config)
+        cos, sin = angles.cos() * magnitude, angles.sin() * magnitude
         if self._as_complex:
             return cos, sin
         if self._config.rope_interleaved:

@@ -77,7 +77,7 @@ def test_what_the_layers_of_a_block_see_is_read_or_refused(tmp_path):
             ({"sliding_window": 0}, "with sliding_window 0 and"),
             ({"use_sliding_window": False}, "with sliding_window 3 and use_sliding_window False"),
             ({"layer_types": ["sliding_attention"]}, "names full_attention or sliding_attention for"),
-            ({"layer_types": ["sliding_attention", "chunked"]}, "names full_attention or sliding_attention for each layer"),
+            ({"layer_types": ["sliding_attention", "chunked"]}, "names full_attention or sliding"),
         ]
     ):
         folder = block_folder(tmp_path / str(i), **LAYOUTS["dflash with a window"])

@@ -27,8 +27,8 @@ from specdec.stats.report import Panel, Shown, panels, show
 COLUMNS = {
     **SPEEDS,
     "predicted": f"{DECODING_ALONE}: tau rows (a + (n - 1) a_score) / (w a_score + what drafting and the rest take by "
-    "the parts below); n, w: the mean pass of plain decoding and of the arm over a plain one of all rows, by passes timed "
-    "apart of as many rows as each step had",
+    "the parts below); n, w: the mean pass of plain decoding and of the arm over a plain one of all rows, by passes "
+    "timed apart of as many rows as each step had",
     "v": "the time of a pass of 1 + k nodes a row over one of 1, of passes timed apart",
     "tau, rows": "tokens of a step and rows in flight, over plain decoding's: as measured",
 }

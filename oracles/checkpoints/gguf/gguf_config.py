@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from oracles.checkpoints.config_keys import ConfigKeys, errors_of, read_any
+from oracles.checkpoints.config_keys import ELSEWHERE, ConfigKeys, errors_of, read_any
 from oracles.checkpoints.gguf.gguf_reading import GGUFFile
-from oracles.checkpoints.hf_config import ELSEWHERE
 from oracles.transformer.config import RopeScaling, TransformerConfig
 
 FREQUENCY_FACTORS, EMBEDDING, HEAD = "rope_freqs.weight", "token_embd.weight", "output.weight"

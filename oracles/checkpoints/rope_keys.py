@@ -1,0 +1,68 @@
+"""Rotary positions in a ``config.json``: their base, the part of a head that turns, and how they are scaled."""
+
+from typing import Any
+
+from oracles.checkpoints.config_keys import ELSEWHERE, REQUIRED, ConfigKeys, errors_of, read_any
+from oracles.transformer.config import RopeScaling
+from oracles.transformer.rotary import yarn_magnitude
+
+
+def read_rope(
+    keys: ConfigKeys, context: int, thetas: tuple[str, ...], parts: tuple[str, ...], default_part: float
+) -> dict[str, Any]:
+    """Return theta, the scaling and the rotated part of a head, from either spelling, or both side by side.
+
+    Args:
+        keys: the whole config.
+        context: of the model, which llama3 and yarn stretch to if they name no other one.
+        thetas, parts: the names of the base and of the rotated part in older configs.
+        default_part: the rotated part if nothing says otherwise.
+    """
+    tables = {name: keys.read(name, dict, {}) for name in ("rope_parameters", "rope_scaling")}
+    new, old = tables.values()
+    if new | old != old | new:
+        raise ValueError(f"{keys.source}: rope_parameters and rope_scaling contradict each other; keep one")
+    nested = ConfigKeys(new | old, ": ".join([keys.source, *(name for name, table in tables.items() if table)][:2]))
+    kind = read_any([(nested, "rope_type"), (nested, "type")], str, "default")
+    fields = {
+        "rope_theta": float(read_any([(nested, "rope_theta"), *((keys, name) for name in thetas)], float, 10000.0)),
+        "rope_scaling": _rope_scaling(nested, kind, context),
+        "part": read_any([(nested, "partial_rotary_factor"), *((keys, name) for name in parts)], float, default_part),
+    }
+    nested.close()
+    return fields
+
+
+def _rope_scaling(nested: ConfigKeys, kind: str, context: int) -> RopeScaling | None:
+    if kind not in ("default", "linear", "llama3", "yarn"):
+        raise ValueError(
+            f"{nested.source}: rope_type is {kind!r}; known: default, linear, llama3, yarn; with another one a model "
+            f"may run {ELSEWHERE}"
+        )
+    original = nested.read("original_max_position_embeddings", int, context)
+    if kind == "default":
+        return None
+    ratio = context / original if kind == "yarn" and original else REQUIRED
+    fields: dict[str, Any] = {"kind": kind, "factor": nested.read("factor", float, ratio)}
+    if kind == "yarn":
+        fields |= _yarn(nested, fields["factor"]) | {"original_context": original}
+    if kind == "llama3":
+        bounds = {name: nested.read(name, float) for name in ("low_freq_factor", "high_freq_factor")}
+        fields |= bounds | {"original_context": original}
+    with errors_of(nested.source):
+        return RopeScaling(**fields)
+
+
+def _yarn(nested: ConfigKeys, factor: float) -> dict[str, Any]:
+    """Return what yarn alone has."""
+    scales = [nested.read(name, float, 0.0) for name in ("mscale", "mscale_all_dim")]
+    by_scales = None
+    if all(scales) and factor > 1:
+        above, below = (yarn_magnitude(factor, scale) for scale in scales)
+        by_scales = above / below
+    return {
+        "attention_factor": nested.read("attention_factor", float, by_scales),
+        "beta_fast": nested.read("beta_fast", float, 0.0) or 32.0,
+        "beta_slow": nested.read("beta_slow", float, 0.0) or 1.0,
+        "truncate": nested.read("truncate", bool, True),
+    }
