@@ -192,8 +192,7 @@ def _llama_like(
     """Return what all architectures with Llama's tensor names share."""
     num_heads = keys.read("num_attention_heads", int)
     absent = default_kv_heads if "num_key_value_heads" not in keys.values else None
-    context = keys.read("max_position_embeddings", int)
-    rope = read_rope(keys, context, ("rope_theta",), ("partial_rotary_factor",), 1.0)
+    rope = read_rope(keys, ("rope_theta",), ("partial_rotary_factor",), 1.0)
     if rope.pop("part") != 1.0:
         raise ValueError(f"{keys.source}: 'partial_rotary_factor' must be 1 in this architecture")
     return rope | {
@@ -204,7 +203,6 @@ def _llama_like(
         "num_kv_heads": keys.read("num_key_value_heads", int, absent),
         "head_dim": keys.read("head_dim", int, default_head),
         "intermediate_size": keys.read("intermediate_size", int),
-        "max_context": context,
         "norm_eps": keys.read("rms_norm_eps", float, 1e-6),
         "activation": _activation(keys, "hidden_act", "silu"),
         "tie_embeddings": keys.read("tie_word_embeddings", bool, False),
@@ -260,9 +258,8 @@ def _gpt2(keys: ConfigKeys) -> dict[str, Any]:
 
 def _gpt_neox(keys: ConfigKeys) -> dict[str, Any]:
     hidden, num_heads = keys.read("hidden_size", int), keys.read("num_attention_heads", int)
-    context = keys.read("max_position_embeddings", int)
     thetas, parts = ("rotary_emb_base", "rope_theta"), ("rotary_pct", "partial_rotary_factor")
-    rope = read_rope(keys, context, thetas, parts, 0.25)
+    rope = read_rope(keys, thetas, parts, 0.25)
     part = rope.pop("part")
     if not 0.0 <= part <= 1.0:
         raise ValueError(f"{keys.source}: {' or '.join(map(repr, parts))} is {part}; a part of a head is within 0..1")
@@ -274,7 +271,6 @@ def _gpt_neox(keys: ConfigKeys) -> dict[str, Any]:
         "num_layers": keys.read("num_hidden_layers", int),
         "num_heads": num_heads,
         "intermediate_size": keys.read("intermediate_size", int),
-        "max_context": context,
         "norm": "layer",
         "norm_eps": keys.read("layer_norm_eps", float, 1e-5),
         "activation": _activation(keys, "hidden_act", "gelu"),

@@ -8,13 +8,14 @@ from oracles.transformer.rotary import yarn_magnitude
 
 
 def read_rope(
-    keys: ConfigKeys, context: int, thetas: tuple[str, ...], parts: tuple[str, ...], default_part: float
+    keys: ConfigKeys, thetas: tuple[str, ...], parts: tuple[str, ...], default_part: float
 ) -> dict[str, Any]:
-    """Return theta, the scaling and the rotated part of a head, from either spelling, or both side by side.
+    """Return theta, the scaling, the rotated part of a head and the context, from either spelling, or from both.
+
+    The context is the config's, or what yarn stretches a shorter one to that the config names.
 
     Args:
         keys: the whole config.
-        context: of the model, which llama3 and yarn stretch to if they name no other one.
         thetas, parts: the names of the base and of the rotated part in older configs.
         default_part: the rotated part if nothing says otherwise.
     """
@@ -24,9 +25,14 @@ def read_rope(
         raise ValueError(f"{keys.source}: rope_parameters and rope_scaling contradict each other; keep one")
     nested = ConfigKeys(new | old, ": ".join([keys.source, *(name for name, table in tables.items() if table)][:2]))
     kind = read_any([(nested, "rope_type"), (nested, "type")], str, "default")
+    context = keys.read("max_position_embeddings", int)
+    scaling = _rope_scaling(nested, kind, context)
+    if scaling is not None and kind == "yarn":
+        context = max(context, int(scaling.factor * nested.read("original_max_position_embeddings", int, 0)))
     fields = {
+        "max_context": context,
         "rope_theta": float(read_any([(nested, "rope_theta"), *((keys, name) for name in thetas)], float, 10000.0)),
-        "rope_scaling": _rope_scaling(nested, kind, context),
+        "rope_scaling": scaling,
         "part": read_any([(nested, "partial_rotary_factor"), *((keys, name) for name in parts)], float, default_part),
     }
     nested.close()
@@ -34,6 +40,7 @@ def read_rope(
 
 
 def _rope_scaling(nested: ConfigKeys, kind: str, context: int) -> RopeScaling | None:
+    """Return the scaling of a kind; ``context`` is the config's, which it stretches if it names no other one."""
     if kind not in ("default", "linear", "llama3", "yarn"):
         raise ValueError(
             f"{nested.source}: rope_type is {kind!r}; known: default, linear, llama3, yarn; with another one a model "

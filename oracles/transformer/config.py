@@ -200,7 +200,7 @@ class TransformerConfig:
         if not 0.0 < self.rope_theta < math.inf:
             raise ValueError(f"rope_theta is {self.rope_theta}; the base of a power is positive and finite")
         if self.rope_scaling is not None and self.rope_scaling.kind == "yarn" and self.rope_theta <= 1.0:
-            raise ValueError(f"rope_theta is {self.rope_theta}; with yarn it is above 1, so that later pairs turn slower")
+            raise ValueError(f"rope_theta is {self.rope_theta}; with yarn it is above 1, or no pair turns slower")
         if size % 2 or not 0 <= size <= self.head_size:
             raise ValueError(f"rope_dim {size} must be even, at least 0 and at most head_dim {self.head_size}")
         if self.positions == "learned" and (self.rope_scaling is not None or self.rope_dim is not None):
