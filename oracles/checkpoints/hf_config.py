@@ -5,6 +5,7 @@ Every key is either understood, known to leave the forward pass alone, or refuse
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from oracles.checkpoints.config_keys import ELSEWHERE, ConfigKeys, errors_of, read_any
@@ -51,6 +52,12 @@ output_scores prefix remove_invalid_values repetition_penalty suppress_tokens te
 INERT = frozenset(_INERT_NAMES.split())
 # What says that weights are quantised: of most methods, of older llm-compressor, of MLX.
 _QUANTISED = ("quantization_config", "compression_config", "quantization")
+# Files of older tools that say so, and whose they are.
+_QUANTISED_BESIDE = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
+_ARE_QUANTISED = (
+    "has quantised the weights, and only floats are read: give the checkpoint that they were made of, which "
+    f"weights='int8' or 'int4' rounds here, or its GGUF file; or run this one {ELSEWHERE}"
+)
 # Keys that would change the forward pass, and the one value under which they do not.
 FIXED: dict[str, Any] = {
     "add_cross_attention": False,
@@ -144,11 +151,14 @@ def _check_unquantised(keys: ConfigKeys) -> None:
     for name in _QUANTISED:
         if found := keys.read(name, dict, {}):
             method = found.get("quant_method", found.get("format", "an unnamed method"))
-            raise ValueError(
-                f"{keys.source}: {name!r} says that {method} has quantised the weights, and only floats are read: give "
-                "the checkpoint that they were made of, which weights='int8' or 'int4' rounds here, or its GGUF file; "
-                f"or run this one {ELSEWHERE}"
-            )
+            raise ValueError(f"{keys.source}: {name!r} says that {method} {_ARE_QUANTISED}")
+
+
+def check_unquantised_beside(folder: Path) -> None:
+    """Refuse weights of which a file beside the config says that they are not stored as floats."""
+    for name, method in _QUANTISED_BESIDE.items():
+        if (folder / name).exists():
+            raise ValueError(f"{folder / name} says that {method} {_ARE_QUANTISED}")
 
 
 def _activation(keys: ConfigKeys, name: str, default: str) -> Activation:

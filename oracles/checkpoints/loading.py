@@ -11,7 +11,7 @@ from oracles.checkpoints.chat_files import checkpoint_template, give_template
 from oracles.checkpoints.config_keys import errors_of, read_json
 from oracles.checkpoints.embedded_folders import embedded_folder, embedded_names, head_names
 from oracles.checkpoints.gguf import PUBLISHED, GGUFFile, is_gguf, load_gguf, read_vocabulary
-from oracles.checkpoints.hf_config import CheckpointShape, parse_config
+from oracles.checkpoints.hf_config import CheckpointShape, check_unquantised_beside, parse_config
 from oracles.checkpoints.hub import download_hint
 from oracles.checkpoints.placement import (
     Arithmetic,
@@ -196,6 +196,7 @@ def checkpoint_model(
         model = load_gguf(folder, device, max_context)
         return model if as_stored else model.dequantise().to(dtype_to_load(dtype, model.dtype, device))
     values = read_json(folder / "config.json")
+    check_unquantised_beside(folder)
     tokenizer = checkpoint_tokenizer(folder / "tokenizer.json")
     size = None if tokenizer is None else num_ids(tokenizer)
     shape = parse_config(values, str(folder / "config.json"), size, max_context)

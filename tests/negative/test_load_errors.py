@@ -314,6 +314,9 @@ FOLDERS: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     **{f"the index {index}": (lambda f, index=index: write_config(f, index, INDEX), (INDEX, "weight_map"))
        for index in ({}, {"weight_map": ["a"]}, {"weight_map": {}}, [])},
     "an index nested too deeply": (lambda f: (f / INDEX).write_text("[" * 100_000), (INDEX, "weight_map")),
+    "weights of an older gptq": (
+        lambda f: write_config(f, {"bits": 4}, "quantize_config.json"), ("quantize_config.json", "gptq has quantised"),
+    ),
     "a corrupt tokenizer": (lambda f: (f / "tokenizer.json").write_text("{}"), ("tokenizer.json",)),
     **{f"{name} is a folder": (lambda f, name=name: (f / name).mkdir(), (name, "is no file"))
        for name in ("tokenizer.json", "generation_config.json", INDEX)},
