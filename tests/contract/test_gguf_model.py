@@ -15,7 +15,7 @@ from oracles.checkpoints.loading import checkpoint_folder, load, load_tokenizer,
 from oracles.native import NativeTransformer
 from oracles.transformer.config import RopeScaling
 from oracles.transformer.linear import Linear, round_inputs
-from oracles.transformer.rotary import inverse_frequencies
+from oracles.transformer.rotary import inverse_frequencies, yarn_magnitude
 from tests.support.gguf_files import CHARACTERS, FAMILIES, TOKENS, Kind, family_model, tokenizer_keys, write_gguf
 from tests.support.pairwise import diagonal, pairwise
 
@@ -259,12 +259,23 @@ def test_a_directory_is_asked_for_where_only_one_will_do(tmp_path):
         checkpoint_folder(path)
 
 
+YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 16}
+OWN_YARN = {"rope.scaling.attn_factor": 2.0, "rope.scaling.yarn_beta_fast": 8.0, "rope.scaling.yarn_beta_slow": 0.5}
+TWICE = 2 * yarn_magnitude(4.0)
+
+
 @pytest.mark.parametrize(
-    "keys", [{"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}, {"rope.scale_linear": 4.0}]
+    ("keys", "scaling"),
+    [
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}, RopeScaling("linear", 4.0)),
+        ({"rope.scale_linear": 4.0}, RopeScaling("linear", 4.0)),
+        (YARN, RopeScaling("yarn", 4.0, original_context=16)),
+        (YARN | OWN_YARN, RopeScaling("yarn", 4.0, 1, 4, 16, 8.0, 0.5, attention_factor=TWICE)),
+    ],
 )
-def test_linear_scaling_is_read(keys, tmp_path):
+def test_scalings_are_read(keys, scaling, tmp_path):
     path = write_gguf(tmp_path / "model.gguf", family_model("llama"), keys=keys)
-    assert load_trainable(path).config.rope_scaling == RopeScaling("linear", 4.0)
+    assert load_trainable(path).config.rope_scaling == scaling
     path = write_gguf(tmp_path / "none.gguf", family_model("llama"), keys={**keys, "rope.scaling.type": "none"})
     assert load_trainable(path).config.rope_scaling is None
 

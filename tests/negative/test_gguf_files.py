@@ -217,7 +217,7 @@ KEYS = {
     "part of a head": ({"keys": {"rope.dimension_count": 16}}, "must rotate"),
     "experts": ({"keys": {"expert_count": 8}}, "'expert_count' is 8; only 0"),
     "a window": ({"keys": {"attention.sliding_window": 64}}, "'attention.sliding_window' is 64.*max_context=64"),
-    "yarn": ({"keys": {"rope.scaling.type": "yarn"}}, "'rope.scaling.type' is 'yarn'; known: none, linear"),
+    "longrope": ({"keys": {"rope.scaling.type": "longrope"}}, "type' is 'longrope'; known: none, linear, yarn"),
     "a factor below 1": ({"keys": {"rope.scaling.factor": 0.5}}, r"RopeScaling\.factor is 0\.5"),
     "two factors": ({"keys": {"rope.scaling.factor": 2.0, "rope.scale_linear": 3.0}}, "contradictory"),
     "an unknown key": ({"keys": {"attention.temperature": 2.0}}, "'attention.temperature' .* is unknown"),

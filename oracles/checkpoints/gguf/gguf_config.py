@@ -1,5 +1,6 @@
 """Read a GGUF file's keys into a ``TransformerConfig``: each one is understood, known to be inert, or refused."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from torch import Tensor
 from oracles.checkpoints.config_keys import ELSEWHERE, ConfigKeys, errors_of, read_any
 from oracles.checkpoints.gguf.gguf_reading import GGUFFile
 from oracles.transformer.config import RopeScaling, TransformerConfig
+from oracles.transformer.rotary import yarn_magnitude
 
 FREQUENCY_FACTORS, EMBEDDING, HEAD = "rope_freqs.weight", "token_embd.weight", "output.weight"
 # The version of ggml's blocks; earlier ones stored other numbers under the same names.
@@ -25,6 +27,8 @@ FIXED: dict[str, Any] = {
     "expert_used_count": 0,
     "use_parallel_residual": False,
 }
+# Bounds of yarn that a file need not name.
+_BETAS = {"fast": 32.0, "slow": 1.0}
 # Whose bias, in the first layer, tells whether all layers have one.
 _BIASES = {"qkv_bias": "attn_q", "attn_out_bias": "attn_output", "mlp_bias": "ffn_down"}
 # What an architecture always has, and which biases it may have.
@@ -118,17 +122,26 @@ def _shape(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _scaling(keys: ConfigKeys) -> RopeScaling | None:
-    """Return the linear scaling, which today's keys or the older one may ask for."""
-    if (kind := keys.read("rope.scaling.type", str, "linear")) not in ("none", "linear"):
+    """Return the scaling, which for a linear one today's keys or the older one may ask for."""
+    if (kind := keys.read("rope.scaling.type", str, "linear")) not in ("none", "linear", "yarn"):
         raise ValueError(
-            f"{keys.source}: 'rope.scaling.type' is {kind!r}; known: none, linear; with another one the checkpoint "
-            f"directory may run {ELSEWHERE}"
+            f"{keys.source}: 'rope.scaling.type' is {kind!r}; known: none, linear, yarn; with another one the "
+            f"checkpoint directory may run {ELSEWHERE}"
         )
-    factor = read_any([(keys, "rope.scaling.factor"), (keys, "rope.scale_linear")], float, 0.0)
+    factor = float(read_any([(keys, "rope.scaling.factor"), (keys, "rope.scale_linear")], float, 0.0))
     if kind == "none" or factor in (0.0, 1.0):
         return None
     with errors_of(keys.source):
-        return RopeScaling("linear", float(factor))
+        return RopeScaling("linear", factor) if kind == "linear" else _yarn(keys, factor)
+
+
+def _yarn(keys: ConfigKeys, factor: float) -> RopeScaling:
+    """Return yarn's scaling; ``attn_factor`` multiplies what cosines and sines are multiplied by anyway."""
+    original = keys.read("rope.scaling.original_context_length", int, keys.read("context_length", int))
+    fast, slow = (keys.read(f"rope.scaling.yarn_beta_{name}", float, bound) for name, bound in _BETAS.items())
+    times = keys.read("rope.scaling.attn_factor", float, 1.0)
+    scaling = RopeScaling("yarn", factor, original_context=original, beta_fast=fast, beta_slow=slow)
+    return scaling if times == 1.0 else replace(scaling, attention_factor=times * yarn_magnitude(factor))
 
 
 def _frequency_factors(file: GGUFFile, scaling: RopeScaling | None) -> RopeScaling:
