@@ -28,15 +28,20 @@ def read_rope(
     context = keys.read("max_position_embeddings", int)
     scaling = _rope_scaling(nested, kind, context)
     if scaling is not None and kind == "yarn":
-        context = max(context, int(scaling.factor * nested.read("original_max_position_embeddings", int, 0)))
+        context = stretched(context, scaling, nested.read("original_max_position_embeddings", int, 0))
     fields = {
         "max_context": context,
         "rope_theta": float(read_any([(nested, "rope_theta"), *((keys, name) for name in thetas)], float, 10000.0)),
         "rope_scaling": scaling,
         "part": read_any([(nested, "partial_rotary_factor"), *((keys, name) for name in parts)], float, default_part),
     }
-    nested.close()
+    nested.close({"finetuned"})
     return fields
+
+
+def stretched(context: int, scaling: RopeScaling, original: int) -> int:
+    """Return the context that a scaling makes of a shorter one, if that is more; 0: none is named."""
+    return max(context, int(min(scaling.factor * original, 2.0**31 - 1)))
 
 
 def _rope_scaling(nested: ConfigKeys, kind: str, context: int) -> RopeScaling | None:
@@ -71,5 +76,5 @@ def _yarn(nested: ConfigKeys, factor: float) -> dict[str, Any]:
         "attention_factor": nested.read("attention_factor", float, by_scales),
         "beta_fast": nested.read("beta_fast", float, 0.0) or 32.0,
         "beta_slow": nested.read("beta_slow", float, 0.0) or 1.0,
-        "truncate": nested.read("truncate", bool, True),
+        "truncate": nested.read("truncate", bool, "truncate" not in nested.values),
     }

@@ -45,6 +45,8 @@ _QWEN3 = {
 _FIXED = {
     **FIXED,
     "attention_sink_bias": False,
+    "causal": False,
+    "is_causal": False,
     "shift_label": False,
     "use_swa": False,
 }
@@ -81,7 +83,7 @@ def load_block_head(
     """
     backend, keys = options.backend_for(oracle), ConfigKeys(values, str(folder / "config.json"))
     stored = StoredTensors(folder)
-    shape, draft_vocab = _read(keys, oracle, options.aux_layers)
+    shape, draft_vocab = _read(keys, oracle, options.aux_layers, len(stored.shapes))
     shape = replace(shape, own_embeddings="embed_tokens.weight" in stored.shapes, own_head=READ_OUT in stored.shapes)
     _check(shape, keys.source, oracle, stored)
     target_ids, borrows_rows = None, False
@@ -105,7 +107,9 @@ def load_block_head(
     return DFlashHead(shape, network, oracle, target_ids)
 
 
-def _read(keys: ConfigKeys, oracle: HostOracle, aux_layers: Convention | None) -> tuple[BlockShape, int]:
+def _read(
+    keys: ConfigKeys, oracle: HostOracle, aux_layers: Convention | None, num_tensors: int
+) -> tuple[BlockShape, int]:
     """Return a shape, without what only tensors tell, and how many ids the head has columns for."""
     own, inner, by_format, ids_name = keys, keys, _OUTPUTS, "target_layer_ids"
     classes = tuple(keys.values.get("architectures") or ())
@@ -119,7 +123,7 @@ def _read(keys: ConfigKeys, oracle: HostOracle, aux_layers: Convention | None) -
         keys.read("num_target_layers", int, None)
         if classes != DSPARK:
             own = ConfigKeys(keys.read("dflash_config", dict), f"{keys.source}: dflash_config")
-    config, windows = _read_layers(inner)
+    config, windows = _read_layers(inner, num_tensors)
     shape = BlockShape(
         config=config,
         reaches=_reaches(keys, own, windows),
@@ -149,22 +153,25 @@ def _nested(keys: ConfigKeys) -> ConfigKeys:
     return ConfigKeys(_QWEN3 | keys.read("transformer_layer_config", dict), f"{keys.source}: transformer_layer_config")
 
 
-def _read_layers(keys: ConfigKeys) -> tuple[TransformerConfig, tuple[int | None, ...]]:
+def _read_layers(keys: ConfigKeys, num_tensors: int) -> tuple[TransformerConfig, tuple[int | None, ...]]:
     """Return the shape of the layers, without windows, and the window of each; None: it sees the whole context."""
-    types = keys.read("layer_types", list, [])
-    if SLIDING not in types:
-        config = read_layers(keys, "qwen3")
-        return replace(config, sliding_window=None), (config.sliding_window,) * config.num_layers
-    # Layers may differ here, and the rest of the keys says nothing of windows.
-    window, slides = keys.read("sliding_window", int, None), keys.read("use_sliding_window", bool, False)
+    types, slides = keys.read("layer_types", list, []), keys.read("use_sliding_window", bool, False)
+    window = keys.read("sliding_window", int, None if "sliding_window" in keys.values else 4096)
+    first = keys.read("max_window_layers", int, 28)
+    # Layers may differ here; what else is read of them says nothing of windows.
     keys.values = {**keys.values, "layer_types": [FULL]}
     config = read_layers(keys, "qwen3")
-    if len(types) != config.num_layers or not set(types) <= {FULL, SLIDING}:
+    count = config.num_layers
+    if count > num_tensors:
+        raise ValueError(f"{keys.source}: {count} layers are more than the {num_tensors} stored tensors")
+    by_rule = [SLIDING if slides and window is not None and layer >= first else FULL for layer in range(count)]
+    types = types or by_rule
+    if len(types) != count or not set(types) <= {FULL, SLIDING}:
         raise ValueError(f"{keys.source}: 'layer_types' is {types}; it names {FULL} or {SLIDING} for each layer")
-    if window is None or window < 1 or not slides:
+    if SLIDING in types and not (slides and window is not None and 0 < window < 2**31):
         raise ValueError(
             f"{keys.source}: 'layer_types' has {SLIDING}, with sliding_window {window} and use_sliding_window "
-            f"{slides}; a window has 1 position or more, and 'use_sliding_window' is true"
+            f"{slides}; a window has 1 position or more, below 2 ** 31, and 'use_sliding_window' is true"
         )
     return config, tuple(window if kind == SLIDING else None for kind in types)
 
@@ -217,8 +224,6 @@ def _check(shape: BlockShape, source: str, oracle: HostOracle, stored: StoredTen
         raise ValueError(f"{source}: 'block_size' is {shape.block_size}; blocks hold {fewest}..{BITWISE_NODES} tokens")
     if not 0 <= shape.mask_id < config.vocab_size:
         raise ValueError(f"{source}: 'mask_token_id' {shape.mask_id} is none of {config.vocab_size} ids")
-    if config.num_layers > len(stored.shapes):
-        raise ValueError(f"{source}: {config.num_layers} layers are more than the {len(stored.shapes)} stored tensors")
     if not shape.own_embeddings:
         _check_mask(shape.mask_id, source, oracle)
 

@@ -26,8 +26,10 @@ class LayerReach:
             does not, so many positions of context and block together, its own the last.
         ahead: whether a token sees those after it in its block.
 
-    Deviations: ``speculators`` trains windows that do not see ahead from the block's first token on, for all of its
-        tokens; servers, and this class, slide with the token. Only the oldest positions of a window differ.
+    Deviations: a window that does not see ahead slides with the token, as SpecForge trains it and servers have it;
+        ``speculators`` trains it as that of the block's first token, for all of its tokens. One that sees ahead is the
+        same for all of them, as ``speculators`` trains it, where servers slide. Only the oldest positions of a window
+        differ, by less than a block.
     """
 
     window: int | None = None

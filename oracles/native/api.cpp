@@ -192,8 +192,8 @@ EXPORT void specdec_rotations(const double* frequencies, int32_t pairs, int32_t 
 
 // Sizes of the structures in the order of `bindings.py`, which compares them with its own.
 EXPORT void specdec_sizes(int64_t* sizes) {
-    const int64_t all[] = {sizeof(Linear), sizeof(Norm), sizeof(Layer), sizeof(Reading), sizeof(Model), sizeof(Arrival),
-                           sizeof(Cache), sizeof(Team), sizeof(Call), sizeof(Text), sizeof(Blocks), sizeof(Draws),
-                           sizeof(Adjustments), sizeof(Following), sizeof(Growth)};
+    const int64_t all[] = {sizeof(Linear), sizeof(Norm), sizeof(Reach), sizeof(Layer), sizeof(Reading), sizeof(Model),
+                           sizeof(Arrival), sizeof(Cache), sizeof(Team), sizeof(Call), sizeof(Text), sizeof(Blocks),
+                           sizeof(Draws), sizeof(Adjustments), sizeof(Following), sizeof(Growth)};
     std::copy(std::begin(all), std::end(all), sizes);
 }

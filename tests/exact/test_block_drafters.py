@@ -12,7 +12,7 @@ import torch
 from drafts import BlockDrafter, Medusa
 from oracles import load_head
 from oracles.heads.block_head import DFlashHead
-from oracles.heads.block_trunk import BlockAttention
+from oracles.heads.block_trunk import BlockAttention, LayerReach
 from oracles.heads.markov_head import MarkovHead
 from oracles.heads.medusa_head import MedusaHead
 from oracles.transformer.attention import CachedAttention
@@ -215,6 +215,16 @@ def reads_the_pending_token_at_every_depth(original):
     return call
 
 
+def sees_all(original):
+    """A layer that slides sees the whole context, and all of the block."""
+
+    def visible(self):
+        self._reach = LayerReach()
+        return original(self)
+
+    return visible
+
+
 MUTANTS = {
     "features of the position after": (
         HiddenStates,
@@ -232,6 +242,7 @@ MUTANTS = {
         "dflash",
     ),
     "a causal block": (BlockAttention, "_visible", lambda original: CachedAttention._visible, "dflash"),
+    "a window of which nothing is known": (BlockAttention, "_visible", sees_all, "dflash with a window"),
     "the pending token before every one": (_BlockModel, "_next", reads_the_pending_token_at_every_depth, "dspark"),
     "a state that begins anew": (
         MarkovHead,

@@ -40,9 +40,10 @@ def test_scores_and_what_is_fed_back_are_the_references_after_any_history(tmp_pa
 
 def test_laws_of_blocks_are_the_references(tmp_path):
     """Every layout that is published, along chains and in trees."""
-    for i, layout in enumerate(BLOCKS):
+    attentions = [(layout, "masked") for layout in BLOCKS] + [(name, "chunked") for name in BLOCKS if "window" in name]
+    for i, (layout, attention) in enumerate(attentions):
         tree = Paths([(0, 0, 0), (0, 1), (1, 0)]) if i % 2 else None
-        oracle, source = watched_block(tmp_path / str(i), layout, "graphed", tree=tree)
+        oracle, source = watched_block(tmp_path / str(i), layout, "graphed", attention=attention, tree=tree)
         decoder = SpeculativeDecoder(oracle, source, "multi_draft")
         prompts = [[1, 2, 3, 1, 2], [0], [3, 3], [2, 0, 1]]
         decoder.generate(prompts, 10, SamplingParams(temperature=1.0), batch_size=3)

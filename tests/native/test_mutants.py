@@ -103,7 +103,10 @@ arriving = partial(
     test_native_heads.test_states_that_arrive_are_features_of_their_columns_however_many_come_together,
     test_native_heads.FEW,
 )
-anchored, unanchored = (partial(test_native_blocks.check_reference, name) for name in ("dspark", "few ids"))
+anchored, unanchored, sliding, seeing_ahead = (
+    partial(test_native_blocks.check_reference, name)
+    for name in ("dspark", "few ids", "dflash with a window", "speculators dflash with windows that see ahead")
+)
 refused = test_native_heads.test_a_node_that_hangs_on_one_of_the_same_pass_is_refused
 cleared, felled = (
     partial(test_texts.test_what_was_drafted_in_a_row_does_not_outlive_it, draft)
@@ -142,14 +145,14 @@ TWINS = twins(
 - head = heads.from; head < heads.to;
 + head = heads.from; head < heads.from + 1;
 26 siblings see each other (worker.h, in_trees)
-- {vector, node.path, p_.low(node), end, node.path ? node.length : end}
-+ {vector, nullptr, p_.low(node), end + node.index - node.depth, end + node.index - node.depth}
+- {vector, node.path, seen.from, seen.to, node.path ? node.length : seen.to}
++ {vector, nullptr, seen.from, seen.to + node.index - node.depth, seen.to + node.index - node.depth}
 26 nodes over cached ones see all of these (worker.h, growing)
-- {vector, node.path, p_.low(node), end, node.path ? node.length : end}
-+ {vector, node.path, p_.low(node), end, call_.first || !node.path ? end : node.length}
+- {vector, node.path, seen.from, seen.to, node.path ? node.length : seen.to}
++ {vector, node.path, seen.from, seen.to, call_.first || !node.path ? seen.to : node.length}
 27 guesses see the window (worker.h, with_scouts)
-- {vector, node.path, p_.low(node), end, node.path ? node.length : end}
-+ {vector, nullptr, p_.low(node), end + node.index - node.depth, end + node.index - node.depth}
+- {vector, node.path, seen.from, seen.to, node.path ? node.length : seen.to}
++ {vector, nullptr, seen.from, seen.to + node.index - node.depth, seen.to + node.index - node.depth}
 26 rotations by index (worker.h, in_trees)
 - std::min(node.length + node.depth, call_.rotations - 1)
 + std::min(node.length + node.index, call_.rotations - 1)
@@ -160,17 +163,17 @@ TWINS = twins(
 - std::min(node.length + node.depth, m_.context - 1)
 + std::min(node.length + node.depth + 1, m_.context - 1)
 26a a window by index (pass.h, windows)
-- std::max(0, node.length + node.depth + 1 - model.window)
-+ std::max(0, node.length + node.index + 1 - model.window)
+- (reach.ahead ? node.length : end) - reach.window
++ node.length + node.index + 1 - reach.window
 26a a window off by one (pass.h, mistral)
-- std::max(0, node.length + node.depth + 1 - model.window)
-+ std::max(0, node.length + node.depth - model.window)
+- (reach.ahead ? node.length : end) - reach.window
++ end - reach.window - 1
 28 keys stay where a path was rejected (api.cpp, in_trees)
 - to.key[d * WIDTH] = from.key[d * WIDTH]
 + to.key[d * WIDTH] = to.key[d * WIDTH] + 0 * from.key[d * WIDTH]
 41 the first slot is missed (pass.h, llama)
-- - model.window) : 0;
-+ - model.window) : std::min(1, node.length + node.depth);
+- - reach.window) : 0, end
++ - reach.window) : std::min(1, node.length + node.depth), end
 41 later chunks are dropped (worker.h, far)
 - if (begun[i]) combine(all[i], next[i]);
 + if (begun[i]) continue;
@@ -322,8 +325,17 @@ TWINS = twins(
 - if (!cache.arrival || !cache.arrival->batch) return FINE;
 + return FINE;
 26 a place of a block sees the places before it alone (pass.h, anchored)
-- call.form == BLOCKS ?
-+ call.form == CONTEXT ?
+- (reach.ahead ? int(
++ (reach.window < 0 ? int(
+26a a block's window begins where its first place's does (pass.h, sliding)
+- (reach.ahead ? node.length : end) - reach.window
++ node.length + 1 - reach.window
+26a a window that sees ahead slides (pass.h, seeing_ahead)
+- (reach.ahead ? node.length : end) - reach.window
++ end - reach.window
+26a all layers see what the first one does (worker.h, sliding)
+- p_.seen(m_.layers[layer].reach, node)
++ p_.seen(m_.layers[0].reach, node)
 46d a block's context without its norm (arrivals.h, anchored)
 - normalise(*arrival_.norm, row.data(), row.data());
 46 the pending id before every place of a block (blocks.h, anchored)

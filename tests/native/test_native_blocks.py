@@ -107,7 +107,7 @@ def test_bits_depend_on_the_row_alone(name, weights, set_threads):
 
 
 @pytest.mark.parametrize("windows", [(3, None), (None, 300), (260, 260)], ids=str)
-def test_a_layer_passes_over_the_chunks_that_it_does_not_see(windows, tmp_path, set_threads):
+def test_layers_that_reach_unlike_far_meet_the_same_chunks(windows, tmp_path, set_threads):
     """Chunks of 256 positions are those that some layer sees; three threads share those of few tiles."""
     lengths = [530, 3, 270]
     folder = block_folder(tmp_path, layout="dflash", windows=windows, max_position_embeddings=700).path

@@ -90,7 +90,9 @@ CLOSE = {"eager": 1e-10, "native": 1e-4}
 _KINDS = {"eager": DFlashHead, "native": NativeBlockHead, "graphed": GraphedBlockHead}
 
 
-def watched_block(path: Path, layout: str, backend: str = "eager", changes: Any = (), **options: Any) -> Any:
+def watched_block(
+    path: Path, layout: str, backend: str = "eager", changes: Any = (), attention: str = "masked", **options: Any
+) -> Any:
     """Return a tiny oracle and a block drafter for it, compared with its slow reference at every step.
 
     Args:
@@ -98,6 +100,7 @@ def watched_block(path: Path, layout: str, backend: str = "eager", changes: Any 
         layout: a name in ``LAYOUTS``.
         backend: of both: "eager" or "graphed" in float64, or "native" in float32.
         changes: of what is written.
+        attention: of a graphed one.
         options: of the source.
     """
     if backend == "native":
@@ -105,7 +108,7 @@ def watched_block(path: Path, layout: str, backend: str = "eager", changes: Any 
     plain, exact = tiny_unpacked(), tiny_transformer()
     oracle = exact if backend == "eager" else tiny_transformer(4, torch.float32, 0, NativeTransformer)
     if backend == "graphed":
-        oracle = tiny_transformer(pack=lambda model: GraphedTransformer(model.pack(), new_capture=Recorded))
+        oracle = tiny_transformer(pack=lambda model: GraphedTransformer(model.pack(), new_capture=Recorded, attention=attention))
     folder = block_folder(path, **{**LAYOUTS[layout], **dict(changes)})
     head = load_head(folder.path, oracle)
     assert isinstance(head, _KINDS[backend])

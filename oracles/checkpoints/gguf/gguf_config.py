@@ -8,6 +8,7 @@ from torch import Tensor
 
 from oracles.checkpoints.config_keys import ELSEWHERE, ConfigKeys, errors_of, read_any
 from oracles.checkpoints.gguf.gguf_reading import GGUFFile
+from oracles.checkpoints.rope_keys import stretched
 from oracles.transformer.config import RopeScaling, TransformerConfig
 from oracles.transformer.rotary import yarn_magnitude
 
@@ -15,9 +16,7 @@ FREQUENCY_FACTORS, EMBEDDING, HEAD = "rope_freqs.weight", "token_embd.weight", "
 # The version of ggml's blocks; earlier ones stored other numbers under the same names.
 _BLOCKS_VERSION = 2
 # Keys of an architecture that leave the forward pass alone.
-INERT = frozenset(
-    ["vocab_size", "tensor_data_layout", "rope.scaling.finetuned", "rope.scaling.original_context_length"]
-)
+INERT = frozenset(["vocab_size", "tensor_data_layout", "rope.scaling.finetuned"])
 # Keys that would change the forward pass, and the one value under which they do not.
 FIXED: dict[str, Any] = {
     "attention.causal": True,
@@ -69,6 +68,9 @@ def read_config(
     fixed, biases = _FAMILIES[architecture]
     fields = _shape(keys) | fixed | {"vocab_size": size}
     fields |= {name: f"blk.0.{_BIASES[name]}.bias" in file.tensors for name in biases}
+    if (scaling := fields["rope_scaling"]) is not None and scaling.kind == "yarn":
+        original = keys.read("rope.scaling.original_context_length", int, 0)
+        fields["max_context"] = stretched(fields["max_context"], scaling, original)
     if FREQUENCY_FACTORS in file.tensors:
         fields["rope_scaling"] = _frequency_factors(file, fields["rope_scaling"])
     if max_context is not None:
@@ -129,19 +131,17 @@ def _scaling(keys: ConfigKeys) -> RopeScaling | None:
             f"checkpoint directory may run {ELSEWHERE}"
         )
     factor = float(read_any([(keys, "rope.scaling.factor"), (keys, "rope.scale_linear")], float, 0.0))
-    if kind == "none" or factor in (0.0, 1.0):
+    original = keys.read("rope.scaling.original_context_length", int, keys.read("context_length", int))
+    bounds = {f"beta_{name}": keys.read(f"rope.scaling.yarn_beta_{name}", float, at) for name, at in _BETAS.items()}
+    times = keys.read("rope.scaling.attn_factor", float, 1.0)
+    if kind == "none" or (kind == "linear" and factor in (0.0, 1.0)):
         return None
     with errors_of(keys.source):
-        return RopeScaling("linear", factor) if kind == "linear" else _yarn(keys, factor)
-
-
-def _yarn(keys: ConfigKeys, factor: float) -> RopeScaling:
-    """Return yarn's scaling; ``attn_factor`` multiplies what cosines and sines are multiplied by anyway."""
-    original = keys.read("rope.scaling.original_context_length", int, keys.read("context_length", int))
-    fast, slow = (keys.read(f"rope.scaling.yarn_beta_{name}", float, bound) for name, bound in _BETAS.items())
-    times = keys.read("rope.scaling.attn_factor", float, 1.0)
-    scaling = RopeScaling("yarn", factor, original_context=original, beta_fast=fast, beta_slow=slow)
-    return scaling if times == 1.0 else replace(scaling, attention_factor=times * yarn_magnitude(factor))
+        if kind == "linear":
+            return RopeScaling("linear", factor)
+        scaling = RopeScaling("yarn", factor, original_context=original, **bounds)
+        # It multiplies what cosines and sines are multiplied by anyway.
+        return scaling if times == 1.0 else replace(scaling, attention_factor=times * yarn_magnitude(factor))
 
 
 def _frequency_factors(file: GGUFFile, scaling: RopeScaling | None) -> RopeScaling:
