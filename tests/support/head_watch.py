@@ -108,7 +108,8 @@ def watched_block(
     plain, exact = tiny_unpacked(), tiny_transformer()
     oracle = exact if backend == "eager" else tiny_transformer(4, torch.float32, 0, NativeTransformer)
     if backend == "graphed":
-        oracle = tiny_transformer(pack=lambda model: GraphedTransformer(model.pack(), new_capture=Recorded, attention=attention))
+        own = {"new_capture": Recorded, "attention": attention}
+        oracle = tiny_transformer(pack=lambda model: GraphedTransformer(model.pack(), **own))
     folder = block_folder(path, **{**LAYOUTS[layout], **dict(changes)})
     head = load_head(folder.path, oracle)
     assert isinstance(head, _KINDS[backend])
