@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oracles.checkpoints.config_keys import ELSEWHERE, ConfigKeys, errors_of, read_any
+from oracles.checkpoints.config_keys import ELSEWHERE, ConfigKeys, errors_of
 from oracles.checkpoints.rope_keys import read_rope
 from oracles.transformer.config import Activation, TransformerConfig
 

@@ -7,9 +7,7 @@ from oracles.transformer.config import RopeScaling
 from oracles.transformer.rotary import yarn_magnitude
 
 
-def read_rope(
-    keys: ConfigKeys, thetas: tuple[str, ...], parts: tuple[str, ...], default_part: float
-) -> dict[str, Any]:
+def read_rope(keys: ConfigKeys, thetas: tuple[str, ...], parts: tuple[str, ...], default_part: float) -> dict[str, Any]:
     """Return theta, the scaling, the rotated part of a head and the context, from either spelling, or from both.
 
     The context is the config's, or what yarn stretches a shorter one to that the config names.

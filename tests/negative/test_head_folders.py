@@ -47,7 +47,7 @@ CONFIGS = [
     ("dflash", "dflash_config/block_size", 1, "'block_size' is 1"),
     ("dflash", "dflash_config/block_size", 10**9, "'block_size' is 1000000000"),
     ("dflash", "num_hidden_layers", 10**6, "1000000 layers"),
-    ("dflash", "num_hidden_layers", 3, r"tensor 'layers.2\..*' is missing"),
+    ("dflash", "num_hidden_layers", 3, "it names full_attention or sliding_attention for each layer"),
     ("dflash", "intermediate_size", 25, r"mlp\..* has shape .*, the config implies"),
     ("dflash", "swish_limit", 1.0, "'swish_limit' .* is unknown"),
     ("dspark", "markov_head_type", "cubic", "'markov_head_type' is 'cubic'; known: vanilla, gated, rnn"),
