@@ -188,7 +188,6 @@ def test_missing_keys(folder, key):
         (LLAMA, {"rope_parameters": ROPE | {"rope_theta": math.inf}}, "rope_theta"),
         (LLAMA, {"rope_scaling": {"type": "linear", "factor": math.inf}}, "factor"),
         (LLAMA, {"rope_scaling": LLAMA3 | {"high_freq_factor": math.inf}}, "high_freq_factor"),
-        (LLAMA, {"rope_scaling": {"type": "yarn", "factor": 2.0, "beta_slow": 33}}, "beta_slow < beta_fast"),
         (LLAMA, {"rope_scaling": {"type": "yarn", "factor": 2.0}, "rope_theta": 1.0}, "rope_theta"),
         (LLAMA, {"rms_norm_eps": math.inf}, "rms_norm_eps"),
         (NEOX, {"rotary_pct": math.inf}, "rotary_pct"),
