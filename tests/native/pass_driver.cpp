@@ -100,7 +100,7 @@ struct Built {
             Layer layer{norm(shape.hidden), norm(shape.hidden), linear(shape.hidden, columns),
                         linear(shape.query_heads * padded, shape.hidden),
                         linear(shape.hidden, shape.gated ? 2 * inner : shape.inner),
-                        linear(shape.gated ? inner : shape.inner, shape.hidden), nullptr, nullptr};
+                        linear(shape.gated ? inner : shape.inner, shape.hidden), nullptr, nullptr, {shape.window, 0}};
             if (shape.head_norms) layer.query_norm = vector(shape.head_size, 1), layer.key_norm = vector(shape.head_size, 1);
             layers.push_back(layer);
         }
@@ -109,7 +109,7 @@ struct Built {
                  shape.tied ? nullptr : table(VOCABULARY * shape.hidden),
                  shape.positions ? table(CONTEXT * shape.hidden) : nullptr, shape.written ? written_ids.data() : nullptr, of_tables(storage), of_tables(storage),
                  VOCABULARY, shape.hidden, LAYERS, CONTEXT, shape.query_heads, shape.kv_heads, shape.head_size, shape.rotary_size, shape.inner,
-                 shape.window, shape.activation, shape.gated, shape.parallel, 1e-5f, shape.written, 0, nullptr, nullptr};
+                 shape.activation, shape.gated, shape.parallel, 1e-5f, shape.written, 0, nullptr, nullptr};
         const int pairs = shape.rotary_size / 2;
         std::vector<double> frequencies;
         for (int i = 0; i < pairs; ++i) frequencies.push_back(1.0 / (1 + i * i * i));
