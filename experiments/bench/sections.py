@@ -34,6 +34,10 @@ _LOAD = (
 QUESTIONS = "question.jsonl"
 _SPEC_BENCH = f"{_SMOLLM2} --file {QUESTIONS} --max-new-tokens 512"
 _REJECTION = "--temperature 1 --rule rejection"
+# As papers compare drafters: five tokens each, whatever pays.
+_CHAINS = f"{_SPEC_BENCH} --per-category 8 --strategies small_transformer eagle3 block_drafter " + " ".join(
+    f"--{name}-num-draft-tokens 5" for name in ("small-transformer", "eagle3", "block-drafter")
+)
 # File -> title of a section -> the command that prints it.
 FILES: Mapping[str, Mapping[str, str]] = {
     "smollm2.md": {
@@ -53,6 +57,8 @@ FILES: Mapping[str, Mapping[str, str]] = {
     "spec-bench.md": {
         "Spec-Bench, greedy": f"{_SPEC_BENCH} --strategies suffix_automaton small_transformer eagle3 cascade",
         "Spec-Bench, T = 1": f"{_SPEC_BENCH} {_REJECTION} --strategies small_transformer eagle3 block_drafter",
+        "Chains of 5, T = 1": f"{_CHAINS} {_REJECTION}",
+        "Chains of 5, T = 1, block": f"{_CHAINS} --temperature 1 --rule block",
         "Second turns": (
             "python -m experiments.studies.second_turns --arithmetic int8 --draft smol-draft "
             f"--prompts {QUESTIONS} --num-prompts 20"

@@ -1,5 +1,6 @@
 """Tensors on the host whose addresses compiled code may take."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -8,12 +9,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _HOST = torch.device("cpu")
+_LINE = 64  # bytes of a cache line
 INT64, FLOAT64 = np.dtype(np.int64), np.dtype(np.float64)
 
 
 def floats(*shape: int) -> Tensor:
     """Return float32 numbers on the host, not yet written."""
     return torch.empty(*shape, dtype=torch.float32, device=_HOST)
+
+
+def zeros(*shape: int) -> Tensor:
+    """Return float32 zeros on the host, on huge pages if there are many."""
+    return _zero_bytes(4 * math.prod(shape)).view(torch.float32).view(shape)
 
 
 def integers(*shape: int) -> Tensor:
@@ -43,3 +50,34 @@ def to_host(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = 
     if not (tensor.is_cpu and is_convertible):
         raise ValueError(f"a native pass needs {dtype} on the cpu, and was given {tensor.dtype} on {tensor.device}")
     return tensor if tensor.dtype == dtype and tensor.is_contiguous() else tensor.to(dtype).contiguous()
+
+
+class Slabs:
+    """Lay tensors side by side in large pieces of memory, which lie on huge pages.
+
+    A layer's weights are smaller than a huge page. Alone, each would lie on small ones, whose addresses a processor
+    looks up anew in every pass.
+    """
+
+    SIZE = 2**25  # bytes of a slab, unless a tensor is larger
+    LEAST = 2**16  # bytes of a tensor that moves
+
+    def __init__(self) -> None:
+        self._left = torch.empty(0, dtype=torch.uint8, device=_HOST)
+
+    def place(self, tensor: Tensor) -> Tensor:
+        """Return a contiguous tensor, or a copy at the beginning of a cache line that keeps its slab alive."""
+        if tensor.nbytes < self.LEAST:
+            return tensor
+        size = -(-tensor.nbytes // _LINE) * _LINE
+        if size > len(self._left):
+            self._left = _zero_bytes(max(size, self.SIZE))
+        place, self._left = self._left[: tensor.nbytes], self._left[size:]
+        return place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+
+def _zero_bytes(size: int) -> Tensor:
+    """Return zeros ``[size]`` from the beginning of a cache line on, on huge pages if there are many."""
+    # numpy asks the kernel for huge pages, torch does not.
+    memory = torch.from_numpy(np.zeros(size + _LINE - 1, dtype=np.uint8))
+    return memory[-memory.data_ptr() % _LINE :][:size]

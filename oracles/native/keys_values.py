@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from oracles.native import bindings
-from oracles.native.host_memory import floats, to_bytes
+from oracles.native.host_memory import to_bytes, zeros
 from oracles.native.packed_blocks import WIDTH
 from oracles.native.packing import round_up
 from oracles.transformer.config import TransformerConfig
@@ -38,8 +38,8 @@ class NativeMemory(PageMemory):
         super().__init__(num_pages)
         self.config = config
         size, leading = config.head_size, (config.num_layers, config.kv_heads, num_pages)
-        self.keys = floats(*leading, size, PAGE).zero_()
-        self.values = floats(*leading, PAGE, round_up(size, WIDTH)).zero_()
+        self.keys = zeros(*leading, size, PAGE)
+        self.values = zeros(*leading, PAGE, round_up(size, WIDTH))
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

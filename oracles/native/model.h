@@ -17,7 +17,7 @@ enum Want : int32_t { ALL = 0, LAST = 1, NONE = 2 };
 // Columns of a block of weights, and floats in a `V`: keys of so many positions lie side by side.
 constexpr int BLOCK = 32, WIDTH = 16;
 // Bytes that are asked for before they are needed: what a core reads while memory answers.
-constexpr int64_t AHEAD = 8192;
+constexpr int64_t AHEAD = 4096;
 
 INL int64_t rounded(int64_t size, int64_t unit) { return (size + unit - 1) / unit * unit; }
 // Floats from one row of activations to the next: an odd number of cache lines, so that rows do not share cache sets.

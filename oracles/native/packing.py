@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from oracles.native import bindings
+from oracles.native.host_memory import Slabs
 from oracles.native.packed_blocks import BLOCK, WIDTH, is_readable, plain_blocks, weight_blocks
 from oracles.quantisation import Quantised
 from oracles.transformer.blocks import MLP, Norm, SelfAttention
@@ -26,6 +27,7 @@ class Weights:
     """The tensors that a native model points into; they live as long as this does."""
 
     tensors: list[Tensor] = field(default_factory=list)
+    _slabs: Slabs = field(default_factory=Slabs)
 
     @property
     def bytes(self) -> int:
@@ -74,7 +76,8 @@ class Weights:
             blocks, width = weight_blocks(whole), whole.values.shape[1]
             if whole.format.group is None:
                 scales = self.address(whole.scales.flatten().contiguous())
-        return bindings.Linear(self.address(blocks), bias, scales, width, len(order), storage_of(whole), 0)
+        address = self.address(self._slabs.place(blocks))
+        return bindings.Linear(address, bias, scales, width, len(order), storage_of(whole), 0)
 
     def table(self, values: Tensor) -> tuple[int, int]:
         """Keep a table ``[rows, columns]`` as it is stored; return where it lies, and its storage."""

@@ -5,9 +5,11 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 
 from drafts import PromptLookup
 from oracles import TabularLM
+from oracles.native.host_memory import Slabs, zeros
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import constant
 from specdec.kernels.compiled import integers, place
@@ -26,6 +28,23 @@ def test_numbers_are_shared_and_outlive_the_name_of_their_memory(shape):
         gc.collect()
         assert integers(1000)[1].sum() == 0
         assert numbers.sum() == 7
+
+
+def test_large_tensors_stand_side_by_side_from_the_beginning_of_cache_lines_on(monkeypatch):
+    monkeypatch.setattr(Slabs, "SIZE", 2**20)
+    sizes = [2**16 + 4, 2**18, 2**21, 2**16 - 4]
+    given = [torch.arange(size // 4, dtype=torch.int32) for size in sizes]
+    slabs = Slabs()
+    placed = [slabs.place(tensor.view(1, -1)) for tensor in given]
+    assert [p.data_ptr() - placed[0].data_ptr() for p in placed[:2]] == [0, 2**16 + 64]
+    assert placed[3].data_ptr() == given[3].data_ptr(), "what is small stays where it is"
+    table = zeros(3, 5, 16)
+    assert all(p.data_ptr() % 64 == 0 and p.is_contiguous() for p in (*placed[:3], table))
+    assert table.shape == (3, 5, 16)
+    assert not table.any()
+    del slabs
+    gc.collect()
+    assert all(torch.equal(p.flatten(), g) for p, g in zip(placed, given, strict=True))
 
 
 def test_a_place_is_the_address_that_numpy_gives():
