@@ -156,7 +156,7 @@ def lines() -> Iterator[str]:
     with suppress(ImportError):
         importlib.import_module("readline")  # with it, ``input`` lets lines be edited and called back
     with suppress(EOFError):
-        while (line := input(sign).strip()) != QUIT:
+        while (line := input(sign).removeprefix("\ufeff").strip()) != QUIT:  # a file may begin with the mark
             if line:
                 yield line
 

@@ -249,9 +249,8 @@ class Outcome:
 
     def block_efficiency_outside(self, arm: str) -> Interval | None:
         """Return ``block_efficiency`` over the steps outside loops; None as above."""
-        found = self._outside(arm)
-        tokens, steps = [unit.tokens for unit in found], [unit.steps for unit in found]
-        return paired_ratio(tokens, steps) if sum(steps) else None
+        found = [unit for unit in self._outside(arm) if unit.steps]
+        return paired_ratio([unit.tokens for unit in found], [unit.steps for unit in found]) if found else None
 
     def check_results(self, arm: str) -> list[bool]:
         """Return for each prompt whether its outputs passed what is checked of them.

@@ -33,8 +33,8 @@ def rows_of(grid: Grid, folder: Path) -> list[dict[str, Any]]:
     """Return a row for every arm beside plain decoding, of every unit that ended well, as plain numbers and texts.
 
     An axis is a number if all its values are. ``decoding_alone`` and ``end_to_end`` have bounds (None: too few units;
-    all None on recorded text, which has no times, and decoding alone of a peer); ``passed`` of ``prompts`` outputs are
-    as ``check`` says.
+    all None on recorded text, which has no times, and decoding alone of a peer); ``passed`` of ``num_prompts`` outputs
+    are as ``check`` says.
     """
     axes = {name: _is_number([unit.chosen[name] for unit in grid.units]) for name in grid.units[0].chosen}
     rows = []
@@ -57,7 +57,7 @@ def rows_of(grid: Grid, folder: Path) -> list[dict[str, Any]]:
                     "block_efficiency": arm.get("block_efficiency"),
                     "acceptance_rate": arm.get("acceptance_rate"),
                     "passed": passed,
-                    "prompts": arm["prompts"],
+                    "num_prompts": arm["prompts"],
                     "check": check,
                 }
             )
@@ -98,7 +98,7 @@ def table_of(grid: Grid, rows: Sequence[Mapping[str, Any]]) -> Table:
             **_speeds(row),
             "tau": row["block_efficiency"],
             "alpha": row["acceptance_rate"],
-            "outputs": f"{row['passed']}/{row['prompts']} {row['check']}",
+            "outputs": f"{row['passed']}/{row['num_prompts']} {row['check']}",
         }
         for row in rows
     ]
@@ -107,7 +107,7 @@ def table_of(grid: Grid, rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def conclusion(grid: Grid, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return which arm is fastest and where, of at least one row, and how many outputs passed their check."""
-    passed, prompts = (sum(row[name] for row in rows) for name in ("passed", "prompts"))
+    passed, prompts = (sum(row[name] for row in rows) for name in ("passed", "num_prompts"))
     checked = f"{passed} of {prompts} outputs are as they should be."
     timed = [row for row in rows if row["end_to_end"] is not None]
     if not timed:

@@ -129,9 +129,9 @@ class Spelling:
 
     An id whose piece the model has is the model's id of that piece. Any other one is read again as text, together with
     the ids before it since the last stable boundary: the place where the latest word begins (white space after other
-    text), or a control token, or that after 64 bytes without one. So what the model reads follows from the ids alone,
-    however they come. Text that the model cannot spell, such as a part of a character whose rest is yet to come, is not
-    read until it can, and left out for good once the next word begins.
+    text), or a control token, or a character after 64 bytes without one. So what the model reads follows from the ids
+    alone, however they come. Text that the model cannot spell, such as a part of a character whose rest is yet to
+    come, is not read until it can, and left out for good once the next word begins.
 
     Args:
         pieces: of the two vocabularies.
@@ -175,7 +175,9 @@ class Spelling:
 
     def _begins_word(self, content: bytes) -> bool:
         """Tell whether text before an id and text from it on can be read each for itself."""
-        return (content[:1].isspace() and not self._open[-1:].isspace()) or len(self._open) >= _LONGEST
+        begins_character = not content or content[0] & 0xC0 != 0x80  # UTF-8; what is none may have no such byte
+        is_long = len(self._open) >= (_LONGEST if begins_character else 2 * _LONGEST)
+        return (content[:1].isspace() and not self._open[-1:].isspace()) or is_long
 
     def _read_again(self, spelled: Sequence[int]) -> None:
         """Let other ids follow the last stable boundary."""

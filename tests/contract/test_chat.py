@@ -221,9 +221,9 @@ def test_an_answer_given_as_ids_stays_as_it_is(ends: bool) -> None:
 def test_answers_in_ids_keep_their_order_and_may_hold_control_tokens() -> None:
     think = small_tokenizer().token_to_id("<think>")
     told = conversation("a", "b", "c", "d")
-    told[1]["content"], told[3]["content"] = [think, 41], [42]
+    told[1]["content"], told[3]["content"] = [think, 41, think], [42]
     ids = template_named("qwen").encode(told)
-    assert [i for i in ids if i in (think, 41, 42)] == [think, 41, 42]
+    assert [i for i in ids if i in (think, 41, 42)] == [think, 41, think, 42]
 
 
 @pytest.mark.parametrize(

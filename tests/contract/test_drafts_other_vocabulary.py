@@ -123,6 +123,13 @@ def test_long_words_and_control_tokens_are_boundaries():
     for one in (1, 5):
         spelling.append(one)
     assert spelling.stable >= 64
+    # A piece of two bytes, which the model lacks, and a third make a character; the 64th byte is within one.
+    single, alphabet = byte_level(256), {c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    paired = Tokenizer(models.BPE({**alphabet, "\u00e4\u00b8": 256}, [("\u00e4", "\u00b8")]))
+    paired.pre_tokenizer, paired.decoder = single.pre_tokenizer, single.decoder
+    ids = paired.encode("中" * 60).ids
+    assert len(ids) == 120
+    assert read(ids, SharedPieces(single, 256, paired, 257)).own == single.encode("中" * 60).ids
     user, add = COARSE.token_to_id("<|user|>"), COARSE.encode("add").ids
     assert read([user, *add]).own == FINE.encode("<|user|>").ids + read(add).own
 

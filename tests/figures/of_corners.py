@@ -62,7 +62,7 @@ def conversations() -> Differences:
         "times": made.outcome.times(DRAFTED),
         "tokens and steps": made.outcome.tokens_and_steps(DRAFTED),
         "outside": (fast.value, fast.num_units),
-        "tau outside": efficient.value,
+        "tau outside": (efficient.value, efficient.num_units),
     }
     walls = [_sums(lambda unit: sum(run.wall for run in unit), units) for units in (plain, own)]
     expected: dict[str, Any] = {
@@ -72,7 +72,7 @@ def conversations() -> Differences:
             _sums(lambda unit: sum(len(run.steps) for run in unit), own),
         ),
         "outside": (as_fast, 2),
-        "tau outside": sum(made_) / sum(steps),
+        "tau outside": (sum(made_) / sum(steps), 2),
     }
     theirs = _as_draws(made, [1, 2, 1])
     before = _sums(lambda unit: sum(run.prefill for run in unit), plain)

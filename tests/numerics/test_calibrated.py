@@ -4,8 +4,11 @@ import hashlib
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from oracles import load_trainable
+from oracles.checkpoints.tokenization import END_OF_TEXT
 from oracles.factory.arithmetic.problems import split
 from oracles.factory.arithmetic.tokens import encode
 from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, Format, Quantised
@@ -389,6 +392,10 @@ def test_another_standard_library_is_refused_by_name(code, tmp_path):
 def test_text_that_is_not_known_is_refused(code):
     with pytest.raises(ValueError, match="it has neither the tokenizer of 'code' nor that of 'arithmetic'; give ids"):
         calibration_ids(small_model())
+    other = small_model()
+    other.tokenizer = Tokenizer(WordLevel({END_OF_TEXT: 0, "a": 1}, "a"))
+    with pytest.raises(ValueError, match="it has neither the tokenizer of 'code'"):
+        calibration_ids(other)
     with pytest.raises(ValueError, match="num_tokens is 0"):
         calibration_ids(small_model(), 0)
     with pytest.raises(ValueError, match="num_rows is 0 and length 256"):

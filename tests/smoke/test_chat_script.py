@@ -157,8 +157,11 @@ def test_ctrl_c_at_the_prompt_or_twice_in_an_answer_ends(talk, monkeypatch, caps
         patched.setattr(chat, "Run", pressing(2))
         assert talk("the sign", "text") == 0
     assert "tau" not in capsys.readouterr().out
+    read = input
     monkeypatch.setattr("builtins.input", lambda sign: signal.raise_signal(signal.SIGINT))
     assert talk() == 0
+    monkeypatch.setattr("builtins.input", read)
+    assert talk("\ufeff/quit", "text") == 0, "a file may begin with the mark of its encoding"
     assert capsys.readouterr() == ("", "")
 
 

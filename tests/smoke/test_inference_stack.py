@@ -130,7 +130,7 @@ def test_an_arm_that_changes_an_output_is_failed_not_fast(tmp_path, capsys, monk
     monkeypatch.setitem(stack_registry.STACK, "wrong", Arm(_wrong, "one id is another"))
     monkeypatch.setitem(stack_registry.STACK, "broken", Arm(_broken, "cannot run"))
     arms = ["--arms", NAIVE, "wrong", "broken"]
-    stack.main([*TINY, *SIZES, *arms, "--parts", "gate", "time", "--batches", "2", "--out", str(tmp_path)])
+    assert stack.main([*TINY, *SIZES, *arms, "--parts", "gate", "time", "--batches", "2", "--out", str(tmp_path)]) == 1
     printed = capsys.readouterr().out
     rows = {row["arm"]: row for row in table_rows(printed, "Batch 2")}
     assert rows["wrong"]["tokens/s"] == rows["wrong"]["over naive"] == "failed"

@@ -76,7 +76,7 @@ def test_one_table_of_all_units_which_are_not_done_twice(checkpoints, tmp_path, 
     assert "Speed-up over plain decoding" in (out / "0000" / working.PRINTED).read_text(encoding="utf-8")
     rows = rows_of(read_grid(path), out)
     assert [(row["num-draft-tokens"], row["temperature"]) for row in rows] == [(1, 0), (1, 0.8), (2, 0), (2, 0.8)]
-    checks = [(row["passed"], row["prompts"], row["check"]) for row in rows]
+    checks = [(row["passed"], row["num_prompts"], row["check"]) for row in rows]
     assert checks == [(4, 4, "as plain"), (4, 4, "sound draws")] * 2
     assert all(row["block_efficiency"] >= 1 for row in rows)
     told = r"Fastest of 4: prompt_lookup with num-draft-tokens [12], temperature 0(\.8)?: decoding alone \d"
@@ -245,7 +245,7 @@ def test_a_sweep_of_recorded_text_has_no_times(checkpoints, tmp_path, capsys):
     assert main([str(path), "--out", str(tmp_path / "out"), "--threads", "1"]) == 0
     (row,) = rows_of(read_grid(path), tmp_path / "out")
     assert (row["decoding_alone"], row["end_to_end"]) == (None, None)
-    assert (row["passed"], row["prompts"], row["check"]) == (2, 2, "as plain")
+    assert (row["passed"], row["num_prompts"], row["check"]) == (2, 2, "as plain")
     assert "No model ran, so that times mean nothing. 2 of 2 outputs" in capsys.readouterr().out
 
 
@@ -271,7 +271,7 @@ def test_the_units_of_a_killed_worker_are_done_by_the_others(count, checkpoints,
     assert list(ended.values()) == [0] * (count - 1)
     results = [result_of(out, unit) for unit in grid.units]
     assert all(found is not None and found["error"] is None for found in results)
-    assert all(row["passed"] == row["prompts"] == 4 for row in rows_of(grid, out))
+    assert all(row["passed"] == row["num_prompts"] == 4 for row in rows_of(grid, out))
     assert len(rows_of(grid, out)) == 4
     assert not list(out.rglob(LOCK))
     if count == 4:

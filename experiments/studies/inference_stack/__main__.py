@@ -8,6 +8,7 @@ so that a run that was interrupted goes on; --fresh begins anew.
 """
 
 import os
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
@@ -51,8 +52,8 @@ def draw(study: Study) -> None:
         stack_tables.draw(study.options.out / "stack.png", panels, sum(name in STACK for name in names))
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Measure, print the tables, draw the picture."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print the tables, draw the picture; 1 if an arm failed."""
     options = parse_study(StackOptions, "inference_stack", __doc__, argv)
     with ExitStack() as stack:
         with refusing("inference_stack"):
@@ -66,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         study.run()
         draw(study)
         show(report(study))
+        return int(bool(reasons(results, options.batches, list(study.arms))))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

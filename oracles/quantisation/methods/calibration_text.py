@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from oracles.checkpoints.tokenization import END_OF_TEXT
+from oracles.checkpoints.tokenization import END_OF_TEXT, VOCAB_SIZE
 from oracles.factory.arithmetic.tokens import ALPHABET, Problems
 from oracles.factory.corpus import modules_only, read_split
 from oracles.factory.training.windows import token_stream, windows_of
@@ -38,7 +38,7 @@ def calibration_ids(model: Transformer, num_tokens: int = NUM_TOKENS, seed: int 
     if set(vocabulary) == set(ALPHABET):
         row = Problems(1, seed).batch(0, 1).shape[1]
         return Problems(-(-num_tokens // row), seed).batch(0, 1)
-    if model.tokenizer is None or END_OF_TEXT not in vocabulary:
+    if model.tokenizer is None or (len(vocabulary), vocabulary.get(END_OF_TEXT)) != (VOCAB_SIZE, 0):
         raise ValueError(
             "the text that this checkpoint learned from is not known: it has neither the tokenizer of 'code' nor that "
             "of 'arithmetic'; give ids [B, T] of such text yourself"

@@ -152,10 +152,14 @@ class ChatTemplate:
         for message, place in zip(messages, places, strict=True):
             ids: Any = message.get("content")
             if holds_ids(ids):
-                answers[place] = ids[:-1] if ids and ids[-1] in self._control.ids.values() else ids
+                answers[place] = ids[:-1] if ids and self._ends_turn(ids[-1]) else ids
                 message = {**message, "content": place}
             told.append(message)
         return answers, told
+
+    def _ends_turn(self, one: int) -> bool:
+        """Tell whether an id ends an answer, so that the template writes it anew; ``</think>`` is part of an answer."""
+        return one in self.end_ids or one in map(self._control.ids.get, self._control.special)
 
     def _with_markers(self, messages: list[Message], render: Render, private: str, markers: str) -> tuple[str, str]:
         """Return the conversation as text, and that with a marker for each control token that the template wrote.
