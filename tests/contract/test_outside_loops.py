@@ -3,6 +3,7 @@
 import pytest
 
 from experiments.harness.run_outcome import OutsideLoops
+from tests.support.hand_run import DRAFTED, hand
 
 PHASES = ("propose", "score", "verify", "commit")
 
@@ -40,5 +41,10 @@ def test_rounds_are_texts_of_their_own():
     assert OutsideLoops.of(records([(0, 0, tokens) for _, _, tokens in steps])).steps == 0
 
 
-def test_an_arm_without_records_has_no_steps():
+def test_units_without_steps_outside_loops_are_none_of_the_interval():
     assert OutsideLoops.of({}) == OutsideLoops(0, 0, 0.0)
+    outcome = hand().outcome
+    records = outcome.done[1]["arms"][DRAFTED]["records"]
+    records["tokens"] = [[5] * len(tokens) for tokens in records["tokens"]]
+    found = outcome.block_efficiency_outside(DRAFTED), outcome.speedup_outside(DRAFTED)
+    assert [None if interval is None else interval.num_units for interval in found] == [2, 2]

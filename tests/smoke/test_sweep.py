@@ -238,13 +238,14 @@ def test_workers_hold_a_device_by_its_number_on_the_machine(name, visible, wante
 
 
 def test_a_sweep_of_recorded_text_has_no_times(checkpoints, tmp_path, capsys):
-    text = 'experiment = "prompt_lookup"\n[options]\noracle = "recorded:{prompts}"\n[grid]\nnum-draft-tokens = [2]\n'
+    text = 'experiment = "prompt_lookup"\n[options]\noracle = "recorded:{prompts}"\n[grid]\nprompts = ["{prompts}"]\n'
     rows = [{"prompt": f"def f{i}(x):", "completion": f" return f{i}(x)"} for i in range(2)]
     records, path = write_rows(tmp_path / "records.jsonl", rows), tmp_path / "grid.toml"
     path.write_text(text.format(prompts=records), encoding="utf-8")
     assert main([str(path), "--out", str(tmp_path / "out"), "--threads", "1"]) == 0
     (row,) = rows_of(read_grid(path), tmp_path / "out")
     assert (row["decoding_alone"], row["end_to_end"]) == (None, None)
+    assert row["prompts"] == str(records), "an axis keeps its name"
     assert (row["passed"], row["num_prompts"], row["check"]) == (2, 2, "as plain")
     assert "No model ran, so that times mean nothing. 2 of 2 outputs" in capsys.readouterr().out
 
