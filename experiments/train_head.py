@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
@@ -97,7 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--verifier", help="what config.json calls the oracle, for servers (eagle3, dspark, medusa: as --oracle)")
     text = parser.add_mutually_exclusive_group(required=True)
     text.add_argument("--own-text", type=Path, help="safetensors of text that the oracle wrote")
-    text.add_argument("--shards", type=Path, help="folder of conversations that the oracle wrote")
+    told = "folders of conversations that the oracle wrote; what the first one holds out measures"
+    text.add_argument("--shards", type=Path, nargs="+", metavar="FOLDER", help=told)
     _add_shape(parser)
     add("--init", type=Path, metavar="FOLDER", help="begin with the weights, and ids, of a finished one of this shape")
     told = f"sum of {', '.join(LOSSES)}, from the oracle's whole law or the text (kl; dspark: {DSPARK_LOSS})"
@@ -148,8 +150,9 @@ def _texts(args: argparse.Namespace) -> tuple[HeadText, HeadText]:
     if args.own_text is not None:
         end = end_of_text_id(tokenizer)
         return own_text(args.own_text, end, held_out=False), own_text(args.own_text, end, held_out=True)
-    shards, begin = Shards(args.shards), begin_of(tokenizer)
-    return dialogues(shards.split("train"), begin), dialogues(shards.split("dev"), begin)
+    shards, begin = [Shards(folder) for folder in args.shards], begin_of(tokenizer)
+    learned = chain.from_iterable(one.split("train") for one in shards)
+    return dialogues(learned, begin), dialogues(shards[0].split("dev"), begin)
 
 
 def _complete(args: argparse.Namespace) -> None:
@@ -281,7 +284,7 @@ def measure(task: HeadDistillation, text: HeadText, places: Tensor, num_done: in
 
 def by_kind(task: HeadDistillation, args: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the acceptance on held-out conversations of each kind; without it where there is no window of them."""
-    begin, held_out = begin_of(load_tokenizer(args.oracle)), list(Shards(args.shards).split("dev"))
+    begin, held_out = begin_of(load_tokenizer(args.oracle)), list(Shards(args.shards[0]).split("dev"))
     rows = []
     for kind in sorted({one.kind for one in held_out}):
         text = dialogues((one for one in held_out if one.kind == kind), begin)

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,6 +19,7 @@ from experiments.strategies import STRATEGIES, Strategy
 from experiments.strategies.strategy import PUBLISHED_SETTINGS, published_settings, yes_or_no
 from oracles.checkpoints.embedded_folders import head_folder, head_names, heads_of
 from oracles.checkpoints.placement import Arithmetic, Backend, WeightType, checkpoint_place, rounds_inputs
+from specdec.kernels import best_kernels
 from specdec.prompts import TEXT_COLUMNS
 from specdec.stats.report import version_of
 
@@ -290,16 +292,22 @@ def fingerprint(arguments: Mapping[str, Any], prompts: Sequence[Any]) -> str:
     """Return a key of what is measured, and with what.
 
     It covers the arguments, the files that they name (by size and time of change), the prompts themselves, the code of
-    our packages, the versions of torch and of the peers, and torch's number of threads.
+    our packages as it was at the first call, the versions of torch and of the peers, torch's number of threads, and
+    whether compiled code can be had.
     """
-    digest = hashlib.sha256()
     kept = measuring_arguments(arguments)
     files = {name: _files_of(value) for name, value in kept.items()}
     peers = [version_of(package) for package in ("transformers", "llama_cpp_python")]
-    machine = [torch.__version__, *peers, torch.get_num_threads()]
-    digest.update(json.dumps([kept, files, machine, [str(prompt) for prompt in prompts]], sort_keys=True).encode())
-    root = Path(__file__).parents[2]
+    machine = [torch.__version__, *peers, torch.get_num_threads(), best_kernels().name, _code()]
+    asked = json.dumps([kept, files, machine, [str(prompt) for prompt in prompts]], sort_keys=True)
+    return hashlib.sha256(asked.encode()).hexdigest()[:12]
+
+
+@cache
+def _code() -> str:
+    """Return a hash of our packages' code, once a process, which runs what it was when it began."""
+    digest, root = hashlib.sha256(), Path(__file__).parents[2]
     for package in PACKAGES:
         for path in sorted(file for end in ("py", "h", "cpp") for file in (root / package).rglob(f"*.{end}")):
             digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
+    return digest.hexdigest()

@@ -149,9 +149,12 @@ class Outcome:
         return self.rounds(arm, kind) if self.by_rounds else self.seconds(arm, kind)
 
     def _as_many(self, against: str, arm: str, kind: str) -> list[float]:
-        """Return another arm's times for as many tokens as this arm emitted: decoding scaled, prefill as it is."""
+        """Return another arm's times for as many tokens as this arm emitted: decoding scaled, prefill as it is.
+
+        A peer does not tell its prefill: all of its time is scaled.
+        """
         clusters = [[entry["arms"] for entry in cluster] for cluster in self.clusters(kind)]
-        prefill = [sum(arms[against]["stats"]["seconds"]["prefill"] for arms in cluster) for cluster in clusters]
+        prefill = [sum(_prefill(arms[against]) for arms in cluster) for cluster in clusters]
         own, others = (
             [sum(arms[name]["num_tokens"] for arms in cluster) for cluster in clusters] for name in (arm, against)
         )
@@ -160,17 +163,13 @@ class Outcome:
         if self.by_rounds:
             counts, prefill = [(sum(own), sum(others))] * len(times), [sum(prefill) / len(times)] * len(times)
         return [
-            before + (seconds - before) * more / fewer
+            seconds if more == fewer else before + (seconds - before) * more / fewer
             for seconds, before, (more, fewer) in zip(times, prefill, counts, strict=True)
         ]
 
     def times(self, arm: str, kind: str = ALL, against: str = PLAIN) -> tuple[list[float], list[float]]:
-        """Return another arm's times and this arm's, paired by unit, or by round if ``by_rounds``.
-
-        If arms emit other texts, they are the other arm's times for as many tokens.
-        """
-        other = self._as_many(against, arm, kind) if self.has_draws else self._times(against, kind)
-        return other, self._times(arm, kind)
+        """Return another arm's times for as many tokens, and this arm's: by unit, or by round if ``by_rounds``."""
+        return self._as_many(against, arm, kind), self._times(arm, kind)
 
     def speedup(
         self, arm: str, kind: str = ALL, against: str = PLAIN, method: Callable[..., Interval] = paired_ratio
@@ -329,6 +328,11 @@ def speed_cells(outcome: Outcome, arm: str, kind: str = ALL, against: str = PLAI
 def speed_words(outcome: Outcome, arm: str) -> str:
     """Return how fast an arm is in words: both ratios by name."""
     return ", ".join(f"{name} {ratio}" for name, ratio in speed_cells(outcome, arm).items() if ratio is not None)
+
+
+def _prefill(kept: dict[str, Any]) -> float:
+    """Return the seconds of an arm's prefill in a unit, all rounds together; 0 for a peer, which does not tell it."""
+    return 0.0 if kept["stats"] is None else float(kept["stats"]["seconds"]["prefill"])
 
 
 def _pool_arm(cluster: Sequence[dict[str, Any]], arm: str) -> Stats:

@@ -22,7 +22,7 @@ from experiments.harness.thread_check import take_threads
 from oracles.checkpoints.placement import checkpoint_place
 from specdec import Oracle
 from specdec.prompts import NamedPrompt, load_prompts
-from specdec.stats.report import device_name, processor, provenance
+from specdec.stats.report import code_commit, device_name, processor, provenance
 from specdec.system import write_whole
 
 # Returns the prompts that arguments ask for.
@@ -104,6 +104,7 @@ class Study:
             ValueError: the arguments cannot be used.
         """
         arguments = plan.arguments
+        code_commit()  # now: files may change while the run goes on
         prompts = prepare(arguments, choose)
         journal = stack.enter_context(hold_journal(folder_of(plan, prompts), arguments.get("fresh", False)))
         oracle = load(arguments)

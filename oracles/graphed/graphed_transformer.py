@@ -130,7 +130,7 @@ class GraphedTransformer(GraphedChaining[GraphedCache], Shaped):
                 that does not begin or end as ``stream`` and ``want`` say, a tensor or cache on another device.
             RuntimeError: another thread is in the middle of a call.
 
-        Cost: one pass for up to 64 rows (fewer of many nodes, see ``buckets.MAX_NODES``) of up to 128 nodes.
+        Cost: one pass for up to 256 rows (fewer of many nodes, see ``buckets.MAX_NODES``) of up to 128 nodes.
         """
         longest = max(cache.lengths[rows].tolist(), default=0)
         check_call(longest, self.max_context, want, hidden, self.num_layers)

@@ -69,7 +69,8 @@ class PagedCache(SlotCache):
         self.rooms: IntArray = np.zeros(num_rows, dtype=np.int64)
         for row in range(num_rows if is_seated else 0):
             self._take(row, 0, capacity)
-        weakref.finalize(self, _leave, memory.pool, self.pages, self.rooms).atexit = False
+        self._leave = weakref.finalize(self, _leave, memory.pool, self.pages, self.rooms)
+        self._leave.atexit = False
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -114,6 +115,13 @@ class PagedCache(SlotCache):
         for row in rows.tolist():
             self._give_back(row)
         self._lengths[rows] = self._written[rows] = 0
+
+    def give_up(self) -> None:
+        """Give the pages of all rows back, as when the cache is gone: nobody uses it from here on.
+
+        Guarantee: it may be called at any time, and more than once.
+        """
+        self._leave()
 
     def _take(self, row: int, first: int, num_slots: int) -> None:
         """Give a row pages from its ``first`` one on, cleared, so that it has as many as hold so many slots."""

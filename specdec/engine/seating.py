@@ -39,8 +39,13 @@ def enter(turn: Turn) -> None:
 
 def leave(turn: Turn) -> None:
     """Let others in, if this thread is inside."""
-    if turn.get(INSIDE) == get_ident():
+    if is_inside(turn):
         turn.clear()
+
+
+def is_inside(turn: Turn) -> bool:
+    """Tell whether this thread is inside."""
+    return turn.get(INSIDE) == get_ident()
 
 
 def alone(turn: Turn, act: Callable[[], T]) -> T:
@@ -92,6 +97,9 @@ class Seating:
 
     def leave(self, row: int, ids: IntArray) -> None:
         """Learn that a request has ended; ``ids`` stand, the pending one the last of them."""
+
+    def give_up(self) -> None:
+        """Learn that the run cannot go on: what other runs may use instead of it is free."""
 
 
 class KnownPrefixes(Seating):
@@ -153,6 +161,9 @@ class KnownPrefixes(Seating):
         if not self._reads_prompts:
             self.cache.keep(row, ids[:-1])
         self.cache.vacate(np.array([row]))
+
+    def give_up(self) -> None:
+        self.cache.give_up()
 
 
 class NewRows:

@@ -19,7 +19,7 @@ from specdec.contracts import (
     close_session,
 )
 from specdec.engine.metering import Meter
-from specdec.engine.seating import INSIDE, Seating, Turn, enter, leave
+from specdec.engine.seating import INSIDE, Seating, Turn, enter, is_inside, leave
 from specdec.engine.slots import IDLE, Slots
 from specdec.requests import FinishReason
 from specdec.sampling import BatchWarping, ParameterTable
@@ -138,7 +138,12 @@ class State:
         self.turn.clear()
 
     def leave_step(self) -> None:
-        """Let other threads take steps after one that did not come to its end, or did not begin."""
+        """Let other threads take steps after one that did not come to its end, or did not begin.
+
+        One that was interrupted leaves nothing to go on with, so that its pages are free.
+        """
+        if self._in_step and is_inside(self.turn):
+            self.seating.give_up()
         leave(self.turn)
 
     def end_run(self) -> None:

@@ -194,6 +194,14 @@ def test_speed_is_of_as_many_tokens() -> None:
     back = outcome.speedup("plain", against="x")
     of_plain = sum(a for a, _ in lengths)
     assert back.value == pytest.approx((2 * 5 + of_plain / 2) / (2 * 5 + of_plain))
+    # So are those with a peer that writes other texts where no arm draws; its prefill is not known.
+    for one in entries:
+        one["arms"] = {name: kept | {"repeats_plain": True} for name, kept in one["arms"].items()}
+        one["arms"]["x"]["stats"] = None
+    assert not outcome.has_draws
+    assert outcome.speedup("x").value == found.value
+    scaled = sum((2 + b / 2) * a / b for a, b in lengths)
+    assert outcome.speedup("plain", against="x").value == pytest.approx(scaled / (2 * 5 + of_plain))
 
 
 def test_few_units_are_paired_by_rounds_of_as_many_tokens() -> None:

@@ -85,7 +85,10 @@ def test_tokens_per_pass_have_either_interval_of_their_units(method):
 def test_the_conclusion_names_the_fastest_that_is_told_apart(noisy, sure, words):
     times = {"plain": [2.0] * 5, "noisy": noisy, "sure": sure}
     units = [{arm: seconds[unit] for arm, seconds in times.items()} for unit in range(5)]
-    kept = [{arm: {"seconds": [s], "stats": None, "identical": [True]} for arm, s in unit.items()} for unit in units]
+    kept = [
+        {arm: {"seconds": [s], "num_tokens": 9, "stats": None, "identical": [True]} for arm, s in unit.items()}
+        for unit in units
+    ]
     entries = [{"error": None, "kind": "a", "arms": arms} for arms in kept]
     assert conclusion(Outcome([*times], entries)).startswith(words)
 

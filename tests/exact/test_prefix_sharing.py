@@ -252,6 +252,17 @@ def test_a_run_that_is_given_up_leaves_its_pages():
         state, _ = decoder.step(state)
         del state
     assert len(decoder.generate([TEXT[:100]], 9).tokens[0]) == 9
+    # So does one whose step fails, while its state and its error are still held.
+    verify, decoder._verify = decoder._verify, None
+    held = decoder.start([TEXT[:100]], 9)
+    with pytest.raises(AttributeError) as error:
+        decoder.step(held)
+    decoder._verify = verify
+    for _ in range(2):
+        with pytest.raises(ValueError, match="was interrupted"):
+            decoder.step(held)
+        assert len(decoder.generate([TEXT[50:150]], 9).tokens[0]) == 9
+    assert error.value is not None
 
 
 def test_runs_at_a_time_share_a_memory_and_one_without_pages_says_so():

@@ -272,7 +272,7 @@ MUTANTS = line_mutants(
     (Outcome.clusters, 'entry.get("began", ', "(lambda _, own: own)(0, ", conversations, "times"),
     (Outcome.tokens_and_steps, "[sum(one[name]", "[max(one[name]", conversations, "tokens and steps"),
     (OutsideLoops.total, "sum(getattr", "max(getattr", conversations, "outside"),
-    (Outcome._as_many, 'sum(arms[against]["stats"]', 'max(arms[against]["stats"]', conversations, "draws"),
+    (Outcome._as_many, "sum(_prefill(", "max(_prefill(", conversations, "draws"),
     (Outcome._as_many, "[(sum(own), sum(others))]", "[(max(own), sum(others))]", draws_by_rounds, "times"),
     (Outcome.by_rounds, "< FEWEST_UNITS", "<= FEWEST_UNITS", draws_by_rounds, "enough"),
     (Outcome.calibrations, " and one not in measured[:i]", "", checked, "calibrations"),

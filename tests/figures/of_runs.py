@@ -563,7 +563,7 @@ MUTANTS = line_mutants(
     (decoding_time, ' - stats.seconds["prefill"]', "", reasons, f"{DRAFTED}, decoding alone"),
     (decoding_seconds, "stats.num_emitted", "stats.num_steps", draws, "back"),
     (Outcome.rounds, "sum(seconds)", "min(seconds)", rounds, "plain"),
-    (Outcome.times, "return other, self._times(arm, kind)", "return [*other], other", rounds, "own"),
+    (Outcome.times, "self._times(arm, kind)", "self._as_many(against, arm, kind)", rounds, "own"),
     (Outcome.speedup, "self.times(arm, kind, against)", "self.times(arm, kind)", rounds, "value"),
     (summary.against_rows, "ALL, against, method", "ALL, PLAIN, method", rounds, "verdict"),
     (reason, 'plain.seconds_per_call("score")', 'stats.seconds_per_call("score")', reasons, f"{DRAFTED}, T ms"),

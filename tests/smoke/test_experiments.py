@@ -17,6 +17,7 @@ import drafts
 import oracles
 from experiments import exactness, peers, train_head
 from experiments.advise.calibrating import Trees
+from experiments.harness import arguments as shared_arguments
 from experiments.harness import disturbance, study
 from experiments.harness import running as harness
 from experiments.harness.arguments import fingerprint
@@ -30,6 +31,7 @@ from experiments.strategies import STRATEGIES
 from experiments.strategies.tree_shapes import shape_of
 from experiments.studies import trees
 from specdec import SamplingParams, SpeculativeDecoder
+from specdec.kernels import REFERENCE
 from specdec.prompts import NamedPrompt
 from specdec.stats import Stats
 from tests.support.experiments import TEXT, all_own, common, own, read_json, summary_of, the_folder, write_rows
@@ -451,6 +453,9 @@ def test_another_machine_does_not_go_on_with_times_of_this_one(monkeypatch):
         with monkeypatch.context() as patched:
             patched.setattr(study, part, lambda *_: "another one")
             assert study.folder_of(plan, []) != here
+    # Nor with those of compiled code where there is none any more.
+    monkeypatch.setattr(shared_arguments, "best_kernels", lambda: REFERENCE)
+    assert study.folder_of(plan, []) != here
 
 
 def test_exactness_on_another_machine_begins_anew(checkpoints, tmp_path, monkeypatch):

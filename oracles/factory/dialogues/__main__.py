@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from exactspec.parser import Parser, positive, refusing
 from oracles.checkpoints.loading import load, load_tokenizer
-from oracles.checkpoints.placement import Arithmetic
+from oracles.checkpoints.placement import DTYPES, Arithmetic
 from oracles.factory.corpus.overlap import PassageIndex
 from oracles.factory.dialogues import documents
 from oracles.factory.dialogues.dialogue_parts import SPLITS, facts_of, read_part, write_part
@@ -26,7 +26,6 @@ from oracles.factory.dialogues.dialogue_tasks import tasks
 from oracles.factory.dialogues.shards import Shards
 from oracles.factory.dialogues.writing import SYSTEM, Turns, Writer
 
-PART = 256
 # So many tokens in a row that stand in a benchmark make a conversation unfit for training.
 OVERLAP = 13
 
@@ -45,10 +44,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--oracle", default="smollm2", help="a chat model, as oracles.load takes it (default %(default)s)")
     add(
         "--arithmetic",
-        default="int8",
         choices=get_args(Arithmetic),
-        help="of its products, as oracles.load takes it (default %(default)s)",
+        help="of its products, as oracles.load takes it (int8 on a CPU)",
     )
+    add("--device", default="cpu", help="where it writes (default %(default)s)")
+    add("--dtype", choices=DTYPES, help="of its arithmetic, as oracles.load takes it (the file's own on CUDA)")
     add("--documents", type=Path, default=Path("runs/documents"), help="gathered packages (default %(default)s)")
     add("--parts", type=Path, default=Path("runs/dialogues"), help="folder of the parts (default %(default)s)")
     add(
@@ -66,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--tokens", type=positive, default=8_000_000, help="of answers, enough (default %(default)s)")
     add("--batch-size", type=positive, default=64, help="conversations side by side (default %(default)s)")
+    add("--part-size", type=positive, default=256, help="conversations of a part, at most (default %(default)s)")
     add("--seed", type=int, default=1, help="of the draws (default %(default)s)")
     add("--threads", type=positive, help="CPU threads, if not torch's own number")
     return parser
@@ -84,7 +85,8 @@ def _write(args: argparse.Namespace) -> None:
     asked, sources = [turn for path in args.benchmark for turn in _turns_in(path)], documents.read(args.documents)
     args.parts.mkdir(parents=True, exist_ok=True)
     check_facts(_paths(args.parts), facts, shards)
-    oracle, tokenizer = load(args.oracle, arithmetic=args.arithmetic), load_tokenizer(args.oracle)
+    oracle = load(args.oracle, args.dtype, args.device, arithmetic=args.arithmetic)
+    tokenizer = load_tokenizer(args.oracle)
     known = PassageIndex([tokenizer.encode(text).ids for text in asked], OVERLAP)
     with tqdm(unit="token", smoothing=0.01) as bar:
         writer = Writer(oracle, Turns.of(tokenizer, SYSTEM), known, args.batch_size, bar.update)
@@ -95,13 +97,14 @@ def _write(args: argparse.Namespace) -> None:
         index = shards.num_parts + len(further)
         while done < args.tokens:
             seed = (args.seed, index)
-            conversations = writer.write(tasks(sources, PART, seed), seed)
+            conversations = writer.write(tasks(sources, args.part_size, seed), seed)
             faults = {"part": str(index), "faults": json.dumps(writer.faults)}
             write_part(_path(args.parts, index), conversations, facts | faults)
             done += sum(one.num_answered for one in conversations)
             index += 1
             print(
-                f"\npart {index}: {len(conversations)} of {PART} conversations, {done:,} tokens of answers", flush=True
+                f"\npart {index}: {len(conversations)} of {args.part_size} conversations, {done:,} tokens of answers",
+                flush=True,
             )
             writer.faults.clear()
 
@@ -110,7 +113,10 @@ def _facts(args: argparse.Namespace) -> dict[str, str]:
     """Set the number of threads, and return what all parts of a folder must share."""
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    return {"seed": str(args.seed), "oracle": args.oracle, "arithmetic": args.arithmetic, "system": SYSTEM}
+    if args.arithmetic is None and args.device == "cpu":
+        args.arithmetic = "int8"
+    numbers = args.arithmetic or args.dtype or "as stored"
+    return {"seed": str(args.seed), "oracle": args.oracle, "arithmetic": numbers, "system": SYSTEM}
 
 
 def check_facts(paths: Sequence[Path], facts: dict[str, str], shards: Shards) -> None:

@@ -18,6 +18,7 @@ from specdec.stats.report.printout import FORM, MARKDOWN, Shown, markdown_of, sh
 from specdec.stats.report.provenance import (
     Panel,
     Points,
+    code_commit,
     device_name,
     panels,
     processor,
@@ -36,6 +37,7 @@ __all__ = [
     "Points",
     "Shown",
     "bootstrap_ratio",
+    "code_commit",
     "device_name",
     "format_estimate",
     "markdown_of",

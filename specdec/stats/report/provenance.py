@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,18 @@ def _git(*arguments: str) -> str | None:
     except OSError:
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+@cache
+def code_commit() -> str | None:
+    """Return the commit of this checkout; None outside of one; "+changes" after it if tracked files differ.
+
+    It is read once a process, which runs the files as they were when it began: a long one calls this first.
+    """
+    # An installed copy may lie inside somebody else's checkout: only one that git tracks has a commit.
+    commit = _git("rev-parse", "HEAD") if _git("ls-files", "--error-unmatch", Path(__file__).name) else None
+    changed = bool(_git("status", "--porcelain", "--untracked-files=no"))
+    return f"{commit}+changes" if commit and changed else commit
 
 
 def processor(info: Path = Path("/proc/cpuinfo")) -> str:
@@ -74,15 +87,12 @@ def provenance(
         backend: of the oracle's passes.
 
     Returns:
-        Versions of Python and the packages in use, platform, processor, cores, device, backend, threads, commit (None
-        outside of a checkout; "+changes" after it if tracked files differ), time in UTC, and the arguments.
+        Versions of Python and the packages in use, platform, processor, cores, device, backend, threads, commit (see
+        ``code_commit``), time in UTC, and the arguments.
     """
-    # An installed copy may lie inside somebody else's checkout: only one that git tracks has a commit.
-    commit = _git("rev-parse", "HEAD") if _git("ls-files", "--error-unmatch", Path(__file__).name) else None
-    changed = bool(_git("status", "--porcelain", "--untracked-files=no"))
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": f"{commit}+changes" if commit and changed else commit,
+        "commit": code_commit(),
         "python": platform.python_version(),
         "packages": {name: version_of(name) for name in PACKAGES},
         "platform": platform.platform(),
