@@ -26,7 +26,7 @@ from experiments.harness.rule_choice import judging_of, sampling_of
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, Outcome
 from experiments.harness.running import measure
 from experiments.harness.thread_check import take_threads
-from specdec.prompts import NamedPrompt, load_prompts
+from specdec.prompts import TEXT_COLUMNS, NamedPrompt, load_prompts
 from specdec.stats.report import Interval, median_ratio, verdict
 
 WARM_UP_TOKENS = 8
@@ -70,6 +70,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add = parser.add_argument
     add("prompt", nargs="?", help="text to go on from, or to answer (the first of --prompts)")
     add("--prompts", default=str(PROMPTS), help="JSONL, parquet or text file; conversations too (the shipped ones)")
+    add("--column", help=f"column that holds the prompts (the only one of {', '.join(TEXT_COLUMNS)})")
     add("--repeats", type=positive, default=REPEATS, help="interleaved pairs that are timed afterwards (%(default)s)")
     add("--prompt-lines", type=positive, metavar="N", help="show the last N lines of the prompt (all)")
     add("--picture", type=picture_path, metavar="FILE", help="write what was shown at the end, as .svg")
@@ -79,7 +80,11 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
 def prompt_of(arguments: dict[str, Any]) -> NamedPrompt:
     """Return the text of a command line, or the first prompt of its file."""
     given = arguments["prompt"]
-    return load_prompts(arguments["prompts"], None, 1)[0] if given is None else NamedPrompt("prompt", "all", given)
+    return (
+        load_prompts(arguments["prompts"], arguments["column"])[0]
+        if given is None
+        else NamedPrompt("prompt", "all", given)
+    )
 
 
 def watch(arguments: dict[str, Any], console: Console) -> Group:

@@ -123,7 +123,7 @@ def add_prompts(parser: argparse.ArgumentParser, num_prompts: int | None, usual_
     add(
         "--prompts",
         default=str(PROMPTS),
-        help=f"JSONL, parquet or text file, or OWNER/NAME on the hub ({usual_prompts})",
+        help=f"JSONL, parquet or text file, or OWNER/NAME[/SUBSET][:SPLIT] on the hub ({usual_prompts})",
     )
     add("--column", help=f"column that holds the prompts (the only one of {columns})")
     add("--num-prompts", type=positive, default=num_prompts, help=f"how many, spread over their kinds ({count})")

@@ -58,6 +58,11 @@ class LawEvidence:
         return 0.5 * sum(math.exp(min(part, 700.0)) for part in (self.hotter, self.colder))
 
 
+def e_value_text(value: float) -> str:
+    """Return an e-value as it is printed; one that is too small for a number is not 0."""
+    return f"{value:.2g}" if value else "< 1e-300"
+
+
 def evidence_of(probs: Tensor, tokens: IntArray) -> LawEvidence:
     """Return the evidence of tokens ``[M]`` against the laws ``[M, V]`` that they should be drawn from."""
     laws = probs.double()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from experiments.harness.arms import PLAIN
-from experiments.harness.draw_checks import REFUTED, LawEvidence, total_evidence
+from experiments.harness.draw_checks import REFUTED, LawEvidence, e_value_text, total_evidence
 from experiments.harness.settings import Settings
 from oracles.factory.evaluation.loops import loop_mask
 from specdec.stats import Stats, pool
@@ -314,7 +314,7 @@ def check_cells(outcome: Outcome, arm: str) -> dict[str, str | None]:
     count = f"{sum(passed)}/{len(passed)}"
     if outcome.repeats_plain(arm):
         return {"identical": count}
-    return {"checked": count, "law e": None if law is None else f"{law.e_value:.2g}"}
+    return {"checked": count, "law e": None if law is None else e_value_text(law.e_value)}
 
 
 def speed_cells(outcome: Outcome, arm: str, kind: str = ALL, against: str = PLAIN) -> dict[str, str | None]:

@@ -199,6 +199,7 @@ def _measure(study: Study, by_seed: dict[int, list[NamedPrompt]], arms: Sequence
     max_new_tokens, repeats = arguments["max_new_tokens"], arguments["repeats"]
     units = units_by_seed(by_seed, arguments["batch_size"], problems_of(study.oracle, prompts, max_new_tokens))
     first, num_of_a_seed = units[0], len(units) // len(by_seed)
+    beginnings = {_origin(unit): unit.index for unit in reversed(units)}
     for arm in arms if first.problem is None else ():
         # What fails here fails again, and is written down, when its unit is measured.
         with suppress(Exception):
@@ -208,11 +209,17 @@ def _measure(study: Study, by_seed: dict[int, list[NamedPrompt]], arms: Sequence
         whole = turns.complete(unit)
         entry = measure(whole, arms, max_new_tokens, repeats)
         add_checks(entry, whole, arms, max_new_tokens)
-        began = (unit.index if unit.turn == 1 else turns.unit_of(unit.prompts[0])) % num_of_a_seed
+        began = beginnings[_origin(unit)] if unit.turn == 1 else turns.unit_of(unit.prompts[0])
+        began %= num_of_a_seed
         return entry | {"seed": unit.seed} | ({} if began == unit.index else {"began": began})
 
     study.measure(units, measure_one)
     return Outcome([arm.name for arm in arms], [journal.entries[unit.index] for unit in units])
+
+
+def _origin(unit: Unit) -> str | int:
+    """Return what units of one text share; of others the unit's own index."""
+    return unit.prompts[0].origin or unit.index
 
 
 def plan_of(name: str, argv: Sequence[str] | None, description: str | None = None) -> Plan:

@@ -6,6 +6,7 @@ drafts of forced ids, of nearly forced ones, and of forced ones with a lookup fo
 """
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -113,8 +114,8 @@ def rows_of(name: str, outcome: Outcome, counts: IntArray, near: int) -> list[As
     ]
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Print a table of the schemas and arms, and write it if a folder is named."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print a table of the schemas and arms, and write it if a folder is named; return 1 if an exact text differs."""
     parser = Parser(__doc__)
     add = parser.add_argument
     add("--oracle", default="smollm2", help="embedded or published name, folder or GGUF file (smollm2)")
@@ -144,7 +145,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         options.out.mkdir(parents=True, exist_ok=True)
         about = provenance(vars(options), oracle.device, oracle.backend)
         write_whole(options.out / "forced.json", json.dumps({"provenance": about, "rows": rows}, indent=1) + "\n")
+    if problems := [f"{name}: {one}" for name, (found, _) in measured.items() for one in found.problems()]:
+        print("\n".join(["FAILED:", *problems]), file=sys.stderr)
+    return int(bool(problems))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -54,8 +54,11 @@ def choose(arguments: Mapping[str, Any]) -> list[NamedPrompt]:
     enough = [(name, ids) for name, ids in cut if len(ids) >= longest + arguments["max_new_tokens"]]
     if not enough:
         raise ValueError(f"no text has {longest} ids and {arguments['max_new_tokens']} more: ask for shorter --lengths")
+    if len(enough) < len(cut):
+        most = longest + arguments["max_new_tokens"]
+        print(f"left out: {len(cut) - len(enough)} of {len(cut)} texts have less than {most} ids", file=sys.stderr)
     return [
-        NamedPrompt(f"{name}, {length}", str(length), tokenizer.decode(ids[longest - length : longest]))
+        NamedPrompt(f"{name}, {length}", str(length), tokenizer.decode(ids[longest - length : longest]), origin=name)
         for length in arguments["lengths"]
         for name, ids in enough[: arguments["num_prompts"]]
     ]

@@ -78,7 +78,7 @@ class HuggingFaceLM(OracleDefaults):
         self.vocab_size = true_vocabulary(config, self.tokenizer)
         self.eos_ids, self.num_experts = ending_ids(model, self.vocab_size), experts_of(config)
         self.chat_template: ChatTemplate | None = None
-        give_template(self, template_of(tokenizer))
+        give_template(self, template_of(tokenizer, self.tokenizer))
         self.max_context = longest_context(config, max_context)
         if self.max_context < LEAST_CONTEXT:
             raise ValueError(f"max_context is {self.max_context}; the check needs at least {LEAST_CONTEXT} positions")

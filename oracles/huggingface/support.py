@@ -4,6 +4,7 @@ import inspect
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 from torch import nn
 
 from oracles.checkpoints.chat_files import default_template, named_tokens
@@ -117,22 +118,27 @@ def ending_ids(model: Any, vocab_size: int) -> tuple[int, ...]:
 def true_vocabulary(config: Any, tokenizer: Any | None) -> int:
     """Return the number of ids: the tokenizer's, or without one the model's.
 
+    Control tokens may stand beyond the model's ids, as that of images does for a text model of Gemma 3: they are none.
+
     Raises:
-        ValueError: the tokenizer has an id that the model lacks.
+        ValueError: the tokenizer has a piece of text that the model lacks.
     """
     if tokenizer is None:
         return int(config.vocab_size)
-    size = num_ids(tokenizer)
+    control = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    size = 1 + max((i for i in tokenizer.get_vocab().values() if i not in control), default=-1)
     if not 0 < size <= config.vocab_size:
         raise ValueError(f"tokenizer has ids up to {size - 1}, the model a vocabulary of {config.vocab_size}")
-    return size
+    return min(num_ids(tokenizer), int(config.vocab_size))
 
 
-def template_of(tokenizer: Any) -> ChatTemplate | None:
-    """Return the chat template of a fast tokenizer of ``transformers``; None if it has none."""
-    plain = getattr(tokenizer, "backend_tokenizer", None)
+def template_of(tokenizer: Any, plain: Any) -> ChatTemplate | None:
+    """Return the chat template of a fast tokenizer of ``transformers``, whose ``plain_tokenizer`` is ``plain``.
+
+    None: it has none.
+    """
     source = default_template(getattr(tokenizer, "chat_template", None))
-    if source is None or plain is None:
+    if source is None:
         return None
     tokens = named_tokens(source, tokenizer.special_tokens_map)
     return ChatTemplate(source, plain, tokenizer.bos_token, tokenizer.eos_token, name="tokenizer", arguments=tokens)
@@ -141,10 +147,17 @@ def template_of(tokenizer: Any) -> ChatTemplate | None:
 def plain_tokenizer(tokenizer: Any | None) -> Any | None:
     """Return a ``tokenizers.Tokenizer`` from one, or from a fast tokenizer of ``transformers``; None stays None.
 
+    Of the latter it is a copy without truncation and padding, which calls of it leave behind.
+
     Raises:
         ValueError: it is neither.
     """
     plain = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if plain is not None and not hasattr(plain, "get_vocab_size"):
         raise ValueError(f"tokenizer is a {type(tokenizer).__name__}; give a tokenizers.Tokenizer, or a fast one")
-    return plain
+    if plain is None or plain is tokenizer:
+        return plain
+    own = Tokenizer.from_str(plain.to_str())
+    own.no_truncation()
+    own.no_padding()
+    return own

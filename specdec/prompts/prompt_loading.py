@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,12 @@ from specdec.prompts.files import SUFFIXES, Columns, NotUTF8, columns_of, is_mes
 # Columns that may hold the text; "turns" is Spec-Bench's, a list of what a user says in turn, "messages" holds whole
 # conversations, "prompt" is HumanEval's, "text" or "prompt" MBPP's, "question" GSM8K's.
 TEXT_COLUMNS = ("prompt", "text", "turns", "messages", "question", "instruction")
+# Of a task whose rows have two columns, what the second one is called: Alpaca's, Dolly's, SQuAD's.
+SECOND_COLUMNS = {"instruction": ("input", "context"), "question": ("context",)}
 # Those of its kind and its name, the first that exists.
 KIND_COLUMNS = ("kind", "category")
 NAME_COLUMNS = ("id", "question_id", "task_id")
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_NAME = re.compile(r"([\w.-]+/[\w.-]+)(?:/([\w.-]+))?(?::([\w.-]+))?")
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class NamedPrompt:
         messages: of a conversation, with a role and a content each, up to the last of a user; () if it is none.
         later_turns: what the user says next, after each answer.
         turn: of the conversation, from 1.
+        origin: what prompts that are cut out of one text share, so that statistics do not take them for several; "" if
+            there is none.
     """
 
     name: str
@@ -38,6 +42,7 @@ class NamedPrompt:
     messages: tuple[Mapping[str, Any], ...] = ()
     later_turns: tuple[str, ...] = ()
     turn: int = 1
+    origin: str = ""
 
     @property
     def start(self) -> Any:
@@ -45,10 +50,10 @@ class NamedPrompt:
         return list(self.messages) or self.text
 
 
-def _read_hub(name: str, split: str) -> Columns:
+def _read_hub(name: str, subset: str | None, split: str) -> Columns:
     try:
         with without_bars() as datasets:
-            return columns_of(datasets.load_dataset(name, split=split))
+            return columns_of(datasets.load_dataset(name, subset, split=split))
     except Exception as error:
         message = f"prompts: {name!r} is no local file, and the hub did not give its split {split!r}: {error}"
         raise ValueError(f"{message}; give a file that exists, or a data set's name and network access") from error
@@ -128,18 +133,27 @@ def _text_column(columns: Sequence[str], asked: str | None, source: str | Path) 
     raise ValueError(f"prompts: {source} has the columns {list(columns)}{wrong}; name one as column (--column)")
 
 
+def _with_second(prompt: NamedPrompt, data: Columns, text: str, row: int, source: str | Path) -> NamedPrompt:
+    """Return a prompt with what its row has in a second column, if any, below its text."""
+    cells = [_cell(data[name], row, source) for name in SECOND_COLUMNS.get(text, ()) if name in data]
+    below = next((cell for cell in cells if _is_text(cell) and cell), None)
+    return prompt if below is None or prompt.messages else replace(prompt, text=f"{prompt.text}\n\n{below}")
+
+
 def load_prompts(
     source: str | Path, column: str | None = None, num_prompts: int | None = None, split: str = "train"
 ) -> list[NamedPrompt]:
     """Return the prompts of a file or a data set.
 
     Args:
-        source: path of a ``.jsonl``, ``.json``, ``.parquet`` or ``.txt`` file (one prompt a line), or OWNER/NAME on
-            the hub. In JSON a list of messages by itself is one conversation, a list of such lists several.
+        source: path of a ``.jsonl``, ``.json``, ``.parquet`` or ``.txt`` file (one prompt a line), or a data set on
+            the hub, OWNER/NAME[/SUBSET][:SPLIT], as "openai/gsm8k/main:test". In JSON a list of messages by itself is
+            one conversation, a list of such lists several.
         column: holds the text, a list of a user's turns, or a conversation's messages, which ends with the last of a
-            user. None: the one of ``TEXT_COLUMNS`` that exists.
+            user. None: the one of ``TEXT_COLUMNS`` that exists, and below it, after an empty line, what a row has in
+            its column of ``SECOND_COLUMNS``.
         num_prompts: how many, taken at equal distances within the kinds, each by its share; None: all.
-        split: of a hub data set.
+        split: of a hub data set whose name has none.
 
     Raises:
         ValueError: unreadable source, unknown ending or column, several columns that may hold the text, empty prompt,
@@ -158,10 +172,11 @@ def load_prompts(
     text = _text_column([*data], column, source)
     kinds = _labels(data, KIND_COLUMNS, count, source, "all")
     names = _apart(_labels(data, NAME_COLUMNS, count, source, "row {}"))
-    return [
-        _prompt(names[row], kinds[row], _cell(data[text], row, source), text, f"{source}: row {row}")
-        for row in _evenly(kinds, num_prompts)
-    ]
+    rows = _evenly(kinds, num_prompts)
+    found = [_prompt(names[i], kinds[i], _cell(data[text], i, source), text, f"{source}: row {i}") for i in rows]
+    if column is not None:
+        return found
+    return [_with_second(prompt, data, text, row, source) for prompt, row in zip(found, rows, strict=True)]
 
 
 def _read(source: str | Path, split: str) -> Columns:
@@ -170,6 +185,9 @@ def _read(source: str | Path, split: str) -> Columns:
         return read_file(path)
     if path.suffix in SUFFIXES or path.is_absolute():
         raise ValueError(f"prompts: the file {path} does not exist; check the path")
-    if not _HUB_NAME.fullmatch(str(source)):
-        raise ValueError(f"prompts: there is no file {str(source)!r}; data sets of the hub are named OWNER/NAME")
-    return _read_hub(str(source), split)
+    named = _HUB_NAME.fullmatch(str(source))
+    if named is None:
+        raise ValueError(
+            f"prompts: there is no file {str(source)!r}; data sets of the hub are named OWNER/NAME[/SUBSET][:SPLIT]"
+        )
+    return _read_hub(named[1], named[2], named[3] or split)

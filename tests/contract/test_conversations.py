@@ -181,7 +181,10 @@ def test_tokens_of_both_files_are_those_of_transformers(tmp_path: Path) -> None:
         assert oracle.chat_template is not None
         assert oracle.chat_template.encode(messages, add_generation_prompt=False) == ids
     model = oracles.load_huggingface(folder)._model
-    template = oracles.HuggingFaceLM(model, reference).chat_template
+    adopted = oracles.HuggingFaceLM(model, reference)
+    assert len(reference("a what a is", truncation=True, max_length=2)["input_ids"]) == 2
+    assert len(adopted.tokenizer.encode("a what a is").ids) > 2
+    template = adopted.chat_template
     assert template is not None
     assert template.encode(messages, add_generation_prompt=False) == ids
     added[SIZE + 5] = {"content": "<|new|>"}

@@ -219,6 +219,7 @@ def test_tables_say_what_was_checked_in_place_of_equal_ids() -> None:
     entries[1]["arms"]["x"]["sound"] = [False]
     outcome = Outcome(["plain", "x"], entries)
     assert check_cells(outcome, "x") == {"checked": "4/5", "law e": "1"}
+    assert e_value_text(0.0) == "< 1e-300"
     (_, row, refused) = speed_rows(outcome, {"y": "cannot"})
     assert row["decoding alone"].startswith("0.95 [") or row["decoding alone"].startswith("0.93 [")
     assert refused["law e"] == "refused: cannot"

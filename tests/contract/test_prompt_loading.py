@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import datasets
 import pytest
 
 from specdec.prompts import NamedPrompt, load_prompts
@@ -76,6 +77,27 @@ def test_files_of_the_field_are_read_without_a_column(tmp_path: Path, row: dict[
     assert prompts[0].later_turns == (("Shorten it.",) if "turns" in row else ())
 
 
+def test_a_second_column_stands_below_the_first_and_a_data_set_has_subsets_and_splits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alpaca's rows, Dolly's, SQuAD's."""
+    for first, second in (("instruction", "input"), ("instruction", "context"), ("question", "context")):
+        rows: list[dict[str, object]] = [{first: "Sum it up.", second: text} for text in ("A text.", "")]
+        path = write_lines(tmp_path / "p.jsonl", rows)
+        assert [prompt.text for prompt in load_prompts(path)] == ["Sum it up.\n\nA text.", "Sum it up."]
+        assert load_prompts(path, column=first)[0].text == "Sum it up."
+    asked: list[tuple[object, ...]] = []
+
+    def load(name: str, subset: str | None, split: str) -> object:
+        asked.append((name, subset, split))
+        return datasets.Dataset.from_dict({"question": ["How many?"]})
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    for source, split in (("a/b", "train"), ("a/b:test", "train"), ("a/b.c/main:test", "train"), ("a/b", "valid")):
+        assert load_prompts(source, split=split)[0].text == "How many?"
+    assert asked == [("a/b", None, "train"), ("a/b", None, "test"), ("a/b.c", "main", "test"), ("a/b", None, "valid")]
+
+
 def test_of_several_columns_that_may_hold_prompts_none_is_guessed(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "p.jsonl", [{"question": "a", "body": "b", "prompt": "c"}] * 3)
     message = r"columns \['question', 'body', 'prompt'\], and \['prompt', 'question'\] may hold prompts; name one as"
@@ -117,7 +139,7 @@ def test_bad_rows_name_the_fix(tmp_path: Path, rows: list[dict[str, object]], co
 def test_bad_sources_name_the_fix(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="does not exist; check the path"):
         load_prompts(tmp_path / "absent.jsonl")
-    for name in ("nofile", "no/such/file"):
+    for name in ("nofile", "no/such/file/there"):
         with pytest.raises(ValueError, match=f"there is no file '{name}'; data sets of the hub are named OWNER/NAME"):
             load_prompts(name)
     (tmp_path / "p.csv").write_text("a,b\n", encoding="utf-8")

@@ -161,6 +161,10 @@ def test_vocabulary_and_ends():
         random_model("llama", eos_token_id=[2, 22]), Tokenizer(WordLevel(words, unk_token="w0")), max_context=40
     )
     assert (oracle.vocab_size, oracle.eos_ids, oracle.max_context) == (21, (2,), 40)
+    # As Gemma 3's text models have it: a control token beyond what the model scores.
+    more = Tokenizer(WordLevel(words | {f"w{i}": i for i in range(21, random_model("llama").config.vocab_size)}))
+    more.add_special_tokens(["<image>"])
+    assert HuggingFaceLM(random_model("llama"), more).vocab_size == more.get_vocab_size() - 1
     with pytest.raises(ValueError, match="ids up to 30"):
         HuggingFaceLM(random_model("llama"), Tokenizer(WordLevel(words | {"more": 30}, unk_token="w0")))
     with pytest.raises(ValueError, match=r"give a tokenizers\.Tokenizer"):

@@ -69,9 +69,16 @@ def test_the_parts_are_printed_and_kept(tmp_path, capsys, monkeypatch):
     device.main([*asked, "--parts", "passes", "--fresh"])
     device.main([*asked, "--parts", "decoding", "--new-tokens", "7"])
     assert len(measured) == 2
+    # A text that differs where none may is a failure.
+    kept = read_json(tmp_path / "identity.json")
+    for row in kept["rows"]:
+        row["texts that differ"] = 1
+    (tmp_path / "identity.json").write_text(json.dumps(kept), encoding="utf-8")
+    assert device.main([*asked, "--parts", "identity"]) == 1
+    assert "FAILED: texts that are to be equal differ: bitwise, plain, batch 3; " in capsys.readouterr().err
 
 
-def test_figures_of_other_code_are_measured_again(tmp_path, capsys, monkeypatch):
+def test_figures_of_other_code_are_measured_again(tmp_path, capsys, monkeypatch, request):
     """Two states of a changed checkout have one commit, and an installed copy has none."""
     source, measured = tmp_path / "experiments" / "device" / "passes.py", list[object]()
     source.parent.mkdir(parents=True)
@@ -79,8 +86,10 @@ def test_figures_of_other_code_are_measured_again(tmp_path, capsys, monkeypatch)
     place = tmp_path / "experiments" / "harness" / "arguments.py"
     monkeypatch.setattr(experiments.harness.arguments, "__file__", str(place))
     monkeypatch.setattr(device, "MEASURE", {"passes": lambda options: measured.append(1) or [{"new": len(measured)}]})
+    request.addfinalizer(experiments.harness.arguments._code.cache_clear)
     for content in (b"1", b"1", b"2"):
         source.write_bytes(content)
+        experiments.harness.arguments._code.cache_clear()  # as a new process has it
         device.main([*CPU, "--parts", "passes", "--out", str(tmp_path / "out")])
     assert len(measured) == 2
     monkeypatch.setattr(device, "version_of", lambda package: f"another {package}")

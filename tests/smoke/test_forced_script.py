@@ -5,16 +5,20 @@ from pathlib import Path
 
 import pytest
 
+from experiments.harness.run_outcome import Outcome
 from experiments.studies import forced
 from tests.support.chats import CHATML, write_checkpoint
 
 pytestmark = pytest.mark.usefixtures("documents")
 
 
-def test_a_table_of_schemas_and_arms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_of_schemas_and_arms(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     oracle = write_checkpoint(tmp_path / "oracle", chat_template=CHATML, eos_token="<|im_end|>")
     sizes = ["--num-prompts", "1", "--max-new-tokens", "24", "--repeats", "2"]
-    forced.main(["--oracle", str(oracle), *sizes, "--out", str(tmp_path / "out")])
+    argv = ["--oracle", str(oracle), *sizes, "--out", str(tmp_path / "out")]
+    assert forced.main(argv) == 0
     printed = capsys.readouterr().out
     rows = json.loads((tmp_path / "out" / "forced.json").read_text())["rows"]
     assert "Forced positions of JSON answers" in printed
@@ -23,6 +27,9 @@ def test_a_table_of_schemas_and_arms(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert all(row["differ"] == 0 for row in rows)
     taus = {(row["schema"], row["arm"]): float(row["tau"]) for row in rows}
     assert all(taus[name, "plain"] == 1.0 < taus[name, "forced"] for name in ("long, compact", "short, compact"))
+    monkeypatch.setattr(Outcome, "problems", lambda _: ["another text"])
+    assert forced.main(argv[:-2]) == 1
+    assert "FAILED:\nshort, compact: another text" in capsys.readouterr().err
 
 
 def test_a_model_that_is_not_there_is_named() -> None:

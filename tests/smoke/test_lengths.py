@@ -1,5 +1,6 @@
 """Prompts of many lengths: the same place, more or less before it."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -21,13 +22,14 @@ def arguments(texts: Path, **changes: object) -> dict[str, object]:
     return {**own, "max_new_tokens": 8, **changes}
 
 
-def test_prompts_end_at_the_same_place(texts):
+def test_prompts_end_at_the_same_place(texts, capsys):
     found = lengths.choose(arguments(texts))
     named = [(f"{name}, {length}", f"{length}") for length in (16, 64) for name in "ab"]
     assert [(prompt.name, prompt.kind) for prompt in found] == named
     assert found[2].text.endswith(found[0].text)
     assert TEXT.startswith(found[2].text)
     assert len(lengths.choose(arguments(texts, num_prompts=1))) == 2
+    assert "left out: 1 of 3 texts have less than 72 ids" in capsys.readouterr().err
 
 
 def test_texts_that_are_too_short_are_refused(texts):
@@ -50,3 +52,7 @@ def test_the_table_has_a_row_for_every_arm_and_length(texts, checkpoints, tmp_pa
     assert [(row["arm"], row["prompt"]) for row in rows] == wanted
     assert all(float(row["decoding alone"].split()[0]) > 0 for row in rows)
     assert "\nBy length of the prompt\n" in capsys.readouterr().out
+    # A text counts once, whatever the lengths that it is cut to.
+    (journal,) = (tmp_path / "runs").glob("lengths-*/units.jsonl")
+    units = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
+    assert [unit.get("began", unit["unit"]) for unit in units] == [0, 1, 0, 1]

@@ -26,7 +26,7 @@ from experiments.harness.findings.colouring import (
 )
 from experiments.harness.findings.screen_picture import write_picture
 from specdec import SpeculativeDecoder
-from tests.support.experiments import common
+from tests.support.experiments import common, write_rows
 
 TEXT = "def f(x):\n    return f(x"
 
@@ -94,6 +94,12 @@ def test_watching_shows_the_output_and_writes_a_picture(way, said, tmp_path, cap
     ElementTree.fromstring(drawn)
     assert "return" in drawn
     assert re.findall(r"https?://[^\s\"<]+", drawn) == ["http://www.w3.org/2000/svg"]
+
+
+def test_the_first_prompt_of_a_file_is_its_first_whatever_its_kind(tmp_path):
+    rows = [{"kind": kind, "body": kind} for kind in "ba"]
+    prompts = write_rows(tmp_path / "prompts.jsonl", rows)
+    assert watch.prompt_of(watch.parse(["--prompts", str(prompts), "--column", "body"])).text == "b"
 
 
 def test_what_is_shown_while_it_runs_is_no_part_of_the_picture(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.harness.arms import PLAIN
+from experiments.harness.draw_checks import e_value_text
 from experiments.harness.findings import legends
 from experiments.harness.findings import step_columns as columns
 from experiments.harness.findings.causes import CAUSES, CAUSES_BRIEF, cause_rows, note_of_causes
@@ -216,7 +217,7 @@ def agreement(outcome: Outcome) -> str:
     against = (
         "none was held against that law"
         if largest is None
-        else f"the largest e-value against that law is {largest:.2g}"
+        else f"the largest e-value against that law is {e_value_text(largest)}"
     )
     return (
         f"{counts} have their length and come again with their seed; they are draws of one law, not one text, and "

@@ -51,13 +51,19 @@ def figures(part: str, options: Options) -> list[dict[str, Any]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure what is not there yet, and print the tables."""
+    """Measure what is not there yet, and print the tables; return 1 if texts differ that are to be equal."""
     options = parse(argv, __doc__)
+    differing: list[dict[str, Any]] = []
     with refusing("device"), hold(options.out, "--out"):
         for part in options.parts:
-            show([Table(part, figures(part, options)), ""])
+            rows = figures(part, options)
+            show([Table(part, rows), ""])
+            differing += [row for row in rows if row.get("texts that differ") and row["exactness"] == "exact"]
     print(f"JSON: {options.out}")
-    return 0
+    if differing:
+        cases = "; ".join(f"{row['mode']}, {row['arm']}" for row in differing)
+        print(f"FAILED: texts that are to be equal differ: {cases}", file=sys.stderr)
+    return int(bool(differing))
 
 
 if __name__ == "__main__":
