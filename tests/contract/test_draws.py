@@ -18,6 +18,7 @@ from experiments.harness.draw_checks import (
     REFUTED,
     TILT,
     LawEvidence,
+    e_value_text,
     evidence_of,
     law_evidence,
     soundness,
