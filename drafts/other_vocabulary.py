@@ -57,7 +57,8 @@ class OtherVocabulary(SampledSource):
         temperature: of the drafts; None follows each request, 0 drafts greedily. The request's other warping applies
             to the restricted law.
         mapping: "intersection": as above. "text": the model goes on greedily in its own ids, and the oracle's tokenizer
-            reads what it wrote; drafts are point masses, and any piece of the oracle may be drafted.
+            reads what it wrote; drafts are point masses, and any piece of the oracle may be drafted. What that
+            tokenizer cannot spell, as the rest of a word where it puts a space before all that it reads, is not.
         tokenizers: of the model and of the oracle, if they are not what these bring (``tokenizers.Tokenizer``).
 
     Raises:
@@ -303,10 +304,29 @@ class _TextSession(DraftSession):
         return written, on_device(first_undefined(peaks), HOST) if peaks else None
 
     def _tokens(self, ids: Sequence[int], limit: int) -> list[int]:
-        """Return up to ``limit`` ids of the target that spell what the model wrote, without a part of a character.
+        """Return up to ``limit`` ids of the target that spell what the model wrote, up to what is no whole character.
 
         Some tokenizers have ids that their model lacks: there the text ends.
         """
-        text = self.reader.shared.text_of(ids).decode(errors="ignore")
-        tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids[:limit]
-        return list(takewhile(lambda one: one < self.vocab_size, tokens))
+        written = self.reader.shared.text_of(ids)
+        try:
+            text = written.decode()
+        except UnicodeDecodeError as error:
+            text = written[: error.start].decode()
+        return self._read(text)[:limit]
+
+    def _read(self, text: str) -> list[int]:
+        """Return ids of the target that spell a text, which goes on from another one, or as much of it as they can."""
+        # Some tokenizers put a space before all that they read: where one stands, it is that one.
+        ways = [self.tokenizer.encode(begun, add_special_tokens=False).ids for begun in (text, text.removeprefix(" "))]
+        return max((self._spelling(ids, text.encode()) for ids in ways), key=len)
+
+    def _spelling(self, ids: Sequence[int], text: bytes) -> list[int]:
+        """Return the first ids of some, as far as they spell the beginning of a text."""
+        found, spelled = list[int](), b""
+        for one in takewhile(lambda one: one < self.vocab_size, ids):
+            spelled += self.reader.shared.content[one]
+            if not text.startswith(spelled):
+                break
+            found.append(one)
+        return found

@@ -1,4 +1,4 @@
-"""Write the held-out problems of the checkpoint ``arithmetic``: ``python -m experiments.prompts.make_arithmetic``."""
+"""Write prompts for the checkpoint ``arithmetic``, held-out problems: ``python -m experiments.prompts.make_arithmetic``."""
 
 import json
 from pathlib import Path
@@ -6,12 +6,14 @@ from pathlib import Path
 from exactspec.parser import Parser
 from oracles.factory.arithmetic.problems import Problem, split
 
+# Studies take all of them from ``split``; a file of prompts needs some.
+EVERY = 8
 OUT = Path(__file__).with_name("arithmetic.jsonl")
 
 
 def rows() -> list[dict[str, str]]:
-    """Return prompt and answer of every held-out problem, in the order of their draw."""
-    problems = [Problem.of_number(int(number)) for number in split()[1]]
+    """Return prompt and answer of one held-out problem in ``EVERY``, in the order of their draw."""
+    problems = [Problem.of_number(int(number)) for number in split()[1][::EVERY]]
     return [{"prompt": problem.prompt, "answer": problem.answer} for problem in problems]
 
 

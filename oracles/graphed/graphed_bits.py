@@ -38,7 +38,7 @@ def differing_bucket(calls: Calls, config: TransformerConfig, dtype: torch.dtype
         config: the model's shape.
         dtype, device: of the cache.
 
-    Cost: a layer's pass of each bucket whose operations have shapes of their own, up to 60,000 nodes in all; a cache
+    Cost: a layer's pass of each bucket whose operations have shapes of their own, up to 90,000 nodes in all; a cache
         of one layer.
     """
     large = _Check(calls, config, dtype, device, _NUM_ROWS)

@@ -56,7 +56,7 @@ class Arrival:
     def bring(self, features: Features, memory: Memory) -> None:
         """Take in the states of all positions; what was scored is read at once.
 
-        Cost: a copy to the device and a pass for up to 64 rows of up to 128 positions.
+        Cost: a copy to the device and a pass for up to 256 rows of up to 128 positions.
         """
         if not (most := int(features.counts.max(initial=0))):
             return

@@ -116,7 +116,7 @@ class GraphedChaining(GraphedScoring[AnyCache]):
                 cache on another device.
             RuntimeError: another thread is in the middle of a call.
 
-        Cost: one copy and one graph for up to 64 rows: a pass over the nodes that stand, and one for each further id.
+        Cost: one copy and one graph for up to 256 rows: a pass over the nodes that stand, and one for each further id.
         """
         if tokens.shape[1] > WIDTHS[-1]:
             raise ValueError(f"tokens is {tokens.shape[1]} wide: score all but the last {WIDTHS[-1]} ids before")

@@ -85,9 +85,9 @@ def test_held_out_problems_are_answered_exactly(name: str, share: float, every: 
     assert exact_answers(model, problems) >= share * len(problems)
 
 
-def test_the_shipped_problems_are_those_held_out_and_fit_the_engine() -> None:
+def test_the_shipped_problems_are_held_out_and_fit_the_engine() -> None:
     rows = rows_of(PROMPTS.parent / "arithmetic.jsonl")
-    problems = [Problem.of_number(int(number)) for number in split()[1]]
+    problems = [Problem.of_number(int(number)) for number in split()[1][::8]]
     assert rows == [{"prompt": problem.prompt, "answer": problem.answer} for problem in problems]
     oracle = oracles.load("arithmetic")
     draft = SmallTransformer(oracles.load("arithmetic-draft"), num_draft_tokens=4)
