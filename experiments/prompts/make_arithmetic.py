@@ -1,4 +1,4 @@
-"""Write prompts for the checkpoint ``arithmetic``, held-out problems: ``python -m experiments.prompts.make_arithmetic``."""
+"""Write held-out problems as prompts for ``arithmetic``: ``python -m experiments.prompts.make_arithmetic``."""
 
 import json
 from pathlib import Path

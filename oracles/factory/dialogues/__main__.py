@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from exactspec.parser import Parser, positive, refusing
 from oracles.checkpoints.loading import load, load_tokenizer
-from oracles.checkpoints.placement import DTYPES, Arithmetic
+from oracles.checkpoints.placement import Arithmetic
 from oracles.factory.corpus.overlap import PassageIndex
 from oracles.factory.dialogues import documents
 from oracles.factory.dialogues.dialogue_parts import SPLITS, facts_of, read_part, write_part
@@ -48,7 +48,11 @@ def _parser() -> argparse.ArgumentParser:
         help="of its products, as oracles.load takes it (int8 on a CPU)",
     )
     add("--device", default="cpu", help="where it writes (default %(default)s)")
-    add("--dtype", choices=DTYPES, help="of its arithmetic, as oracles.load takes it (the file's own on CUDA)")
+    add(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        help="of its arithmetic, as oracles.load takes it (the file's own on CUDA)",
+    )
     add("--documents", type=Path, default=Path("runs/documents"), help="gathered packages (default %(default)s)")
     add("--parts", type=Path, default=Path("runs/dialogues"), help="folder of the parts (default %(default)s)")
     add(
