@@ -317,16 +317,21 @@ class _TextSession(DraftSession):
 
     def _read(self, text: str) -> list[int]:
         """Return ids of the target that spell a text, which goes on from another one, or as much of it as they can."""
-        # Some tokenizers put a space before all that they read: where one stands, it is that one.
-        ways = [self.tokenizer.encode(begun, add_special_tokens=False).ids for begun in (text, text.removeprefix(" "))]
-        return max((self._spelling(ids, text.encode()) for ids in ways), key=len)
+        content = text.encode()
+        size, ids = self._spell(text, content)
+        if size < len(content) and text.startswith(" "):
+            # Some tokenizers put a space before all that they read: it is the one that stands there.
+            _, ids = max((size, ids), self._spell(text[1:], content))
+        return ids
 
-    def _spelling(self, ids: Sequence[int], text: bytes) -> list[int]:
-        """Return the first ids of some, as far as they spell the beginning of a text."""
-        found, spelled = list[int](), b""
+    def _spell(self, text: str, content: bytes) -> tuple[int, list[int]]:
+        """Return the first ids that the target reads of a text, as far as they spell ``content``, and how far."""
+        found, size = list[int](), 0
+        ids = self.tokenizer.encode(text, add_special_tokens=False).ids
         for one in takewhile(lambda one: one < self.vocab_size, ids):
-            spelled += self.reader.shared.content[one]
-            if not text.startswith(spelled):
+            piece = self.reader.shared.content[one]
+            if not content.startswith(piece, size):
                 break
             found.append(one)
-        return found
+            size += len(piece)
+        return size, found

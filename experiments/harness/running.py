@@ -210,7 +210,7 @@ def _measure(study: Study, by_seed: dict[int, list[NamedPrompt]], arms: Sequence
         entry = measure(whole, arms, max_new_tokens, repeats)
         add_checks(entry, whole, arms, max_new_tokens)
         began = beginnings[_origin(unit)] if unit.turn == 1 else turns.unit_of(unit.prompts[0])
-        began %= num_of_a_seed
+        began = journal.entries.get(began, {}).get("began", began) % num_of_a_seed
         return entry | {"seed": unit.seed} | ({} if began == unit.index else {"began": began})
 
     study.measure(units, measure_one)

@@ -34,11 +34,11 @@ def modules_held_out() -> list[NamedPrompt]:
     Raises:
         ValueError: there is none.
     """
-    paths = [stdlib_folder() / entry.path for entry in load_manifest().split("test") if entry.package == STDLIB]
-    found = [path for path in paths if path.is_file()]
+    names = [entry.path for entry in load_manifest().split("test") if entry.package == STDLIB]
+    found = [(name, path) for name in names if (path := stdlib_folder() / name).is_file()]
     if not found:
         raise ValueError(f"no held-out module lies in {stdlib_folder()}; give long texts with --prompts")
-    return [NamedPrompt(path.stem, "module", path.read_text(encoding="utf-8", errors="ignore")) for path in found]
+    return [NamedPrompt(name, "module", path.read_text(encoding="utf-8", errors="ignore")) for name, path in found]
 
 
 def choose(arguments: Mapping[str, Any]) -> list[NamedPrompt]:
@@ -56,7 +56,7 @@ def choose(arguments: Mapping[str, Any]) -> list[NamedPrompt]:
         raise ValueError(f"no text has {longest} ids and {arguments['max_new_tokens']} more: ask for shorter --lengths")
     if len(enough) < len(cut):
         most = longest + arguments["max_new_tokens"]
-        print(f"left out: {len(cut) - len(enough)} of {len(cut)} texts have less than {most} ids", file=sys.stderr)
+        print(f"left out: {len(cut) - len(enough)} of {len(cut)} texts have fewer than {most} ids", file=sys.stderr)
     return [
         NamedPrompt(f"{name}, {length}", str(length), tokenizer.decode(ids[longest - length : longest]), origin=name)
         for length in arguments["lengths"]

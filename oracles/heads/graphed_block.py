@@ -126,7 +126,7 @@ class GraphedBlockHead(GraphedScoring[GraphedCache], TorchBlockHead):
             ValueError: the cache lies on another device.
             RuntimeError: another thread is in the middle of a call.
 
-        Cost: one copy and one graph for up to 64 rows.
+        Cost: one copy and one graph for up to 256 rows.
         """
         self._check_places(cache)
         with self._alone():

@@ -150,14 +150,17 @@ def plain_tokenizer(tokenizer: Any | None) -> Any | None:
     Of the latter it is a copy without truncation and padding, which calls of it leave behind.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: it is neither, or has parts that cannot be copied.
     """
     plain = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if plain is not None and not hasattr(plain, "get_vocab_size"):
         raise ValueError(f"tokenizer is a {type(tokenizer).__name__}; give a tokenizers.Tokenizer, or a fast one")
     if plain is None or plain is tokenizer:
         return plain
-    own = Tokenizer.from_str(plain.to_str())
+    try:
+        own = Tokenizer.from_str(plain.to_str())
+    except Exception as error:  # the library has no narrower one
+        raise ValueError(f"tokenizer cannot be copied: {error}; give one without parts of your own, or None") from error
     own.no_truncation()
     own.no_padding()
     return own

@@ -203,8 +203,10 @@ class SpeculativeDecoder:
 
         Guarantee: whatever ends a step before its end (an error, Ctrl-C), no further step goes on from this state.
         """
+        has_begun = False
         try:
             state.begin_step()
+            has_begun = True
             if state.slots.waiting:
                 self._admit(state)
             frame, began = self._frame(state), state.now()
@@ -236,7 +238,7 @@ class SpeculativeDecoder:
             state.end_step(info)
             return state, info
         except BaseException:
-            state.leave_step()
+            state.leave_step(has_begun)
             raise
 
     def finish(self, state: State) -> Result:

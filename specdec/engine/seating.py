@@ -39,13 +39,8 @@ def enter(turn: Turn) -> None:
 
 def leave(turn: Turn) -> None:
     """Let others in, if this thread is inside."""
-    if is_inside(turn):
+    if turn.get(INSIDE) == get_ident():
         turn.clear()
-
-
-def is_inside(turn: Turn) -> bool:
-    """Tell whether this thread is inside."""
-    return turn.get(INSIDE) == get_ident()
 
 
 def alone(turn: Turn, act: Callable[[], T]) -> T:

@@ -19,7 +19,7 @@ from specdec.contracts import (
     close_session,
 )
 from specdec.engine.metering import Meter
-from specdec.engine.seating import INSIDE, Seating, Turn, enter, is_inside, leave
+from specdec.engine.seating import INSIDE, Seating, Turn, enter, leave
 from specdec.engine.slots import IDLE, Slots
 from specdec.requests import FinishReason
 from specdec.sampling import BatchWarping, ParameterTable
@@ -137,14 +137,17 @@ class State:
         self._in_step = False
         self.turn.clear()
 
-    def leave_step(self) -> None:
-        """Let other threads take steps after one that did not come to its end, or did not begin.
+    def leave_step(self, began: bool) -> None:
+        """Let other threads take steps after one that did not come to its end.
 
-        One that was interrupted leaves nothing to go on with, so that its pages are free.
+        Args:
+            began: whether it had begun; then it leaves nothing to go on with, and its pages are free.
         """
-        if self._in_step and is_inside(self.turn):
-            self.seating.give_up()
-        leave(self.turn)
+        try:
+            if began and self._in_step:
+                self.seating.give_up()
+        finally:
+            leave(self.turn)
 
     def end_run(self) -> None:
         """Let the draft source keep what a run leaves for later ones.

@@ -55,7 +55,8 @@ def _read_hub(name: str, subset: str | None, split: str) -> Columns:
         with without_bars() as datasets:
             return columns_of(datasets.load_dataset(name, subset, split=split))
     except Exception as error:
-        message = f"prompts: {name!r} is no local file, and the hub did not give its split {split!r}: {error}"
+        part = f"split {split!r}" if subset is None else f"subset {subset!r}, split {split!r}"
+        message = f"prompts: {name!r} is no local file, and the hub did not give its {part}: {error}"
         raise ValueError(f"{message}; give a file that exists, or a data set's name and network access") from error
 
 
@@ -123,11 +124,16 @@ def _evenly(kinds: Sequence[str], num_prompts: int | None) -> list[int]:
 
 
 def _text_column(columns: Sequence[str], asked: str | None, source: str | Path) -> str:
-    """Return the column that was asked for, or the only one that may hold the text; errors as of ``load_prompts``."""
+    """Return the column that was asked for, or the only one that may hold the text, alone or with a second one.
+
+    Errors are as of ``load_prompts``.
+    """
     wanted = TEXT_COLUMNS if asked is None else (asked,)
     found = [name for name in wanted if name in columns]
-    if len(found) == 1:
-        return found[0]
+    paired = [name for name in found if any(second in columns for second in SECOND_COLUMNS.get(name, ()))]
+    for clear in (found, paired):  # Alpaca's rows have both columns once more, as one text
+        if len(clear) == 1:
+            return clear[0]
     named = repr(asked) if asked is not None else f"one of {list(TEXT_COLUMNS)}"
     wrong = f", and {found} may hold prompts" if found else f", not {named}"
     raise ValueError(f"prompts: {source} has the columns {list(columns)}{wrong}; name one as column (--column)")
@@ -136,8 +142,12 @@ def _text_column(columns: Sequence[str], asked: str | None, source: str | Path) 
 def _with_second(prompt: NamedPrompt, data: Columns, text: str, row: int, source: str | Path) -> NamedPrompt:
     """Return a prompt with what its row has in a second column, if any, below its text."""
     cells = [_cell(data[name], row, source) for name in SECOND_COLUMNS.get(text, ()) if name in data]
-    below = next((cell for cell in cells if _is_text(cell) and cell), None)
-    return prompt if below is None or prompt.messages else replace(prompt, text=f"{prompt.text}\n\n{below}")
+    below = next((cell for cell in cells if isinstance(cell, str) and cell.strip()), None)
+    if below is None or prompt.messages:
+        return prompt
+    if not _is_text(below):
+        raise ValueError(f"prompts: {source}: row {row} has {below!r} beside {text!r}; give it Unicode text")
+    return replace(prompt, text=f"{prompt.text}\n\n{below}")
 
 
 def load_prompts(

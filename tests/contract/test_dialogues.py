@@ -184,6 +184,8 @@ def test_parts_and_shards_hold_what_was_written(writer, tmp_path, capsys):
     assert {p.name: p.read_bytes() for p in shards.iterdir()} == before
     found = [one for split in SPLITS for one in Shards(shards).split(split)]
     assert sorted(one.ids.tolist() for one in found) == sorted(one.ids.tolist() for one in made)
+    with pytest.raises(SystemExit, match="was made with dtype 'as stored', not 'bfloat16': give another --shards"):
+        main(["shards", *arguments, "--dtype", "bfloat16"])
     main(["count", *arguments])
     printed = capsys.readouterr().out
     assert f"{len(made):,} conversations, {sum(one.num_answered for one in made):,} tokens of answers" in printed

@@ -348,10 +348,14 @@ def test_a_text_ends_before_an_id_that_the_oracle_lacks():
     assert {record["num_drafted"] for record in made.records} == {0, 1}
 
 
-@pytest.mark.parametrize(("first", "drafted"), [(0, [1, 2, 1]), (1, [])], ids=["a word", "its rest"])
-def test_a_text_is_drafted_as_it_goes_on_where_the_oracles_tokenizer_puts_a_space_before_it(first, drafted):
+@pytest.mark.parametrize(
+    ("first", "merges", "drafted"),
+    [(0, [], [1, 2, 1]), (0, [("\u2581", "a")], [3, 3]), (1, [], [])],
+    ids=["a word", "pieces that begin with a space", "its rest"],
+)
+def test_a_text_is_drafted_as_it_goes_on_where_the_oracles_tokenizer_puts_a_space_before_it(first, merges, drafted):
     """The model writes " a a" or "a a a", and the oracle's tokenizer reads "a a" as " a a"."""
-    target = Tokenizer(models.BPE({"b": 0, "\u2581": 1, "a": 2}, []))
+    target = Tokenizer(models.BPE({"b": 0, "\u2581": 1, "a": 2, "\u2581a": 3}, merges))
     target.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
     model = TabularLM(np.eye(3)[[1, 0, first]])
     source = OtherVocabulary(model, 3, mapping="text", tokenizers=(letters(" ", "a", "b"), target))

@@ -85,7 +85,11 @@ def test_a_second_column_stands_below_the_first_and_a_data_set_has_subsets_and_s
         rows: list[dict[str, object]] = [{first: "Sum it up.", second: text} for text in ("A text.", "")]
         path = write_lines(tmp_path / "p.jsonl", rows)
         assert [prompt.text for prompt in load_prompts(path)] == ["Sum it up.\n\nA text.", "Sum it up."]
+        write_lines(path, [{**row, "text": "Both, once more."} for row in rows])
+        assert load_prompts(path)[0].text == "Sum it up.\n\nA text."
         assert load_prompts(path, column=first)[0].text == "Sum it up."
+    with pytest.raises(ValueError, match=r"row 0 has '\\ud800' beside 'question'; give it Unicode text"):
+        load_prompts(write_lines(tmp_path / "p.jsonl", [{"question": "a", "context": "\ud800"}]))
     asked: list[tuple[object, ...]] = []
 
     def load(name: str, subset: str | None, split: str) -> object:

@@ -4,9 +4,10 @@ import copy
 import pickle
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from threading import Event, Lock, current_thread, main_thread
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -263,6 +264,38 @@ def test_a_run_that_is_given_up_leaves_its_pages():
             decoder.step(held)
         assert len(decoder.generate([TEXT[50:150]], 9).tokens[0]) == 9
     assert error.value is not None
+
+
+def test_a_step_within_a_step_is_refused_and_takes_no_page_from_the_outer_one(monkeypatch):
+    oracle, sampling = EAGER.layered, SamplingParams(temperature=1.0)
+    decoder = SpeculativeDecoder(
+        oracle, drafts.PromptLookup(2), "coupled", prefix_sharing=True, max_cache_bytes=11 * oracle.page_bytes
+    )
+    state, refused = decoder.start([TEXT[:90]], 38, sampling), []
+    propose = state.session.propose
+
+    def step_within(*given):
+        with pytest.raises(ValueError, match="was interrupted"):
+            decoder.step(state)
+        refused.append(given)
+        return propose(*given)
+
+    monkeypatch.setattr(state.session, "propose", step_within)
+    while state.has_work:
+        decoder.step(state)
+        with pytest.raises(ValueError, match="finds the pages that it needs") if state.has_work else nullcontext():
+            decoder.generate([TEXT[37:120]], 8)
+    assert refused
+    assert decoder.finish(state).tokens == SpeculativeDecoder(oracle, None, "coupled").generate(
+        [TEXT[:90]], 38, sampling
+    ).tokens  # fmt: skip
+    # Ctrl-C while pages are given up keeps nobody out.
+    state = decoder.start([TEXT[:90]], 38, sampling)
+    monkeypatch.setattr(decoder, "_verify", None)
+    monkeypatch.setattr(state.seating, "give_up", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        decoder.step(state)
+    assert not state.turn
 
 
 def test_runs_at_a_time_share_a_memory_and_one_without_pages_says_so():

@@ -551,9 +551,16 @@ def test_a_draft_model_learns_from_shards_and_drafts(tmp_path: Path, monkeypatch
     argv += ["--step-tokens", 64, "--dev-windows", 2, "--precision", "float32", "--out", tmp_path / "run"]
     train_head.main([str(x) for x in argv])
     printed = capsys.readouterr().out
+    assert "496 tokens, 400 of them count; 124 held out" in printed
     assert "held out, by kind" in printed
     rows = printed.partition("held out, by kind")[2].split()
     assert [word for word in rows if word in ("chat", "summary", "answer")] == ["chat", "summary"]
+    # Of further folders what is to be learned on is, and what they hold out is not looked at.
+    Shards(tmp_path / "more").append([(0, talks[:1] * 4 + talks[-1:] * 4)], {"seed": "2"})
+    given = [str(x) for x in argv]
+    given.insert(given.index("--steps"), str(tmp_path / "more"))
+    train_head.main([*given[:-1], str(tmp_path / "run of two")])
+    assert "744 tokens, 600 of them count; 124 held out" in capsys.readouterr().out
     begun = {**dict(zip(argv[::2], argv[1::2], strict=True)), "--init": tmp_path / "run" / "draft_model"}
     check_init({**begun, "--steps": 1, "--out": tmp_path / "again"}, "draft_model")
     oracle, draft = oracles.load(tmp_path / "oracle"), oracles.load(tmp_path / "run" / "draft_model")

@@ -28,6 +28,8 @@ from oracles.factory.dialogues.writing import SYSTEM, Turns, Writer
 
 # So many tokens in a row that stand in a benchmark make a conversation unfit for training.
 OVERLAP = 13
+# Facts that folders of earlier versions do not state.
+_USUAL = {"device": "cpu", "dtype": "as stored"}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -119,8 +121,13 @@ def _facts(args: argparse.Namespace) -> dict[str, str]:
         torch.set_num_threads(args.threads)
     if args.arithmetic is None and args.device == "cpu":
         args.arithmetic = "int8"
-    numbers = args.arithmetic or args.dtype or "as stored"
-    return {"seed": str(args.seed), "oracle": args.oracle, "arithmetic": numbers, "system": SYSTEM}
+    numbers = {name: getattr(args, name) or _USUAL[name] for name in _USUAL}
+    return {
+        "seed": str(args.seed),
+        "oracle": args.oracle,
+        "arithmetic": args.arithmetic or "float32",
+        "system": SYSTEM,
+    } | numbers
 
 
 def check_facts(paths: Sequence[Path], facts: dict[str, str], shards: Shards) -> None:
@@ -140,8 +147,8 @@ def check_facts(paths: Sequence[Path], facts: dict[str, str], shards: Shards) ->
 
 def _check_alike(made: dict[str, str], facts: dict[str, str], path: Path, option: str) -> None:
     for name, value in facts.items():
-        if made.get(name) != value:
-            raise ValueError(f"{path} was made with {name} {made.get(name)!r}, not {value!r}: give another {option}")
+        if (known := made.get(name, _USUAL.get(name))) != value:
+            raise ValueError(f"{path} was made with {name} {known!r}, not {value!r}: give another {option}")
 
 
 def _turns_in(path: Path) -> list[str]:

@@ -130,7 +130,8 @@ class Writer:
     def write(self, tasks: Sequence[Task], seed: Sequence[int]) -> list[Conversation]:
         """Return the conversations that come of some tasks; those with a fault are left out.
 
-        *Guarantee*: they depend on tasks, seed and the questions of conversations that stand alone, not on the batch.
+        *Guarantee*: they depend on tasks, seed and the questions of conversations that stand alone, not on the batch
+            if the oracle's passes are ``bitwise``.
         """
         before = set(self.seen)
         growing = self._ask([_Growing(task, i) for i, task in enumerate(tasks)], (*seed, 0))
