@@ -321,7 +321,7 @@ class _TextSession(DraftSession):
         size, ids = self._spell(text, content)
         if size < len(content) and text.startswith(" "):
             # Some tokenizers put a space before all that they read: it is the one that stands there.
-            _, ids = max((size, ids), self._spell(text[1:], content))
+            _, ids = max((size, ids), self._spell(text[1:], content), key=lambda found: found[0])
         return ids
 
     def _spell(self, text: str, content: bytes) -> tuple[int, list[int]]:

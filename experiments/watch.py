@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from exactspec.parser import command_like_this, positive, refusing
-from experiments.harness.arguments import PROMPTS, settings_of
+from experiments.harness.arguments import PROMPTS, add_column, settings_of
 from experiments.harness.arms import PLAIN, EngineArm, units_of
 from experiments.harness.building import build_shared
 from experiments.harness.conversations import as_conversations
@@ -26,7 +26,7 @@ from experiments.harness.rule_choice import judging_of, sampling_of
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, Outcome
 from experiments.harness.running import measure
 from experiments.harness.thread_check import take_threads
-from specdec.prompts import TEXT_COLUMNS, NamedPrompt, load_prompts
+from specdec.prompts import NamedPrompt, load_prompts
 from specdec.stats.report import Interval, median_ratio, verdict
 
 WARM_UP_TOKENS = 8
@@ -70,7 +70,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add = parser.add_argument
     add("prompt", nargs="?", help="text to go on from, or to answer (the first of --prompts)")
     add("--prompts", default=str(PROMPTS), help="JSONL, parquet or text file; conversations too (the shipped ones)")
-    add("--column", help=f"column that holds the prompts (the only one of {', '.join(TEXT_COLUMNS)})")
+    add_column(parser)
     add("--repeats", type=positive, default=REPEATS, help="interleaved pairs that are timed afterwards (%(default)s)")
     add("--prompt-lines", type=positive, metavar="N", help="show the last N lines of the prompt (all)")
     add("--picture", type=picture_path, metavar="FILE", help="write what was shown at the end, as .svg")

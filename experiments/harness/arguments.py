@@ -119,14 +119,19 @@ def common_parser(
 
 def add_prompts(parser: argparse.ArgumentParser, num_prompts: int | None, usual_prompts: str = _SHIPPED) -> None:
     """Add the options that say which prompts are read, and how many; the rest as of ``common_parser``."""
-    add, count, columns = parser.add_argument, num_prompts or "all", ", ".join(TEXT_COLUMNS)
+    add, count = parser.add_argument, num_prompts or "all"
     add(
         "--prompts",
         default=str(PROMPTS),
         help=f"JSONL, parquet or text file, or OWNER/NAME[/SUBSET][:SPLIT] on the hub ({usual_prompts})",
     )
-    add("--column", help=f"column that holds the prompts (the only one of {columns})")
+    add_column(parser)
     add("--num-prompts", type=positive, default=num_prompts, help=f"how many, spread over their kinds ({count})")
+
+
+def add_column(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says where a file's prompts stand."""
+    parser.add_argument("--column", help=f"column that holds the prompts (the only one of {', '.join(TEXT_COLUMNS)})")
 
 
 def add_switch(parser: argparse.ArgumentParser, flag: str, text: str, usual: str = "no") -> None:

@@ -50,13 +50,13 @@ def choose(arguments: Mapping[str, Any]) -> list[NamedPrompt]:
     source = arguments["prompts"]
     texts = modules_held_out() if source is None else load_prompts(source, arguments["column"], None)
     tokenizer, longest = load_tokenizer(arguments["oracle"].removeprefix(HF)), max(arguments["lengths"])
+    least = longest + arguments["max_new_tokens"]
     cut = [(text.name, tokenizer.encode(text.text).ids) for text in texts]
-    enough = [(name, ids) for name, ids in cut if len(ids) >= longest + arguments["max_new_tokens"]]
+    enough = [(name, ids) for name, ids in cut if len(ids) >= least]
     if not enough:
         raise ValueError(f"no text has {longest} ids and {arguments['max_new_tokens']} more: ask for shorter --lengths")
     if len(enough) < len(cut):
-        most = longest + arguments["max_new_tokens"]
-        print(f"left out: {len(cut) - len(enough)} of {len(cut)} texts have fewer than {most} ids", file=sys.stderr)
+        print(f"left out: {len(cut) - len(enough)} of {len(cut)} texts have fewer than {least} ids", file=sys.stderr)
     return [
         NamedPrompt(f"{name}, {length}", str(length), tokenizer.decode(ids[longest - length : longest]), origin=name)
         for length in arguments["lengths"]

@@ -93,9 +93,8 @@ class SpeculativeDecoder:
         prefix_sharing: bool = False,
         kernels: str | None = None,
     ) -> None:
-        self.oracle = oracle
+        self.oracle, self.budget, chosen = oracle, budget, resolve_rule(rule)
         self.draft: DraftSource = NoDraft() if draft is None else draft
-        self.budget, chosen = budget, resolve_rule(rule)
         check_pair(oracle, self.draft, chosen)
         self.draft = share(self.draft, budget, chosen.coupled)
         self._rows = rows_of(oracle, max_cache_bytes, prefix_sharing)
@@ -291,9 +290,8 @@ class SpeculativeDecoder:
         seated, slots = state.seated, state.slots
         rows, num_committed = seated.rows, slots.num_committed[seated.rows]
         ids, pending = slots.ids[:, : num_committed.max()].take(rows, axis=0), slots.ids[rows, num_committed - 1]
-        warping = BatchWarping(
-            seated.params, ids, num_committed, seated.prompt_lengths, self.oracle.eos_ids, self.kernels
-        )
+        eos_ids, kernels = self.oracle.eos_ids, self.kernels
+        warping = BatchWarping(seated.params, ids, num_committed, seated.prompt_lengths, eos_ids, kernels)
         depth = seated.max_lengths - num_committed - 1
         nodes = constant(len(depth), int(self.offers.max_nodes))
         budget = Budget(depth, nodes.copy() if min(depth.tolist()) > 0 else np.where(depth > 0, nodes, 0))
