@@ -8,7 +8,7 @@ from torch import Tensor
 from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness, Scores, Warping
 from specdec.drafting import MemorylessSession, list_chains
 from specdec.drafting.lengths import Fixed, chain_offers
-from specdec.drafting.shapes import check_count
+from specdec.theory import check_count
 from specdec.transfers import on_device, on_host
 
 

@@ -21,7 +21,7 @@ from specdec.contracts import (
     Scores,
 )
 from specdec.drafting import compact
-from specdec.drafting.shapes import check_count
+from specdec.theory import check_count
 from specdec.transfers import on_device, on_host
 
 

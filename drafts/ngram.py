@@ -76,8 +76,8 @@ class NGram(SampledSource):
     ) -> None:
         if not isinstance(model, NGramModel):
             raise ValueError(f"model={model!r} is no n-gram model: give NGramModel.train(...), or call NGram.load")
-        if temperature is not None and not (sampled and 0 <= temperature < np.inf):
-            raise ValueError(f"temperature={temperature}: it needs sampled=True, and must be finite and 0 or more")
+        if temperature is not None and not sampled:
+            raise ValueError(f"temperature={temperature}: it needs sampled=True")
         super().__init__(num_draft_tokens, length, temperature if sampled else 0, tree, default=5)
         self.model, self.sampled = model, sampled
 

@@ -8,7 +8,7 @@ import torch
 from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
 from specdec.drafting import MemorylessSession, point_chains
 from specdec.drafting.lengths import LengthPolicy, LengthSession, chain_offers, resolve, shortened
-from specdec.drafting.shapes import check_count
+from specdec.theory import check_count
 
 Match = Literal["last", "first"]
 

@@ -38,8 +38,8 @@ from specdec.contracts import (
 )
 from specdec.drafting import JudgingModel, SampledSource, Trunk, check_servable, defined, proposal
 from specdec.drafting.lengths import LengthPolicy, LengthSession, depth_limits
-from specdec.drafting.shapes import check_count
 from specdec.laws import Laws
+from specdec.theory import check_count
 from specdec.transfers import on_device, on_host, stage
 from specdec.verify import RULES, ChainVerifier
 

@@ -22,7 +22,8 @@ from specdec.contracts import (
 )
 from specdec.drafting import Automaton
 from specdec.drafting.lengths import LengthPolicy, LengthSession, chain_offers, depth_limits, resolve, shortened
-from specdec.drafting.shapes import check_count, check_size
+from specdec.drafting.shapes import check_size
+from specdec.theory import check_count, check_positive, check_share
 
 _END = -1  # stands after each remembered output
 
@@ -81,10 +82,8 @@ class SuffixAutomaton:
     ) -> None:
         check_count("min_ngram", min_ngram, 1)
         check_count("store_size", store_size, 0)
-        if not 0 < tokens_per_match < np.inf:
-            raise ValueError(f"tokens_per_match must be finite and above 0, not {tokens_per_match!r}")
-        if not 0 <= min_confidence <= 1:
-            raise ValueError(f"min_confidence must lie in 0..1, not {min_confidence!r}")
+        check_positive("tokens_per_match", tokens_per_match)
+        check_share("min_confidence", min_confidence)
         self.length = resolve(num_draft_tokens, length, default=8, has_laws=False)
         if max_nodes is not None:
             check_count("max_nodes", max_nodes, 1)

@@ -51,7 +51,6 @@ GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
     "Results": {
         "report": "one HTML page of runs",
         "guard": "fail if a run lost acceptance or speed",
-        "loss_curves": ("experiments.studies.loss_curves", "a picture of loss curves"),
     },
     "Checks and timings": {
         "exactness": "prove that no strategy moves the output",
@@ -59,7 +58,6 @@ GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
         "bench_oracle": ("experiments.bench.oracle", "the native pass beside other programs"),
         "bench_stored": ("experiments.bench.stored", "a GGUF file beside llama.cpp"),
         "bench_engine": ("experiments.bench.engine", "what a run costs outside the oracle"),
-        "bench_records": ("experiments.bench.records", "what records cost"),
     },
     "Models": {
         "evaluate": ("oracles.factory.evaluate", "what checkpoints are worth"),

@@ -8,7 +8,7 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from exactspec.parser import positive, refusing
@@ -78,7 +78,8 @@ class Runner:
         found = problems_of(oracle, prompts, arguments["max_new_tokens"])
         self.problems = [f"prompts {[prompts[number].name]}: {problem}" for number, problem in found.items()]
         kept = without_problems(prompts, found)
-        self.starts = [prompt.start for prompt in kept.values()]
+        self.prompts = [*kept.values()]
+        self.starts = [prompt.start for prompt in self.prompts]
         self.seeds = [(arguments["seed"], number) for number in kept]
         self.sources: dict[str, DraftSource | None] = {PLAIN: None}
         for name in arguments["strategies"]:
@@ -159,7 +160,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with refusing("exactness"):
             study = Study.open(Plan("exactness", tuple(arguments["strategies"]), (), arguments), stack)
             runner = Runner(arguments, study.oracle, study.prompts)
-        return _prove(runner, study)
+        # It names the prompts that do not fit.
+        return _prove(runner, replace(study, prompts=runner.prompts))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from experiments.harness.building import engine_arms
 from experiments.harness.run_outcome import Outcome
 from experiments.harness.running import run
 from experiments.harness.study import Plan
-from experiments.strategies import STRATEGIES, calibration, confident_source, fixed_source
+from experiments.strategies import STRATEGIES
+from experiments.strategies.model_strategies import calibration, confident_source, fixed_source
 from specdec import Calibration, Entropy, Heuristic, Oracle, Threshold
 from specdec.drafting.lengths import LengthPolicy, Tracked
 from specdec.stats import Table

@@ -204,7 +204,7 @@ def _target_ids(args: argparse.Namespace, oracle: Transformer, text: HeadText) -
 
 def _lesson(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Lesson:
     """Return what the head learns from."""
-    layers = usual_outputs(oracle.num_layers) if args.layers is None else tuple(args.layers)
+    layers = usual_outputs(oracle.num_layers) if args.layers is None else tuple(sorted({*args.layers}))
     exits = tuple(count - 1 for count in sorted({*(args.num_layers or ())}))
     own = {"medusa": (oracle.num_layers - 1,), "early_exit": exits, "draft_model": ()}
     layers = own.get(args.kind, layers)

@@ -24,12 +24,11 @@ from experiments.harness.live_run import Run, live_arguments, live_parser
 from experiments.harness.models import load_oracle
 from experiments.harness.rule_choice import judging_of, sampling_of
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, Outcome
-from experiments.harness.running import measure
+from experiments.harness.running import measure, warm_up
 from experiments.harness.thread_check import take_threads
 from specdec.prompts import NamedPrompt, load_prompts
 from specdec.stats.report import Interval, median_ratio, verdict
 
-WARM_UP_TOKENS = 8
 # With fewer pairs a median has no interval of 95 %.
 REPEATS = 6
 
@@ -101,11 +100,11 @@ def watch(arguments: dict[str, Any], console: Console) -> Group:
         EngineArm(arm, oracle, draft, sampling, *judging_of(arguments))
         for arm, draft in ((PLAIN, None), (name, source))
     ]
-    new, repeats, seeds = arguments["max_new_tokens"], arguments["repeats"], [(arguments["seed"], 0)]
-    for arm in arms:
-        arm.run([prompt], seeds, WARM_UP_TOKENS)
+    new, repeats = arguments["max_new_tokens"], arguments["repeats"]
+    (unit,) = units_of([prompt], 1, seed=arguments["seed"])
+    warm_up(arms, unit)
     decoder = arms[1].decoder
-    run = Run(decoder, decoder.start([prompt.start], new, sampling, seeds))
+    run = Run(decoder, decoder.start([prompt.start], new, sampling, unit.seeds))
     screen = Screen(last_lines(prompt.text, arguments["prompt_lines"]), name)
     with Live(screen.show(run), console=console, auto_refresh=False, transient=True) as live:
         while run.state.has_work:
@@ -113,7 +112,6 @@ def watch(arguments: dict[str, Any], console: Console) -> Group:
             live.update(screen.show(run), refresh=True)
         screen.pieces.append(run.rest())
         live.update(Group(screen.show(run), Text(f"Timing {repeats} interleaved pairs ...")), refresh=True)
-        (unit,) = units_of([prompt], 1, seed=arguments["seed"])
         outcome = Outcome([arm.name for arm in arms], [measure(unit, arms, new, repeats)])
     told = [comparison(outcome, name, run.state.outputs[0]), *speeds(outcome, name)]
     return Group(screen.show(run), Text("\n".join(told)))

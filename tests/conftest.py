@@ -19,6 +19,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 from oracles import Transformer
+from tests.support import pairwise
 from tests.support.backends import BITWISE_PACKS, PACKS, laws_by, native_bits_checked_once
 
 # Before models are made as modules are collected: each worker has a thread.
@@ -26,6 +27,11 @@ torch.set_num_threads(1)
 # What is collected stays: looking for garbage in it takes a fifth of the collection.
 gc.disable()
 _connect = socket.socket.connect
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have nothing made that would be deselected: half of all cases, in each worker."""
+    pairwise.WANTS_LONG = "not long" not in config.option.markexpr.split(" and ")
 
 
 def pytest_collection_finish() -> None:

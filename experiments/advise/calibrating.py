@@ -12,6 +12,7 @@ from experiments.advise.advice_parts import Parts
 from experiments.advise.predicting import Costs, Reading
 from experiments.advise.shortening import Steps, Work
 from experiments.harness.arms import PLAIN, Arm, Unit, units_of
+from experiments.harness.rounds import doubling
 from experiments.harness.run_outcome import Outcome, decoding_seconds
 from experiments.harness.running import measure, warm_up
 from specdec import Chain, Kary, Oracle, Paths, optimal_tree
@@ -114,7 +115,7 @@ def cost_of_nodes(oracle: Oracle, rows: int) -> WidthCurve:
 
     The least of three readings of each, as other programs only ever add to one.
     """
-    fewer = [2**i for i in range(rows.bit_length()) if 2**i < rows]
+    *fewer, _ = doubling(rows)
     seconds = np.min(
         [
             [*(pass_seconds(oracle, [1], size)[0] for size in fewer), *pass_seconds(oracle, _WIDTHS, rows)]

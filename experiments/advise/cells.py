@@ -34,12 +34,14 @@ from specdec.theory import WidthCurve
 
 LENGTH = "num_draft_tokens"
 TREES = "tree"
-# Strategies that draft chains of a given length and run as shipped; merged chains are trees.
+# Strategies that draft chains of up to a given length and run as shipped; merged chains are trees.
 CHAINS = tuple(
     name
     for name, strategy in STRATEGIES.items()
     if name != "merged" and not strategy.asks and any(option.key == LENGTH for option in strategy.options)
 )
+# Of these, those whose drafts are as long as they can be: a policy's end where more would not pay.
+FIXED = tuple(name for name in CHAINS if name != "threshold")
 
 _RANKS, _MOST_NODES, _DEEPEST = 4, 16, 8
 _SHAPES = shapes_to_read(_RANKS, _DEEPEST)

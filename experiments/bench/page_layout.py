@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from experiments.bench.benchmark_figures import Row, tables_in
-from specdec.stats import Table
+from specdec.stats import Table, side_by_side
 
 WIDTH = 120
 # Lines of a terminal that say nothing on a page: where this run left its files.
@@ -127,24 +127,13 @@ def _with_notes(rows: Sequence[Row], wide: _Wide) -> tuple[list[Row], list[str]]
     return found, [notes] if notes else []
 
 
-def _cut(rows: Sequence[Row], wide: _Wide) -> list[tuple[str, ...]]:
+def _cut(rows: Sequence[Row], wide: _Wide) -> list[list[str]]:
     """Return the columns of each part: as few parts as possible, and of these the widest as narrow as possible."""
-    fewest = _fill_parts(rows, wide, WIDTH)
+    widths = {name: _width(rows, [name]) - 1 for name in (*wide.keys, *wide.columns)}
+    fewest = side_by_side(wide.keys, widths, WIDTH - 1)
     for limit in range(WIDTH - 1, 0, -1):
-        parts = _fill_parts(rows, wide, limit)
+        parts = side_by_side(wide.keys, widths, limit - 1)
         if len(parts) > len(fewest) or any(_width(rows, part) > limit for part in parts):
             break
         fewest = parts
     return fewest
-
-
-def _fill_parts(rows: Sequence[Row], wide: _Wide, limit: int) -> list[tuple[str, ...]]:
-    """Return the columns of each part if every part takes what fits into ``limit`` characters."""
-    parts: list[tuple[str, ...]] = []
-    part = wide.keys
-    for name in wide.columns:
-        if part != wide.keys and _width(rows, [*part, name]) > limit:
-            parts.append(part)
-            part = wide.keys
-        part = (*part, name)
-    return [*parts, part]

@@ -87,7 +87,7 @@ FILES: Mapping[str, Mapping[str, str]] = {
     "passes.md": {
         "Passes": "python -m experiments.bench.oracle --shapes 10m",
         "Passes of a shape of 110 M": (
-            "python -m experiments.bench.oracle --shapes 110m --threads 2 --parts decode passes bandwidth curve prefill"
+            "python -m experiments.bench.oracle --shapes 110m --threads 2 --parts decode passes"
         ),
     },
     "steps.md": {"Steps outside the oracle": "python -m experiments.bench.engine"},
@@ -158,8 +158,8 @@ def read_sections(folder: Path = FOLDER) -> dict[str, str]:
 
 
 def _parts_of(path: Path) -> tuple[str, dict[str, str]]:
-    """Return what a file says before its first section, and title -> body; of a file that is not there its name."""
-    text = path.read_text(encoding="utf-8") if path.exists() else f"# {path.stem.capitalize()}\n"
+    """Return what a file says before its first section, and title -> body; of one that is not there a title."""
+    text = path.read_text(encoding="utf-8") if path.exists() else f"# {next(iter(FILES[path.name]))}\n"
     front, *parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)
     return front.strip(), {title: body.strip() for title, body in zip(parts[::2], parts[1::2], strict=True)}
 

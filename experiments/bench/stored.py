@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 import oracles
-from exactspec.parser import Parser, positive
-from experiments.bench.oracle.benchmark_passes import Passes, llama_pass
+from exactspec.parser import Parser, positive, refusing
+from experiments.bench.oracle.benchmark_passes import CONTEXT, WIDTHS, Passes, llama_pass
 from experiments.bench.oracle.decoding import engine, once, one_row
 from experiments.bench.oracle.llama_cpp_arm import MAX_BATCH, LlamaCpp
 from experiments.bench.sections import machine
@@ -40,8 +40,6 @@ OURS: Mapping[str, Mapping[str, Any]] = {
 FILE = "llama.cpp, the file"
 # Other storages of the weights that the file stands for.
 WRITTEN = {f"llama.cpp, {storage}": storage for storage in ("q4_0", "q8_0", "bfloat16")}
-WIDTHS = (1, 8, 16)
-CONTEXT = 128
 BASE = "ours, int8"
 
 
@@ -154,14 +152,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     if names := missing():
         parser.error(f"{' and '.join(names)} not installed: pip install 'exactspec[llamacpp]'")
     take_threads(asked.threads)
-    path = PUBLISHED[asked.model].locate() if asked.model in PUBLISHED else Path(asked.model)
     scored = MAX_BATCH + CONTEXT
-    ids = prompt_ids(oracles.load(path), asked.prompts, max(scored, asked.prompt_length))
-    beside = Beside(path, ids[: asked.prompt_length], ids[:scored], asked.new_tokens, asked.repeats)
-    with beside.models() as models:
-        arms = [arm for name in OURS for arm in beside.ours(name)]
-        arms += [arm for name, model in models.items() for arm in beside.theirs(name, model)]
-        timings = measure(arms, asked.rounds)
+    with refusing("bench_stored"):
+        path = PUBLISHED[asked.model].locate() if asked.model in PUBLISHED else Path(asked.model)
+        ids = prompt_ids(oracles.load(path), asked.prompts, max(scored, asked.prompt_length))
+        beside = Beside(path, ids[: asked.prompt_length], ids[:scored], asked.new_tokens, asked.repeats)
+        with beside.models() as models:
+            arms = [arm for name in OURS for arm in beside.ours(name)]
+            arms += [arm for name, model in models.items() for arm in beside.theirs(name, model)]
+            timings = measure(arms, asked.rounds)
     told: list[Shown] = [f"{machine()}; threads {asked.threads}; {asked.rounds} rounds; {path.name}."]
     show(told + tables(timings, [*OURS, *models], asked.new_tokens, asked.prompt_length))
 

@@ -35,7 +35,7 @@ class TimedArm:
     """One way to do a piece of work.
 
     Attributes:
-        name: one meaning per name: parts that need the same arm share its times.
+        name: its own among the arms of a run.
         run: does the work once.
         twin: the arm that makes the same ids; None: there is none.
         strict: whether ids unlike the twin's end the run; else the share of equal ones is kept.
@@ -174,9 +174,6 @@ def repeat(action: Callable[[], object], most: int, undo: Callable[[], object] =
     return Round(median_seconds(action, most, undo))
 
 
-def unique(arms: Sequence[TimedArm]) -> list[TimedArm]:
-    """Return the arms without those whose name an earlier one has."""
-    kept: dict[str, TimedArm] = {}
-    for arm in arms:
-        kept.setdefault(arm.name, arm)
-    return list(kept.values())
+def doubling(most: int) -> list[int]:
+    """Return 1, 2, 4 and so on, and the number itself."""
+    return sorted({2**power for power in range(most.bit_length())} | {most})

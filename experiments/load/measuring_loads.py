@@ -10,6 +10,8 @@ import numpy as np
 
 from experiments.harness.arms import PLAIN
 from experiments.harness.journal import Piece
+from experiments.harness.rounds import doubling
+from experiments.harness.running import WARM_UP_TOKENS
 from experiments.load.load_arms import build_arms
 from experiments.load.load_predictions import tokens_of
 from experiments.load.load_tables import Load
@@ -83,7 +85,6 @@ def at_rate(times: Sequence[float], rate: float) -> list[float]:
 
 # So many batches of requests wait at the start when the capacity is measured.
 BATCHES = 4
-WARM_UP_TOKENS = 8
 CAPACITY = "capacity"
 
 
@@ -136,11 +137,6 @@ def rates_of(arguments: Mapping[str, Any], capacity: float) -> list[float]:
     if arguments["arrivals"] is not None:
         return [mean_rate(read_arrivals(Path(arguments["arrivals"])))]
     return [share * capacity for share in sorted(set(arguments["loads"]))]
-
-
-def doubling(most: int) -> list[int]:
-    """Return 1, 2, 4 and so on, and the number itself."""
-    return sorted({2**power for power in range(most.bit_length())} | {most})
 
 
 class Loads:

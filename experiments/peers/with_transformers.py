@@ -19,6 +19,7 @@ from oracles.checkpoints.gguf import is_gguf
 from oracles.checkpoints.placement import DTYPES
 from oracles.factory.training.export import llama_config
 from oracles.huggingface.huggingface_loading import auto_models
+from oracles.transformer.config import TransformerConfig
 from specdec import Oracle
 from specdec.prompts import NamedPrompt
 from specdec.requests import encode_prompt
@@ -103,7 +104,8 @@ def load_peer(path: Path, dtype: torch.dtype, device: torch.device | str) -> Any
             raise PeerRefusal(f"its models have a vocabulary of their own, and {path.name} reads its oracle's")
         model: Any = auto_models().from_pretrained(path, dtype=dtype)
     elif is_gguf(path):
-        model = _load_gguf(path, dtype)
+        source = oracles.load_trainable(path, dtype, "cpu")
+        model = llama_of(source.config, source.state_dict(), dtype)
     else:
         raise PeerRefusal(f"it reads checkpoint directories and GGUF files here, and {path} is neither")
     # The checkpoint's own settings may hold a repetition penalty, which greedy decoding would obey.
@@ -111,20 +113,29 @@ def load_peer(path: Path, dtype: torch.dtype, device: torch.device | str) -> Any
     return model.to(device).eval()
 
 
-def _load_gguf(path: Path, dtype: torch.dtype) -> Any:
-    """Return ``transformers``' Llama with the numbers that a file's weights stand for, read by our own reader."""
-    source = oracles.load_trainable(path, dtype, "cpu")
-    check_plain_llama(source.config)
+def llama_of(config: TransformerConfig, state: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Any:
+    """Return ``transformers``' Llama of some weights, without an end of text.
+
+    Args:
+        config: plain Llama.
+        state: weights under the names of Hugging Face's Llama; without ``lm_head`` if embeddings are tied.
+        dtype: what they are rounded to, and computed in.
+
+    Raises:
+        ImportError: ``transformers`` is not installed.
+        PeerRefusal: another shape than Llama's, or weights that the library's Llama lacks.
+    """
+    check_plain_llama(config)
     make = auto_models().from_config
     from transformers import LlamaConfig
 
-    model = make(LlamaConfig(**llama_config(source.config)), dtype=dtype)
+    model = make(LlamaConfig(**llama_config(config), bos_token_id=None, eos_token_id=None), dtype=dtype)
     # A tied head has no weights of its own.
-    state, tied = source.state_dict(), {"lm_head.weight"} if source.config.tie_embeddings else set()
+    tied = {"lm_head.weight"} if config.tie_embeddings else set()
     if names := model.state_dict().keys() ^ (state.keys() | tied):
-        raise PeerRefusal(f"its Llama has other weights than the file: {', '.join(sorted(names))}")
-    model.load_state_dict(state, strict=not tied)
-    return model
+        raise PeerRefusal(f"its Llama has other weights than ours: {', '.join(sorted(names))}")
+    model.load_state_dict(dict(state), strict=not tied)
+    return model.eval()
 
 
 Drafting = Callable[[Mapping[str, Any], Oracle], dict[str, Any]]

@@ -2,7 +2,7 @@
 
 import html
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from exactspec.listing import modules
@@ -25,14 +25,22 @@ _MACHINE = ("processor", "cores", "threads", "device", "backend", "platform", "t
 _LEFT_OUT = ("fresh",)
 
 
-def _is_asked(run: Run, name: str, value: Any) -> bool:
+def _arguments_of(run: Run) -> dict[str, Any]:
+    """Return the arguments of a run, without strategies that nobody asked for and that its oracle could not have."""
+    found, refused = dict(run.arguments), run.facts.get("refused", {})
+    if found.get("strategies") is not None:
+        found["strategies"] = [name for name in found["strategies"] if name not in refused]
+    return found
+
+
+def _is_asked(arguments: Mapping[str, Any], experiment: str, name: str) -> bool:
     """Tell whether an argument is an option that a run read from its command line, and was not left open."""
     # An experiment of one strategy derives the arguments of others from its own; options of idle ones are refused.
-    ran, peers = run.arguments.get("strategies") or (), run.arguments.get("peer") or ()
-    is_read = name.rpartition(".")[0] in {"", run.facts["experiment"], *ran, *strategies_read(peers)}
+    ran, peers = arguments.get("strategies") or (), arguments.get("peer") or ()
+    is_read = name.rpartition(".")[0] in {"", experiment, *ran, *strategies_read(peers)}
     # These options take one value at least.
-    is_empty = name in ("peer", "template_arg") and value == []
-    return value is not None and is_read and name not in _LEFT_OUT and not is_empty
+    is_empty = name in ("peer", "strategies", "template_arg") and arguments[name] == []
+    return arguments[name] is not None and is_read and name not in _LEFT_OUT and not is_empty
 
 
 def _words(value: Any) -> list[str]:
@@ -51,10 +59,10 @@ def _flag(name: str, experiment: str) -> str:
 
 def command_of(run: Run) -> str:
     """Return the command that does a run again, with every option that it read and that was not left open."""
-    experiment = str(run.facts["experiment"])
+    experiment, arguments = str(run.facts["experiment"]), _arguments_of(run)
     words = ["python", "-m", modules().get(experiment, f"experiments.{experiment}")]
-    for name, value in run.arguments.items():
-        if _is_asked(run, name, value):
+    for name, value in arguments.items():
+        if _is_asked(arguments, experiment, name):
             words += [_flag(name, experiment), *_words(value)]
     return shlex.join(words)
 

@@ -7,19 +7,9 @@ from experiments.strategies import (
     oracle_strategies,
     text_strategies,
 )
-from experiments.strategies.model_strategies import calibration, confident_source, fixed_source
-from experiments.strategies.strategy import MODEL, Settings, Strategy
+from experiments.strategies.strategy import MODEL, Strategy
 
-__all__ = [
-    "AS_SHIPPED",
-    "MODEL",
-    "STRATEGIES",
-    "Settings",
-    "Strategy",
-    "calibration",
-    "confident_source",
-    "fixed_source",
-]
+__all__ = ["AS_SHIPPED", "MODEL", "STRATEGIES", "Strategy"]
 
 STRATEGIES = {
     strategy.name: strategy

@@ -91,7 +91,9 @@ def measure(oracle: Oracle, schema: Asked, options: Any) -> tuple[Outcome, IntAr
     ways = [EngineArm(name, oracle, source, sampling, RULE) for name, source in arms(options.near).items()]
     asked = [f"Describe {thing} as JSON." for thing in THINGS[: options.num_prompts]]
     prompts = [NamedPrompt(text, "answer", text, ({"role": "user", "content": text},)) for text in asked]
-    entries = [running.measure(unit, ways, options.max_new_tokens, options.repeats) for unit in units_of(prompts, 1)]
+    units = units_of(prompts, 1)
+    running.warm_up(ways, units[0])
+    entries = [running.measure(unit, ways, options.max_new_tokens, options.repeats) for unit in units]
     outcome = Outcome([way.name for way in ways], entries)
     outputs = [texts_in(columns, 1)[0] for columns in outcome.records(PLAIN)]
     return outcome, counts_of_choices(oracle, sampling, outputs)

@@ -1,31 +1,37 @@
 """Measure what the second turn of a conversation costs if its beginning is not read again.
 
-``python -m experiments.studies.second_turns --prompts question.jsonl`` asks every question with two turns. Each arm
-decodes the first turn, and then the second one after the answer, with ``prefix_sharing`` and without, one after the
-other.
+It asks questions with two turns, taken at equal distances from the prompts. Each arm decodes the first turn greedily,
+and then the second one after the answer, with ``prefix_sharing`` and without, one after the other.
 """
 
-import json
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tqdm import tqdm
 
 import drafts
-from exactspec.parser import Parser, positive, refusing
-from experiments.harness.arguments import add_placement
-from experiments.harness.models import AnyModel, load_model, load_oracle
-from experiments.harness.thread_check import take_threads
+from exactspec.parser import refusing
+from experiments.harness.arguments import PROMPTS, common_parser, prompts_of
+from experiments.harness.arms import those_that_fit
+from experiments.harness.models import AnyModel, load_model
+from experiments.harness.study import Plan, Study
 from specdec import Result, SpeculativeDecoder
 from specdec.contracts import DraftSource, Oracle
 from specdec.prompts import NamedPrompt, load_prompts
 from specdec.stats import Table
-from specdec.stats.report import paired_ratio, provenance, show
-from specdec.system import write_whole
+from specdec.stats.report import paired_ratio, show
 
 Row = dict[str, Any]
+LEGEND = {
+    "prompt": "tokens of a second turn's prompt",
+    "read": "of these by the oracle: the others stood in its cache",
+    "by the draft": "of these by the draft model",
+    "first ms": "milliseconds to the first token of the second turn",
+    "ratio": "of these times, without sharing over with it",
+}
 
 
 @dataclass
@@ -55,16 +61,31 @@ class Turns:
         self.outputs.append([first.tokens[0], second.tokens[0]])
 
 
-def choose(prompts: Sequence[NamedPrompt], count: int) -> list[NamedPrompt]:
-    """Return up to ``count`` prompts with a second turn, at equal distances.
+def choose(arguments: Mapping[str, Any]) -> list[NamedPrompt]:
+    """Return as many prompts with a second turn as are asked for, at equal distances.
 
     Raises:
         ValueError: there is none.
     """
+    count, prompts = arguments["num_prompts"], load_prompts(prompts_of(arguments), arguments["column"])
     found = [prompt for prompt in prompts if prompt.later_turns]
     if not found:
         raise ValueError("--prompts: none of them has a second turn")
     return found[:: max(1, len(found) // count)][:count]
+
+
+def with_room(oracle: Oracle, prompts: Sequence[NamedPrompt], max_new_tokens: int) -> list[NamedPrompt]:
+    """Return those whose second turn can be decoded after the longest answer; the rest as of ``those_that_fit``."""
+    longest = [0] * max_new_tokens
+    whole = [replace(prompt, messages=tuple(second_turn(prompt, longest))) for prompt in prompts]
+    fitting = {prompt.name for prompt in those_that_fit(oracle, whole, max_new_tokens)}
+    return [prompt for prompt in prompts if prompt.name in fitting]
+
+
+def second_turn(prompt: NamedPrompt, answer: Sequence[int]) -> list[Mapping[str, Any]]:
+    """Return a conversation up to its second question, after an answer of these ids."""
+    asked = {"role": "user", "content": prompt.later_turns[0]}
+    return [*prompt.messages, {"role": "assistant", "content": [*answer]}, asked]
 
 
 def sources(model: AnyModel | None) -> dict[str, DraftSource | None]:
@@ -77,11 +98,8 @@ def sources(model: AnyModel | None) -> dict[str, DraftSource | None]:
 
 def ask(decoder: SpeculativeDecoder, prompt: NamedPrompt, max_new_tokens: int) -> tuple[Result, Result, int]:
     """Return the results of both turns of a conversation, and the length of the second one's prompt."""
-    said: list[Row] = [{"role": "user", "content": prompt.text}]
-    first = decoder.generate([said], max_new_tokens)
-    answer = {"role": "assistant", "content": first.tokens[0]}
-    second = [*said, answer, {"role": "user", "content": prompt.later_turns[0]}]
-    result = decoder.generate([second], max_new_tokens)
+    first = decoder.generate([prompt.start], max_new_tokens)
+    result = decoder.generate([second_turn(prompt, first.tokens[0])], max_new_tokens)
     return first, result, int(result.records[0]["num_committed"])
 
 
@@ -119,43 +137,36 @@ def rows_of(name: str, found: Mapping[bool, Turns]) -> list[Row]:
     ]
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Print a table of the arms, and write it if a folder is named."""
-    parser = Parser(__doc__)
-    add = parser.add_argument
-    add("--oracle", default="smollm2", help="embedded or published name, folder or GGUF file (smollm2)")
-    add("--draft", default=None, help="name or folder of a draft model (none: no such arm)")
-    add("--prompts", type=Path, required=True, help="questions with turns, such as Spec-Bench's question.jsonl")
-    add("--num-prompts", type=positive, default=20, help="questions that are asked (20)")
-    add("--max-new-tokens", type=positive, default=64, help="of an answer at most (64)")
-    add("--out", type=Path, help="folder for second_turns.json")
-    add_placement(parser)
-    options = parser.parse_args(argv)
-    take_threads(options.threads)
-    with refusing("second_turns"):
-        oracle = load_oracle(vars(options))
-        arms = sources(None if options.draft is None else load_model(options.draft, vars(options)))
-        prompts = choose(load_prompts(options.prompts), options.num_prompts)
-        measured = {
-            name: measure(oracle, source, prompts, options.max_new_tokens)
-            for name, source in tqdm(arms.items(), disable=None)
-        }
-    rows = [row for name, found in measured.items() for row in rows_of(name, found)]
-    legend = {
-        "prompt": "tokens of a second turn's prompt",
-        "read": "of these by the oracle: the others stood in its cache",
-        "by the draft": "of these by the draft model",
-        "first ms": "milliseconds to the first token of the second turn",
-        "ratio": "of these times, without sharing over with it",
-    }
-    note = f"Greedy, batch 1, {len(prompts)} questions, {options.max_new_tokens} new tokens a turn, {oracle.backend}."
-    show([Table("Second turns with prefix sharing", rows, note, legend=legend)])
-    if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        about = provenance(vars(options), oracle.device, oracle.backend)
-        found = json.dumps({"provenance": about, "rows": rows}, indent=1)
-        write_whole(options.out / "second_turns.json", found + "\n")
+def parse(argv: Sequence[str] | None) -> dict[str, Any]:
+    """Return the arguments."""
+    usual = "the shipped conversations"
+    parser = common_parser(__doc__, num_prompts=20, max_new_tokens=64, resumes=False, usual_prompts=usual)
+    parser.set_defaults(oracle="smollm2", prompts=str(PROMPTS.with_name("conversations.jsonl")))
+    parser.add_argument("--draft", help="name or folder of a draft model (none: no such arm)")
+    return vars(parser.parse_args(argv))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, and print a table of the arms."""
+    arguments = parse(argv)
+    with ExitStack() as stack:
+        with refusing("second_turns"):
+            study = Study.open(Plan("second_turns", (), (), arguments), stack, choose=choose)
+            oracle, draft, new = study.oracle, arguments["draft"], arguments["max_new_tokens"]
+            if oracle.chat_template is None:
+                raise ValueError("second turns need a chat template: name one by --template, which is not 'none'")
+            arms = sources(None if draft is None else load_model(draft, arguments))
+            study = replace(study, prompts=with_room(oracle, study.prompts, new))
+            measured = {
+                name: measure(oracle, source, study.prompts, new) for name, source in tqdm(arms.items(), disable=None)
+            }
+        rows = [row for name, found in measured.items() for row in rows_of(name, found)]
+        note = f"Greedy, batch 1, {len(study.prompts)} questions, {new} new tokens a turn; {study.machine}."
+        show([Table("Second turns with prefix sharing", rows, note, legend=LEGEND)])
+        study.write("second_turns.json", {"rows": rows})
+        print(f"\nWritten: {study.folder}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

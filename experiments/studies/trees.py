@@ -18,7 +18,7 @@ from typing import Any
 from exactspec.parser import positive, refusing
 from experiments.advise.calibrating import ON_ALL, Trees, best_of, calibrate, cost_of_nodes, shapes_to_read
 from experiments.harness.arguments import paired_parser
-from experiments.harness.arms import PLAIN, units_of
+from experiments.harness.arms import PLAIN, those_that_fit, units_of
 from experiments.harness.building import engine_arms
 from experiments.harness.findings.legends import SPEEDS
 from experiments.harness.journal import JOURNAL
@@ -149,9 +149,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             asked_shapes = {text: shape_of(text, "--shapes") for text in arguments["shapes"]}
             study = Study.open(plan, stack)
             oracle, model = study.oracle, load_model(arguments["model"], arguments)
-            firsts = [prompt for prompt in study.fitting if prompt.turn == 1]
+            firsts = [prompt for prompt in study.prompts if prompt.turn == 1]
+            fitting = those_that_fit(oracle, firsts, arguments["max_new_tokens"])
             found = calibration_of(
-                study.folder, arguments["fresh"], lambda: calibrate_trees(arguments, oracle, model, firsts)
+                study.folder, arguments["fresh"], lambda: calibrate_trees(arguments, oracle, model, fitting)
             )
             shapes = all_shapes(asked_shapes, arguments, found)
             sources = {PLAIN: None, **{name: tree_source(model, shape) for name, shape in shapes.items()}}

@@ -60,6 +60,7 @@ _ARE_QUANTISED = (
 )
 # Keys that would change the forward pass, and the one value under which they do not.
 FIXED: dict[str, Any] = {
+    "activation": "swiglu",
     "add_cross_attention": False,
     "auto_map": None,
     "is_encoder_decoder": False,

@@ -10,7 +10,8 @@ from oracles.transformer.rotary import yarn_magnitude
 def read_rope(keys: ConfigKeys, thetas: tuple[str, ...], parts: tuple[str, ...], default_part: float) -> dict[str, Any]:
     """Return theta, the scaling, the rotated part of a head and the context, from either spelling, or from both.
 
-    The context is the config's, or what yarn stretches a shorter one to that the config names.
+    The context is the config's, or what yarn stretches a shorter one to that the config names, or of a linear scaling a
+    longer ``max_sequence_length`` as far as it stretches the config's, as Vicuna's of 16 k have it.
 
     Args:
         keys: the whole config.
@@ -27,13 +28,16 @@ def read_rope(keys: ConfigKeys, thetas: tuple[str, ...], parts: tuple[str, ...],
     scaling = _rope_scaling(nested, kind, context)
     if scaling is not None and kind == "yarn":
         context = stretched(context, scaling, nested.read("original_max_position_embeddings", int, 0))
+    if scaling is not None and kind == "linear":
+        context = max(context, min(keys.read("max_sequence_length", int, 0), stretched(context, scaling, context)))
     fields = {
         "max_context": context,
         "rope_theta": float(read_any([(nested, "rope_theta"), *((keys, name) for name in thetas)], float, 10000.0)),
         "rope_scaling": scaling,
         "part": read_any([(nested, "partial_rotary_factor"), *((keys, name) for name in parts)], float, default_part),
     }
-    nested.close({"finetuned"})
+    # ``transformers`` reads no attn_factor either, which DeepSeek-R1-0528-Qwen3-8B has.
+    nested.close({"finetuned", "attn_factor"})
     return fields
 
 

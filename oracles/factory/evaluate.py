@@ -1,6 +1,6 @@
 """Print what checkpoints are worth, as Markdown tables: ``python -m oracles.factory.evaluate COMMAND``.
 
-Commands: bits, text, drafts, arithmetic, inputs.
+Commands: bits, text, drafts, arithmetic.
 
 Figures are those of the split *test*; choices are made on *dev* (``--split dev``), so that *test* stays unseen. A
 checkpoint is an embedded name or a directory. ``COMMAND --help`` lists a command's options.
@@ -18,7 +18,6 @@ from oracles.factory.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT
 from oracles.factory.evaluation import commands
 from oracles.factory.training.allocator import keep_freed_memory
 
-SHARDS = Path("oracles/factory/dialogues/smollm2")
 CODE_DRAFTS = ["code-draft", "code-draft-tiny"]
 # Every option, said once; a command may have another default.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -36,8 +35,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "batch-size": {"type": positive, "default": 8, "help": "decoded together (default %(default)s)"},
     "show": {"type": int, "default": 0, "help": "print the first continuations (default %(default)s)"},
     "num-problems": {"type": positive, "default": NUM_HELD_OUT, "help": "of those held out (default %(default)s)"},
-    "shards": {"type": Path, "default": SHARDS, "help": "conversations that the oracle wrote (default %(default)s)"},
-    "num-texts": {"type": positive, "default": 16, "help": "first answers that are read (default %(default)s)"},
 }
 EVERY = ("oracle", "threads", "device")
 TEXT, WRITING = ("split", "max-bytes"), ("prompts", "num-prompts", "tokens", "batch-size")
@@ -55,7 +52,6 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...], dict[str, Any]]]
         ("drafts", "num-problems", "batch-size"),
         {"oracle": "arithmetic", "drafts": ["arithmetic-draft"], "batch_size": 64, "tokens": ANSWER_LENGTH},
     ),
-    "inputs": (commands.inputs, ("shards", "split", "num-texts"), {"oracle": "smollm2", "split": "dev"}),
 }
 
 

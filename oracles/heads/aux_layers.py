@@ -16,7 +16,7 @@ class AuxLayers:
     """The layers that a head reads.
 
     Args:
-        ids: as the head's config numbers them.
+        ids: as the head's config numbers them, in the order in which the head takes them.
         convention: whether id X means the input of layer X, which is the output of X - 1, or its output.
         said_by: who says so.
         num_layers: of the oracle.
@@ -72,10 +72,11 @@ def aux_layers_of(
     """Return the layers that a head reads, and by whose word.
 
     What the caller says wins. Else numbers speak for themselves if they are the usual ones of a convention: inputs of
-    (2, L // 2, L - 3), which are the outputs of the layers before. Else the format's own convention holds.
+    (2, L // 2, L - 3), which are the outputs of the layers before; or if one is L, which no layer has. Else the
+    format's own convention holds.
 
     Args:
-        ids: of the config; None: it names none, which means the usual ones.
+        ids: of the config, in the order in which the head takes them; None: it names none, which means the usual ones.
         num_layers: L, of the oracle.
         by_format: how the format numbers layers.
         asked: what the caller says; None: nothing.
@@ -86,13 +87,16 @@ def aux_layers_of(
     """
     usual = usual_inputs(num_layers)
     given = usual if ids is None else tuple(ids)
-    spoken: dict[tuple[int, ...], Convention] = {tuple(i - 1 for i in usual): "outputs", usual: "inputs"}
+    inputs = tuple(sorted(usual))
+    spoken: dict[tuple[int, ...], Convention] = {tuple(i - 1 for i in inputs): "outputs", inputs: "inputs"}
     if asked is not None:
         convention, said_by = asked, "aux_layers"
     elif ids is None:
         convention, said_by = "inputs", "default"
     elif given in spoken:
         convention, said_by = spoken[given], "usual numbers"
+    elif max(given, default=0) == num_layers:  # the last layer's output, numbered as the input of one that is not there
+        convention, said_by = "inputs", "numbers"
     else:
         convention, said_by = by_format, "format"
     with errors_of(source):

@@ -27,9 +27,9 @@ from specdec.contracts import BITWISE_NODES, HostOracle
 
 # Keys that say how a head was trained, or where, or what its tensors tell; and tensors that say nothing of its pass.
 _NAMES_OF_TRAINING = """
-attention_mode auf auto_map ce_loss_alpha confidence_head_alpha emb_dim gru_hidden_dim has_no_defaults_at_init
-l1_loss_alpha lambda_base_decay_ratio lambda_base_start loss_decay_gamma max_anchors num_anchors pure_draft_prefix_len
-speculators_config speculators_version tie_word_embeddings model_type architectures
+attention_backend attention_mode auf auto_map ce_loss_alpha confidence_head_alpha emb_dim gru_hidden_dim
+has_no_defaults_at_init l1_loss_alpha lambda_base_decay_ratio lambda_base_start loss_decay_gamma max_anchors num_anchors
+pure_draft_prefix_len speculators_config speculators_version tie_word_embeddings model_type architectures
 """
 _OF_TRAINING = frozenset(_NAMES_OF_TRAINING.split())
 # What ``transformers`` leaves out of a config of Qwen3 layers, because it is the default.

@@ -16,6 +16,8 @@ from specdec.contracts import Features, HostOracle, IntArray, Needs, Scores, pad
 NUM_TEXTS, NUM_NEW = 8, 32
 # A neighbour's acceptance over its own, from which a head is suspected to read other layers than it was trained on.
 SUSPICIOUS = 1.5
+# Heads that were trained for the oracle accept more than this.
+NEAR_NOTHING = 0.05
 _QUESTIONS = (
     "Write a short story about a lighthouse keeper who finds a letter in a bottle.",
     "Explain why the sky is blue to a child of eight.",
@@ -46,7 +48,8 @@ def check_convention(head: LoadedEagle3, oracle: HostOracle) -> dict[str, float]
         ValueError: the oracle's context is too short for such texts.
 
     Warns:
-        UserWarning: a neighbour's is 1.5 times as high, or more; with both rates.
+        UserWarning: a neighbour's is 1.5 times as high, or more; with both rates. Or no neighbour's is, and the head's
+            own is below 5 %.
     """
     candidates = {"as loaded": head.aux_layers}
     for name, shift in (("one layer lower", -1), ("one layer higher", 1)):
@@ -96,14 +99,17 @@ def acceptance(
 
 def _warn(candidates: dict[str, AuxLayers], rates: dict[str, float]) -> None:
     own = rates["as loaded"]
-    for name, rate in rates.items():
-        if rate > 0 and rate >= SUSPICIOUS * own:
-            warnings.warn(
-                f"the head accepts {own:.1%} of its drafts reading {candidates['as loaded']}, and {rate:.1%} reading "
-                f"{name}: the {candidates[name]}. Load it with aux_layers='inputs' or 'outputs', whichever gives those",
-                UserWarning,
-                stacklevel=4,
-            )
+    told = f"the head accepts {own:.1%} of its drafts reading {candidates['as loaded']}"
+    better = [name for name, rate in rates.items() if rate > 0 and rate >= SUSPICIOUS * own]
+    messages = [
+        f"{told}, and {rates[name]:.1%} reading {name}: the {candidates[name]}. Load it with aux_layers='inputs' or "
+        "'outputs', whichever gives those"
+        for name in better
+    ]
+    if not better and own < NEAR_NOTHING:
+        messages.append(f"{told}: it was trained for another oracle, or reads other layers than its config names")
+    for message in messages:
+        warnings.warn(message, UserWarning, stacklevel=4)
 
 
 def _prompts(oracle: HostOracle) -> list[IntArray]:

@@ -19,11 +19,11 @@ ARCHITECTURES = (*_OF_LLAMA, "Qwen3Eagle3Model")
 # Keys of the head, which the config of a transformer layer does not have; and those that say nothing of its pass.
 _OF_HEAD = (
     "target_hidden_size", "eagle_config", "fc_norm", "norm_output", "norm_before_residual", "norm_before_fc",
-    "eagle_aux_hidden_state_layer_ids", "num_aux_hidden_states", "target_layer_ids",
+    "eagle_aux_hidden_state_layer_ids", "num_aux_hidden_states", "target_layer_ids", "truncated_vocab_size",
 )  # fmt: skip
 _INERT = (
     "target_model_type", "decoder_sparse_step", "draft_num_hidden_layers", "num_target_layers", "step_loss_decay",
-    "target_model_name_or_path", "ttt_length",
+    "target_model_name_or_path", "ttt_length", "output_router_logits", "router_aux_loss_coef",
 )  # fmt: skip
 # What Model Optimizer says of every head, and the one value that is EAGLE-3.
 _EAGLE_FIXED = {
@@ -36,7 +36,7 @@ _EAGLE_FIXED = {
 # Keys of Qwen's layers, which stay in the config of a layer of Llama's; there 'layer_types' alone makes a window.
 _OF_WINDOWS = ("max_window_layers", "sliding_window", "use_sliding_window")
 _INERT_NAMES = """
-architectures auto_map dtype embed_requires_grad has_no_defaults_at_init model_type speculators_config
+architectures auto_map dtype embed_requires_grad has_no_defaults_at_init inference_type model_type speculators_config
 speculators_model_type speculators_version tie_word_embeddings torch_dtype transformers_version
 """
 _INERT_SPECULATORS = frozenset(_INERT_NAMES.split())
@@ -91,6 +91,9 @@ def read_eagle3(
     else:
         own = ConfigKeys({k: v for k, v in values.items() if k in _OF_HEAD}, source)
         body = {k: v for k, v in values.items() if k not in (*_OF_HEAD, *_INERT)}
+        written = body.get("draft_vocab_size") or body.get("vocab_size")
+        if own.read("truncated_vocab_size", int, written) != written:
+            raise ValueError(f"{source}: 'truncated_vocab_size' contradicts the ids that the head writes, {written}")
         by_format: Convention = "inputs" if OF_VLLM in values["architectures"] else "outputs"
         shape = _shape(own, body, source, oracle, by_format, aux_layers)
         own.close()
@@ -113,7 +116,8 @@ def _shape(
         raise ValueError(f"{eagle.source}: 'use_aux_hidden_state' is False; EAGLE-3 reads hidden states of layers")
     named = "eagle_aux_hidden_state_layer_ids"
     told = [own.read_numbers(named), eagle.read_numbers(named), own.read_numbers("target_layer_ids")]
-    ids = next((given for given in told if given is not None), None)
+    # Trainers and servers collect states in the order of the layers, however a config lists them.
+    ids = next((sorted(given) for given in told if given is not None), None)
     layers = aux_layers_of(ids, oracle.hidden_layers, by_format, aux_layers, own.source)
     if own.read("num_aux_hidden_states", int, len(layers.ids)) != len(layers.ids):
         raise ValueError(f"{own.source}: 'num_aux_hidden_states' contradicts the layers {layers.ids}")

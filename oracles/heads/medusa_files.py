@@ -44,6 +44,10 @@ def load_medusa(folder: Path, values: Mapping[str, Any], oracle: MedusaHost, opt
             oracle; a tensor that is missing, unexpected or misshapen. The message names the file.
     """
     keys, stored = ConfigKeys(values, str(folder / "config.json")), StoredTensors(folder)
+    if any(".self_attn." in name for name in stored.shapes):
+        raise ValueError(
+            f"{keys.source} is of a whole model, with Medusa's heads in its files (Medusa-2): take heads by themselves"
+        )
     if options.backend not in (None, "eager") or options.weights is not None:
         raise ValueError(
             f"{keys.source}: this kind of head computes as torch operations, in the oracle's dtype: leave out backend "

@@ -97,13 +97,13 @@ def longest_context(config: Any, asked: int | None) -> int:
     return min(limits)
 
 
-def _before_growing(config: Any) -> list[int]:
+def _before_growing(config: Any) -> list[int | None]:
     """Return the contexts up to which rotary embeddings do not depend on the longest row of a batch."""
     parameters = getattr(config, "rope_parameters", None) or {}
     ropes = [parameters, *(value for value in parameters.values() if isinstance(value, dict))]
-    growing = [rope for rope in ropes if rope.get("rope_type") in GROWING_ROPES]
-    own = getattr(config, "original_max_position_embeddings", None) or config.max_position_embeddings
-    return [rope.get("original_max_position_embeddings") or own for rope in growing]
+    names = ("original_max_position_embeddings", "max_position_embeddings")
+    own = next((size for name in names if (size := getattr(config, name, None))), None)
+    return [rope.get(names[0]) or own for rope in ropes if rope.get("rope_type") in GROWING_ROPES]
 
 
 def ending_ids(model: Any, vocab_size: int) -> tuple[int, ...]:

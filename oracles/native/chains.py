@@ -115,7 +115,10 @@ def follow(
         how = draws_of("chains", batch, draws, laws)
     watch = watch if watch is not None and (watch.reads_entropy or watch.reads_confidence) else None
     rooms = _rooms(batch, steps) if watch is None else []
-    room = rooms.pop() if rooms else _Room(batch, steps)
+    try:
+        room = rooms.pop()
+    except IndexError:  # see ``NativeModel._run``
+        room = _Room(batch, steps)
     adjusted = None if adjustments is None else adjustments_of(adjustments, batch)
     room.limits[:], room.following.begun = limits, 0
     room.following.draws = None if how is None else ctypes.addressof(how)

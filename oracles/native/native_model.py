@@ -319,7 +319,11 @@ class NativeModel:
         Raises:
             Refused: the call cannot be.
         """
-        work, tables = self._idle.pop() if self._idle else Workspace(), self._tables
+        try:
+            work = self._idle.pop()
+        except IndexError:  # none is idle: another thread may have taken the last one just now
+            work = Workspace()
+        tables = self._tables
         if min(end, self._rotated) > tables.places[2]:
             # Another thread may store shorter ones meanwhile: the call keeps those that it needs.
             tables = self._tables = tables_of(self.config, self._rotated, end)

@@ -2,7 +2,9 @@
 
 import math
 import os
+import sys
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +14,24 @@ from torch import Tensor
 from specdec.contracts import IntArray
 from specdec.transfers import on_device
 
+_GROUPS = Path("/sys/fs/cgroup")
+# Of a container's memory: files with the limit and what is used, and the pages of files in it that can be dropped.
+CONTAINERS = (
+    (_GROUPS / "memory.max", _GROUPS / "memory.current", _GROUPS / "memory.stat", "inactive_file"),
+    (
+        _GROUPS / "memory/memory.limit_in_bytes",
+        _GROUPS / "memory/memory.usage_in_bytes",
+        _GROUPS / "memory/memory.stat",
+        "total_inactive_file",
+    ),
+)
+
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that can still be allocated on ``device`` (on the host: all memory if the system is silent)."""
+    """Return the bytes that can still be allocated on ``device``.
+
+    On the host no more than a container leaves, and all memory if the system is silent.
+    """
     if device.type == "cuda":
         # What was freed torch keeps for its next tensors, and the device counts it as taken.
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -22,8 +39,17 @@ def free_memory(device: torch.device) -> int:
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-        return int(fields["MemAvailable"].split()[0]) * 1024
+        return min(int(fields["MemAvailable"].split()[0]) * 1024, _left_in_container())
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _left_in_container() -> int:
+    """Return the bytes that the control group of a container leaves; if none limits them, more than there are."""
+    for limit, used, stat, cached in CONTAINERS:
+        with suppress(OSError, KeyError, ValueError):  # absent, or "max"
+            counts = dict(line.split() for line in stat.read_text().splitlines())
+            return int(limit.read_text()) - int(used.read_text()) + int(counts[cached])
+    return sys.maxsize
 
 
 def check_fits(needed: int, num_rows: int, capacity: int, max_bytes: int | None, device: torch.device) -> None:

@@ -5,41 +5,29 @@ A shape that reads no confidence decides all of it before anything is drawn; one
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec.contracts import BoolArray, FloatArray, IntArray
-from specdec.drafting.shapes import TreeShape
+from specdec.drafting.shapes import Level, TreeShape
 
 
 @dataclass(frozen=True)
-class Places:
-    """The nodes of one level, as ``specdec.drafting.shapes.shape.Level`` says; -1 stands for no node.
+class Places(Level):
+    """The nodes of one level, and where they stand; -1 stands for no node.
 
     Attributes:
         slot: ``[B, W]`` place among the nodes of all levels, padding and absent ones included; -1: the pending token.
         parent_slot: ``[B, W]`` that of the parent.
         above: ``[B, W]`` the parent's place among the scored nodes, -1 if it is the pending token.
-        look: returns ``confidence``.
     """
 
-    depth: int
-    max_depth: IntArray
-    max_nodes: IntArray
-    num_planned: IntArray
-    number: IntArray
     slot: IntArray
     parent_slot: IntArray
     above: IntArray
-    look: Callable[[], FloatArray]
-
-    @cached_property
-    def confidence(self) -> FloatArray:
-        """``[B, W]`` product of the confidences along each node's path, as ``Level`` says."""
-        return self.look()
 
     def select(self, chosen: BoolArray) -> tuple["Places", "Selection | None"]:
         """Return the ``chosen`` ``[B, W]`` nodes side by side, padded to the row that has most; None: they are all."""
@@ -221,6 +209,5 @@ def _pending(max_depth: IntArray, max_nodes: IntArray) -> Places:
     """Return the places of the pending tokens."""
     number = np.zeros((len(max_depth), 1), dtype=np.int64)
     none = np.full_like(number, -1)
-    return Places(
-        0, max_depth, max_nodes, np.zeros_like(max_depth), number, none, none, none, lambda: np.ones(number.shape)
-    )
+    none_planned, all_ones = np.zeros_like(max_depth), partial(np.ones, number.shape)
+    return Places(0, max_depth, max_nodes, none_planned, number, all_ones, none, none, none)

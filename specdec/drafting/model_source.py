@@ -28,6 +28,7 @@ from specdec.drafting.lengths import LengthPolicy, chain_offers, depth_limits, r
 from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.shapes import TreeShape
 from specdec.drafting.tree_sampler import Frontier, TreeSampler, check_drawable
+from specdec.theory import check_finite
 
 
 class SampledSource:
@@ -57,8 +58,8 @@ class SampledSource:
         *,
         default: int,
     ) -> None:
-        if temperature is not None and not 0 <= temperature < np.inf:
-            raise ValueError(f"temperature must be finite and 0 or more, or None (the request's), not {temperature}")
+        if temperature is not None:
+            check_finite("temperature", temperature)
         self.temperature, self.tree = temperature, tree
         if tree is None:
             self.length = resolve(num_draft_tokens, length, default)

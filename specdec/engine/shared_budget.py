@@ -22,7 +22,7 @@ from specdec.contracts import (
     check_tensors,
     is_chain,
 )
-from specdec.theory import Calibration, check_count
+from specdec.theory import Calibration, check_count, check_share
 from specdec.transfers import on_device, on_host
 
 
@@ -74,7 +74,7 @@ class SharedBudget:
 
     def __post_init__(self) -> None:
         check_count("max_nodes", self.max_nodes, least=0)
-        check_belief(self.belief)
+        check_share("belief", self.belief)
 
     def take(self, draft: Draft) -> BoolArray:
         """Return ``[B, N]`` the nodes that are verified."""
@@ -117,19 +117,13 @@ class CostBudget:
                 "Calibration.independent(...)"
             )
         check_count("num_draft_tokens", self.num_draft_tokens, least=0)
-        check_belief(self.belief)
+        check_share("belief", self.belief)
 
     def take(self, draft: Draft) -> BoolArray:
         """Return ``[B, N]`` the nodes that are verified."""
         num_rows = len(draft.num_nodes)
         most = num_rows * self.calibration.best_length(num_rows, self.num_draft_tokens)
         return take_best(draft, most, self.belief)
-
-
-def check_belief(belief: float) -> None:
-    """Raise ValueError if a belief is no probability."""
-    if not isinstance(belief, int | float) or not 0 <= belief <= 1:
-        raise ValueError(f"belief must lie in 0..1, not {belief!r}")
 
 
 def take_best(draft: Draft, max_nodes: int, belief: float) -> BoolArray:

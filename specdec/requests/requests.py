@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -186,7 +187,8 @@ def _warn_of_raw_text(oracle: Oracle) -> None:
     encoder: ChatEncoder | None = declared(oracle, "chat_template")
     if encoder is None or id(encoder) in _TOLD:
         return
-    _TOLD[id(encoder)] = encoder
+    with suppress(TypeError):  # one that takes no weak reference is told each time
+        _TOLD[id(encoder)] = encoder
     how = '[[{"role": "user", "content": ...}]], or ids if raw text is meant'
     warnings.warn(f"the oracle has a chat template, and a prompt is raw text: give {how}", RawPrompt, stacklevel=6)
 

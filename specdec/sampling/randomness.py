@@ -45,13 +45,12 @@ def seed_keys(seeds: Sequence[Seed]) -> IntArray:
     Raises:
         OverflowError: an int is beyond 64 bits.
     """
-    keys = []
-    for seed in seeds:
-        key = np.zeros(1, dtype=np.int64)
-        for part in (seed,) if isinstance(seed, int) else seed:
-            key = extend(key, np.asarray([part], dtype=np.int64))
-        keys.append(key)
-    return np.concatenate(keys) if keys else np.zeros(0, dtype=np.int64)
+    paths = [(seed,) if isinstance(seed, int) else seed for seed in seeds]
+    keys = np.zeros(len(paths), dtype=np.int64)
+    for depth in range(max(map(len, paths), default=0)):
+        at = [i for i, path in enumerate(paths) if len(path) > depth]
+        keys[at] = extend(keys[at], np.asarray([paths[i][depth] for i in at], dtype=np.int64))
+    return keys
 
 
 _ZERO = np.zeros(1, dtype=np.int64)

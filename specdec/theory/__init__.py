@@ -20,7 +20,7 @@ from specdec.theory.chain_formulas import (
     predicted_speedup,
     walltime_improvement,
 )
-from specdec.theory.ranges import check_count
+from specdec.theory.ranges import check_count, check_finite, check_positive, check_share
 from specdec.theory.tree_formulas import acceptance_of_ranks, expected_tree_tokens
 from specdec.theory.width import WidthCurve
 
@@ -30,6 +30,9 @@ __all__ = [
     "acceptance",
     "acceptance_of_ranks",
     "check_count",
+    "check_finite",
+    "check_positive",
+    "check_share",
     "coupled_acceptance",
     "distinct_pair_optimum",
     "expected_tokens",

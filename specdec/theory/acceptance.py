@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from specdec.theory.ranges import check_whole
+from specdec.theory.ranges import check_count
 
 
 def _check_laws(target_probs: ArrayLike, draft_probs: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
@@ -81,8 +81,8 @@ def transport_optimum(
     from scipy import optimize, sparse  # heavy: decoding never loads it
 
     p, q = _check_laws(target_probs, draft_probs)
-    check_whole("num_draws", num_draws, 1)
-    sets = _candidate_sets(q, int(num_draws), replacement)
+    check_count("num_draws", num_draws)
+    sets = _candidate_sets(q, num_draws, replacement)
     members = [(row, token) for row, ids in enumerate(sets) for token in sorted(ids)]
     rows, tokens = np.array(members).T
     columns, ones = np.arange(len(members)), np.ones(len(members))
@@ -136,7 +136,7 @@ def independent_draws_optimum(target_probs: ArrayLike, draft_probs: ArrayLike, n
     Source: Hu et al. 2025 (arXiv 2502.18779), subset selection as the dual of the transport problem.
     """
     p, q = _check_laws(target_probs, draft_probs)
-    check_whole("num_draws", num_draws, 1)
+    check_count("num_draws", num_draws)
     ratio = np.divide(p, q, out=np.full_like(p, np.inf), where=q > 0)
     order = np.argsort(ratio, kind="stable")
     values = np.cumsum(p[order]) - np.cumsum(q[order]) ** num_draws

@@ -1,7 +1,6 @@
 """What a length policy knows of a source and a machine: how likely drafted tokens stand, and what they cost."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.theory.chain_formulas import expected_tokens, optimal_gamma
+from specdec.theory.ranges import check_finite, check_share
 from specdec.theory.width import FloatArray, WidthCurve
 
 _MAX_BINS = 32
@@ -98,11 +98,9 @@ class Calibration:
     num_tokens: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.first <= 1:
-            raise ValueError(f"first is a probability, not {self.first!r}")
-        for name in ("draft_cost", "rate"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be a finite number >= 0, not {getattr(self, name)!r}")
+        check_share("first", self.first)
+        check_finite("draft_cost", self.draft_cost)
+        check_finite("rate", self.rate)
 
     def step_cost(self, num_drafted: NDArray[np.int64]) -> FloatArray:
         """Return what steps cost that draft and verify so many tokens, of any shape: v'(n + 1) + c' n."""

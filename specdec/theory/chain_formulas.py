@@ -1,6 +1,6 @@
 """What theory predicts of chains: tokens per step, speed-up, operations, the best draft length."""
 
-from specdec.theory.ranges import check_alpha, check_cost, check_positive, check_whole
+from specdec.theory.ranges import check_count, check_finite, check_positive, check_share
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:
@@ -18,9 +18,9 @@ def expected_tokens(alpha: float, gamma: int) -> float:
 
     Source: Leviathan et al. 2023 (arXiv 2211.17192), eq. 1.
     """
-    check_alpha(alpha)
-    check_whole("gamma", gamma, 0)
-    return float(sum(alpha**i for i in range(int(gamma) + 1)))
+    check_share("alpha", alpha)
+    check_count("gamma", gamma, 0)
+    return float(sum(alpha**i for i in range(gamma + 1)))
 
 
 def walltime_improvement(alpha: float, gamma: int, c: float) -> float:
@@ -40,7 +40,7 @@ def walltime_improvement(alpha: float, gamma: int, c: float) -> float:
     Source: Leviathan et al. 2023 (arXiv 2211.17192), theorem 3.8; the target's pass is taken to cost the same at every
     width (``predicted_speedup`` does not).
     """
-    check_cost("c", c)
+    check_finite("c", c)
     return expected_tokens(alpha, gamma) / (gamma * c + 1.0)
 
 
@@ -60,7 +60,7 @@ def operations_factor(alpha: float, gamma: int, c_hat: float) -> float:
 
     Source: Leviathan et al. 2023 (arXiv 2211.17192), theorem 3.11.
     """
-    check_cost("c_hat", c_hat)
+    check_finite("c_hat", c_hat)
     return (gamma * c_hat + gamma + 1.0) / expected_tokens(alpha, gamma)
 
 
@@ -84,8 +84,8 @@ def optimal_gamma(alpha: float, c: float) -> int:
     Cost: O(gamma).
     Source: Leviathan et al. 2023 (arXiv 2211.17192), section 3.5.
     """
-    check_alpha(alpha)
-    check_cost("c", c)
+    check_share("alpha", alpha)
+    check_finite("c", c)
     if alpha <= c:
         return 0
     if c == 0.0 or alpha == 1.0:
@@ -112,8 +112,8 @@ def lockstep_expected_tokens(alpha: float, gamma: int, batch: int) -> float:
     Raises:
         ValueError: an argument is out of its range.
     """
-    check_alpha(alpha)
-    check_whole("batch", batch, 1)
+    check_share("alpha", alpha)
+    check_count("batch", batch)
     return expected_tokens(alpha**batch, gamma)
 
 
@@ -136,6 +136,6 @@ def predicted_speedup(
     """
     check_positive("block_efficiency", block_efficiency)
     check_positive("width_cost", width_cost)
-    check_cost("propose_cost", propose_cost)
-    check_cost("other_cost", other_cost)
+    check_finite("propose_cost", propose_cost)
+    check_finite("other_cost", other_cost)
     return block_efficiency / (width_cost + propose_cost + other_cost)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from specdec.contracts import Draft, Rule, Verdict
 from specdec.laws import Laws, as_laws
+from specdec.theory import check_finite
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,10 @@ class Typical(Rule):
     trees: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.epsilon < 1:
+        check_finite("epsilon", self.epsilon)
+        if self.epsilon >= 1:
             raise ValueError(f"epsilon={self.epsilon!r} must lie in [0, 1): from 1 on no token stands")
-        if not 0 <= self.delta < float("inf"):
-            raise ValueError(f"delta={self.delta!r} must be a finite number of 0 or more")
+        check_finite("delta", self.delta)
 
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
         """Return the law of the decision on drafts ``[B, N]``, from target laws ``[B, N+1]``."""

@@ -10,13 +10,13 @@ import pytest
 import drafts
 from exactspec.parser import number_in
 from experiments.harness.building import build_shared
+from experiments.harness.rounds import doubling
 from experiments.load.__main__ import _limit, above_0, parse
 from experiments.load.load_arms import ArmSpec, repeats_plain
 from experiments.load.measuring_loads import (
     arrivals_of,
     at_rate,
     cells_of,
-    doubling,
     mean_rate,
     poisson_arrivals,
     rates_of,

@@ -117,6 +117,13 @@ def test_a_section_is_replaced_and_all_else_stays(tmp_path: Path) -> None:
     )
 
 
+def test_a_new_file_has_the_title_of_its_first_section(tmp_path: Path) -> None:
+    title = "Draft lengths that follow confidence"
+    write_section(f"{title}, sampled", "new", tmp_path)
+    (text,) = (page.read_text(encoding="utf-8") for page in tmp_path.iterdir())
+    assert text.startswith(f"# {title}\n\n## {title}, sampled\n")
+
+
 def test_a_file_leaves_out_the_tables_that_it_names(tmp_path: Path) -> None:
     printed = "First.\n\n### Speed\n\nfast\n\n### Stages\n\nmany\n\n### Work\n\nmuch"
     for name, title in (("every-strategy.md", "Every strategy, greedy"), ("trees.md", "Trees by shape and size")):

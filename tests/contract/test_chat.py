@@ -320,7 +320,7 @@ def test_vicuna_asks_as_papers_do() -> None:
     template = vicuna_template(small_tokenizer(), "<s>", "</s>")
     text = template.render(conversation("one", "two", "three"))
     assert text.startswith("<s>A chat between a curious user and an artificial intelligence assistant. The assistant")
-    assert text.endswith("answers to the user's questions. USER: one ASSISTANT: two</s> USER: three ASSISTANT:")
+    assert text.endswith("answers to the user's questions. USER: one ASSISTANT: two</s>USER: three ASSISTANT:")
     assert template.stop_strings == ("USER:",)
     assert template.end_ids == (small_tokenizer().token_to_id("</s>"),)
 
@@ -371,6 +371,15 @@ def control_of(kind: str, options: tuple[str, ...]) -> ControlTokens:
     tokenizer.add_special_tokens([AddedToken(text, **shape) for text in ("<s>", "</s>")])
     tokenizer.add_tokens([AddedToken("<c>", **shape)])
     return ControlTokens(tokenizer, "<c>")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_vicunas_words_have_the_ids_that_they_have_without_bos(kind: str) -> None:
+    tokenizer = KINDS[kind]()
+    tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in ("<s>", "</s>")])
+    template = vicuna_template(tokenizer, "<s>", "</s>")
+    text = template.render(conversation("a")).removeprefix("<s>").removeprefix(" ")
+    assert template.encode(conversation("a"))[1:] == tokenizer.encode(text, add_special_tokens=False).ids
 
 
 def test_marks_leave_other_control_tokens_text() -> None:

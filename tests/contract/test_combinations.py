@@ -257,11 +257,8 @@ def test_a_combination_inside_another_hears_of_its_own_drafts_only_when_it_was_a
 
 
 COMBINATIONS = {
-    "two models": Merged([SmallTransformer(FIRST, 2), SmallTransformer(SECOND, 2)]),
     "trees": Merged([SiblingTrees(random_table(3, 2, 54)), RandomTrees(random_table(3, 2, 55))]),
     "nested": Merged([PromptLookup(2), Cascade([PromptLookup(2, min_ngram=3), SmallTransformer(FIRST, 2)])]),
-    "cascade of trees": Cascade([PromptLookup(3, min_ngram=3), SiblingTrees(random_table(3, 2, 54))]),
-    "nested, reading logits": Cascade([evens, Merged([Lookahead(2, 3, 2), PromptLookup(2)])]),
     "nested twice, reading logits": Merged(
         [PromptLookup(1), Cascade([evens, Merged([Lookahead(2, 3, 2), Cascade([PromptLookup(3), Lookahead(0, 3)])])])]
     ),

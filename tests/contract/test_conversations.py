@@ -85,8 +85,9 @@ def test_raw_text_for_an_instruct_model_is_said_once() -> None:
         prompts_of(table(None), ["hello"])
 
 
-def test_raw_text_beside_a_template_that_has_no_hash_is_text() -> None:
-    @dataclass
+@pytest.mark.parametrize("slots", [False, True])
+def test_raw_text_beside_a_template_without_a_hash_or_weak_references_is_text(slots: bool) -> None:
+    @dataclass(slots=slots)
     class Own:
         end_ids: tuple[int, ...] = ()
         stop_strings: tuple[str, ...] = ()

@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import lzma
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -194,7 +193,7 @@ def test_gathering_asks_for_what_is_missing_in_one_call(root: Path, manifest: Ma
 def test_a_download_that_fails_is_an_error(root: Path, manifest: Manifest, monkeypatch) -> None:
     wheels(root)[0].unlink()
     monkeypatch.setattr(gathering, "download_command", lambda pins, folder: ["false"])
-    with pytest.raises(subprocess.CalledProcessError):
+    with pytest.raises(ValueError, match="pip could not download the corpus"):
         gather(manifest, root / "wheels")
 
 

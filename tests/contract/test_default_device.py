@@ -10,6 +10,7 @@ from specdec import Kary, SamplingParams, SharedBudget, SpeculativeDecoder
 from specdec.verify import RULES, native_judge
 from tests.support.backends import needed_kernels, needed_native
 from tests.support.models import tiny_transformer, tiny_unpacked
+from tests.support.pairwise import pairwise
 from tests.support.registry import CORPUS
 
 ELSEWHERE = torch.device("meta")
@@ -39,9 +40,7 @@ def a_run(make, rule, kernels, oracle, model):
     return result.tokens, result.logprobs, result.judge
 
 
-@pytest.mark.parametrize("kernels", ["native", "reference"])
-@pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES)
-@pytest.mark.parametrize("rule", ["standard", "coupled"])
+@pairwise({"make": SOURCES, "rule": ("standard", "coupled"), "kernels": ("native", "reference")})
 def test_runs_are_the_same_under_another_default_device(make, rule, kernels):
     needed_kernels()
     given = make, rule, kernels, TabularLM.random(6, 2, 0), TabularLM.random(6, 1, 1)

@@ -195,13 +195,13 @@ def test_rows_leave_and_are_reused(make, sampling, is_told):
 @chosen({"make": ways_of(WITH_TREES)}, lambda way: {way if name_of(way) in COMBINED else name_of(way)})
 def test_check_draft_finds_no_fault(make):
     source = make(3)
-    check_draft(source, host_of(source, TabularLM.random(VOCAB, 2, 5, eos_id=5)), max_new_tokens=12)
+    check_draft(source, host_of(source, TabularLM.random(VOCAB, 2, 5, eos_id=5)), max_new_tokens=8)
 
 
 @every(OTHER_ROWS, sampling={"warped": SAMPLINGS["sampled"], "plain": None})
 def test_check_draft_finds_no_fault_in_the_others(make, sampling):
     assert isinstance(make(), DraftSource)
-    check_draft(make(), TabularLM.random(VOCAB, 2, 5, eos_id=5), max_new_tokens=12, sampling=sampling)
+    check_draft(make(), TabularLM.random(VOCAB, 2, 5, eos_id=5), max_new_tokens=8, sampling=sampling)
 
 
 @pytest.mark.parametrize("name", ["NGram", "SmallTransformer"])

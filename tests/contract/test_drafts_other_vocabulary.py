@@ -233,7 +233,7 @@ def test_bad_arguments_are_refused():
         OtherVocabulary(SIX_IDS.model, 2, temperature=1.0, mapping="text")
     with pytest.raises(ValueError, match="mapping='text' has none"):
         OtherVocabulary(SIX_IDS.model, length=Threshold(threshold=0.5), mapping="text")
-    with pytest.raises(ValueError, match="temperature must be finite"):
+    with pytest.raises(ValueError, match="temperature must be a finite number"):
         OtherVocabulary(SIX_IDS.model, 2, temperature=-1)
     with pytest.raises(ValueError, match="not both"):
         OtherVocabulary(SIX_IDS.model, 2, length=object())

@@ -10,6 +10,7 @@ import torch
 
 from drafts import Cascade, Merged, NGram, PromptLookup, SmallTransformer, Staged, stateless
 from oracles import TabularLM
+from oracles.native import NativeTransformer
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Budget, Draft, Needs, Offers
 from specdec.exactness import check_draft
@@ -18,7 +19,7 @@ from specdec.laws import Laws
 from specdec.sampling.randomness import Coupled, Keyed, seed_keys
 from specdec.stats import Stats, pool
 from specdec.verify import RULES, ChainVerifier, verdicts
-from tests.support.backends import judged_by_rules, needed_kernels
+from tests.support.backends import judged_by_rules, needed_kernels, needed_native
 from tests.support.draft_rows import Rows, StopBelow, chains
 from tests.support.models import tiny_transformer
 
@@ -213,7 +214,9 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_staged_drafts_are_honest_and_equal_plain_decoding_through_a_real_cache(case):
-    source, oracle = CASES[case](tiny_transformer(VOCAB, seed=5)), tiny_transformer(VOCAB)
+    needed_native()
+    model, oracle = (tiny_transformer(VOCAB, torch.float32, seed, NativeTransformer) for seed in (5, 0))
+    source = CASES[case](model)
     check_draft(source, oracle, max_new_tokens=7)
     prompts = [*PROMPTS.values(), [1, 2], [3], [5, 5, 5], [0, 1, 2, 3]]
     for rule, sampling, sizes in (("coupled", SAMPLED, (1, 8)), ("multi_draft", SamplingParams(), (3,))):

@@ -45,6 +45,8 @@ def resaved(folder: Path, change) -> None:
         (Layout("specforge", ids=(0, 3, 6)), None, (0, 3, 6), "format: outputs of 0, 3, 6"),
         (Layout("specforge", ids=(1, 3, 4)), None, (1, 3, 4), "usual numbers: outputs of 1, 3, 4"),
         (Layout("specforge", ids=(2, 4, 5)), None, (1, 3, 4), "usual numbers: inputs of 2, 4, 5"),
+        (Layout("specforge", ids=(5, 2, 4)), None, (1, 3, 4), "usual numbers: inputs of 2, 4, 5"),
+        (Layout("specforge", ids=(4, 6, 8)), None, (3, 5, 7), "numbers: inputs of 4, 6, 8"),
         (Layout("specforge", ids=(1, 3, 6)), "inputs", (0, 2, 5), "aux_layers: inputs of 1, 3, 6"),
         (Layout("speculators", ids=(1, 3, 6)), None, (0, 2, 5), "format: inputs of 1, 3, 6"),
         (Layout("vllm", ids=(1, 3, 6)), None, (0, 2, 5), "format: inputs of 1, 3, 6"),
@@ -57,6 +59,12 @@ def test_layers_are_those_that_are_meant_and_the_head_says_by_whose_word(layout,
     assert isinstance(head, Eagle3Head)
     assert head.layers == outputs
     assert f"outputs of layers {', '.join(map(str, outputs))} ({said})" in repr(head)
+
+
+def test_a_head_may_say_twice_how_many_ids_it_writes(tmp_path):
+    write_head(tmp_path, ORACLE, Layout(written=(0, 4, 7)))
+    rewritten(tmp_path, truncated_vocab_size=3)
+    assert "writes 3 of 11 ids" in repr(load_head(tmp_path, ORACLE))
 
 
 def test_a_head_says_what_it_is(tmp_path):
@@ -120,6 +128,10 @@ CONFIGS = {
         r"config.json: sliding_window is 0; it is at least",
     ),
     "unknown key": ({"more_layers": True}, r"'more_layers' \(= True\) is unknown"),
+    "another number of written ids": (
+        {"truncated_vocab_size": 3},
+        r"'truncated_vocab_size' contradicts the ids .*, 11",
+    ),
     "huge": ({"intermediate_size": 10**12}, r"has shape .*, the config implies \(1000000000000, 16\)"),
     "more ids than there are": ({"draft_vocab_size": 12}, r"draft_vocab_size is 12"),
     "a module of its model": ({"architectures": ["DeepseekV3MTPModel"]}, r"'DeepseekV3MTPModel' is a multi-token"),
@@ -255,6 +267,13 @@ def test_a_trained_head_shifted_by_one_layer_is_found(trained):
         shifted = load_head(folder, oracle, aux_layers="inputs", check=True)
     assert shifted.layers == (0, 2, 3)
     assert load_head(folder, oracle, check=True).layers == (1, 3, 4)
+
+
+def test_a_head_that_accepts_next_to_nothing_is_told(trained, monkeypatch):
+    folder, oracle = trained
+    monkeypatch.setattr(convention_check, "acceptance", lambda *read: 0.04)
+    with pytest.warns(UserWarning, match=r"accepts 4\.0% of its drafts reading outputs of .*: it was trained"):
+        load_head(folder, oracle, check=True)
 
 
 def test_the_check_leaves_out_layers_that_are_not_there(trained):

@@ -226,24 +226,8 @@ def test_entropy_stops_before_the_draw():
 
 
 @pytest.mark.parametrize("source", PAIRS)
-def test_a_requests_lengths_and_output_do_not_depend_on_its_batch_mates(source):
-    prompts = [[i % 6, 2, 3, 2, 3, i // 2][: 2 + i % 5] for i in range(8)]
-    decoder = SpeculativeDecoder(TARGET, source)
-    runs = [decoder.generate(prompts, 30, SAMPLED, seed=4, batch_size=size) for size in (1, 3, None)]
-    assert runs[0].tokens == runs[1].tokens == runs[2].tokens
-    seen = []
-    for run in runs:
-        columns = run.records.columns()
-        steps = zip(
-            *(columns[name] for name in ("request", "num_committed", "draft_depth", "num_accepted")), strict=True
-        )
-        seen.append(sorted(steps))
-    assert seen[0] == seen[1] == seen[2]
-
-
-@pytest.mark.parametrize("source", PAIRS)
 def test_sources_conform_with_every_policy(source):
-    check_draft(source, TabularLM.random(6, 2, 5, eos_id=5), max_new_tokens=16)
+    check_draft(source, TabularLM.random(6, 2, 5, eos_id=5), max_new_tokens=10)
 
 
 @every_policy
@@ -325,16 +309,16 @@ def test_a_monotone_map_is_monotone_linear_between_knots_and_constant_beyond():
         (lambda: Threshold(), "give a calibration"),
         (lambda: Threshold(0.4), "did you mean threshold="),
         (lambda: Threshold(CALIBRATION, per_token=True), "give the threshold"),
-        (lambda: Threshold(threshold=1.5), "threshold must lie in"),
+        (lambda: Threshold(threshold=1.5), "threshold must be a number in"),
         (lambda: Threshold(threshold="0.4"), "threshold='0.4' is neither a number nor a schedule"),
         (lambda: Entropy(Tracked), "threshold=<class .*Tracked'> is neither a number nor a schedule"),
         (lambda: Threshold(threshold=0.5, probe_every=0), "probe_every must be an integer, 1 or more"),
         (lambda: Threshold(threshold=0.5, max_draft_tokens=2.5), "max_draft_tokens must be an integer, 0 or more"),
         (lambda: Entropy(max_draft_tokens=2.5), "max_draft_tokens must be an integer, 0 or more"),
-        (lambda: Constant(-0.1), "threshold must lie in"),
-        (lambda: Tracked(target=2), "target must lie in"),
+        (lambda: Constant(-0.1), "threshold must be a number in"),
+        (lambda: Tracked(target=2), "target must be a number in"),
         (lambda: Entropy(scale=-1), "scale"),
-        (lambda: Calibration.independent(0.5, -0.1), "c is a ratio"),
+        (lambda: Calibration.independent(0.5, -0.1), "c must be a finite"),
         (lambda: replace(CALIBRATION, rate=float("nan")), "rate must be"),
         (lambda: Monotone((0.5, 0.5), (0.1, 0.2)), "x must ascend"),
         (lambda: Calibration.fit([np.zeros(0)], [0], 0.1, WidthCurve.linear(0.0)), "nothing was drafted"),

@@ -219,7 +219,7 @@ def test_the_shape_of_a_configuration_has_its_matrices():
         (lambda: replace(SHAPE, vocab_size=2.5), "vocab_size must be an integer"),
         (lambda: replace(SHAPE, num_kv_heads=3), "num_kv_heads must divide num_heads 4, got 3"),
         (lambda: replace(SHAPE, window=0), "window must be an integer, 1 or more"),
-        (lambda: replace(SHAPE, bytes_per_weight=0), "bytes_per_weight must be a finite number > 0"),
+        (lambda: replace(SHAPE, bytes_per_weight=0), "bytes_per_weight must be a finite number above 0"),
         (lambda: replace(SHAPE, bytes_per_cached=float("nan")), "bytes_per_cached"),
         (lambda: kv_cache_bytes(SHAPE, -1), "length must be an integer, 0 or more, not -1"),
         (lambda: kv_cache_bytes(SHAPE, 1, num_rows=0), "num_rows"),

@@ -67,6 +67,7 @@ def test_importing_is_quiet_and_leaves_logging_as_it_was(caplog):
         logging.disable(logging.NOTSET)
 
 
+@pytest.mark.long
 def test_peers_are_silent_as_they_are_imported():
     programs = [program for peer, program in PEERS.items() if find_spec(peer)]
     done = python("-c", "\n".join(programs))

@@ -7,7 +7,7 @@ import pytest
 from tests.support.pairwise import covering, diagonal, pairs_of, pairwise
 
 # Raise it for behaviours that nothing guarded before; a product is pairwise, and a test of the same branch goes.
-MOST_TESTS = 9200
+MOST_TESTS = 9000
 
 
 def everywhere(*names):
@@ -29,6 +29,12 @@ def test_every_pair_of_values_is_covered_by_few_combinations(sizes, only):
     assert len(found) == len(set(found)) <= (least if len(sizes) < 4 else 1.5 * least)
 
 
+@pytest.fixture
+def _with_long_cases(monkeypatch):
+    monkeypatch.setattr("tests.support.pairwise.WANTS_LONG", True)
+
+
+@pytest.mark.usefixtures("_with_long_cases")
 def test_the_rest_of_the_product_is_long():
     cases = pairwise({"a": "xy", "b, c": {"one": (1, 2), "two": (3, 4)}, "d": (5, 6)}, lambda a, b, d: d != "6").args[1]
     assert {case.id for case in cases} == {f"{a}-{b}-5" for a in "xy" for b in ("one", "two")}
@@ -37,6 +43,7 @@ def test_the_rest_of_the_product_is_long():
     assert (len(whole), sum(not case.marks for case in whole)) == (8, 4)
 
 
+@pytest.mark.usefixtures("_with_long_cases")
 def test_a_diagonal_has_each_value():
     cases = diagonal({"a": "xyz", "b, c": {"one": (1, 2), "two": (3, 4)}}).args[1]
     assert len(cases) == 6

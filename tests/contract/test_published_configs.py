@@ -54,6 +54,13 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
+def test_the_context_of_a_linear_scaling_is_the_longer_sequence_that_the_config_names() -> None:
+    config = CONFIGS["huggyllama/llama-7b"] | {"rope_scaling": {"type": "linear", "factor": 4.0}}
+    assert parse_config(config, "here").config.max_context == 2048
+    for named, wanted in ((6000, 6000), (8192, 8192), (9000, 8192), (1024, 2048)):
+        assert parse_config(config | {"max_sequence_length": named}, "here").config.max_context == wanted
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_published_configs_are_read(name: str) -> None:
     num_parameters, expected = PUBLISHED[name]

@@ -276,9 +276,11 @@ def test_what_is_no_budget_is_refused(budget):
         SpeculativeDecoder(TabularLM(TARGET), Chains(DRAFT, 2), budget=budget)
 
 
-def test_a_belief_that_is_no_number_is_refused():
-    with pytest.raises(ValueError, match=r"belief must lie in 0\.\.1, not 'high'"):
-        SharedBudget(2, belief="high")
+@pytest.mark.parametrize("belief", ["high", True, 1.5, float("nan")])
+def test_a_belief_that_is_no_probability_is_refused(belief):
+    with pytest.raises(ValueError, match=rf"belief must be a number in \[0, 1\], not {belief!r}"):
+        SharedBudget(2, belief=belief)
+    assert SharedBudget(2, belief=np.float32(0.5)).belief == 0.5
 
 
 def test_an_answer_that_is_no_array_is_refused():

@@ -85,7 +85,7 @@ def test_acceptance_of_the_two_ways_of_drawing() -> None:
         (lambda: theory.expected_tokens(0.5, -1), "gamma"),
         (lambda: theory.expected_tokens(0.5, True), "gamma"),
         (lambda: theory.expected_tokens(0.5, 1.5), "gamma"),  # type: ignore[arg-type]
-        (lambda: theory.walltime_improvement(0.5, 2, -0.1), "c is a ratio"),
+        (lambda: theory.walltime_improvement(0.5, 2, -0.1), "c must be a finite number, 0 or more"),
         (lambda: theory.operations_factor(0.5, 2, float("inf")), "c_hat"),
         (lambda: theory.optimal_gamma(2.0, 0.1), "alpha"),
         (lambda: theory.expected_tokens(0.5, float("inf")), "gamma"),  # type: ignore[arg-type]

@@ -51,10 +51,6 @@ def test_laws_with_zeros():
     assert theory.transport_optimum([0.3, 0.3, 0.4], [0.5, 0.5, 0.0], 3, replacement=False) == pytest.approx(0.6)
 
 
-def test_a_whole_number_of_draws_may_be_a_float():
-    assert theory.transport_optimum(P, Q, 2.0) == theory.transport_optimum(P, Q, 2)
-
-
 def test_the_dual_serves_large_vocabularies():
     p, q = np.random.default_rng(0).dirichlet(np.full(50_000, 0.1), size=2)
     values = [theory.independent_draws_optimum(p, q, k) for k in (1, 2, 4, 8)]

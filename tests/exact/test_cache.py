@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.cache import FeatureCache, KVCache, PagedCache, PagedKVCache, SlotCache, check_fits
+from specdec.cache import FeatureCache, KVCache, PagedCache, PagedKVCache, SlotCache, check_fits, slot_cache
 from tests.support.backends import agree
 from tests.support.models import small_model
 from tests.support.scoring import append, path_to, random_tree
@@ -104,6 +104,17 @@ def test_what_torch_keeps_of_earlier_caches_counts_as_free_on_a_device(monkeypat
     check_fits(450, 3, 32, None, torch.device("cuda"))
     with pytest.raises(ValueError, match=r"takes 451 bytes, more than max_cache_bytes = 450: lower batch_size"):
         check_fits(451, 3, 32, None, torch.device("cuda"))
+
+
+@pytest.mark.parametrize(("limit", "free"), [("1000", 1000 - 600 + 150), ("max", None)])
+def test_no_more_is_free_than_a_container_leaves(limit, free, tmp_path, monkeypatch):
+    files = {"limit": limit, "used": "600", "stat": "anon 400\ninactive_file 150"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text + "\n", encoding="utf-8")
+    own = (*(tmp_path / name for name in files), "inactive_file")
+    monkeypatch.setattr(slot_cache, "CONTAINERS", ((tmp_path / "absent", *own[1:]), own))
+    found = slot_cache.free_memory(torch.device("cpu"))
+    assert found == free or (free is None and found > 2**20)
 
 
 def test_bytes_follow_the_formula_and_lengths_are_read_only(any_pack):

@@ -1,7 +1,7 @@
 """Greedy and coupled output of the embedded oracle is plain decoding's: 12 prompts, every source and every rule.
 
-The quick suite has each source, and chains of a model under every rule, at one batch size; ``make exactness`` has every
-pair at both, on all prompts.
+Long: the quick suite has recorded runs of this oracle (``tests/golden``), and every source under every rule on small
+ones (``test_product``).
 """
 
 import itertools
@@ -15,7 +15,6 @@ from drafts import EarlyExit, Lookahead, Merged, NGram, PromptLookup, Quantized,
 from specdec import RULES, Grown, Kary, SamplingParams, SpeculativeDecoder
 from specdec.exactness import compare_runs
 from specdec.prompts import load_prompts
-from tests.support.pairwise import pairwise
 
 PROMPTS = Path(__file__).parents[2] / "experiments" / "prompts" / "code.jsonl"
 NEW = 24
@@ -72,25 +71,14 @@ def fits(name, rule):
     return name != "plain" or rule in ("standard", "coupled")
 
 
-def is_quick(name, rule, _):
-    """Tell whether the quick suite has a pair: greedily, chains are judged by their ids, whoever chose these."""
-    return fits(name, rule) and (name in ("small transformer", *BRANCHING) or rule in ("standard", "coupled"))
-
-
-@pairwise({"name": tuple(SOURCES), "rule": tuple(RULES), "batch_size, count": {"1": (1, 4), "8": (8, 12)}}, is_quick)
-def test_tokens_are_those_of_plain_decoding_at_batch_one(name, rule, batch_size, count):
-    texts, wanted = _texts()[:count], _plain("coupled" if rule == "coupled" else "standard").tokens[:count]
-    sampling = PARAMS if rule == "coupled" else SamplingParams()
-    made = SpeculativeDecoder(_oracle(), SOURCES[name](), rule).generate(texts, NEW, sampling, batch_size=batch_size)
-    assert made.exactness == ("exact" if RULES[rule].lossless else "lossy: typical(epsilon=0.09, delta=0.3)")
-    if rule != "coupled":
-        comparison = compare_runs(_oracle(), texts, made, wanted)
-        assert comparison.identical, comparison.table()
-    assert made.tokens == wanted
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("batch_size", [1, 8])
 @pytest.mark.parametrize(("name", "rule"), [pair for pair in itertools.product(SOURCES, RULES) if fits(*pair)])
-def test_so_are_those_of_all_prompts_under_all_rules(name, rule, batch_size):
-    test_tokens_are_those_of_plain_decoding_at_batch_one(name, rule, batch_size, 12)
+def test_tokens_are_those_of_plain_decoding_at_batch_one(name, rule, batch_size):
+    sampling, wanted = (PARAMS, "coupled") if rule == "coupled" else (SamplingParams(), "standard")
+    made = SpeculativeDecoder(_oracle(), SOURCES[name](), rule).generate(_texts(), NEW, sampling, batch_size=batch_size)
+    assert made.exactness == ("exact" if RULES[rule].lossless else "lossy: typical(epsilon=0.09, delta=0.3)")
+    if rule != "coupled":
+        comparison = compare_runs(_oracle(), _texts(), made, _plain(wanted).tokens)
+        assert comparison.identical, comparison.table()
+    assert made.tokens == _plain(wanted).tokens

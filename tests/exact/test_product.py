@@ -18,7 +18,7 @@ from specdec.contracts import Draft, Oracle
 from specdec.drafting import ChainSampler
 from specdec.exactness import check_lossless
 from tests.support.law_sources import MATES, PENALTIES, PROMPT, SOURCES, TARGET, target_of
-from tests.support.pairwise import cover
+from tests.support.pairwise import WANTS_LONG, cover
 
 # The first ones stand in most combinations of the quick suite.
 SAMPLINGS = {
@@ -68,7 +68,7 @@ def is_shortened(source: str, rule: str, batch: int, sampling: str) -> bool:
 
 SHORTENED = {case for case in COVERING if is_shortened(*case)}
 WHOLE = {*COVERING} - SHORTENED
-LONG = [case for case in PRODUCT if case not in WHOLE]
+LONG = [case for case in PRODUCT if WANTS_LONG and case not in WHOLE]
 
 
 @functools.cache

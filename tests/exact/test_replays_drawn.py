@@ -21,7 +21,7 @@ from specdec.traces import dense as dense_records
 from specdec.traces.tables import read_note
 from tests.reference.block_laws import Ids, chain_blocks, joint_law, tree_blocks
 from tests.reference.tables import law_after, random_table
-from tests.support.pairwise import diagonal, first_of
+from tests.support.pairwise import first_of
 from tests.support.registry import SIX_IDS
 from tests.support.replays import ALARM, assert_steps_are_those_of_the_law, gap, of_requests
 from tests.support.sources import Chains, PlannedTrees
@@ -161,7 +161,8 @@ MANY = 300
 WARM = SamplingParams(temperature=0.9, top_p=0.95)
 
 
-@diagonal({"name": tuple(TREES), "rule": RULES_OF_TREES})
+@pytest.mark.parametrize("rule", first_of(*RULES_OF_TREES))
+@pytest.mark.parametrize("name", first_of(*TREES))
 def test_the_mean_of_drawn_trees_over_outputs_is_that_of_real_runs(name, rule):
     """A true mean is flagged once in a million, that of another shape is flagged."""
     prompts, shape = [[3, 1, 4, 1, 5]] * MANY, Paths([(2,), (0, 0, 0), (0, 1), (1, 0)])

@@ -85,7 +85,11 @@ def test_results_say_that_it_is_lossy_and_with_which_parameters():
 
 @pytest.mark.parametrize(
     ("options", "fault"),
-    [({"epsilon": 1.0}, "epsilon=1.0"), ({"epsilon": -0.1}, "epsilon=-0.1"), ({"delta": math.inf}, "delta=inf")],
+    [
+        ({"epsilon": 1.5}, r"epsilon=1.5 must lie in \[0, 1\)"),
+        ({"epsilon": -0.1}, "epsilon must be"),
+        ({"delta": math.inf}, "delta must be"),
+    ],
 )
 def test_thresholds_out_of_range_are_refused(options, fault):
     with pytest.raises(ValueError, match=fault):

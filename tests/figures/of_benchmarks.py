@@ -13,9 +13,8 @@ import torch
 
 from experiments.bench import engine as bench_engine
 from experiments.bench.engine import Cost, Timed
-from experiments.bench.oracle import benchmark_parts, benchmark_passes, costs, decoding, speculation
+from experiments.bench.oracle import benchmark_parts, benchmark_passes, decoding
 from experiments.bench.oracle.benchmark_parts import Measured
-from experiments.bench.oracle.costs import PASS, STEP
 from experiments.harness import rounds
 from experiments.harness.rounds import Spread, TimedArm, Timings
 from experiments.studies import batching
@@ -165,10 +164,9 @@ def _spread(values: Sequence[float]) -> str:
     return f"{middle:.2f} ({low:.2f} .. {high:.2f})"
 
 
-def _measured(subject: str, seconds: dict[str, list[float]], **options: Any) -> Measured:
+def _measured(seconds: dict[str, list[float]], **options: Any) -> Measured:
     timings = Timings(seconds, dict.fromkeys([*seconds][:2], 0.75))
-    models = SimpleNamespace(config=None)
-    return Measured(subject, 2, models, SimpleNamespace(**options), timings)  # type: ignore[arg-type]
+    return Measured("10m", 2, SimpleNamespace(**options), timings)  # type: ignore[arg-type]
 
 
 def _cells(rows: Sequence[Any], name: str, *columns: str) -> dict[str, Any]:
@@ -183,7 +181,7 @@ def decoded() -> Differences:
         "transformers float32": [0.4, 0.3, 1.0],
     }
     named = {decoding.name_of(4, program): values for program, values in seconds.items()}
-    made = _measured("10m", named, batches=(4,))
+    made = _measured(named, batches=(4,))
     found = _cells(decoding.rows(made), "program", "tokens/s", "speed over transformers", "median ms", "range")
     expected = {}
     for program, values in seconds.items():
@@ -200,60 +198,23 @@ def decoded() -> Differences:
     return differences(found, expected | {"ids": ["75.0%", "75.0%", ""]})
 
 
-def drafted() -> Differences:
-    """Speculation beside ``transformers``; what a drafted token costs; passes by their width."""
-    ours, lookup = "native bfloat16", speculation.LOOKUP
+def passed() -> Differences:
+    """Passes over one of a single node, and beside llama.cpp's of as many nodes in the same dtype."""
+    ours, theirs = "native float32", "llama.cpp float32"
     seconds = {
-        f"plain, {ours}": [1.0, 1.2, 1.1],
-        f"{lookup}, {ours}": [0.5, 0.4, 0.6],
-        f"{lookup}, transformers bfloat16": [3.0, 6.0, 3.0],
-        f"{lookup}, transformers float32": [2.0, 4.0, 2.0],
-        "plain, transformers bfloat16": [4.0, 8.0, 6.0],
-        "plain, transformers float32": [4.0, 8.0, 6.0],
+        benchmark_passes.name_of(ours, 1): [1.0, 2.0, 4.0],
+        benchmark_passes.name_of(ours, 8): [3.0, 4.0, 4.0],
+        benchmark_passes.name_of(theirs, 8): [6.0, 8.0, 12.0],
+        benchmark_passes.name_of("llama.cpp bfloat16", 8): [1.0, 1.0, 1.0],
     }
-    with patch.object(speculation, "DRAFTS", ()):
-        made = _measured("code", seconds)
-        rows = {f"{row['strategy']}, {row['program']}": row for row in speculation.rows(made)}
-    over = _spread([2.0 / 0.5, 4.0 / 0.4, 2.0 / 0.6])
-    found: dict[str, Any] = {
-        "over transformers": str(rows[f"{lookup}, {ours}"]["speed over transformers"]),
-        "over its plain": str(rows[f"{lookup}, {ours}"]["over its plain decoding"]),
-        "over theirs": str(rows[f"{lookup}, transformers float32"]["over its plain decoding"]),
+    rows = {(row["program"], row["nodes"]): row for row in benchmark_passes.rows(_measured(seconds))}
+    found = {"rows": [*rows]}
+    found |= {name: [str(row[name]) for row in rows.values()] for name in ("over a pass of 1", "speed over llama.cpp")}
+    expected = {
+        "rows": [(ours, 1), (ours, 8), ("llama.cpp bfloat16", 8), (theirs, 8)],
+        "over a pass of 1": ["1.00 (1.00 .. 1.00)", _spread([3.0, 2.0, 1.0]), "None", "None"],
+        "speed over llama.cpp": ["None", _spread([2.0, 2.0, 3.0]), "None", "None"],
     }
-    expected: dict[str, Any] = {
-        "over transformers": over,
-        "over its plain": _spread([2.0, 3.0, 1.1 / 0.6]),
-        "over theirs": _spread([2.0, 2.0, 3.0]),
-    }
-    taken = {PASS: [2.0, 4.0, 2.0], STEP: [4.0, 5.0, 4.0]}
-    taken |= {f"token, {name}": [1.0, 1.0, 1.5] for name in costs.SAMPLINGS}
-    found |= _cells(costs.rows(_measured("code", taken)), "what", "over a pass (c)", "over a plain step")
-    for name, one in taken.items():
-        for column, base in (("over a pass (c)", PASS), ("over a plain step", STEP)):
-            expected[f"{name}, {column}"] = _spread([a / b for a, b in zip(one, taken[base], strict=True)])
-    curve = {
-        benchmark_passes.name_of(f"native {storage}", width, 7): [0.002 * width, 0.001 * width + 0.002, 0.004]
-        for storage in benchmark_passes.STORAGES
-        for width in (2, 4)
-    }
-    (row, _) = benchmark_passes.curve_rows(_measured("10m", curve, widths=(4, 2), contexts=(7,)))
-    found |= {"curve": (row["2"], row["4"])}
-    return differences(found, expected | {"curve": ("4.000 (1.00)", "6.000 (1.50)")})
-
-
-def reading() -> Differences:
-    """The share of the memory's bandwidth: the fastest reader's time over a pass's."""
-    seconds = {
-        benchmark_passes.name_of(f"native {storage}", 1, benchmark_passes.CONTEXT): [0.5, 0.4, 0.8]
-        for storage in benchmark_passes.STORAGES
-    }
-    for storage in benchmark_passes.STORAGES:
-        for reader, time in zip(benchmark_passes.READERS, (0.3, 0.2, 0.25), strict=True):
-            seconds[benchmark_passes._reading(reader, storage, benchmark_passes.CONTEXT)] = [time, time, time]
-    with patch.object(benchmark_passes, "bytes_of", lambda models, storage, context: 3e9):
-        row = next(benchmark_passes.read_rows(_measured("10m", seconds, contexts=(benchmark_passes.CONTEXT,))))
-    found = {"share": str(row["share"]), "read": row["read GB/s"], "reader": row["reader"], "size": row["MB a pass"]}
-    expected = {"share": _spread([0.4, 0.5, 0.25]), "read": 15.0, "reader": "sum of int64", "size": "3000.0"}
     return differences(found, expected)
 
 
@@ -349,7 +310,7 @@ def _both(one: Agreement) -> Any:
     return SimpleNamespace(all=one, unlooped=one)
 
 
-STATISTICS = (overhead, serving, served_rows, decoded, drafted, reading, interleaved, compressed)
+STATISTICS = (overhead, serving, served_rows, decoded, passed, interleaved, compressed)
 MUTANTS = line_mutants(
     (bench_engine.cost, "oracle.seconds = 0.0\n    while", "while", overhead, "step"),
     (bench_engine.row, "cost.request for", "cost.step for", overhead, "row"),
@@ -358,7 +319,7 @@ MUTANTS = line_mutants(
     (row_of, "last.rows / last.calls / options.batch_size", "last.rows / last.calls / 8", served_rows, "rows in use"),
     (Timings.fastest, "min(ran", "max(ran", decoded, "native bfloat16, speed over transformers"),
     (decoding.rows, "spread(name).median", "spread(name).low", decoded, "native bfloat16, tokens/s"),
-    (Timings.ratio, "a / b for a, b in pairs", "min(self.seconds[above]) / b for a, b in pairs", drafted, "curve"),
+    (Timings.ratio, "a / b for a, b in pairs", "min(self.seconds[above]) / b for a, b in pairs", interleaved, "ratio"),
     (Spread.of, "statistics.median(values)", "statistics.fmean(values)", decoded, "native bfloat16, median ms"),
     (
         benchmark_parts.Measured.time_row,
@@ -367,12 +328,8 @@ MUTANTS = line_mutants(
         decoded,
         "native bfloat16, median ms",
     ),
-    (speculation.rows, 'f"{PLAIN}, {program}"', 'f"{PLAIN}, native bfloat16"', drafted, "over theirs"),
-    (speculation._fastest, "for storage in STORAGES", "for storage in STORAGES[:1]", drafted, "over transformers"),
-    (costs.rows, "measured.ratio(name, PASS)", "measured.ratio(name, STEP)", drafted, f"{STEP}, over a pass (c)"),
-    (benchmark_passes.curve_rows, "names[min(widths)]", "names[widths[0]]", drafted, "curve"),
-    (benchmark_passes.read_rows, "measured.ratio(reader, name)", "measured.ratio(name, reader)", reading, "share"),
-    (benchmark_passes._fastest_read, "for name in READERS", "for name in [*READERS][:1]", reading, "share"),
+    (benchmark_passes.rows, "name_of(program, 1))", "name_of(program, 8))", passed, "over a pass of 1"),
+    (benchmark_passes.rows, "program.split()[-1]", "'bfloat16'", passed, "speed over llama.cpp"),
     (rounds.measure, "shift = number % max(len(arms), 1)", "shift = 0", interleaved, "order"),
     (
         rounds._compare,

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import torch
 
 import oracles
-from experiments.bench.oracle import decoding, speculation
+from experiments.bench.oracle import decoding
 from experiments.bench.oracle.benchmark_models import Models
 from experiments.bench.oracle.llama_cpp_arm import LlamaCpp
 from experiments.peers import PEERS, with_llama_cpp, with_transformers
@@ -226,15 +226,6 @@ def with_binding() -> Differences:
     return differences(found, expected)
 
 
-class _Pair:
-    """The embedded pair with fakes of ``transformers``."""
-
-    prompts: ClassVar[list[list[int]]] = [[1, 2, 3]]
-
-    def peer(self, name: str, storage: str) -> _Model:
-        return _Model(name, storage)
-
-
 class _Library:
     """llama.cpp's library: it records on how many threads it runs."""
 
@@ -246,36 +237,19 @@ class _Library:
 
 
 def benched() -> Differences:
-    """What the benchmark of passes asks of other programs: the same drafts as ours, on the same threads."""
-    pair: Any = _Pair()
-    draft = {"num_assistant_tokens": 4, "num_assistant_tokens_schedule": "constant", "repetition_penalty": 1.3}
-    draft |= {"assistant_confidence_threshold": 0.0}
-    lookup = {"prompt_lookup_num_tokens": 8, "max_matching_ngram_size": 2}
-    found = {
-        "plain": speculation.settings_of(pair, "plain", "float32"),
-        "lookup": speculation.settings_of(pair, speculation.LOOKUP, "float32"),
-        "draft": _plain(speculation.settings_of(pair, "code-draft", "float32")["assistant_model"]),
-    }
-    expected: dict[str, Any] = {
-        "plain": {},
-        "lookup": lookup,
-        "draft": {"model": "code-draft", "dtype": "float32", **draft},
-    }
+    """What the benchmark of passes asks of other programs: greedy ids, on the same threads."""
     _Model.calls.clear()
-    made = speculation._theirs(_Model("code", "float32"), [[1, 2, 3]], NEW, lookup)
-    found |= {"asked": _Model.calls[0], "made": made.tolist()}
+    made = decoding.generate(_Model("code", "float32"), torch.tensor([[1, 2, 3]]), NEW)
+    found: dict[str, Any] = {"asked": _Model.calls[0], "made": made.tolist()}
     asked = {"model": "code", "dtype": "float32", "ids": [[1, 2, 3]], "attention_mask": [[1, 1, 1]], "pad_token_id": 0}
     asked |= {"max_new_tokens": NEW, "do_sample": False, "repetition_penalty": 1.3}
-    expected |= {"asked": asked | lookup, "made": [[1, 1, 2, 3, 3, 3]]}
     model, models = LlamaCpp.__new__(LlamaCpp), Models("tiny", None, 9)
     model._lib, model._context, model._silence = _Library(), None, lambda *_: None
     models._made["llama.cpp", "float32"] = model
     with patch.object(torch, "get_num_threads", lambda: 3):
         models.llama_cpp("float32")
     found["threads"] = model._lib.threads
-    with patch.object(speculation, "PromptLookup", lambda *one, **named: (*one, *named.values())):
-        found["ours"] = speculation.source_of(pair, speculation.LOOKUP)
-    return differences(found, expected | {"threads": (3, 3), "ours": (8, 2, "first")})
+    return differences(found, {"asked": asked, "made": [[1, 1, 2, 3, 3, 3]], "threads": (3, 3)})
 
 
 STATISTICS = (with_library, with_binding, benched)
@@ -308,8 +282,6 @@ MUTANTS = line_mutants(
         "llama.cpp:lookup",
     ),
     (LlamaCppArm._row, "self._model.reset()", "pass", with_binding, "llama.cpp, resets"),
-    (speculation.settings_of, "num_assistant_tokens = DRAFTED", "num_assistant_tokens = 1", benched, "draft"),
-    (speculation._theirs, ", **settings)", ")", benched, "asked"),
     (decoding.generate, "do_sample=False", "do_sample=True", benched, "asked"),
     (LlamaCpp.set_threads, "number, number)", "1, number)", benched, "threads"),
     (Models.llama_cpp, "model.set_threads(torch.get_num_threads())", "pass", benched, "threads"),

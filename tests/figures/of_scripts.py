@@ -1,7 +1,6 @@
-"""The tables of scripts of their own: Spec-Bench, lengths, rules, forced positions, vocabularies, records, replays."""
+"""The tables of scripts of their own: Spec-Bench, lengths, rules, forced positions, vocabularies, replays."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from statistics import fmean
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -10,7 +9,7 @@ from unittest.mock import patch
 import numpy as np
 
 from experiments import replay, threshold
-from experiments.bench import records, stored
+from experiments.bench import stored
 from experiments.bench.oracle.llama_cpp_arm import MAX_BATCH
 from experiments.harness.arms import PLAIN, Measurement
 from experiments.harness.rounds import Timings
@@ -112,15 +111,18 @@ def policies() -> Differences:
 
 
 class _Answering:
-    """An arm whose answers, passes and seconds are known; the second run of an answer is twice as fast."""
+    """An arm whose answers, passes and seconds are known: the second run of an answer is twice as fast.
+
+    Its very first run takes ten times as long: it is to warm up.
+    """
 
     def __init__(self, name: str, *_: Any) -> None:
         self.name, self.answered = name, 0
 
     def run(self, prompts: Sequence[Any], seeds: Any, max_new_tokens: int) -> Measurement:
         self.answered += 1
-        pace = 0.5 if self.answered % 2 == 0 else 1.0
-        whole = self.name != "wrong" or self.answered > 2
+        pace = 10.0 if self.answered == 1 else 0.5 if self.answered % 2 else 1.0
+        whole = self.name != "wrong" or self.answered > 3
         steps = [[1], [2], [3], [4]] if self.name == PLAIN else [[1, 2], [3, 4]] if whole else [[1], [2]]
         kept = arm_of([(tokens, pace) for tokens in steps], 5.0 * pace)
         settings, records = Settings("eager", "float32", "cpu", None, 1, 1), {"step": [*range(len(steps))]}
@@ -212,55 +214,6 @@ def judged() -> Differences:
         "tau run": 1.75,
     }
     return differences({**block, "leading": own["over"]}, {**expected, "leading": "1.00 (n = 2)"})
-
-
-@contextmanager
-def _recording(clock: Any) -> Iterator[None]:
-    """Give decoders whose runs take 8 s, of which a recorder takes 4 more."""
-
-    class Decoder:
-        def __init__(self, *_: Any) -> None:
-            self.steps, self.records, self.end = [1.0, 5.0, 2.0], [0.25, 0.5, 4.0], 3.0
-
-        def generate(self, *_: Any, **__: Any) -> Any:
-            clock.spend(8.0)
-            told = SimpleNamespace(columns=lambda: clock.spend(6.0))
-            return SimpleNamespace(records=told, stats=SimpleNamespace(target_calls=4, num_emitted=10))
-
-    def record(decoder: Any, folder: str, *_: Any, **__: Any) -> None:
-        clock.spend(12.0)
-        for number, size in enumerate((100, 20)):
-            with open(f"{folder}/nodes-{number}.parquet", "wb") as file:
-                file.write(bytes(size))
-
-    with (
-        patch.object(records, "_Timed", Decoder),
-        patch.object(records, "SpeculativeDecoder", Decoder),
-        patch.object(records, "record_nodes", record),
-    ):
-        yield
-
-
-def recorded() -> Differences:
-    """What records cost: of a step, of a run's end, and of the nodes beside the same run without them."""
-    anything: Any = None
-    with clock_of(records) as clock, _recording(clock):
-        one = records.measure(anything, anything, [], SamplingParams(), 8, 1)
-    other = {**one, "bare": 7.0, "at the end, us/step": 9e5, "ms/step": 2500.0}
-    found = {**records.sum_up([one, other]), "bare": one["bare"], "recorded": one["recorded"]}
-    expected = {
-        "ms/step": 2000.0,
-        "step record, us": 5e5,
-        "% of a step": 25.0,
-        "at the end, us/step": 1e6 * 3 / 4,
-        "as columns, us/step": 1e6 * 6 / 4,
-        "node records, us/step": 1e6 * (12 - 7) / 4,
-        "with / without": 12 / 7,
-        "bytes/token": 120 / 10,
-        "bare": 8.0,
-        "recorded": 12.0,
-    }
-    return differences(found, expected)
 
 
 def stored_file() -> Differences:
@@ -357,7 +310,8 @@ class _Remembering:
 
 def remembered() -> Differences:
     """Second turns: tokens of their prompts, how many are read, and times to their first tokens."""
-    prompts = [NamedPrompt(name, "writing", name, later_turns=("more",)) for name in ("long", "short")]
+    asked = {name: ({"role": "user", "content": name},) for name in ("long", "short")}
+    prompts = [NamedPrompt(name, "writing", name, messages, ("more",)) for name, messages in asked.items()]
     with patch.object(second_turns, "SpeculativeDecoder", lambda *_, prefix_sharing: _Remembering(prefix_sharing)):
         oracle: Any = None
         alone, shared = second_turns.rows_of("small_transformer", second_turns.measure(oracle, None, prompts, 8))
@@ -379,7 +333,7 @@ def remembered() -> Differences:
     return differences(found, expected)
 
 
-STATISTICS = (questions, policies, answers, vocabularies, judged, recorded, stored_file, replayed, remembered)
+STATISTICS = (questions, policies, answers, vocabularies, judged, stored_file, replayed, remembered)
 MUTANTS = [
     LineMutant(*row)
     for row in (
@@ -398,15 +352,14 @@ MUTANTS = [
         (spec_bench_tables.by_task, "in MT_BENCH", "in MT_BENCH[:1]", questions, "tasks"),
         (threshold.against_fixed, "best = max(fixed", "best = min(fixed", policies, "title"),
         (forced.measure, "options.repeats", "1", answers, "speed-up"),
+        (forced.measure, "running.warm_up(ways, units[0])", "pass", answers, "speed-up"),
         (forced.rows_of, "outcome.decoding_speedup(arm)", "outcome.speedup(arm)", answers, "speed-up"),
         (forced.counts_of_choices, "ids[:at]", "ids[: at + 1]", answers, "choices"),
-        (second_turns.ask, "[*said, answer, ", "[*said, ", remembered, "read"),
+        (second_turns.second_turn, "[*prompt.messages, ", "[", remembered, "read"),
         (second_turns.rows_of, "turns.tokens / count", "turns.tokens", remembered, "prompt"),
         (overlap.pieces_row, "common / size", "common / len(contents + [b''])", vocabularies, "share"),
         (overlap.text_row, "groupby(row) if common", "groupby(row)", vocabularies, "mean run of common ids"),
         (rules.rows_of, "name: counts + np", "name: np", judged, "tokens a step"),
-        (records.measure, "np.median(timed.steps)", "np.mean(timed.steps)", recorded, "ms/step"),
-        (records.sum_up, "(recorded - bare)", "recorded", recorded, "node records, us/step"),
         (stored.tables, 'over("prompt", name)', 'over("decode", name)', stored_file, "over ours, int8"),
         (replay.rows_of, "replayed.block_efficiency", "result.stats.num_steps", replayed, "tau replayed"),
         (

@@ -404,7 +404,7 @@ def shapes() -> Differences:
 
 STATISTICS = (theory, least, rooflines, passes, sequences, weights, ideas, shapes)
 MUTANTS = line_mutants(
-    (expected_tokens, "range(int(gamma) + 1)", "range(int(gamma))", theory, "expected tokens"),
+    (expected_tokens, "range(gamma + 1)", "range(gamma)", theory, "expected tokens"),
     (walltime_improvement, "(gamma * c + 1.0)", "(c + 1.0)", theory, "improvement"),
     (operations_factor, "gamma * c_hat + gamma + 1.0", "gamma * c_hat + gamma", theory, "operations"),
     (optimal_gamma, "power * (gamma * c + 1.0) >", "power >", theory, "best"),

@@ -1,15 +1,11 @@
-"""The tables of sweeps and of several runs beside one another, and what a level of a drafted tree costs."""
+"""The tables of sweeps and of several runs beside one another."""
 
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from experiments.bench.oracle import costs
-from experiments.bench.oracle.benchmark_parts import Measured
-from experiments.bench.oracle.costs import SAMPLINGS
 from experiments.harness.arms import PLAIN
-from experiments.harness.rounds import Timings
 from experiments.report import across
 from experiments.sweep import sweep_results
 from experiments.sweep.grid import Unit
@@ -87,20 +83,7 @@ def runs() -> Differences:
     return differences(found, expected)
 
 
-def levels() -> Differences:
-    """What a level of a drafted tree costs over a bare pass."""
-    seconds = {f"level, {name}, batch 2": [0.006, 0.003, 0.004] for name in SAMPLINGS}
-    seconds["pass, batch 2"] = [0.002, 0.002, 0.004]
-    models: Any = SimpleNamespace(config=None)
-    options: Any = SimpleNamespace(batches=(2,))
-    rows = costs.level_rows(Measured("pair", 1, models, options, Timings(seconds)))
-    found = {"levels": [str(one["over a pass"]) for one in rows]}
-    over = "1.50 (1.00 .. 3.00)"
-    expected = {"levels": ["1.00 (1.00 .. 1.00)", *[over] * len(SAMPLINGS)]}
-    return differences(found, expected)
-
-
-STATISTICS = (swept, runs, levels)
+STATISTICS = (swept, runs)
 MUTANTS = [
     LineMutant(*row)
     for row in (
@@ -110,6 +93,5 @@ MUTANTS = [
         (sweep_results.table_of, 'row["block_efficiency"]', 'row["end_to_end"]', swept, "cells"),
         (sweep_results.conclusion, 'row["end_to_end"])', '-row["end_to_end"])', swept, "conclusion"),
         (across.overview, "max(others", "min(others", runs, "best"),
-        (costs.level_rows, 'f"pass, batch {batch}")', 'f"{name}, batch {batch}")', levels, "levels"),
     )
 ]

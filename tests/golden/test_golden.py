@@ -29,11 +29,12 @@ from tests.golden.cases import BATCHES, CASES, MAKES, SAMPLINGS, Case, covering
 from tests.golden.running import PARTS, line, run
 from tests.golden.worlds import world
 from tests.support.backends import needed_native
+from tests.support.pairwise import WANTS_LONG
 from tests.support.registry import OTHERS, POLICIES, SHAPES, SOURCES
 
 ROOT = Path(__file__).parents[2]
 QUICK = covering(CASES)
-LONG = tuple(case for case in CASES if case not in set(QUICK))
+LONG = sorted(set(CASES).difference(QUICK), key=str) if WANTS_LONG else []
 
 
 def place_of(case: Case) -> str:

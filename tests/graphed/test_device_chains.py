@@ -51,7 +51,7 @@ def test_runs_draft_what_they_draft_token_by_token():
     plain = SpeculativeDecoder(pair(max_context=64)[0]).generate(PROMPTS, 100).tokens
     for name, make in SOURCES.items():
         sampling = SamplingParams(temperature=0.9 if name == "greedily for drawn tokens" else 0.0)
-        for batch_size in (1, 3):
+        for batch_size in (1, 3) if name == "a model" else (3,):
             found, seen = [], []
             for is_whole in (True, False):
                 target = pair(max_context=64, new_capture=Recorded)[1]

@@ -22,15 +22,23 @@ from tests.support.eagle3_histories import history_of
 from tests.support.head_folders import LAYOUTS as BLOCKS
 from tests.support.head_watch import CLOSE, watched_block
 from tests.support.models import small_model, tiny_unpacked
+from tests.support.pairwise import first_of
+
+# Every kind of a head's own parts; the rest of what is published is long.
+KINDS = ("official", "official, borrowed", "speculators", "a narrower head")
+KINDS_OF_BLOCKS = (
+    *("dflash", "dspark rnn", "dflash with a window", "speculators dflash with windows that see ahead", "few ids"),
+)
 
 
-def test_scores_and_what_is_fed_back_are_the_references_after_any_history(tmp_path):
-    """Chains and trees of ragged rows, with rollback, of every layout that is published."""
-    for seed, (name, layout) in enumerate(LAYOUTS.items()):
+@pytest.mark.parametrize("names", first_of(KINDS, [name for name in LAYOUTS if name not in KINDS]))
+def test_scores_and_what_is_fed_back_are_the_references_after_any_history(names, tmp_path):
+    """Chains and trees of ragged rows, with rollback."""
+    for seed, name in enumerate(names):
         plain, model = (tiny_unpacked(11, num_layers=6) for _ in range(2))
         attention = ("masked", "chunked")[seed % 2]
         oracle = GraphedTransformer(model.pack(), new_capture=Recorded, attention=attention)
-        history = history_of(tmp_path / str(seed), layout, oracle, plain, seed, slack=4 * (seed % 3), steps=10)
+        history = history_of(tmp_path / str(seed), LAYOUTS[name], oracle, plain, seed, slack=4 * (seed % 3), steps=10)
         assert isinstance(history.head, GraphedEagle3Head)
         assert history.head._calls.passes.way.attention is ATTENTIONS[attention]
         assert history.worst < 1e-9, name
@@ -38,9 +46,10 @@ def test_scores_and_what_is_fed_back_are_the_references_after_any_history(tmp_pa
         assert history.head.counts.passes_in_graphs > 5
 
 
-def test_laws_of_blocks_are_the_references(tmp_path):
-    """Every layout that is published, along chains and in trees."""
-    attentions = [(layout, "masked") for layout in BLOCKS] + [(name, "chunked") for name in BLOCKS if "window" in name]
+@pytest.mark.parametrize("names", first_of(KINDS_OF_BLOCKS, [name for name in BLOCKS if name not in KINDS_OF_BLOCKS]))
+def test_laws_of_blocks_are_the_references(names, tmp_path):
+    """Along chains and in trees."""
+    attentions = [(name, "masked") for name in names] + [(name, "chunked") for name in names if "window" in name]
     for i, (layout, attention) in enumerate(attentions):
         tree = Paths([(0, 0, 0), (0, 1), (1, 0)]) if i % 2 else None
         oracle, source = watched_block(tmp_path / str(i), layout, "graphed", attention=attention, tree=tree)
@@ -60,8 +69,8 @@ SOURCES: dict[str, Any] = {
     "re-ranked": lambda head: drafts.Eagle3(head, tree=ReRanked(6, 3, 2), temperature=0),
     "grown": lambda head: drafts.Eagle3(head, tree=Grown(4, 2, width=2)),
     "block": lambda head: drafts.BlockDrafter(head),
-    "a part of a block": lambda head: drafts.BlockDrafter(head, 3, temperature=0),
     "a tree of a block": lambda head: drafts.BlockDrafter(head, tree=Kary(2, 2)),
+    "a part of a block": lambda head: drafts.BlockDrafter(head, 3, temperature=0),
     "among others": lambda head: drafts.Cascade([drafts.PromptLookup(2, min_ngram=2), drafts.Eagle3(head, 3)]),
 }
 
@@ -78,15 +87,14 @@ def eager_twin(head: Any) -> Any:
 
 def test_runs_are_those_of_the_eager_head():
     """Rows end by their budget and by the oracle's context; what a step accepts of its drafts is equal too."""
-    eager = pair(max_context=40)[0]
-    for temperature in (0.0, 0.9):
-        sampling = SamplingParams(temperature=temperature)
+    eager, warm = pair(max_context=40)[0], SamplingParams(temperature=0.9)
+    for sampling, names in ((warm, list(SOURCES)[::2]), (SamplingParams(), ("chain", "block", *list(SOURCES)[1::2]))):
         plain = SpeculativeDecoder(eager, rule="coupled").generate(PROMPTS, 60, sampling).tokens
-        for name, make in SOURCES.items():
+        for name in names:
             beside = block_beside if "block" in name else head_beside
             head, found = beside(pair(max_context=40, new_capture=Recorded)[1]), []
             for one in (head, eager_twin(head)):
-                decoder = SpeculativeDecoder(head.oracle, make(one), "coupled")
+                decoder = SpeculativeDecoder(head.oracle, SOURCES[name](one), "coupled")
                 run = decoder.generate(PROMPTS, 60, sampling, batch_size=3)
                 assert run.tokens == plain, name
                 found.append((run.stats.num_drafted, run.stats.num_accepted, run.stats.target_calls))

@@ -1,6 +1,7 @@
 """Models of ``transformers`` that cannot be scored as trees on a cache are refused, with the reason."""
 
 from functools import wraps
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from tokenizers.models import WordLevel
 
 from oracles import HuggingFaceLM
 from oracles.huggingface import masks
+from oracles.huggingface.support import longest_context
 from specdec.cache import KVCache
 from tests.support.hf_models import random_model
 
@@ -175,3 +177,11 @@ def test_rotary_embeddings_that_grow_end_the_context():
     rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
     model = random_model("phi3", original_max_position_embeddings=32, rope_parameters=rope)
     assert HuggingFaceLM(model).max_context == 32
+
+
+@pytest.mark.parametrize("rope", ["default", "dynamic"])
+def test_a_model_that_names_no_context_takes_the_one_that_is_given(rope):
+    config = SimpleNamespace(rope_parameters={"rope_type": rope})
+    with pytest.raises(ValueError, match="has no max_position_embeddings: give max_context"):
+        longest_context(config, None)
+    assert longest_context(config, 24) == 24

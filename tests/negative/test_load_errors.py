@@ -213,6 +213,8 @@ def test_keys_that_would_change_the_forward_pass(folder, base, changes, key):
         {"logit_softcap": None},
         {"layer_types": ["full_attention"]},
         {"quantization_config": None, "rope_interleaved": False, "pruned_heads": {}},
+        {"activation": "swiglu"},
+        {"rope_scaling": {"type": "yarn", "factor": 2.0, "attn_factor": 0.9}},
     ],
 )
 def test_the_same_keys_with_a_meaning_that_is_understood(folder, changes):

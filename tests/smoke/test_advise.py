@@ -13,6 +13,7 @@ from experiments.advise.advice_parts import CLOSE, Parts
 from experiments.advise.calibrating import to_time
 from experiments.advise.cells import Advised
 from experiments.harness.arms import Unit
+from experiments.studies.crossover import __main__ as crossover
 from specdec.prompts import NamedPrompt
 from specdec.stats.report.intervals import Interval
 from specdec.stats.result_table import Table, count_of
@@ -161,3 +162,10 @@ def test_what_it_chooses_itself_is_no_option(option, capsys):
     with pytest.raises(SystemExit):
         main([option, "2"])
     assert f"unrecognized arguments: {option} 2" in capsys.readouterr().err
+
+
+def test_what_a_policy_ends_has_no_speed_by_draft_length(capsys: pytest.CaptureFixture[str]) -> None:
+    assert {*cells.CHAINS} - {*cells.FIXED} == {"threshold"}
+    with pytest.raises(SystemExit):
+        crossover.parse(["--strategy", "threshold"])
+    assert "invalid choice: 'threshold'" in capsys.readouterr().err

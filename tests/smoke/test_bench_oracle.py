@@ -6,9 +6,10 @@ import torch
 
 from experiments.bench import stored
 from experiments.bench.oracle import __main__ as bench
-from experiments.bench.oracle.benchmark_models import STORAGES, Models, shape_in
+from experiments.bench.oracle.benchmark_models import Models
 from experiments.harness import rounds
-from experiments.harness.rounds import Round, TimedArm, Timings, measure, median_seconds, unique
+from experiments.harness.findings.model_shapes import model_shape
+from experiments.harness.rounds import Round, TimedArm, Timings, measure, median_seconds
 from experiments.peers import with_llama_cpp
 from experiments.peers.gguf_file import interleave, write_gguf
 from oracles.checkpoints.gguf import GGUFFile
@@ -35,9 +36,7 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_parts_of_a_shape_print_their_tables(native, capsys, monkeypatch):
     monkeypatch.setattr(with_llama_cpp, "PACKAGES", ("no_such_package",))
-    parts = ["--parts", "decode", "passes", "bandwidth", "curve", "prefill"]
-    sizes = ["--batches", "1", "2", "--widths", "1", "3", "--contexts", "5", "9", "--prefill-rows", "6"]
-    bench.main([*TINY, *parts, *sizes])
+    bench.main([*TINY, "--batches", "1", "2"])
     printed = capsys.readouterr().out
     assert "threads 1; 2 rounds." in printed
     assert "llama.cpp: not run, no_such_package not installed." in printed
@@ -47,33 +46,9 @@ def test_the_parts_of_a_shape_print_their_tables(native, capsys, monkeypatch):
         "", "100.0%"
     }  # fmt: skip
     assert len(table_rows(printed, "Passes beside llama.cpp's")) == 3 * 3
-    shares = table_rows(printed, "Share of bandwidth")
-    assert [(row["storage"], row["context"]) for row in shares] == [(s, c) for s in STORAGES for c in ("128", "9")]
-    assert all(float(row["read GB/s"]) > 0 for row in shares)
-    curve = table_rows(printed, "The width curve")
-    assert [(row["storage"], row["context"]) for row in curve] == [
-        ("bfloat16", "5"), ("float32", "5"), ("bfloat16", "9"), ("float32", "9")
-    ]  # fmt: skip
-    assert all(row["1"].endswith("(1.00)") for row in curve)
-    assert len(table_rows(printed, "Prefill")) == 3
     for row in decoded:
         assert row["speed over transformers"] != "-"
         assert row["speed over llama.cpp"] == "-"
-
-
-def test_the_parts_of_the_pair_print_their_tables(native, capsys):
-    bench.main([*TINY, "--rounds", "1", "--parts", "c", "levels", "speculate", "--num-prompts", "1"])
-    printed = capsys.readouterr().out
-    rows = table_rows(printed, "Speculative decoding beside transformers")
-    assert len(rows) == 4 * 3
-    assert {row["ids as plain"] for row in rows if "bfloat16" not in row["program"]} == {"100.0%"}
-    assert [row["what"] for row in table_rows(printed, "Cost of a drafted token")] == [
-        "pass of code", "plain step of code", "token, greedy", "token, sampled, top-p 0.95"
-    ]  # fmt: skip
-    levels = table_rows(printed, "Cost of a drafted tree level")
-    assert [(row["what"], row["batch"]) for row in levels] == [
-        (what, batch) for batch in "18" for what in ("pass", "level, greedy", "level, sampled, top-p 0.95")
-    ]
 
 
 @pytest.mark.parametrize(
@@ -83,9 +58,7 @@ def test_the_parts_of_the_pair_print_their_tables(native, capsys):
         (["--shapes", "1b"], "--shapes"),
         (["--rounds", "0"], "--rounds"),
         (["--threads", "two"], "--threads"),
-        (["--contexts", "2300", "--widths", "64"], "--contexts with --widths: 2364 tokens"),
-        (["--prefill-rows", "5000"], "--prefill-rows: 5000 tokens"),
-        (["--new-tokens", "2000"], "--new-tokens: 2128 tokens"),
+        (["--new-tokens", "2300"], "--new-tokens: 2364 tokens"),
         (["--bogus"], "--bogus"),
     ],
 )
@@ -137,18 +110,12 @@ def test_repeated_calls_are_undone_and_the_first_does_not_count():
     assert calls == ["do", "undo"] * 3
 
 
-def test_arms_of_one_name_run_once():
-    log: list[str] = []
-    kept = [fake("a", log), fake("b", log)]
-    assert unique([*kept, fake("a", log)]) == kept
-
-
 def test_weights_are_the_same_in_every_storage_and_their_bytes_known(native):
     models = Models("tiny", None, 8)
     config = models.config
     table, norms = config.vocab_size * config.hidden_size, 4 * config.hidden_size * (2 * config.num_layers + 1)
     for storage, size in (("bfloat16", 2), ("float32", 4)):
-        assert models.native(storage).weight_bytes - table * size - norms == shape_in(config, storage).weight_bytes
+        assert models.native(storage).weight_bytes - table * size - norms == model_shape(config, size).weight_bytes
     assert all(torch.equal(weight.float().bfloat16(), weight) for weight in models.state.values())
 
 
@@ -184,6 +151,13 @@ def test_a_prompt_beside_llama_cpp_is_as_long_as_was_asked_for(length, tmp_path,
     with pytest.raises(Asked) as asked:
         stored.main(["--model", str(tmp_path), "--prompt-length", str(length)])
     assert asked.value.args == (length, stored.MAX_BATCH + stored.CONTEXT)
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored, "missing", list)
+    monkeypatch.setattr(stored, "take_threads", lambda _: None)
+    with pytest.raises(SystemExit, match=r"^bench_stored: .*none\.gguf"):
+        stored.main(["--model", str(tmp_path / "none.gguf")])
 
 
 @pytest.mark.skipif(bool(with_llama_cpp.missing()), reason=f"not installed: {with_llama_cpp.missing()}")

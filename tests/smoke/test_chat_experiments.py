@@ -15,7 +15,7 @@ from experiments.harness.running import script
 from experiments.report.one_run import provenance
 from experiments.report.runs import Run
 from experiments.spec_bench import __main__ as spec_bench
-from experiments.studies import lengths
+from experiments.studies import lengths, trees
 from specdec import SpeculativeDecoder
 from specdec.prompts import NamedPrompt, load_prompts
 from tests.support.chats import CHATML, MISTRAL, write_checkpoint
@@ -301,6 +301,13 @@ def test_the_suite_of_exactness_decodes_conversations(chat, tmp_path, monkeypatc
     monkeypatch.setattr(exactness, "law_rows", lambda: [{"mode": "law", "problem": ""}])
     found = run(exactness.main, chat, tmp_path, "--strategies", "prompt_lookup", "--num-prompts", "1")
     assert found["chat"]["template"]["name"] == "tokenizer_config.json"
+
+
+def test_trees_whose_first_turns_do_not_fit_name_them(chat, tmp_path):
+    file = write_rows(tmp_path / "question.jsonl", [{"question_id": 9, "turns": ["help me " * 400, "and again"]}])
+    names = ["--oracle", str(chat / "model"), "--model", str(chat / "model"), "--prompts", str(file), "--turns", "all"]
+    with pytest.raises(SystemExit, match=r"^trees: none of the prompts can be decoded; the first, '9', has \d+ tokens"):
+        trees.main([*names, "--out", str(tmp_path / "out")])
 
 
 def test_lengths_are_of_raw_text(chat, tmp_path):

@@ -2,15 +2,12 @@
 
 import json
 import sys
-from collections.abc import Callable
 
 import pytest
-import torch
 
 import experiments.harness.arguments
 from experiments.harness import rounds
 from experiments.studies.device import __main__ as device
-from experiments.studies.device import device_layers
 from experiments.studies.device.device_models import PARTS
 from tests.support.experiments import read_json
 
@@ -40,8 +37,6 @@ def test_the_parts_are_printed_and_kept(tmp_path, capsys, monkeypatch):
         assert row["texts that differ, plain"] == row["texts that differ, prompt_lookup"] == 0
         assert row["largest difference, chain"] < 1e-4 > row["largest difference, tree"]
     assert [row["backend"] for row in found["agreement"]] == ["eager", "graphed", "bitwise"]
-    assert [row["rows"] for row in found["products"]] == [1, 2, 4, 8, 16, 32, 64, 128]
-    assert all(row["bits kept, by 64"] and row["bits kept, by 128"] for row in found["products"])
     cases = [(row["batch"], row["width"], row["tree"]) for row in found["attention"]]
     assert cases == [(batch, width, tree) for batch in (1, 3) for width in (1, 4) for tree in (False, True)]
     assert all(row["us, masked"] > 0 < row["GB/s, masked"] for row in found["attention"])
@@ -117,44 +112,6 @@ def test_a_device_that_does_not_keep_bits_has_no_bitwise_figures(tmp_path, capsy
         rows = json.dumps(read_json(tmp_path / f"{part}.json")["rows"])
         assert "graphed" in rows
         assert "bitwise" not in rows
-
-
-def test_a_product_by_triton_is_one_and_keeps_its_bits():
-    pytest.importorskip("triton", reason="the package triton is missing")
-    place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    x, weight = torch.randn(33, 100, device=place), torch.randn(70, 100, device=place)
-    found = device_layers.by_triton(x, weight)
-    torch.testing.assert_close(found, x @ weight.T, rtol=1e-4, atol=1e-4)
-    assert torch.equal(device_layers.by_triton(x[5:6], weight)[0], found[5])
-
-
-def test_a_product_by_triton_runs_on_the_device_of_its_rows(monkeypatch):
-    """Triton launches on the current device, which need not be that of the tensors."""
-    pytest.importorskip("triton", reason="the package triton is missing")
-    from experiments.studies.device import product_kernel
-
-    said: list[object] = []
-
-    class Inside:
-        def __init__(self, x: torch.Tensor) -> None:
-            self.x = x
-
-        def __enter__(self) -> None:
-            said.append(self.x)
-
-        def __exit__(self, *_: object) -> None:
-            said.append("out")
-
-    class Kernel:
-        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-            return lambda *_, **__: said.append("launched")
-
-    monkeypatch.setattr("torch.cuda.device_of", Inside)
-    monkeypatch.setattr(product_kernel, "product_kernel", Kernel())
-    x = torch.ones(3, 4)
-    device_layers.by_triton(x, torch.ones(2, 4))
-    assert said[0] is x
-    assert said[1:] == ["launched", "out"]
 
 
 @pytest.mark.parametrize(

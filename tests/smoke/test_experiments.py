@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -460,7 +461,7 @@ def test_another_machine_does_not_go_on_with_times_of_this_one(monkeypatch):
 
 def test_exactness_on_another_machine_begins_anew(checkpoints, tmp_path, monkeypatch):
     folders = []
-    monkeypatch.setattr(exactness, "Runner", lambda *_: None)
+    monkeypatch.setattr(exactness, "Runner", lambda *_: SimpleNamespace(prompts=[]))
     monkeypatch.setattr(exactness, "_prove", lambda _, study: folders.append(study.folder) or 0)
     for name in ("one", "another one"):
         monkeypatch.setattr(study, "processor", lambda name=name: name)
@@ -591,6 +592,7 @@ def test_exactness_goes_on_without_the_prompts_that_do_not_fit(checkpoints, tmp_
     assert "FAILED" in said.err
     for name in ("p1", "p4"):
         assert re.search(rf"'{name}'\W+ has \d+ tokens and the oracle's context is 256", said.err)
+        assert len(re.findall(rf"\b{name}\b", said.err)) == 1
     assert asked
     assert all(what == (3, [(0, 0), (0, 2), (0, 3)]) for what in asked)
     assert len(summary_of(tmp_path / "out")["problems"]) == 2

@@ -171,6 +171,7 @@ def test_arms_that_are_not_there_are_refused(tmp_path):
         stack.main([*TINY, *SIZES, "--arms", "turbo", "--out", str(tmp_path)])
 
 
+@pytest.mark.long
 def test_a_first_call_in_a_new_process(tmp_path):
     found = in_new_process("tiny", "prefill", 2, "cpu", 1, tmp_path)
     assert set(found) == {"load_seconds", "first_seconds", "later_seconds", "peak_bytes"}

@@ -17,6 +17,7 @@ from specdec.stats.report.provenance import Panel, panels
 from specdec.theory.limits import pass_cost
 from tests.support.backends import needed_native
 from tests.support.experiments import read_json
+from tests.support.gguf_files import Kind, family_model, write_gguf
 from tests.support.models import tiny_unpacked
 
 pytestmark = pytest.mark.usefixtures("documents")
@@ -81,6 +82,23 @@ def test_an_oracle_serves_its_own_context_and_random_weights_a_longer_one():
     assert far.oracle.config == replace(near.oracle.config, max_context=far.oracle.max_context)
     assert shape_of(far.oracle) == shape_of(near.oracle)
     assert near.with_window(7).config.sliding_window == 7
+
+
+@pytest.mark.parametrize("prefill", [8, 300])
+def test_a_gguf_file_has_its_own_weights_with_any_window_and_context(prefill, tmp_path):
+    needed_native()
+    kinds = {"output.weight": Kind.Q8_0, "blk.1.ffn_up.weight": Kind.Q4_1}
+    path = write_gguf(tmp_path / "a.gguf", family_model("llama"), kind=lambda name: kinds.get(name, Kind.Q4_0))
+    subject = Subject(parse(["--oracle", str(path), "--contexts", "8", "--prefill", str(prefill)], None))
+    cut = subject.with_window(7)
+    assert (subject.name, subject.oracle.weight_type) == (str(path), "q8_0")
+    assert (cut.config.sliding_window, cut.weight_bytes) == (7, subject.oracle.weight_bytes)
+    assert cut.max_context == subject.oracle.max_context == max(prefill, 128)
+    cache, nodes = (
+        random_cache(cut, 1, prefill - 3, 3),
+        (torch.ones(1, 3, dtype=torch.int64), None, torch.full((1,), 3)),
+    )
+    assert cut.score(*nodes, cache, np.arange(1), "all").logits is not None
 
 
 def test_the_shape_of_a_native_oracle_has_its_storage():

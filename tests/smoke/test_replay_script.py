@@ -1,9 +1,8 @@
-"""The scripts on records: replays beside real runs, and what records cost."""
+"""The script of replays: beside real runs."""
 
 import pytest
 
 from experiments import replay
-from experiments.bench import records as bench_records
 
 pytestmark = pytest.mark.usefixtures("documents")
 
@@ -48,11 +47,3 @@ REFUSED = {
 def test_what_cannot_be_replayed_is_refused(asked: str, words: str) -> None:
     with pytest.raises(SystemExit, match=f"replay: {words}"):
         replay.main(asked.split())
-
-
-def test_the_cost_of_records_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = ["--rounds", "1", "--num-prompts", "2", "--max-new-tokens", "4", "--threads", "1"]
-    bench_records.main([*sizes, "--batch-sizes", "2"])
-    printed = capsys.readouterr().out
-    assert "node records, us/step" in printed
-    assert printed.count("small_transformer") == len(bench_records.SAMPLINGS)

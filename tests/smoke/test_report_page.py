@@ -477,6 +477,15 @@ def test_the_command_of_a_run_gives_its_arguments_back(run):
     assert json.loads(json.dumps(again)) == {**run.arguments, "fresh": False}
 
 
+def test_the_command_of_a_run_leaves_out_the_strategies_that_its_oracle_could_not_have():
+    arguments = provenance(plan_of(COMPARE, []).arguments)["arguments"]
+    facts = {"experiment": COMPARE, "arguments": arguments, "refused": {"staged": "it has no model inside"}}
+    words = shlex.split(command_of(Run(Path(), "", "", {"provenance": facts}, Outcome([], []))))
+    ran = [name for name in arguments["strategies"] if name != "staged"]
+    assert [*plan_of(COMPARE, words[3:]).arguments["strategies"]] == ran
+    assert not [word for word in words if word.startswith("--staged-")]
+
+
 def asked(name: str, argv: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Return the arguments that an experiment would run with, as its summary would have them."""
     if name == "trees":

@@ -7,7 +7,7 @@ import pytest
 from experiments.studies import second_turns
 from specdec.cache import PAGE
 from tests.support.chats import CHATML, write_checkpoint
-from tests.support.experiments import read_json, write_rows
+from tests.support.experiments import read_json, the_folder, write_rows
 
 pytestmark = pytest.mark.usefixtures("documents")
 QUESTIONS = [
@@ -22,9 +22,9 @@ def test_second_turns_read_what_is_new(tmp_path: Path, capsys: pytest.CaptureFix
     file = write_rows(tmp_path / "question.jsonl", QUESTIONS)
     asked = ["--oracle", oracle, "--draft", oracle, "--prompts", str(file), "--max-new-tokens", "12"]
     asked += ["--backend", "eager", "--dtype", "float64"]
-    second_turns.main([*asked, "--out", str(tmp_path / "out")])
+    assert second_turns.main([*asked, "--out", str(tmp_path / "out")]) == 0
     assert "batch 1, 2 questions, 12 new tokens a turn" in capsys.readouterr().out
-    kept = read_json(tmp_path / "out" / "second_turns.json")
+    kept = read_json(the_folder(tmp_path / "out") / "second_turns.json")
     rows, asked_for = kept["rows"], kept["provenance"]["arguments"]
     assert (kept["provenance"]["backend"], asked_for["dtype"]) == ("eager", "float64")
     assert [row["arm"] for row in rows[::2]] == ["plain", "prompt_lookup", "small_transformer"]
@@ -40,4 +40,23 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     oracle = str(write_checkpoint(tmp_path / "oracle", chat_template=CHATML, eos_token="<|im_end|>"))
     write_rows(tmp_path / "one.jsonl", QUESTIONS[1:2])
     with pytest.raises(SystemExit, match=r"^second_turns: --prompts: none of them has a second turn"):
-        second_turns.main(["--oracle", oracle, "--prompts", str(tmp_path / "one.jsonl")])
+        second_turns.main(["--oracle", oracle, "--prompts", str(tmp_path / "one.jsonl"), "--out", str(tmp_path)])
+
+
+def test_a_conversation_without_room_is_named_and_the_others_are_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    oracle = str(write_checkpoint(tmp_path / "oracle", chat_template=CHATML, eos_token="<|im_end|>"))
+    long = {"question_id": 9, "category": "math", "turns": ["what is one and one?", "and two? " * 200]}
+    file = write_rows(tmp_path / "question.jsonl", [*QUESTIONS, long])
+    asked = ["--oracle", oracle, "--prompts", str(file), "--max-new-tokens", "4", "--out", str(tmp_path / "out")]
+    assert second_turns.main(asked) == 0
+    told = capsys.readouterr()
+    assert "batch 1, 2 questions, 4 new tokens a turn" in told.out
+    assert told.err.count("left out: 9: ") == 1
+
+
+def test_second_turns_need_a_template(tmp_path: Path) -> None:
+    asked = ["--oracle", "code-draft-tiny", "--prompts", str(write_rows(tmp_path / "question.jsonl", QUESTIONS))]
+    with pytest.raises(SystemExit, match=r"^second_turns: second turns need a chat template"):
+        second_turns.main([*asked, "--out", str(tmp_path / "out")])

@@ -123,7 +123,6 @@ NEVER_ROUNDED = ("markov_head.", "confidence_head.")
 # What is learned, and by which factor the loss falls at least in 60 steps.
 LEARNED = [
     ("eagle3", "kl", 0.75),
-    ("eagle3", "ce", 0.9),
     ("dspark", DSPARK_LOSS, 0.9),
     ("medusa", "kl", 0.9),
     ("early_exit", "kl", 0.9),

@@ -82,7 +82,7 @@ def test_sources_have_colours_of_their_own():
     ],
 )
 def test_watching_shows_the_output_and_writes_a_picture(way, said, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(watch, "WARM_UP_TOKENS", 2)
+    monkeypatch.setattr(harness, "WARM_UP_TOKENS", 2)
     argv = [TEXT, "--oracle", "code-draft-tiny", "--max-new-tokens", "12", *way]
     picture = tmp_path / "watch.svg"
     assert watch.main([*argv, "--picture", str(picture)]) == 0
@@ -103,7 +103,7 @@ def test_the_first_prompt_of_a_file_is_its_first_whatever_its_kind(tmp_path):
 
 
 def test_what_is_shown_while_it_runs_is_no_part_of_the_picture(tmp_path, monkeypatch):
-    monkeypatch.setattr(watch, "WARM_UP_TOKENS", 2)
+    monkeypatch.setattr(harness, "WARM_UP_TOKENS", 2)
     terminal = StringIO()
     monkeypatch.setattr(watch, "Console", partial(Console, force_terminal=True, file=terminal))
     picture = tmp_path / "watch.svg"
@@ -114,7 +114,7 @@ def test_what_is_shown_while_it_runs_is_no_part_of_the_picture(tmp_path, monkeyp
 
 
 def test_busy_cores_are_told_and_pairs_can_be_few(monkeypatch, capsys):
-    monkeypatch.setattr(watch, "WARM_UP_TOKENS", 2)
+    monkeypatch.setattr(harness, "WARM_UP_TOKENS", 2)
     monkeypatch.setattr(watch, "take_threads", lambda _: print("warning: busy"))
     assert watch.main(["a = 1", "--oracle", "code-draft-tiny", "--max-new-tokens", "6", "--repeats", "1"]) == 0
     printed = " ".join(capsys.readouterr().out.split())

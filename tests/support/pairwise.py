@@ -9,6 +9,8 @@ import pytest
 Axis = Mapping[str, Any] | Sequence[Any]
 Names = tuple[Any, ...]
 Case = TypeVar("Case")
+# Whether ``long`` cases are made, or left out because pytest would deselect them: tests/conftest.py sets it.
+WANTS_LONG = True
 
 
 def pairwise(axes: Mapping[str, Axis], only: Callable[..., bool] = lambda *_: True) -> pytest.MarkDecorator:
@@ -46,7 +48,9 @@ def _parametrised(
     axes: Mapping[str, Axis], named: list[Mapping[str, Any]], only: Callable[..., bool], quick: set[Names]
 ) -> pytest.MarkDecorator:
     cases = []
-    for names in filter(lambda names: only(*names), itertools.product(*named)):
+    for names in itertools.product(*named):
+        if not (only(*names) and (WANTS_LONG or names in quick)):
+            continue
         values: list[Any] = []
         for arguments, axis, name in zip(axes, named, names, strict=True):
             values += axis[name] if "," in arguments else (axis[name],)
@@ -77,4 +81,4 @@ def pairs_of(names: Names) -> set[tuple[tuple[int, Any], ...]]:
 
 def first_of(quick: Any, *others: Any) -> list[Any]:
     """Return values of which the first is quick and the others are ``long``: seeds, where one history tells a fault."""
-    return [quick, *(pytest.param(value, marks=pytest.mark.long) for value in others)]
+    return [quick, *(pytest.param(value, marks=pytest.mark.long) for value in others if WANTS_LONG)]

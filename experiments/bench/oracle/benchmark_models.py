@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from experiments.bench.oracle.llama_cpp_arm import MAX_BATCH, LlamaCpp
-from experiments.harness.findings.model_shapes import model_shape
 from experiments.peers.gguf_file import temporary_gguf
 from experiments.peers.with_llama_cpp import missing
+from experiments.peers.with_transformers import llama_of
+from oracles.checkpoints.placement import DTYPES
 from oracles.native import NativeTransformer
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.eager import Transformer
-from specdec.system import quiet_imports
-from specdec.theory.limits import ModelShape
 
 # vocabulary, width, layers, heads, width of the MLP, context
 SHAPES = {
@@ -25,7 +24,6 @@ SHAPES = {
     "tiny": TransformerConfig(256, 32, 2, 2, 64, 2304),
 }
 STORAGES = ("bfloat16", "float32")
-DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 Made = TypeVar("Made")
 # Initial weights make texts that repeat two ids; blocks so much stronger make texts that depend on what was written.
 _STRENGTH = 4.0
@@ -64,7 +62,7 @@ class Models:
 
     def peer(self, storage: str) -> Any:
         """Return ``transformers``' model, weights and arithmetic in a dtype."""
-        return self._once("transformers", storage, lambda: peer_of(self.config, self.state, storage))
+        return self._once("transformers", storage, lambda: llama_of(self.config, self.state, DTYPES[storage]))
 
     def llama_cpp(self, storage: str) -> LlamaCpp:
         """Return llama.cpp's model, with torch's present number of threads."""
@@ -96,7 +94,7 @@ class Models:
 
 
 def with_weights(config: TransformerConfig, state: Mapping[str, Tensor], storage: str) -> Transformer:
-    """Return a transformer of some weights, as it trains, in a dtype of ``DTYPES``."""
+    """Return a transformer of some weights, as it trains, in a dtype."""
     model = Transformer(config, seed=None).to(DTYPES[storage])
     model.load_state_dict(dict(state))
     return model.eval()
@@ -112,40 +110,3 @@ def native_of(config: TransformerConfig, state: Mapping[str, Tensor], storage: s
     if not model.bitwise:
         raise AssertionError(f"native, {storage}: scores depend on the pass that they come from: no time counts")
     return model
-
-
-def peer_of(config: TransformerConfig, state: Mapping[str, Tensor], storage: str) -> Any:
-    """Return ``transformers``' Llama of some weights, without an end of text."""
-    with quiet_imports():
-        import transformers.quantizers  # noqa: F401
-        from transformers import LlamaConfig, LlamaForCausalLM
-
-    values = LlamaConfig(
-        vocab_size=config.vocab_size, hidden_size=config.hidden_size, intermediate_size=config.intermediate_size,
-        num_hidden_layers=config.num_layers, num_attention_heads=config.num_heads,
-        num_key_value_heads=config.kv_heads, head_dim=config.head_size, max_position_embeddings=config.max_context,
-        rms_norm_eps=config.norm_eps, tie_word_embeddings=config.tie_embeddings, bos_token_id=None, eos_token_id=None,
-    )  # fmt: skip
-    values.rope_parameters = {"rope_type": "default", "rope_theta": config.rope_theta}
-    model: Any = LlamaForCausalLM(values)
-    weights = dict(state)
-    if config.tie_embeddings:
-        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
-    model.to(DTYPES[storage]).load_state_dict(weights)
-    return model.eval()
-
-
-def first_layers(
-    config: TransformerConfig, state: Mapping[str, Tensor], num_layers: int
-) -> tuple[TransformerConfig, dict[str, Tensor]]:
-    """Return shape and weights of a model's first layers between its embedding and its head."""
-
-    def is_kept(name: str) -> bool:
-        return not name.startswith("model.layers.") or int(name.split(".")[2]) < num_layers
-
-    return replace(config, num_layers=num_layers), {name: w for name, w in state.items() if is_kept(name)}
-
-
-def shape_in(config: TransformerConfig, storage: str) -> ModelShape:
-    """Return the sizes of a native model whose weights are stored as asked."""
-    return model_shape(config, DTYPES[storage].itemsize)

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from experiments.bench.oracle.benchmark_models import STORAGES, Models
-from experiments.bench.oracle.benchmark_parts import BenchOptions, Measured, Part, Row
+from experiments.bench.oracle.benchmark_parts import PROMPT, BenchOptions, Measured, Part, Row
 from experiments.harness.rounds import Round, TimedArm, time_call
 from specdec import Oracle, SamplingParams, SpeculativeDecoder
 from specdec.contracts import IntArray
 
-PROMPT = 64
 GREEDY = SamplingParams(ignore_eos=True)
 
 
@@ -23,29 +22,37 @@ def name_of(batch: int, program: str) -> str:
     return f"decode, batch {batch}, {program}"
 
 
-def decode(model: Oracle, prompts: Tensor, num_new: int) -> IntArray:
-    """Return ``[B, num_new]`` greedy ids, one pass each, by a bare loop of passes."""
+def mark_nothing() -> None:
+    """Take no note of a token."""
+
+
+def decode(model: Oracle, num_new: int, prompts: Tensor, mark: Callable[[], None] = mark_nothing) -> Tensor:
+    """Return ``[B, num_new]`` greedy ids by a bare loop of passes, the first of which scores the prompts.
+
+    Args:
+        model: scores, on a cache of its own.
+        num_new: ids that are added to each prompt.
+        prompts: ``[B, P]`` ids.
+        mark: is called whenever an id of each row is there.
+    """
     batch, length = prompts.shape
-    rows, ones = np.arange(batch), torch.ones(batch, dtype=torch.int64)
-    cache = model.new_cache(batch, length + num_new)
-    model.score(prompts[:, :-1], None, ones * (length - 1), cache, rows, "none")
-    cache.commit(rows, None, np.full(batch, length - 1))
-    pending, out = prompts[:, -1:], []
+    rows, ones = np.arange(batch), torch.ones(batch, dtype=torch.int64, device=prompts.device)
+    cache, made = model.new_cache(batch, length + num_new), []
+    tokens, counts = prompts, ones * length
     for _ in range(num_new):
-        logits = model.score(pending, None, ones, cache, rows).logits
+        logits = model.score(tokens, None, counts, cache, rows, "last").logits
         assert logits is not None
-        cache.commit(rows, None, np.ones(batch, dtype=np.int64))
-        pending = logits[:, -1].argmax(-1, keepdim=True)
-        out.append(pending)
-    return torch.cat(out, dim=1).numpy()
+        cache.commit(rows, None, np.full(batch, tokens.shape[1]))
+        tokens, counts = logits[:, -1].argmax(-1, keepdim=True), ones
+        made.append(tokens)
+        mark()
+    return torch.cat(made, dim=1)
 
 
-def generate(peer: Any, prompts: Tensor, num_new: int, **settings: Any) -> IntArray:
+def generate(peer: Any, prompts: Tensor, num_new: int) -> IntArray:
     """Return ``[B, num_new]`` greedy ids of ``transformers``."""
     mask = torch.ones_like(prompts)
-    ids: Tensor = peer.generate(
-        prompts, attention_mask=mask, max_new_tokens=num_new, do_sample=False, pad_token_id=0, **settings
-    )
+    ids: Tensor = peer.generate(prompts, attention_mask=mask, max_new_tokens=num_new, do_sample=False, pad_token_id=0)
     return ids[:, prompts.shape[1] :].numpy()
 
 
@@ -78,9 +85,9 @@ def _arms_of(models: Models, prompts: Tensor, num_new: int) -> Iterator[TimedArm
         return TimedArm(name, partial(once, make, num_new), None if name == twin else twin, strict)
 
     for storage in STORAGES:
-        yield arm(f"native {storage}", partial(decode, models.native(storage), prompts, num_new))
+        yield arm(f"native {storage}", partial(_bare, models.native(storage), num_new, prompts))
     yield arm("engine, native bfloat16", partial(engine, models.native("bfloat16"), prompts, num_new))
-    yield arm("eager float32", partial(decode, models.eager, prompts, num_new))
+    yield arm("eager float32", partial(_bare, models.eager, num_new, prompts))
     for storage in STORAGES:
         peer = partial(generate, models.peer(storage), prompts, num_new)
         yield arm(f"transformers {storage}", peer, strict=storage == "float32")
@@ -88,6 +95,10 @@ def _arms_of(models: Models, prompts: Tensor, num_new: int) -> Iterator[TimedArm
         other = models.llama_cpp(storage)
         made = partial(one_row, other.decode, prompts[0].numpy(), num_new)
         yield arm(f"llama.cpp {storage}", made, strict=False)
+
+
+def _bare(model: Oracle, num_new: int, prompts: Tensor) -> IntArray:
+    return decode(model, num_new, prompts).numpy()
 
 
 def one_row(make: Callable[[IntArray, int], IntArray], prompt: IntArray, num_new: int) -> IntArray:
@@ -116,7 +127,7 @@ def rows(measured: Measured) -> Iterator[Row]:
 
 
 PART = Part(
-    "Plain greedy decoding", "shapes", arms, rows,
+    "Plain greedy decoding", arms, rows,
     f"After {PROMPT} tokens; milliseconds a pass, prefill included. native and eager: a bare loop of passes; engine: "
     "`SpeculativeDecoder` without a draft. The faster dtype of `transformers` `generate` counts. Where arithmetic "
     "is bfloat16 it rounds otherwise: after the first other id their texts part, and few later ids agree.",

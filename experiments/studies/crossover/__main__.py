@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from exactspec.parser import positive, refusing
-from experiments.advise.cells import CHAINS, LENGTH
+from experiments.advise.cells import FIXED, LENGTH
 from experiments.harness.arguments import add_strategies, common_parser
 from experiments.harness.findings.legends import SPEEDS
 from experiments.harness.models import needing_a_model
@@ -78,9 +78,10 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add = parser.add_argument
     add("--batch-sizes", type=positive, nargs="+", default=[1, 2, 4, 8, 16, 32], help="rows (1 2 4 8 16 32)")
     add("--draft-lengths", type=positive, nargs="+", default=[1, 2, 4, 8], help="tokens, two at least (1 2 4 8)")
-    add("--strategy", choices=CHAINS, default="small_transformer", help="what drafts chains (%(default)s)")
+    text = "drafts chains that no policy ends (%(default)s)"
+    add("--strategy", choices=FIXED, default="small_transformer", help=text)
     add_sampling(parser)
-    add_strategies(parser, CHAINS, chosen=(LENGTH,))
+    add_strategies(parser, FIXED, chosen=(LENGTH,))
     arguments = needing_a_model(vars(parser.parse_args(argv)), "crossover")
     return {**arguments, **{name: sorted(set(arguments[name])) for name in ("batch_sizes", "draft_lengths")}}
 

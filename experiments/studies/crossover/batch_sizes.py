@@ -14,6 +14,7 @@ from experiments.harness.arguments import settings_of
 from experiments.harness.arms import PLAIN, EngineArm
 from experiments.harness.building import build_shared
 from experiments.harness.journal import Piece
+from experiments.harness.rounds import doubling
 from experiments.harness.rule_choice import judging_of
 from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, in_flight
 from specdec import Oracle, SamplingParams
@@ -95,7 +96,7 @@ class PassTimes:
     @staticmethod
     def measure(oracle: Oracle, num_nodes: Sequence[int], rows: int) -> "PassTimes":
         """Return the times of passes of 1, 2, 4, … and ``rows`` rows; a wider one takes no less, whatever is read."""
-        sizes = sorted({*(2**i for i in range(rows.bit_length()) if 2**i < rows), rows})
+        sizes = doubling(rows)
         seconds = [np.maximum.accumulate(pass_seconds(oracle, num_nodes, size)).tolist() for size in sizes]
         return PassTimes(tuple(sizes), dict(zip(num_nodes, zip(*seconds, strict=True), strict=True)))
 

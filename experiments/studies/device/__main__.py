@@ -1,9 +1,9 @@
 """Compare a device with the CPU, and passes in graphs with eager ones.
 
-``python -m experiments.studies.device`` has six parts: scores and texts of an oracle against the CPU's; matrix products
-by rows and a layer's attention by width, batch and context, their time and bits; passes of random weights, eagerly, in
-graphs and bitwise; whole runs; and whether speculation writes plain decoding's tokens in the last two modes. A part is
-a JSON file in --out. Figures of the same arguments, files, code, device and versions are not measured again, so an
+``python -m experiments.studies.device`` has five parts: scores and texts of an oracle against the CPU's; a layer's
+attention by width, batch and context, its time and bits; passes of random weights, eagerly, in graphs and bitwise;
+whole runs; and whether speculation writes plain decoding's tokens in the last two modes. A part is a
+JSON file in --out. Figures of the same arguments, files, code, device and versions are not measured again, so an
 interrupted run goes on; --fresh begins anew. ``--device cpu --shapes tiny`` tries the program without.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from exactspec.parser import refusing
 from experiments.harness.arguments import fingerprint
-from experiments.studies.device.device_layers import attentions, products
+from experiments.studies.device.device_layers import attentions
 from experiments.studies.device.device_models import Options, parse
 from experiments.studies.device.device_passes import agreement, decoding, identity, passes, texts
 from specdec.stats import Table
@@ -23,8 +23,7 @@ from specdec.stats.report import provenance, show, version_of
 from specdec.system import hold, write_whole
 
 MEASURE: dict[str, Callable[[Options], Iterable[dict[str, Any]]]] = {
-    "agreement": agreement, "products": products, "attention": attentions, "passes": passes, "decoding": decoding,
-    "identity": identity,
+    "agreement": agreement, "attention": attentions, "passes": passes, "decoding": decoding, "identity": identity,
 }  # fmt: skip
 # What says where and which figures are kept, and not what they depend on.
 NOT_MEASURED = ("out", "fresh", "parts")

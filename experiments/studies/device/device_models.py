@@ -82,7 +82,7 @@ def waiting(action: Callable[[], object], device: torch.device) -> Callable[[], 
     return act
 
 
-PARTS = ("agreement", "products", "attention", "passes", "decoding", "identity")
+PARTS = ("agreement", "attention", "passes", "decoding", "identity")
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
 """The arms: functions that make a ``Generate`` for a subject and a batch size; ``stack_registry.py`` lists them."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from experiments.bench.oracle import decoding
 from experiments.studies.inference_stack.static_cache import (
     Meet,
     Pair,
@@ -21,10 +22,9 @@ from experiments.studies.inference_stack.static_cache import (
 )
 from experiments.studies.inference_stack.subjects import Subject
 from oracles.transformer.eager import Transformer
-from specdec import Oracle, SamplingParams, SpeculativeDecoder
+from specdec import SpeculativeDecoder
 from specdec.contracts import DraftSource
 
-GREEDY = SamplingParams(ignore_eos=True)
 Mark = Callable[[], None]
 # ids [B, P] of prompts, and what to call whenever tokens are there -> ids [B, num_new]
 Generate = Callable[[Tensor, Mark], Tensor]
@@ -145,11 +145,7 @@ def unroll(subject: Subject, batch: int) -> Generate:
     """Compile the whole generation, its steps written out one after the other."""
     step = _step(subject, batch, subject.forms.plain)
     generate = _by_steps(subject, step, step)
-    return _at_once(_compile(lambda prompts: generate(prompts, _nothing)))
-
-
-def _nothing() -> None:
-    """Mark nothing."""
+    return _at_once(_compile(lambda prompts: generate(prompts, decoding.mark_nothing)))
 
 
 def _while_loop(goes_on: Callable[..., Tensor], body: Callable[..., tuple[Any, ...]], carried: tuple[Any, ...]) -> Any:
@@ -157,34 +153,14 @@ def _while_loop(goes_on: Callable[..., Tensor], body: Callable[..., tuple[Any, .
     return torch.while_loop(goes_on, body, carried)  # type: ignore[no-untyped-call]
 
 
-def by_passes(oracle: Oracle, num_new: int) -> Generate:
-    """Return the bare loop of an oracle's own passes on its own cache."""
-
-    def generate(prompts: Tensor, mark: Mark) -> Tensor:
-        batch, length = prompts.shape
-        rows, ones = np.arange(batch), torch.ones(batch, dtype=torch.int64, device=prompts.device)
-        cache, made = oracle.new_cache(batch, length + num_new), []
-        tokens, counts = prompts, ones * length
-        for _ in range(num_new):
-            logits = oracle.score(tokens, None, counts, cache, rows, "last").logits
-            assert logits is not None
-            cache.commit(rows, None, np.full(batch, tokens.shape[1]))
-            tokens, counts = logits[:, -1].argmax(-1, keepdim=True), ones
-            made.append(tokens)
-            mark()
-        return torch.cat(made, dim=1)
-
-    return generate
-
-
 def pack(subject: Subject, batch: int) -> Generate:
     """Lay the weights out for few rows; a Python loop again, for the compiler cannot take these layers."""
-    return by_passes(subject.forms.eager, subject.num_new)
+    return partial(decoding.decode, subject.forms.eager, subject.num_new)
 
 
 def native(subject: Subject, batch: int) -> Generate:
     """Make a pass one call of compiled code that reads bfloat16 weights."""
-    return by_passes(subject.forms.native, subject.num_new)
+    return partial(decoding.decode, subject.forms.native, subject.num_new)
 
 
 def decode(subject: Subject, batch: int, make: Callable[[], DraftSource] | None = None) -> Generate:
@@ -192,7 +168,7 @@ def decode(subject: Subject, batch: int, make: Callable[[], DraftSource] | None 
     decoder = SpeculativeDecoder(subject.oracle, None if make is None else make())
 
     def generate(prompts: Tensor, mark: Mark) -> Tensor:
-        state = decoder.start(prompts.tolist(), subject.num_new, GREEDY)
+        state = decoder.start(prompts.tolist(), subject.num_new, decoding.GREEDY)
         while state.has_work:
             state, _ = decoder.step(state)
             mark()

@@ -12,11 +12,11 @@ from torch import Tensor
 
 import oracles
 from drafts import PromptLookup, SmallTransformer
-from experiments.bench.oracle.benchmark_models import SHAPES, Models, native_of, peer_of, with_weights
+from experiments.bench.oracle.benchmark_models import SHAPES, Models, native_of, with_weights
 from experiments.harness.arguments import PROMPTS
 from experiments.harness.conversations import AUTO, as_conversations
 from experiments.harness.models import path_of
-from experiments.peers.with_transformers import load_peer
+from experiments.peers.with_transformers import llama_of, load_peer
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.checkpoints.placement import WeightType, check_device, checkpoint_place
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT, OPERANDS, OPERATORS, Problem, split
@@ -97,7 +97,7 @@ def random_forms(models: Models, device: torch.device) -> Forms:
         trainable,
         lambda: traceable(trainable("float32")).pack(),
         lambda: native_of(*parts, "bfloat16"),
-        lambda: peer_of(*parts, "float32").to(device),
+        lambda: llama_of(*parts, torch.float32).to(device),
     )
 
 

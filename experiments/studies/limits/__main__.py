@@ -3,7 +3,7 @@
 Prints the bytes of caches and the work of attention by kind, the roofline of this machine as measured in the same run,
 and for each batch size, context and width what bounds a pass and which share of the roofline it reaches; then what long
 contexts, a sliding window and chunks of a prompt change, and what speculation would gain. Contexts beyond the oracle's
-own are served by random weights of its sizes.
+own are served by random weights of its sizes, or natively by those of a GGUF file.
 """
 
 import json

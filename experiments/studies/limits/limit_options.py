@@ -1,4 +1,4 @@
-"""The command line of the limits, and the model that it asks for with its variants of random weights."""
+"""The command line of the limits, and the model that it asks for with its variants of other contexts and windows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,8 @@ from exactspec.parser import number_in, positive
 from experiments.bench.oracle.benchmark_models import SHAPES
 from experiments.harness.models import PLACEMENT, load_own
 from experiments.harness.options import option, parse_options
-from oracles.checkpoints.loading import LoadedOracle
+from oracles.checkpoints.gguf import is_gguf
+from oracles.checkpoints.loading import LoadedOracle, checkpoint_model, find_checkpoint
 from oracles.checkpoints.placement import Backend, WeightType, backend_of
 from oracles.native import NativeTransformer
 from oracles.quantisation import FORMATS
@@ -25,7 +26,7 @@ _STORAGES = tuple(name for name in get_args(WeightType) if name not in FORMATS o
 class Options:
     """What was asked for."""
 
-    oracle: str = option("code", "embedded checkpoint or checkpoint directory", exclusive=True)
+    oracle: str = option("code", "embedded checkpoint, checkpoint directory or GGUF file", exclusive=True)
     shape: str | None = option(
         None, "random weights of this shape, in place of an oracle", exclusive=True, choices=SHAPES
     )
@@ -79,7 +80,8 @@ class Subject:
     """A model whose context is long enough for all that is measured.
 
     What a pass costs depends on sizes, not on weights: beyond the oracle's own context, and with another window, the
-    weights are random.
+    weights are random. Those of a GGUF file, whose layers may be stored in several types, are its own if they are
+    native.
 
     Args:
         options: name the model and the positions that it must serve.
@@ -93,11 +95,14 @@ class Subject:
     """
 
     def __init__(self, options: Options) -> None:
+        self._file: Path | None = None
         if options.shape is None:
             placement = dict.fromkeys(PLACEMENT) | {"device": "cpu", "backend": options.backend}
             oracle = load_own(options.oracle, placement)
             self.name, self._config = options.oracle, oracle.config
             self._stored, self._backend = oracle.weight_type, oracle.backend
+            place = find_checkpoint(options.oracle)
+            self._file = place if is_gguf(place) and oracle.backend == "native" else None
             if oracle.max_context >= options.positions:
                 self.oracle: LoadedOracle = oracle
                 return
@@ -107,9 +112,18 @@ class Subject:
             self._backend = backend_of(options.backend, None, torch.device("cpu"), bitwise=False)
         if self._config.max_context < options.positions:
             self._config = replace(self._config, max_context=options.positions)
-        self.name += ", random weights"
-        self.oracle = random_oracle(self._config, self._stored, self._backend)
+        if self._file is None:
+            self.name += ", random weights"
+        self.oracle = self._model(self._config)
 
     def with_window(self, window: int) -> LoadedOracle:
-        """Return a model of the same sizes, random weights and this window."""
-        return random_oracle(replace(self._config, sliding_window=window), self._stored, self._backend)
+        """Return a model of the same sizes and this window."""
+        return self._model(replace(self._config, sliding_window=window))
+
+    def _model(self, config: TransformerConfig) -> LoadedOracle:
+        """Return a model of these sizes: random weights, or those of the file."""
+        if self._file is None:
+            return random_oracle(config, self._stored, self._backend)
+        model = checkpoint_model(self._file, None, torch.device("cpu"), None, as_stored=True)
+        model.config = config
+        return NativeTransformer(model)

@@ -196,8 +196,8 @@ def gain_rows(groups: Sequence[Passes], alphas: Sequence[float], draft_cost: flo
 
 
 WINDOW_NOTE = (
-    "The same sizes with a sliding window, the smallest batch, random weights. Cache MB: what a pass reads; our caches "
-    "keep what the window has left behind, so a window saves time here, not memory."
+    "The same sizes with a sliding window, random weights (of a GGUF file: its own), the smallest batch. Cache MB: "
+    "what a pass reads; our caches keep what the window has left behind, so a window saves time here, not memory."
 )
 PREFILL_NOTE = (
     "One prompt in passes of so many tokens, logits of the last one. MB: read by all passes together. Longest pass: "

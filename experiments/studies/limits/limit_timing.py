@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.bench.oracle.benchmark_passes import READERS
 from experiments.harness.findings.model_shapes import shape_of
 from experiments.harness.rounds import Round, Spread, TimedArm, measure, median_seconds, repeat
 from experiments.studies.limits.limit_options import Options
@@ -24,6 +23,14 @@ SIDES = (256, 512, 1024)
 # Longest time of a product that a larger one may follow: a dtype without kernels of its own takes far longer.
 PATIENCE = 0.01
 REPEATS = 20
+# Plain reads: reductions by torch. None is the fastest everywhere: on the machines tried they differ by a few per cent
+# beyond the caches, and by more in the last cache, where adding 64-bit integers costs least. A slow reader would only
+# flatter a pass.
+READERS: tuple[Callable[[Tensor], Tensor], ...] = (
+    lambda words: words.sum(),
+    lambda words: words.view(torch.int64).sum(),
+    lambda words: torch.dot(words, words),
+)
 
 
 def measure_bandwidth(num_bytes: float, rounds: int = 3) -> float:
@@ -36,9 +43,9 @@ def measure_bandwidth(num_bytes: float, rounds: int = 3) -> float:
 
     Cost: three tenths of a second a round at most, or three reads of each kind; ``num_bytes`` of memory.
     """
-    # Written to, because untouched memory is one page of zeros.
+    # Written to, because untouched memory is one page of zeros; and no denormal numbers.
     words = torch.ones(max(int(num_bytes) // 8, 1) * 2)
-    readers = [partial(reader, words) for reader in READERS.values()]
+    readers = [partial(reader, words) for reader in READERS]
     return words.nbytes / min(median_seconds(read, REPEATS) for _ in range(rounds) for read in readers)
 
 

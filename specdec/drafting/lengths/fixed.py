@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from specdec.contracts import IntArray, constant
 from specdec.drafting.lengths.policy import LengthPolicy, LengthSession
-from specdec.drafting.shapes import check_count
+from specdec.theory import check_count
 
 
 @dataclass(frozen=True)

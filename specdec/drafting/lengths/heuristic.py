@@ -8,7 +8,7 @@ import numpy as np
 from specdec.contracts import IntArray
 from specdec.drafting.lengths.feedback import Feedback
 from specdec.drafting.lengths.policy import LengthPolicy
-from specdec.drafting.shapes import check_count
+from specdec.theory import check_count
 
 
 @dataclass(frozen=True)

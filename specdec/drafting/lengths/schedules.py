@@ -7,7 +7,7 @@ import numpy as np
 
 from specdec.contracts import FloatArray, IntArray
 from specdec.drafting.lengths.feedback import Fate
-from specdec.theory import Calibration
+from specdec.theory import Calibration, check_share
 
 _PRIOR_COST = 16.0  # How many passes of its own weigh as much as the calibrated rate in a request's rate.
 
@@ -39,11 +39,6 @@ class Schedule(Protocol):
         """Return a session for a run of ``num_rows`` slots."""
 
 
-def _check_share(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} must lie in [0, 1], not {value!r}")
-
-
 @dataclass(frozen=True)
 class Constant(ScheduleSession):
     """Keep one threshold for all rows and steps.
@@ -57,7 +52,7 @@ class Constant(ScheduleSession):
     adaptive: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _check_share("threshold", self.threshold)
+        check_share("threshold", self.threshold)
 
     def open(self, num_rows: int) -> "Constant":
         """Return a session for a run."""
@@ -98,7 +93,7 @@ class Tracked:
 
     def __post_init__(self) -> None:
         for name in ("threshold", "target", "step", "memory", "inertia"):
-            _check_share(name, getattr(self, name))
+            check_share(name, getattr(self, name))
 
     def open(self, num_rows: int) -> "_TrackedSession":
         """Return a session for a run."""

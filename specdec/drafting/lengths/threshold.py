@@ -10,8 +10,7 @@ from specdec.contracts import FloatArray, IntArray
 from specdec.drafting.lengths.feedback import Fate, Feedback
 from specdec.drafting.lengths.policy import LengthPolicy
 from specdec.drafting.lengths.schedules import Constant, MarginalValue, Schedule, Tracked, as_schedule
-from specdec.drafting.shapes import check_count
-from specdec.theory import Calibration
+from specdec.theory import Calibration, check_count
 from specdec.transfers import on_device, on_host
 
 # A row's own survivals over those predicted: how many accepted tokens the calibration weighs, and how many steps the

@@ -4,7 +4,6 @@ from specdec.drafting.shapes.dynamic import Grown, ReRanked
 from specdec.drafting.shapes.optimal import optimal_tree
 from specdec.drafting.shapes.shape import Best, Level, TreeShape, check_size
 from specdec.drafting.shapes.static import Chain, Kary, Paths
-from specdec.theory import check_count
 
 __all__ = [
     "Best",
@@ -15,7 +14,6 @@ __all__ = [
     "Paths",
     "ReRanked",
     "TreeShape",
-    "check_count",
     "check_size",
     "optimal_tree",
 ]

@@ -7,7 +7,7 @@ import numpy as np
 
 from specdec.contracts import BoolArray, IntArray
 from specdec.drafting.shapes.shape import Best, Level, check_size
-from specdec.theory import check_count
+from specdec.theory import check_count, check_share
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,7 @@ class Grown(_Growing):
         super().__post_init__()
         if self.width is not None:
             check_count("width", self.width, 1)
-        if not 0 <= self.min_confidence <= 1:
-            raise ValueError(f"min_confidence must lie in 0..1, not {self.min_confidence!r}")
+        check_share("min_confidence", self.min_confidence)
 
     @property
     def level_width(self) -> int:

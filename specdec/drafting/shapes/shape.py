@@ -6,6 +6,8 @@ then level by level, parents in order, siblings in the order in which they are d
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from specdec.contracts import BoolArray, FloatArray, IntArray, TreePlan
@@ -13,35 +15,33 @@ from specdec.contracts import BoolArray, FloatArray, IntArray, TreePlan
 Path = tuple[int, ...]
 
 
-class Level(Protocol):
-    """The nodes of one level, as a shape may look at them; W is the level's width."""
+@dataclass(frozen=True)
+class Level:
+    """The nodes of one level, as a shape may look at them; W is the level's width.
 
-    @property
-    def depth(self) -> int:
-        """Of these nodes; 0: the pending token alone."""
+    Attributes:
+        depth: of these nodes; 0: the pending token alone.
+        max_depth: ``[B]`` how deep each row's tree may become.
+        max_nodes: ``[B]`` how many nodes each row's tree may have.
+        num_planned: ``[B]`` nodes planned so far, absent ones included.
+        number: ``[B, W]`` each node's number in its row's tree, -1 for padding.
+        look: returns ``confidence``.
+    """
 
-    @property
-    def number(self) -> IntArray:
-        """``[B, W]`` each node's number in its row's tree, -1 for padding."""
+    depth: int
+    max_depth: IntArray
+    max_nodes: IntArray
+    num_planned: IntArray
+    number: IntArray
+    look: Callable[[], FloatArray]
 
-    @property
-    def max_depth(self) -> IntArray:
-        """``[B]`` how deep each row's tree may become."""
-
-    @property
-    def max_nodes(self) -> IntArray:
-        """``[B]`` how many nodes each row's tree may have."""
-
-    @property
-    def num_planned(self) -> IntArray:
-        """``[B]`` nodes planned so far, absent ones included."""
-
-    @property
+    @cached_property
     def confidence(self) -> FloatArray:
         """``[B, W]`` product of the confidences along each node's path; 0 if there is no node.
 
         Cost: reading it waits for the device.
         """
+        return self.look()
 
 
 Best = Callable[[int], FloatArray]

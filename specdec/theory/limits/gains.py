@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from specdec.theory import WidthCurve, expected_tokens, predicted_speedup
-from specdec.theory.ranges import check_cost, check_count
+from specdec.theory.ranges import check_count, check_finite
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def best_draft_length(alpha: float, width_cost: WidthCurve, draft_cost: float, l
     Source: Leviathan et al. 2023 (arXiv 2211.17192), section 3.5, with a pass that costs more if it is wider.
     """
     check_count("longest", longest, least=0)
-    check_cost("draft_cost", draft_cost)
+    check_finite("draft_cost", draft_cost)
     found = []
     for length in range(longest + 1):
         tokens = expected_tokens(alpha, length)
