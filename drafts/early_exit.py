@@ -24,6 +24,7 @@ from specdec.drafting import ChainSampler, LentCache, MemorylessSession, Sampled
 from specdec.drafting.lengths import LengthPolicy
 from specdec.laws import scatter_rows, take
 from specdec.system import warn_once
+from specdec.theory import check_count
 
 Head = Callable[[Tensor], Tensor]
 _UNTRAINED = (
@@ -49,8 +50,8 @@ class EarlyExit(SampledSource):
         temperature: of the drafts; None follows each request, 0 drafts greedily.
 
     Raises:
-        ValueError: no model, an argument out of range, an oracle whose pass cannot be cut, a head for another layer; in
-            the decoder, another oracle than this one.
+        ValueError: no model, an argument out of range, an oracle whose pass cannot be cut, a head that is no function
+            or for another layer; in the decoder, another oracle than this one.
 
     Guarantee: the declared law of a node is the one its token was drawn from, so it is lossless under every lossless
         rule. The verify pass has the bits of a whole one if the oracle is ``bitwise``. Reproducible.
@@ -83,6 +84,9 @@ class EarlyExit(SampledSource):
         last = oracle.num_layers - 1
         if num_layers not in range(1, last + 1):
             raise ValueError(f"num_layers is {num_layers}; the oracle has {last + 1} layers, so draft with 1..{last}")
+        check_count("num_layers", num_layers)
+        if head is not None and not callable(head):
+            raise ValueError(f"head must turn streams into logits, not {head!r}: give what oracles.load_head returns")
         if isinstance(head, LayerHead) and head.num_layers != num_layers:
             raise ValueError(f"head was made for layer {head.num_layers}, not for num_layers={num_layers}")
         super().__init__(num_draft_tokens, length, temperature, default=3)

@@ -21,7 +21,7 @@ from specdec.contracts import (
     Scores,
 )
 from specdec.drafting import compact
-from specdec.theory import check_count
+from specdec.theory import check_count, check_flag
 from specdec.transfers import on_device, on_host
 
 
@@ -85,6 +85,7 @@ class Lookahead:
         check_count("ngram", ngram, 2)
         check_count("guesses", guesses, 1)
         check_count("pool_size", pool_size, 0)
+        check_flag("from_prompt", from_prompt)
         self.window, self.ngram, self.guesses = window, ngram, guesses
         self.pool_size, self.from_prompt = pool_size, from_prompt
 

@@ -1,13 +1,13 @@
 """Draft with an n-gram model: the continuations it expects, as a chain or as a tree."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 from torch import Tensor
 
 from specdec.contracts import (
@@ -37,6 +37,8 @@ from specdec.drafting import (
 )
 from specdec.drafting.lengths import LengthPolicy, LengthSession, ended
 from specdec.drafting.shapes import TreeShape
+from specdec.system import write_whole
+from specdec.theory import check_flag
 from specdec.transfers import HOST, on_host
 
 
@@ -76,6 +78,7 @@ class NGram(SampledSource):
     ) -> None:
         if not isinstance(model, NGramModel):
             raise ValueError(f"model={model!r} is no n-gram model: give NGramModel.train(...), or call NGram.load")
+        check_flag("sampled", sampled)
         if temperature is not None and not sampled:
             raise ValueError(f"temperature={temperature}: it needs sampled=True")
         super().__init__(num_draft_tokens, length, temperature if sampled else 0, tree, default=5)
@@ -96,10 +99,11 @@ class NGram(SampledSource):
         return cls(NGramModel.train(sequences, vocab_size, order, tokenizer, discount, progress), **settings)
 
     def save(self, path: str | Path) -> None:
-        """Write the model (not the source's settings) to a safetensors file."""
-        arrays = asdict(self.model)
-        metadata = {name: str(arrays.pop(name)) for name in ("order", "vocab_size")}
-        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path, metadata)
+        """Write the model (not the source's settings) to a safetensors file, as ``write_whole`` does."""
+        parts = vars(self.model)
+        metadata = {name: str(parts[name]) for name in ("order", "vocab_size")}
+        arrays = {name: np.ascontiguousarray(part) for name, part in parts.items() if name not in metadata}
+        write_whole(Path(path), save(arrays, metadata))
 
     @classmethod
     def load(cls, path: str | Path, **settings: Any) -> Self:

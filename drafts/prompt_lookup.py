@@ -8,7 +8,7 @@ import torch
 from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
 from specdec.drafting import MemorylessSession, point_chains
 from specdec.drafting.lengths import LengthPolicy, LengthSession, chain_offers, resolve, shortened
-from specdec.theory import check_count
+from specdec.theory import check_count, check_flag
 
 Match = Literal["last", "first"]
 
@@ -71,6 +71,7 @@ class PromptLookup:
             raise ValueError(f"need min_ngram <= max_ngram, not min_ngram={min_ngram}, max_ngram={max_ngram}")
         if match not in get_args(Match):
             raise ValueError(f"match must be one of {get_args(Match)}, not {match!r}")
+        check_flag("wrap", wrap)
         self.length = resolve(num_draft_tokens, length, default=8, has_laws=False)
         self.max_ngram, self.min_ngram, self.match = max_ngram, min_ngram, match
         self.min_continuation, self.wrap = min_continuation, wrap
@@ -121,7 +122,10 @@ class _Session(MemorylessSession):
         length = np.ones_like(at)
         for n in range(1, self.source.max_ngram):
             before, wanted = ids[row, np.maximum(at - n, 0)], ids[row, np.maximum(sizes[row] - 1 - n, 0)]
-            length += (length == n) & (at >= n) & (before == wanted)
+            grows = (length == n) & (at >= n) & (before == wanted)
+            if not grows.any():
+                break
+            length += grows
         # The longest match of each row, and of those the one that is asked for, as one number.
         best = np.zeros(len(ids), dtype=np.int64)
         np.maximum.at(best, row, length * size + (at if self.source.match == "last" else size - 1 - at))

@@ -63,7 +63,8 @@ class Staged(SampledSource):
 
     Raises:
         ValueError: no model, an argument out of range, a policy that reads entropies, an inner source that branches or
-            needs what the model cannot give it; in ``open``, another vocabulary than the target's.
+            needs what the model cannot give it; in ``open``, another vocabulary than the target's; in use, an
+            inner draft that branches or is over its budget.
 
     Guarantee: tokens follow the declared laws, whatever the inner source, because the inner rule is lossless. No drawn
         token is dropped: the inner budget leaves room for the token after the inner draft. Every inner step draws from
@@ -201,6 +202,11 @@ def inner_stream(randomness: Randomness, step: int) -> Randomness:
     return randomness.extend(f"inner {step}")
 
 
+def _fault(inner: DraftSource, told: str) -> ValueError:
+    """Return the error that the draft of an inner source is refused with."""
+    return ValueError(f"inner source {inner.name!r} {told}; its session must respect what it offers and its budget")
+
+
 class _Session(DraftSession):
     def __init__(
         self, source: Staged, model: JudgingModel, inner: DraftSession, length: LengthSession, device: torch.device
@@ -278,6 +284,8 @@ class _Session(DraftSession):
         device, start = self.model.model.device, self.model.chain_start(rows, ids, ends)
         with stage(chain((start.standing, start.behind), numbers_of(randomness)), device):
             inner = proposal(self.source.inner, self.inner, rows, *given)
+            if not inner.is_chain:
+                raise _fault(self.source.inner, "drafted a tree, and declares offers.trees=False")
             drafted = time.perf_counter()
             with stage(inner.numbers(), device):
                 logits = self.model.score_chain(start, inner)
@@ -287,6 +295,10 @@ class _Session(DraftSession):
                 self._verify = ChainVerifier(RULES["standard"], warping.kernels)
             undefined = first_undefined([peaks.masked_fill(~inner.tree.is_real, 0)])
             here = self._verify(inner, laws, randomness, {"undefined": undefined, "inner": inner.undefined})
+            if (over := here["num_nodes"] > room).any():
+                row = int(over.argmax())
+                told = f"drafted {here['num_nodes'][row]} tokens, over its budget of {room[row]}"
+                raise _fault(self.source.inner, told)
         tokens, counts = here["tokens"], here["counts"]
         trunk.note_undefined(
             live, np.concatenate([here[name] for name in ("undefined", "inner") if name in here], axis=1)

@@ -57,8 +57,8 @@ def stateless(
         num_draft_tokens: the largest budget.
 
     Raises:
-        ValueError: a negative budget; in use, an answer that is no list of ids, longer than its budget or outside the
-            oracle's vocabulary.
+        ValueError: what is no function, a negative budget; in use, an answer that is no list of ids, longer than its
+            budget or outside the oracle's vocabulary.
 
     Guarantee: drafts are point masses, so they are lossless under every lossless rule, provided that the function
         is one of its arguments only; reproducible under the same condition.
@@ -66,6 +66,10 @@ def stateless(
     """
     if function is None:
         return partial(StatelessSource, num_draft_tokens=num_draft_tokens)
+    if not callable(function):
+        raise ValueError(
+            f"stateless was given {function!r} for a function: write @stateless(num_draft_tokens=4) to give a length"
+        )
     return StatelessSource(function, num_draft_tokens)
 
 

@@ -1,6 +1,6 @@
 """Draft what most often followed the longest suffix that stands elsewhere, in the text or in earlier outputs."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -50,7 +50,8 @@ class SuffixAutomaton:
         length: a length policy for chains, one that reads no entropy.
 
     Raises:
-        ValueError: an argument out of range, or a length beside a tree.
+        ValueError: an argument out of range, or a length beside a tree; in ``open``, a store with ids that the oracle
+            does not have.
 
     Guarantee: deterministic, so lossless under every lossless rule (trees: that judges trees). Reproducible: the store
         is frozen when a run begins, so a request's drafts depend on its own ids and on the runs before. What a run put
@@ -58,8 +59,9 @@ class SuffixAutomaton:
         is abandoned leaves nothing. Threads may run at once; of runs that end at the same moment one may leave nothing.
     Cost: pure Python, a loop over rows. Each id of the prompt takes some microseconds at the beginning, and about 0.5
         kB; each emitted one as much, and L / p steps more in text that repeats p ids all along. A draft takes a few
-        operations for each candidate and node. Ids that are taken back within a step, as inside ``Staged``, cost what
-        adding them did. The first run after outputs were remembered reads the store.
+        operations for each candidate and node. Up to 64 ids that are taken back within a step, as inside ``Staged``,
+        cost what adding them did; for more the row's text is read anew. The first run after outputs were remembered
+        reads the store.
     Source: Oliaro et al. 2024 (SuffixDecoding, arXiv 2411.04975), section 3.
     Deviations: suffix automata, which hold suffixes of any length, in place of trees of bounded depth; of suffixes with
         equal occurrences only the longest, which may draft most, is a candidate. Ties are broken by recency. Their
@@ -100,9 +102,9 @@ class SuffixAutomaton:
     def offers(self) -> Offers:
         """What it declares."""
         if self.max_nodes is None:
-            return replace(chain_offers(self.length), confidence=True)
+            return replace(chain_offers(self.length), confidence=True, nested=False)
         depth = min(self.length.max_depth, self.max_nodes)
-        return Offers(trees=True, confidence=True, max_depth=depth, max_nodes=self.max_nodes)
+        return Offers(trees=True, confidence=True, nested=False, max_depth=depth, max_nodes=self.max_nodes)
 
     def remember(self, outputs: Iterable[Sequence[int]]) -> None:
         """Take outputs into the store, for runs that begin later; each run does so with its own when it ends.
@@ -127,6 +129,12 @@ class SuffixAutomaton:
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
         """Return a session for a run."""
         outputs, store = self._outputs, self._store
+        largest = max((max(output) for output in outputs), default=-1)
+        if largest >= oracle.vocab_size:
+            raise ValueError(
+                f"draft {self.name!r} remembers id {largest}, and the oracle has {oracle.vocab_size} ids: give each "
+                "vocabulary a source of its own"
+            )
         if store is None or store[0] is not outputs:
             store = self._store = outputs, Automaton(one for output in outputs for one in (*output, _END))
         return _Session(self, store[1], self.length.open(num_rows), num_rows)
@@ -193,18 +201,22 @@ class _Row:
         number: of the request in its run.
         store: of earlier outputs.
         prompt: its ids.
+
+    Attributes:
+        text: its ids so far.
+        found: before the first id and after each, the longest suffix in the store, see ``Automaton.follow``.
     """
 
     def __init__(self, number: int, store: Automaton, prompt: list[int]) -> None:
         self.number, self.store, self.prompt_length = number, store, len(prompt)
         self.text = Automaton(prompt)
-        self._found = [(0, 0)]
+        self.found = [(0, 0)]
         self._find(prompt)
 
     def _find(self, ids: Iterable[int]) -> None:
         if self.store.ids:
             for one in ids:
-                self._found.append(self.store.follow(*self._found[-1], one))
+                self.found.append(self.store.follow(*self.found[-1], one))
 
     def append(self, ids: Iterable[int]) -> None:
         """Let ids follow."""
@@ -215,13 +227,7 @@ class _Row:
     def cut(self, size: int) -> None:
         """Leave the first ``size`` ids."""
         self.text.cut(size)
-        del self._found[size + 1 :]
-
-    def candidates(self, least: int) -> Iterator[tuple[Automaton, int, int]]:
-        """Yield automaton, state and matched ids of each suffix, those of the text first, the longest first."""
-        for text, match in ((self.text, self.text.match()), (self.store, self._found[-1])):
-            for state, length in text.suffixes(*match, least):
-                yield text, state, length
+        del self.found[size + 1 :]
 
 
 class _Session(DraftSession):
@@ -272,16 +278,17 @@ class _Session(DraftSession):
     def _guess(self, row: _Row, depth: int, most: int) -> _Guess:
         """Return the best draft of up to ``most`` nodes and that depth."""
         source, best = self.source, _NOTHING
-        for text, state, length in row.candidates(source.min_ngram):
-            size = int(min(most, source.tokens_per_match * length))
-            if size <= best.value:  # no more of them would stand
-                continue
-            if source.max_nodes is None:
-                guess = _chain(text, state, size, source.min_confidence)
-            else:
-                guess = _tree(text, state, size, depth, source.min_confidence)
-            if guess.value > best.value:
-                best = guess
+        for text, match in ((row.text, row.text.match()), (row.store, row.found[-1])):
+            for state, length in text.suffixes(*match, source.min_ngram):
+                size = int(min(most, source.tokens_per_match * length))
+                if size <= best.value:  # no more of them would stand, nor of shorter matches
+                    break
+                if source.max_nodes is None:
+                    guess = _chain(text, state, size, source.min_confidence)
+                else:
+                    guess = _tree(text, state, size, depth, source.min_confidence)
+                if guess.value > best.value:
+                    best = guess
         return best
 
     def _draft(self, rows: IntArray, guesses: Sequence[_Guess]) -> Draft:

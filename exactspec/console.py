@@ -1,6 +1,7 @@
 """The entry point: one command for every program."""
 
 import importlib
+import importlib.util
 import os
 import runpy
 import select
@@ -56,30 +57,53 @@ def _main(words: Sequence[str]) -> int:
     name, *rest = words
     module = module_of(name)
     if module is None:
-        close = nearest(name)
-        meant = "" if close is None else f"; did you mean {close}?"
-        print(f"exactspec: error: no command {name!r}{meant}\n\nexactspec --help lists the commands", file=sys.stderr)
-        return 2
+        return _unknown(name)
     try:
-        run(name, module, rest)
+        return run(name, module, rest)
     except KeyboardInterrupt:
         print(f"exactspec {name}: interrupted", file=sys.stderr)
         return INTERRUPTED
-    return 0
 
 
-def run(name: str, module: str, options: Sequence[str]) -> None:
+def _unknown(name: str) -> int:
+    """Say that there is no such command, and which one is meant if one is near; return the status."""
+    close = nearest(name)
+    meant = "" if close is None else f"; did you mean {close}?"
+    print(f"exactspec: error: no command {name!r}{meant}\n\nexactspec --help lists the commands", file=sys.stderr)
+    return 2
+
+
+def run(name: str, module: str, options: Sequence[str]) -> int:
     """Run a module as the program of this process.
 
     A folder of the user's that has the name of one of our packages does not hide ours.
 
     Args:
         name: of the command, for the usage.
-        module: that holds the program.
+        module: that holds the program, if there is one of its name.
         options: of the program.
+
+    Returns:
+        0; 2 if there is no such program.
     """
     if stand_ins.asks_for_help(options):
         stand_ins.put_up()
     importlib.import_module("specdec.system.own_modules").keep_ours(*RUNNABLE, "drafts")
+    if not _runs(module):
+        return _unknown(name)
     sys.argv[1:] = options
     runpy.run_module(module, {STARTED_AS: f"exactspec {name}"}, run_name="__main__", alter_sys=True)
+    return 0
+
+
+def _runs(module: str) -> bool:
+    """Tell whether a module runs as a program: it is there, and a package has a ``__main__``."""
+    try:
+        found = importlib.util.find_spec(module)
+        if found is not None and found.submodule_search_locations is not None:
+            found = importlib.util.find_spec(f"{module}.__main__")
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):  # else what should hold it is absent, or no package
+            raise
+        return False
+    return found is not None

@@ -21,7 +21,7 @@ from experiments.harness.arguments import settings_of
 from experiments.harness.building import build_shared
 from experiments.harness.conversations import template_of
 from experiments.harness.findings.colouring import Palette, Piece
-from experiments.harness.live_run import Run, live_arguments, live_parser
+from experiments.harness.live_run import Run, live_parser
 from experiments.harness.models import load_oracle
 from experiments.harness.rule_choice import rule_for, sampling_of
 from oracles.checkpoints.chat_files import give_template
@@ -39,7 +39,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     """Return the arguments; the published model's products are of whole numbers if nothing is said of arithmetic."""
     default = f"float32; int8 for {ORACLE} on the cpu where --dtype and --weights are not given"
     # Of all strategies it is the fastest on that model, greedily: benchmarks/every-strategy.md.
-    arguments = live_arguments(live_parser(__doc__, ORACLE, "suffix_automaton", 512, default), argv)
+    arguments = vars(live_parser(__doc__, ORACLE, "suffix_automaton", 512, default).parse_args(argv))
     silent = all(arguments[name] is None for name in ("arithmetic", "dtype", "weights"))
     chosen = "int8" if silent and (arguments["oracle"], arguments["device"]) == (ORACLE, "cpu") else None
     return {**arguments, "arithmetic": arguments["arithmetic"] or chosen}

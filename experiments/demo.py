@@ -6,11 +6,13 @@ Takes the options of ``experiments.compare``; --num-prompts is the most prompts 
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from exactspec.parser import refusing
+from exactspec.parser import command_like_this, refusing
 from experiments.harness.arms import units_of
 from experiments.harness.conversations import as_conversations
+from experiments.harness.journal import command_line
 from experiments.harness.models import load_oracle
 from experiments.harness.run_outcome import Outcome
 from experiments.harness.running import COMPARE, build_arms, measure, plan_of, run, warm_up
@@ -53,7 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan = plan_of(COMPARE, given, __doc__)
     with refusing("demo"):
         count = fitting(plan, BUDGET)
-    status = run(plan_of(COMPARE, [*given, "--num-prompts", str(count)], __doc__), report=remember)
+    words = [*given, "--num-prompts", str(count)]
+    # Another number would fit another time: what goes on with these prompts is ``compare``.
+    way = command_line(command_like_this("experiments.compare"), words)
+    status = run(replace(plan_of(COMPARE, words, __doc__), way=way), report=remember)
     if status == 0:
         with refusing("demo"):
             print(page_of(folders))

@@ -12,7 +12,6 @@ it reads all ids through the oracle's embeddings and writes the most frequent.
 import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -22,13 +21,12 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from exactspec.parser import Parser, positive, refusing
+from exactspec.parser import Parser, positive
 from oracles.checkpoints.loading import load, load_tokenizer, load_trainable
 from oracles.checkpoints.placement import Arithmetic
 from oracles.checkpoints.tokenization import end_of_text_id
 from oracles.factory.dialogues.shards import Shards
 from oracles.factory.dialogues.writing import begin_of
-from oracles.factory.training import workers
 from oracles.factory.training.block_distillation import BlockDistillation, describe_dspark, dspark_shape, new_dspark
 from oracles.factory.training.draft_distillation import DraftDistillation, draft_shape, new_draft
 from oracles.factory.training.eagle3_distillation import Eagle3Distillation
@@ -41,14 +39,13 @@ from oracles.factory.training.head_losses import DSPARK_LOSS, LOSSES, read_mixtu
 from oracles.factory.training.head_text import HeadText, dialogues, own_text
 from oracles.factory.training.medusa_distillation import MedusaDistillation, medusa_name, new_medusa, save_medusa
 from oracles.factory.training.recipes import Recipe
-from oracles.factory.training.training_arguments import add_run_arguments, precision, start_training, train_as_asked
+from oracles.factory.training.training_arguments import add_run_arguments, precision, train_as_asked, training
 from oracles.factory.training.training_text import check_text_ids
 from oracles.factory.training.windows import WindowPlan, Windows
 from oracles.quantisation import FORMATS
 from oracles.transformer.eager import Transformer
 from specdec.stats import Table
 from specdec.stats.report import show
-from specdec.system import hold
 
 _READS = {"layers": None, "learn_as": None, "vocab_size": None, "lm_head": "oracle", "intermediate_size": None}
 # Of a kind that learns several tokens of a draft.
@@ -297,7 +294,6 @@ def by_kind(task: HeadDistillation, args: argparse.Namespace) -> list[dict[str, 
 def train(args: argparse.Namespace) -> None:
     """Train to the end, or to ``--stop-after``, and write the head."""
     _complete(args)
-    start_training(args)
     oracle = load_trainable(args.oracle, dtype="float32", device=args.device)
     text, held_out = _texts(args)
     for part in (text, held_out):
@@ -329,9 +325,7 @@ def train(args: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Train a head, and say how often what it drafts would stand."""
     args = _parser().parse_args(argv)
-    with ExitStack() as stack, refusing("train_head"):
-        if workers.is_first():
-            stack.enter_context(hold(args.out, "--out"))
+    with training(args, "train_head"):
         train(args)
 
 

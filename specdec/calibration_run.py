@@ -23,7 +23,7 @@ from specdec.contracts import (
 )
 from specdec.drafting.lengths import Fixed, LengthPolicy
 from specdec.engine import SpeculativeDecoder
-from specdec.requests import Prompt, check_batch_size, list_prompts
+from specdec.requests import Prompt, check_batch_size, list_prompts, make_requests
 from specdec.sampling import SamplingParams
 from specdec.theory import Calibration, WidthCurve
 
@@ -76,9 +76,9 @@ def calibrate(
         kernels: as they will be used, see ``SpeculativeDecoder``.
 
     Raises:
-        ValueError: the oracle is recorded text; no prompts; the source's drafts branch or carry no confidence; nothing
-            was drafted; the oracle's context is too short for a pass of ``num_draft_tokens`` + 1 nodes;
-            ``batch_size`` is no positive integer.
+        ValueError: the oracle is recorded text; there are no prompts, or bad ones; the source's drafts branch, carry no
+            confidence, or may be longer than ``num_draft_tokens``; nothing was drafted; the oracle's context is too
+            short for a pass of ``num_draft_tokens`` + 1 nodes; ``batch_size`` is no positive integer.
 
     Guarantee: the survivals follow from the arguments alone; the costs are readings of this machine's clock. A run
         with the calibration reads no clock, so it can be repeated from ``result.calibration``.
@@ -90,11 +90,18 @@ def calibrate(
     if not prompts:
         raise ValueError("prompts are empty: give some that are like those to be decoded")
     size = min(check_batch_size(batch_size) or len(prompts), len(prompts))
+    make_requests(oracle, prompts, max_new_tokens, sampling, seed, None)  # bad ones are named before anything is run
     source, confidences = make_source(Fixed(num_draft_tokens, with_confidence=True)), list[FloatArray]()
     if source.offers.trees or not source.offers.confidence:
         raise ValueError(f"draft {source.name!r} must draft chains with confidences to be calibrated")
+    if source.offers.max_depth > num_draft_tokens:
+        raise ValueError(
+            f"draft {source.name!r} may draft {source.offers.max_depth} tokens, more than num_draft_tokens="
+            f"{num_draft_tokens}: make_source must give it the length that it is handed"
+        )
     watched = WatchedSource(source, lambda session, *_: _Keeping(session, confidences))
     decoders = [SpeculativeDecoder(oracle, draft, rule, kernels=kernels) for draft in (None, watched)]
+    passes = pass_seconds(oracle, range(1, num_draft_tokens + 2), size)
     for decoder in decoders:
         decoder.generate(prompts[:1], _WARM_UP_TOKENS, sampling, seed)
     confidences.clear()
@@ -106,8 +113,7 @@ def calibrate(
             chunk, seeds = [prompts[i] for i in numbers], [(seed, i) for i in numbers]
             kept.append(decoder.generate(chunk, max_new_tokens, sampling, seeds).records.columns())
     accepted = [n for chunk in columns[1] for n in chunk["num_accepted"]]
-    passes = pass_seconds(oracle, range(1, num_draft_tokens + 2), size)
-    plain, drafted = (_Timing.of(chunks, size) for chunks in columns)
+    plain, drafted = (_timing(chunks, size) for chunks in columns)
     return Calibration.fit(confidences, accepted, *_costs(plain, drafted, passes, size))
 
 
@@ -147,24 +153,16 @@ def pass_seconds(oracle: Oracle, widths: Sequence[int], batch_size: int = 1) -> 
     return medians
 
 
-@dataclass(frozen=True)
-class _Timing:
-    """One entry per step: seconds of drafting, of scoring and of the rest, longest path and width without the root."""
-
-    drafting: FloatArray
-    scoring: FloatArray
-    rest: FloatArray
-    depth: FloatArray
-    nodes: FloatArray
-
-    @staticmethod
-    def of(chunks: Sequence[_Columns], num_rows: int) -> "_Timing":
-        """Return the timing of the steps of some runs, from their records, that had so many rows in flight."""
-        return _Timing(*np.concatenate([np.zeros((5, 0)), *(_steps(chunk, num_rows) for chunk in chunks)], axis=1))
+def _timing(chunks: Sequence[_Columns], num_rows: int) -> FloatArray:
+    """Return what ``_steps`` does of several runs, one after the other."""
+    return np.concatenate([np.zeros((5, 0)), *(_steps(chunk, num_rows) for chunk in chunks)], axis=1)
 
 
 def _steps(columns: _Columns, num_rows: int) -> FloatArray:
-    """Return ``[5, steps]``, the fields of ``_Timing`` for one run."""
+    """Return ``[5, S]`` of the steps of a run that had so many rows in flight, from its records.
+
+    They are seconds of drafting, of scoring and of the rest, the longest path, and the width without the root.
+    """
     step = np.asarray(columns["step"], dtype=np.int64)
     made = np.zeros((5, step.max(initial=-1) + 1))
     for phase, place in (("propose", 0), ("score", 1), ("verify", 2), ("commit", 2)):
@@ -174,22 +172,25 @@ def _steps(columns: _Columns, num_rows: int) -> FloatArray:
     return made[:, np.bincount(step, minlength=made.shape[1]) == num_rows]
 
 
-def _costs(plain: _Timing, drafted: _Timing, passes: Sequence[float], batch_size: int) -> tuple[float, WidthCurve]:
-    """Return c' and v', in plain steps.
+def _costs(
+    plain: FloatArray, drafted: FloatArray, passes: Sequence[float], batch_size: int
+) -> tuple[float, WidthCurve]:
+    """Return c' and v', in plain steps, from what ``_timing`` tells of the runs.
 
     All are medians, as some steps wait for other programs. v' has the shape of the passes, scaled to the run's own pass
     of one node. What a drafted step takes beyond its pass (verdict, bookkeeping), or spares (if the source ran a part
     of the pass), is laid on its nodes, one like the other.
     """
-    if not len(plain.rest):
+    drafting, scoring, rest = plain[:3]
+    if not len(rest):
         raise ValueError("nothing was decoded: give prompts that leave room for new tokens, and max_new_tokens >= 1")
-    step, without = float(np.median(plain.drafting + plain.scoring + plain.rest)), plain.scoring + plain.rest
-    some = drafted.depth > 0
-    if not some.any():
+    step = float(np.median(drafting + scoring + rest))
+    some = drafted[:, drafted[3] > 0]
+    if not some.size:
         return 0.0, WidthCurve((1,), (1.0,), batch_size)
-    token = float(np.median(drafted.drafting[some] / drafted.depth[some]))
-    more = (np.array(passes) / passes[0] - 1) * np.median(plain.scoring)
-    nodes, taken = drafted.nodes[some].astype(np.int64), (drafted.scoring + drafted.rest)[some]
-    beyond = np.median((taken - np.median(without) - more[nodes]) / nodes)
+    token = float(np.median(some[0] / some[3]))
+    more = (np.array(passes) / passes[0] - 1) * np.median(scoring)
+    nodes, taken = some[4].astype(np.int64), some[1] + some[2]
+    beyond = np.median((taken - np.median(scoring + rest) - more[nodes]) / nodes)
     whole = np.maximum(step + more + beyond * np.arange(len(more)), step)
     return token / step, WidthCurve.of_seconds([*range(1, len(more) + 1)], whole.tolist(), batch_size)

@@ -61,7 +61,7 @@ class Upload:
 
     def __init__(self, values: Iterable[Value]) -> None:
         self.values = {id(value): value for value in values}
-        self.there: dict[int, Tensor] | None = None
+        self.there: dict[int, Tensor] | None = None  # it is still on the host
 
     def __enter__(self) -> Self:
         return self
@@ -69,11 +69,6 @@ class Upload:
     def __exit__(self, *_: object) -> None:
         if self.values:  # NOTHING, which every step of the host enters, has none
             self.values, self.there = {}, {}
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether it is still on the host."""
-        return self.there is None
 
 
 NOTHING = Upload(())
@@ -130,7 +125,7 @@ class _Way:
 
     def send(self, own: Tensor) -> Tensor:
         """Return int64 numbers ``[N]`` on the device; all that waits goes along."""
-        waiting = [upload for upload in self.uploads if upload.is_waiting]
+        waiting = [upload for upload in self.uploads if upload.there is None]
         values = [value for upload in waiting for value in upload.values.values()]
         parts = [own, *map(_words, values)]
         staged = self._on_host(sum(part.numel() for part in parts))

@@ -15,18 +15,18 @@ from experiments.advise.calibrating import (
     outcome_of,
     shapes_to_read,
 )
-from experiments.advise.predicting import WORTH, Costs, best, in_the_way, obstacle
+from experiments.advise.predicting import WORTH, Costs, best, in_the_way, obstacle, predict
 from experiments.harness.arguments import settings_of
-from experiments.harness.arms import PLAIN, Arm, EngineArm, units_of
-from experiments.harness.building import arms_of, build_shared, those_that_can
+from experiments.harness.arms import PLAIN, units_of
+from experiments.harness.building import arms_of, build_shared, engine_arms, those_that_can
 from experiments.harness.journal import Piece
 from experiments.harness.models import draft_model
-from experiments.harness.rule_choice import judging_of
+from experiments.harness.rule_choice import sampling_of
 from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, check_cells, speed_cells
 from experiments.peers import RefusedArm
 from experiments.strategies import STRATEGIES
 from experiments.strategies.tree_shapes import tree_source
-from specdec import DraftSource, Oracle, SamplingParams
+from specdec import DraftSource, Oracle
 from specdec.prompts import NamedPrompt
 from specdec.stats import Stats, count_of
 from specdec.stats.report import Interval, bootstrap_ratio, paired_ratio, verdict
@@ -111,42 +111,39 @@ class Adviser:
             ValueError: one that was asked for, or whose options were given, cannot be had for this oracle; or a cell
                 cannot be sampled; the reason.
         """
-        asked, cell = self.arguments["strategies"], cells[0]
-        sampling, *_ = map(self._sampling, cells)
+        asked, (first, *others) = self.arguments["strategies"], map(self._of_cell, cells)
+        for arguments in (first, *others):
+            sampling_of(arguments)
         if asked is not None:
             for name in asked:
-                list(arms_of(name, self._of_cell(cell), self.oracle, sampling, variants=False))
+                list(arms_of(name, first, self.oracle, variants=False))
             return {}
-        arms = [*those_that_can((*CHAINS, TREES), self._of_cell(cell), self.oracle, sampling)]
+        arms = [*those_that_can((*CHAINS, TREES), first, self.oracle)]
         left_out = {arm.name: arm.words for arm in arms if isinstance(arm, RefusedArm)}
         self.names = [arm.name for arm in arms if arm.name not in left_out]
         return left_out
 
     def measure(self, cell: Cell) -> dict[str, Any]:
         """Return what the journal keeps of a cell: a row for every strategy."""
-        advised = self.advise(cell)
-        outcome = self._outcome(
-            cell, [self._arm(cell, PLAIN, None), *(self._arm(cell, a.name, a.draft) for a in advised)]
-        )
+        advised, arguments = self.advise(cell), self.arguments
+        sources: dict[str, DraftSource | None] = {PLAIN: None, **{one.name: one.draft for one in advised}}
+        arms = engine_arms(self._of_cell(cell), self.oracle, sources)
+        outcome = outcome_of(arms, self.other, cell.batch_size, arguments["seed"], arguments["max_new_tokens"])
         if problems := outcome.problems():
             raise RuntimeError("; ".join(problems))
         plain = outcome.stats(PLAIN)
         assert plain is not None
         return {"rows": [_row(one, outcome, plain) for one in advised]}
 
-    def _sampling(self, cell: Cell) -> SamplingParams:
-        return SamplingParams(temperature=cell.temperature, top_p=self.arguments["top_p"] if cell.temperature else 1.0)
-
     def _settings(self, cell: Cell, name: str) -> dict[str, Any]:
         return settings_of(self._of_cell(cell), name)
 
     def _of_cell(self, cell: Cell) -> dict[str, Any]:
-        return {**self.arguments, "temperature": cell.temperature, "batch_size": cell.batch_size}
+        nucleus = self.arguments["top_p"] if cell.temperature else 1.0  # greedy decoding has none
+        own = {"temperature": cell.temperature, "top_p": nucleus, "batch_size": cell.batch_size}
+        return {**self.arguments, **own}
 
-    def _arm(self, cell: Cell, name: str, draft: DraftSource | None) -> Arm:
-        return EngineArm(name, self.oracle, draft, self._sampling(cell), *judging_of(self.arguments))
-
-    def _chains(self, cell: Cell, name: str) -> dict[str, int]:
+    def _chains(self, name: str) -> dict[str, int]:
         """Return the arms that a strategy is calibrated with, and the length of their drafts."""
         return {f"{name}, {length}": length for length in sorted({1, self.arguments["longest"]})}
 
@@ -165,11 +162,11 @@ class Adviser:
                 sources |= {arm: tree_source(model, shape) for arm, shape in _SHAPES.items()}
                 on_all += [*ON_ALL]
             else:
-                chains = self._chains(cell, name)
+                chains = self._chains(name)
                 sources |= {arm: self._source(cell, name, length) for arm, length in chains.items()}
                 on_all.append([*chains][-1])
         units = units_of(self.known, cell.batch_size, seed=self.arguments["seed"])
-        arms = [self._arm(cell, *one) for one in sources.items()]
+        arms = engine_arms(self._of_cell(cell), self.oracle, sources)
         found = calibrate(arms, on_all, units, self.arguments["max_new_tokens"])
         return [
             self._tree(cell, found, nodes) if name == TREES else self._chain(cell, name, found, nodes) for name in names
@@ -177,12 +174,13 @@ class Adviser:
 
     def _chain(self, cell: Cell, name: str, found: Calibrated, nodes: WidthCurve) -> Advised:
         """Return the best length of a strategy."""
-        arms, lengths = [*self._chains(cell, name)], range(1, self.arguments["longest"] + 1)
+        arms, lengths = [*self._chains(name)], range(1, self.arguments["longest"] + 1)
         steps = found.steps(arms[-1])
         costs = Costs.of([found.reading(arm) for arm in arms], nodes, found.rows())
-        chosen, against = best(steps, costs, lengths), obstacle(steps, costs, lengths)
+        predicted = [predict(steps, costs, length) for length in lengths]
+        chosen = best(predicted)
         source, drafts = self._source(cell, name, chosen.length), f"drafts of {chosen.length}"
-        return Advised(name, count_of(chosen.length, "token"), chosen.parts, drafts, against, source)
+        return Advised(name, count_of(chosen.length, "token"), chosen.parts, drafts, obstacle(predicted), source)
 
     def _tree(self, cell: Cell, found: Calibrated, nodes: WidthCurve) -> Advised:
         """Return the best tree that branches, of a small transformer."""
@@ -196,11 +194,6 @@ class Adviser:
         return Advised(
             TREES, what, parts, drafts, None if parts.speedup >= WORTH else in_the_way(drafts, parts), source
         )
-
-    def _outcome(self, cell: Cell, arms: Sequence[Arm]) -> Outcome:
-        """Decode the other prompts with all arms."""
-        seed, new = self.arguments["seed"], self.arguments["max_new_tokens"]
-        return outcome_of(arms, self.other, cell.batch_size, seed, new)
 
 
 def why_not(one: Advised, measured: Parts, alone: Interval, intervals: Sequence[Interval]) -> str | None:

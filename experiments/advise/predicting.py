@@ -154,15 +154,14 @@ def predict(steps: Steps, costs: Costs, length: int) -> Prediction:
     return Prediction(length, costs.parts(steps.work(length), steps.plain()))
 
 
-def best(steps: Steps, costs: Costs, lengths: Sequence[int]) -> Prediction:
+def best(found: Sequence[Prediction]) -> Prediction:
     """Return the prediction of the length that pays most."""
-    return max((predict(steps, costs, length) for length in lengths), key=lambda found: found.speedup)
+    return max(found, key=lambda one: one.speedup)
 
 
-def obstacle(steps: Steps, costs: Costs, lengths: Sequence[int]) -> str | None:
+def obstacle(found: Sequence[Prediction]) -> str | None:
     """Return why no length pays, as ``in_the_way`` says it of the length that lacks least; None if one pays."""
-    found = [predict(steps, costs, length) for length in lengths]
-    if max(one.speedup for one in found) >= WORTH:
+    if best(found).speedup >= WORTH:
         return None
     nearest = min(found, key=lambda one: _lacking(one.parts))
     return in_the_way(f"drafts of {nearest.length}", nearest.parts)

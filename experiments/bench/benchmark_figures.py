@@ -18,17 +18,15 @@ _ARM = "arm"
 NEEDS = "What each would need, [measured → enough](README.md#the-figures):"
 
 # A column of the figures, and the column of benchmarks/ that it is.
-_SPEED = {name: name for name in (DECODING_ALONE, END_TO_END)}
-OF_ARMS = {
-    **_SPEED,
-    "no loops": "no loops",
+_SPEED = (DECODING_ALONE, END_TO_END)
+OF_ARMS = {name: name for name in (*_SPEED, "no loops", "tau", "c", "cost", "pays below")}
+OF_PEERS = {name: name for name in ("tokens/s", *_SPEED, "bootstrap", "no loops", "identical")}
+OF_SHAPES = {
+    **{name: name for name in _SPEED},
+    "by theory": f"{DECODING_ALONE}, theory",
     "tau": "tau",
-    "c": "c",
-    "cost": "cost",
-    "pays below": "pays below",
+    "tau by theory": "tau, theory",
 }
-OF_PEERS = {"tokens/s": "tokens/s", **_SPEED, **{name: name for name in ("bootstrap", "no loops", "identical")}}
-OF_SHAPES = {**_SPEED, "by theory": f"{DECODING_ALONE}, theory", "tau": "tau", "tau by theory": "tau, theory"}
 
 
 @dataclass(frozen=True)
@@ -40,21 +38,19 @@ class Figures:
         names: the rows, in this order; None: all.
         key: the column that names a row.
         columns: see ``OF_ARMS``; a column that the section lacks is left out, and a row that lacks it has "-".
-        is_sampled_too: whether the section has such a twin.
-        has_needs: whether a second table says what each arm would need to come out even.
+        has_twin: whether there is such a twin; then a second table says what each arm would need to come out even.
     """
 
     title: str
     names: tuple[str, ...] | None = None
     key: str = _ARM
     columns: Mapping[str, str] | None = None
-    is_sampled_too: bool = True
-    has_needs: bool = True
+    has_twin: bool = True
 
     @property
     def ways(self) -> dict[str, str]:
         """How tokens are chosen -> the section that tells of it."""
-        return {GREEDY: self.title} | ({SAMPLED: f"{self.title}, sampled"} if self.is_sampled_too else {})
+        return {GREEDY: self.title} | ({SAMPLED: f"{self.title}, sampled"} if self.has_twin else {})
 
 
 _LENGTHS = (
@@ -65,7 +61,7 @@ _SHAPES = (
     "optimum",
 )  # fmt: skip
 PAGES = {
-    "docs/guides/peers.md": Figures("Beside transformers", columns=OF_PEERS, is_sampled_too=False, has_needs=False),
+    "docs/guides/peers.md": Figures("Beside transformers", columns=OF_PEERS, has_twin=False),
     "docs/strategies/small_transformer.md": Figures("All strategies", ("plain", "small_transformer")),
     "docs/strategies/ngram.md": Figures("All strategies", ("plain", "ngram")),
     "docs/strategies/early_exit.md": Figures("All strategies", ("plain", "ngram", "early_exit")),
@@ -82,7 +78,8 @@ def tables_in(text: str) -> list[list[Row]]:
     """Return the Markdown tables of a text, a row as column -> cell."""
     found = []
     for block in re.findall(r"(?:^\|.*\|\n?)+", text, flags=re.MULTILINE):
-        cells = [[cell.strip() for cell in line.strip().strip("|").split(" | ")] for line in block.splitlines()]
+        lines = [line.strip().strip("|").split(" | ") for line in block.splitlines()]
+        cells = [[cell.strip().replace(r"\|", "|") for cell in line] for line in lines]
         found.append([dict(zip(cells[0], line, strict=True)) for line in cells[2:]])
     return found
 
@@ -149,7 +146,7 @@ def _rows_of(
 
 
 def side_by_side(sections: Mapping[str, str], wanted: Figures) -> str:
-    """Return the table of a section, with its sampled twin beside it if it has one, and the table of what arms need.
+    """Return the table of a section, and, if it has a sampled twin, that beside it and the table of what arms need.
 
     Raises:
         ValueError: a section or a row is missing.
@@ -160,13 +157,13 @@ def side_by_side(sections: Mapping[str, str], wanted: Figures) -> str:
     for name in names:
         row: Row = {wanted.key: name}
         for way, cells in found.items():
-            before = f"{way}: " if wanted.is_sampled_too else ""
+            before = f"{way}: " if wanted.has_twin else ""
             known = {column for one in names for column in cells[one]}
             row |= {
                 f"{before}{label}": cells[name].get(column, "-") for label, column in columns.items() if column in known
             }
         rows.append(row)
-    return Table("", rows).markdown() + (_needs(sections, wanted) if wanted.has_needs else "")
+    return Table("", rows).markdown() + (_needs(sections, wanted) if wanted.has_twin else "")
 
 
 def _needs(sections: Mapping[str, str], wanted: Figures) -> str:

@@ -20,6 +20,7 @@ from experiments.bench.oracle.benchmark_passes import CONTEXT, WIDTHS, Passes, l
 from experiments.bench.oracle.decoding import engine, once, one_row
 from experiments.bench.oracle.llama_cpp_arm import MAX_BATCH, LlamaCpp
 from experiments.bench.sections import machine
+from experiments.harness.arguments import PROMPTS
 from experiments.harness.rounds import TimedArm, Timings, measure
 from experiments.harness.thread_check import take_threads
 from experiments.peers.gguf_file import write_gguf
@@ -41,6 +42,7 @@ FILE = "llama.cpp, the file"
 # Other storages of the weights that the file stands for.
 WRITTEN = {f"llama.cpp, {storage}": storage for storage in ("q4_0", "q8_0", "bfloat16")}
 BASE = "ours, int8"
+CONVERSATIONS = PROMPTS.with_name("conversations.jsonl")
 
 
 class Beside:
@@ -142,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = Parser(__doc__)
     add = parser.add_argument
     add("--model", default="smollm2", help="name of a published model, or a GGUF file of plain Llama's shape (smollm2)")
-    add("--prompts", default="experiments/prompts/conversations.jsonl", help="whose ids are scored (%(default)s)")
+    add("--prompts", default=str(CONVERSATIONS), help="whose ids are scored (the shipped conversations)")
     add("--prompt-length", type=positive, default=100, help="ids before those that are decoded (%(default)s)")
     add("--new-tokens", type=positive, default=64, help="that a call adds (%(default)s)")
     add("--threads", type=positive, default=2, help="of all programs (%(default)s)")

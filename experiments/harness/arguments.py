@@ -11,22 +11,22 @@ from typing import Any, get_args
 
 import torch
 
-from exactspec.parser import Parser, positive
+from exactspec.parser import Parser, natural, positive
 from experiments.harness.conversations import add_template_options, add_turns
 from experiments.harness.models import PLACEMENT, RECORDED, path_of, record_file
 from experiments.harness.rule_choice import add_sampling
 from experiments.strategies import STRATEGIES, Strategy
 from experiments.strategies.strategy import PUBLISHED_SETTINGS, published_settings, yes_or_no
 from oracles.checkpoints.embedded_folders import head_folder, head_names, heads_of
-from oracles.checkpoints.placement import Arithmetic, Backend, WeightType, checkpoint_place, rounds_inputs
+from oracles.checkpoints.placement import DTYPES, Arithmetic, Backend, WeightType, checkpoint_place, rounds_inputs
 from specdec.kernels import best_kernels
 from specdec.prompts import TEXT_COLUMNS
 from specdec.stats.report import version_of
 
 PROMPTS = Path(__file__).parents[1] / "prompts" / "code.jsonl"
 _SHIPPED = "the shipped ones; the records'"
+_SPREAD = "spread over their kinds"
 PACKAGES = ("specdec", "drafts", "oracles", "experiments")
-DTYPES = ("float64", "float32", "bfloat16", "float16")
 # What says where results lie and how they are shown, and not what is measured.
 _NOT_MEASURED = ("out", "fresh", "against", "show", "wide", "trace", "draft_cost", "width_cost", "goodput")
 # Options that say which strategies run; a program in which several share a command line has one of them.
@@ -51,6 +51,9 @@ class ExperimentParser(Parser):
             own = {f"{strategy}.{key}": value for key, value in published_settings(strategy, vars(first)).items()}
             self.set_defaults(**{name: value for name, value in own.items() if hasattr(first, name)})
         parsed = super().parse_args(args, namespace)
+        for name in ("strategies", "peer"):  # an arm runs once, however often it is named
+            if chosen := getattr(parsed, name, None):
+                setattr(parsed, name, [*dict.fromkeys(chosen)])
         self._check_idle(vars(parsed))
         return parsed
 
@@ -65,11 +68,11 @@ class ExperimentParser(Parser):
                 self.error(f"argument {action.option_strings[0]}: {told}")
 
 
-def at_least_0(text: str) -> int:
-    """Return a whole number of at least 0."""
+def seed_number(text: str) -> int:
+    """Return a whole number of 64 bits, its sign included."""
     value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"must be at least 0, got {value}")
+    if not -(2**63) <= value < 2**63:
+        raise argparse.ArgumentTypeError(f"must be a whole number of 64 bits, got {value}")
     return value
 
 
@@ -81,22 +84,18 @@ def _device(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def freeze(value: Any) -> Any:
-    """Return a list as a tuple, each entry once, and anything else as it is."""
-    return tuple(dict.fromkeys(value)) if isinstance(value, list) else value
-
-
 def common_parser(
     description: str | None,
     num_prompts: int | None,
     max_new_tokens: int,
     resumes: bool = True,
     usual_prompts: str = _SHIPPED,
+    spread: str = _SPREAD,
 ) -> argparse.ArgumentParser:
     """Return a parser of the options that every experiment has; the numbers are defaults (None: all prompts).
 
     One that does not go on where it was interrupted has nothing to begin afresh. ``usual_prompts`` says what is read if
-    no prompts are named.
+    no prompts are named, and ``spread`` which of them are taken if not all are.
     """
     parser = ExperimentParser(description)
     add = parser.add_argument
@@ -105,9 +104,10 @@ def common_parser(
         default="code",
         help="embedded or published name, checkpoint directory, GGUF file, hf:DIR or recorded:FILE (%(default)s)",
     )
-    add_prompts(parser, num_prompts, usual_prompts)
+    add_prompts(parser, num_prompts, usual_prompts, spread)
     add("--max-new-tokens", type=positive, default=max_new_tokens, help="per prompt (%(default)s)")
-    add("--seed", type=int, default=0, help="of sampling: prompt i has the seed (SEED, i) in every arm (%(default)s)")
+    seeds = "of sampling: prompt i has the seed (SEED, i) in every arm (%(default)s)"
+    add("--seed", type=seed_number, default=0, help=seeds)
     add_template_options(parser)
     add_placement(parser)
     add("--out", default="runs", help="folder for the results (%(default)s)")
@@ -117,7 +117,9 @@ def common_parser(
     return parser
 
 
-def add_prompts(parser: argparse.ArgumentParser, num_prompts: int | None, usual_prompts: str = _SHIPPED) -> None:
+def add_prompts(
+    parser: argparse.ArgumentParser, num_prompts: int | None, usual_prompts: str = _SHIPPED, spread: str = _SPREAD
+) -> None:
     """Add the options that say which prompts are read, and how many; the rest as of ``common_parser``."""
     add, count = parser.add_argument, num_prompts or "all"
     add(
@@ -126,7 +128,7 @@ def add_prompts(parser: argparse.ArgumentParser, num_prompts: int | None, usual_
         help=f"JSONL, parquet or text file, or OWNER/NAME[/SUBSET][:SPLIT] on the hub ({usual_prompts})",
     )
     add_column(parser)
-    add("--num-prompts", type=positive, default=num_prompts, help=f"how many, spread over their kinds ({count})")
+    add("--num-prompts", type=positive, default=num_prompts, help=f"how many, {spread} ({count})")
 
 
 def add_column(parser: argparse.ArgumentParser) -> None:
@@ -180,10 +182,10 @@ def paired_parser(
     add("--repeats", type=positive, default=1, help="rounds per prompt, the order of the arms rotated (%(default)s)")
     add("--against", metavar="ARM", help="pair every arm with this one too, with a verdict")
     add_switch(parser, "--wide", "print all columns of the tables", "no: the five that matter most; tables.md has all")
-    add("--show", type=positive, metavar="N", help="print the first N outputs of every arm, coloured by source")
+    add("--show", type=positive, metavar="N", help="print the first N outputs of every drafting arm, in colours")
     add(
         "--trace",
-        type=at_least_0,
+        type=natural,
         default=0,
         metavar="N",
         help="after the timed rounds, decode the first N prompts again and record every node (%(default)s)",
@@ -276,14 +278,14 @@ def _files_of(value: Any) -> list[tuple[str, int, int]]:
     """Return name, size and time of change of the files that an option names: checkpoints, texts, an oracle's heads."""
     value = value.removeprefix(RECORDED) if isinstance(value, str) else value
     paths = []
-    if isinstance(value, str):
+    if isinstance(value, str) and value:
         paths = [
             head_folder(value) if value in head_names() else path_of(value),
             *map(head_folder, heads_of(value).values()),
         ]
     # Of a text that is too long for a path these say that there is nothing; the methods of ``Path`` raise.
     if len(paths) == 1 and not os.path.exists(paths[0]):
-        paths = [path_of(part) for part in value.split(",")]
+        paths = [path_of(part) for part in value.split(",") if part]
     files = [file for path in paths for file in (sorted(path.iterdir()) if os.path.isdir(path) else [path])]
     return [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files if os.path.isfile(f)]
 

@@ -14,26 +14,23 @@ from experiments.harness.rule_choice import judging_of, sampling_of
 from experiments.peers import RefusedArm, words_of
 from experiments.strategies import MODEL, STRATEGIES, Strategy
 from experiments.strategies.strategy import default_of
-from specdec import Oracle, SamplingParams
+from specdec import Oracle
 from specdec.contracts import FOREIGN, DraftSource
-
-
-def arm_kind(arguments: Mapping[str, Any]) -> type[EngineArm]:
-    """Return what decodes: with a model, or with recorded texts, whose outputs are compared with them."""
-    return EngineArm if record_file(arguments) is None else RecordedArm
 
 
 def engine_arms(
     arguments: Mapping[str, Any], oracle: Oracle, sources: Mapping[str, DraftSource | None]
 ) -> list[EngineArm]:
-    """Return an arm of our engine for every source, which draws and judges as a command line asks; None: plain."""
+    """Return an arm of our engine for every source, which draws and judges as a command line asks; None: plain.
+
+    Where the oracle is recorded text, outputs are compared with it.
+    """
+    kind = EngineArm if record_file(arguments) is None else RecordedArm
     sampling, judging = sampling_of(arguments), judging_of(arguments)
-    return [EngineArm(name, oracle, source, sampling, *judging) for name, source in sources.items()]
+    return [kind(name, oracle, source, sampling, *judging) for name, source in sources.items()]
 
 
-def arms_of(
-    name: str, arguments: Mapping[str, Any], oracle: Oracle, sampling: SamplingParams, variants: bool
-) -> Iterator[Arm]:
+def arms_of(name: str, arguments: Mapping[str, Any], oracle: Oracle, variants: bool) -> Iterator[Arm]:
     """Yield the arm of a strategy, and those of its variants.
 
     Raises:
@@ -45,8 +42,7 @@ def arms_of(
     naming = _naming_alone if variants else _naming_shared
     for arm, changed in changes.items():
         with naming(STRATEGIES[name]):
-            source = STRATEGIES[name].build({**settings, **changed}, oracle)
-            built = arm_kind(arguments)(arm, oracle, source, sampling, *judging_of(arguments))
+            (built,) = engine_arms(arguments, oracle, {arm: STRATEGIES[name].build({**settings, **changed}, oracle)})
         yield built
 
 
@@ -87,9 +83,7 @@ def _add_prefix(told: str, strategy: Strategy) -> str:
     return re.sub(rf"(?<!\S)(\(?)--({names})(?![\w-])", rf"\1--{strategy.name.replace('_', '-')}-\2", told)
 
 
-def those_that_can(
-    names: Sequence[str], arguments: Mapping[str, Any], oracle: Oracle, sampling: SamplingParams
-) -> Iterator[Arm | RefusedArm]:
+def those_that_can(names: Sequence[str], arguments: Mapping[str, Any], oracle: Oracle) -> Iterator[Arm | RefusedArm]:
     """Yield the arms of strategies that nobody asked for by name; those that this oracle cannot have say why.
 
     Raises:
@@ -97,7 +91,7 @@ def those_that_can(
     """
     for name in names:
         try:
-            yield from arms_of(name, arguments, oracle, sampling, variants=False)
+            yield from arms_of(name, arguments, oracle, variants=False)
         except ValueError as error:
             usual = {option.key: default_of(name, option, arguments) for option in STRATEGIES[name].options}
             if any(arguments[f"{name}.{key}"] != value for key, value in usual.items()):

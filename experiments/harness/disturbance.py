@@ -21,13 +21,14 @@ def disturbed_units(outcome: Outcome) -> list[dict[str, Any]]:
     return [entry for entry, seconds in times if seconds > most]
 
 
-def disturbance_note(outcome: Outcome, units: Path, journal: Path) -> str | None:
+def disturbance_note(outcome: Outcome, units: Path, journal: Path, way: str | None = None) -> str | None:
     """Return which units were disturbed, and how to measure these again; None: no unit was.
 
     Args:
         outcome: of a run that is complete.
         units: file of its entries.
         journal: from which the next run with its arguments goes on.
+        way: the command that goes on with it; None: the one that made it.
     """
     found = disturbed_units(outcome)
     if not found:
@@ -38,5 +39,5 @@ def disturbance_note(outcome: Outcome, units: Path, journal: Path) -> str | None
     return (
         f"Other work seems to have disturbed {len(found)} of {len(outcome.done)} units, where a pass of plain decoding "
         f"took over {SUSPICIOUS:g} times its median: {names}. To measure these again: "
-        f"{kept} > {shlex.quote(str(journal))}; then give the same command"
+        f"{kept} > {shlex.quote(str(journal))}; then give {way or 'the same command, without --fresh'}"
     )

@@ -5,9 +5,9 @@ text has to look as drawn from the oracle's law.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +28,8 @@ TILT = 0.2
 # The law of every fourth unit is checked: an output is scored once more for it.
 EVERY = 4
 
+Sums = TypeVar("Sums")
+
 
 @dataclass(frozen=True)
 class LawEvidence:
@@ -44,9 +46,6 @@ class LawEvidence:
     impossible: int = 0
     hotter: float = 0.0
     colder: float = 0.0
-
-    def __add__(self, other: "LawEvidence") -> "LawEvidence":
-        return LawEvidence(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def e_value(self) -> float:
@@ -90,20 +89,20 @@ def law_evidence(oracle: Oracle, prompt: IntArray, tokens: Sequence[int], sampli
     ids = np.concatenate([prompt, np.asarray(tokens, dtype=np.int64)])
     cache, row, table = oracle.new_cache(1, len(ids)), np.zeros(1, dtype=np.int64), ParameterTable.of([sampling])
     prefill(oracle, cache, row, [prompt])
-    found = LawEvidence()
+    found = [LawEvidence()]
     for start in range(len(prompt) - 1, len(ids) - 1, CHUNK):
         chunk = ids[start : min(start + CHUNK, len(ids) - 1)]
         nodes = torch.tensor([len(chunk)], device=oracle.device)
         logits = oracle.score(torch.from_numpy(chunk[None]).to(oracle.device), None, nodes, cache, row).logits
         assert logits is not None
         cache.commit(row, None, np.asarray([len(chunk)], dtype=np.int64))
-        found += evidence_of(best_kernels().laws(logits, table)[0], ids[start + 1 : start + 1 + len(chunk)])
-    return found
+        found.append(evidence_of(best_kernels().laws(logits, table)[0], ids[start + 1 : start + 1 + len(chunk)]))
+    return sum_of(found)
 
 
-def total_evidence(parts: Iterable[Mapping[str, Any] | None]) -> LawEvidence:
-    """Return the evidence of what journals keep, together."""
-    return sum((LawEvidence(**part) for part in parts if part is not None), LawEvidence())
+def sum_of(parts: Sequence[Sums]) -> Sums:
+    """Return the sum of dataclasses of numbers, at least one, field by field."""
+    return type(parts[0])(**{name: sum(vars(part)[name] for part in parts) for name in vars(parts[0])})
 
 
 def soundness(runs: Sequence[Measurement]) -> list[bool]:
@@ -113,9 +112,9 @@ def soundness(runs: Sequence[Measurement]) -> list[bool]:
     these.
     """
     found = []
-    for number, (tokens, room) in enumerate(zip(runs[0].tokens, runs[0].rooms or (), strict=True)):
-        ends = [reason == "length" for reason in ((run.finish_reasons or [])[number] for run in runs)]
-        whole = len(tokens) == room if ends[0] else 1 <= len(tokens) <= room
+    kept = zip(runs[0].tokens, runs[0].rooms or (), runs[0].finish_reasons or (), strict=True)
+    for number, (tokens, room, reason) in enumerate(kept):
+        whole = len(tokens) == room if reason == "length" else 1 <= len(tokens) <= room
         found.append(whole and all(run.tokens[number] == tokens for run in runs))
     return found
 
@@ -155,7 +154,7 @@ def add_checks(entry: dict[str, Any], unit: Unit, arms: Sequence[Arm], max_new_t
         oracle, texts = arm.decoder.oracle, texts_in(kept["records"], len(unit.prompts))
         prompts = [encode_prompt(oracle, prompt.start, prompt.name) for prompt in unit.prompts]
         parts = [law_evidence(oracle, *pair, arm.sampling) for pair in zip(prompts, texts, strict=True)]
-        kept["law"] = asdict(sum(parts, LawEvidence()))
+        kept["law"] = asdict(sum_of(parts))
         if unit.index == 0 and len(kept["seconds"]) == 1:
             again = arm.run(unit.prompts, unit.seeds, max_new_tokens).tokens
             kept["sound"] = [is_sound and a == b for is_sound, a, b in zip(kept["sound"], again, texts, strict=True)]

@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +51,7 @@ class Journal:
         path: of the file, in a folder that exists; what it holds is read. A last line that an interruption cut off is
             dropped. Without entries there need be no file.
         fresh: start empty.
+        way: what goes on with it after an interruption; None: the command of this process.
 
     Raises:
         ValueError: a line before the last one is broken; with file and line.
@@ -59,8 +60,8 @@ class Journal:
         the file is never rewritten in place.
     """
 
-    def __init__(self, path: Path, fresh: bool = False) -> None:
-        self.path = path
+    def __init__(self, path: Path, fresh: bool = False, way: str | None = None) -> None:
+        self.path, self._way = path, way
         if fresh:
             path.unlink(missing_ok=True)
         self.entries: dict[int, dict[str, Any]] = {}
@@ -84,32 +85,28 @@ class Journal:
             os.fsync(file.fileno())
         self.entries[entry["unit"]] = entry
         if is_first:
-            words = shlex.join(sys.argv[1:])
-            write_whole(self.path.with_name(COMMAND), f"{command() or sys.argv[0]} {words}\n")
+            way = self._way or command_line(command() or sys.argv[0], sys.argv[1:])
+            write_whole(self.path.with_name(COMMAND), f"{way}\n")
 
     def close(self, name: str) -> Path:
         """Rename the file: the experiment is complete, and the next one with these arguments measures afresh."""
         self.path.with_name(COMMAND).unlink(missing_ok=True)
         return self.path.replace(self.path.with_name(name))
 
-    def finish(self, units: Iterable[int]) -> int:
-        """Close, and return 0; if one of these units failed, say so on stderr, stay open, and return 1."""
-        entries = [self.entries[unit] for unit in units]
-        failed = [f"{entry['kind']}: {entry['error'].strip().splitlines()[-1]}" for entry in entries if entry["error"]]
-        if failed:
-            print("\n".join(["FAILED:", *failed]), file=sys.stderr)
-            return 1
-        self.close("units.jsonl")
-        return 0
+
+def command_line(program: str, words: Sequence[str]) -> str:
+    """Return the command that goes on with an experiment: --fresh would throw away what it has measured."""
+    return f"{program} {shlex.join(word for word in words if word != '--fresh')}"
 
 
 @contextmanager
-def hold_journal(folder: Path, fresh: bool) -> Iterator[Journal]:
+def hold_journal(folder: Path, fresh: bool, way: str | None = None) -> Iterator[Journal]:
     """Hold a folder of results until the block ends, and say which others beside it were interrupted.
 
     Args:
         folder: it is made if it is absent; see ``specdec.system.hold``.
         fresh: start with an empty journal.
+        way: see ``Journal``.
 
     Returns:
         The folder's journal.
@@ -121,7 +118,7 @@ def hold_journal(folder: Path, fresh: bool) -> Iterator[Journal]:
         for other in find_unfinished(folder.parent):
             if other != folder:
                 print(_interruption_note(other), file=sys.stderr)
-        yield Journal(folder / JOURNAL, fresh)
+        yield Journal(folder / JOURNAL, fresh, way)
 
 
 def find_unfinished(parent: Path) -> list[Path]:
@@ -133,7 +130,7 @@ def _interruption_note(folder: Path) -> str:
     """Return what a user should know of an experiment that was interrupted."""
     try:
         way = (folder / COMMAND).read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):  # of an older version, or not to be read
+    except OSError:  # killed before it was written, or not to be read
         way = "the command that began it"
     return f"unfinished: {folder}; to go on: {way}; to forget it, delete the folder"
 

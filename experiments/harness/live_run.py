@@ -1,12 +1,10 @@
 """A generation that is shown while it grows: the options of a program that shows one, and its steps under the clock."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from exactspec.parser import positive
-from experiments.harness.arguments import ExperimentParser, add_placement, add_strategies
+from experiments.harness.arguments import ExperimentParser, add_placement, add_strategies, seed_number
 from experiments.harness.conversations import add_template_options
 from experiments.harness.findings.colouring import BONUS, Emitted, Piece, Pieces
 from experiments.harness.rule_choice import add_sampling
@@ -20,7 +18,7 @@ from specdec.requests import FinishReason
 def live_parser(
     description: str | None, oracle: str, strategy: str, max_new_tokens: int, arithmetic: str = "float32"
 ) -> ExperimentParser:
-    """Return a parser of the options that programs share which show a generation; its arguments are their defaults."""
+    """Return a parser of the options that programs share which show a generation of one row; the rest are defaults."""
     parser = ExperimentParser(description)
     add = parser.add_argument
     add("--strategy", choices=list(STRATEGIES), default=strategy, help="what drafts (%(default)s)")
@@ -28,16 +26,12 @@ def live_parser(
     add("--oracle", default=oracle, help=what)
     add("--max-new-tokens", type=positive, default=max_new_tokens, help="of a generation (%(default)s)")
     add_sampling(parser)
-    add("--seed", type=int, default=0, help="of sampling (%(default)s)")
+    add("--seed", type=seed_number, default=0, help="of sampling (%(default)s)")
     add_template_options(parser)
     add_placement(parser, arithmetic)
     add_strategies(parser)
+    parser.set_defaults(batch_size=1)
     return parser
-
-
-def live_arguments(parser: ExperimentParser, argv: Sequence[str] | None) -> dict[str, Any]:
-    """Return the arguments, and that one row is decoded."""
-    return {**vars(parser.parse_args(argv)), "batch_size": 1}
 
 
 class Run:

@@ -5,7 +5,6 @@ from dataclasses import field, fields
 from typing import Any, TypeVar
 
 from exactspec.parser import Parser, positive
-from experiments.harness.arguments import freeze
 
 Chosen = TypeVar("Chosen")
 
@@ -32,6 +31,11 @@ def _how(default: Any, text: str, more: dict[str, Any]) -> dict[str, Any]:
     told = " ".join(map(str, default)) if several else default
     shown = text if told is None or text.endswith(")") else f"{text} ({told})".lstrip()
     return {"default": default, "help": shown, "type": kind, **({"nargs": "+"} if several else {}), **more}
+
+
+def _freeze(value: Any) -> Any:
+    """Return a list as a tuple, each entry once, and anything else as it is."""
+    return tuple(dict.fromkeys(value)) if isinstance(value, list) else value
 
 
 def parse_options(
@@ -61,7 +65,7 @@ def parse_options(
                 groups[True] = parser.add_mutually_exclusive_group()
             add = groups[how["exclusive"]].add_argument
             add(f"--{one.name.replace('_', '-')}", **_how(one.default, how["text"], how["more"]))
-    chosen = kind(**{name: freeze(value) for name, value in complete(vars(parser.parse_args(argv))).items()})
+    chosen = kind(**{name: _freeze(value) for name, value in complete(vars(parser.parse_args(argv))).items()})
     if told := problem(chosen):
         parser.error(told)
     return chosen

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.harness.arms import PLAIN, EngineArm, Measurement
+from experiments.harness.findings.legends import REASONS
+from experiments.harness.findings.step_columns import of_drafts
 from experiments.harness.models import record_file
 from experiments.harness.run_outcome import Outcome, check_cells, in_flight
 from experiments.strategies import STRATEGIES
@@ -24,11 +26,8 @@ NOTE = (
     "sum p q in place of sum min(p, q)."
 )
 WORTH = {
-    "tau": "tokens per verify pass of a row",
+    **{name: REASONS[name] for name in ("tau", "tau full", "alpha", "used", "nodes")},
     "tau full": "the same over steps whose draft neither the record's end nor the number of tokens shortened",
-    "alpha": "accepted given reached",
-    "used": "accepted / drafted",
-    "nodes": "width of a pass, the pending token and padding included",
     "drafted": "passes of the source per verify pass",
     "c": "a drafted token over a pass of one node, stated",
     "v": "a pass of so many nodes (their mean) over such a pass, stated",
@@ -212,15 +211,7 @@ def worth_rows(outcome: Outcome, costs: Costs | None) -> list[dict[str, Any]]:
     for arm in outcome.arms:
         stats = outcome.stats(arm)
         assert stats is not None
-        row = {
-            "arm": arm,
-            "tau": stats.block_efficiency,
-            "tau full": stats.block_efficiency_full,
-            "alpha": stats.acceptance_rate,
-            "used": stats.draft_utilisation,
-            "nodes": stats.num_scored_nodes / stats.target_calls,
-            "drafted": _passes_per_step(stats),
-        }
+        row = {"arm": arm, **of_drafts(stats), "drafted": _passes_per_step(stats)}
         row |= costs.speedup(arm, plain, stats) if costs else {}
         rows.append({**row, **check_cells(outcome, arm)})
     return rows

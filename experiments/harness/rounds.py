@@ -107,6 +107,7 @@ def measure(arms: Sequence[TimedArm], rounds: int, title: str = "rounds") -> Tim
 
     Raises:
         AssertionError: a strict arm made other ids than its twin, in a measured round or before.
+        KeyError: an arm's twin is none of them.
     """
     timings = Timings({arm.name: [] for arm in arms}, facts={arm.name: [] for arm in arms})
     _compare(arms, {arm.name: arm.run() for arm in arms}, timings.agreement)
@@ -124,7 +125,7 @@ def measure(arms: Sequence[TimedArm], rounds: int, title: str = "rounds") -> Tim
 
 def _compare(arms: Sequence[TimedArm], made: Mapping[str, Round], agreement: dict[str, float]) -> None:
     for arm in arms:
-        twin = None if arm.twin is None else made.get(arm.twin)
+        twin = None if arm.twin is None else made[arm.twin]
         ids, others = made[arm.name].ids, None if twin is None else twin.ids
         if ids is None or others is None:
             continue
@@ -142,6 +143,16 @@ def wait_for(device: torch.device) -> None:
     """Wait for what a device has been given to do; a CPU has done it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def waiting(action: Callable[[], object], device: torch.device) -> Callable[[], None]:
+    """Return a call that ends when a device has done what the action gives it to do."""
+
+    def act() -> None:
+        action()
+        wait_for(device)
+
+    return act
 
 
 def time_call(action: Callable[[], object]) -> float:

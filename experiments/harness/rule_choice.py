@@ -70,8 +70,7 @@ def way_of(arguments: Mapping[str, Any]) -> str:
     heat = arguments["temperature"]
     if heat == 0:
         return "greedy"
-    # Runs of earlier versions, which had no choice, were coupled.
-    rule = arguments.get("rule", COUPLED)
+    rule = arguments["rule"]
     if rule == COUPLED:
         return f"coupled sampling at temperature {heat}"
     by = f"by rejection (rule {CHAINS} on chains, {TREES} on trees)" if rule == REJECTION else f"by rule {rule}"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from experiments.harness.arms import PLAIN
-from experiments.harness.draw_checks import REFUTED, LawEvidence, e_value_text, total_evidence
+from experiments.harness.draw_checks import REFUTED, LawEvidence, e_value_text, sum_of
 from experiments.harness.settings import Settings
 from oracles.factory.evaluation.loops import loop_mask
 from specdec.stats import Stats, pool
@@ -55,12 +55,6 @@ class OutsideLoops:
         seconds = sum(float(np.asarray(records[phase])[outside].sum()) for phase in _PHASES)
         return OutsideLoops(int(outside.sum()), int(counts[outside].sum()), seconds, int(counts.sum()), num_looped)
 
-    @staticmethod
-    def total(parts: "Sequence[OutsideLoops]") -> "OutsideLoops":
-        """Return the steps of several units together."""
-        names = ("steps", "tokens", "seconds", "emitted", "looped")
-        return OutsideLoops(*(sum(getattr(part, name) for part in parts) for name in names))
-
 
 ALL = "all"
 # The two ratios of speed, by the names that they have everywhere; docs/start/glossary.md says what they are.
@@ -94,24 +88,27 @@ class Outcome:
         self.arms, self.entries = tuple(arms), tuple(entries)
         self.done = [entry for entry in entries if entry["error"] is None]
         self.kinds = tuple(dict.fromkeys(entry["kind"] for entry in self.done))
+        self._loops: dict[tuple[str, str], list[OutsideLoops]] = {}
+
+    def of_kind(self, kind: str = ALL) -> list[dict[str, Any]]:
+        """Return the entries of a kind."""
+        return [entry for entry in self.done if kind in (ALL, entry["kind"])]
 
     def stats(self, arm: str, kind: str = ALL) -> Stats | None:
         """Return the pooled statistics of an arm; None for a peer."""
-        kept = [entry["arms"][arm]["stats"] for entry in self.done if kind in (ALL, entry["kind"])]
+        kept = [entry["arms"][arm]["stats"] for entry in self.of_kind(kind)]
         return None if None in kept else pool([Stats.from_dict(stats) for stats in kept])
 
     def clusters(self, kind: str = ALL) -> list[list[dict[str, Any]]]:
         """Return the entries of a kind, later turns and seeds with those in which their conversations began."""
         found: dict[int, list[dict[str, Any]]] = {}
-        for place, entry in enumerate(self.done):
-            if kind in (ALL, entry["kind"]):
-                found.setdefault(entry.get("began", entry.get("unit", -1 - place)), []).append(entry)
+        for entry in self.of_kind(kind):
+            found.setdefault(entry.get("began", entry["unit"]), []).append(entry)
         return list(found.values())
 
-    def settings(self, arm: str) -> Settings | None:
-        """Return how an arm computed its first unit; None: units of an earlier version do not say."""
-        kept = self.done[0]["arms"][arm].get("settings")
-        return None if kept is None else Settings(**kept)
+    def settings(self, arm: str) -> Settings:
+        """Return how an arm computed its first unit."""
+        return Settings(**self.done[0]["arms"][arm]["settings"])
 
     def records(self, arm: str) -> list[dict[str, Any]]:
         """Return the records of every unit, columns with ``round``; they are empty for a peer."""
@@ -125,9 +122,9 @@ class Outcome:
         """Return an arm's time per cluster, its rounds together."""
         return [sum(sum(entry["arms"][arm]["seconds"]) for entry in cluster) for cluster in self.clusters(kind)]
 
-    def rounds(self, arm: str, kind: str = ALL) -> list[float]:
-        """Return an arm's time per round, all units together."""
-        kept = [entry["arms"][arm]["seconds"] for entry in self.done if kind in (ALL, entry["kind"])]
+    def rounds(self, arm: str, kind: str = ALL, what: str = "seconds") -> list[float]:
+        """Return an arm's time per round, all units together; of an arm of ours "decoding": prefill left out."""
+        kept = [entry["arms"][arm][what] for entry in self.of_kind(kind)]
         return [sum(seconds) for seconds in zip(*kept, strict=True)]
 
     @property
@@ -137,8 +134,7 @@ class Outcome:
 
     def repeats_plain(self, arm: str) -> bool:
         """Whether an arm is to emit plain decoding's tokens; if not, they are draws of the same law."""
-        # Units of an earlier version do not say, and were all to do so.
-        return all(entry["arms"][arm].get("repeats_plain", True) for entry in self.done)
+        return all(entry["arms"][arm]["repeats_plain"] for entry in self.done)
 
     @property
     def has_draws(self) -> bool:
@@ -177,11 +173,6 @@ class Outcome:
         """Return the ratio "end to end": another arm's wall time over this arm's, with an interval; see ``times``."""
         return method(*self.times(arm, kind, against))
 
-    def _decoding_rounds(self, arm: str, kind: str) -> list[float] | None:
-        """Return an arm's time per round, prefill left out; None: units of an earlier version do not say."""
-        kept = [entry["arms"][arm].get("decoding") for entry in self.done if kind in (ALL, entry["kind"])]
-        return None if None in kept else [sum(seconds) for seconds in zip(*kept, strict=True)]
-
     def decoding_speedup(
         self, arm: str, kind: str = ALL, against: str = PLAIN, method: Callable[..., Interval] = paired_ratio
     ) -> Interval | None:
@@ -191,9 +182,9 @@ class Outcome:
         """
         if any(entry["arms"][name]["stats"] is None for entry in self.done for name in (arm, against)):
             return None
-        others, own = (self._decoding_rounds(name, kind) for name in (against, arm))
-        if self.by_rounds and others is not None and own is not None:
-            entries = [entry for entry in self.done if kind in (ALL, entry["kind"])]
+        if self.by_rounds:
+            others, own = (self.rounds(name, kind, "decoding") for name in (against, arm))
+            entries = self.of_kind(kind)
             more = _pool_arm(entries, arm).num_emitted / _pool_arm(entries, against).num_emitted
             return method([seconds * more for seconds in others], own)
         both = [(_pool_arm(cluster, against), _pool_arm(cluster, arm)) for cluster in self.clusters(kind)]
@@ -201,13 +192,13 @@ class Outcome:
         return method(as_many, [decoding_time(ours) for _, ours in both])
 
     def who(self, did: str, arm: str) -> str | None:
-        """Return who judged an arm's drafts, who drafted or whose kernels computed; None: a peer, or nobody kept it.
+        """Return who judged an arm's drafts, who drafted or whose kernels computed; None: a peer.
 
         Args:
             did: "judge", "drafter" or "kernels", in whose words ``Result`` tells it.
             arm: of the outcome.
         """
-        found = {name for entry in self.done if (name := entry["arms"][arm].get(did))}
+        found = {name for entry in self.done if (name := entry["arms"][arm][did])}
         return "; ".join(sorted({part for name in found for part in name.split("; ")})) or None
 
     def calibrations(self, arm: str) -> list[dict[str, Any]]:
@@ -226,14 +217,15 @@ class Outcome:
         return method(*self.tokens_and_steps(arm, kind))
 
     def _outside(self, arm: str, kind: str = ALL) -> list[OutsideLoops]:
-        return [
-            OutsideLoops.total([OutsideLoops.of(entry["arms"][arm]["records"]) for entry in cluster])
-            for cluster in self.clusters(kind)
-        ]
+        """Return them by cluster; texts are searched for loops once."""
+        if (arm, kind) not in self._loops:
+            units = [[entry["arms"][arm]["records"] for entry in cluster] for cluster in self.clusters(kind)]
+            self._loops[arm, kind] = [sum_of([OutsideLoops.of(records) for records in unit]) for unit in units]
+        return self._loops[arm, kind]
 
     def loop_share(self, arm: str, kind: str = ALL) -> float | None:
         """Return the share of an arm's tokens that stand in loops; None for a peer."""
-        found = OutsideLoops.total(self._outside(arm, kind))
+        found = sum_of(self._outside(arm, kind))
         return found.looped / found.emitted if found.emitted else None
 
     def speedup_outside(self, arm: str, kind: str = ALL) -> Interval | None:
@@ -265,8 +257,8 @@ class Outcome:
 
         None if its tokens are plain decoding's, or if no unit was held against the law.
         """
-        kept = [entry["arms"][arm].get("law") for entry in self.done]
-        return None if self.repeats_plain(arm) or not any(kept) else total_evidence(kept)
+        kept = [LawEvidence(**law) for entry in self.done if (law := entry["arms"][arm].get("law"))]
+        return None if self.repeats_plain(arm) or not kept else sum_of(kept)
 
     def tokens_per_second(self, arm: str) -> float:
         """Return new tokens over wall time, prefill included."""
@@ -282,7 +274,7 @@ class Outcome:
         found = [f"prompts {entry['prompts']}: {entry['error'].strip().splitlines()[-1]}" for entry in failed]
         for entry in self.done:
             for arm, kept in entry["arms"].items():
-                is_draw = not kept.get("repeats_plain", True)
+                is_draw = not kept["repeats_plain"]
                 if kept["claim"] == "exact" and not all(kept["sound" if is_draw else "identical"]):
                     what = "lacks its length, or is another one in another round" if is_draw else _DIFFERS
                     found.append(f"prompts {entry['prompts']}: the output of {arm} {what}")

@@ -1,6 +1,7 @@
 """The harness of all experiments: paired, interleaved arms, resumed after an interruption, loud about failures."""
 
 import argparse
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
@@ -10,7 +11,7 @@ from typing import Any
 from exactspec.parser import command_like_this, refusing
 from experiments.harness.arguments import add_choice, add_strategies, add_strategy, paired_parser
 from experiments.harness.arms import PLAIN, Arm, Measurement, Unit, problems_of
-from experiments.harness.building import arm_kind, arms_of, those_that_can
+from experiments.harness.building import arms_of, engine_arms, those_that_can
 from experiments.harness.conversations import prompt_facts
 from experiments.harness.disturbance import disturbance_note
 from experiments.harness.draw_checks import add_checks, checks_of
@@ -19,7 +20,6 @@ from experiments.harness.findings.summary import Tables, write
 from experiments.harness.journal import Journal
 from experiments.harness.models import load_oracle, record_file
 from experiments.harness.recorded_runs import add_record_options, asked_or_ready, check_recorded, load_recorded, usable
-from experiments.harness.rule_choice import judging_of, sampling_of
 from experiments.harness.run_outcome import Outcome, decoding_time
 from experiments.harness.study import Choose, Plan, Study
 from experiments.harness.tracing import Tracing, drop_traces, trace_arms
@@ -39,14 +39,13 @@ COMPARE = "compare"
 def build_arms(plan: Plan, oracle: Oracle) -> Sequence[Arm | RefusedArm]:
     """Return plain decoding, the strategies, their variants and the peers, those that refuse among them."""
     arguments = plan.arguments
-    sampling = sampling_of(arguments)
-    arms: list[Arm | RefusedArm] = [arm_kind(arguments)(PLAIN, oracle, None, sampling, *judging_of(arguments))]
+    arms: list[Arm | RefusedArm] = [*engine_arms(arguments, oracle, {PLAIN: None})]
     if plan.asked:
         for name in plan.strategies:
-            arms += arms_of(name, arguments, oracle, sampling, plan.variants)
+            arms += arms_of(name, arguments, oracle, plan.variants)
     else:
-        arms += those_that_can(plan.strategies, arguments, oracle, sampling)
-    return [*arms, *(PEERS[name](arguments, oracle, sampling) for name in plan.peers)]
+        arms += those_that_can(plan.strategies, arguments, oracle)
+    return [*arms, *(PEERS[name](arguments, oracle) for name in plan.peers)]
 
 
 def _arm_entry(runs: Sequence[Measurement], plain: Sequence[Measurement]) -> dict[str, Any]:
@@ -169,16 +168,17 @@ def conduct(
     show(write(outcome, folder, facts, tables), arguments["wide"])
     if arguments["show"]:
         show_outputs(outcome, with_seeds, oracle.tokenizer, arguments["show"])
-    tracing = Tracing.of(arguments, folder, oracle, study.prompts, outcome)
+    tracing = Tracing.of(study, outcome)
     problems = outcome.problems() + trace_arms(tracing, running, [name for name in refused if name in PEERS], outcome)
     if report is not None and outcome.done and (parts := report(outcome, folder)):
         print()
         show(parts, arguments["wide"])
     if study.finish(problems=problems):
         return 1
-    print(f"Why, in words, with charts and traces: {command_like_this('experiments.report')} {folder}")
+    way = f"{command_like_this('experiments.report')} {shlex.quote(str(folder))}"
+    print(f"Why, in words, with charts and traces: {way}")
     units, journal = folder / "units.jsonl", study.journal.path
-    if record_file(arguments) is None and (note := disturbance_note(outcome, units, journal)):
+    if record_file(arguments) is None and (note := disturbance_note(outcome, units, journal, study.plan.way)):
         print(note)
     return 0
 

@@ -22,7 +22,7 @@ from experiments.harness.thread_check import take_threads
 from oracles.checkpoints.placement import checkpoint_place
 from specdec import Oracle
 from specdec.prompts import NamedPrompt, load_prompts
-from specdec.stats.report import code_commit, device_name, processor, provenance
+from specdec.stats.report import asked_form, code_commit, device_name, processor, provenance
 from specdec.system import write_whole
 
 # Returns the prompts that arguments ask for.
@@ -40,6 +40,7 @@ class Plan:
         arguments: option -> value.
         variants: whether the strategies' variants are arms too.
         asked: whether the strategies were asked for by name; if not, those that the oracle cannot have are left out.
+        way: command that goes on with it after an interruption; None: that of this process.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Plan:
     arguments: dict[str, Any]
     variants: bool = False
     asked: bool = True
+    way: str | None = None
 
 
 def prepare(arguments: Mapping[str, Any], choose: Choose | None = None) -> list[NamedPrompt]:
@@ -101,12 +103,14 @@ class Study:
             choose: returns their prompts; None: ``--prompts`` names them.
 
         Raises:
-            ValueError: the arguments cannot be used.
+            ValueError: the arguments cannot be used, or the form of tables that the environment asks for.
         """
         arguments = plan.arguments
+        asked_form()  # now: at the end it would cost the tables
         code_commit()  # now: files may change while the run goes on
         prompts = prepare(arguments, choose)
-        journal = stack.enter_context(hold_journal(folder_of(plan, prompts), arguments.get("fresh", False)))
+        fresh = arguments.get("fresh", False)
+        journal = stack.enter_context(hold_journal(folder_of(plan, prompts), fresh, plan.way))
         oracle = load(arguments)
         return Study(plan, journal, oracle, as_conversations(prompts, oracle, arguments))
 
@@ -165,7 +169,10 @@ class Study:
     def finish(self, units: Sequence[Piece] = (), problems: Sequence[str] = ()) -> int:
         """Say where the results lie, and end the journal; return 1 if there are problems, or if a unit failed."""
         print(f"\nWritten: {self.folder}")
-        if problems:
-            print("\n".join(["FAILED:", *problems]), file=sys.stderr)
+        entries = [self.journal.entries[unit.index] for unit in units]
+        failed = [f"{entry['kind']}: {entry['error'].strip().splitlines()[-1]}" for entry in entries if entry["error"]]
+        if told := [*problems, *failed]:
+            print("\n".join(["FAILED:", *told]), file=sys.stderr)
             return 1
-        return self.journal.finish(unit.index for unit in units)
+        self.journal.close("units.jsonl")
+        return 0

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from experiments.harness.arms import PLAIN, Arm, EngineArm
 from experiments.harness.run_outcome import Outcome
-from specdec import Oracle
+from experiments.harness.study import Study
 from specdec.drafting import piece_bytes
 from specdec.prompts import NamedPrompt
 from specdec.requests import encode_prompt
@@ -64,41 +64,33 @@ class Tracing:
     """What is decoded again, as the timed rounds decoded it.
 
     Attributes:
-        folder: of the experiment's results.
-        oracle: of all arms.
+        study: the experiment.
         prompts: place in the experiment, prompt.
-        seed, max_new_tokens, batch_size: of the run.
     """
 
-    folder: Path
-    oracle: Oracle
+    study: Study
     prompts: tuple[tuple[int, NamedPrompt], ...]
-    seed: int
-    max_new_tokens: int
-    batch_size: int
 
     @staticmethod
-    def of(
-        arguments: dict[str, Any], folder: Path, oracle: Oracle, prompts: Sequence[NamedPrompt], outcome: Outcome
-    ) -> "Tracing":
+    def of(study: Study, outcome: Outcome) -> "Tracing":
         """Return what ``--trace N`` asks for: the first N prompts that were measured, no later turns among them."""
         measured = {name for entry in outcome.done for name in entry["prompts"]}
-        firsts = [(number, prompt) for number, prompt in enumerate(prompts) if prompt.turn == 1]
+        firsts = [(number, prompt) for number, prompt in enumerate(study.prompts) if prompt.turn == 1]
         chosen = [(number, prompt) for number, prompt in firsts if prompt.name in measured]
-        asked = (arguments[name] for name in ("seed", "max_new_tokens", "batch_size"))
-        return Tracing(folder, oracle, tuple(chosen[: arguments["trace"]]), *asked)
+        return Tracing(study, tuple(chosen[: study.plan.arguments["trace"]]))
 
     def prompt_ids(self) -> list[list[int]]:
         """Return the ids of each prompt."""
-        return [encode_prompt(self.oracle, prompt.start, prompt.name).tolist() for _, prompt in self.prompts]
+        return [encode_prompt(self.study.oracle, prompt.start, prompt.name).tolist() for _, prompt in self.prompts]
 
     def record(self, arm: EngineArm, folder: Path) -> NodeRecords:
         """Decode the prompts with an arm and return its node records; go on if some stand in the folder."""
-        seeds = [(self.seed, number) for number, _ in self.prompts]
+        arguments = self.study.plan.arguments
+        seeds, batch_size = [(arguments["seed"], number) for number, _ in self.prompts], arguments["batch_size"]
         starts = [prompt.start for _, prompt in self.prompts]
         return record_nodes(
-            arm.decoder, folder, starts, self.max_new_tokens, arm.sampling, seeds,
-            batch_size=self.batch_size, logprobs=True, label=arm.name, requests_per_part=self.batch_size,
+            arm.decoder, folder, starts, arguments["max_new_tokens"], arm.sampling, seeds,
+            batch_size=batch_size, logprobs=True, label=arm.name, requests_per_part=batch_size,
         )  # fmt: skip
 
 
@@ -137,11 +129,11 @@ def trace_arms(tracing: Tracing, arms: Sequence[Arm], others: Iterable[str], out
     found: list[str] = []
     for arm in tqdm(drafting, desc="traces", unit="arm"):
         try:
-            found += _trace(tracing, arm, tracing.folder / NODES / slugs[arm.name], outcome)
+            found += _trace(tracing, arm, tracing.study.folder / NODES / slugs[arm.name], outcome)
         except Exception:  # the other arms go on, and the run ends with status 1
             print(traceback.format_exc(), file=sys.stderr)
             found.append(f"the trace of {arm.name}: {traceback.format_exc().strip().splitlines()[-1]}")
-    _add_problems(tracing.folder / "summary.json", found)
+    _add_problems(tracing.study.folder / "summary.json", found)
     return found
 
 
@@ -173,10 +165,10 @@ def _begin(tracing: Tracing, slugs: dict[str, str], left_out: Sequence[str], rul
     prompts = [{"name": prompt.name, "kind": prompt.kind, "ids": ids} for (_, prompt), ids in both]
     arms = {slug: name for name, slug in slugs.items()}
     wanted = {"arms": arms, "left_out": list(left_out), "rules": rules, "prompts": prompts}
-    path = tracing.folder / NODES / TRACE
+    path = tracing.study.folder / NODES / TRACE
     if path.exists() and json.loads(path.read_text(encoding="utf-8")) == wanted:
         return
-    drop_traces(tracing.folder)
+    drop_traces(tracing.study.folder)
     path.parent.mkdir()
     write_whole(path, json.dumps(wanted) + "\n")
 
@@ -187,7 +179,7 @@ def _trace(tracing: Tracing, arm: EngineArm, folder: Path, outcome: Outcome) -> 
     columns = records.columns()
     found = _differences(tracing, arm.name, records.tokens, _steps_of_records(columns, len(tracing.prompts)), outcome)
     ids = {int(token) for token in columns.get("token", ())}.union(*tracing.prompt_ids())
-    texts = {str(one): text for one, text in sorted(token_texts(tracing.oracle.tokenizer, ids).items())}
+    texts = {str(one): text for one, text in sorted(token_texts(tracing.study.oracle.tokenizer, ids).items())}
     write_whole(folder / TOKENS, json.dumps({"tokens": texts, **found}) + "\n")
     return _report(arm.name, found)
 
@@ -224,7 +216,7 @@ def _report(arm: str, found: Mapping[str, Any]) -> list[str]:
 def _steps_of_records(columns: Mapping[str, Any], num_prompts: int) -> list[list[Step]]:
     """Return the steps of each prompt, from the columns of node records."""
     names = ("request", "step", "token", "kind", "accepted", "emitted")
-    rows = zip(*(columns[name].tolist() if columns else () for name in names), strict=True)
+    rows = zip(*(columns[name].tolist() if name in columns else () for name in names), strict=True)
     found: list[list[Step]] = [[] for _ in range(num_prompts)]
     for (request, _), nodes in groupby(rows, key=itemgetter(0, 1)):
         _, _, tokens, kinds, accepted, emitted = zip(*nodes, strict=True)

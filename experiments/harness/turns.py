@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from experiments.harness.arguments import seed_number
 from experiments.harness.arms import PLAIN, Unit, units_of
 from experiments.harness.conversations import LaterTurn
 from experiments.harness.findings.colouring import steps_in
@@ -20,7 +21,7 @@ from specdec.prompts import NamedPrompt
 def add_seeds(parser: argparse.ArgumentParser) -> None:
     """Add the choice of several seeds."""
     text = "in place of --seed: all arms decode every prompt once with each, at a temperature above 0 (--seed alone)"
-    parser.add_argument("--seeds", type=int, nargs="+", metavar="SEED", help=text)
+    parser.add_argument("--seeds", type=seed_number, nargs="+", metavar="SEED", help=text)
 
 
 def seeds_of(arguments: Mapping[str, Any]) -> tuple[int, ...]:

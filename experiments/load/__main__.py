@@ -19,11 +19,12 @@ from experiments.harness.models import needing_a_model
 from experiments.harness.rule_choice import add_sampling
 from experiments.harness.study import Plan, Study
 from experiments.load.load_arms import ArmSpec, repeats_plain
-from experiments.load.load_predictions import curves_of, predictions
+from experiments.load.load_predictions import predictions
 from experiments.load.load_tables import Load, conclusions, draw, limit_text, problems_of_work, tables, told_of_work
-from experiments.load.measuring_loads import CAPACITY, Cell, Loads, arrivals_of, cells_of, rates_of
+from experiments.load.measuring_loads import CAPACITY, Cell, Loads, cells_of, rates_of
 from experiments.load.serving import LIMITS
 from specdec.stats.report import Shown, show
+from specdec.theory import WidthCurve
 
 above_0 = number_in("(0, inf)")
 
@@ -68,7 +69,9 @@ def report(loads: Sequence[Load], arguments: Mapping[str, Any], capacity: Mappin
     runs: dict[str, list[Any]] = {}
     for load in loads:
         runs.setdefault(load.arm, []).append(load.served)
-    curves = curves_of(capacity["passes"], capacity["widths"])
+    curves = tuple(
+        WidthCurve.of_seconds(capacity["widths"], seconds, int(rows)) for rows, seconds in capacity["passes"].items()
+    )
     foretold = predictions(runs, PLAIN, curves, arguments["batch_size"])
     told = "\n".join(f"- {text}" for text in conclusions(loads, limits, foretold))
     head = (
@@ -79,24 +82,31 @@ def report(loads: Sequence[Load], arguments: Mapping[str, Any], capacity: Mappin
 
 
 def _cells(study: Study, measuring: Loads) -> list[Cell]:
-    """Measure the capacity, and return all cells, that of the capacity first; it alone if that failed."""
+    """Measure the capacity, and return all cells, that of the capacity first; it alone if that failed.
+
+    Raises:
+        SystemExit: at a share of the capacity nobody arrives.
+    """
     first = Cell(0, CAPACITY, 0.0, CAPACITY)
     if not (done := study.measure([first], measuring.measure)):
         return [first]
-    return [first, *cells_of(rates_of(measuring.arguments, done[0]["capacity"]), [*measuring.arms])]
+    with refusing("load"):
+        rates = rates_of(measuring.arguments, done[0]["capacity"])
+    return [first, *cells_of(rates, [*measuring.arms])]
 
 
 def check(arguments: Mapping[str, Any]) -> None:
     """Refuse what can be told to be unusable before a model is loaded.
 
     Raises:
-        ValueError: an arm, a file of arrivals, or a rate at which nobody arrives.
+        ValueError: an arm, outputs of one token, a file of arrivals, or a rate at which nobody arrives.
     """
+    if arguments["max_new_tokens"] < 2:
+        raise ValueError("--max-new-tokens: one token has no time per token after the first; give 2 or more")
     for text in arguments["arms"]:
         ArmSpec.parse(text)
     if arguments["rates"] is not None or arguments["arrivals"] is not None:
-        for rate in rates_of(arguments, capacity=0.0):
-            arrivals_of(arguments, rate)
+        rates_of(arguments, capacity=0.0)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -111,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         capacity, *cells = _cells(study, measuring)
         done = study.measure(cells, measuring.measure)
         if len(done) < len(cells) or not cells:
-            return study.journal.finish(cell.index for cell in (capacity, *cells))
+            return study.finish([capacity, *cells])
         loads = [measuring.load(*pair) for pair in zip(cells, done, strict=True)]
         loads.sort(key=lambda load: (load.rate, [*measuring.arms].index(load.arm)))
         served = [
@@ -120,8 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         study.write("load.json", {"loads": served}, indent=None)
         draw(study.folder / "load.png", loads, dict(arguments["goodput"]))
         print(f"{study.machine}.\n")
-        with refusing("load"):
-            show(report(loads, arguments, study.journal.entries[0]), arguments["wide"])
+        show(report(loads, arguments, study.journal.entries[0]), arguments["wide"])
         return study.finish([capacity, *cells], problems_of_work(loads, repeats_plain(arguments)))
 
 

@@ -11,7 +11,7 @@ from experiments.harness.arms import PLAIN, EngineArm
 from experiments.harness.building import build_shared
 from experiments.harness.rule_choice import COUPLED, REJECTION, judging_of, sampling_of
 from experiments.strategies import STRATEGIES
-from specdec import Oracle, SamplingParams, SharedBudget
+from specdec import Oracle, SharedBudget
 from specdec.verify import RULES
 
 _FORM = re.compile(r"(?P<name>\w+)(:(?P<length>\d+))?(/(?P<nodes>\d+))?")
@@ -64,18 +64,15 @@ def repeats_plain(arguments: Mapping[str, Any]) -> bool:
     return is_lossless and (arguments["temperature"] == 0 or rule == COUPLED)
 
 
-def sampling_for(arguments: Mapping[str, Any]) -> SamplingParams:
-    """Return how tokens are chosen: outputs that may differ go on after an end of text, to equal lengths."""
-    return replace(sampling_of(arguments), ignore_eos=arguments["ignore_eos"] or not repeats_plain(arguments))
-
-
 def build_arms(arguments: Mapping[str, Any], oracle: Oracle) -> dict[str, EngineArm]:
     """Return name -> arm, plain decoding first.
 
     Raises:
         ValueError: a form of ``--arms``, a strategy that this oracle cannot have, or the same arm twice.
     """
-    judging, sampling = judging_of(arguments), sampling_for(arguments)
+    judging, sampling = judging_of(arguments), sampling_of(arguments)
+    if not repeats_plain(arguments):  # outputs go on after an end of text, to equal lengths
+        sampling = replace(sampling, ignore_eos=True)
     made = {PLAIN: EngineArm(PLAIN, oracle, None, sampling, *judging)}
     for spec in map(ArmSpec.parse, arguments["arms"]):
         if spec.label in made:

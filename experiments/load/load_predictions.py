@@ -41,18 +41,14 @@ class StepCosts:
     rest: tuple[float, ...]
 
     @staticmethod
-    def of(runs: Sequence[Served]) -> "StepCosts":
-        """Return those of an arm's runs.
-
-        Raises:
-            ValueError: there are too few steps of every number of rows.
-        """
+    def of(runs: Sequence[Served]) -> "StepCosts | None":
+        """Return those of an arm's runs; None: there are too few steps of every number of rows."""
         by_rows: dict[int, list[ServedStep]] = {}
         for step in (step for run in runs for step in run.steps if not step.seated):
             by_rows.setdefault(step.rows, []).append(step)
         kept = {rows: by_rows[rows] for rows in sorted(by_rows) if len(by_rows[rows]) >= ENOUGH}
         if not kept:
-            raise ValueError(f"no {ENOUGH} steps of the same rows that seat no request: give more tokens or seconds")
+            return None
         parts = [
             (
                 rows,
@@ -101,8 +97,13 @@ class Prediction:
         return float(np.interp(rows, [curve.batch_size for curve in self.curves], costs))
 
     @property
+    def saw_full(self) -> bool:
+        """Whether enough steps of the arm and of plain decoding had all rows: fewer rows do not tell the capacity."""
+        return min(self.steps.rows[-1], self.plain.rows[-1]) >= self.batch_size
+
+    @property
     def capacity(self) -> float:
-        """The requests a second above which the queue grows."""
+        """The requests a second above which the queue grows; too high where not ``saw_full``."""
         full = self.batch_size
         return 1 / (self.prefill + self.num_tokens * self.step_seconds(full) / (full * self.steps.at("tau", full)))
 
@@ -131,29 +132,21 @@ def tokens_of(runs: Sequence[Served]) -> float:
     return float(np.mean([len(request.tokens) for run in runs for request in run.requests]))
 
 
-def curves_of(passes: Mapping[str, Sequence[float]], widths: Sequence[int]) -> tuple[WidthCurve, ...]:
-    """Return the cost of width for each number of rows.
-
-    Args:
-        passes: rows -> seconds of each width.
-        widths: nodes a row, ascending from 1.
-    """
-    return tuple(WidthCurve.of_seconds(widths, seconds, int(rows)) for rows, seconds in passes.items())
-
-
 def predictions(
     runs: Mapping[str, Sequence[Served]], plain: str, curves: tuple[WidthCurve, ...], batch_size: int
 ) -> dict[str, Prediction]:
-    """Return arm -> prediction.
+    """Return arm -> prediction; arms are left out whose steps are too few, and all are if plain decoding's are.
 
     Args:
         runs: arm -> its loads.
         plain: the arm of plain decoding.
-        curves: see above.
+        curves: the cost of width for each number of rows, ascending.
         batch_size: rows at most.
     """
-    costs = {arm: StepCosts.of(found) for arm, found in runs.items()}
+    costs = {arm: own for arm, found in runs.items() if (own := StepCosts.of(found)) is not None}
+    if plain not in costs:
+        return {}
     return {
-        arm: Prediction(costs[arm], costs[plain], curves, batch_size, prefill_seconds(found), tokens_of(found))
-        for arm, found in runs.items()
+        arm: Prediction(own, costs[plain], curves, batch_size, prefill_seconds(runs[arm]), tokens_of(runs[arm]))
+        for arm, own in costs.items()
     }

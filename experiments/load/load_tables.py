@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,14 @@ THROUGHPUT = {
     "saturated": "whether that is more than 10% (-: fewer than 10 requests do not tell)",
 }
 PREDICTED = {
-    "tau": "tokens of a row's step",
+    "tau": "tokens of a row's step (-: too few steps)",
     "v": "cost of its width: time of a pass of as many nodes a row over one of 1, of passes timed apart",
     "TPOT": "ms, mean of the requests",
     "over plain": "plain decoding's TPOT at that rate over the arm's",
     "predicted TPOT; predicted ratio": "both from v, tau, and what drafting and the rest take (-: beyond the capacity)",
 }
 CAPACITY = {
-    "predicted capacity": "requests a second that a full batch serves, by the same parts",
+    "predicted capacity": "requests a second that a full batch serves, by the same parts (-: too few full steps)",
     "holds to": "the highest rate measured at which, and below which, the queue does not grow",
     "tokens/s": "the most, of all rates",
 }
@@ -115,14 +116,15 @@ def throughput_row(load: Load, limits: Mapping[str, float]) -> dict[str, Any]:
 
 def prediction_row(load: Load, plain: Load, foretold: Mapping[str, Prediction]) -> dict[str, Any]:
     """Return a load's time per token beside the prediction."""
-    own, rows = foretold[load.arm], max(1.0, serving.rows_in_use(load.served, load.window))
+    own, rows = foretold.get(load.arm), max(1.0, serving.rows_in_use(load.served, load.window))
     measured, base = load.mean_tpot, plain.mean_tpot
-    predicted, base_predicted = own.tpot(load.rate), foretold[PLAIN].tpot(load.rate)
+    predicted = None if own is None else own.tpot(load.rate)
+    base_predicted = None if own is None else foretold[PLAIN].tpot(load.rate)
     return {
         "rate": load.rate,
         "arm": load.arm,
-        "tau": own.steps.at("tau", rows),
-        "v": own.width_cost(rows),
+        "tau": None if own is None else own.steps.at("tau", rows),
+        "v": None if own is None else own.width_cost(rows),
         "TPOT": None if measured is None else 1e3 * measured,
         "predicted TPOT": None if predicted is None else 1e3 * predicted,
         "over plain": measured and base and base / measured,
@@ -135,23 +137,14 @@ def capacity_rows(loads: Sequence[Load], foretold: Mapping[str, Prediction]) -> 
     found = []
     for arm in dict.fromkeys(load.arm for load in loads):
         own = sorted((load for load in loads if load.arm == arm), key=lambda load: load.rate)
+        told, held = foretold.get(arm), [load.rate for load in takewhile(lambda load: load.is_saturated is False, own)]
         found.append({
             "arm": arm,
-            "predicted capacity": foretold[arm].capacity,
-            "holds to": _holds_to(own),
+            "predicted capacity": told.capacity if told and told.saw_full else None,
+            "holds to": held[-1] if held else None,
             "tokens/s": max(serving.throughput(load.served, load.window) for load in own),
         })  # fmt: skip
     return found
-
-
-def _holds_to(loads: Sequence[Load]) -> float | None:
-    """Return the last rate before one that is not known to hold, of loads by rate; None: the first one is not."""
-    held = None
-    for load in loads:
-        if load.is_saturated is not False:
-            break
-        held = load.rate
-    return held
 
 
 def conclusions(loads: Sequence[Load], limits: Mapping[str, float], foretold: Mapping[str, Prediction]) -> list[str]:
@@ -193,9 +186,9 @@ def _least(values: Mapping[str, float | None]) -> str:
 
 def _as_predicted(rate: float, arms: Mapping[str, Any], foretold: Mapping[str, Prediction]) -> str:
     """Return which of some arms was to be the fastest."""
-    predicted = {arm: foretold[arm].tpot(rate) for arm in arms}
+    predicted = {arm: foretold[arm].tpot(rate) for arm in arms if arm in foretold}
     if all(one is None for one in predicted.values()):
-        return " (predicted: all saturated);"
+        return " (predicted: all saturated);" if predicted else ";"
     return f" (predicted: {_least(predicted)});"
 
 

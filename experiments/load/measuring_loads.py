@@ -131,12 +131,20 @@ def arrivals_of(arguments: Mapping[str, Any], rate: float) -> tuple[list[float],
 
 
 def rates_of(arguments: Mapping[str, Any], capacity: float) -> list[float]:
-    """Return the rates: those asked for, that of the file, or shares of the capacity."""
+    """Return the rates: those asked for, that of the file, or shares of the capacity.
+
+    Raises:
+        ValueError: see ``arrivals_of``.
+    """
     if arguments["rates"] is not None:
-        return sorted(set(arguments["rates"]))
-    if arguments["arrivals"] is not None:
-        return [mean_rate(read_arrivals(Path(arguments["arrivals"])))]
-    return [share * capacity for share in sorted(set(arguments["loads"]))]
+        rates = sorted(set(arguments["rates"]))
+    elif arguments["arrivals"] is not None:
+        rates = [mean_rate(read_arrivals(Path(arguments["arrivals"])))]
+    else:
+        rates = [share * capacity for share in sorted(set(arguments["loads"]))]
+    for rate in rates:
+        arrivals_of(arguments, rate)
+    return rates
 
 
 class Loads:

@@ -8,7 +8,7 @@ from experiments.harness.arms import Arm
 from experiments.peers.refusing import Peer, PeerRefusal, RefusedArm, words_of
 from experiments.peers.with_llama_cpp import LlamaCppArm, llama_cpp_arm
 from experiments.peers.with_transformers import DRAFTING, TransformersArm, transformers_arm
-from specdec import Oracle, SamplingParams
+from specdec import Oracle
 
 __all__ = ["PEERS", "LlamaCppArm", "RefusedArm", "TransformersArm", "strategies_read", "words_of"]
 
@@ -34,9 +34,9 @@ def strategies_read(peers: Iterable[str]) -> set[str]:
     return {_DRAFTS_AS[name] for name in peers if name in _DRAFTS_AS}
 
 
-def _refusal(name: str, arguments: Mapping[str, Any], storage: str, sampling: SamplingParams) -> str | None:
+def _refusal(name: str, arguments: Mapping[str, Any], storage: str) -> str | None:
     """Return why a peer with weights of this dtype does not do what is asked; None: it may."""
-    if sampling.temperature > 0:
+    if arguments["temperature"] > 0:
         return "it draws otherwise than we do, so that outputs cannot be compared: use --temperature 0"
     if arguments.get("ignore_eos"):
         return "it ends where its text ends: leave out --ignore-eos"
@@ -46,10 +46,10 @@ def _refusal(name: str, arguments: Mapping[str, Any], storage: str, sampling: Sa
     return None
 
 
-def _peer(name: str, arguments: Mapping[str, Any], oracle: Oracle, sampling: SamplingParams) -> Arm | RefusedArm:
+def _peer(name: str, arguments: Mapping[str, Any], oracle: Oracle) -> Arm | RefusedArm:
     """Return a peer's arm; if the peer is missing or cannot do what is asked, an arm that says why."""
     storage = "bfloat16" if name.endswith(_BFLOAT16) else str(oracle.dtype).removeprefix("torch.")
-    if words := _refusal(name, arguments, storage, sampling):
+    if words := _refusal(name, arguments, storage):
         return RefusedArm(name, words)
     try:
         arm = _MAKERS[name](name, arguments, oracle, storage)
@@ -60,6 +60,6 @@ def _peer(name: str, arguments: Mapping[str, Any], oracle: Oracle, sampling: Sam
     return arm if refused is None else RefusedArm(name, refused)
 
 
-PEERS: dict[str, Callable[[Mapping[str, Any], Oracle, SamplingParams], Arm | RefusedArm]] = {
+PEERS: dict[str, Callable[[Mapping[str, Any], Oracle], Arm | RefusedArm]] = {
     name: partial(_peer, name) for name in _MAKERS
 }

@@ -32,8 +32,8 @@ class Peer(Arm, Protocol):
 
 
 def words_of(error: Exception) -> str:
-    """Return the first line of what an error says, as a cell of a table."""
-    return (str(error) or repr(error)).splitlines()[0].replace("|", "/")
+    """Return the first line of what an error says."""
+    return (str(error) or repr(error)).splitlines()[0]
 
 
 def refusal_of(call: Callable[[], object], kind: type[Exception]) -> str | None:

@@ -33,7 +33,8 @@ def missing() -> list[str]:
 class LlamaCppArm:
     """Decode greedily with the binding's own ``Llama.generate`` on the oracle's checkpoint, written as GGUF.
 
-    What the binding keeps of a prompt for its next call is dropped: every run scores its whole prompt.
+    What the binding keeps of a prompt for its next call is dropped: every run scores its whole prompt. An output ends
+    at the oracle's context, as ours do.
 
     Args:
         name: of the arm.
@@ -80,7 +81,7 @@ class LlamaCppArm:
         """Decode the prompts one after the other and say what it took."""
         began = time.perf_counter()
         encoded = [encode_prompt(self._oracle, prompt.start, prompt.name).tolist() for prompt in prompts]
-        rows = [self._row(ids, max_new_tokens) for ids in encoded]
+        rows = [self._row(ids, min(max_new_tokens, self._oracle.max_context - len(ids))) for ids in encoded]
         settings = Settings.of(self._oracle, 1, backend="llama.cpp", dtype=self._storage, bitwise=None)
         return Measurement(time.perf_counter() - began, rows, "another program", settings)
 

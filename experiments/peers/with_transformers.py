@@ -28,7 +28,8 @@ from specdec.requests import encode_prompt
 class TransformersArm:
     """Decode greedily with ``transformers`` ``generate`` on the oracle's own checkpoint and device.
 
-    Prompts of a batch are padded on the left. Its arithmetic is its own, so near ties may fall otherwise than here.
+    Prompts of a batch are padded on the left. An output ends at the oracle's context, as ours do. Its arithmetic is its
+    own, so near ties may fall otherwise than here.
 
     Args:
         name: of the arm.
@@ -71,12 +72,14 @@ class TransformersArm:
         width = max(map(len, ids))
         padded = torch.tensor([[0] * (width - len(row)) + row for row in ids], device=self._oracle.device)
         mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in ids], device=self._oracle.device)
-        made = self._generate(padded, max_new_tokens, mask, ends or None)
+        rooms = [min(max_new_tokens, self._oracle.max_context - len(row)) for row in ids]
+        made = self._generate(padded, max(rooms), mask, ends or None)
         rows = made[:, width:].tolist()
         seconds = time.perf_counter() - began
         dtype = str(self._dtype).removeprefix("torch.")
         settings = Settings.of(self._oracle, len(prompts), backend="transformers", dtype=dtype, bitwise=None)
-        return Measurement(seconds, [_until_end(row, ends) for row in rows], "another program", settings)
+        tokens = [_until_end(row, ends)[:room] for row, room in zip(rows, rooms, strict=True)]
+        return Measurement(seconds, tokens, "another program", settings)
 
 
 def _until_end(row: list[int], ends: Sequence[int]) -> list[int]:

@@ -16,13 +16,8 @@ from experiments.report.one_run import section_of
 from experiments.report.page import Section, figures_of, page, plotly_source, section_with
 from experiments.report.runs import Run, load_runs
 from experiments.report.traces import trace_sections
-from experiments.sweep.sweep_results import SweepRuns, is_sweep
+from experiments.sweep.sweep_results import is_sweep, runs_of
 from specdec.system import write_whole
-
-
-def sections_of(run: Run) -> list[Section]:
-    """Return the sections of one run."""
-    return [section_of(run), *trace_sections(run.folder, run.anchor)]
 
 
 def together(runs: Sequence[Run]) -> Section:
@@ -64,15 +59,15 @@ def write_page(folders: Sequence[Path], out: Path | None = None) -> Path:
             missing; with the reason and the fix.
     """
     plotly_source()
-    sweeps = {folder: SweepRuns.of(folder) for folder in folders if is_sweep(folder)}
-    for one in (one for sweep in sweeps.values() for one in sweep.left_out):
+    sweeps = {folder: runs_of(folder) for folder in folders if is_sweep(folder)}
+    for one in (one for _, left_out in sweeps.values() for one in left_out):
         print(f"left out: {one}", file=sys.stderr)
-    units = {run: label for sweep in sweeps.values() for run, label in sweep.labels.items()}
-    runs = load_runs([run for one in folders for run in (sweeps[one].labels if one in sweeps else [one])], units)
+    units = {run: label for labels, _ in sweeps.values() for run, label in labels.items()}
+    runs = load_runs([run for one in folders for run in (sweeps[one][0] if one in sweeps else [one])], units)
     place = place_of(out, folders[0].resolve())
     sections = [together(runs)] if len(runs) > 1 else []
     for run in runs:
-        sections += sections_of(run)
+        sections += [section_of(run), *trace_sections(run.folder, run.anchor)]
     title = runs[0].label if len(runs) == 1 else f"{len(runs)} runs" + (f" of {folders[0].name}" if units else "")
     write_whole(place, page(f"specdec: {title}", sections))
     return place

@@ -62,6 +62,11 @@ def _words(name: str) -> str:
     return name.rpartition(".")[2].replace("_", " ")
 
 
+def _value(value: Any) -> str:
+    """Return the value of an argument in words."""
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def _setting(run: Run) -> dict[str, Any]:
     """Return what a run measured, and with what: its arguments, the machine, the version."""
     return {**measuring_arguments(run.arguments), **{name: run.facts.get(name) for name in ("experiment", *_MACHINE)}}
@@ -84,8 +89,8 @@ def _groups(runs: Sequence[Run], name: str) -> list[list[Run]]:
     return [[group[value] for value in sorted(group)] for group in groups.values() if len(group) > 1]
 
 
-# What tells a group from the others of its picture -> its runs.
-_Groups = Mapping[tuple[tuple[str, Any], ...], Sequence[Run]]
+# What tells a group from the others of its picture, by name and in words -> its runs.
+_Groups = Mapping[tuple[tuple[str, str], ...], Sequence[Run]]
 
 
 def _together(groups: Sequence[list[Run]], name: str) -> list[_Groups]:
@@ -98,10 +103,10 @@ def _together(groups: Sequence[list[Run]], name: str) -> list[_Groups]:
     values = {key: {json.dumps(one.get(key)) for one in settings} for key in settings[0]} if settings else {}
     apart = [key for key, found in values.items() if key != name and len(found) > 1]
     few = [key for key in apart if len(values[key]) <= FEW and key not in ("experiment", *_MACHINE)]
-    found: dict[str, dict[tuple[tuple[str, Any], ...], list[Run]]] = {}
+    found: dict[str, dict[tuple[tuple[str, str], ...], list[Run]]] = {}
     for one, group in zip(settings, groups, strict=True):
         place = json.dumps([one.get(key) for key in apart if key not in few])
-        found.setdefault(place, {})[tuple((_words(key), one.get(key)) for key in few)] = group
+        found.setdefault(place, {})[tuple((_words(key), _value(one.get(key))) for key in few)] = group
     pictures: list[_Groups] = []
     for part in found.values():
         fits = sum(len(_arms(group, name)) for group in part.values()) <= COLOURS
@@ -137,7 +142,7 @@ def _series_of(groups: _Groups, name: str) -> list[Series]:
     found: list[Series] = []
     is_alone = len({arm for group in groups.values() for arm in _arms(group, name)}) == 1
     for apart, group in groups.items():
-        values = ", ".join(f"{key} {value}" if is_alone else str(value) for key, value in apart)
+        values = ", ".join(f"{key} {value}" if is_alone else value for key, value in apart)
         for arm in _arms(group, name):
             speedups = [(run.arguments[name], run.outcome.decoding_speedup(arm)) for run in group]
             line = [Point.of(value, interval) for value, interval in speedups if interval is not None]
@@ -151,7 +156,7 @@ def _common_settings(own: _Groups, groups: Sequence[Sequence[Run]], name: str) -
     """Return what the groups of a picture share and other groups do not."""
     others, mine = ([_setting(group[0]) for group in some] for some in (groups, own.values()))
     differing = [
-        f"{key.replace('_', ' ')} {value}"
+        f"{key.replace('_', ' ')} {_value(value)}"
         for key, value in mine[0].items()
         if key != name and all(one.get(key) == value for one in mine)
         if any(other.get(key, value) != value for other in others)

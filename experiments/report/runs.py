@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.harness.arms import PLAIN
+from experiments.harness.findings.step_columns import ends_of
 from experiments.harness.journal import JOURNAL, read_entries
 from experiments.harness.models import record_file
 from experiments.harness.run_outcome import Outcome
@@ -124,14 +125,19 @@ def _outcome(folder: Path, summary: Mapping[str, Any]) -> Outcome:
     # A unit that failed and was tried again has several entries: the last one holds.
     entries = {entry["unit"]: entry for entry in read_entries(journal if journal.exists() else path)}
     outcome = Outcome(arms, [entries[unit] for unit in sorted(entries)])
-    if journal.exists() and not _has_problems(outcome, summary):
-        raise _error_of_unfinished(folder)
-    if not outcome.done or any(set(entry["arms"]) != set(arms) for entry in outcome.done):
-        raise ValueError(f"RUN {folder}: units.jsonl and summary.json are not of one run; measure again")
     try:
+        if journal.exists() and not _has_problems(outcome, summary):
+            raise _error_of_unfinished(folder)
+        if not outcome.done or any(set(entry["arms"]) != set(arms) for entry in outcome.done):
+            raise ValueError(f"RUN {folder}: units.jsonl and summary.json are not of one run; measure again")
+        outcome.problems()
         for arm in arms:
-            outcome.stats(arm)
-    except TypeError as error:
+            outcome.settings(arm)
+            for did in ("judge", "drafter", "kernels"):
+                outcome.who(did, arm)
+            if outcome.stats(arm) is not None:
+                ends_of(outcome, arm)
+    except (KeyError, TypeError) as error:
         raise ValueError(f"RUN {folder}: written by another version ({error}); measure again") from error
     return outcome
 

@@ -135,7 +135,7 @@ def viewer_section(name: str, link: str, arm: str, data: Mapping[str, Any], note
         data: of ``trace_data``.
         notes: sentences about it.
     """
-    read = {path.name: path.read_text(encoding="utf-8") for path in VIEWER.iterdir()}
+    read = {name: (VIEWER / name).read_text(encoding="utf-8") for name in (*SCRIPTS, "viewer.html", "viewer.css")}
     paragraph = html.escape(" ".join(notes))
     frame = f'<div class="trace" data-trace="{html.escape(name)}">\n{read["viewer.html"]}</div>'
     body = f'<p class="muted">{paragraph}</p>\n{frame}'

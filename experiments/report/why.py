@@ -53,35 +53,24 @@ def _curve(plain: Stats, stats: Stats) -> WidthCurve:
     return WidthCurve.of_seconds(widths, costs)
 
 
-def _inputs_of(run: Run, arm: str) -> tuple[Steps, Costs, range] | None:
-    """Return an arm's steps, what they cost, and the lengths that they tell of; None if it did not draft chains."""
-    stats = run.drafting[arm]
-    if not drafts_chains(stats):
-        return None
-    steps = _steps(run.outcome, arm)
-    costs = Costs.of(
-        [Reading.of(run.plain, stats)], _curve(run.plain, stats), run.plain.num_steps / run.plain.target_calls
-    )
-    return steps, costs, range(1, longest_of(stats) + 1)
-
-
 def predictions(run: Run, arm: str) -> list[Prediction]:
     """Return what drafts of every length up to the arm's own would do: its steps with their drafts cut shorter.
 
     A pass is taken to cost the more, the more nodes it has, straight from plain decoding's to the arm's. Empty if the
     arm did not draft chains.
     """
-    found = _inputs_of(run, arm)
-    if found is None:
+    stats = run.drafting[arm]
+    if not drafts_chains(stats):
         return []
-    steps, costs, lengths = found
-    return [predict(steps, costs, length) for length in lengths]
+    steps, curve = _steps(run.outcome, arm), _curve(run.plain, stats)
+    costs = Costs.of([Reading.of(run.plain, stats)], curve, run.plain.num_steps / run.plain.target_calls)
+    return [predict(steps, costs, length) for length in range(1, longest_of(stats) + 1)]
 
 
 def in_the_way(run: Run, arm: str) -> tuple[Prediction, str | None] | None:
     """Return the best length and what is in its way, None if it pays; None if the arm did not draft chains."""
-    found = _inputs_of(run, arm)
-    return None if found is None else (best(*found), obstacle(*found))
+    found = predictions(run, arm)
+    return (best(found), obstacle(found)) if found else None
 
 
 def acceptance_for(stats: Stats, tokens: float) -> float | None:

@@ -166,7 +166,7 @@ def end_to_end_row(outcome: Outcome, arm: str, kind: str) -> dict[str, Any]:
     """Return how fast an arm is, prefill included: our ratio of times, and Spec-Bench's ratio of speeds."""
     ratio = spec_bench_ratio(outcome, arm, kind)
     own, plain = question_speeds(outcome, arm, kind), question_speeds(outcome, PLAIN, kind)
-    kept = [entry for entry in outcome.done if kind in (ALL, entry["kind"])]
+    kept = outcome.of_kind(kind)
     return {
         END_TO_END: str(outcome.speedup(arm, kind)),
         "Spec-Bench ratio": None if ratio is None else str(ratio),

@@ -16,7 +16,7 @@ from experiments.strategies.strategy import (
     one_of,
     yes_or_no,
 )
-from experiments.strategies.tree_shapes import FORMS, shape_of
+from experiments.strategies.tree_shapes import FORMS, shape_of, tree_source
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.checkpoints.placement import WeightType
 from oracles.huggingface import HuggingFaceLM
@@ -59,13 +59,11 @@ def _build(
             f"{name}: --shape {text} says how deep trees are: give it or --{length.name} {asked}, not both"
         )
     head = head_for(name, settings, oracle)
-    if text is None:
-        given: dict[str, Any] = {"num_draft_tokens": settings[length.key]}
-    else:
-        shape = shape_of(text)
-        given = {"tree": shape, "temperature": None if shape.num_kept is None else 0.0}
+    shape = None if text is None else shape_of(text)
     try:
-        return source(head, **given)
+        if shape is None:
+            return source(head, num_draft_tokens=settings[length.key])
+        return tree_source(head, shape, source)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
 

@@ -1,9 +1,10 @@
 """Shapes of trees on a command line, and the source that drafts them."""
 
 from collections.abc import Callable
+from typing import Any
 
 import drafts
-from specdec import Chain, Grown, Kary, Oracle, Paths, ReRanked, TreeShape
+from specdec import Chain, DraftSource, Grown, Kary, Paths, ReRanked, TreeShape
 
 _KINDS: dict[str, tuple[int, Callable[..., TreeShape]]] = {
     "chain": (1, Chain),
@@ -40,6 +41,8 @@ def shape_of(text: str, option: str = "--shape") -> TreeShape:
         raise ValueError(f"{option}: shape {text!r} is none ({error}): give {FORMS}") from error
 
 
-def tree_source(model: Oracle, shape: TreeShape) -> drafts.SmallTransformer:
-    """Return a source of such trees; it drafts greedily if the shape allows nothing else."""
-    return drafts.SmallTransformer(model, temperature=None if shape.num_kept is None else 0.0, tree=shape)
+def tree_source(
+    drafter: Any, shape: TreeShape, source: Callable[..., DraftSource] = drafts.SmallTransformer
+) -> DraftSource:
+    """Return a source of such trees by a model or a head; it drafts greedily if the shape allows nothing else."""
+    return source(drafter, temperature=None if shape.num_kept is None else 0.0, tree=shape)

@@ -8,6 +8,7 @@ drafts of forced ids, of nearly forced ones, and of forced ones with a lookup fo
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from specdec.grammars import make_grammars
 from specdec.prompts import NamedPrompt
 from specdec.stats import Table
 from specdec.stats.report import provenance, show
-from specdec.system import write_whole
+from specdec.system import hold, write_whole
 
 THINGS = ("a red fox", "the city of Lisbon", "a wooden chair", "the planet Mars", "a violin", "an apple tree")
 SHORT = {"n": ["a", "b", "c"], "c": ["red", "blue", "tan"], "s": ["big", "tiny"], "k": ["x", "y", "z"]}
@@ -129,24 +130,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_placement(parser)
     options = parser.parse_args(argv)
     take_threads(options.threads)
-    try:
-        oracle = load_oracle(vars(options))
-        measured = {name: measure(oracle, one, options) for name, one in tqdm(schemas().items(), disable=None)}
-    except (ImportError, ValueError) as error:
-        raise SystemExit(f"forced: {error}") from error
-    rows = [row for name, (found, counts) in measured.items() for row in rows_of(name, found, counts, options.near)]
-    legend = {
-        "forced, nearly": f"share of positions whose mask has one id, or up to {options.near}",
-        "tau": "tokens a pass of the oracle",
-        "speed-up": "time of decoding alone, plain decoding's over the arm's",
-        "differ": "answers that are not plain decoding's",
-    }
-    note = f"Greedy, batch 1, {options.num_prompts} answers a schema, {oracle.backend}; {len(rows)} rows."
-    show([Table("Forced positions of JSON answers", rows, note, legend=legend)])
-    if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        about = provenance(vars(options), oracle.device, oracle.backend)
-        write_whole(options.out / "forced.json", json.dumps({"provenance": about, "rows": rows}, indent=1) + "\n")
+    with ExitStack() as stack:
+        try:
+            if options.out is not None:
+                stack.enter_context(hold(options.out, "--out"))
+            oracle = load_oracle(vars(options))
+            measured = {name: measure(oracle, one, options) for name, one in tqdm(schemas().items(), disable=None)}
+        except (ImportError, ValueError) as error:
+            raise SystemExit(f"forced: {error}") from error
+        rows = [row for name, (found, counts) in measured.items() for row in rows_of(name, found, counts, options.near)]
+        legend = {
+            "forced, nearly": f"share of positions whose mask has one id, or up to {options.near}",
+            "tau": "tokens a pass of the oracle",
+            "speed-up": "time of decoding alone, plain decoding's over the arm's",
+            "differ": "answers that are not plain decoding's",
+        }
+        note = f"Greedy, batch 1, {options.num_prompts} answers a schema, {oracle.backend}; {len(rows)} rows."
+        show([Table("Forced positions of JSON answers", rows, note, legend=legend)])
+        if options.out is not None:
+            about = provenance(vars(options), oracle.device, oracle.backend)
+            write_whole(options.out / "forced.json", json.dumps({"provenance": about, "rows": rows}, indent=1) + "\n")
     if problems := [f"{name}: {one}" for name, (found, _) in measured.items() for one in found.problems()]:
         print("\n".join(["FAILED:", *problems]), file=sys.stderr)
     return int(bool(problems))

@@ -1,9 +1,8 @@
 """Every verification rule on the same drafts: what each keeps of them, beside what any rule could keep at one position.
 
 A run is decoded once with a leading rule, and every other rule judges the same drafts by the same laws on the way. So
-rules are told apart without the luck of their draws: what stands here are expectations over the verdict alone, by the
-compiled judge that a rule declares, else by the rule itself. Beside them stand runs by each rule, which write texts of
-their own. Chains and trees are drawn by a small transformer.
+rules are told apart without the luck of their draws: what stands here are expectations over the verdict alone. Beside
+them stand runs by each rule, which write texts of their own. Chains and trees are drawn by a small transformer.
 """
 
 import argparse
@@ -20,20 +19,19 @@ import drafts
 from exactspec.parser import positive, refusing
 from experiments.harness.pair import load_pair, pair_parser
 from experiments.harness.rule_choice import CHAINS, TREES
-from experiments.strategies.tree_shapes import shape_of
+from experiments.strategies.tree_shapes import shape_of, tree_source
 from specdec import RULES, Draft, DraftSource, Laws, Oracle, Rule, SamplingParams, SpeculativeDecoder, Verdict
 from specdec.contracts import VerificationRule, rule_label
-from specdec.kernels import resolve_kernels
 from specdec.laws import as_laws
 from specdec.requests import Prompt
 from specdec.stats import Table
 from specdec.stats.report import paired_ratio, show
 from specdec.theory import acceptance, distinct_pair_optimum, independent_draws_optimum
-from specdec.verify import StopLaw
+from specdec.transfers import on_host
 
 LEGEND = {
     "rule": "lossy ones say so",
-    "judge": "who judged, here and in the run: the rule, or the compiled judge that it declares (native)",
+    "judge": "who judged in the run: the rule, or the compiled judge that it declares (native)",
     "tokens a step": "expected on these drafts, with the token that the target adds",
     "over": "the same over that of the leading rule, with the interval over prompts",
     "first": "share of steps that keep a first token, expected",
@@ -66,12 +64,12 @@ class Panel(Rule):
 
     Attributes:
         leading: whose verdicts count.
-        others: by name, what tells where walks stop.
+        others: by name; of their verdicts the law of the stop is read.
         kept: a step each.
     """
 
     leading: VerificationRule
-    others: Mapping[str, StopLaw]
+    others: Mapping[str, VerificationRule]
     kept: list[Kept] = field(default_factory=list)
 
     name: ClassVar[str] = "panel"
@@ -81,7 +79,7 @@ class Panel(Rule):
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
         """Return the leading rule's verdict on drafts ``[1, N]``."""
         target = as_laws(target_laws)
-        stops = {name: stop_law(draft, target)[0] for name, stop_law in self.others.items()}
+        stops = {name: rule(draft, target).stop_probs[0] for name, rule in self.others.items()}
         tokens = {name: float(probs @ draft.tree.depth[0].double()) for name, probs in stops.items()}
         first = {name: float(1 - probs[0]) for name, probs in stops.items()}
         self.kept.append(Kept(tokens, first, bound_of(draft, target)))
@@ -96,7 +94,7 @@ def bound_of(draft: Draft, target: Laws) -> float | None:
     children = torch.nonzero((draft.tree.above[0] == 0) & draft.is_verified[0]).flatten()
     if draft.laws is None or target.all_points or not len(children):
         return None
-    laws = [law.dense()[0].double().numpy() for law in (target[:, 0], draft.laws[:, int(children[0])])]
+    laws = [on_host(law.dense()[0].double()) for law in (target[:, 0], draft.laws[:, int(children[0])])]
     p, q = (law / law.sum() for law in laws)
     if len(children) == 1:
         return acceptance(p, q)
@@ -110,11 +108,10 @@ def measure(
 ) -> list[list[Kept]]:
     """Return, for each prompt, what the rules that judge a source's drafts keep of each step."""
     branches = source.offers.trees
-    kernels = resolve_kernels(None, oracle.device)
-    fitting = [rule for rule in RULES.values() if not rule.coupled and (rule.trees or not branches)]
+    fitting = {name: rule for name, rule in RULES.items() if not rule.coupled and (rule.trees or not branches)}
     found = []
     for number, prompt in enumerate(prompts):
-        panel = Panel(RULES[leading], {rule.name: StopLaw(rule, kernels) for rule in fitting})
+        panel = Panel(RULES[leading], fitting)
         SpeculativeDecoder(oracle, source, panel).generate([prompt], seed=[(0, number)], **asked)
         found.append(panel.kept)
     return found
@@ -178,9 +175,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         asked = {"max_new_tokens": args.max_new_tokens, "sampling": SamplingParams(temperature=args.temperature)}
         tree = shape_of(args.tree, "--tree")
         oracle, model, prompts = load_pair(vars(args))
-    chains = rows_of(oracle, drafts.SmallTransformer(model, args.num_draft_tokens), CHAINS, prompts, asked)
-    trees = rows_of(oracle, drafts.SmallTransformer(model, tree=tree), TREES, prompts, asked)
-    with refusing("rules"):
+        chains = rows_of(oracle, drafts.SmallTransformer(model, args.num_draft_tokens), CHAINS, prompts, asked)
+        trees = rows_of(oracle, tree_source(model, tree), TREES, prompts, asked)
         tables = [
             Table(f"Chains of {args.num_draft_tokens}", [*chains], OF_CHAINS, legend=LEGEND),
             Table(f"Trees {args.tree}", [*trees], OF_TREES, legend=LEGEND),

@@ -1,7 +1,7 @@
 """Measure what the second turn of a conversation costs if its beginning is not read again.
 
-It asks questions with two turns, taken at equal distances from the prompts. Each arm decodes the first turn greedily,
-and then the second one after the answer, with ``prefix_sharing`` and without, one after the other.
+It asks those of the prompts that have a second turn. Each arm decodes the first turn, and then the second one after the
+answer, with ``prefix_sharing`` and without, one after the other; greedily, so that --seed changes nothing.
 """
 
 import sys
@@ -140,7 +140,7 @@ def rows_of(name: str, found: Mapping[bool, Turns]) -> list[Row]:
 def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     """Return the arguments."""
     usual = "the shipped conversations"
-    parser = common_parser(__doc__, num_prompts=20, max_new_tokens=64, resumes=False, usual_prompts=usual)
+    parser = common_parser(__doc__, 20, 64, resumes=False, usual_prompts=usual, spread="at equal distances")
     parser.set_defaults(oracle="smollm2", prompts=str(PROMPTS.with_name("conversations.jsonl")))
     parser.add_argument("--draft", help="name or folder of a draft model (none: no such arm)")
     return vars(parser.parse_args(argv))

@@ -21,6 +21,7 @@ killed; start it again, or give it --max-restarts.)
 """
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_tables(rows, folder)
         show([conclusion(grid, rows), table_of(grid, rows)])
     print(f"\nWritten: {folder}" + (f" (rows: {CSV}, {PARQUET})" if rows else ""))
-    page = f"Side by side, with charts: {command_like_this('experiments.report')} {folder}"
+    page = f"Side by side, with charts: {command_like_this('experiments.report')} {shlex.quote(str(folder))}"
     print(page if rows else "No unit ended well.")
     if failed:
         print("\n".join(["FAILED:", *failed]), file=sys.stderr)

@@ -94,5 +94,11 @@ def _argv(options: Mapping[str, Any]) -> list[str]:
     """Return options as words of a command line; a list is an option's several values."""
     words = []
     for name, value in options.items():
-        words += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+        words += [f"--{name}", *map(_word, value if isinstance(value, list) else [value])]
     return words
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)

@@ -3,7 +3,6 @@
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -125,41 +124,33 @@ def write_tables(rows: Sequence[dict[str, Any]], folder: Path) -> None:
     writer.writeheader()
     writer.writerows(rows)
     write_whole(folder / CSV, text.getvalue())
-    pq.write_table(pa.Table.from_pylist([*rows]), folder / PARQUET)
+    content = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist([*rows]), content)
+    write_whole(folder / PARQUET, content.getvalue())
 
 
-@dataclass(frozen=True)
-class SweepRuns:
-    """The runs of a sweep's folder.
+def runs_of(folder: Path) -> tuple[dict[Path, str], list[str]]:
+    """Return the runs of a sweep's folder.
 
-    Attributes:
-        labels: folder of each unit that ended well -> its point of the grid.
-        left_out: the others, with the reason.
+    Returns:
+        The folder of each unit that ended well -> its point of the grid; the other units, with the reason.
+
+    Raises:
+        ValueError: the grid or a unit's file is unreadable, or no unit has ended well.
     """
-
-    labels: dict[Path, str]
-    left_out: tuple[str, ...]
-
-    @staticmethod
-    def of(folder: Path) -> "SweepRuns":
-        """Return them.
-
-        Raises:
-            ValueError: the grid or a unit's file is unreadable, or no unit has ended well.
-        """
-        labels, left_out = {}, []
-        for unit in read_grid(folder / GRID).units:
-            point = ", ".join(f"{name} {_words(value)}" for name, value in unit.chosen.items())
-            found = result_of(folder, unit)
-            if found is None:
-                left_out.append(f"{unit.name} ({point}): not done yet")
-            elif found["error"] is not None:
-                left_out.append(f"{unit.name} ({point}): failed, {found['error'].strip().splitlines()[-1]}")
-            else:
-                labels[run_of(folder, unit)] = f"{unit.name}: {point}"
-        if not labels:
-            raise ValueError(f"RUN {folder}: no unit of this sweep has ended well; run its command again")
-        return SweepRuns(labels, tuple(left_out))
+    labels, left_out = {}, []
+    for unit in read_grid(folder / GRID).units:
+        point = ", ".join(f"{name} {_words(value)}" for name, value in unit.chosen.items())
+        found = result_of(folder, unit)
+        if found is None:
+            left_out.append(f"{unit.name} ({point}): not done yet")
+        elif found["error"] is not None:
+            left_out.append(f"{unit.name} ({point}): failed, {found['error'].strip().splitlines()[-1]}")
+        else:
+            labels[run_of(folder, unit)] = f"{unit.name}: {point}"
+    if not labels:
+        raise ValueError(f"RUN {folder}: no unit of this sweep has ended well; run its command again")
+    return labels, left_out
 
 
 def is_sweep(folder: Path) -> bool:

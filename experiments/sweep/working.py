@@ -24,8 +24,9 @@ from experiments.sweep.grid import Grid, Unit
 from specdec.system import Held, hold, own_folder, private_folder, read_object, write_whole
 
 DONE, PRINTED = "done.json", "output.txt"
-# Where the workers of a user on this machine hold their cores and devices.
-HELD = Path(tempfile.gettempdir()) / f"specdec-held-{getpass.getuser()}"
+# Where the workers of a user, who need not have a name, hold their cores and devices on this machine.
+_USER = os.geteuid() if hasattr(os, "geteuid") else getpass.getuser()
+HELD = Path(tempfile.gettempdir()) / f"specdec-held-{_USER}"
 # Seconds between two looks at what others hold.
 PAUSE = 0.5
 

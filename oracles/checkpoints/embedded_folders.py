@@ -1,7 +1,7 @@
 """The folders that ship with the project: models, and heads that read the hidden states of some model."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +14,19 @@ EXIT_HEAD = "head.json"
 _DRAFTERS = {"eagle3": "eagle3", "dflash": "block_drafter", "dspark": "block_drafter"}
 
 
-@dataclass(frozen=True)
-class HeadOrigin:
-    """What a head's ``config.json`` says of where it belongs.
+def head_origin(values: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return where the head that a ``config.json`` describes belongs; None: it is no head of a format that we write.
 
-    Attributes:
-        drafter: the source that it is for.
-        oracle: the model that it was trained on, by name or path.
+    Returns:
+        The draft source that it is for, and the model that it was trained on, by name or path.
     """
-
-    drafter: str
-    oracle: str
-
-
-def head_origin(values: Mapping[str, Any]) -> HeadOrigin | None:
-    """Return where the head that a ``config.json`` describes belongs; None: it is no head of a format that we write."""
     if "medusa_num_heads" in values:
-        return HeadOrigin("medusa", str(values.get("base_model_name_or_path", "")))
+        return "medusa", str(values.get("base_model_name_or_path", ""))
     kind = values.get("speculators_model_type")
     if kind not in _DRAFTERS:
         return None
     told = values.get("speculators_config", {})
-    return HeadOrigin(_DRAFTERS[kind], str(told.get("verifier", {}).get("name_or_path", "")))
+    return _DRAFTERS[kind], str(told.get("verifier", {}).get("name_or_path", ""))
 
 
 def embedded_names() -> tuple[str, ...]:
@@ -58,7 +49,7 @@ def embedded_folder(name_or_path: str | Path) -> Path | None:
 def heads_of(oracle: str) -> dict[str, str]:
     """Return the embedded heads of an oracle, by its name: the source that one is for -> its name; no exit heads."""
     origins = _origins().items()
-    return {origin.drafter: name for name, origin in origins if origin is not None and origin.oracle == oracle}
+    return {origin[0]: name for name, origin in origins if origin is not None and origin[1] == oracle}
 
 
 def head_folder(name_or_path: str | Path) -> Path:
@@ -78,9 +69,14 @@ def head_folder(name_or_path: str | Path) -> Path:
     return folder
 
 
-def _origins() -> dict[str, HeadOrigin | None]:
+def _origins() -> dict[str, tuple[str, str] | None]:
     """Return by name what each embedded ``config.json`` says; None: it describes a model."""
-    return {path.parent.name: head_origin(_values(path)) for path in sorted(EMBEDDED.glob("*/config.json"))}
+    return _origins_in(EMBEDDED)
+
+
+@cache
+def _origins_in(folder: Path) -> dict[str, tuple[str, str] | None]:
+    return {path.parent.name: head_origin(_values(path)) for path in sorted(folder.glob("*/config.json"))}
 
 
 def _values(path: Path) -> Mapping[str, Any]:

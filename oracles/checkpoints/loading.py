@@ -30,8 +30,9 @@ from oracles.checkpoints.tokenizer_files import checkpoint_tokenizer
 from oracles.checkpoints.weights import StoredTensors, Take, check_names, check_sizes, fill, is_there
 from oracles.graphed import GraphedTransformer
 from oracles.native import NativeTransformer
+from oracles.transformer.blocks import check_formats
 from oracles.transformer.config import TransformerConfig
-from oracles.transformer.draft_vocabulary import DraftHead, give_tables, take_written_ids
+from oracles.transformer.draft_vocabulary import DraftHead, give_tables, read_written_ids
 from oracles.transformer.eager import Transformer
 from oracles.transformer.linear import round_inputs
 
@@ -147,6 +148,7 @@ def load(
     if arithmetic == "int8":
         with errors_of(f"{place}: arithmetic='int8' cannot be had"):
             round_inputs(model)
+            check_formats(model.model, chosen == "native")
     if chosen == "native":
         return _check_bitwise(NativeTransformer(model), bitwise)
     packed = model.dequantise().to(computing).eval().pack()
@@ -239,12 +241,13 @@ def _load_weights(
 ) -> Transformer:
     """Return the model with its weights, after checking all names and shapes; the files are closed again."""
     stored = StoredTensors(folder)
-    written = take_written_ids(stored, shape.config)
+    config, few = shape.config, shape.config.draft_vocab_size
+    written = None if few is None else read_written_ids(stored, few, config.vocab_size)
     if lender is not None:
         give_tables(stored, lender.model.embed_tokens.weight, written)
-    check_sizes(shape.config, stored.shapes, str(folder / "config.json"), shape.stored_positions)
+    check_sizes(config, stored.shapes, str(folder / "config.json"), shape.stored_positions)
     with torch.device("meta"):
-        model = Transformer(shape.config, seed=None)
+        model = Transformer(config, seed=None)
     found = check_names(model, shape, stored)
     kept = stored.dtype(found["model.embed_tokens.weight"].key)
     filled = None if as_stored else dtype_to_load(dtype, kept, device)
@@ -252,7 +255,7 @@ def _load_weights(
         fill(model, found, stored, filled, device)
     else:
         with torch.device("meta"):
-            model, take = split(shape.config)
+            model, take = split(config)
         fill(model, found, stored, filled, device, take)
     if isinstance(model.lm_head, DraftHead) and written is not None:
         model.lm_head.target_ids = written.to(device)
@@ -273,41 +276,53 @@ def _locate(name_or_path: str | Path) -> Path:
 def find_checkpoint(name_or_path: str | Path) -> Path:
     """Return the directory of a checkpoint, or a GGUF file, by its name or path."""
     place = _locate(name_or_path)
-    return place if is_gguf(place) else checkpoint_folder(name_or_path)
-
-
-def checkpoint_folder(name_or_path: str | Path) -> Path:
-    """Return the directory of a checkpoint by its embedded name or its path, as ``load`` finds it."""
-    folder = _locate(name_or_path)
+    if is_gguf(place):
+        return place
     if name_or_path in head_names():
         raise ValueError(f"{name_or_path!r} is a head, which drafts for a model: give it to oracles.load_head")
-    if is_gguf(folder):
-        raise ValueError(f"{folder} is a GGUF file, and a Hugging Face directory is needed here")
-    if not folder.is_dir():
+    if not place.is_dir():
         known = f"({', '.join(embedded_names()) or 'there are none'}) nor a published one ({', '.join(PUBLISHED)})"
         raise ValueError(
             f"{str(name_or_path)!r} is neither an embedded checkpoint {known}, neither a directory nor a GGUF file"
             f"{download_hint(name_or_path)}"
         )
-    if not (folder / "config.json").is_file():
-        raise ValueError(f"{folder} has no config.json; give a Hugging Face checkpoint directory")
-    return folder
+    if not (place / "config.json").is_file():
+        raise ValueError(f"{place} has no config.json; give a Hugging Face checkpoint directory")
+    return place
+
+
+def checkpoint_folder(name_or_path: str | Path) -> Path:
+    """Return the directory of a checkpoint by its embedded name or its path, as ``load`` finds it."""
+    place = find_checkpoint(name_or_path)
+    if is_gguf(place):
+        raise ValueError(f"{place} is a GGUF file, and a Hugging Face directory is needed here")
+    return place
 
 
 def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
     """Return the tokenizer of a checkpoint by its name, of its directory, of a ``tokenizer.json`` or of a GGUF file.
 
+    That of a draft which reads another checkpoint's vocabulary is the other one's.
+
     Raises:
         ValueError: there is none, or the file is no tokenizer.
     """
     path = _locate(name_or_path)
-    file = path / "tokenizer.json" if path.is_dir() else path
-    tokenizer = read_vocabulary(GGUFFile(path)).tokenizer if is_gguf(path) else checkpoint_tokenizer(file)
+    tokenizer = _tokenizer_at(path)
+    if tokenizer is None and (path / "config.json").is_file():
+        lender = read_json(path / "config.json").get("vocabulary_of")
+        tokenizer = _tokenizer_at(_locate(lender)) if isinstance(lender, str) else None
     if tokenizer is None:
         known = ", ".join(embedded_names())
         words = f"{str(name_or_path)!r} has no tokenizer: give a tokenizer.json, its directory, or {known}"
         raise ValueError(words + download_hint(name_or_path))
     return tokenizer
+
+
+def _tokenizer_at(path: Path) -> Tokenizer | None:
+    if is_gguf(path):
+        return read_vocabulary(GGUFFile(path)).tokenizer
+    return checkpoint_tokenizer(path / "tokenizer.json" if path.is_dir() else path)
 
 
 def num_ids(tokenizer: Tokenizer) -> int:

@@ -10,7 +10,8 @@ from oracles.native import NativeMissing, NativeTransformer, NativeUnavailable
 from oracles.quantisation import FORMATS, STORED
 from oracles.transformer.config import check_choice
 
-DTYPES = {str(t).removeprefix("torch."): t for t in (torch.float64, torch.float32, torch.bfloat16, torch.float16)}
+# By these names, which a help prints where torch is not loaded.
+DTYPES: dict[str, torch.dtype] = {n: getattr(torch, n) for n in ("float64", "float32", "bfloat16", "float16")}
 
 Backend = Literal["native", "eager", "graphed"]
 WeightType = Literal["float32", "bfloat16", "float16", "int8", "int4", "int8-dynamic", "q4_0-int8"]

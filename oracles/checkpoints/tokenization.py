@@ -11,6 +11,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 
 from exactspec.parser import Parser, refusing
 from oracles.factory.corpus import SourceFile, read_split
+from specdec.system import write_whole
 
 END_OF_TEXT = "<|endoftext|>"
 VOCAB_SIZE = 3072
@@ -86,9 +87,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     with refusing("oracles.checkpoints.tokenization"):
         texts, dev = sample(read_split("train", args.root)), [one.text for one in read_split("dev", args.root)]
-    tokenizer = train_tokenizer(texts, args.vocab_size)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(args.out))
+        tokenizer = train_tokenizer(texts, args.vocab_size)
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(args.out, tokenizer.to_str(pretty=True))
     for name, measured in (("the sample of train", texts), ("dev", dev)):
         print(f"{name}: {bytes_per_token(tokenizer, measured):.3f} bytes a token")
 

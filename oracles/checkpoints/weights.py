@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path, PureWindowsPath
@@ -18,6 +19,8 @@ from oracles.transformer.config import TransformerConfig
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+# What a trainer keeps beside weights in such files: they hold none.
+_OF_TRAINER = ("training_args.bin", "optimizer*", "scheduler*", "rng_state*")
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 # Returns what a model holds of a parameter of that name, a view.
@@ -76,11 +79,6 @@ class StoredTensors:
         if name not in DTYPES:
             raise ValueError(f"{self.path(key)}: tensor {key!r} is {name}; known: {', '.join(DTYPES)}")
         return DTYPES[name]
-
-    def narrow_dtype(self, key: str) -> torch.dtype:
-        """Return the dtype of a weight, float32 if it is wider."""
-        dtype = self.dtype(key)
-        return dtype if dtype.itemsize <= torch.float32.itemsize else torch.float32
 
     def read(self, key: str) -> Tensor:
         """Return a tensor, on the CPU, in the file's dtype; it may be a view of the mapped file."""
@@ -151,13 +149,19 @@ def _files(folder: Path, index: dict[str, str]) -> list[Path]:
     found = sorted(folder.glob("*.safetensors"))
     if found:
         return found
-    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
-    if pickles:
+    names = [path.name for path in pickled_weights(folder)]
+    if names:
         raise ValueError(
-            f"{folder} holds pickled weights only ({', '.join(pickles)}), which can run code when they are read; "
-            f"python -m oracles.heads.convert {folder} reads tensors alone and writes safetensors"
+            f"{folder} holds pickled weights only ({', '.join(names)}), which can run code when they are read; "
+            f"python -m oracles.heads.convert {shlex.quote(str(folder))} reads tensors alone and writes safetensors"
         )
     raise ValueError(f"{folder} holds no *.safetensors")
+
+
+def pickled_weights(folder: Path) -> list[Path]:
+    """Return the pickles of a folder that may hold weights, sorted."""
+    found = (path for pattern in PICKLES for path in folder.glob(pattern))
+    return sorted(path for path in found if not any(map(path.match, _OF_TRAINER)))
 
 
 def longest_side(shapes: Mapping[str, tuple[int, ...]]) -> int:
@@ -285,9 +289,10 @@ def fill(
     for name, place in places_of.items():
         names[place.key].append(name)
     for key, parts in names.items():
-        tensor = stored.read(key)
+        tensor, kept = stored.read(key), stored.dtype(key)
+        narrow = kept if kept.itemsize <= torch.float32.itemsize else torch.float32
         for name in parts:
             value = take(name, places_of[name].layout.take(tensor))
-            weight = torch.empty(value.shape, dtype=dtype or stored.narrow_dtype(key), device=device).copy_(value)
+            weight = torch.empty(value.shape, dtype=dtype or narrow, device=device).copy_(value)
             module, _, kind = name.rpartition(".")
             setattr(model.get_submodule(module), kind, nn.Parameter(weight, requires_grad=False))

@@ -8,13 +8,13 @@ divergence it learns by, ``code-draft:total-variation``. Once the run has ended,
 import argparse
 from pathlib import Path
 
-from exactspec.parser import Parser, refusing
+from exactspec.parser import Parser
 from oracles.checkpoints.embedded_folders import EMBEDDED
 from oracles.checkpoints.loading import load_tokenizer, load_trainable
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.recipes import RECIPES
 from oracles.factory.training.tasks import Distillation, Pupil
-from oracles.factory.training.training_arguments import add_run_arguments, precision, start_training, train_as_asked
+from oracles.factory.training.training_arguments import add_run_arguments, precision, train_as_asked, training
 from oracles.factory.training.training_text import check_tokenizer, learning_text
 from oracles.transformer.eager import Transformer
 
@@ -49,8 +49,7 @@ def _pupils(names: list[str], seed: int, device: str) -> dict[str, Pupil]:
 def main() -> None:
     """Train all pupils; once the recipe of the first has ended, export them."""
     args = _parser().parse_args()
-    with refusing("oracles.factory.distil"):
-        start_training(args)
+    with training(args, "oracles.factory.distil"):
         pupils = _pupils(args.pupils, args.seed, args.device)
         tokenizer = load_tokenizer(args.teacher)
         teacher = load_trainable(args.teacher, "float32", args.device)
@@ -60,9 +59,9 @@ def main() -> None:
         task = Distillation(pupils, teacher, precision(args))
         text = learning_text(first.windows, tokenizer, args.own_text, args.seed)
         has_ended = train_as_asked(first.recipe, text, task, args)
-    if args.export is not None and has_ended:
-        for name, pupil in pupils.items():
-            export_checkpoint(pupil.model.state_dict(), pupil.model.config, tokenizer, args.export / name)
+        if args.export is not None and has_ended:
+            for name, pupil in pupils.items():
+                export_checkpoint(pupil.model.state_dict(), pupil.model.config, tokenizer, args.export / name)
 
 
 if __name__ == "__main__":

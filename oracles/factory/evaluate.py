@@ -10,19 +10,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from exactspec.parser import Parser, positive, refusing
 from oracles.checkpoints.placement import check_device, checkpoint_place
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT
 from oracles.factory.evaluation import commands
 from oracles.factory.training.allocator import keep_freed_memory
+from oracles.factory.training.training_arguments import add_threads, take_threads
 
 CODE_DRAFTS = ["code-draft", "code-draft-tiny"]
 # Every option, said once; a command may have another default.
 OPTIONS: dict[str, dict[str, Any]] = {
     "oracle": {"help": "checkpoint (default %(default)s)"},
-    "threads": {"type": positive, "help": "CPU threads, if not torch's own number"},
     "device": {"default": "cpu", "help": "where the models run (default %(default)s)"},
     "drafts": {"nargs": "*", "metavar": "DRAFT", "help": "checkpoints of draft models (those that ship)"},
     "heads": {"nargs": "*", "metavar": "HEAD", "default": ["code-exit"], "help": "exit heads (code-exit)"},
@@ -36,7 +34,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "show": {"type": int, "default": 0, "help": "print the first continuations (default %(default)s)"},
     "num-problems": {"type": positive, "default": NUM_HELD_OUT, "help": "of those held out (default %(default)s)"},
 }
-EVERY = ("oracle", "threads", "device")
+EVERY = ("oracle", "device")
 TEXT, WRITING = ("split", "max-bytes"), ("prompts", "num-prompts", "tokens", "batch-size")
 # What each command runs, the options that it has beside those of every one, and its own defaults.
 COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...], dict[str, Any]]] = {
@@ -63,10 +61,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         own = each.add_parser(name, help=function.__doc__, description=function.__doc__, allow_abbrev=False)
         for option in (*EVERY, *options):
             own.add_argument(f"--{option}", **OPTIONS[option])
+        add_threads(own)
         own.set_defaults(run=function, **defaults)
     args = parser.parse_args(argv)
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
+    take_threads(args)
     keep_freed_memory()
     with refusing("oracles.factory.evaluate"):
         check_device(checkpoint_place(args.device))

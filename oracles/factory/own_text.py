@@ -4,17 +4,21 @@ Each text goes on from the first tokens of a window of the training corpus: a ha
 quarter at temperature 0.8 with top-p 0.95, a quarter greedy. Every text has a seed of its own.
 """
 
+import argparse
+import os
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
-from exactspec.parser import Parser, positive, refusing
+from exactspec.parser import Parser, natural, positive, refusing
 from oracles.checkpoints.loading import load, load_tokenizer
 from oracles.checkpoints.tokenization import end_of_text_id
 from oracles.factory.corpus import modules_only, read_split
 from oracles.factory.evaluation.continuations import GREEDY, NUCLEUS, OWN_TEXT, write
+from oracles.factory.training.training_arguments import add_threads, take_threads
 from oracles.factory.training.windows import token_stream, windows_of
+from specdec.system import write_whole
 
 # Of four texts in turn.
 WAYS = (OWN_TEXT, NUCLEUS, OWN_TEXT, GREEDY)
@@ -31,12 +35,12 @@ def main() -> None:
     add("--beginning", type=positive, default=64, help="tokens taken from the corpus (default %(default)s)")
     add("--batch-size", type=positive, default=128, help="texts written side by side (default %(default)s)")
     add("--modules-only", action="store_true", help="begin from the standard library, which needs no download")
-    add("--seed", type=int, default=1, help="of the choice of beginnings and of the draws (default %(default)s)")
-    add("--threads", type=positive, help="CPU threads, if not torch's own number")
+    add("--seed", type=natural, default=1, help="of the choice of beginnings and of the draws (default %(default)s)")
+    add_threads(parser)
     args = parser.parse_args()
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
     with refusing("oracles.factory.own_text"):
+        _check(args)
+        take_threads(args)
         tokenizer, oracle = load_tokenizer(args.oracle), load(args.oracle)
         sources = read_split("train", manifest=modules_only() if args.modules_only else None)
         stream = token_stream((source.text for source in sources), tokenizer)
@@ -48,9 +52,17 @@ def main() -> None:
         for one in write(oracle, prompts, ways, new, args.batch_size, args.seed):
             text = [*one.prompt, *one.new]
             ids += text if text[-1] == end else [*text, end]
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        save_file({"tokens": torch.tensor(ids, dtype=torch.int32)}, args.out)
+        write_whole(args.out, save({"tokens": torch.tensor(ids, dtype=torch.int32)}))
     print(f"{len(ids):,} tokens in {args.out}")
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise ValueError if a text has no room for a word of the oracle's, or the file cannot be written."""
+    if args.length <= args.beginning:
+        raise ValueError(f"--length is {args.length}; give more than --beginning, which is {args.beginning}")
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    if args.out.is_dir() or not os.access(args.out.parent, os.W_OK):
+        raise ValueError(f"--out: {args.out} is a folder, or lies in one that cannot be written; give a file")
 
 
 if __name__ == "__main__":

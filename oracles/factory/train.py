@@ -7,14 +7,14 @@ on from the last step at peak rates. ``--init DIRECTORY`` starts from exported w
 import argparse
 from pathlib import Path
 
-from exactspec.parser import Parser, refusing
+from exactspec.parser import Parser
 from oracles.checkpoints.loading import load_tokenizer, load_trainable
 from oracles.factory.corpus import read_split
 from oracles.factory.training.export import export_checkpoint, take_weights
 from oracles.factory.training.held_out import bits_per_byte
 from oracles.factory.training.recipes import RECIPES, Recipe
 from oracles.factory.training.tasks import NextToken
-from oracles.factory.training.training_arguments import add_run_arguments, precision, start_training, train_as_asked
+from oracles.factory.training.training_arguments import add_run_arguments, precision, train_as_asked, training
 from oracles.factory.training.training_text import check_tokenizer, learning_text
 from oracles.transformer.eager import Transformer
 
@@ -43,20 +43,19 @@ def _model(args: argparse.Namespace, recipe: Recipe) -> Transformer:
 def main() -> None:
     """Train; once the recipe has ended, export the checkpoint and print its bits per byte on *dev*."""
     args = _parser().parse_args()
-    with refusing("oracles.factory.train"):
-        start_training(args)
+    with training(args, "oracles.factory.train"):
         tokenizer = load_tokenizer(args.tokenizer)
         plan, recipe = RECIPES[args.recipe].windows, RECIPES[args.recipe].recipe
         check_tokenizer(tokenizer, recipe.config.vocab_size)
         model = _model(args, recipe)
         text = learning_text(plan, tokenizer, None, args.seed)
         has_ended = train_as_asked(recipe, text, NextToken(model, precision(args)), args)
-    if args.export is None or not has_ended:
-        return
-    export_checkpoint(model.state_dict(), recipe.config, tokenizer, args.export)
-    exported = load_trainable(args.export, "float32", args.device)
-    texts = [source.text for source in read_split("dev")]
-    print(f"bits per byte on dev: {bits_per_byte(exported, tokenizer, texts):.4f}")
+        if args.export is None or not has_ended:
+            return
+        export_checkpoint(model.state_dict(), recipe.config, tokenizer, args.export)
+        exported = load_trainable(args.export, "float32", args.device)
+        texts = [source.text for source in read_split("dev")]
+        print(f"bits per byte on dev: {bits_per_byte(exported, tokenizer, texts):.4f}")
 
 
 if __name__ == "__main__":

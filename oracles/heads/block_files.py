@@ -22,7 +22,7 @@ from oracles.heads.markov_head import MARKOV_KINDS
 from oracles.heads.native_block import NativeBlockHead
 from oracles.native import NativeTransformer
 from oracles.transformer.config import TransformerConfig
-from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN, check_mask, take_written_ids
+from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN, check_mask, read_written_ids
 from specdec.contracts import BITWISE_NODES, HostOracle
 
 # Keys that say how a head was trained, or where, or what its tensors tell; and tensors that say nothing of its pass.
@@ -52,8 +52,6 @@ _FIXED = {
 }
 _OF_TARGET = frozenset((WRITTEN, OFFSETS, "verifier_norm.weight", "verifier_lm_head.weight"))
 LoadedBlockHead = DFlashHead | GraphedBlockHead | NativeBlockHead
-_OUTPUTS: Convention = "outputs"
-_INPUTS: Convention = "inputs"
 # The classes that configs name; the last one is SpecForge's DSpark.
 DFLASH, DSPARK, OF_SPECFORGE = ("DFlashDraftModel",), ("Qwen3DSparkModel",), ("DSparkDraftModel",)
 
@@ -111,14 +109,15 @@ def _read(
     keys: ConfigKeys, oracle: HostOracle, aux_layers: Convention | None, num_tensors: int
 ) -> tuple[BlockShape, int]:
     """Return a shape, without what only tensors tell, and how many ids the head has columns for."""
-    own, inner, by_format, ids_name = keys, keys, _OUTPUTS, "target_layer_ids"
+    by_format: Convention = "outputs"
+    own, inner, ids_name = keys, keys, "target_layer_ids"
     classes = tuple(keys.values.get("architectures") or ())
     is_dspark = from_anchor = classes in (DSPARK, OF_SPECFORGE)
     if "speculators_model_type" in keys.values:
         is_dspark = keys.read("speculators_model_type", str) == "dspark"
         # Files without the key are older than it, and their places are for the tokens that stand at them.
         from_anchor = keys.read("sample_from_anchor", bool, False)
-        inner, by_format, ids_name = _nested(keys), _INPUTS, "aux_hidden_state_layer_ids"
+        inner, by_format, ids_name = _nested(keys), "inputs", "aux_hidden_state_layer_ids"
     else:
         keys.read("num_target_layers", int, None)
         if classes != DSPARK:
@@ -241,11 +240,7 @@ def _check_mask(mask_id: int, source: str, oracle: HostOracle) -> None:
 
 def _target_ids(shape: BlockShape, draft_vocab: int, oracle: HostOracle, stored: StoredTensors) -> Tensor:
     """Return the ids that columns are for."""
-    small: TransformerConfig = replace(
-        shape.config, vocab_size=oracle.vocab_size, draft_vocab_size=draft_vocab, tie_embeddings=False
-    )
-    ids = take_written_ids(stored, small)
-    assert ids is not None
+    ids = read_written_ids(stored, draft_vocab, oracle.vocab_size)
     if WRITTEN in stored.shapes:
         check_mask(stored.read(WRITTEN), ids, shape.config.vocab_size, stored.path(WRITTEN))
     return ids

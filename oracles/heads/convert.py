@@ -13,7 +13,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from exactspec.parser import Parser, refusing
-from oracles.checkpoints.weights import PICKLES, SINGLE
+from oracles.checkpoints.weights import PICKLES, SINGLE, pickled_weights
 from specdec.system import write_whole
 
 
@@ -21,18 +21,19 @@ def convert(folder: Path) -> Path:
     """Return the file of safetensors that holds what a folder's pickles hold.
 
     Args:
-        folder: with one or several files ``*.bin``, ``*.pt``, ``*.pth``, ``*.ckpt`` or ``*.pkl`` of tensors by name.
+        folder: with one or several files ``*.bin``, ``*.pt``, ``*.pth``, ``*.ckpt`` or ``*.pkl`` of tensors by name;
+            what a trainer keeps beside them, as ``optimizer.pt``, is left out.
 
     Raises:
         ValueError: there are none, there is a ``model.safetensors`` already, a file holds something else than tensors
             by name, or two files hold the same name. Nothing is written then.
 
-    Cost: memory of all tensors, twice.
+    Cost: memory of all tensors, three times.
     """
     target = folder / SINGLE
     if target.exists():
         raise ValueError(f"{target} is there already")
-    files = sorted(path for pattern in PICKLES for path in folder.glob(pattern))
+    files = pickled_weights(folder)
     if not files:
         raise ValueError(f"{folder} holds no {', '.join(PICKLES)}")
     tensors: dict[str, Tensor] = {}

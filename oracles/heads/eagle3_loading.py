@@ -17,7 +17,7 @@ from oracles.heads.graphed_eagle3 import GraphedEagle3Head
 from oracles.heads.head_tensors import READ_OUT, HeadOptions, borrow_rows, fill_network
 from oracles.heads.native_eagle3 import NativeEagle3Head
 from oracles.native import NativeTransformer
-from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN, DraftHead, check_mask, take_written_ids
+from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN, DraftHead, check_mask, read_written_ids
 from specdec.contracts import HostOracle
 
 LoadedEagle3 = Eagle3Head | GraphedEagle3Head | NativeEagle3Head
@@ -73,9 +73,9 @@ def _take_target_ids(stored: StoredTensors, shape: Eagle3Shape) -> Tensor | None
     writes_all = config.draft_vocab_size in (None, config.vocab_size)
     if writes_all and OFFSETS not in stored.shapes:
         return None
-    given = take_written_ids(stored, config, rising=False)
-    if given is None:
+    if config.draft_vocab_size is None:
         raise ValueError(f"{stored.path(OFFSETS)}: tensor {OFFSETS!r} needs a 'draft_vocab_size' in config.json")
+    given = read_written_ids(stored, config.draft_vocab_size, config.vocab_size, rising=False)
     ids, order = given.sort()
     if not torch.equal(ids, given) and stored.shapes.get(READ_OUT, ())[:1] == ids.shape:
         rows = stored.read(READ_OUT).to(stored.dtype(READ_OUT))[order]

@@ -12,11 +12,9 @@ from oracles.checkpoints.config_keys import read_json
 from oracles.checkpoints.embedded_folders import EXIT_HEAD, head_folder
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.checkpoints.tensor_names import PLAIN, Place
-from oracles.checkpoints.weights import StoredTensors, check_places, fill, longest_side
+from oracles.checkpoints.weights import SINGLE, StoredTensors, check_places, fill, longest_side
 from oracles.transformer.blocks import Adapter
 from oracles.transformer.config import TransformerConfig
-
-WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def save_head(adapter: Adapter, shape: HeadShape, folder: Path) -> None:
     tensors = {
         name: part.detach().to("cpu", torch.bfloat16).contiguous() for name, part in sorted(adapter.named_parameters())
     }
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
     (folder / EXIT_HEAD).write_text(json.dumps(asdict(shape), indent=2) + "\n", encoding="utf-8")
 
 

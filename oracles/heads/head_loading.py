@@ -7,14 +7,14 @@ from typing import Any
 from oracles.checkpoints.config_keys import ConfigKeys, read_json
 from oracles.checkpoints.embedded_folders import EXIT_HEAD, head_folder, head_names, head_origin
 from oracles.checkpoints.loading import LoadedOracle
-from oracles.checkpoints.placement import WeightType, check_weights
+from oracles.checkpoints.placement import Backend, WeightType, check_weights
 from oracles.heads.aux_layers import Convention
 from oracles.heads.block_files import LoadedBlockHead, is_block_head, load_block_head
 from oracles.heads.convention_check import check_convention
 from oracles.heads.eagle3_config import ARCHITECTURES, OF_AUTHORS
 from oracles.heads.eagle3_loading import LoadedEagle3, load_eagle3
 from oracles.heads.exit_head import ExitHead, load_exit_head
-from oracles.heads.head_tensors import HeadBackend, HeadOptions
+from oracles.heads.head_tensors import HeadOptions
 from oracles.heads.medusa_files import is_medusa, load_medusa
 from oracles.heads.medusa_head import MedusaHead
 from oracles.huggingface import HuggingFaceLM
@@ -35,7 +35,7 @@ def load_head(
     *,
     aux_layers: Convention | None = None,
     check: bool = False,
-    backend: HeadBackend | None = None,
+    backend: Backend | None = None,
     weights: WeightType | None = None,
 ) -> LoadedHead:
     """Return a head as it lies on disk, bound to the oracle that it was trained on.
@@ -102,7 +102,7 @@ def load_head(
 def _belonging(name_or_path: str | Path, values: Mapping[str, Any]) -> str:
     """Return the beginning of an error: which oracle an embedded head belongs to; of others nothing."""
     origin = head_origin(values) if name_or_path in head_names() else None
-    return "" if origin is None else f"{name_or_path} drafts for {origin.oracle}: "
+    return "" if origin is None else f"{name_or_path} drafts for {origin[1]}: "
 
 
 def _kind(values: Mapping[str, Any], path: Path) -> str:

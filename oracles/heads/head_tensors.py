@@ -2,12 +2,11 @@
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from oracles.checkpoints.placement import WeightType
+from oracles.checkpoints.placement import Backend, WeightType
 from oracles.checkpoints.tensor_names import Place
 from oracles.checkpoints.weights import StoredTensors, check_places, fill
 from oracles.graphed import GraphedTransformer
@@ -20,9 +19,8 @@ from oracles.transformer.pass_parts import Shaped
 from specdec.contracts import HostOracle
 
 READ_OUT = "lm_head.weight"
-HeadBackend = Literal["native", "graphed", "eager"]
 # The oracle that a backend of heads computes beside.
-_HOSTS: dict[HeadBackend, type] = {"native": NativeTransformer, "graphed": GraphedTransformer}
+_HOSTS: dict[Backend, type] = {"native": NativeTransformer, "graphed": GraphedTransformer}
 
 
 @dataclass(frozen=True)
@@ -30,17 +28,17 @@ class HeadOptions:
     """What a caller of ``load_head`` asks for; None: as the format has it, as the oracle's, nothing."""
 
     aux_layers: Convention | None
-    backend: HeadBackend | None
+    backend: Backend | None
     weights: WeightType | None
 
-    def backend_for(self, oracle: HostOracle) -> HeadBackend:
+    def backend_for(self, oracle: HostOracle) -> Backend:
         """Return the backend asked for; by default the oracle's, if heads have it, else "eager".
 
         Raises:
             ValueError: an unknown one, or one for an oracle of another backend.
         """
         if self.backend is not None:
-            check_choice("backend", self.backend, HeadBackend, ", or None")
+            check_choice("backend", self.backend, Backend, ", or None")
             host = _HOSTS.get(self.backend)
             if host is not None and not isinstance(oracle, host):
                 raise ValueError(

@@ -115,7 +115,7 @@ class NativeBlockHead(BlockBase):
         """
         ends = self._ends(cache, rows)
         blocks = self._blocks(pending, max(limits.tolist()))
-        return follow(self.native, cache, blocks, ends, rows, limits, watch, draws, adjustments)
+        return follow(self.native, cache, "specdec_block_chains", blocks, ends, rows, limits, watch, draws, adjustments)
 
     def _ends(self, cache: NativeContextCache, rows: IntArray) -> IntArray:
         """Return ``[B]`` how many positions a call for the blocks of some rows meets, what arrived for others too."""

@@ -66,7 +66,6 @@ class HuggingFaceLM(OracleDefaults):
     """
 
     backend, bitwise = "transformers", False
-    num_layers, chains, cache_format = 0, False, None
     hidden_layers: int = 0
     hidden_size: int = 0
 

@@ -147,7 +147,8 @@ def template_of(tokenizer: Any, plain: Any) -> ChatTemplate | None:
 def plain_tokenizer(tokenizer: Any | None) -> Any | None:
     """Return a ``tokenizers.Tokenizer`` from one, or from a fast tokenizer of ``transformers``; None stays None.
 
-    Of the latter it is a copy without truncation and padding, which calls of it leave behind.
+    It neither truncates nor pads, which would change prompts: calls of a fast tokenizer leave such settings behind, so
+    that it is a copy; of a tokenizer that has some too.
 
     Raises:
         ValueError: it is neither, or has parts that cannot be copied.
@@ -155,7 +156,8 @@ def plain_tokenizer(tokenizer: Any | None) -> Any | None:
     plain = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if plain is not None and not hasattr(plain, "get_vocab_size"):
         raise ValueError(f"tokenizer is a {type(tokenizer).__name__}; give a tokenizers.Tokenizer, or a fast one")
-    if plain is None or plain is tokenizer:
+    changes = any(getattr(plain, name, None) is not None for name in ("truncation", "padding"))
+    if plain is None or (plain is tokenizer and not changes):
         return plain
     try:
         own = Tokenizer.from_str(plain.to_str())

@@ -71,8 +71,7 @@ class Adjusting {
         Occurrences met(size_);
         for (int64_t row = 0; row < batch_; ++row) {
             if (!penalties(row).is_any()) continue;
-            const int64_t* ids = given_->ids + row * given_->stride;
-            for (int64_t i = 0; i < given_->ends[row]; ++i) met.add(ids[i], i >= given_->prompts[row]);
+            met.add_row(given_->ids + row * given_->stride, given_->ends[row], given_->prompts[row]);
             for (const int64_t id : met.ids()) standing_[size_t(row)].push_back({id, met.produced(id)});
             met.forget();
         }

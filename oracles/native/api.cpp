@@ -6,13 +6,11 @@
 #include "blocks.h"
 #include "trees.h"
 
-using namespace specdec;
-
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-namespace {
+namespace specdec {
 
-void work(void* argument) {
+static void work(void* argument) {
     Plan& plan = *static_cast<Plan*>(argument);
     const Team& team = plan.call.team;
     const bool together = plan.call.threads > 1;
@@ -21,7 +19,7 @@ void work(void* argument) {
 
 // What pads a batch: logits as those of the row's last node (a law like any other: a uniform one would be costly to
 // cut), hidden layers zeros.
-void fill_padding(const Plan& plan) {
+static void fill_padding(const Plan& plan) {
     const Call& call = plan.call;
     const int64_t width = call.width - call.first, hidden = plan.model.hidden, vocabulary = plan.model.vocabulary;
     if (!call.tokens) return;
@@ -39,7 +37,7 @@ void fill_padding(const Plan& plan) {
     }
 }
 
-void note_likeliest(const Model& model, const Call& call) {
+static void note_likeliest(const Model& model, const Call& call) {
     if (!call.likeliest || call.want == NONE) return;
     const FloatMode mode;
     const int64_t rows = int64_t(call.batch) * (call.want == ALL ? call.width - call.first : 1);
@@ -50,7 +48,7 @@ void note_likeliest(const Model& model, const Call& call) {
     }
 }
 
-int64_t score(const Model& model, const Cache& cache, const Call& call) {
+static int64_t score(const Model& model, const Cache& cache, const Call& call) {
     Plan sizes(model, cache, call, nullptr);
     sizes.reserve();
     if (sizes.arena.bytes() > call.scratch_bytes) return sizes.arena.bytes();
@@ -67,16 +65,15 @@ int64_t score(const Model& model, const Cache& cache, const Call& call) {
     return FINE;
 }
 
-// `score`, as templates take it.
-const auto run = [](const Model& model, const Cache& cache, const Call& call) { return score(model, cache, call); };
-
 // What a call of a cache begins with. Returns what `score` does.
-int64_t begin(const Model& model, const Cache& cache, const Call& call, const Adjustments* adjustments = nullptr) {
+static int64_t begin(const Model& model, const Cache& cache, const Call& call, const Adjustments* adjustments = nullptr) {
     if (adjustments && !is_sound(*adjustments, call.batch, model.vocabulary)) return BAD_ADJUSTMENT;
-    return take_in(cache, call, run);
+    return take_in(cache, call);
 }
 
-}  // namespace
+}  // namespace specdec
+
+using namespace specdec;
 
 // Score a call. Returns 0, a `Fault` below 0, or the bytes of scratch that it needs where it was given fewer.
 EXPORT int64_t specdec_pass(const Model* model, const Cache* cache, const Call* call) {
@@ -121,8 +118,7 @@ EXPORT int64_t specdec_trees(const Model* model, const Cache* cache, const Call*
     Unread unread(*model, *cache, *call, *text);
     const Fault fault = unread.find([&](int64_t b) { return trees.after(b); });
     if (fault != FINE) return fault;
-    const auto score_one = [=](const Call& pass) { return score(*model, *cache, pass); };
-    const int64_t answer = trees.grow(unread.pass(), cache->num_rows, score_one);
+    const int64_t answer = trees.grow(*model, *cache, unread.pass());
     if (answer == FINE) unread.keep([](int64_t) { return 0; });
     return answer;
 }
@@ -132,7 +128,7 @@ EXPORT int64_t specdec_trees(const Model* model, const Cache* cache, const Call*
 EXPORT int64_t specdec_blocks(const Model* model, const Cache* cache, const Call* call, const Blocks* blocks, float* stream,
                               float* logits) {
     if (const int64_t answer = begin(*model, *cache, *call); answer != FINE) return answer;
-    return open_blocks(*model, *cache, *call, *blocks, [](int64_t) { return true; }, stream, logits, run);
+    return open_blocks(*model, *cache, *call, *blocks, [](int64_t) { return true; }, stream, logits);
 }
 
 // The same, for the rows that want ids; then follow the likeliest ids along the blocks, or drawn ones, until no row wants more.
@@ -145,25 +141,25 @@ EXPORT int64_t specdec_block_chains(const Model* model, const Cache* cache, cons
     const std::unique_ptr<float[]> laws(new float[size_t(batch * blocks->depth * vocabulary)]);
     const std::unique_ptr<float[]> logits(new float[size_t(batch * vocabulary)]);
     const auto takes = [=](int64_t b) { return follow->limits[b] > 0; };
-    int64_t answer = open_blocks(*model, *cache, *call, *blocks, takes, stream.get(), laws.get(), run);
+    int64_t answer = open_blocks(*model, *cache, *call, *blocks, takes, stream.get(), laws.get());
     if (answer != FINE) return answer;
     if (!follow->begun) std::fill_n(follow->kept, batch, 0);
     Call read = without_nodes(*call);
     read.logits = logits.get();
     Chains chains(read, vocabulary, *follow);
     for (int64_t& step = follow->begun; chains.is_wanted(step); ++step) {
-        answer = lay_logits(*model, *call, *blocks, *follow, laws.get(), logits.get(), run);
+        answer = lay_logits(*model, *call, *blocks, *follow, laws.get(), logits.get());
         if (answer != FINE) return answer;
         chains.choose(step);
     }
     return FINE;
 }
 
-// Write the embeddings [count][hidden] of ids, without what positions add. Returns 0 or a `Fault`.
-EXPORT int64_t specdec_embed(const Model* model, const int64_t* ids, int64_t count, float* out) {
+// Write the embeddings [count][hidden] of ids, of which there are `rows`, without what positions add. Returns 0 or a `Fault`.
+EXPORT int64_t specdec_embed(const Model* model, const int64_t* ids, int64_t count, int64_t rows, float* out) {
     const FloatMode mode;
     for (int64_t i = 0; i < count; ++i, out += model->hidden) {
-        if (ids[i] < 0 || ids[i] >= model->vocabulary) return BAD_TOKEN;
+        if (ids[i] < 0 || ids[i] >= rows) return BAD_TOKEN;
         read_embedding(*model, ids[i], out);
     }
     return FINE;

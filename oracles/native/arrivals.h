@@ -17,10 +17,8 @@ public:
             for (int64_t i = 0; i < arrival_.counts[b]; ++i) all_.push_back({b, arrival_.starts[b] + i});
     }
 
-    // Make features of them, and keep these or what the reader's layers make of them. `score` runs a pass of a model on a
-    // cache: it answers 0, or why it did not.
-    template <class Score>
-    int64_t combine(Score score) const {
+    // Make features of them, and keep these or what the reader's layers make of them. Returns what `score` does.
+    int64_t combine() const {
         const Model& combiner = *arrival_.combiner;
         const size_t most = std::min(AT_ONCE, all_.size()), hidden = size_t(combiner.vocabulary);
         std::vector<float> stream(most * size_t(combiner.hidden)), features(most * hidden);
@@ -31,7 +29,7 @@ public:
             pass.stream = stream.data(), pass.logits = features.data();
             pass.batch = int32_t(count), pass.width = 1, pass.want = ALL;
             int64_t answer = score(combiner, Cache{}, pass);
-            if (answer == FINE && arrival_.reader) answer = remember(all_.data() + from, count, features.data(), score);
+            if (answer == FINE && arrival_.reader) answer = remember(all_.data() + from, count, features.data());
             if (answer != FINE) return answer;
             if (!arrival_.reader) keep(all_.data() + from, count, features.data(), hidden);
         }
@@ -63,8 +61,7 @@ private:
     }
 
     // Let the reader's layers keep keys and values of features, normed, in the slots of their positions.
-    template <class Score>
-    int64_t remember(const Position* positions, size_t count, const float* features, Score score) const {
+    int64_t remember(const Position* positions, size_t count, const float* features) const {
         const Model& reader = *arrival_.reader;
         const size_t batch = size_t(arrival_.batch), hidden = size_t(reader.hidden);
         std::vector<int64_t> counts(batch), lengths(size_t(cache_.num_rows));
@@ -93,12 +90,11 @@ private:
     std::vector<Position> all_;
 };
 
-// Take in what has arrived for a cache, if anything has. `score` runs a pass.
-template <class Score>
-static int64_t take_in(const Cache& cache, const Call& call, Score score) {
+// Take in what has arrived for a cache, if anything has. Returns what `score` does.
+static int64_t take_in(const Cache& cache, const Call& call) {
     if (!cache.arrival || !cache.arrival->batch) return FINE;
     const FloatMode mode;
-    const int64_t answer = Arrived(cache, call).combine(score);
+    const int64_t answer = Arrived(cache, call).combine();
     if (answer == FINE) cache.arrival->batch = 0;
     return answer;
 }

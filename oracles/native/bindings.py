@@ -46,61 +46,41 @@ class Mirror(ctypes.Structure):
 class Linear(Mirror):
     """A packed linear layer."""
 
-    _fields_ = fields_of(MODEL, "Linear", {})
-
 
 class Norm(Mirror):
     """A norm; without a bias by the root mean square."""
-
-    _fields_ = fields_of(MODEL, "Norm", {})
 
 
 class Reach(Mirror):
     """What a node sees in a layer."""
 
-    _fields_ = fields_of(MODEL, "Reach", {})
-
 
 class Layer(Mirror):
     """A layer; without ``qkv`` an MLP alone."""
-
-    _fields_ = fields_of(MODEL, "Layer", {"Linear": Linear, "Norm": Norm, "Reach": Reach})
 
 
 class Reading(Mirror):
     """What a head reads beside ids."""
 
-    _fields_ = fields_of(MODEL, "Reading", {"Norm": Norm})
-
 
 class Model(Mirror):
     """Shape and weights."""
-
-    _fields_ = fields_of(MODEL, "Model", {"Linear": Linear, "Norm": Norm})
 
 
 class Arrival(Mirror):
     """Hidden states on their way into a cache."""
 
-    _fields_ = fields_of(MODEL, "Arrival", {})
-
 
 class Cache(Mirror):
     """Keys and values."""
-
-    _fields_ = fields_of(MODEL, "Cache", {})
 
 
 class Team(Mirror):
     """Entry points of the OpenMP runtime that torch runs on."""
 
-    _fields_ = fields_of(MODEL, "Team", {})
-
 
 class Call(Mirror):
     """One pass."""
-
-    _fields_ = fields_of(MODEL, "Call", {"Team": Team})
 
 
 class Text(Mirror):
@@ -110,32 +90,23 @@ class Text(Mirror):
         whole: the array that ``ids`` points to.
     """
 
-    _fields_ = fields_of(MODEL, "Text", {})
     whole: Any
 
 
 class Blocks(Mirror):
     """Blocks whose laws a head makes in one pass."""
 
-    _fields_ = fields_of(MODEL, "Blocks", {})
-
 
 class Draws(Mirror):
     """How the ids of chains and trees are drawn."""
-
-    _fields_ = fields_of(MODEL, "Draws", {})
 
 
 class Adjustments(Mirror):
     """What changes logits before laws are made of them."""
 
-    _fields_ = fields_of(MODEL, "Adjustments", {})
-
 
 class Following(Mirror):
     """Chains that follow a pass."""
-
-    _fields_ = fields_of(MODEL, "Following", {})
 
 
 Ask = ctypes.CFUNCTYPE(None, _I64, _I64)
@@ -144,8 +115,10 @@ Ask = ctypes.CFUNCTYPE(None, _I64, _I64)
 class Growth(Mirror):
     """Trees to draft."""
 
-    _fields_ = fields_of(MODEL, "Growth", {})
 
+_KINDS = {kind.__name__: kind for kind in Mirror.__subclasses__()}
+for _name, _kind in _KINDS.items():  # in their order: a structure comes after those that it holds
+    _kind._fields_ = fields_of(MODEL, _name, _KINDS)
 
 # What each function returns, and what it takes.
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -155,7 +128,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "specdec_blocks": (_I64, (_POINTER,) * 6),
     "specdec_block_chains": (_I64, (_POINTER,) * 5),
     "specdec_trees": (_I64, (_POINTER,) * 6),
-    "specdec_embed": (_I64, (_POINTER, _POINTER, _I64, _POINTER)),
+    "specdec_embed": (_I64, (_POINTER, _POINTER, _I64, _I64, _POINTER)),
     "specdec_keep": (None, (_POINTER, _POINTER, _I64, _I64, _POINTER, _I64)),
     "specdec_rotations": (None, (_POINTER, _I32, _I32, _I32, _POINTER, _POINTER)),
 }
@@ -172,9 +145,8 @@ def functions(*extra: str) -> Any:
         NativeUnavailable: it cannot be built here, or it is not of these sources.
     """
     built = library(PASS, *extra)
-    kinds = Mirror.__subclasses__()
-    mirrored = [ctypes.sizeof(kind) for kind in kinds]
-    sizes = (_I64 * len(kinds))()
+    mirrored = [ctypes.sizeof(kind) for kind in _KINDS.values()]
+    sizes = (_I64 * len(mirrored))()
     built.specdec_sizes(sizes)
     if list(sizes) != mirrored:
         raise NativeUnavailable(f"the library's structures have sizes {list(sizes)}, bindings.py reads {mirrored}")

@@ -7,12 +7,12 @@
 namespace specdec {
 
 // Run a head's layers over the blocks of the rows that `takes(b)` names, in the slots after what stands there, and read the
-// laws. `score` runs a pass of a model on a cache: it answers 0, or why it did not.
+// laws. Returns what `score` does.
 //   stream: [batch][size][hidden] after the last layer, zeros for other rows
 //   logits: [batch][depth][vocabulary]
-template <class Takes, class Score>
+template <class Takes>
 static int64_t open_blocks(const Model& model, const Cache& cache, const Call& call, const Blocks& blocks, Takes takes,
-                           float* stream, float* logits, Score score) {
+                           float* stream, float* logits) {
     const size_t size = size_t(blocks.size), hidden = size_t(model.hidden), batch = size_t(call.batch);
     std::vector<float> embedded(batch * size * hidden), mask(hidden), read(batch * size_t(blocks.depth) * hidden);
     std::vector<int64_t> counts(batch);
@@ -48,10 +48,9 @@ static int64_t open_blocks(const Model& model, const Cache& cache, const Call& c
 }
 
 // The logits [batch][vocabulary] of the next step of chains along blocks: those of its depth, and what the Markov head adds
-// after the ids before them.
-template <class Score>
+// after the ids before them. Returns what `score` does.
 static int64_t lay_logits(const Model& model, const Call& call, const Blocks& blocks, const Following& follow,
-                          const float* laws, float* logits, Score score) {
+                          const float* laws, float* logits) {
     const int64_t step = follow.begun, vocabulary = model.vocabulary;
     const FloatMode mode;
     for (int64_t b = 0; b < call.batch; ++b)

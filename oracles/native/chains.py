@@ -11,10 +11,6 @@ from oracles.native.call_inputs import adjustments_of, draws_of
 from oracles.native.keys_values import NativeCache
 from oracles.native.native_model import NativeModel
 from specdec.contracts import Adjustments, ChainWatch, Draws, Float32Array, IntArray
-from specdec.kernels.compiled import integers
-
-# What chains begin with, and the function that does so.
-_ENTRIES = {bindings.Text: "specdec_chains", bindings.Blocks: "specdec_block_chains"}
 
 
 class _Asker:
@@ -73,11 +69,12 @@ class _Room:
 
     def __init__(self, batch: int, steps: int) -> None:
         count = batch * steps
-        self.memory, numbers = integers(2 * (batch + count))
+        self.memory = torch.zeros(2 * (batch + count), dtype=torch.int64, device="cpu")
+        numbers = self.memory.numpy()
         self.limits, found = numbers[:batch], numbers[2 * batch :]
         self.ids = found[:count].reshape(batch, steps)
         self.peaks = found[count:].view(np.float32)[:count].reshape(batch, steps)
-        at = ctypes.addressof(self.memory)
+        at = self.memory.data_ptr()
         self.following = bindings.Following(at, steps, 0, at + 8 * batch, at + 16 * batch, at + 8 * (2 * batch + count))
         self.address = ctypes.addressof(self.following)
 
@@ -91,6 +88,7 @@ def _rooms(batch: int, steps: int) -> list[_Room]:
 def follow(
     model: NativeModel,
     cache: NativeCache,
+    entry: str,
     start: bindings.Text | bindings.Blocks,
     ends: IntArray,
     rows: IntArray,
@@ -104,6 +102,7 @@ def follow(
     Args:
         model: its layers.
         cache, rows, limits, watch, adjustments: see there.
+        entry: names the function of the library that begins with ``start``.
         start: a text whose last ids the chains follow, or blocks that they run along.
         ends: ``[B]`` the positions that are met before they begin.
         draws: how ids are drawn; None: the likeliest.
@@ -126,7 +125,7 @@ def follow(
     asker = None if watch is None else _Asker(watch, room, steps)
     try:
         places, check = (ctypes.addressof(start), room.address), None if asker is None else asker.check
-        model.draft(_ENTRIES[type(start)], cache, rows, ends, steps, places, check)
+        model.draft(entry, cache, rows, ends, steps, places, check)
         if asker is None:
             return room.ids.copy(), room.peaks.copy(), laws
         drafted = int(room.limits.max())

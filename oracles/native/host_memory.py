@@ -8,24 +8,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_HOST = torch.device("cpu")
+from specdec.transfers import HOST
+
 _LINE = 64  # bytes of a cache line
 INT64, FLOAT64 = np.dtype(np.int64), np.dtype(np.float64)
 
 
 def floats(*shape: int) -> Tensor:
     """Return float32 numbers on the host, not yet written."""
-    return torch.empty(*shape, dtype=torch.float32, device=_HOST)
+    return torch.empty(*shape, dtype=torch.float32, device=HOST)
 
 
 def zeros(*shape: int) -> Tensor:
     """Return float32 zeros on the host, on huge pages if there are many."""
     return _zero_bytes(4 * math.prod(shape)).view(torch.float32).view(shape)
-
-
-def integers(*shape: int) -> Tensor:
-    """Return int64 numbers on the host, not yet written."""
-    return torch.empty(*shape, dtype=torch.int64, device=_HOST)
 
 
 def to_bytes(numbers: NDArray[Any], dtype: np.dtype[Any] = INT64) -> bytes:
@@ -63,12 +59,12 @@ class Slabs:
     LEAST = 2**16  # bytes of a tensor that moves
 
     def __init__(self) -> None:
-        self._left = torch.empty(0, dtype=torch.uint8, device=_HOST)
+        self._left = torch.empty(0, dtype=torch.uint8, device=HOST)
 
     def place(self, tensor: Tensor) -> Tensor:
-        """Return a contiguous tensor, or a copy at the beginning of a cache line that keeps its slab alive."""
+        """Return a tensor, contiguous; a large one as a copy that begins a cache line and keeps its slab alive."""
         if tensor.nbytes < self.LEAST:
-            return tensor
+            return tensor.contiguous()
         size = -(-tensor.nbytes // _LINE) * _LINE
         if size > len(self._left):
             self._left = _zero_bytes(max(size, self.SIZE))

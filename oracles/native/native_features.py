@@ -23,19 +23,26 @@ class _ArrivalCache(NativeCache):
     Args:
         model: the head's.
         combiner: makes one feature of the hidden states of a position.
-        memory, num_rows, capacity: see ``NativeCache``.
         norm: what features pass before the head's layers keep keys and values of them; None: the cache keeps features.
+        num_rows, capacity: see ``NativeCache``.
+        max_bytes: refuse to be larger (None: half of the memory that is free).
+        feature_bytes: of the features of a slot.
+
+    Raises:
+        ValueError: it would exceed ``max_bytes``.
     """
 
     def __init__(
         self,
         model: NativeModel,
         combiner: NativeModel,
-        memory: NativeMemory,
+        norm: bindings.Norm | None,
         num_rows: int,
         capacity: int,
-        norm: bindings.Norm | None = None,
+        max_bytes: int | None = None,
+        feature_bytes: int = 0,
     ) -> None:
+        memory = NativeMemory.for_rows(model.config, num_rows, capacity, max_bytes, feature_bytes)
         super().__init__(memory, model.struct, num_rows, capacity)
         self._native, self._combiner, self._norm = model, combiner, norm
         self._arrival = bindings.Arrival(combiner=combiner.address)
@@ -94,18 +101,6 @@ class NativeContextCache(_ArrivalCache):
     Cost: see ``NativeMemory``; what arrived is kept until more does.
     """
 
-    def __init__(
-        self,
-        model: NativeModel,
-        combiner: NativeModel,
-        norm: bindings.Norm,
-        num_rows: int,
-        capacity: int,
-        max_bytes: int | None = None,
-    ) -> None:
-        memory = NativeMemory.for_rows(model.config, num_rows, capacity, max_bytes)
-        super().__init__(model, combiner, memory, num_rows, capacity, norm)
-
     def arrive(self, features: Features) -> None:
         """Let hidden states of positions after those that stand be known.
 
@@ -142,8 +137,7 @@ class NativeFeatureCache(FeatureSlots, _ArrivalCache):
         self, model: NativeModel, combiner: NativeModel, num_rows: int, capacity: int, max_bytes: int | None = None
     ) -> None:
         size = model.config.hidden_size
-        memory = NativeMemory.for_rows(model.config, num_rows, capacity, max_bytes, feature_bytes=4 * size)
-        super().__init__(model, combiner, memory, num_rows, capacity)
+        super().__init__(model, combiner, None, num_rows, capacity, max_bytes, feature_bytes=4 * size)
         self._make_features(size, torch.float32, torch.device("cpu"))
         self.struct.features, self.struct.known = self.features.data_ptr(), self.known.ctypes.data
 

@@ -12,7 +12,7 @@ from oracles.native import bindings, threads
 from oracles.native.host_memory import floats, to_bytes, to_host
 from oracles.native.keys_values import NativeCache
 from oracles.native.packing import BlockParts, Weights, layer_of, mlp_layer, round_up
-from oracles.native.rotations import Tables, tables_of
+from oracles.native.rotations import tables_of
 from oracles.transformer.blocks import Adapter, Block, Norm
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import DraftHead
@@ -21,28 +21,15 @@ from oracles.transformer.linear import Linear
 from specdec.contracts import IntArray
 
 _ALIGNMENT = 128
-# Fields of a call that a pass may leave out: the structure has those of the pass before.
-_NOTHING: dict[str, Any] = {
-    **dict.fromkeys(("tokens", "parents", "num_nodes", "stream", "logits", "likeliest", "peaks")),
-    **{"first": 0, "num_hidden": 0},
-}
+# Memory that passes write to, from where on they do, and how much.
+_Scratch = tuple[Any, int | None, int]
+_NO_SCRATCH: _Scratch = (None, None, 0)
 _OWN_CACHE = "give one that new_cache of this model returned, or of another one with its config and backend"
+_STORED_AS = {number: name for name, number in bindings.STORAGES.items()}
 
 
 class Refused(ValueError):
     """A call cannot be, and nothing came of it."""
-
-
-class Workspace:
-    """What one running pass reads and writes: a call's structure, and scratch memory that grows to what was needed."""
-
-    def __init__(self) -> None:
-        self.call = bindings.Call()
-        self.scratch: Any = None
-        self.tables: Tables | None = None  # those that the call points to
-        team = threads.team()
-        if team is not None:
-            self.call.team = team
 
 
 class NativeModel:
@@ -85,18 +72,24 @@ class NativeModel:
             qk_eps=config.norm_eps,
         )
         self.address = ctypes.addressof(self.struct)
+        self._rows = config.vocab_size  # of the embeddings
         self._rotated = config.max_context if config.rotary_size else 0  # positions that can be
         self._tables = tables_of(config, self._rotated, 0)
         self._nowhere = bindings.Cache()
         self._library = bindings.functions()
         self.base: NativeModel | None = None
-        self._idle: list[Workspace] = []
+        self._idle: list[_Scratch] = []
 
     @property
     def weight_type(self) -> str:
         """What the weights of the head are stored in."""
-        names = {number: name for name, number in bindings.STORAGES.items()}
-        return names[self.struct.head.storage]
+        return _STORED_AS[self.struct.head.storage]
+
+    @property
+    def weight_types(self) -> set[str]:
+        """What the weights of all linear layers are stored in: the names of dtypes and formats."""
+        inner = (part for layer in self._layers for part in (layer.qkv, layer.out, layer.up, layer.down))
+        return {_STORED_AS[part.storage] for part in (self.struct.head, *inner) if part.columns}
 
     @classmethod
     def of(cls, model: Transformer) -> "NativeModel":
@@ -147,6 +140,7 @@ class NativeModel:
     def read_table(self, table: nn.Embedding) -> None:
         """Read the embeddings of ids from a table."""
         self.struct.embeddings, self.struct.embedding_storage = self.weights.table(table.weight)
+        self._rows = len(table.weight)
 
     def write_only(self, ids: Tensor) -> None:
         """Let the head's columns write rising ids, and no others."""
@@ -199,10 +193,10 @@ class NativeModel:
         """Return the embeddings ``[R, D]`` of ids ``[R]``, both contiguous on the host, without what positions add.
 
         Raises:
-            ValueError: an id outside the vocabulary.
+            ValueError: an id that has no row.
         """
         rows = floats(len(ids), self.config.hidden_size)
-        answer = self._library.specdec_embed(self.address, ids.data_ptr(), len(ids), rows.data_ptr())
+        answer = self._library.specdec_embed(self.address, ids.data_ptr(), len(ids), self._rows, rows.data_ptr())
         if answer:
             raise Refused(bindings.FAULTS[answer])
         return rows
@@ -243,14 +237,13 @@ class NativeModel:
         Raises:
             ValueError: ids, parents, rows or counts that cannot be.
         """
-        given = _NOTHING | fields
         if hidden:
             outs = (ctypes.c_void_p * len(kept))(*map(Tensor.data_ptr, kept))
             numbers = (ctypes.c_int32 * len(hidden))(*hidden)
-            given |= {"hidden": ctypes.addressof(outs), "hidden_layers": ctypes.addressof(numbers)}
-            given["num_hidden"] = len(hidden)
+            places = {"hidden": ctypes.addressof(outs), "hidden_layers": ctypes.addressof(numbers)}
+            fields = {**fields, **places, "num_hidden": len(hidden)}
         slots = ctypes.addressof(self._nowhere) if cache is None else cache.address
-        self._run("specdec_pass", slots, end, given)
+        self._run("specdec_pass", slots, end, fields)
 
     def draft(
         self,
@@ -320,26 +313,25 @@ class NativeModel:
             Refused: the call cannot be.
         """
         try:
-            work = self._idle.pop()
+            scratch = self._idle.pop()
         except IndexError:  # none is idle: another thread may have taken the last one just now
-            work = Workspace()
+            scratch = _NO_SCRATCH
         tables = self._tables
         if min(end, self._rotated) > tables.places[2]:
             # Another thread may store shorter ones meanwhile: the call keeps those that it needs.
             tables = self._tables = tables_of(self.config, self._rotated, end)
-        work.tables, call = tables, work.call
+        call, team = bindings.Call(**fields), threads.team()
         call.cosines, call.sines, call.rotations = tables.places
         call.threads = threads.num_threads()
-        for name, value in fields.items():
-            setattr(call, name, value)
+        if team is not None:
+            call.team = team
+        _, call.scratch, call.scratch_bytes = scratch
         function, given = getattr(self._library, entry), (self.address, cache, ctypes.addressof(call), *rest)
-        try:
-            # More than once: a chain's later passes of one node may need more scratch than those before.
-            while (answer := function(*given)) > 0:
-                work.scratch = np.empty(answer + _ALIGNMENT, dtype=np.uint8)
-                call.scratch = round_up(work.scratch.ctypes.data, _ALIGNMENT)
-                call.scratch_bytes = answer
-        finally:
-            self._idle.append(work)
+        # More than once: a chain's later passes of one node may need more scratch than those before.
+        while (answer := function(*given)) > 0:
+            memory = np.empty(answer + _ALIGNMENT, dtype=np.uint8)
+            scratch = memory, round_up(memory.ctypes.data, _ALIGNMENT), answer
+            _, call.scratch, call.scratch_bytes = scratch
+        self._idle.append(scratch)
         if answer:
             raise Refused(bindings.FAULTS[answer])

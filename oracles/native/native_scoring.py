@@ -11,7 +11,7 @@ from torch import Tensor
 from oracles.native import bindings
 from oracles.native.call_inputs import adjustments_of, draws_of, text_of
 from oracles.native.chains import follow
-from oracles.native.host_memory import floats, integers, to_bytes, to_host
+from oracles.native.host_memory import floats, to_bytes, to_host
 from oracles.native.keys_values import NativeCache
 from oracles.native.native_model import NativeModel
 from oracles.transformer.config import TransformerConfig
@@ -27,6 +27,7 @@ from specdec.contracts import (
     Want,
 )
 from specdec.kernels.compiled import place
+from specdec.transfers import HOST
 
 
 class NativeScoring:
@@ -38,7 +39,7 @@ class NativeScoring:
     """
 
     backend, chains, adjusts = "native", True, True
-    device, dtype = torch.device("cpu"), torch.float32
+    device, dtype = HOST, torch.float32
     config: TransformerConfig
     native: NativeModel
 
@@ -102,7 +103,8 @@ class NativeScoring:
         found = None
         if want != "none":
             read = (batch, shape[1] if want == "all" else 1)
-            found = floats(*read, self.native.struct.vocabulary), integers(*read), floats(*read)
+            likeliest = torch.empty(read, dtype=torch.int64, device=HOST)
+            found = floats(*read, self.native.struct.vocabulary), likeliest, floats(*read)
             fields |= zip(("logits", "likeliest", "peaks"), map(Tensor.data_ptr, found), strict=True)
         self.native.run(cache, longest + width, fields, hidden, kept)
         return Scores(None, kept) if found is None else Scores(found[0], kept, found[1:])
@@ -128,7 +130,7 @@ class NativeScoring:
             each that a watch is told of.
         """
         start = text_of(ids, ends, len(rows))
-        return follow(self.native, cache, start, ends, rows, limits, watch, draws, adjustments)
+        return follow(self.native, cache, "specdec_chains", start, ends, rows, limits, watch, draws, adjustments)
 
     def trees(
         self,

@@ -113,7 +113,7 @@ class NativeTransformer(NativeScoring, Shaped):
         """Return ``[..., D]`` rows of the embedding table, as a pass reads them, without what positions add.
 
         Raises:
-            ValueError: an id outside the vocabulary.
+            ValueError: an id that has no row: rows that pad the vocabulary are there unless the embedding is tied.
         """
         flat = to_host(ids, torch.int64).flatten()
         return self.native.embed(flat).view(*ids.shape, -1)

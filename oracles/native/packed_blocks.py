@@ -14,11 +14,11 @@ _STEP = 4
 
 
 def plain_blocks(weight: Tensor) -> Tensor:
-    """Return ``[columns, inputs]`` in blocks of 32 columns that lie side by side for every input."""
+    """Return a view of ``[columns, inputs]``: blocks of 32 columns that stand side by side for every input."""
     inputs = weight.shape[1]
     if weight.dtype != torch.bfloat16:
-        return weight.reshape(-1, BLOCK, inputs).transpose(1, 2).contiguous()
-    return _pairs(weight).contiguous()
+        return weight.reshape(-1, BLOCK, inputs).transpose(1, 2)
+    return _pairs(weight)
 
 
 def weight_blocks(weight: Quantised) -> Tensor:

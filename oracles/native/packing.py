@@ -66,7 +66,7 @@ class Weights:
         whole = _side_by_side(layers, inputs)
         if order is None:
             order = torch.arange(sum(layer.out_features for layer in layers), device="cpu")
-        order = functional.pad(order, (0, round_up(len(order), BLOCK) - len(order)), value=-1)
+        order = functional.pad(order, (0, -len(order) % BLOCK), value=-1)
         whole = _with_columns(whole, order, inputs)
         biases = [layer.bias.detach().float().cpu() for layer in layers if layer.bias is not None]
         bias, scales = self.vector(torch.cat(biases), len(order), order) if biases else None, None
@@ -127,8 +127,9 @@ def _plain(layer: Linear) -> Tensor:
     if layer.quantised is not None:
         if layer.quantised.format.rounds_inputs:
             raise ValueError(
-                "a layer that rounds its inputs cannot be joined with one that does not, nor can groups of inputs be "
-                "parted by heads whose size is no multiple of 16: take other weights, or arithmetic in floats"
+                "a layer that rounds its inputs cannot be joined with one that does not or is of another format, nor "
+                "can groups of inputs be parted by heads whose size is no multiple of 16: take other weights, or "
+                "arithmetic in floats"
             )
         return layer.quantised.dequantise().cpu()
     if layer.weight is None:
@@ -157,14 +158,14 @@ def head_order(config: TransformerConfig) -> Tensor:
     order = torch.arange(config.head_size, device="cpu")
     if config.rope_interleaved:
         order[: config.rotary_size] = order[: config.rotary_size].view(-1, 2).t().flatten()
-    return functional.pad(order, (0, round_up(config.head_size, WIDTH) - config.head_size), value=-1)
+    return functional.pad(order, (0, -config.head_size % WIDTH), value=-1)
 
 
 def attention_order(config: TransformerConfig) -> Tensor:
     """Return the order of the attention's outputs: by key-value head its queries, its key, its value."""
     size, groups = config.head_size, config.num_heads // config.kv_heads
     turned = head_order(config)
-    plain = functional.pad(torch.arange(size, device="cpu"), (0, len(turned) - size), value=-1)
+    plain = functional.pad(torch.arange(size, device="cpu"), (0, -size % WIDTH), value=-1)
     columns = []
     for head in range(config.kv_heads):
         columns += [_shift(turned, (head * groups + i) * size) for i in range(groups)]
@@ -176,13 +177,13 @@ def attention_order(config: TransformerConfig) -> Tensor:
 def heads_order(config: TransformerConfig) -> Tensor:
     """Return the order of the inputs of the projection back: every query head padded."""
     plain = torch.arange(config.head_size, device="cpu")
-    padded = functional.pad(plain, (0, round_up(config.head_size, WIDTH) - config.head_size), value=-1)
+    padded = functional.pad(plain, (0, -config.head_size % WIDTH), value=-1)
     return torch.cat([_shift(padded, head * config.head_size) for head in range(config.num_heads)])
 
 
 def gate_order(inner: int) -> Tensor:
     """Return the order of the outputs of gate and up projection: 16 of the one, the same 16 of the other."""
-    gates = functional.pad(torch.arange(inner, device="cpu"), (0, round_up(inner, WIDTH) - inner), value=-1)
+    gates = functional.pad(torch.arange(inner, device="cpu"), (0, -inner % WIDTH), value=-1)
     pairs = torch.stack([gates.view(-1, WIDTH), _shift(gates, inner).view(-1, WIDTH)], dim=1)
     return pairs.flatten()
 

@@ -152,4 +152,7 @@ struct Plan {
     bool sharing = false;
 };
 
+// Run a pass. Returns 0, a `Fault` below 0, or the bytes of scratch that it needs where it was given fewer.
+static int64_t score(const Model& model, const Cache& cache, const Call& call);
+
 }  // namespace specdec

@@ -65,16 +65,15 @@ public:
         return all;
     }
 
-    // Run the first pass, and choose and score level after level. `score` answers 0, or why it did not score.
-    template <class Score>
-    int64_t grow(const Call& first, int64_t num_rows, Score score) {
+    // Run the first pass, and choose and score level after level. Returns what `score` does.
+    int64_t grow(const Model& model, const Cache& cache, const Call& first) {
         const int64_t inner = int64_t(inner_.size()), widest = widest_level();
         const std::unique_ptr<float[]> logits(new float[size_t(call_.batch * widest * vocabulary_)]);
         std::vector<int64_t> tokens(size_t(call_.batch * inner)), parents(tokens), counts(size_t(call_.batch));
-        std::vector<int64_t> lengths(static_cast<size_t>(num_rows));
+        std::vector<int64_t> lengths(size_t(cache.num_rows));
         Call pass = first;
         pass.logits = logits.get();
-        int64_t answer = score(pass);
+        int64_t answer = score(model, cache, pass);
         for (from_ = 0; answer == FINE; from_ = to_) {
             to_ = end_of_level(from_);
             logits_ = logits.get();
@@ -88,7 +87,7 @@ public:
             pass.tokens = tokens.data(), pass.parents = parents.data(), pass.num_nodes = counts.data();
             pass.lengths = lengths.data(), pass.want = ALL;
             pass.width = int32_t(width), pass.first = int32_t(to_ - 1);
-            answer = score(pass);
+            answer = score(model, cache, pass);
         }
         return answer;
     }

@@ -21,8 +21,6 @@ from oracles.parallel.shares import Share
 from oracles.transformer.config import TransformerConfig, check_choice
 from oracles.transformer.eager import Transformer
 
-NUM_BLOCKS = 4
-
 
 def load_parallel(
     name_or_path: str | Path,
@@ -31,7 +29,7 @@ def load_parallel(
     max_context: int | None = None,
     *,
     sums: Sums = "blocks",
-    num_blocks: int = NUM_BLOCKS,
+    num_blocks: int = 4,
     mesh: DeviceMesh | None = None,
     timeout: float = 60.0,
 ) -> ParallelTransformer:

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _get_default_store
 
+from specdec.transfers import HOST
+
 # Bytes of the hash that is compared at every pass.
 HASH_BYTES = 8
 # Seconds for which the first process waits until all others have read who is gone.
@@ -187,14 +189,14 @@ class Ranks:
         for rank in self.members:
             if rank != dist.get_rank():
                 with suppress(RuntimeError):
-                    dist.irecv(torch.zeros(1), rank, self.group).wait(timedelta(milliseconds=1))  # type: ignore[union-attr]
+                    dist.irecv(torch.zeros(1, device=HOST), rank, self.group).wait(timedelta(milliseconds=1))  # type: ignore[union-attr]
 
     def _is_closed(self, rank: int) -> bool:
         """Tell whether the connection to a process is closed; only gloo says so."""
         if dist.get_backend(self.group) != "gloo":
             return False
         try:
-            dist.isend(torch.zeros(1), rank, self.group)
+            dist.isend(torch.zeros(1, device=HOST), rank, self.group)
         except RuntimeError:
             return True
         return False

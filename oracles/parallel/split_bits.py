@@ -15,6 +15,7 @@ from oracles.transformer.config import TransformerConfig
 from oracles.transformer.linear import Linear
 from specdec.cache import PagedKVCache
 from specdec.contracts import Tree
+from specdec.transfers import HOST
 
 _ROWS = (1, 8, 33)
 # Positions that cross a block of the attention.
@@ -68,8 +69,8 @@ def _packed(weight: Tensor, activation: str | None) -> Linear:
 
 def _product_agrees(in_features: int, parts: Sequence[int], activation: str | None) -> bool:
     generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(sum(parts), in_features, generator=generator)
-    given = [torch.randn(rows, in_features, generator=generator) for rows in _ROWS]
+    weight = torch.randn(sum(parts), in_features, generator=generator, device=HOST)
+    given = [torch.randn(rows, in_features, generator=generator, device=HOST) for rows in _ROWS]
     whole = _packed(weight, activation)
     together = [whole(x) for x in given]
     with _one_thread():
@@ -81,7 +82,7 @@ def _product_agrees(in_features: int, parts: Sequence[int], activation: str | No
 def _heads_agree(config: TransformerConfig) -> bool:
     generator, size = torch.Generator().manual_seed(0), config.head_size
     shapes = [(sum(_CHAINS), heads, size) for heads in (config.num_heads, config.kv_heads, config.kv_heads)]
-    given = [torch.randn(shape, generator=generator) for shape in shapes]
+    given = [torch.randn(shape, generator=generator, device=HOST) for shape in shapes]
     together = _attend(config, given)
     with _one_thread():
         alone = replace(config, num_heads=config.num_heads // config.kv_heads, num_kv_heads=1)
@@ -92,10 +93,10 @@ def _heads_agree(config: TransformerConfig) -> bool:
 def _attend(config: TransformerConfig, given: Sequence[Tensor]) -> Tensor:
     """Return what chains ``[T, heads, D]`` of queries, keys and values give, ``[T, H * D]``, one after the other."""
     leading, trailing, slots = cache_shape(replace(config, num_layers=1), sum(_CHAINS))
-    cache = PagedKVCache.alone(leading, trailing, 1, slots, torch.float32, torch.device("cpu"), None)
+    cache = PagedKVCache.alone(leading, trailing, 1, slots, torch.float32, HOST, None)
     rows, outs = np.zeros(1, dtype=np.int64), []
     for query, key, value in zip(*(torch.split(part, _CHAINS) for part in given), strict=True):
-        tree = Tree(torch.zeros(1, len(query), dtype=torch.long), None, torch.tensor([len(query)]))
-        outs.append(CachedAttention(config, tree, cache, rows)(0, query, key, value))
+        ids, count = torch.zeros(1, len(query), dtype=torch.long, device=HOST), torch.tensor([len(query)], device=HOST)
+        outs.append(CachedAttention(config, Tree(ids, None, count), cache, rows)(0, query, key, value))
         cache.commit(rows, None, np.array([len(query)]))
     return torch.cat(outs)

@@ -59,14 +59,13 @@ FORMATS: dict[str, Format] = {format.name: format for format in (INT8, INT4, INT
 # The types of GGUF files whose groups' scales are products, and so wider than float16: products take them as floats.
 Q4_K = Format("q4_k", 4, group=32, minima=True)
 Q6_K = Format("q6_k", 6, group=16)
-K_TYPES: dict[str, Format] = {format.name: format for format in (Q4_K, Q6_K)}
 
 
 def bytes_each(weight_type: str) -> float:
-    """Return the bytes that a weight of a dtype or format takes, scales of groups included, those of outputs not."""
-    format = (FORMATS | STORED | WHOLE | K_TYPES).get(weight_type)
+    """Return the bytes that a weight of a dtype or of ``FORMATS`` takes, scales of groups included, of outputs not."""
+    format = FORMATS.get(weight_type)
     if format is None:
         dtype: torch.dtype = getattr(torch, weight_type)
         return dtype.itemsize
-    scales = 0 if format.group is None else format.scales.itemsize * (1 + format.minima) / format.group
+    scales = 0 if format.group is None else format.scales.itemsize / format.group
     return format.bits / 8 + scales

@@ -1,5 +1,6 @@
 """Records as they stand in files, and as ids."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ def read_records(path: Path, column: str | None, output_column: str | None) -> t
     Raises:
         ValueError: the file is missing or cannot be read, or a column or a cell is not there.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ValueError(f"records: the file {path} does not exist; check the path")
     data = read_file(path)
     prompts = _cells(data, path, column, PROMPT_COLUMNS, "column")

@@ -50,7 +50,7 @@ class RecordedText(OracleDefaults):
         probability p, in expectation over records, which again is the model's. A draft *drawn* from a law q is accepted
         with sum_x p(x) q(x), which is at most what the standard rule reaches with p at hand, sum_x min(p(x), q(x)):
         measured acceptance, and tau, are a lower bound then.
-    Cost: 24 bytes an id of all records; a step reads B * M entries on the host, whatever V and the context are. Times
+    Cost: 32 bytes an id of all records; a step reads B * M entries on the host, whatever V and the context are. Times
         of its passes mean nothing: no model is run.
     """
 
@@ -58,10 +58,7 @@ class RecordedText(OracleDefaults):
     device = torch.device("cpu")
     bitwise = True
     backend = "recorded"
-    num_layers = 0  # a pass cannot be cut
-    chains = False
     is_recorded = True
-    cache_format = None  # nobody else scores on its caches
 
     def __init__(
         self,
@@ -125,7 +122,7 @@ class RecordedText(OracleDefaults):
 
     @property
     def weight_bytes(self) -> int:
-        """Memory of the records; there are no weights."""
+        """Memory of the tree of records; there are no weights."""
         return self._tree.bytes
 
     def recorded_length(self, prompt: IntArray, name: str) -> int:
@@ -181,7 +178,7 @@ class RecordedText(OracleDefaults):
             return Scores(None)
         chosen = places[:, first:] if want == "all" else places[np.arange(len(rows)), num_nodes.numpy() - 1][:, None]
         ids = torch.from_numpy(self._tree.next_ids(chosen))
-        return Scores(None, likeliest=(ids, torch.zeros(ids.shape)))
+        return Scores(None, likeliest=(ids, torch.zeros(ids.shape, device=self.device)))
 
     def _places(self, tokens: Tensor, parents: Tensor | None, before: IntArray, known: IntArray) -> IntArray:
         """Return the places of all nodes ``[B, M]``, given those that the first nodes have ``[B, first]``."""

@@ -238,3 +238,23 @@ class Decoder(nn.Module):
     def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         x: Tensor = self.embed_tokens(tokens)
         return x if self.embed_positions is None else x + self.embed_positions(positions)
+
+
+def check_formats(decoder: Decoder, with_gates: bool) -> None:
+    """Refuse layers that a pass reads as one, and that a file stores in several formats.
+
+    Args:
+        decoder: whose layers round their inputs; before packing.
+        with_gates: whether gate and up projection are read as one too, as compiled code does.
+
+    Raises:
+        ValueError: it names the layer and the formats.
+    """
+    joined = {"self_attn": ("q_proj", "k_proj", "v_proj"), "mlp": ("gate_proj", "up_proj") if with_gates else ()}
+    for number, block in enumerate(decoder.layers):
+        for part, names in joined.items():
+            layers = {name: getattr(getattr(block, part), name) for name in names}
+            held = {name: layer.quantised.format.name for name, layer in layers.items() if layer is not None}
+            if len(set(held.values())) > 1:
+                told = ", ".join(f"{name} {kind.removesuffix('-int8')}" for name, kind in held.items())
+                raise ValueError(f"model.layers.{number}.{part} has {told}: they are read as one, and need one type")

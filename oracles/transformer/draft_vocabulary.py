@@ -118,27 +118,17 @@ def column_of_id(target_ids: Tensor, vocab_size: int) -> Tensor:
     return columns
 
 
-def take_written_ids(stored: StoredTensors, config: TransformerConfig, rising: bool = True) -> Tensor | None:
-    """Return the id ``[R]`` of each column of a checkpoint's head, out of its offsets; None if it writes all ids.
+def read_written_ids(stored: StoredTensors, count: int, vocab_size: int, rising: bool = True) -> Tensor:
+    """Return the ids ``[count]`` below ``vocab_size`` that the columns of a stored head write, out of its offsets.
 
     Args:
-        stored: the checkpoint.
-        config: of its model.
+        stored: the checkpoint, from which the offsets are taken.
+        count: columns, R.
+        vocab_size: V.
         rising: whether ids must rise; else they must differ.
 
     Raises:
         ValueError: there are no offsets, or not one whole number a column, or ids do not rise within the vocabulary.
-    """
-    if config.draft_vocab_size is None:
-        return None
-    return read_written_ids(stored, config.draft_vocab_size, config.vocab_size, rising)
-
-
-def read_written_ids(stored: StoredTensors, count: int, vocab_size: int, rising: bool = True) -> Tensor:
-    """Return the ids ``[count]`` below ``vocab_size`` that the columns of a stored head write, out of its offsets.
-
-    Raises:
-        ValueError: as ``take_written_ids`` does.
     """
     path = stored.path(OFFSETS) if OFFSETS in stored.shapes else stored.folder
     offsets = stored.take(OFFSETS)

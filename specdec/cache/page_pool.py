@@ -45,7 +45,6 @@ class PagePool:
     Attributes:
         num_pages: as given.
         is_dirty: ``[num_pages]`` bool: which of them may hold something else than zeros.
-        most_used: the most pages that were in use at a time.
         num_evicted: pages of known texts that were given away.
 
     Guarantee: ``find`` compares ids, and not only their hashes. Threads take turns: who calls sees to that.
@@ -55,7 +54,7 @@ class PagePool:
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
         self.is_dirty = np.zeros(num_pages, dtype=np.bool_)
-        self.most_used = self.num_evicted = 0
+        self.num_evicted = 0
         self._uses: IntArray = np.zeros(num_pages, dtype=np.int64)
         # By the hash of all ids up to the page's last one; the least recently looked up first.
         self._kept: OrderedDict[bytes, KeptPage] = OrderedDict()
@@ -99,7 +98,6 @@ class PagePool:
     def share(self, pages: IntArray) -> None:
         """Let one row more use pages."""
         self._uses[pages] += 1
-        self.most_used = max(self.most_used, self.num_pages - self.num_free)
 
     def give_back(self, pages: IntArray) -> None:
         """Let one row less use pages."""
@@ -118,7 +116,7 @@ class PagePool:
         Args:
             ids: ``[L]`` the text.
         """
-        return self._pages_of(self._walk(ids))
+        return np.array([self._kept[digest].page for digest in self._walk(ids)], dtype=np.int64)
 
     def keep(self, ids: IntArray, pages: IntArray) -> None:
         """Know from now on which text pages hold; those of a beginning that is known already stay as they are.
@@ -154,9 +152,6 @@ class PagePool:
         for digest in reversed(known):
             self._kept.move_to_end(digest)
         return known
-
-    def _pages_of(self, known: list[bytes]) -> IntArray:
-        return np.array([self._kept[digest].page for digest in known], dtype=np.int64)
 
     def _evict(self, count: int) -> None:
         """Forget the texts of the ``count`` least recently looked up pages that nobody uses."""

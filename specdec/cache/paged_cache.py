@@ -127,11 +127,11 @@ class PagedCache(SlotCache):
         """Give a row pages from its ``first`` one on, cleared, so that it has as many as hold so many slots."""
         pool, count = self.memory.pool, count_pages(num_slots)
         taken = pool.take(count - first)
+        self.pages[row, first:count], self.rooms[row] = taken, count * PAGE
         # A masked slot has weight 0, but 0 * NaN is NaN: the number itself must go, not only its weight.
         if (dirty := taken[pool.is_dirty[taken]]).size:
             self.memory.clear(dirty)
             pool.is_dirty[dirty] = False
-        self.pages[row, first:count], self.rooms[row] = taken, count * PAGE
 
     def _give_back(self, row: int) -> None:
         """Give the pages of a row back. *Guarantee*: none goes back twice, wherever Ctrl-C comes."""

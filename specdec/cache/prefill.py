@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from torch import Tensor
 
 from specdec.contracts import BITWISE_NODES, Cache, IntArray, Needs, Oracle, Scores, ids_device, pad_rows
 from specdec.transfers import together_on_device
@@ -25,7 +24,7 @@ def prefill(
             own tokens they are arbitrary); None: none.
 
     Returns:
-        The scores asked for (None if nothing was asked for), and the number of passes.
+        The scores asked for (None if nothing was asked for, or all prompts have one id), and the number of passes.
 
     Cost: ceil(L / 128) passes of at most 128 tokens a row; more if rows that hold much already lack the room to be
         padded to the width of others.
@@ -37,18 +36,17 @@ def prefill(
     wanted = needs.logits or bool(needs.hidden)
     want, hidden = "all" if needs.logits else "none", needs.hidden
     collected: list[Scores] = []
-    calls = 0
     for start in range(0, ids.shape[1], CHUNK):
         counts = np.clip(lengths - start, 0, CHUNK)
         room = cache.capacity - cache.lengths[rows]
         for live in [np.arange(len(rows))] if wanted else _passes(counts, room):
             some = counts[live]
-            chunk, nodes = _placed(oracle, ids[live, start : start + int(some.max())], np.maximum(some, 1))
+            given = ids[live, start : start + int(some.max())], np.maximum(some, 1)
+            chunk, nodes = together_on_device(*given, device=ids_device(oracle))
             scores = oracle.score(chunk, None, nodes, cache, rows[live], want, hidden)  # type: ignore[arg-type]
             cache.commit(rows[live], None, some)
             collected.append(scores)
-            calls += 1
-    return (Scores.concat(collected) if wanted and collected else None), calls
+    return (Scores.concat(collected) if wanted and collected else None), len(collected)
 
 
 def _passes(counts: IntArray, room: IntArray) -> Iterator[IntArray]:
@@ -59,8 +57,3 @@ def _passes(counts: IntArray, room: IntArray) -> Iterator[IntArray]:
         fits = np.maximum(room, counts)[left] >= counts[left].max()
         yield left[fits]
         left = left[~fits]
-
-
-def _placed(oracle: Oracle, *values: IntArray) -> list[Tensor]:
-    """Return arrays where an oracle takes them."""
-    return together_on_device(*values, device=ids_device(oracle))

@@ -30,7 +30,7 @@ CONTAINERS = (
 def free_memory(device: torch.device) -> int:
     """Return the bytes that can still be allocated on ``device``.
 
-    On the host no more than a container leaves, and all memory if the system is silent.
+    On the host no more than a container leaves; all memory if the system is silent, and no limit if it hides that too.
     """
     if device.type == "cuda":
         # What was freed torch keeps for its next tensors, and the device counts it as taken.
@@ -40,6 +40,8 @@ def free_memory(device: torch.device) -> int:
     if meminfo.exists():
         fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
         return min(int(fields["MemAvailable"].split()[0]) * 1024, _left_in_container())
+    if not hasattr(os, "sysconf"):  # it is Unix's
+        return sys.maxsize
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -17,7 +17,16 @@ from specdec.contracts.chaining import (
     can_draft_natively,
 )
 from specdec.contracts.draft import NEVER, Budget, Draft, Resume, first_undefined, form_fault
-from specdec.contracts.drawing import Adjustments, ChainKeys, DraftKernels, OpenVerdict, Randomness, Warping, numbers_of
+from specdec.contracts.drawing import (
+    Adjustments,
+    ChainKeys,
+    DraftKernels,
+    OpenVerdict,
+    Randomness,
+    Warping,
+    numbers_of,
+    penalised_rows,
+)
 from specdec.contracts.head import (
     Block,
     BlockHead,
@@ -149,6 +158,7 @@ __all__ = [
     "is_chain",
     "numbers_of",
     "pad_rows",
+    "penalised_rows",
     "rule_label",
     "share_prefixes",
     "sum_of_stages",

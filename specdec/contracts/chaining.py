@@ -79,10 +79,6 @@ class TreePlan:
         if not ((self.parents >= -1) & (self.parents < places) & (np.diff(self.parents, prepend=-1) >= 0)).all():
             raise ValueError(f"parents must be -1 or below a node's own index, in order, not {self.parents.tolist()}")
 
-    def first(self, size: int) -> "TreePlan":
-        """Return the plan of the first nodes alone."""
-        return self if size == len(self.parents) else TreePlan(self.parents[:size])
-
     @cached_property
     def owners(self) -> IntArray:
         """``[N]`` the place of each node's parent among those that have children, the pending token first."""

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -35,6 +37,17 @@ class Adjustments:
     biases: FloatArray
     min_new_tokens: FloatArray
     eos_ids: IntArray
+
+    @cached_property
+    def penalised(self) -> IntArray:
+        """``[R]`` the rows with penalties."""
+        return penalised_rows(self.penalties)
+
+
+def penalised_rows(penalties: FloatArray) -> IntArray:
+    """Return ``[R]`` the rows in which penalties ``[3, B]`` may change logits: repetition, presence and frequency."""
+    repetition, presence, frequency = penalties
+    return np.flatnonzero((repetition != 1) | (presence != 0) | (frequency != 0))
 
 
 class DraftKernels(Protocol):
@@ -195,8 +208,10 @@ class Randomness(Protocol):
 
         Drafting models ask for "draft".
 
-        None: draws are made by ``choose`` alone, because it does more than draw by numbers (it records, or overrules).
+        None, which is the default: draws are made by ``choose`` alone, because it does more than draw by numbers (it
+        records, or overrules).
         """
+        return None
 
     def verdict_numbers(
         self, num_rows: int, verdict: OpenVerdict, purposes: tuple[str, str] = ("stop", "next")
@@ -209,11 +224,12 @@ class Randomness(Protocol):
             purposes: of the draws of the stop and of the next token, both at node 0.
 
         Returns:
-            Integers: the path of one stream for each row (see ``specdec.kernels.compiled.NativeLaws.draw``), then the
+            Integers: the path of one stream for each row (see ``specdec.kernels.draws.Streams``), then the
             codes of the purposes that extend it; in coupled mode a key a row, then a position for each.
-            Or ``[B, 2]`` numbers on [0, 1), for the stop and for the next token. None: the rule judges and ``choose``
-            draws, because there are other streams, or it does more than draw by numbers (it records, or overrules).
+            Or ``[B, 2]`` numbers on [0, 1), for the stop and for the next token. None, which is the default: the rule
+            judges and ``choose`` draws, because there are other streams, or it does more than draw by numbers.
         """
+        return None
 
 
 def numbers_of(randomness: Randomness) -> Iterator[IntArray]:

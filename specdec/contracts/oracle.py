@@ -247,7 +247,8 @@ class Oracle(Protocol):
 class OracleDefaults:
     """What an oracle says of itself unless it says otherwise.
 
-    An oracle that does not derive from it need not have these: see ``declared``.
+    An oracle that does not derive from it need not have these: see ``declared``. What is a property here is said
+    otherwise by an attribute of the class or a property, not by one that ``__init__`` sets.
 
     Attributes:
         chat_template, is_recorded: see ``Oracle``.
@@ -278,6 +279,21 @@ class OracleDefaults:
     def hidden_size(self) -> int:
         """The width of these outputs; 0: it does not say."""
         return 0
+
+    @property
+    def num_layers(self) -> int:
+        """See ``Oracle``; 0: a pass cannot be cut."""
+        return 0
+
+    @property
+    def chains(self) -> bool:
+        """See ``Oracle``; False: it drafts nothing by itself."""
+        return False
+
+    @property
+    def cache_format(self) -> Hashable | None:
+        """See ``Oracle``; None: nobody else scores on its caches."""
+        return None
 
 
 _DEFAULTS = OracleDefaults()

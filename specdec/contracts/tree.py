@@ -82,11 +82,6 @@ class Tree:
             parents = None if self.parents is None else on_device(self.parents, device)
             return Tree(on_device(self.tokens, device), parents, on_device(self.num_nodes, device))
 
-    def arrays(self) -> tuple[IntArray, IntArray | None, IntArray]:
-        """Return ids, parents and counts as arrays of the host."""
-        parents = None if self.parents is None else on_host(self.parents)
-        return on_host(self.tokens), parents, on_host(self.num_nodes)
-
     @cached_property
     def above(self) -> Tensor:
         """``[B, M - 1]`` int64: the parent of every node but the root."""

@@ -1,8 +1,12 @@
 """A suffix automaton: every part of a text as a state, where it goes on, and how often; ids come and go at the end."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from heapq import nsmallest
 from typing import NamedTuple
+
+# The ids that can be taken back one by one: in text that repeats itself, what each has changed is as long as the text.
+_UNDOABLE = 64
 
 
 class _Step(NamedTuple):
@@ -54,7 +58,7 @@ class Automaton:
         self.links, self.lengths, self.counts, self.latest = [-1], [0], [0], [0]
         for one in ids:
             self._grow(one)
-        self._steps: list[_Step] = []  # of the ids that were appended since
+        self._steps = deque[_Step](maxlen=_UNDOABLE)  # of the latest ids that were appended since
         # Suffixes are shorter: what is known of a state is handed on before its own suffix hands it on.
         for state in sorted(range(1, len(self.links)), key=self.lengths.__getitem__, reverse=True):
             above = self.links[state]
@@ -117,7 +121,8 @@ class Automaton:
     def cut(self, size: int) -> None:
         """Take ids back, so that the first ``size`` are left.
 
-        Cost: for ids that were appended, what appending them took; for those that it was made of, O(L).
+        Cost: for up to 64 ids that were appended, what appending them took; for more, and for those that it was made
+            of, O(L).
         """
         if size < len(self.ids) - len(self._steps):
             self._build(self.ids[:size])

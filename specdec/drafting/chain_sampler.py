@@ -259,11 +259,8 @@ class ChainSampler:
 
 def _is_idle(rows: Tensor, live: IntArray) -> Tensor:
     """Return ``[B, 1]`` bool: which rows are not among those at ``live``."""
-    idle = torch.ones(len(rows), 1, dtype=torch.bool, device=rows.device)
-    if not idle.is_cpu:
-        return scatter_rows(torch.zeros_like(idle[: len(live)]), live, len(rows), fill=True)
-    idle[torch.from_numpy(live)] = False
-    return idle
+    busy = torch.zeros(len(live), 1, dtype=torch.bool, device=rows.device)
+    return scatter_rows(busy, live, len(rows), fill=True)
 
 
 def _lengths(drew: list[IntArray], rows: Tensor) -> Tensor:

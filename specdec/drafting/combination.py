@@ -80,6 +80,7 @@ class Combination(ABC):
             confidence=all(offer.confidence for offer in offers),
             reproducible=all(offer.reproducible for offer in offers),
             adaptive=any(offer.adaptive for offer in offers),
+            nested=all(offer.nested for offer in offers),
             calibration=next((offer.calibration for offer in offers if offer.calibration is not None), None),
             max_depth=max(offer.max_depth for offer in offers),
             max_nodes=max_nodes,

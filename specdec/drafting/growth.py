@@ -113,7 +113,6 @@ class Children:
 
     Attributes:
         places: of the children ``[B, W']``.
-        rows: ``[B, 1]`` from 0 on.
         parent, rank: ``[B, W']`` the parent's column among the scored nodes ``[B, W]``, and the place among its
             children.
         is_planned: ``[B, W']`` bool: False for padding.
@@ -122,7 +121,6 @@ class Children:
     """
 
     places: Places
-    rows: IntArray
     parent: IntArray
     rank: IntArray
     is_planned: BoolArray
@@ -150,13 +148,13 @@ class Children:
         )
         families = (Family.of(k, counts, nodes.number) for k in np.unique(counts[counts > 0]).tolist())
         rank = np.where(is_planned, order - (ends - counts)[rows, parent], 0)
-        return Children(places, rows, parent, rank, is_planned, counts == 1, tuple(families))
+        return Children(places, parent, rank, is_planned, counts == 1, tuple(families))
 
     @property
     def arrays(self) -> tuple[NDArray[Any], ...]:
         """What is read on a device."""
         of_families = (array for family in self.families for array in (family.columns, family.draws, family.number))
-        return self.rows, self.parent, self.rank, self.is_planned, self.is_only, self.places.parent_slot, *of_families
+        return self.parent, self.rank, self.is_planned, self.is_only, self.places.parent_slot, *of_families
 
 
 @dataclass(frozen=True)

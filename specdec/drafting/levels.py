@@ -1,7 +1,7 @@
 """The nodes of one level of a tree while it is drafted, and the laws of their children."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -84,6 +84,8 @@ class Candidates:
     by_rank: bool
     reads_confidence: bool
     warm: Callable[[], Laws]
+    # The longest ranking asked for so far, if any.
+    _rankings: list[tuple[Tensor, Tensor]] = field(default_factory=list, init=False)
 
     @cached_property
     def probs(self) -> Tensor:
@@ -115,8 +117,9 @@ class Candidates:
         Cost: a draw of O(B W V) for each number of children; nothing waits for the device.
         """
         device = self.laws.index.device
-        places = (planned.rows, planned.parent, planned.rank, planned.is_planned, planned.places.parent_slot)
-        row, at, rank, is_planned, parent_slot = (on_device(given, device) for given in places)
+        places = (planned.parent, planned.rank, planned.is_planned, planned.places.parent_slot)
+        at, rank, is_planned, parent_slot = (on_device(given, device) for given in places)
+        row = torch.arange(len(at), device=device).unsqueeze(1)
         drawn = self._ids(planned.families, planned.is_only, depth, randomness)[row, at, rank]
         is_real = is_planned & self.nodes.is_real.gather(1, at) & (drawn >= 0)
         tokens, laws = drawn.clamp(min=0), self.laws_below(at)
@@ -164,11 +167,6 @@ class Candidates:
             self._rankings[:] = [top_ids(self.probs, k)]
         values, ids = self._rankings[0]
         return values[..., :k], ids[..., :k]
-
-    @cached_property
-    def _rankings(self) -> list[tuple[Tensor, Tensor]]:
-        """The longest ranking asked for so far, if any."""
-        return []
 
 
 def top_ids(probs: Tensor, k: int) -> tuple[Tensor, Tensor]:

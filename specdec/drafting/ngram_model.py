@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from specdec.contracts import FloatArray, IntArray
+from specdec.theory import check_count
 
 Sequences = Iterable[Any]  # lists or arrays of ids, texts (str), text files (Path)
 
@@ -78,6 +79,8 @@ class NGramModel:
         weight = np.ones(len(states))
         path = []
         for _ in range(self.order - 1):
+            if not states.any():
+                break
             path.append((states, weight))
             weight = np.where(states > 0, weight * self.backoff[states], weight)
             states = np.where(states > 0, self.keys[states - 1] // self.vocab_size, 0)
@@ -114,16 +117,19 @@ class NGramModel:
             progress: show progress bars.
 
         Raises:
-            ValueError: an argument out of range, no ids, ids outside the vocabulary, a text without a tokenizer.
+            ValueError: an argument out of range, a single text, no ids, ids outside the vocabulary, a text without a
+                tokenizer or a file that is no UTF-8.
 
         Cost: O(order T log T) time and O(order T) memory for T ids.
         """
-        if order < 1 or vocab_size < 1:
-            raise ValueError(f"order and vocab_size must be 1 or more, not {order} and {vocab_size}")
+        check_count("order", order)
+        check_count("vocab_size", vocab_size)
         if order > MAX_ORDER:
             raise ValueError(f"order must be {MAX_ORDER} or less, not {order}")
         if discount is not None and not 0 < discount < 1:
             raise ValueError(f"discount must lie strictly between 0 and 1, not {discount}")
+        if isinstance(sequences, str | Path):
+            raise ValueError("sequences must be a list of id lists, texts or Paths: put a single one into a list")
         ids, age = _read(tqdm(sequences, desc="reading", disable=not progress), tokenizer, vocab_size)
         steps = tqdm(range(order), desc="counting n-grams", unit="order", disable=not progress)
         keys, pairs, counts = _count(ids, age, vocab_size, steps)
@@ -131,7 +137,7 @@ class NGramModel:
         tokens = pairs % vocab_size
         probs, backoff = _smooth(keys, pairs, counts, starts, vocab_size, discount)
         best, best_probs = _best(keys, tokens, starts, probs, backoff, vocab_size)
-        successor = _states(keys, vocab_size, _recent_of_successors(keys, best, vocab_size, order))
+        successor = _successors(keys, best, vocab_size, order)
         return cls(
             order, vocab_size, keys, starts, tokens.astype(np.int32), probs, backoff, best, best_probs, successor
         )
@@ -167,7 +173,10 @@ def _read(sequences: Iterable[Any], tokenizer: Any | None, vocab_size: int) -> t
 
 def _ids_of(sequence: Any, tokenizer: Any | None) -> Any:
     if isinstance(sequence, Path):
-        sequence = sequence.read_text(encoding="utf-8")
+        try:
+            sequence = sequence.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"sequences: {sequence} is no UTF-8: {error}") from error
     if not isinstance(sequence, str):
         return sequence
     if tokenizer is None:
@@ -250,13 +259,14 @@ def _best(
     return best, best_probs
 
 
-def _recent_of_successors(keys: IntArray, best: IntArray, vocab_size: int, order: int) -> IntArray:
-    """Return ``[S, order - 1]`` the latest ids, newest first, of every state followed by its best id."""
-    recent = np.full((len(keys), order), -1, dtype=np.int64)
-    for length, level in enumerate(levels(keys, vocab_size)):
-        recent[level, 0] = best[level]
-        if length:
+def _successors(keys: IntArray, best: IntArray, vocab_size: int, order: int) -> IntArray:
+    """Return ``[S]`` the state of every state followed by its best id."""
+    successor = np.empty_like(best)
+    ids, first = np.empty((1, 0), dtype=np.int64), 0  # of the states of a level, newest first, and which is its first
+    for level in levels(keys, vocab_size):
+        if level.start:
             own = keys[level.start - 1 : level.stop - 1]
-            recent[level, 1:length] = recent[own // vocab_size, 1:length]
-            recent[level, length] = own % vocab_size
-    return recent[:, : order - 1]
+            ids, first = np.column_stack([ids[own // vocab_size - first], own % vocab_size]), level.start
+        recent = np.column_stack([best[level], ids])[:, : order - 1]
+        successor[level] = _states(keys, vocab_size, recent)
+    return successor

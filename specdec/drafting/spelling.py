@@ -114,9 +114,12 @@ class SharedPieces:
 
     @property
     def reads_text(self) -> bool:
-        """Whether the model's tokenizer keeps text as it is: one that puts a space before it, say, does not."""
+        """Whether the model's tokenizer keeps text as it is: one that puts a space before it, say, does not.
+
+        Some put one before text that does not begin with white space: pieces that begin so tell nothing.
+        """
         plain = (content for one, content in enumerate(self.content) if content and one not in self.control)
-        return any(self.spell(content) is not None for content in plain)
+        return any(self.spell(content) is not None for content in plain if not content[:1].isspace())
 
 
 def control_ids(tokenizer: Any) -> set[int]:

@@ -129,22 +129,6 @@ class TreeSampler:
                 draft = _assemble(growing.levels, self.shape, nodes)
         return replace(draft, undefined=first_undefined(growing.peaks)) if growing.peaks else draft
 
-    def candidates(
-        self, context: Context, frontier: Frontier, logits: Tensor, scored: Nodes
-    ) -> tuple[Candidates, Tensor]:
-        """Return the laws of the children of the frontier's nodes, and ``[B, 1]`` the peak of their logits."""
-        last = frontier.tokens.shape[1] + 1
-        nodes = torch.arange(last - frontier.size, last, device=self.device)
-        draft = frontier.draft
-        laws, peaks = defined(context.warping.laws(logits, draft, nodes, self.temperature), logits)
-        by_rank = laws.all_points or (self.temperature is None and _some_points(laws))
-
-        def warm() -> Laws:
-            return defined(context.warping.laws(logits, draft, nodes, 1.0), logits)[0]
-
-        peak = torch.where(scored.is_real, peaks, -torch.inf).amax(1, keepdim=True)
-        return Candidates(scored, laws, by_rank, self.shape.reads_confidence, warm), peak
-
 
 class _TreeGrowth:
     """Trees while they are drawn.
@@ -184,16 +168,26 @@ class _TreeGrowth:
             self.levels.append(self._level)
 
     def _candidates(self, scored: ScoredLevel) -> Candidates:
-        if self._latest is None or self._latest[0] is not scored:
-            nodes = self._level.select(scored.selection)
-            if scored.places.depth:
-                self._tokens = torch.cat([self._tokens, nodes.tokens], dim=1)
-            frontier = Frontier(self._tokens, scored.parents, scored.first, scored.live)
-            logits = self._next_logits(frontier)
-            candidates, peak = self._sampler.candidates(self._context, frontier, logits, nodes)
-            self.peaks.append(peak)
-            self._latest = scored, candidates
-        return self._latest[1]
+        """Return the laws of the children of scored nodes: those of the latest ones, if these are the same."""
+        if self._latest is not None and self._latest[0] is scored:
+            return self._latest[1]
+        sampler, warping, nodes = self._sampler, self._context.warping, self._level.select(scored.selection)
+        if scored.places.depth:
+            self._tokens = torch.cat([self._tokens, nodes.tokens], dim=1)
+        frontier = Frontier(self._tokens, scored.parents, scored.first, scored.live)
+        logits, draft = self._next_logits(frontier), frontier.draft
+        last = draft.width + 1
+        at = torch.arange(last - frontier.size, last, device=sampler.device)
+        laws, peaks = defined(warping.laws(logits, draft, at, sampler.temperature), logits)
+        by_rank = laws.all_points or (sampler.temperature is None and _some_points(laws))
+
+        def warm() -> Laws:
+            return defined(warping.laws(logits, draft, at, 1.0), logits)[0]
+
+        self.peaks.append(torch.where(nodes.is_real, peaks, -torch.inf).amax(1, keepdim=True))
+        candidates = Candidates(nodes, laws, by_rank, sampler.shape.reads_confidence, warm)
+        self._latest = scored, candidates
+        return candidates
 
 
 def _some_points(laws: Laws) -> bool:

@@ -1,7 +1,7 @@
 """Chains that grow by several tokens at a time, each with the law that it follows, and the siblings of their nodes."""
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,23 +12,6 @@ from specdec.drafting.assembly import compact_nodes
 from specdec.drafting.chain_sampler import confidence_of
 from specdec.laws import Laws, excluding
 from specdec.transfers import Upload, on_device, on_host, stage, together_on_device
-
-
-@dataclass(frozen=True)
-class _Growth:
-    """What some rows grew by, on its way to the device.
-
-    Attributes:
-        places: ids ``[U]``, then where each stands: row and column in ``laws``, chain and depth in the trunk.
-        laws: ``[R, M]`` that the ids follow.
-        logits: ``[R, M, V]`` that gave them.
-        upload: brings the places along with the next copy.
-    """
-
-    places: tuple[IntArray, ...]
-    laws: Laws
-    logits: Tensor
-    upload: Upload
 
 
 class Trunk:
@@ -59,7 +42,9 @@ class Trunk:
         self._index = torch.full((batch, depth), -1, dtype=torch.int64, device=device)
         self._others = torch.full((batch, depth, num_others), -1, dtype=torch.int64, device=device)
         self._tables: list[Tensor] = []
-        self._coming: list[_Growth] = []
+        # What rows grew by: ids and where each stands (row and column in the laws, chain and depth in the trunk), laws,
+        # the logits that gave them, and what brings the places along with the next copy to the device.
+        self._coming: list[tuple[tuple[IntArray, ...], Laws, Tensor, Upload]] = []
         self._confidence = torch.zeros(batch, depth, dtype=torch.float64, device=device) if keeps_confidence else None
 
     def note_undefined(self, live: IntArray, behind: IntArray) -> None:
@@ -88,7 +73,7 @@ class Trunk:
         self.ids[chain, self.starts[chain] + depth] = tokens[row, at]
         self.counts[live] += counts
         places = (tokens[row, at], row, at, chain, depth)
-        self._coming.append(_Growth(places, laws, logits, stage(places, self.device)))
+        self._coming.append((places, laws, logits, stage(places, self.device)))
 
     def confidence(self) -> FloatArray:
         """Return ``[B, depth]`` the probabilities of the tokens, by the model's own law if a token is chosen.
@@ -102,10 +87,9 @@ class Trunk:
 
     def _take_in(self) -> None:
         """Take in what was appended. Nothing goes to the device for it if another copy went there since."""
-        for grown in self._coming:
-            own, *places = (on_device(given, self.device) for given in grown.places)
+        for given, laws, logits, _ in self._coming:
+            own, *places = (on_device(part, self.device) for part in given)
             there, here = tuple(places[:2]), tuple(places[2:])
-            laws, logits = grown.laws, grown.logits
             if not laws.all_points:
                 index = laws.index[there]
                 total = sum(table.shape[0] for table in self._tables)

@@ -31,7 +31,7 @@ from specdec.transfers import on_host
 
 _OF_ORACLES = (
     *("vocab_size", "eos_ids", "max_context", "tokenizer", "device", "dtype", "new_cache", "score"),
-    *("backend", "bitwise"),
+    *("backend", "bitwise", "weight_bytes"),
 )
 
 
@@ -223,9 +223,10 @@ def check_nodes(source: DraftSource, draft: Draft, nodes: Tree, frame: Frame) ->
     """Raise ValueError if a draft on the host is broken, before a rule relies on it; one on a device is not read."""
     if not nodes.tokens.is_cpu:
         return
-    tokens, parents, num_nodes = nodes.arrays()
+    parents = None if nodes.parents is None else on_host(nodes.parents)
     scouts, sources = (None if part is None else on_host(with_root(part)) for part in (draft.is_scout, draft.source))
-    faults = _broken_trees(num_nodes - 1, tokens.shape[1] - 1, parents, scouts, sources, len(draft.source_names) or 1)
+    trees = on_host(nodes.num_nodes) - 1, nodes.size - 1, parents, scouts, sources
+    faults = _broken_trees(*trees, len(draft.source_names) or 1)
     _refuse(source, draft, frame, faults)
     if draft.laws is not None:
         beyond = on_host(draft.laws.index) >= draft.laws.table.shape[0]

@@ -12,7 +12,6 @@ from specdec.cache import prefill
 from specdec.contracts import (
     Budget,
     Context,
-    Draft,
     DraftSource,
     Ending,
     IntArray,
@@ -39,7 +38,6 @@ from specdec.requests import (
     TextHolder,
     check_batch_size,
     cut_text,
-    finish_reason,
     first_stop,
     make_requests,
     seed_of_one,
@@ -79,7 +77,8 @@ class SpeculativeDecoder:
     Guarantee: for rules with ``lossless``, the joint law of the output is that of plain decoding, whatever the source,
         the batch and the order of requests; greedy and coupled output is equal token for token if
         ``result.exactness`` says "exact". If ``result.reproducible``, output does not depend on batch-mates.
-    Cost: one oracle pass a step for all rows, one host synchronisation, and per row O(N) bookkeeping.
+    Cost: one oracle pass a step for all rows, one host synchronisation, and per row O(N) bookkeeping and a copy of its
+        ids; with stop strings two decodings of a window a token.
     """
 
     def __init__(
@@ -181,7 +180,7 @@ class SpeculativeDecoder:
         capacity = max((r.max_length for r in requests), default=0) + int(self.offers.max_nodes) + 1
         return State(
             slots=Slots(requests, num_rows, capacity),
-            seating=self._rows.open(requests, num_rows, capacity, self.draft),
+            seating=self._rows(requests, num_rows, capacity, self.draft),
             session=self.draft.open(self.oracle, num_rows, capacity),
             params=ParameterTable.of([r.sampling for r in requests], [r.grammar for r in requests]),
             keys=seed_keys([r.seed for r in requests]),
@@ -230,7 +229,8 @@ class SpeculativeDecoder:
             seconds = {"propose": proposed - began, "score": scored - proposed, "verify": verified - scored}
             seconds["commit"] = state.now() - verified
 
-            info = self._record(outcome, draft, frame, seconds)
+            facts = frame.requests, frame.context.num_committed, frame.budget.max_depth < self.offers.max_depth
+            info = record(outcome, draft, *facts, seconds, self.draft.name)
             state.judges.add(outcome.judge)
             if info.num_nodes > 1:
                 state.drafters.add(f"native: {self.draft.name}" if draft.is_native else self.draft.name)
@@ -253,7 +253,7 @@ class SpeculativeDecoder:
         stats = state.recorder.finish(
             device=None if state.meter is None else state.meter.finish(),
             total_seconds=time.perf_counter() - state.started,
-            cache_bytes=state.cache.bytes,
+            cache_bytes=state.cache_bytes,
             weight_bytes=self.oracle.weight_bytes,
             prefixes=state.seating.figures,
         )
@@ -300,10 +300,6 @@ class SpeculativeDecoder:
         uploads = [] if self._is_here else [stage((pending,), self.oracle.device)]
         return Frame(rows, seated.requests, seated, context, warping, budget, randomness, pending, uploads)
 
-    def _record(self, outcome: StepOutcome, draft: Draft, frame: Frame, seconds: dict[str, float]) -> StepInfo:
-        facts = frame.requests, frame.context.num_committed, frame.budget.max_depth < self.offers.max_depth
-        return record(outcome, draft, *facts, seconds, self.draft.name)
-
     def _emit(self, state: State, frame: Frame, outcome: StepOutcome, scores: Scores) -> None:
         """Append the blocks up to their ends, tell the source, release finished rows."""
         rows, slots, endings = frame.rows, state.slots, outcome.endings
@@ -331,7 +327,8 @@ class SpeculativeDecoder:
         for row, ending in zip(rows, endings, strict=True):
             request = state.slots.occupants[row]
             state.outputs[request] = state.slots.output(row)
-            state.finish_reasons[request] = finish_reason(Ending(ending))
+            if ending:
+                state.finish_reasons[request] = Ending(ending).word  # type: ignore[assignment]
             state.seating.leave(int(row), state.slots.ids[row, : state.slots.num_committed[row]])
         state.session.end(rows)
         state.slots.release(rows)

@@ -67,21 +67,15 @@ class Meter:
     """Add up what happens in steps, from the first ``mark`` of each to its ``end``.
 
     Args:
-        oracle: its ``counts`` are read, if it has some, and this thread's copies to and from its device.
+        sources: whose counts are read, and which.
+        put: puts a mark into what a device was asked to do; None: there is none.
 
     Attributes:
-        counts: "uploads", "downloads" and "idle_seconds" if the oracle is on a device; "passes_in_graphs",
-            "passes_outside", "computed_nodes", "padded_nodes" and "captures" if it counts its passes.
+        counts: the sums, by the names of the counts.
     """
 
-    def __init__(self, oracle: Oracle) -> None:
-        passes = declared(oracle, "counts")
-        sources: list[tuple[Any, tuple[str, ...]]] = [] if passes is None else [(passes, _OF_PASSES)]
-        if oracle.device.type != "cpu":
-            copies = crossings(oracle.device)
-            copies.waited = None  # what lies between two runs is no time of either
-            sources.append((copies, _OF_COPIES))
-        self._sources, self._put = sources, marking(oracle.device)
+    def __init__(self, sources: Sequence[tuple[Any, Sequence[str]]], put: Callable[[], Mark] | None) -> None:
+        self._sources, self._put = sources, put
         self._before: dict[str, float] | None = None  # the counts when the step began
         self._marks: list[Mark] = []
         self._phases: list[DeviceSeconds] = []
@@ -120,8 +114,19 @@ class Meter:
 
 
 def meter_of(oracle: Oracle) -> Meter | None:
-    """Return what meters the steps of an oracle; None: there is nothing to count on the host."""
-    return None if oracle.device.type == "cpu" and declared(oracle, "counts") is None else Meter(oracle)
+    """Return what meters the steps of an oracle; None: there is nothing to count on the host.
+
+    Its counts are "uploads", "downloads" and "idle_seconds", of this thread's copies to and from the oracle's device if
+    that is none of the host; "passes_in_graphs", "passes_outside", "computed_nodes", "padded_nodes" and "captures" if
+    the oracle counts its passes.
+    """
+    passes = declared(oracle, "counts")
+    sources: list[tuple[Any, Sequence[str]]] = [] if passes is None else [(passes, _OF_PASSES)]
+    if oracle.device.type != "cpu":
+        copies = crossings(oracle.device)
+        copies.waited = None  # what lies between two runs is no time of either
+        sources.append((copies, _OF_COPIES))
+    return Meter(sources, marking(oracle.device)) if sources else None
 
 
 def marking(device: torch.device) -> Callable[[], Mark] | None:

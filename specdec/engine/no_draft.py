@@ -1,19 +1,13 @@
 """The draft source of plain decoding: it never drafts, so that the baseline runs the same engine step."""
 
-from dataclasses import dataclass, field
-
 from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Needs, Offers, Oracle, Randomness
 from specdec.transfers import HOST
 
 
-@dataclass(frozen=True)
 class NoDraft(DraftSession):
     """Draft nothing: every pass emits one token. It remembers nothing, so it is its own session."""
 
-    name: str = "plain"
-    needs: Needs = field(default_factory=Needs)
-    offers: Offers = field(default_factory=Offers)
-    vocab_size: int | None = None
+    name, needs, offers, vocab_size = "plain", Needs(), Offers(), None
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
         """Return a session for a run."""

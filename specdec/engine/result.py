@@ -1,7 +1,6 @@
 """What a run hands back, and the events of a stream."""
 
 import html
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -102,9 +101,15 @@ class Result:
         ):
             row: dict[str, Any] = {"request": number, "tokens": len(tokens), "end": reason}
             row |= {"tau": stats.block_efficiency, "alpha": stats.acceptance_rate}
-            text = None if self.texts is None else textwrap.shorten(self.texts[number], _SHOWN, placeholder=" ...")
+            text = None if self.texts is None else _beginning(self.texts[number])
             rows.append({**row, "text": text})
         return Table(repr(self), rows, legend=_LEGEND)._repr_html_() if rows else f"<p>{html.escape(repr(self))}</p>"
+
+
+def _beginning(text: str) -> str:
+    """Return the first characters of a text, on one line."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _SHOWN else f"{flat[:_SHOWN]} ..."
 
 
 @dataclass(frozen=True)

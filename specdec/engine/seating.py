@@ -13,6 +13,8 @@ from specdec.requests import Request
 from specdec.theory import check_count
 
 T = TypeVar("T")
+# Takes the requests of a run, the number of rows, the slots of each and the source.
+Opening = Callable[[Sequence[Request], int, int, DraftSource], "Seating"]
 INSIDE = "thread"
 
 
@@ -117,18 +119,16 @@ class KnownPrefixes(Seating):
         super().__init__(cache, turn)
         self._of_drafts = of_drafts
         self._pool, self._slack, self._reads_prompts = cache.memory.pool, slack, reads_prompts
-        self._pool.most_used, self._evicted_before = 0, self._pool.num_evicted
+        self._reused = self._evicted = self._most_pages = 0
         self._unread: list[IntArray] = []
-        self._reused = 0
 
     @property
     def figures(self) -> dict[str, int]:
-        evicted = self._pool.num_evicted - self._evicted_before
         return {
             "num_prefix_tokens": self._reused,
             "num_draft_prefix_tokens": self._of_drafts.num_known,
-            "most_pages": self._pool.most_used,
-            "num_evicted_pages": evicted,
+            "most_pages": self._most_pages,
+            "num_evicted_pages": self._evicted,
         }
 
     def share(self, session: DraftSession) -> None:
@@ -141,7 +141,10 @@ class KnownPrefixes(Seating):
             return False
         if count_pages(num_slots) - len(known) > self._pool.num_free - self._pool.count_unused(known):
             return False
+        before = self._pool.num_evicted
         self.cache.seat(row, known, num_slots)
+        self._evicted += self._pool.num_evicted - before
+        self._most_pages = max(self._most_pages, self._pool.num_pages - self._pool.num_free)
         self._unread.append(prompt)
         self._reused += len(known) * PAGE
         return True
@@ -161,20 +164,11 @@ class KnownPrefixes(Seating):
         self.cache.give_up()
 
 
-class NewRows:
-    """Give every run a cache of its own.
-
-    Args:
-        oracle: whose.
-        max_bytes: bound of its memory; None: half of what is free.
-    """
-
-    def __init__(self, oracle: Oracle, max_bytes: int | None) -> None:
-        self._oracle, self._max_bytes = oracle, max_bytes
-
-    def open(self, requests: Sequence[Request], num_rows: int, capacity: int, source: DraftSource) -> Seating:
-        """Return how the requests of a run are seated; arguments and errors as of ``Prefixes.open``."""
-        return Seating(self._oracle.new_cache(num_rows, capacity, self._max_bytes))
+def _new_rows(
+    oracle: Oracle, max_bytes: int | None, requests: Sequence[Request], num_rows: int, capacity: int, _: DraftSource
+) -> Seating:
+    """Return a seating for a run that has a cache of its own, see ``rows_of`` and ``Prefixes.open``."""
+    return Seating(oracle.new_cache(num_rows, capacity, max_bytes))
 
 
 def _common_pages(one: IntArray, other: IntArray) -> int:
@@ -233,8 +227,8 @@ class Prefixes:
         return KnownPrefixes(cache, self._turn, slack, source.needs.reads_prompts, self._drafts.open())
 
 
-def rows_of(oracle: Oracle, max_bytes: int | None, prefix_sharing: bool) -> NewRows | Prefixes:
-    """Return where the rows of a decoder's runs come from.
+def rows_of(oracle: Oracle, max_bytes: int | None, prefix_sharing: bool) -> Opening:
+    """Return what gives a run of a decoder its rows: it takes and raises what ``Prefixes.open`` does.
 
     Args:
         oracle: whose.
@@ -248,4 +242,4 @@ def rows_of(oracle: Oracle, max_bytes: int | None, prefix_sharing: bool) -> NewR
         raise ValueError(f"prefix_sharing={prefix_sharing!r} must be True or False")
     if max_bytes is not None:
         check_count("max_cache_bytes", max_bytes)
-    return (Prefixes if prefix_sharing else NewRows)(oracle, max_bytes)
+    return Prefixes(oracle, max_bytes).open if prefix_sharing else partial(_new_rows, oracle, max_bytes)

@@ -241,9 +241,15 @@ class _Session(WatchedSession):
 
 
 def _is_sound(draft: Draft) -> bool:
-    """Tell whether counts and parents make a tree of each row."""
-    counts, parents = on_host(draft.num_nodes), _parents_of(draft)
+    """Tell whether counts and parents make a tree of each row, and ids and indices lie in the table of its laws."""
+    counts, parents, laws = on_host(draft.num_nodes), _parents_of(draft), draft.laws
     is_tree = (parents >= -1) & (parents < np.arange(draft.width))
+    if laws is not None and not laws.all_points:
+        if laws.table.dim() != 2:
+            return False
+        rows, size = laws.table.shape
+        if on_host((draft.tokens < 0) | (draft.tokens >= size) | (laws.index >= rows)).any():
+            return False
     return bool(is_tree.all() and ((counts >= 0) & (counts <= draft.width)).all())
 
 

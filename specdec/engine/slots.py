@@ -24,10 +24,8 @@ class Slots:
         ids: ``[num_rows, capacity]`` prompt and output.
         num_committed: ``[num_rows]``.
         prompt_lengths: ``[num_rows]``.
-        max_lengths: ``[num_rows]``, prompt and output never exceed them.
         occupants: ``[num_rows]`` request indices, or IDLE.
         rows: ``[B]`` the occupied rows, ascending; another array whenever a row is seated or freed.
-        ignore_eos, has_stops: ``[num_rows]`` bool, what may end the row; a grammar is a stop.
         waiting: requests that a free row takes, in this order.
         to_come: requests that are known and have not arrived.
     """
@@ -37,41 +35,11 @@ class Slots:
         self.ids = np.zeros((num_rows, capacity), dtype=np.int64)
         self.num_committed = np.zeros(num_rows, dtype=np.int64)
         self.prompt_lengths = np.zeros(num_rows, dtype=np.int64)
-        self.max_lengths = np.zeros(num_rows, dtype=np.int64)
-        self.ignore_eos = np.zeros(num_rows, dtype=np.bool_)
-        self.has_stops = np.zeros(num_rows, dtype=np.bool_)
         self.occupants = np.full(num_rows, IDLE, dtype=np.int64)
         self.rows = _NO_ROWS
         # A request without room for a token is finished before it starts: its output is empty.
         self.waiting = deque(i for i, r in enumerate(requests) if r.max_length > len(r.prompt))
         self.to_come: set[int] = set()
-
-    @property
-    def has_work(self) -> bool:
-        """Whether a request is in flight, waits, or is still to come."""
-        return self.can_step or bool(self.to_come)
-
-    @property
-    def can_step(self) -> bool:
-        """Whether a request is in flight or waits."""
-        return bool(self.waiting) or self.rows.size > 0
-
-    def hold_back(self) -> None:
-        """Let each waiting request wait only after it has arrived."""
-        self.to_come.update(self.waiting)
-        self.waiting.clear()
-
-    def arrive(self, request: int) -> None:
-        """Let a request wait that was held back, after those that came before it.
-
-        Raises:
-            ValueError: it was not held back, or has arrived before.
-        """
-        if request not in self.to_come:
-            told = "it has arrived before, has no room for a token, or is none of this run"
-            raise ValueError(f"request {request} is not held back: {told}")
-        self.waiting.append(request)  # first: at no time there is none, or a loop in another thread would end
-        self.to_come.remove(request)
 
     def admit(self, seat: Callable[[int, Request], bool]) -> IntArray:
         """Seat waiting requests, in their order, in idle rows and return those rows, ascending.
@@ -90,9 +58,6 @@ class Slots:
             length = len(request.prompt)
             self.ids[row, :length] = request.prompt
             self.num_committed[row] = self.prompt_lengths[row] = length
-            self.max_lengths[row] = request.max_length
-            self.ignore_eos[row] = request.sampling.ignore_eos
-            self.has_stops[row] = bool(request.stop_strings or request.stop_ids or request.grammar)
             self.occupants[row] = index
         if seated.size:
             self.rows = np.flatnonzero(self.occupants != IDLE)
@@ -116,6 +81,9 @@ class Slots:
         return ids
 
     def release(self, rows: IntArray) -> None:
-        """Free rows whose requests are finished."""
+        """Free rows whose requests are finished; their grammars let go of what they keep."""
+        for request in self.occupants[rows].tolist():
+            if (grammar := self.requests[request].grammar) is not None:
+                grammar.forget()
         self.occupants[rows] = IDLE
         self.rows = np.flatnonzero(self.occupants != IDLE)

@@ -37,7 +37,7 @@ class Seated:
         params, keys: of these requests.
         prompt_lengths, max_lengths: ``[B]``.
         ignore_eos: ``[B]`` bool.
-        with_stops: indices into the rows of those that a stop may end.
+        with_stops: indices into the rows of those that a stop may end; a grammar is one.
     """
 
     rows: IntArray
@@ -61,6 +61,7 @@ class State:
     slots: Slots
     seating: Seating
     cache: Cache = field(init=False)
+    cache_bytes: int = field(init=False)
     turn: Turn = field(init=False)
     session: DraftSession
     params: ParameterTable
@@ -78,21 +79,23 @@ class State:
 
     def __post_init__(self) -> None:
         self.cache, self.turn = self.seating.cache, self.seating.turn
+        self.cache_bytes = self.cache.bytes  # at the end, a cache that lacks it would cost the result
         self.seating.share(self.session)
 
     @property
     def has_work(self) -> bool:
         """Whether a request is in flight, waits, or is still to come."""
-        return self.slots.has_work
+        return bool(self.slots.to_come) or self.can_step  # in this order: see arrive
 
     @property
     def can_step(self) -> bool:
         """Whether a request is in flight or waits: False if all that are left have not arrived."""
-        return self.slots.can_step
+        return bool(self.slots.waiting) or self.slots.rows.size > 0
 
     def hold_back(self) -> None:
         """Let each waiting request wait only after ``arrive``: for loads in which requests come one by one."""
-        self.slots.hold_back()
+        self.slots.to_come.update(self.slots.waiting)
+        self.slots.waiting.clear()
 
     def arrive(self, request: int) -> None:
         """Let a request that was held back, by its place in the run, be seated from the next step on.
@@ -102,7 +105,11 @@ class State:
 
         Guarantee: as ever, its tokens do not depend on when it arrives if the result is reproducible.
         """
-        self.slots.arrive(request)
+        if request not in self.slots.to_come:
+            told = "it has arrived before, has no room for a token, or is none of this run"
+            raise ValueError(f"request {request} is not held back: {told}")
+        self.slots.waiting.append(request)  # first: at no time there is none, or a loop in another thread would end
+        self.slots.to_come.remove(request)
 
     def begin_step(self) -> None:
         """Note that cache, books and session are about to change, one after the other.
@@ -115,7 +122,7 @@ class State:
             enter(self.turn)
         if self._in_step:
             self.check_whole()
-        if not self.slots.can_step:
+        if not self.can_step:
             if self.slots.to_come:
                 raise ValueError("no request is there yet, and some are to come: call state.arrive(request) first")
             raise ValueError("state has no work left; call finish(state) for the result")
@@ -195,15 +202,17 @@ class State:
         slots, rows = self.slots, self.slots.rows
         if self._seated is None or self._seated.rows is not rows:
             requests = slots.occupants[rows]
+            asked = [slots.requests[i] for i in requests]
+            has_stops = [bool(r.stop_strings or r.stop_ids or r.grammar) for r in asked]
             self._seated = Seated(
                 rows,
                 requests,
                 self.params.select(requests),
                 self.keys[requests],
                 slots.prompt_lengths[rows],
-                slots.max_lengths[rows],
-                slots.ignore_eos[rows],
-                np.flatnonzero(slots.has_stops[rows]),
+                np.array([r.max_length for r in asked], dtype=np.int64),
+                np.array([r.sampling.ignore_eos for r in asked], dtype=np.bool_),
+                np.flatnonzero(has_stops),
             )
         return self._seated
 

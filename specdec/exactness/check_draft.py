@@ -159,6 +159,7 @@ def check_draft(
     if max_new_tokens < 2:
         raise ValueError(f"max_new_tokens={max_new_tokens} lets no step draft a token: give 2 or more")
     faults: dict[str, str] = {}
+    has_drafted = False
     for params in chosen:
         asked = (source, oracle, prompts, max_new_tokens, params, seed, kernels)
         runs = [_run(*asked, size) for size in (None, None)]
@@ -170,9 +171,12 @@ def check_draft(
             _compare(runs[0], run, name)
         for run in runs:
             faults = {**run.faults, **faults}
+            has_drafted |= any(int(draft.num_nodes[row]) for draft, row in run.drafts.values())
     if faults:
         lines = [f"  {where}: {fault}" for fault, where in faults.items()]
         raise AssertionError("\n".join([f"draft {source.name!r} does not conform:", *lines]))
+    if not has_drafted:
+        raise ValueError(f"draft {source.name!r} drafted nothing, so that nothing is checked: give other prompts")
 
 
 def _default_prompts(vocab_size: int) -> list[list[int]]:
@@ -200,19 +204,25 @@ def _run(
 
     decoder = SpeculativeDecoder(oracle, WatchedSource(frozen(source), watch), "sample_and_match", kernels=kernels)
     decoder.generate(prompts, max_new_tokens, sampling, seed, batch_size=batch_size)
-    if before != _global_states():
+    if any(one != other for one, other in zip(before, _global_states(), strict=False)):
         log.note("the run", "a global random state was used: draw through randomness.choose only")
     return log
 
 
-def _global_states() -> tuple[bytes, str, str]:
-    """Return the states of torch's, numpy's and Python's generators: read only, to see that nobody drew from them."""
-    return bytes(torch.get_rng_state().numpy()), repr(np.random.get_state()), repr(random.getstate())  # noqa: NPY002
+def _global_states() -> list[bytes | str]:
+    """Return the states of the generators of Python, numpy, torch and its devices, to see that nobody drew from them.
+
+    They are only read. Devices that nobody has used yet have none.
+    """
+    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    tensors = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if is_used else ())]
+    states = [bytes(state.numpy()) for state in tensors]
+    return [repr(random.getstate()), repr(np.random.get_state()), *states]  # noqa: NPY002
 
 
 def _compare(first: _Log, other: _Log, name: str) -> None:
     """Note in ``other`` where a request's drafts differ from those of the first run."""
-    for key in first.drafts.keys() | other.drafts.keys():
+    for key in sorted(first.drafts.keys() | other.drafts.keys(), key=lambda key: (key[1], key[0])):
         pair = first.drafts.get(key), other.drafts.get(key)
         if pair[0] and pair[1] and same_drafts(pair[0][0], pair[1][0], pair[0][1], pair[1][1], first.vocab_size):
             continue

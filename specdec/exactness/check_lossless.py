@@ -10,6 +10,7 @@ from specdec.exactness.output_law import JointLaw, Law, output_law
 from specdec.exactness.sampled_law import check_by_samples
 from specdec.requests import Prompt, Stop
 from specdec.sampling import SamplingParams
+from specdec.theory import check_count
 
 _WORST = 8
 
@@ -83,8 +84,7 @@ def check_lossless(
     max_new_tokens = _length(decoder, max_new_tokens, depth)
     sampling = SamplingParams(temperature=1.0) if sampling is None else sampling
     if decoder.rule.coupled:
-        if num_seeds < 1:
-            raise ValueError(f"num_seeds={num_seeds} compares nothing: give at least 1")
+        check_count("num_seeds", num_seeds)
         _check_equal_tokens(decoder, [*[prompt] * num_seeds, *mates], max_new_tokens, sampling, stop, batch_size)
         return
     if effect is not None:

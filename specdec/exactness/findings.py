@@ -13,7 +13,6 @@ from specdec.contracts import (
     Draft,
     IntArray,
     Offers,
-    OpenVerdict,
     Randomness,
     ancestors_of,
     form_fault,
@@ -45,7 +44,7 @@ class Draw:
 
 
 @dataclass(frozen=True)
-class Recorder:
+class Recorder(Randomness):
     """Randomness that keeps what is drawn from laws with more than one id, in streams that it hands on too.
 
     Args:
@@ -93,14 +92,6 @@ class Recorder:
             self.draws[self.rows[b]].append(Draw(probs[b, column], kept, purpose, name))
         return drawn
 
-    def chain_keys(self, purpose: str) -> None:
-        """Return None: every call must come through ``choose``, which keeps it."""
-
-    def verdict_numbers(
-        self, num_rows: int, verdict: OpenVerdict, purposes: tuple[str, str] = ("stop", "next")
-    ) -> None:
-        """Return None, as ``chain_keys`` does."""
-
 
 def form_findings(draft: Draft, budget: Budget, offers: Offers, vocab_size: int) -> Findings:
     """Yield (row, fault) for everything in a draft's form that breaks the contract of ``Draft`` or ``Offers``."""
@@ -115,7 +106,7 @@ def form_findings(draft: Draft, budget: Budget, offers: Offers, vocab_size: int)
     for b in ((draft.tokens < 0) | (draft.tokens >= vocab_size)).any(1).nonzero().flatten().tolist():
         yield b, f"an id (padding included) lies outside 0..{vocab_size - 1}"
     if draft.confidence is not None:
-        for b in ((draft.confidence < 0) | (draft.confidence > 1)).any(1).nonzero().flatten().tolist():
+        for b in (~((draft.confidence >= 0) & (draft.confidence <= 1))).any(1).nonzero().flatten().tolist():
             yield b, "a confidence lies outside 0..1"
     yield from _tree_findings(draft, budget, offers)
 

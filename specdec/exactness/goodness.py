@@ -18,29 +18,20 @@ def p_value(counts: Counts, probs: Floats) -> float:
         probs: ``[C]``, of sum 1 up to rounding.
 
     Returns:
-        See ``tail_bound``, of the counts' relative entropy times their number; 0 if something came that cannot come.
+        e^-x (e x / d)^d for x above d, else 1, which is no smaller than P(n KL(empirical law, law) >= x). x is n KL of
+        these n counts, in nats, and d the number of cells less one. 0 if something came that cannot come.
 
     Guarantee: under the law a value of at most a comes with a probability of at most a, for any counts: no cell is too
         small, and no approximation fails far out in the tail, where alarms of one in a million lie.
+    Source: Agrawal 2020, "Finite-Sample Concentration of the Multinomial in Relative Entropy" (IEEE Transactions on
+        Information Theory, arXiv 1904.02291), theorem I.2.
     """
     if counts[probs == 0].any():
         return 0.0
     counts, probs = counts[probs > 0], probs[probs > 0] / probs.sum()
     came = counts > 0
     entropy = float((counts[came] * np.log(counts[came] / (counts.sum() * probs[came]))).sum())
-    return tail_bound(entropy, len(probs) - 1)
-
-
-def tail_bound(entropy: float, freedom: int) -> float:
-    """Return e^-x (e x / d)^d for x above d, else 1: no smaller than P(n KL(empirical law, law) >= x).
-
-    Args:
-        entropy: x = n KL, in nats.
-        freedom: d, the number of cells less one.
-
-    Source: Agrawal 2020, "Finite-Sample Concentration of the Multinomial in Relative Entropy" (IEEE Transactions on
-        Information Theory, arXiv 1904.02291), theorem I.2.
-    """
+    freedom = len(probs) - 1
     return 1.0 if entropy <= freedom else math.exp(_log_bound(entropy, freedom))
 
 
@@ -49,7 +40,7 @@ def _log_bound(entropy: float, freedom: int) -> float:
 
 
 def threshold(freedom: int, level: float) -> float:
-    """Return the entropy from which on ``tail_bound`` is at most ``level``."""
+    """Return the entropy from which on ``p_value`` is at most ``level``."""
     return float(optimize.brentq(lambda x: _log_bound(x, freedom) - math.log(level), freedom, 1e7))
 
 

@@ -25,6 +25,7 @@ from specdec.exactness.breakpoints import Breakpoints
 from specdec.laws import Laws
 from specdec.requests import Prompt, Stop
 from specdec.sampling import Keyed, SamplingParams, seed_keys
+from specdec.theory import check_count
 
 Law = dict[tuple[int, ...], float]
 JointLaw = dict[tuple[tuple[int, ...], ...], float]
@@ -88,7 +89,7 @@ def _cells(weights: list[float], low: float, high: float) -> list[_Cell]:
 
 
 @dataclass(frozen=True)
-class _Scripted:
+class _Scripted(Randomness):
     """Draw as the rows' branches say; rows without a branch draw from their ordinary streams.
 
     Args:
@@ -146,9 +147,6 @@ class _Scripted:
                     # Nothing can be drawn from an undefined law: the engine, not the enumerator, says what is wrong.
                     flat[row, column, rank] = flat[row, column, rank] if token < 0 and k == 1 else token
         return drawn
-
-    def chain_keys(self, purpose: str) -> None:
-        """Return None: the branches say what is drawn."""
 
     def verdict_numbers(
         self, num_rows: int, verdict: OpenVerdict, purposes: tuple[str, str] = ("stop", "next")
@@ -277,7 +275,7 @@ def output_law(
 
     Raises:
         ValueError: the decoder draws in coupled mode (compare tokens instead), there are more than ``max_leaves``,
-            ``rows`` is below 1, or a tuple has not one prompt for each row.
+            ``rows`` is no positive integer, or a tuple has not one prompt for each row.
         AssertionError: the compiled judge draws otherwise than its own law says; see ``Breakpoints``.
 
     Guarantee: exact up to float64 rounding of the laws. Draws that share a name share their number, as in a real run.
@@ -287,8 +285,8 @@ def output_law(
         several rows, and if the source is not ``reproducible``, in a call for each branch; the branches of rows
         multiply: two or three ids, one or two drafted, two or three tokens.
     """
-    if rows is not None and rows < 1:
-        raise ValueError(f"rows is {rows}; give 1 or more")
+    if rows is not None:
+        check_count("rows", rows)
     options = {"max_new_tokens": max_new_tokens, "sampling": sampling, "stop": stop, "batch_size": batch_size}
     if rows is None:
         return {ids: p for (ids,), p in _joint_law(decoder, [prompt], mates, max_leaves, options).items()}

@@ -2,8 +2,9 @@
 
 import heapq
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -39,10 +40,10 @@ class Cells:
         probs: of each cell.
     """
 
-    laws: dict[Ids, Sequence[float]] = field(default_factory=dict)
-    cells: dict[Ids, int] = field(default_factory=dict)
-    others: dict[Ids, int] = field(default_factory=dict)
-    probs: list[float] = field(default_factory=list)
+    laws: dict[Ids, Sequence[float]]
+    cells: dict[Ids, int]
+    others: dict[Ids, int]
+    probs: list[float]
 
     @staticmethod
     def of(
@@ -134,10 +135,11 @@ def check_by_samples(
     prompts, is_asked = _with_mates(prompt, mates, count)
     rows = ROWS if batch_size is None else batch_size
     made = decoder.generate(prompts, max_new_tokens, sampling, seed, stop, rows).tokens
+    ends_at = cache(lambda prefix: has_ended(oracle, prefix, sampling, ends))  # most outputs begin like others
     counts = np.zeros(len(cells.probs), dtype=np.int64)
     who = f"rule {decoder.rule.name!r}, source {decoder.draft.name!r}"
     for output in itertools.compress(made, is_asked):
-        if not _ends_in_place(oracle, output, longest, sampling, ends):
+        if not _ends_in_place(tuple(output), longest, ends_at):
             raise AssertionError(f"the output {output} ends where neither EOS, stop nor length ends it; {who}")
         number = cells.number(output)
         if number is None:
@@ -151,11 +153,9 @@ def check_by_samples(
         )
 
 
-def _ends_in_place(
-    oracle: Oracle, output: Sequence[int], longest: int, sampling: SamplingParams, ends: Sequence[Stop]
-) -> bool:
+def _ends_in_place(output: Ids, longest: int, ends_at: Callable[[Ids], bool]) -> bool:
     """Tell whether an output goes on to its first EOS or stop, or to its greatest length."""
-    ended = [has_ended(oracle, output[:length], sampling, ends) for length in range(1, len(output) + 1)]
+    ended = [ends_at(output[:length]) for length in range(1, len(output) + 1)]
     return not any(ended[:-1]) and (len(output) == longest or (len(output) < longest and any(ended[-1:])))
 
 

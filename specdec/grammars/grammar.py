@@ -1,49 +1,38 @@
 """The masks of one request: what may follow its output, as a function of the ids there."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from copy import copy
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specdec.contracts import BoolArray, IntArray
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
 
 # Masks are kept for the nodes of a few steps, which drafts and verdicts both ask for: so many bytes a request.
 _KEPT_BYTES = 2**23
 _NOTHING = np.zeros(0, dtype=np.int64)
 
 
-class Matcher(Protocol):
-    """What is used of ``llguidance.LLMatcher``."""
-
-    def deep_copy(self) -> "Matcher":
-        """Return one in the same state."""
-
-    def consume_tokens(self, sampled_tokens: list[int]) -> bool:
-        """Go on by ids; False: it cannot, and is of no use from then on."""
-
-    def rollback(self, num_tokens: int) -> bool:
-        """Take the last ids back."""
-
-    def compute_bitmask(self) -> bytes:
-        """Return a bit for each id, the lowest first."""
-
-    def is_accepting(self) -> bool:
-        """Tell whether what was consumed is a whole text of the grammar."""
-
-    def is_error(self) -> bool:
-        """Tell whether it is of no use any more."""
-
-
 class _Place(NamedTuple):
     """What may follow some ids.
 
     Attributes:
-        mask: which ids, ends beyond the vocabulary included.
+        bits: a bit for each id, the lowest first; ends beyond the vocabulary included.
         is_over: whether these can be nothing but an end of the text.
+        failure: what the library says where it has no mask; "": it has one.
     """
 
-    mask: BoolArray
+    bits: NDArray[np.uint8]
     is_over: bool
+    failure: str = ""
+
+    def goes_on_by(self, token: int) -> bool:
+        """Tell whether an id may follow."""
+        return not self.is_over and bool(self.bits[token >> 3] >> (token & 7) & 1)
 
 
 class Grammar:
@@ -53,7 +42,7 @@ class Grammar:
     from there; so no rejected draft leaves anything behind.
 
     Args:
-        start: a matcher before its first id.
+        start: a matcher before its first id, which is only copied.
         vocab_size: V, the oracle's.
         end_ids: that end a text, the only ones that may follow a finished one; some may lie beyond V.
         owner: the request, for messages, and how its grammar was given.
@@ -64,26 +53,42 @@ class Grammar:
 
     Guarantee: the mask is the library's for these ids. Where the grammar leaves a single text to go on with, it allows
         its usual piece only, not every spelling.
-    Cost: a mask of the library (10 to 300 microseconds for 50,000 ids) for each node that was not asked for lately.
+    Cost: a mask of the library (10 to 300 microseconds for 50,000 ids) for each node that was not asked for lately; the
+        latest masks are kept, V / 8 bytes each, 8 MiB of them and of the ids before them.
     """
 
     def __init__(
-        self, start: Matcher, vocab_size: int, end_ids: Sequence[int], owner: tuple[str, str], prompt_length: int
+        self, start: "LLMatcher", vocab_size: int, end_ids: Sequence[int], owner: tuple[str, str], prompt_length: int
     ) -> None:
-        self._start, self._matcher, self._read = start, start.deep_copy(), _NOTHING
-        self._size, self._prompt_length = vocab_size, prompt_length
+        self._start, self._size, self._prompt_length = start, vocab_size, prompt_length
         self.owner, self.kind = owner
         self._is_end = np.zeros(max(vocab_size, *(one + 1 for one in end_ids)), dtype=np.bool_)
         self._is_end[list(end_ids)] = True
-        self._places: dict[bytes, _Place | None] = {}
-        if not (self._make_place(_NOTHING).mask & ~self._is_end).any():
+        self._ends = np.packbits(self._is_end, bitorder="little")
+        self.forget()
+        first = self._make_place(_NOTHING)
+        if not (self._mask(first) & ~self._is_end).any():
             raise ValueError(
                 f"{self.owner}: its {self.kind} allows no id of this vocabulary at the start: give one with a text "
-                "that is not empty, and that these ids can write"
+                f"that is not empty, and that these ids can write{_told(first)}"
             )
 
+    def of_another(self, owner: str, prompt_length: int) -> "Grammar":
+        """Return the same grammar for another request, which has read nothing yet."""
+        other = copy(self)
+        other.owner, other._prompt_length = owner, prompt_length
+        other.forget()
+        return other
+
+    def forget(self) -> None:
+        """Let go of all that was read and kept, as the request has ended; asked again, it begins anew."""
+        self._matcher: LLMatcher | None = None
+        self._read = _NOTHING
+        self._places: dict[bytes, _Place | None] = {}
+        self._num_bytes = 0
+
     def allowed(self, output: IntArray, path: IntArray = _NOTHING) -> BoolArray | None:
-        """Return ``[V]`` bool, which ids may come next; nobody writes to it.
+        """Return ``[V]`` bool, which ids may come next.
 
         Args:
             output: ids that stand, ``[L]``; the prompt is none of them.
@@ -94,7 +99,7 @@ class Grammar:
             path was not allowed, or the grammar was finished before it or by it.
         """
         place = self._place(output, path)
-        return None if place is None or (path.size and place.is_over) else place.mask[: self._size]
+        return None if place is None or (path.size and place.is_over) else self._mask(place)[: self._size]
 
     def first_end(self, output: IntArray, num_new: int) -> int:
         """Return the index, among the last ``num_new`` ids of an output, of the one that finishes the grammar.
@@ -107,45 +112,54 @@ class Grammar:
         """
         first = len(output) - num_new
         for at in range(first, len(output)):
-            place = self._place(output[:first], output[first : at + 1])
-            if place is None:
+            # A source may have asked about the id as if it stood, so that there is a place after it in any case.
+            before, place = self._place(output[:at]), self._place(output[: at + 1])
+            if before is None or place is None or not before.goes_on_by(output[at]):
                 raise ValueError(
                     f"{self.owner}: its {self.kind} leaves no id at position {self._prompt_length + at} that the "
-                    "vocabulary, the oracle, logit_bias and min_new_tokens allow"
+                    f"vocabulary, the oracle, logit_bias and min_new_tokens allow{_told(before)}"
                 )
             if place.is_over:
                 return at - first
         return num_new
 
-    def _place(self, output: IntArray, path: IntArray) -> _Place | None:
+    def _place(self, output: IntArray, path: IntArray = _NOTHING) -> _Place | None:
         """Return what may follow ids; None: nothing leads there. What stands is taken for granted."""
-        key = np.concatenate([output, path]).tobytes()
+        ids = np.concatenate([output, path])
+        key = ids.tobytes()
         if key not in self._places:
             before = self._place(output, path[:-1]) if path.size else None
-            is_allowed = not path.size or (before is not None and not before.is_over and before.mask[path[-1]])
-            made = self._make_place(np.concatenate([output, path])) if is_allowed else None
-            if len(self._places) * len(self._is_end) > _KEPT_BYTES:
-                del self._places[next(iter(self._places))]
-            self._places[key] = made
+            is_allowed = not path.size or (before is not None and before.goes_on_by(path[-1]))
+            self._keep(key, self._make_place(ids) if is_allowed else None)
         return self._places[key]
 
-    def _make_place(self, ids: IntArray) -> _Place:
-        size = len(self._is_end)
-        if ids.size and self._is_end[ids[-1]]:
-            return _Place(self._is_end, True)
-        self._go_to(ids)
-        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-        if self._matcher.is_error():  # no id of the vocabulary goes on
-            return _Place(np.zeros(size, dtype=np.bool_), False)
-        mask = np.unpackbits(bits, count=size, bitorder="little").view(np.bool_)
-        goes_on = bool((mask & ~self._is_end).any())
-        if not self._matcher.is_accepting():
-            mask &= ~self._is_end
-        return _Place(mask, not goes_on and bool(mask.any()))
+    def _keep(self, key: bytes, place: _Place | None) -> None:
+        """Keep what follows ids, and let go of the oldest beside it."""
+        self._places[key] = place
+        self._num_bytes += _bytes_of(key, place)
+        while self._num_bytes > _KEPT_BYTES and len(self._places) > 1:
+            oldest = next(iter(self._places))
+            self._num_bytes -= _bytes_of(oldest, self._places.pop(oldest))
 
-    def _go_to(self, ids: IntArray) -> None:
-        """Let the matcher stand after ids."""
-        if self._matcher.is_error():
+    def _mask(self, place: _Place) -> BoolArray:
+        return np.unpackbits(place.bits, count=len(self._is_end), bitorder="little").view(np.bool_)
+
+    def _make_place(self, ids: IntArray) -> _Place:
+        if ids.size and self._is_end[ids[-1]]:
+            return _Place(self._ends, True)
+        matcher = self._go_to(ids)
+        bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+        if matcher.is_error():  # no id of the vocabulary goes on
+            return _Place(np.zeros_like(self._ends), False, matcher.get_error().partition("\n")[0])
+        mask = np.unpackbits(bits, count=len(self._is_end), bitorder="little").view(np.bool_)
+        goes_on = bool((mask & ~self._is_end).any())
+        if not matcher.is_accepting():
+            mask &= ~self._is_end
+        return _Place(np.packbits(mask, bitorder="little"), not goes_on and bool(mask.any()))
+
+    def _go_to(self, ids: IntArray) -> "LLMatcher":
+        """Return the matcher, which stands after ids; in its state of error if it refuses one."""
+        if self._matcher is None or self._matcher.is_error():
             self._matcher, self._read = self._start.deep_copy(), _NOTHING
         shorter = min(len(self._read), len(ids))
         differs = np.flatnonzero(self._read[:shorter] != ids[:shorter])
@@ -153,3 +167,13 @@ class Grammar:
         self._matcher.rollback(len(self._read) - common)
         self._matcher.consume_tokens(ids[common:].tolist())
         self._read = ids.copy()
+        return self._matcher
+
+
+def _bytes_of(key: bytes, place: _Place | None) -> int:
+    return len(key) + (0 if place is None else place.bits.nbytes)
+
+
+def _told(place: _Place | None) -> str:
+    """Return what the library says of a place, for the end of a message."""
+    return f"; llguidance says: {place.failure}" if place is not None and place.failure else ""

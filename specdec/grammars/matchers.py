@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokenizers import Tokenizer
 
 from specdec.contracts import ChatEncoder, Oracle, declared
-from specdec.grammars.grammar import Grammar, Matcher
+from specdec.grammars.grammar import Grammar
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
 
 EXTRA = "grammars need the library llguidance: pip install 'exactspec[grammar]'"
 
@@ -31,21 +34,22 @@ def make_grammars(
 
     Raises:
         ImportError: ``llguidance`` is missing.
-        ValueError: names the request: the oracle has no tokenizer, the library refuses the grammar, or no id can begin
-            a text of it.
+        ValueError: names the request: the oracle has no tokenizer that the library reads, the library refuses the
+            grammar, or no id can begin a text of it.
 
     Cost: a few tenths of a second the first time that a tokenizer is met; the library's own for each other grammar.
     """
-    starts: dict[Constraint, Matcher] = {}
+    made: dict[Constraint, Grammar] = {}
     found: list[Grammar | None] = []
     for i, (constraint, length) in enumerate(zip(constraints, prompt_lengths, strict=True)):
         if constraint is None:
             found.append(None)
             continue
-        if constraint not in starts:
-            starts[constraint] = _matcher(oracle, constraint, f"sampling[{i}].{constraint.kind}")
-        owner = f"request {i}", constraint.kind
-        found.append(Grammar(starts[constraint], oracle.vocab_size, _end_ids(oracle), owner, length))
+        owner = f"request {i}"
+        if constraint not in made:
+            start = _matcher(oracle, constraint, f"sampling[{i}].{constraint.kind}")
+            made[constraint] = Grammar(start, oracle.vocab_size, _end_ids(oracle), (owner, constraint.kind), length)
+        found.append(made[constraint].of_another(owner, length))
     return found
 
 
@@ -56,7 +60,7 @@ def _end_ids(oracle: Oracle) -> tuple[int, ...]:
     return tuple(ends) or (oracle.vocab_size,)
 
 
-def _matcher(oracle: Oracle, constraint: Constraint, name: str) -> Matcher:
+def _matcher(oracle: Oracle, constraint: Constraint, name: str) -> "LLMatcher":
     try:
         from llguidance import LLMatcher
     except ImportError as error:
@@ -72,14 +76,21 @@ def _matcher(oracle: Oracle, constraint: Constraint, name: str) -> Matcher:
         text = makers[constraint.kind](constraint.value)
     except ValueError as error:
         raise ValueError(f"{name} is not usable: {error}") from error
-    matcher = LLMatcher(_vocabulary(oracle.tokenizer, oracle.vocab_size, _end_ids(oracle)), text, log_level=0)
+    try:
+        vocabulary = _vocabulary(oracle.tokenizer, oracle.vocab_size, _end_ids(oracle))
+    except Exception as error:  # whatever a tokenizer of another kind raises
+        raise ValueError(
+            f"{name}: llguidance cannot read the oracle's tokenizer ({type(error).__name__}: {error}): give an oracle "
+            "with one of the package tokenizers, or ask for no grammar"
+        ) from error
+    matcher = LLMatcher(vocabulary, text, log_level=0)
     if matcher.is_error():
         raise ValueError(f"{name} is not usable: {matcher.get_error()}")
     return matcher
 
 
 @lru_cache(maxsize=4)
-def _vocabulary(tokenizer: Any, vocab_size: int, end_ids: tuple[int, ...]) -> Any:
+def _vocabulary(tokenizer: Any, vocab_size: int, end_ids: tuple[int, ...]) -> "LLTokenizer":
     """Return a tokenizer as the library reads it; what ids it lacks are control tokens, which no text holds."""
     from llguidance import LLTokenizer
 

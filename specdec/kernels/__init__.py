@@ -3,7 +3,7 @@
 from specdec.kernels.compiled import FILTERS
 from specdec.kernels.draws import bits_of, extend, extend_by_all, only_points
 from specdec.kernels.native import REFERENCE, NativeKernels, best_kernels, native_kernels, resolve_kernels
-from specdec.kernels.reference import PENALTIES, Kernels, Past
+from specdec.kernels.reference import PENALTIES, Kernels
 
 __all__ = [
     "FILTERS",
@@ -11,7 +11,6 @@ __all__ = [
     "REFERENCE",
     "Kernels",
     "NativeKernels",
-    "Past",
     "best_kernels",
     "bits_of",
     "extend",

@@ -31,7 +31,7 @@ class Streams(Protocol):
 
     @property
     def path(self) -> bytes:
-        """What the keys are made of, as ``specdec.kernels.compiled.NativeLaws.draw`` takes it."""
+        """What keys are made of, int64 as bytes: a seed for each, then every part, its numbers after their count."""
 
 
 _WEYL = -7046029254386353131  # 0x9E3779B97F4A7C15

@@ -1,13 +1,11 @@
 """What computes laws and draws by torch operations: the definition, and what runs where nothing is compiled."""
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.contracts import BoolArray, FloatArray, IntArray
+from specdec.contracts import Adjustments, FloatArray, IntArray
 from specdec.kernels import draws
 from specdec.kernels.compiled import NativeWalks
 from specdec.kernels.draws import Streams
@@ -16,38 +14,6 @@ from specdec.laws import Laws
 from specdec.transfers import on_device
 
 PENALTIES = ("repetition", "presence", "frequency")
-
-
-@dataclass(frozen=True)
-class Past:
-    """What stands in R of B rows, on the host.
-
-    Attributes:
-        rows: ``[R]`` those with penalties.
-        strengths: ``[3, R]`` the PENALTIES of these.
-        ids: ``[R, L]``, 0 where none stands.
-        stands: ``[R, L]`` bool.
-        produced: ``[R, L]`` bool: stands, and is no part of the prompt.
-        num_produced: ``[B]``.
-        eos_ids: those that may be banned.
-        bans: whether they are in any row.
-    """
-
-    rows: IntArray
-    strengths: FloatArray
-    ids: IntArray
-    stands: BoolArray
-    produced: BoolArray
-    num_produced: IntArray
-    eos_ids: IntArray
-    bans: bool
-
-    @property
-    def arrays(self) -> tuple[NDArray[Any], ...]:
-        """What is needed beside the logits."""
-        of_bans = (self.num_produced, self.eos_ids) if self.bans else ()
-        of_penalties = (self.rows, self.strengths, self.ids, self.stands, self.produced) if self.rows.size else ()
-        return (*of_penalties, *of_bans)
 
 
 def _counts(ids: Tensor, counted: Tensor, drafted: Tensor) -> Tensor:
@@ -93,27 +59,32 @@ class Kernels:
         """
         return torch_probs(logits, filters.filters, filters.filters_on(logits.device))
 
-    def penalise(self, logits: Tensor, tokens: Tensor, mask: Tensor, past: Past) -> None:
+    def penalise(self, logits: Tensor, tokens: Tensor, mask: Tensor, past: Adjustments) -> None:
         """Apply repetition, presence and frequency penalties in place.
 
         Args:
-            logits: ``[B, M, V]``.
+            logits: ``[B, M, V]``, contiguous.
             tokens: ``[B, N]`` drafted ids.
             mask: ``[B, M, N]`` bool, those on the path to each node.
-            past: what stands before them.
+            past: what stands before them, and the penalties.
 
         Cost: O(R (L + M V)) for R rows with penalties.
         """
-        at, strengths, ids_before, stands, produced_before = (
-            on_device(part, logits.device) for part in (past.rows, past.strengths, past.ids, past.stands, past.produced)
+        at, before, ends, prompts, penalties = (
+            on_device(part, logits.device)
+            for part in (past.penalised, past.ids, past.num_committed, past.prompt_lengths, past.penalties)
         )
+        columns = torch.arange(before.shape[1], device=logits.device)
+        stands = columns < ends[at].unsqueeze(1)
+        is_output = stands & (columns >= prompts[at].unsqueeze(1))
+        standing = torch.where(stands, before[at], 0)
         shape = (len(at), mask.shape[1], logits.shape[-1])
         drafted = torch.zeros(shape, dtype=logits.dtype, device=logits.device)
         ids = tokens[at].unsqueeze(1).expand(-1, mask.shape[1], -1)
         drafted.scatter_add_(2, ids, mask[at].to(logits.dtype))
-        produced = _counts(ids_before, produced_before, drafted)
-        seen = _counts(ids_before, stands, drafted) > 0
-        repetition, presence, frequency = strengths.to(logits.dtype).unsqueeze(-1).unsqueeze(-1)
+        produced = _counts(standing, is_output, drafted)
+        seen = _counts(standing, stands, drafted) > 0
+        repetition, presence, frequency = penalties[:, at].to(logits.dtype).unsqueeze(-1).unsqueeze(-1)
         values = logits[at]
         scaled = torch.where(values > 0, values / repetition, values * repetition)
         values = torch.where(seen & (repetition != 1), scaled, values)

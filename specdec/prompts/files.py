@@ -1,7 +1,7 @@
-"""The rows of a local file of prompts: JSON and text are read here, parquet through ``datasets``.
+"""The rows of a local file of prompts: JSON and text are read here, parquet by ``pyarrow``.
 
-``datasets`` reads JSON with a parser that turns strings into times if they look so, and leaves a byte-order mark in
-text.
+``datasets`` reads JSON with a parser that turns strings into times if they look so, leaves a byte-order mark in text,
+and takes a path for a pattern.
 """
 
 import json
@@ -37,8 +37,7 @@ def read_file(path: Path) -> Columns:
         raise ValueError(f"prompts: {path} ends in {path.suffix!r}; give a file ending in one of {list(SUFFIXES)}")
     try:
         if kind == "parquet":
-            with without_bars() as datasets:
-                return columns_of(datasets.Dataset.from_parquet(str(path)))
+            return _read_parquet(path)
         text = _read_utf8(path)
         values = _lines(text) if kind == "text" else _json_values(text)
     except NotUTF8:
@@ -52,9 +51,30 @@ def read_file(path: Path) -> Columns:
     return {name: [value.get(name) for value in values] for name in names}
 
 
-def columns_of(table: Any) -> Columns:
-    """Return the columns of a ``datasets.Dataset``, whose cells are read when they are asked for."""
-    return {name: table[name] for name in table.column_names}
+def is_unicode(text: str) -> bool:
+    """Tell whether a string can be written: halves of surrogate pairs cannot, and tokenizers refuse them."""
+    return text.encode(errors="ignore").decode() == text
+
+
+class _Cells(Sequence[Any]):
+    """A column whose cells are read when they are asked for: one that is no UTF-8 is found in its row."""
+
+    def __init__(self, column: Any) -> None:
+        self._column = column
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def __getitem__(self, row: Any) -> Any:
+        return self._column[row].as_py()
+
+
+def _read_parquet(path: Path) -> Columns:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        table = file.read()
+    return {name: _Cells(column) for name, column in zip(table.column_names, table.columns, strict=True)}
 
 
 class NotUTF8(ValueError):

@@ -1,14 +1,15 @@
 """Prompts: from local JSON, parquet or text, or from a data set on the hub."""
 
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from specdec.prompts.files import SUFFIXES, Columns, NotUTF8, columns_of, is_message, read_file, without_bars
+from specdec.prompts.files import SUFFIXES, Columns, NotUTF8, is_message, is_unicode, read_file, without_bars
+from specdec.theory import check_count
 
 # Columns that may hold the text; "turns" is Spec-Bench's, a list of what a user says in turn, "messages" holds whole
 # conversations, "prompt" is HumanEval's, "text" or "prompt" MBPP's, "question" GSM8K's.
@@ -18,6 +19,8 @@ SECOND_COLUMNS = {"instruction": ("input", "context"), "question": ("context",)}
 # Those of its kind and its name, the first that exists.
 KIND_COLUMNS = ("kind", "category")
 NAME_COLUMNS = ("id", "question_id", "task_id")
+# What tables call the prompts of every kind together.
+ALL = "all"
 _HUB_NAME = re.compile(r"([\w.-]+/[\w.-]+)(?:/([\w.-]+))?(?::([\w.-]+))?")
 
 
@@ -27,7 +30,7 @@ class NamedPrompt:
 
     Attributes:
         name: its id in the file, with its row if the file has that id more than once; or "row" and its number.
-        kind: its kind or category; "all" if it has none.
+        kind: its kind or category; "no kind" if it has none, "all" if no prompt of the source has one.
         text: decoding starts from it; of a conversation, the user's last words.
         messages: of a conversation, with a role and a content each, up to the last of a user; () if it is none.
         later_turns: what the user says next, after each answer.
@@ -53,7 +56,8 @@ class NamedPrompt:
 def _read_hub(name: str, subset: str | None, split: str) -> Columns:
     try:
         with without_bars() as datasets:
-            return columns_of(datasets.load_dataset(name, subset, split=split))
+            table = datasets.load_dataset(name, subset, split=split)
+            return {column: table[column] for column in table.column_names}
     except Exception as error:
         part = f"split {split!r}" if subset is None else f"subset {subset!r}, split {split!r}"
         message = f"prompts: {name!r} is no local file, and the hub did not give its {part}: {error}"
@@ -61,8 +65,8 @@ def _read_hub(name: str, subset: str | None, split: str) -> Columns:
 
 
 def _is_text(value: Any) -> bool:
-    """Tell whether a value is a string that has a place in files and on screens; lone surrogates have none."""
-    return isinstance(value, str) and value.encode(errors="ignore").decode() == value
+    """Tell whether a value is a string that has a place in files and on screens."""
+    return isinstance(value, str) and is_unicode(value)
 
 
 def _all_text(value: Any) -> bool:
@@ -100,6 +104,17 @@ def _labels(data: Columns, wanted: Sequence[str], count: int, source: str | Path
         if not _is_text(label):
             raise ValueError(f"prompts: {source}: row {row} has {label!r} in column {column!r}; give it Unicode text")
     return labels
+
+
+def _kinds(data: Columns, count: int, source: str | Path) -> list[str]:
+    """Return each row's kind; errors are as of ``load_prompts``."""
+    if not any(name in data for name in KIND_COLUMNS):
+        return [ALL] * count
+    kinds = _labels(data, KIND_COLUMNS, count, source, "no kind")
+    if ALL in kinds and len({*kinds}) > 1:
+        row = kinds.index(ALL)
+        raise ValueError(f"prompts: {source}: row {row} is of kind {ALL!r}, which stands for every kind: rename it")
+    return kinds
 
 
 def _apart(names: list[str]) -> list[str]:
@@ -167,20 +182,18 @@ def load_prompts(
 
     Raises:
         ValueError: unreadable source, unknown ending or column, several columns that may hold the text, empty prompt,
-            no prompts, or ``num_prompts`` is no positive integer; the message has the fix.
+            no prompts, a kind "all" beside others, or ``num_prompts`` is no positive integer; the message has the fix.
 
     Cost: reads the whole file, or downloads the split.
     """
-    if num_prompts is not None and (
-        isinstance(num_prompts, bool) or not isinstance(num_prompts, Integral) or num_prompts < 1
-    ):
-        raise ValueError(f"num_prompts={num_prompts!r} must be a positive integer, or None for all prompts")
+    if num_prompts is not None:
+        check_count("num_prompts", num_prompts)
     data = _read(source, split)
     count = len(next(iter(data.values()), ()))
     if not count:
         raise ValueError(f"prompts: {source} has no rows; give a file with prompts")
     text = _text_column([*data], column, source)
-    kinds = _labels(data, KIND_COLUMNS, count, source, "all")
+    kinds = _kinds(data, count, source)
     names = _apart(_labels(data, NAME_COLUMNS, count, source, "row {}"))
     rows = _evenly(kinds, num_prompts)
     found = [_prompt(names[i], kinds[i], _cell(data[text], i, source), text, f"{source}: row {i}") for i in rows]
@@ -191,7 +204,7 @@ def load_prompts(
 
 def _read(source: str | Path, split: str) -> Columns:
     path = Path(source)
-    if path.is_file():
+    if os.path.isfile(path):  # False for what can be no name of a file, as one that is too long
         return read_file(path)
     if path.suffix in SUFFIXES or path.is_absolute():
         raise ValueError(f"prompts: the file {path} does not exist; check the path")

@@ -18,7 +18,6 @@ from specdec.requests.stopping import (
     FinishReason,
     TextHolder,
     cut_text,
-    finish_reason,
     first_eos,
     first_stop,
 )
@@ -35,7 +34,6 @@ __all__ = [
     "check_batch_size",
     "cut_text",
     "encode_prompt",
-    "finish_reason",
     "first_eos",
     "first_stop",
     "list_prompts",

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral
 from typing import Any
 from weakref import WeakValueDictionary
@@ -14,6 +15,7 @@ import torch
 from specdec.contracts import ChatEncoder, IntArray, Oracle, as_recorded, declared
 from specdec.grammars import Grammar, make_grammars
 from specdec.sampling import SamplingParams, Seed
+from specdec.theory import check_count
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | torch.Tensor | IntArray | Sequence[Message]
@@ -70,13 +72,14 @@ def make_requests(
         ImportError: a grammar is asked for, and its library is missing.
     """
     asked = list_prompts(prompts)
-    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, Integral) or max_new_tokens < 0:
-        raise ValueError(f"max_new_tokens={max_new_tokens!r} must be an integer >= 0")
-    ids = [encode_prompt(oracle, prompt, f"prompts[{i}]") for i, prompt in enumerate(asked)]
+    check_count("max_new_tokens", max_new_tokens, least=0)
+    names = [f"prompts[{i}]" for i in range(len(asked))]
+    # A comprehension would be one call more of Python 3.11, and the warning of raw text counts calls.
+    ids = list(map(partial(encode_prompt, oracle), asked, names))
     params = _per_request(sampling, len(ids), oracle)
     seeds = _seeds(seed, len(ids))
     stops = stops_of(oracle, asked, stop, params)
-    lengths = [_max_length(oracle, p, int(max_new_tokens), f"prompts[{i}]") for i, p in enumerate(ids)]
+    lengths = [_max_length(oracle, p, int(max_new_tokens), name) for p, name in zip(ids, names, strict=True)]
     grammars = make_grammars(oracle, [one.constraint for one in params], [len(p) for p in ids])
     columns = zip(ids, lengths, params, stops, seeds, grammars, strict=True)
     return [
@@ -128,12 +131,11 @@ def seed_of_one(seed: Seed | Sequence[Seed]) -> int | Sequence[Seed]:
 
 
 def check_batch_size(batch_size: int | None) -> int | None:
-    """Return ``batch_size``, or raise ValueError if it is neither None nor a positive integer."""
+    """Return ``batch_size``, or raise ValueError if it is neither None (all prompts at once) nor a positive integer."""
     if batch_size is None:
         return None
-    if isinstance(batch_size, Integral) and not isinstance(batch_size, bool) and batch_size > 0:
-        return int(batch_size)
-    raise ValueError(f"batch_size={batch_size!r} must be a positive integer, or None for all prompts at once")
+    check_count("batch_size", batch_size)
+    return int(batch_size)
 
 
 def encode_prompt(oracle: Oracle, prompt: Any, name: str) -> IntArray:

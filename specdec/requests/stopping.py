@@ -7,17 +7,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from specdec.contracts import BoolArray, Ending, IntArray
+from specdec.contracts import BoolArray, IntArray
 from specdec.requests.requests import Request
 
 FinishReason = Literal["eos", "stop", "length"]
 UNFINISHED = "\ufffd"
+_WINDOW = 64  # ids that are always decoded anew: those before them may be left out
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
-
-
-def finish_reason(ending: Ending) -> FinishReason:
-    """Return why a request ended that met this ending, or that reached its length without one."""
-    return {Ending.EOS: "eos", Ending.STOP: "stop"}.get(ending, "length")  # type: ignore[return-value]
 
 
 def first_eos(block: IntArray, counts: IntArray, eos_ids: Sequence[int], ignore: BoolArray) -> IntArray | None:
@@ -143,7 +139,8 @@ class TextHolder:
     def __init__(self, tokenizer: Any | None, stop_strings: Sequence[str]) -> None:
         self._tokenizer: Any = tokenizer
         self._stops = stop_strings
-        self._shown = 0
+        # The text of the ids before this one was shown and is over; what was shown of the text of the others.
+        self._first = self._shown = 0
 
     def push(self, ids: Sequence[int], final: bool) -> str:
         """Return the text that has become certain.
@@ -152,15 +149,28 @@ class TextHolder:
             ids: all new ids so far; on the last call without the EOS that ended them.
             final: no more ids follow: everything is shown, cut before a stop string.
 
-        Cost: decodes the whole output, O(len(ids)).
+        Cost: decodes some last ids up to three times, as a rule at most 128; more while their text is not certain.
         """
         if self._tokenizer is None:
             return ""
-        text: str = cut_at_stop(self._tokenizer.decode(list(ids)), self._stops)
-        certain = len(text) if final else self._certain(text[: self._before_bytes(ids)])
+        own = list(ids[self._first :])
+        whole: str = self._tokenizer.decode(own)
+        text = cut_at_stop(whole, self._stops)
+        certain = len(text) if final else self._certain(text[: self._before_bytes(own)])
         piece = text[self._shown : certain]
         self._shown = max(self._shown, certain)
+        if len(own) > 2 * _WINDOW:
+            self._forget(own, whole)
         return piece
+
+    def _forget(self, own: Sequence[int], text: str) -> None:
+        """Leave ids out from now on whose text was shown, if the others read without them as they do in ``text``."""
+        start = len(own) - _WINDOW
+        rest: str = self._tokenizer.decode(list(own[start:]))
+        gone = len(text) - len(rest)
+        # Some decoders drop a first blank: it is gone too. An unfinished character, or none, may still read otherwise.
+        if rest and text.endswith(rest) and not rest.startswith(UNFINISHED) and 0 < gone <= self._shown:
+            self._first, self._shown = self._first + start, self._shown - gone
 
     def _certain(self, text: str) -> int:
         """Return how much of ``text``, which no unfinished run of bytes follows, no later id can change or cut."""

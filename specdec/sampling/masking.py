@@ -27,7 +27,9 @@ class NodeMasks:
     masks: tuple[BoolArray, ...]
 
     @staticmethod
-    def of(rows: IntArray, allowed: Allowed, tokens: Tensor, paths: Tensor) -> "NodeMasks | None":
+    def of(
+        rows: IntArray, allowed: Allowed, tokens: Tensor, paths: Tensor, num_nodes: Tensor | None
+    ) -> "NodeMasks | None":
         """Return the masks of some rows; None: no node of them has one.
 
         Args:
@@ -35,14 +37,16 @@ class NodeMasks:
             allowed: tells what a node's mask is.
             tokens: ``[B, N]`` drafted ids.
             paths: ``[B, M, N]`` bool, which of them lie on the path to each of M nodes.
+            num_nodes: ``[B]`` how many of the nodes are real, the others being padding, which has no mask; None: all.
 
         Cost: a mask of ``Grammar`` a node; drafts on a device come to the host.
         """
         ids, on_path = on_host(tokens), on_host(paths)
+        ends = [None] * len(ids) if num_nodes is None else on_host(num_nodes).tolist()
         found = [
             (row * on_path.shape[1] + node, mask)
             for row in rows.tolist()
-            for node, path in enumerate(on_path[row])
+            for node, path in enumerate(on_path[row, : ends[row]])
             if (mask := allowed(row, ids[row][path])) is not None
         ]
         if not found:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
@@ -98,12 +99,13 @@ class SamplingParams:
         for name in ("presence_penalty", "frequency_penalty"):
             _require(abs(getattr(self, name)) <= _LARGEST, name, getattr(self, name), fix)
         for token, bias in self.logit_bias.items():
-            usable = isinstance(token, Integral) and token >= 0 and _is_float(bias)
+            usable = _is_count(token) and _is_float(bias)
             usable = usable and (abs(float(bias)) <= _LARGEST or bias == -math.inf)
             fix = f"must map ids >= 0 to finite numbers from {-_LARGEST:g} to {_LARGEST:g}, or to -inf"
             _require(usable, "logit_bias", {token: bias}, fix)
         whole = _is_count(self.min_new_tokens)
         _require(whole, "min_new_tokens", self.min_new_tokens, "must be an integer >= 0, below 2**63")
+        _require(isinstance(self.ignore_eos, bool), "ignore_eos", self.ignore_eos, "must be True or False")
         self._check_grammar()
 
     def _check_grammar(self) -> None:
@@ -128,8 +130,9 @@ class SamplingParams:
                     if name == "json_schema":
                         json.loads(text)
                     return Constraint(name, text)
-                except (TypeError, ValueError) as error:
-                    raise ValueError(f"SamplingParams: json_schema={value!r} is no JSON: {error}") from error
+                except (TypeError, ValueError, RecursionError) as error:
+                    said = reprlib.repr(value)  # the whole of what is nested too deep cannot be shown
+                    raise ValueError(f"SamplingParams: json_schema={said} is no JSON: {error}") from error
         return None
 
     @property

@@ -105,7 +105,7 @@ class Keyed:
 
     @cached_property
     def path(self) -> bytes:
-        """Seeds and parts as ``NativeLaws.draw`` takes them."""
+        """Seeds and parts as bytes; see ``specdec.kernels.draws.Streams``."""
         lists = [self.seeds.tobytes()]
         for part in self.parts:
             if part.size not in (1, self.seeds.size):

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.contracts import Adjustments, BoolArray, Draft, FloatArray, IntArray, Tree
+from specdec.contracts import Adjustments, BoolArray, Draft, FloatArray, IntArray, Tree, penalised_rows
 from specdec.grammars import Grammar
-from specdec.kernels import FILTERS, PENALTIES, Kernels, Past, best_kernels
+from specdec.kernels import FILTERS, PENALTIES, Kernels, best_kernels
 from specdec.laws import Laws, scatter_rows, take
 from specdec.sampling.masking import NodeMasks
 from specdec.sampling.parameters import SamplingParams
@@ -63,7 +63,9 @@ class ParameterTable:
         ]
         changed = [added is not None or g is not None for added, g in zip(bias, made, strict=True)]
         table = ParameterTable(values, tuple(bias), np.array(changed, dtype=np.bool_), made)
-        return replace(table, adjusts=table.adjusts | table.penalises | (table.column("min_new_tokens") > 0))
+        adjusts = table.adjusts | (table.column("min_new_tokens") > 0)
+        adjusts[penalised_rows(table.penalties)] = True
+        return replace(table, adjusts=adjusts)
 
     def select(self, rows: IntArray) -> "ParameterTable":
         """Return some rows, in the order asked for."""
@@ -164,13 +166,6 @@ class ParameterTable:
     @cached_property
     def _there(self) -> dict[torch.device, Tensor]:
         return {}
-
-    @property
-    def penalises(self) -> BoolArray:
-        """``[R]`` bool: rows whose logits depend on the ids before them."""
-        repetition, presence, frequency = self.penalties
-        penalises: BoolArray = (repetition != 1) | (presence != 0) | (frequency != 0)
-        return penalises
 
 
 @dataclass(frozen=True)
@@ -274,24 +269,27 @@ class BatchWarping:
             those with grammars what ``NodeMasks`` says.
         """
         logits = logits if logits.dtype == torch.float64 else logits.float()
-        if not self.params.is_adjusted:
+        given = self.adjustments
+        if given is None:
             return logits
-        past = self._past()
         logits = logits.clone(memory_format=torch.contiguous_format)
         mask = path_mask(draft.tree, nodes)
         rows = self.params.with_grammars
-        masks = NodeMasks.of(rows, self.allowed, draft.tokens, mask) if rows.size else None
+        real = draft.tree.num_nodes if nodes is None else None
+        masks = NodeMasks.of(rows, self.allowed, draft.tokens, mask, real) if rows.size else None
         if masks is not None:
             masks.apply(logits)
-        with stage((*past.arrays, *(part for bias in self.params.bias if bias for part in bias)), logits.device):
+        biases = [part for bias in self.params.bias if bias for part in bias]
+        of_penalties = (given.penalised, given.ids, given.penalties) if given.penalised.size else ()
+        with stage((*biases, *of_penalties, given.num_committed, given.prompt_lengths, given.eos_ids), logits.device):
             for row, bias in enumerate(self.params.bias):
                 if bias is not None:
                     ids, added = (on_device(part, logits.device) for part in bias)
                     logits[row, :, ids] += added.to(logits.dtype)
-            if past.rows.size:
-                self.kernels.penalise(logits, draft.tokens, mask, past)
-            if past.bans and self.eos_ids:
-                self._ban_eos(logits, mask, past)
+            if given.penalised.size:
+                self.kernels.penalise(logits, draft.tokens, mask, given)
+            if given.eos_ids.size:
+                self._ban_eos(logits, mask, given)
         if masks is not None:
             masks.end_dead_nodes(logits)
         return logits
@@ -307,27 +305,11 @@ class BatchWarping:
         output = self.ids[row, self.prompt_lengths[row] : self.num_committed[row]]
         return None if grammar is None else grammar.allowed(output, path)
 
-    def _past(self) -> Past:
-        """Return what stands before the draft, as far as it changes logits."""
-        rows = np.flatnonzero(self.params.penalises)
-        columns = np.arange(self.ids.shape[1])
-        stands = columns < self.num_committed[rows, None]
-        produced = self.num_committed - self.prompt_lengths
-        return Past(
-            rows=rows,
-            strengths=self.params.penalties[:, rows],
-            ids=np.where(stands, self.ids[rows], 0),
-            stands=stands,
-            produced=stands & (columns >= self.prompt_lengths[rows, None]),
-            num_produced=produced,
-            eos_ids=np.array(self.eos_ids, dtype=np.int64),
-            bans=bool((produced < self.params.column("min_new_tokens")).any()),
-        )
-
-    def _ban_eos(self, logits: Tensor, mask: Tensor, past: Past) -> None:
+    def _ban_eos(self, logits: Tensor, mask: Tensor, given: Adjustments) -> None:
         """Give EOS probability 0 at nodes whose next token has fewer than ``min_new_tokens`` before it."""
-        produced = on_device(past.num_produced, logits.device)
+        ends, prompts, eos = (
+            on_device(part, logits.device) for part in (given.num_committed, given.prompt_lengths, given.eos_ids)
+        )
         minimum = self.params.column_on("min_new_tokens", logits.device).unsqueeze(1)
-        early = produced.unsqueeze(1) + mask.sum(-1) < minimum
-        eos = on_device(past.eos_ids, logits.device)
+        early = (ends - prompts).unsqueeze(1) + mask.sum(-1) < minimum
         logits[:, :, eos] = logits[:, :, eos].masked_fill(early.unsqueeze(-1), -torch.inf)

@@ -157,7 +157,7 @@ class Table:
 
     def markdown(self) -> str:
         """Return all columns between bars, aligned, without title and note."""
-        columns = [[name, *self.cells(name)] for name in self.names]
+        columns = [[text.replace("|", r"\|") for text in (name, *self.cells(name))] for name in self.names]
         widths = [max(map(len, texts)) for texts in columns]
         lines = [
             [text.ljust(width) for text, width in zip(line, widths, strict=True)] for line in zip(*columns, strict=True)

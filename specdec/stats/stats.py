@@ -37,7 +37,7 @@ class Stats:
         num_requests: requests counted.
         num_steps: verify passes, one per row that takes part.
         target_calls: scoring calls of the oracle after prefill; a batch shares one. Of a request: those it was in.
-        prefill_calls: scoring calls that covered prompts; of a request: those it was in.
+        prefill_calls: scoring calls that covered prompts; of a request: those of all prompts read with its own.
         num_drafted: verified draft nodes.
         num_scouts: nodes scored and handed back, never verified.
         num_accepted: draft tokens kept by verdicts, before truncation.
@@ -47,7 +47,8 @@ class Stats:
         num_bonus: tokens drawn at a leaf, the root of an empty draft included.
         num_steps_full: steps whose draft the budget did not shorten.
         num_emitted_full: tokens emitted by them.
-        num_draft_passes: sum over calls of the longest path drafted (the passes of an autoregressive source).
+        num_draft_passes: sum over calls of the longest path verified (the passes of an autoregressive source, unless a
+            shared budget cut its drafts).
         num_scored_nodes: sum over calls of the call's width, root and padding included.
         steps_by_depth: entry d counts the steps whose longest verified path has d nodes.
         tried_at_position: entry i - 1 counts the verdicts on position i (i - 1 accepted, and a child there).

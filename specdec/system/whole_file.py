@@ -2,8 +2,8 @@
 
 import json
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,18 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
     Args:
         path: of the file. What is written stands beside it first, as ``<name>.<process>.new``; a kill may leave that
-            behind.
+            behind, an error does not.
         content: text is written as UTF-8.
     """
-    os.replace(_write_beside(path, content), path)
+    with _beside(path, content) as beside:
+        os.replace(beside, path)
     _keep_names(path.parent)
 
 
 def keep_first(path: Path, content: str | bytes) -> None:
     """Write a file whole, unless there is one: of several processes at once one writes, and all find the same."""
-    beside = _write_beside(path, content)
-    with suppress(FileExistsError):
+    with _beside(path, content) as beside, suppress(FileExistsError):
         os.link(beside, path)
-    beside.unlink()
     _keep_names(path.parent)
 
 
@@ -51,13 +50,18 @@ def read_object(path: Path, names: Iterable[str], fix: str) -> dict[str, Any]:
     return found
 
 
-def _write_beside(path: Path, content: str | bytes) -> Path:
+@contextmanager
+def _beside(path: Path, content: str | bytes) -> Iterator[Path]:
+    """Write a file beside another one, whole; what is left of it at the end goes."""
     beside = path.with_name(f"{path.name}.{os.getpid()}.new")
-    with beside.open("wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    return beside
+    try:
+        with beside.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        yield beside
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _keep_names(place: Path) -> None:

@@ -12,16 +12,17 @@ from specdec.theory.acceptance import (
     transport_optimum,
 )
 from specdec.theory.calibration import Calibration
-from specdec.theory.chain_formulas import (
+from specdec.theory.formulas import (
+    acceptance_of_ranks,
     expected_tokens,
+    expected_tree_tokens,
     lockstep_expected_tokens,
     operations_factor,
     optimal_gamma,
     predicted_speedup,
     walltime_improvement,
 )
-from specdec.theory.ranges import check_count, check_finite, check_positive, check_share
-from specdec.theory.tree_formulas import acceptance_of_ranks, expected_tree_tokens
+from specdec.theory.ranges import check_count, check_finite, check_flag, check_positive, check_share
 from specdec.theory.width import WidthCurve
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "acceptance_of_ranks",
     "check_count",
     "check_finite",
+    "check_flag",
     "check_positive",
     "check_share",
     "coupled_acceptance",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.theory.chain_formulas import expected_tokens, optimal_gamma
+from specdec.theory.formulas import expected_tokens, optimal_gamma
 from specdec.theory.ranges import check_finite, check_share
 from specdec.theory.width import FloatArray, WidthCurve
 
@@ -52,7 +52,7 @@ class Monotone:
         """
         from scipy import optimize  # heavy: decoding without a calibration never loads it
 
-        edges = np.unique(np.quantile(x, np.linspace(0, 1, _MAX_BINS + 1), method="lower"))
+        edges = np.unique(np.quantile(x, np.arange(_MAX_BINS) / _MAX_BINS, method="higher"))
         at = np.searchsorted(edges, x, side="right")
         counts = np.bincount(at)
         full = counts > 0

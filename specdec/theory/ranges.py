@@ -1,8 +1,10 @@
-"""The ranges of arguments, anywhere: shares, counts, and finite numbers. Texts and truth values are no numbers."""
+"""The ranges of arguments, anywhere: shares, counts, finite numbers, flags. Texts and truth values are no numbers."""
 
 import math
 from numbers import Integral, Real
 from typing import Any
+
+import numpy as np
 
 
 def check_share(name: str, value: Any) -> None:
@@ -27,6 +29,12 @@ def check_count(name: str, value: Any, least: int = 1) -> None:
     """Raise ValueError if ``value`` is no integer of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(f"{name} must be an integer, {least} or more, not {value!r}")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raise ValueError if ``value`` is neither True nor False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be True or False, not {value!r}")
 
 
 def _is_number(value: Any) -> bool:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec.theory.ranges import check_count
+
 FloatArray = NDArray[np.float64]
 
 
@@ -36,8 +38,7 @@ class WidthCurve:
             raise ValueError(f"num_nodes must ascend from 1, with a cost for each: got {self.num_nodes}, {self.costs}")
         if not (costs[0] == 1 and (np.diff(costs) >= 0).all() and np.isfinite(costs).all()):
             raise ValueError(f"costs must be finite, begin at 1 and never fall, not {self.costs}")
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be 1 or more, not {self.batch_size}")
+        check_count("batch_size", self.batch_size)
 
     @staticmethod
     def linear(node_cost: float) -> "WidthCurve":

@@ -22,6 +22,7 @@ from specdec.contracts import (
 from specdec.drafting.lengths import Fixed, LengthSession
 from specdec.drafting.shapes import Paths
 from specdec.laws import Laws
+from specdec.traces.dense import Path_
 from specdec.traces.output_laws import OutputLaws
 
 
@@ -29,13 +30,9 @@ from specdec.traces.output_laws import OutputLaws
 class Longest(Fixed):
     """Always drafts the most, and hears what a policy would be told; its own session."""
 
-    reads_entropies: bool = False
+    reads_entropy: bool = False
     heard: list[Tensor] = field(default_factory=list)
     opened: list[int] = field(default_factory=list)
-
-    @property
-    def reads_entropy(self) -> bool:
-        return self.reads_entropies
 
     def open(self, num_rows: int) -> LengthSession:
         self.opened.append(num_rows)
@@ -50,7 +47,18 @@ class Longest(Fixed):
         return super().draws(rows, entropy)
 
 
-class Confiding(Paths):
+class Told(Paths):
+    """A shape that is known beforehand, and notes whether anybody reads which nodes it has."""
+
+    was_read = False
+
+    @property
+    def paths(self) -> tuple[Path_, ...]:
+        self.was_read = True
+        return super().paths
+
+
+class Confiding(Told):
     """A shape that is known beforehand, whose trees are drafted level by level, with the confidence of every node."""
 
     reads_confidence: ClassVar[bool] = True
@@ -121,6 +129,10 @@ class Asking(WatchedSession):
             raise ValueError(
                 "no dense record: the source drafts scouts, which need a verify pass, or has stages, which hand on "
                 "several tokens at once and ask a length policy after these alone"
+            )
+        if len(draft.source_names) > 1:
+            raise ValueError(
+                "no dense record: the source joins the drafts of several members, of which a length or shape cuts some"
             )
         is_chosen = draft.node_laws.all_points
         if self.laws is not None:

@@ -1,5 +1,6 @@
 """Dense records: what a source drafts at every position of an output, so that any step may begin anywhere."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,10 @@ class DenseRecords:
     def is_chain(self) -> bool:
         """Whether no node of a whole draft has a sibling."""
         return all(path[-1] == 0 for path in self.paths)
+
+    def places(self, at: int) -> dict[Path_, int]:
+        """Return the nodes of the draft at a position by the ranks on the paths to them."""
+        return places_of(self.parents[at, : self.counts[at]].tolist())
 
     def save(self, path: str | Path) -> None:
         """Write the records as one parquet file, a row for each position; the file is replaced as a whole."""
@@ -124,12 +129,11 @@ def starts_of(outputs: Sequence[Sequence[int]]) -> IntArray:
     return np.cumsum([0, *map(len, outputs)])
 
 
-def paths_of(parents: Sequence[int]) -> list[Path_]:
-    """Return the ranks on the path to each node of a tree, from the nodes' parents, -1 for the pending token."""
+def places_of(parents: Sequence[int]) -> dict[Path_, int]:
+    """Return the nodes of a tree by the ranks on the paths to them, from their parents, -1 for the pending token."""
     paths: list[Path_] = []
-    num_children: dict[int, int] = {}
+    num_children: Counter[int] = Counter()
     for parent in parents:
-        rank = num_children.get(parent, 0)
-        num_children[parent] = rank + 1
-        paths.append((*(paths[parent] if parent >= 0 else ()), rank))
-    return paths
+        paths.append((*(paths[parent] if parent >= 0 else ()), num_children[parent]))
+        num_children[parent] += 1
+    return {path: node for node, path in enumerate(paths)}

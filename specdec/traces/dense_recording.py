@@ -26,10 +26,10 @@ from specdec.contracts import (
 from specdec.drafting.lengths import LengthPolicy
 from specdec.drafting.shapes import TreeShape
 from specdec.engine import Result, SpeculativeDecoder
-from specdec.requests import Prompt, Stops, make_requests
+from specdec.requests import Prompt, Stops, list_prompts, make_requests
 from specdec.sampling import SamplingParams, Seed
 from specdec.stats import stacked
-from specdec.traces.asking import Asking, Block, Confiding, Longest
+from specdec.traces.asking import Asking, Block, Confiding, Longest, Told
 from specdec.traces.dense import DenseRecords, Path_, starts_of
 from specdec.traces.output_laws import ACCEPTED, OutputLaws
 from specdec.verify import RULES, resolve_rule
@@ -66,14 +66,15 @@ def record_chains(
     Raises:
         ValueError: as ``generate``; sampled requests under a rule that is not one of ours; a source whose drafts depend
             on more than the ids before them and the position: one that adapts, that learns from scores, or is not
-            reproducible; a source with stages, or with several members that ask the policy; for sampled requests that
+            reproducible; one that drafts otherwise within a smaller limit; a source with stages, one that joins the
+            drafts of several members, or one that does not ask the policy in one session; for sampled requests that
             are not coupled also one whose drawn tokens follow other laws at other depths.
 
     Cost: a plain run, and at each of its steps a draft of ``num_draft_tokens``; O(P N) memory for P output tokens, and
         for drawn drafts of sampled requests that are not coupled N laws of O(V) for each of the last N tokens of a row.
     """
-    policy = Longest(num_draft_tokens, with_confidence=True, reads_entropies=entropies)
-    asked = (prompts, max_new_tokens, sampling, seed, stop, batch_size)
+    policy = Longest(num_draft_tokens, with_confidence=True, reads_entropy=entropies)
+    asked = (list_prompts(prompts), max_new_tokens, sampling, seed, stop, batch_size)
     paths = tuple((0,) * depth for depth in range(1, num_draft_tokens + 1))
     source = make_source(policy)
     if source.offers.trees:
@@ -110,20 +111,24 @@ def record_trees(
         kernels: see ``SpeculativeDecoder``.
 
     Raises:
-        ValueError: as ``record_chains``; a shape that is decided as it grows; siblings that are drawn for requests at
-            temperature 0, because they are drawn anew for another shape; siblings that are drawn from several laws;
-            confidences of a source that has none.
+        ValueError: as ``record_chains``; a shape that is decided as it grows, or that the source does not read;
+            siblings that are drawn for requests at temperature 0, because they are drawn anew for another shape;
+            siblings that are drawn from several laws; confidences of a source that has none.
 
     Cost: a plain run, and a tree at each of its steps. Drawn siblings that are not coupled take O(V) more for each of
         the first two ranks, and a few milliseconds for each further one (``specdec/traces/siblings.py``).
     """
     if shape.paths is None:
         raise ValueError(f"{shape} is decided as it grows: record a shape whose nodes are known, such as Kary or Paths")
-    asked = (prompts, max_new_tokens, sampling, seed, stop, batch_size)
-    source = make_source(Confiding(shape.paths) if confidences else shape)
+    asked = (list_prompts(prompts), max_new_tokens, sampling, seed, stop, batch_size)
+    told = Confiding(shape.paths) if confidences else Told(shape.paths)
+    source = make_source(told)
     if confidences and not source.offers.confidence:
         raise ValueError(f"draft {source.name!r} has no confidences: leave confidences=False, or give another source")
-    return _record(oracle, source, rule, kernels, asked, shape.paths, [], False)
+    records = _record(oracle, source, rule, kernels, asked, shape.paths, [], False)
+    if not told.was_read:
+        raise ValueError(f"draft {source.name!r} does not read the shape that make_source is given: hand it on")
+    return records
 
 
 def _record(
@@ -171,6 +176,8 @@ def _check(source: DraftSource, rule: VerificationRule, repeats: bool) -> None:
         )
     if offers.adaptive or not offers.reproducible:
         raise ValueError(f"draft {source.name!r} depends on earlier drafts or on its batch-mates: no dense record")
+    if not offers.nested:
+        raise ValueError(f"draft {source.name!r} drafts otherwise within a smaller limit: no dense record")
     if needs.logits or needs.hidden:
         raise ValueError(
             f"draft {source.name!r} learns from the scores of what it drafts: what it drafts at a position depends on "

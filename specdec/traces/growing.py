@@ -1,6 +1,5 @@
 """Shapes that are decided as a tree grows, by confidence, grown again over recorded trees."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,12 +7,7 @@ import numpy as np
 from specdec.contracts import FloatArray
 from specdec.drafting import ScoredLevel, growth
 from specdec.drafting.shapes import TreeShape
-from specdec.traces.dense import DenseRecords, Path_, paths_of
-
-
-def nodes_at(records: DenseRecords, at: int) -> Iterator[tuple[int, Path_]]:
-    """Yield the nodes of the draft at a position, with the ranks on their paths."""
-    yield from enumerate(paths_of(records.parents[at, : records.counts[at]].tolist()))
+from specdec.traces.dense import DenseRecords, Path_
 
 
 @dataclass(frozen=True)
@@ -59,7 +53,7 @@ class Growing:
         Raises:
             ValueError: it asks for siblings that were not recorded.
         """
-        places = {path: node for node, path in nodes_at(self.records, at)}
+        places = self.records.places(at)
         depth = max(map(len, places), default=0)
         # A draft less deep than the record's shape was cut by its budget, which holds for this shape too.
         limit = depth if depth < self._deepest else max(self.shape.max_depth, depth)

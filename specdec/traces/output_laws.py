@@ -1,6 +1,6 @@
 """What a source's laws gave to the tokens that an output took, position by position."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +8,7 @@ import torch
 
 from specdec.contracts import Budget, Draft, FloatArray, IntArray
 from specdec.laws import Laws
-from specdec.traces.dense import Path_, paths_of
+from specdec.traces.dense import Path_, places_of
 from specdec.traces.siblings import NUM_ESTIMATES, acceptance_with_replacement, acceptance_without_replacement
 
 
@@ -24,7 +24,9 @@ def fault_of_nodes(draft: Draft, budget: Budget, paths: tuple[Path_, ...]) -> st
         paths: of the nodes of a whole draft, level by level.
     """
     limits = zip(budget.max_depth.tolist(), budget.max_nodes.tolist(), strict=True)
-    for row, (places, (depth, size)) in enumerate(zip(_places(draft), limits, strict=True)):
+    trees = zip((draft.tree.above - 1).tolist(), draft.num_nodes.tolist(), strict=True)
+    for row, ((parents, count), (depth, size)) in enumerate(zip(trees, limits, strict=True)):
+        places = places_of(parents[:count])
         planned = [path for path in paths if len(path) <= depth][:size]
         if set(places) - set(planned):
             return "drafts other trees than were asked for"
@@ -37,13 +39,6 @@ def fault_of_nodes(draft: Draft, budget: Budget, paths: tuple[Path_, ...]) -> st
     return None
 
 
-def _places(draft: Draft) -> Iterator[dict[Path_, int]]:
-    """Yield the nodes of each row by the ranks on their paths."""
-    parents = (draft.tree.above - 1).tolist()
-    for above, count in zip(parents, draft.num_nodes.tolist(), strict=True):
-        yield {path: node for node, path in enumerate(paths_of(above[:count]))}
-
-
 def _is_exhausted(draft: Draft, row: int, elder: int, rank: int) -> bool:
     """Tell whether the law of a node's last sibling has no more than ``rank`` ids; that of chosen ones is unknown."""
     law = draft.node_laws[row : row + 1, elder]
@@ -54,8 +49,6 @@ def _is_exhausted(draft: Draft, row: int, elder: int, rank: int) -> bool:
 
 def fault_of_siblings(draft: Draft) -> str | None:
     """Return in what way the siblings of drafts ``[B, N]`` are more than draws from one law; None: in none."""
-    if len(draft.source_names) > 1:
-        return "joins the drafts of several members"
     laws, is_real = draft.node_laws, draft.tree.is_real[:, 1:]
     is_drawn = (laws.index >= 0) & is_real
     if draft.without_replacement is not None and not bool(draft.without_replacement[is_drawn].all()):

@@ -3,6 +3,7 @@
 import copy
 import hashlib
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,9 +13,10 @@ from numpy.typing import NDArray
 
 from specdec.contracts import Oracle, StepInfo, WatchedSource, check_has_laws, rule_label
 from specdec.engine import SpeculativeDecoder, State
-from specdec.requests import Prompt, Request, Stop, Stops, make_requests
+from specdec.requests import Prompt, Request, Stop, Stops, check_batch_size, make_requests
 from specdec.sampling import SamplingParams, Seed
 from specdec.system import hold
+from specdec.theory import check_count
 from specdec.traces.nodes import KINDS, Array, NodeSession, Seen, node_columns
 from specdec.traces.parts import Ended, NodeRecords
 from specdec.traces.tables import dictionary_column
@@ -53,7 +55,7 @@ def record_nodes(
 
     Raises:
         ValueError: as ``decoder.generate``; the folder holds another run, or a damaged file, or another process records
-            there; ``requests_per_part`` is below 1; the oracle is recorded text, which has no laws.
+            there; ``requests_per_part`` is no positive integer; the oracle is recorded text, which has no laws.
 
     Guarantee: outputs are those of ``decoder.generate``. Killed at any byte, the next call with the same arguments goes
         on: parts that are written stay, requests in none of them are decoded again, and every request has its rows
@@ -64,8 +66,8 @@ def record_nodes(
         Nothing at all for decoders that are not recorded.
     """
     check_has_laws(decoder.oracle, "record_nodes")
-    if requests_per_part < 1:
-        raise ValueError(f"requests_per_part is {requests_per_part}; give at least 1")
+    check_count("requests_per_part", requests_per_part)
+    check_batch_size(batch_size)
     requests = make_requests(decoder.oracle, prompts, max_new_tokens, sampling, seed, stop)
     with hold(Path(folder), "folder"):
         records = NodeRecords(folder, _identity(decoder, requests, logprobs, label))
@@ -73,26 +75,21 @@ def record_nodes(
         if missing:
             watched = copy.copy(decoder)
             watched.draft = WatchedSource(decoder.draft, lambda session, *_: NodeSession(session, logprobs))
-            state = _start(watched, [requests[i] for i in missing], max_new_tokens, batch_size)
-            _write_all(watched, state, _Writer(records, np.asarray(missing), requests_per_part))
+            own, writer = [requests[i] for i in missing], _Writer(records, np.asarray(missing), requests_per_part)
+            _run(watched, own, max_new_tokens, batch_size, writer)
         return records
 
 
-def _write_all(watched: SpeculativeDecoder, state: State, writer: "_Writer") -> None:
-    """Step to the end, and write what is seen."""
-    while state.has_work:
-        state, info = watched.step(state)
-        writer.add(cast(NodeSession, state.session).seen, info)
-        writer.end(state, info)
-    writer.finish(state)
-
-
-def _start(
-    decoder: SpeculativeDecoder, requests: Sequence[Request], max_new_tokens: int, batch_size: int | None
-) -> State:
-    """Return the start of a run of checked requests."""
+def _run(
+    decoder: SpeculativeDecoder,
+    requests: Sequence[Request],
+    max_new_tokens: int,
+    batch_size: int | None,
+    writer: "_Writer",
+) -> None:
+    """Decode checked requests to the end, and write what is seen."""
     stops: list[list[Stop]] = [[*request.stop_strings, *request.stop_ids] for request in requests]
-    return decoder.start(
+    state = decoder.start(
         [request.prompt for request in requests],
         max_new_tokens,
         [request.sampling for request in requests],
@@ -100,23 +97,41 @@ def _start(
         stops,
         batch_size,
     )
+    while state.has_work:
+        state, info = decoder.step(state)
+        writer.add(cast(NodeSession, state.session).seen, info)
+        writer.end(state, info)
+    writer.finish(state)
 
 
 def _identity(decoder: SpeculativeDecoder, requests: Sequence[Request], logprobs: bool, label: str) -> dict[str, Any]:
     """Return what tells a run from another."""
-    asked = [(r.prompt.tolist(), r.max_length, r.sampling, r.stop_strings, r.stop_ids, r.seed) for r in requests]
+    asked = [
+        (r.prompt.tolist(), r.max_length, _plain(r.sampling), r.stop_strings, r.stop_ids, r.seed) for r in requests
+    ]
     offers, oracle = decoder.draft.offers, decoder.oracle
     return {
         "oracle": [oracle.backend, str(oracle.dtype), oracle.vocab_size, list(oracle.eos_ids), _likeliest(oracle)],
         "num_requests": len(requests),
         "requests": hashlib.sha256(repr(asked).encode()).hexdigest(),
         "draft": decoder.draft.name,
-        "max_nodes": offers.max_nodes,
-        "max_depth": offers.max_depth,
+        "max_nodes": int(offers.max_nodes),
+        "max_depth": int(offers.max_depth),
         "rule": rule_label(decoder.rule),
         "logprobs": logprobs,
         "label": label,
     }
+
+
+def _plain(sampling: SamplingParams) -> SamplingParams:
+    """Return parameters in the types of their defaults, biases by their ids: equal ones are written alike."""
+    plain: dict[str, Any] = {
+        one.name: type(one.default)(getattr(sampling, one.name))
+        for one in fields(sampling)
+        if isinstance(one.default, int | float)
+    }
+    biases = {int(token): float(bias) for token, bias in sorted(sampling.logit_bias.items())}
+    return replace(sampling, **plain, logit_bias=biases)
 
 
 def _likeliest(oracle: Oracle) -> list[list[int]]:
@@ -139,7 +154,6 @@ class _Writer:
         self.steps = np.zeros(len(requests), dtype=np.int64)
         self.names: dict[str, int] = {}
         self.ended: dict[int, Ended] = {}
-        self.written: set[int] = set()
 
     def add(self, seen: Seen, info: StepInfo) -> None:
         """Take in a step."""
@@ -157,7 +171,7 @@ class _Writer:
     def finish(self, state: State) -> None:
         """Write what is left; requests without room for a token never took a step."""
         for own in range(len(self.requests)):
-            if own not in self.written and own not in self.ended:
+            if int(self.requests[own]) not in self.records.ended and own not in self.ended:
                 self.ended[own] = (state.outputs[own], state.finish_reasons[own])
         if self.ended:
             self._write()
@@ -175,5 +189,4 @@ class _Writer:
         else:
             whole = {"request": self.requests[:0], "step": self.requests[:0]}
         self.records.append(whole, {int(self.requests[own]): one for own, one in self.ended.items()})
-        self.written |= set(self.ended)
         self.ended = {}

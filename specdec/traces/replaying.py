@@ -11,7 +11,7 @@ from specdec.drafting.shapes import TreeShape
 from specdec.traces.cutting import check_length, cut
 from specdec.traces.dense import DenseRecords, Path_
 from specdec.traces.expecting import expectations_by_length, expectations_by_shape
-from specdec.traces.growing import Growing, nodes_at
+from specdec.traces.growing import Growing
 from specdec.traces.parts import NodeRecords
 from specdec.traces.rule_replays import expected_acceptance
 
@@ -180,7 +180,7 @@ def _by_shape(records: DenseRecords, shape: TreeShape | None) -> Judge:
         made = []
         for row, place, count in zip(rows.tolist(), at.tolist(), left.tolist(), strict=True):
             if growing is None:
-                nodes = [node for node, path in nodes_at(records, place) if path in kept]
+                nodes = [node for path, node in records.places(place).items() if path in kept]
             else:
                 nodes = growing.nodes(place)
             made.append((len(nodes), _agreement_length(records, place, records.outputs[row][-count:], nodes)))

@@ -60,6 +60,7 @@ class _Drafts:
 
     def __init__(self, records: NodeRecords) -> None:
         rows = records.columns()
+        rows = rows if "node" in rows else {}  # requests without a step have but two columns
         keys = np.stack([rows[name] for name in _KEYS]) if rows else np.zeros((len(_KEYS), 0), dtype=np.int64)
         found, step = np.unique(keys, axis=1, return_inverse=True)
         self.columns: dict[str, IntArray | FloatArray] = dict(zip(_KEYS, found, strict=True))
@@ -70,7 +71,7 @@ class _Drafts:
         shape = len(self.counts), int(self.counts.max(initial=1))
         chain = np.broadcast_to(np.arange(-1, shape[1] - 1), shape)
         self.parents = self._fill(chain, "parent")
-        self.ids = _distinct(self._fill(np.zeros(shape, dtype=np.int64), "token"), self.parents)
+        self.tokens = self._fill(np.zeros(shape, dtype=np.int64), "token")
         self.p, self.q = self._fill(np.zeros(shape), "p"), self._fill(np.ones(shape), "q")
         self.is_scout = self._fill(np.full(shape, "draft"), "kind") == "scout"
         self.num_drafted = self.counts - self.is_scout.sum(1)
@@ -84,7 +85,8 @@ class _Drafts:
 
     def judge(self, rule: VerificationRule, some: slice) -> FloatArray:
         """Return the expected accepted tokens of some steps. Raises ValueError if the rule refuses their drafts."""
-        ids, p, q = (torch.from_numpy(values[some]) for values in (self.ids, self.p, self.q))
+        ids = torch.from_numpy(_distinct(self.tokens[some], self.parents[some]))
+        p, q = torch.from_numpy(self.p[some]), torch.from_numpy(self.q[some])
         batch, width = ids.shape
         drawn_from = q.new_zeros(batch, width, width + 1).scatter_(2, ids.unsqueeze(2), q.unsqueeze(2))
         drawn_from[:, :, width] += 1 - q

@@ -99,12 +99,14 @@ def _hash(content: bytes) -> str:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Raise ValueError, with the fix, for whatever a reader makes of broken bytes."""
+    """Raise ValueError, with the fix, for whatever a reader makes of broken bytes; not for what the system refuses."""
     try:
         yield
-    except FileNotFoundError:
+    except (FileNotFoundError, MemoryError):
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(f"{path} is damaged ({reason}): delete it, and record again what it held") from error
 

@@ -8,7 +8,7 @@ from specdec.verify.sample_and_match import CoupledMatch, SampleAndMatch
 from specdec.verify.standard import Standard
 from specdec.verify.traversal import Traversal
 from specdec.verify.typical import Typical
-from specdec.verify.verdicts import ChainVerifier, DrawnVerdict, StopLaw, verify
+from specdec.verify.verdicts import ChainVerifier, DrawnVerdict, verify
 
 __all__ = [
     "RULES",
@@ -19,7 +19,6 @@ __all__ = [
     "MultiDraft",
     "SampleAndMatch",
     "Standard",
-    "StopLaw",
     "Traversal",
     "Typical",
     "confirm_judge",

@@ -21,21 +21,21 @@ class JudgeDiffers(UserWarning):
     """A rule declares a compiled judge that decides otherwise than its ``__call__``, which is used in its place."""
 
 
-# Of the rules that are known by name: what they are, and how they disagree with the judges that they declare.
-_KNOWN: dict[tuple[Any, ...], str | None] = {}
-
-
 def confirm_judge(rule: VerificationRule, native: NativeWalks | None) -> NativeJudge | None:
     """Return the compiled judge that a rule declares, if kernels have it and its law is that of ``__call__``.
 
     Warns:
-        JudgeDiffers: it is not; told once.
+        JudgeDiffers: it is not.
 
     Cost: some verdicts on two dozen small drafts, a few milliseconds; once in a process for the rules known by name.
     """
     if native is None or rule.native_judge is None:
         return None
-    why = _known_disagreement(rule, native) if RULES.get(rule.name) is rule else _disagreement(rule, native)
+    kind: Any = type(rule)
+    if RULES.get(rule.name) is rule:
+        why = _known_disagreement(rule.name, kind.__call__, rule.native_judge, rule.trees, native)
+    else:
+        why = _disagreement(rule, native)
     if why is None:
         return rule.native_judge
     warnings.warn(
@@ -47,13 +47,10 @@ def confirm_judge(rule: VerificationRule, native: NativeWalks | None) -> NativeJ
     return None
 
 
-def _known_disagreement(rule: VerificationRule, native: NativeWalks) -> str | None:
-    """Return ``_disagreement`` of a rule that lives as long as the process, compared once for each ``__call__``."""
-    kind: Any = type(rule)
-    known = rule.name, kind.__call__, rule.native_judge, rule.trees, native
-    if known not in _KNOWN:
-        _KNOWN[known] = _disagreement(rule, native)
-    return _KNOWN[known]
+@cache
+def _known_disagreement(name: str, call: Any, declared: NativeJudge, trees: bool, native: NativeWalks) -> str | None:
+    """Return ``_disagreement`` of the rule of a name, compared once for what it is made of."""
+    return _disagreement(RULES[name], native)
 
 
 def _disagreement(rule: VerificationRule, native: NativeWalks) -> str | None:

@@ -101,9 +101,6 @@ def test_units_are_pooled_and_answers_counted_once() -> None:
     row = the_row(first, second)
     assert (row["accept_len"], row["tokens/answer"]) == (12 / 6, 12 / 3)
     assert (row["accept_rate@0"], row["ends"]) == (4 / 5, "eos 2, length 1")
-    # An earlier version did not keep how answers ended.
-    del second["arms"]["x"]["finish_reasons"]
-    assert the_row(first, second)["ends"] is None
 
 
 def test_a_step_is_cut_if_tokens_of_it_are_not_emitted() -> None:
@@ -126,7 +123,8 @@ def test_positions_beyond_the_eighth_have_no_columns() -> None:
     stats = {"num_steps": 1, "num_emitted": 1, "steps_by_depth": [0] * 12 + [1]}
     stats |= {name: [0] * 12 for name in ("accepted_at_position", "tried_at_position")}
     unit = {"error": None, "kind": "a", "prompts": ["p"], "arms": {}}
-    unit["arms"] = {"x": {"stats": stats, "num_tokens": 1, "records": {"num_accepted": [], "num_emitted": []}}}
+    own = {"num_tokens": 1, "records": {"num_accepted": [], "num_emitted": []}, "finish_reasons": [["length"]]}
+    unit["arms"] = {"x": {"stats": stats, **own}}
     with pytest.raises(AssertionError, match="num_recovered"):
         the_row(unit)
     stats |= {

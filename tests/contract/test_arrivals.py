@@ -23,7 +23,7 @@ from experiments.load.measuring_loads import (
     read_arrivals,
 )
 from oracles import TabularLM
-from specdec import SamplingParams, SharedBudget, SpeculativeDecoder
+from specdec import SamplingParams, SharedBudget, SpeculativeDecoder, State
 from tests.support.calibration import LEVEL, p_value
 from tests.support.models import tiny_transformer
 
@@ -100,6 +100,8 @@ def test_rates_are_given_in_one_way(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_load_in_which_nobody_arrives_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no request of 1e-06 a second arrives in the 8 s that count: give more"):
         arrivals_of(POISSON, 1e-6)
+    with pytest.raises(ValueError, match=r"no request of 5e-07 a second arrives"):
+        rates_of(POISSON, 1e-6)
     times, window = arrivals_of(POISSON, 2.0)
     assert times == poisson_arrivals(2.0, 10.0, 0)
     assert (window.begin, window.end) == (2.0, 10.0)
@@ -213,3 +215,19 @@ def test_who_is_not_held_back_cannot_arrive() -> None:
     state.arrive(2)
     with pytest.raises(ValueError, match="request 2 is not held back"):
         state.arrive(2)
+
+
+def test_there_is_work_at_every_moment_of_the_last_arrival() -> None:
+    class Interrupted(State):
+        """Another thread lets the last request arrive just when somebody has looked for those that wait."""
+
+        @property
+        def can_step(self) -> bool:
+            found = super().can_step
+            self.arrive(0)
+            return found
+
+    state = SpeculativeDecoder(TabularLM.random(4, 2, 0)).start(PROMPTS[:1], 3)
+    state.hold_back()
+    state.__class__ = Interrupted
+    assert state.has_work

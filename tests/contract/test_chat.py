@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from specdec.prompts.chat import ChatTemplate, vicuna_template
-from specdec.prompts.chat.control import ControlTokens, absent_characters
+from specdec.prompts.chat.control import ControlTokens, absent_characters, ids_of
 from tests.support.chats import (
     ADDED,
     CHATML,
@@ -136,7 +136,7 @@ def test_a_template_that_spells_out_characters_refuses_control_tokens_by_name(ch
     with pytest.raises(
         ValueError, match=r"message 1 \(of 'user'\) holds the control token '<\|im_end\|>'.*take it out"
     ):
-        template.encode([harmless, said])
+        template.encode([harmless, said], system="Be brief.")
 
 
 def test_a_template_that_counts_or_cuts_texts_keeps_control_tokens_text() -> None:
@@ -150,6 +150,12 @@ def test_private_characters_in_a_message_are_no_markers() -> None:
         messages = conversation(content)
         ids = template_named("chatml").encode(messages)
         assert small_tokenizer().decode(ids, skip_special_tokens=False) == template_named("chatml").render(messages)
+
+
+def test_private_characters_are_many_and_no_more_are_promised_than_there_are() -> None:
+    assert len({*absent_characters(99_000, "\U00100000")} - {"\U00100000"}) == 99_000
+    with pytest.raises(ValueError, match="131,067 are free: give a tokenizer with fewer special tokens"):
+        absent_characters(131_068, "\U000f0000")
 
 
 def test_copies_of_the_tokenizer_are_few() -> None:
@@ -271,9 +277,12 @@ def test_half_of_a_surrogate_pair_elsewhere_is_refused() -> None:
         ChatTemplate("{{ messages[0].content }}{{ word }}", small_tokenizer()).encode(conversation("a"), word=HALF)
 
 
-def test_a_systems_words_are_a_string() -> None:
+def test_a_systems_words_are_a_string_and_no_message() -> None:
     with pytest.raises(ValueError, match="system is 5; give a string"):
         template_named("chatml").encode(conversation("a"), system=5)
+    spelling = ChatTemplate("{% for m in messages %}{{ m.content | urlencode }}{% endfor %}", small_tokenizer())
+    with pytest.raises(ValueError, match=r"^system holds the control token '<\|im_end\|>'"):
+        spelling.encode(conversation("a"), system="<|im_end|>")
 
 
 def test_a_template_refuses_in_its_own_words() -> None:
@@ -362,7 +371,7 @@ def test_marked_control_tokens_are_read_as_they_are(kind: str, shape: tuple[str,
     control = control_of(kind, shape)
     text = "".join(parts)
     markers = absent_characters(len(control) + 1, text)
-    assert control.encode_marked(control.mark(text, markers), markers) == control.encode(text)
+    assert control.encode_marked(control.mark(text, markers), markers) == ids_of(control.tokenizer, text)
 
 
 @cache

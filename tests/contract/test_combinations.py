@@ -168,8 +168,6 @@ def test_what_cannot_be_combined_is_refused_with_the_reason():
         Merged([ones])
     with pytest.raises(ValueError, match="vocabularies of different sizes"):
         Cascade([SmallTransformer(TARGET), SmallTransformer(TabularLM.random(5, 1, 0))])
-    with pytest.raises(ValueError, match="branches and rule 'standard'"):
-        SpeculativeDecoder(TARGET, Merged([ones, evens]), "standard")
     layered = tiny_transformer(3)
     with pytest.raises(ValueError, match="'early_exit' cannot serve inside 'merged"):
         Merged([EarlyExit(layered, 1), ones])

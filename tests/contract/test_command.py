@@ -86,9 +86,12 @@ def test_an_unknown_command_names_the_nearest(name, meant, capsys):
     assert capsys.readouterr().err.startswith(f"exactspec: error: no command '{name}'; did you mean {meant}?\n")
 
 
-def test_an_unknown_command_that_is_like_none_names_none(capsys):
+def test_an_unknown_command_that_is_like_none_names_none_and_a_module_that_is_none_is_unknown(capsys):
     assert main(["zzzz"]) == 2
     assert capsys.readouterr().err.startswith("exactspec: error: no command 'zzzz'\n")
+    for name in ("experiments.nosuch", "oracles.nosuch.inner", "experiments.harness", "experiments.compare.inner"):
+        assert main([name]) == 2
+        assert capsys.readouterr().err.startswith(f"exactspec: error: no command '{name}'")
 
 
 def test_ctrl_c_ends_a_command_with_one_line(monkeypatch, capsys):
@@ -217,20 +220,20 @@ def test_an_error_stands_first_and_a_short_usage_last(capsys):
     assert capsys.readouterr().err == words
 
 
-@pytest.mark.parametrize(
-    ("name", "words", "option"),
-    [
-        ("own_text", "--out x.safetensors --texts 0", "--texts"),
-        ("evaluate", "arithmetic --threads 0", "--threads"),
-        ("dialogues.__main__", "count --tokens 0", "--tokens"),
-    ],
-)
-def test_a_factory_makes_no_less_than_one(name, words, option, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["", *words.split()])
-    with pytest.raises(SystemExit) as stop:
-        import_module(f"oracles.factory.{name}").main()
-    assert stop.value.code == 2
-    assert f"argument {option}: must be at least 1, got 0" in capsys.readouterr().err
+def test_a_factory_makes_no_less_than_one_and_counts_seeds_from_zero(monkeypatch, capsys):
+    for name, words, told in [
+        ("own_text", "--out x.safetensors --texts 0", "--texts: must be at least 1, got 0"),
+        ("evaluate", "arithmetic --threads 0", "--threads: must be at least 1, got 0"),
+        ("dialogues.__main__", "count --tokens 0", "--tokens: must be at least 1, got 0"),
+        ("own_text", "--out x.safetensors --seed -1", "--seed: must be at least 0, got -1"),
+        ("dialogues.__main__", "count --seed -1", "--seed: must be at least 0, got -1"),
+        ("train", "tiny --out x --seed -1", "--seed: must be at least 0, got -1"),
+    ]:
+        monkeypatch.setattr(sys, "argv", ["", *words.split()])
+        with pytest.raises(SystemExit) as stop:
+            import_module(f"oracles.factory.{name}").main()
+        assert stop.value.code == 2
+        assert f"argument {told}" in capsys.readouterr().err
 
 
 def test_a_long_usage_is_where_the_help_is(capsys):

@@ -76,8 +76,9 @@ def test_bad_messages_are_named_with_their_prompt(chatml: TabularLM) -> None:
 
 def test_raw_text_for_an_instruct_model_is_said_once() -> None:
     oracle = table(ChatTemplate(CHATML, TOKENIZER))
-    with pytest.warns(RawPrompt, match="the oracle has a chat template, and a prompt is raw text"):
-        prompts_of(oracle, ["hello", "help"])
+    with pytest.warns(RawPrompt, match="the oracle has a chat template, and a prompt is raw text") as told:
+        SpeculativeDecoder(oracle).generate(["hello", "help"], 1)
+    assert [one.filename for one in told] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         prompts_of(oracle, ["hello"])

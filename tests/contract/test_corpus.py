@@ -6,10 +6,9 @@ from pathlib import PurePosixPath
 import pytest
 
 from oracles.factory import corpus
-from oracles.factory.corpus.corpus_builder import FAMILIES, build_manifest
+from oracles.factory.corpus.corpus_builder import ALLOWED, FAMILIES, build_manifest
 from oracles.factory.corpus.corpus_filters import MAX_FILE_BYTES, MIN_TEXT_BYTES, path_is_wanted, stdlib_path_is_wanted
 from oracles.factory.corpus.corpus_reading import wheel_folder
-from oracles.factory.corpus.licences import ALLOWED
 from oracles.factory.corpus.manifest import split_of
 from tests.support.corpus_rows import MANIFEST, gathered
 

@@ -4,6 +4,7 @@ from email import message_from_string
 
 import pytest
 
+from oracles.factory.corpus.corpus_builder import Seen, licence_of
 from oracles.factory.corpus.corpus_filters import (
     MAX_FILE_BYTES,
     clean,
@@ -12,10 +13,8 @@ from oracles.factory.corpus.corpus_filters import (
     path_is_wanted,
     stdlib_path_is_wanted,
     table_share,
+    without_licence_header,
 )
-from oracles.factory.corpus.duplicates import Seen
-from oracles.factory.corpus.headers import without_licence_header
-from oracles.factory.corpus.licences import licence_of
 from tests.support.corpus_rows import code
 
 MIT_NOTICE = "Permission is hereby granted, free of charge, to any person obtaining a copy"

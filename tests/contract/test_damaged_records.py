@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -79,6 +80,17 @@ def test_a_truncated_part_is_an_error_with_the_fix_and_records_go_on_without_it(
             record(tmp_path)
     part.unlink()
     assert record(tmp_path).tokens == whole.tokens
+
+
+def test_what_the_system_refuses_is_no_damage(tmp_path, monkeypatch):
+    import pyarrow.parquet as pq
+
+    record(tmp_path)
+    for refusal in (PermissionError(13, "denied"), OSError(5, "no answer"), MemoryError("no room")):
+        monkeypatch.setattr(pq, "read_schema", Mock(side_effect=refusal))
+        with pytest.raises(type(refusal)) as caught:
+            NodeRecords(tmp_path)
+        assert caught.value is refusal
 
 
 def test_columns_that_changed_are_named(tmp_path):

@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from experiments.strategies.text_strategies import training_sequences
 from oracles.factory.corpus.overlap import PassageIndex
 from oracles.factory.dialogues import documents
-from oracles.factory.dialogues.__main__ import OVERLAP, check_facts, main
+from oracles.factory.dialogues.__main__ import OVERLAP, check_facts, main, turns_in
 from oracles.factory.dialogues.cleaning import fault_of_question, plain_form
 from oracles.factory.dialogues.dialogue_parts import SPLITS, Conversation, facts_of, read_part, split_of, write_part
 from oracles.factory.dialogues.dialogue_tasks import KINDS, TEMPERATURES, Task, tasks
@@ -80,11 +80,10 @@ MIXED = [
 def test_conversations_are_turns_of_a_question_and_an_answer(writer, tokenizer):
     made = writer.write(MIXED, (5,))
     assert len(made) >= 3
-    turn = r"[^<]+<|im_end|>\n<|im_start|>assistant\n[^<]+<|im_end|>"
     for one in made:
         text = tokenizer.decode(one.ids.tolist(), skip_special_tokens=False)
         parts = text.split("<|im_end|>")
-        assert parts[-1] == "", turn
+        assert parts[-1] == ""
         assert len(parts) - 1 == 2 * len(one.answers)
         assert all(p.startswith("\n<|im_start|>assistant\n") for p in parts[1:-1:2])
         assert all(p.startswith("\n<|im_start|>user\n") for p in parts[2:-1:2])
@@ -98,7 +97,6 @@ def test_conversations_are_turns_of_a_question_and_an_answer(writer, tokenizer):
     summary = next(one for one in made if one.kind == "summary")
     begins = tokenizer.decode(summary.ids[: summary.answers[0][0]].tolist(), skip_special_tokens=False)
     assert begins == "Why do you cook it? Is it rice?<|im_end|>\n<|im_start|>assistant\n"
-    assert next(one for one in made if one.temperature == 0.0).temperature in TEMPERATURES
 
 
 def test_questions_that_stand_are_not_asked_again(writer, model, tokenizer):
@@ -226,7 +224,6 @@ def test_broken_files_are_refused(writer, tmp_path):
 def test_splits_go_by_the_text_that_a_conversation_begins_from():
     shares = np.array([SPLITS.index(split_of(f"text {i}")) for i in range(20_000)])
     assert np.allclose(np.bincount(shares) / len(shares), [240 / 256, 8 / 256, 8 / 256], atol=0.005)
-    assert split_of("a text") == split_of("a text")
 
 
 def test_shards_that_are_not_there_and_splits_that_are_none_are_named(tmp_path):
@@ -241,9 +238,15 @@ def test_shards_that_are_not_there_and_splits_that_are_none_are_named(tmp_path):
 def test_writing_needs_a_benchmark_to_keep_away_from(tmp_path):
     with pytest.raises(SystemExit, match="--benchmark: give at least one file"):
         main(["write"])
-    (tmp_path / "file.jsonl").write_text('{"question": "Why?"}\n')
-    with pytest.raises(SystemExit, match=r'--benchmark: .*file.jsonl has a line without "turns"'):
-        main(["write", "--benchmark", str(tmp_path / "file.jsonl")])
+    path = tmp_path / "file.jsonl"
+    for row in ('{"question": "Why?"}', '{"turns": "Why?"}', '{"turns": ["Why?", 3]}'):
+        path.write_text('{"turns": ["How?"]}\n' + row)
+        with pytest.raises(SystemExit, match=r'--benchmark: .*file.jsonl has a row without "turns", a list of texts'):
+            main(["write", "--benchmark", str(path)])
+    rows = [["A line\u2028and one more.", "And\x85this?"], ["Why?"]]
+    lines = [json.dumps({"turns": turns}, ensure_ascii=False) for turns in rows]
+    path.write_text("\ufeff" + "\n\n".join(lines) + "\n\n", encoding="utf-8")
+    assert turns_in(path) == [turn for turns in rows for turn in turns]
 
 
 def test_parts_that_were_made_otherwise_or_leave_a_gap_are_refused(tmp_path):

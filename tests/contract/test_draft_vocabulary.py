@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 import oracles
 from oracles import Transformer
+from oracles.checkpoints.loading import load_tokenizer
 from oracles.factory.train import TOKENIZER
 from oracles.factory.training.draft_distillation import draft_shape, new_draft
 from oracles.factory.training.export import export_checkpoint, export_draft
@@ -49,7 +50,7 @@ def folder(lender, trained, tmp_path) -> Path:
 def test_what_is_loaded_is_what_was_trained(folder, trained, lender, any_pack):
     loaded = any_pack(oracles.load_trainable(folder, dtype="float32"))
     assert loaded.vocab_size == V
-    assert loaded.tokenizer.to_str() == CODE.to_str()
+    assert loaded.tokenizer.to_str() == load_tokenizer(folder).to_str() == CODE.to_str()
     assert loaded.eos_ids == oracles.load(lender, backend="eager").eos_ids
     ids = torch.arange(90, 110).unsqueeze(0)
     cache, row = loaded.new_cache(1, 32), torch.zeros(1, dtype=torch.int64).numpy()

@@ -170,8 +170,3 @@ def test_a_request_is_the_same_at_every_batch_size(rule):
 def test_arguments_out_of_range_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         Lookahead(**options)
-
-
-def test_a_rule_for_chains_is_refused_with_one_for_trees():
-    with pytest.raises(ValueError, match="use rule='multi_draft'"):
-        SpeculativeDecoder(TabularLM.random(6, 2, 0), Lookahead())

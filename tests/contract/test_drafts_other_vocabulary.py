@@ -212,14 +212,21 @@ def spaces_first():
     return tokenizer, letters("a", "b")
 
 
+def spaces_before_words():
+    tokenizer = Tokenizer(models.BPE({"a": 0, "b": 1, "\u0120": 2}, []))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=True), decoders.ByteLevel()
+    return tokenizer, Tokenizer(models.BPE({"a": 0, "b": 1, " a": 2}, []))
+
+
 @pytest.mark.parametrize(
     ("tokenizers", "message"),
     [
         (None, "the model has no tokenizer, so nobody knows"),
         (no_piece_in_common(), "have no piece in common"),
         (spaces_first(), "changes the text that it reads"),
+        (spaces_before_words(), "changes the text that it reads"),
     ],
-    ids=["without", "disjoint", "spaces"],
+    ids=["without", "disjoint", "spaces", "prefix"],
 )
 def test_tokenizers_that_cannot_serve_are_refused_with_the_reason(tokenizers, message):
     with pytest.raises(ValueError, match=message):

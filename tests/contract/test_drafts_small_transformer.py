@@ -192,11 +192,8 @@ def test_padding_is_not_another_vocabulary():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"temperature": -0.5}, "temperature must be a finite number"),
         ({"temperature": float("inf")}, "temperature must be a finite number"),
-        ({"num_draft_tokens": 3, "length": Fixed(3)}, "not both"),
         ({"tree": Kary(2, 2), "length": Fixed(3)}, "give tree or a length"),
-        ({"num_draft_tokens": -1}, "num_draft_tokens must be an integer, 0 or more"),
     ],
     ids=str,
 )

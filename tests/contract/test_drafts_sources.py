@@ -10,12 +10,12 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from drafts import NGram, PromptLookup, stateless
+from drafts import Lookahead, NGram, PromptLookup, stateless
 from drafts.ngram import NGramModel
 from oracles.tabular import TabularLM
 from specdec import SpeculativeDecoder
 from specdec.contracts import Budget
-from specdec.drafting.lengths import Entropy, Fixed, depth_limits, resolve
+from specdec.drafting.lengths import Entropy, Fixed, Threshold, depth_limits, resolve
 from specdec.sampling import SamplingParams
 from tests.support.draft_rows import Rows, StopBelow, chains, draft_of
 
@@ -78,10 +78,10 @@ def test_bad_arguments_of_a_lookup_are_refused(arguments, message):
 @pytest.mark.parametrize(
     ("sequences", "arguments", "message"),
     [
-        ([[0, 1]], {"order": 0}, "order and vocab_size"),
+        ([[0, 1]], {"order": 2.5}, "order must be an integer, 1 or more, not 2.5"),
         ([[0, 1]], {"discount": 1.0}, "strictly between 0 and 1"),
         ([[0, 1]], {"discount": 0.0}, "strictly between 0 and 1"),
-        ([], {}, "no ids"),
+        ("a text", {}, "a list of id lists, texts or Paths: put a single one into a list"),
         ([[], []], {}, "no ids"),
         ([[0, 6]], {}, "outside 0..5"),
         ([[-1, 2]], {}, "outside 0..5"),
@@ -111,6 +111,23 @@ def test_bad_settings_of_ngrams_are_refused(arguments, message):
         NGram(model, **arguments)
 
 
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda no: NGram(NGramModel.train(CORPUS, 6, progress=False), 3, no), "sampled"),
+        (lambda no: PromptLookup(wrap=no), "wrap"),
+        (lambda no: Lookahead(from_prompt=no), "from_prompt"),
+        (lambda no: Threshold(threshold=0.5, per_token=no), "per_token"),
+        (lambda no: Fixed(3, with_confidence=no), "with_confidence"),
+    ],
+)
+def test_what_is_neither_true_nor_false_is_no_flag(make, name):
+    make(np.True_)
+    for value in ("no", 0.7, Fixed(2), None):
+        with pytest.raises(ValueError, match=f"{name} must be True or False, not "):
+            make(value)
+
+
 def test_a_file_that_is_no_ngram_model_is_refused(tmp_path: Path):
     save_file({"weight": np.zeros(3)}, tmp_path / "other.safetensors")
     with pytest.raises(ValueError, match=r"other.safetensors is no n-gram model: it holds \['weight'\]"):
@@ -128,6 +145,9 @@ def test_a_saved_model_is_loaded_as_it_was(tmp_path: Path):
         assert type(getattr(loaded.model, name)) is type(value)
     with safe_open(tmp_path / "model.safetensors", framework="np") as file:
         assert file.metadata() == {"order": "3", "vocab_size": "6"}
+    (tmp_path / "earlier").hardlink_to(tmp_path / "model.safetensors")
+    NGram.train([[1]], 6, progress=False).save(tmp_path / "model.safetensors")
+    assert NGram.load(tmp_path / "earlier").model.order == 3, "a file is replaced, never written over"
 
 
 def test_texts_and_files_are_encoded_and_a_bar_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -139,6 +159,11 @@ def test_texts_and_files_are_encoded_and_a_bar_is_shown(tmp_path: Path, capsys: 
     plain = NGramModel.train([[1, 1], [0, 1, 0, 1, 2]], 3, progress=False)
     assert capsys.readouterr().err == ""
     np.testing.assert_array_equal(made.probs, plain.probs)
+    with pytest.raises(ValueError, match="put a single one into a list"):
+        NGramModel.train(tmp_path / "x.txt", 3, tokenizer=tokenizer)
+    (tmp_path / "x.txt").write_bytes(b"a \xff")
+    with pytest.raises(ValueError, match=r"x\.txt is no UTF-8: .* in position 2"):
+        NGramModel.train([tmp_path / "x.txt"], 3, tokenizer=tokenizer, progress=False)
 
 
 def test_sampled_ngrams_draw_from_the_models_laws_warped():
@@ -199,9 +224,11 @@ def test_a_functions_bad_answers_are_named(answer, message):
         draft_of(source, [[1]])
 
 
-def test_a_partial_function_is_a_source():
+def test_a_partial_function_is_a_source_and_a_number_is_none():
     source = stateless(num_draft_tokens=2)(partial(lambda token, ids, budget: [token] * budget, 3))
     assert (source.name, draft_of(source, [[1]])) == ("partial", [[3, 3]])
+    with pytest.raises(ValueError, match=r"given 4 for a function: write @stateless\(num_draft_tokens=4\)"):
+        stateless(4)
 
 
 def test_a_number_of_tokens_is_a_fixed_length():

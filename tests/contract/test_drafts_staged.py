@@ -1,7 +1,7 @@
 """A model that is decoded speculatively while it drafts: passes, stages, caches, and what its inner source is told."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -181,6 +181,16 @@ class Listener:
         pass
 
 
+@dataclass
+class Careless(Listener):
+    """A source whose drafts are not as it was asked."""
+
+    told: dict[str, Any] = field(default_factory=dict)
+
+    def propose(self, rows, context, budget, randomness):
+        return replace(super().propose(rows, context, budget, randomness), **self.told)
+
+
 @pytest.mark.parametrize("model", [MODEL, tiny_transformer(VOCAB)], ids=["table", "transformer"])
 def test_the_inner_source_hears_what_stands_and_is_handed_the_models_scores(model):
     inner = Listener(Needs(logits=True))
@@ -340,3 +350,9 @@ def test_what_cannot_be_staged_is_refused_with_the_reason():
         Staged(MODEL, wrong, temperature=-1.0)
     with pytest.raises(ValueError, match="vocabulary of 7 ids"):
         Staged(MODEL, SmallTransformer(TabularLM.random(7, 1, 0), 2), 2).open(ORACLE, 1, 8)
+    for told, message in (
+        ({"parents": torch.tensor([[-1, -1]])}, "inner source 'listener' drafted a tree, and declares"),
+        ({"num_nodes": torch.tensor([2])}, "inner source 'listener' drafted 2 tokens, over its budget of 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            SpeculativeDecoder(ORACLE, Staged(MODEL, Careless(told=told), 2)).generate([[1, 2]], 8)

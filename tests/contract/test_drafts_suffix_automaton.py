@@ -21,7 +21,6 @@ SAMPLED = SamplingParams(temperature=1.0)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_draft_tokens": -1}, "num_draft_tokens must be an integer"),
         ({"num_draft_tokens": 2, "length": Fixed(2)}, "not both"),
         ({"length": Entropy()}, "a lookup has no laws"),
         ({"tokens_per_match": 0.0}, "tokens_per_match must be a finite number above 0, not 0.0"),
@@ -59,6 +58,10 @@ def test_a_frequent_short_suffix_may_promise_more_than_a_long_one():
     long, short = SuffixAutomaton(2, min_ngram=2), SuffixAutomaton(2)
     assert draft_of(long, [ids])[0][0] == 9
     assert draft_of(short, [ids]) == [[2, 3]]
+    ids = [1, 2, 3, 4, 6, 7, 8, 9, 0, 1, 2, 3, 5, 10, 11, 12, 13, 14, 20, 3, 4, 6, 21, 1, 2, 3]
+    assert draft_of(short, [ids]) == [[4, 6]]
+    assert draft_of(SuffixAutomaton(6), [ids]) == [[5, 10, 11, 12, 13, 14]]
+    assert not short.offers.nested, "with room for more tokens the long one promises more"
 
 
 def test_a_tree_holds_the_likeliest_paths_and_their_shares():
@@ -88,12 +91,12 @@ def test_an_earlier_output_drafts_once_it_is_remembered():
 
 def test_the_store_is_bounded_and_the_newest_outputs_win():
     source = SuffixAutomaton(4, store_size=6)
-    source.remember([[1, 2], [3, 4], [5, 6]])
-    assert draft_of(source, [[1], [3], [5]]) == [[2], [4], [6]]
-    source.remember([[7, 8, 9]])
-    assert draft_of(source, [[1], [3], [5], [7]]) == [[], [], [6], [8, 9]]
-    source.remember([list(range(10, 20))])
-    assert draft_of(source, [[13], [14], [7]]) == [[], [15, 16], []]
+    source.remember([[0, 1], [2, 3], [4, 5]])
+    assert draft_of(source, [[0], [2], [4]]) == [[1], [3], [5]]
+    source.remember([[1, 3, 5]])
+    assert draft_of(source, [[0], [2], [4], [1]]) == [[], [], [5], [3, 5]]
+    source.remember([[5, 5, 5, 5, 0, 1, 2, 3, 4, 2]])
+    assert draft_of(source, [[5], [0], [1]]) == [[], [1, 2], [2, 3]]
 
 
 def test_what_another_thread_has_remembered_while_a_run_began_is_there_for_the_next_one(monkeypatch):
@@ -118,6 +121,10 @@ def test_what_cannot_be_remembered_is_refused():
     for outputs in ([[1, -1]], [1, 2], [[[1, 2]]], [[0.5, 1.0]]):
         with pytest.raises(ValueError, match="outputs must be lists of ids"):
             SuffixAutomaton(store_size=5).remember(outputs)
+    source = SuffixAutomaton(store_size=5)
+    source.remember([[1, 5], [2, 6]])
+    with pytest.raises(ValueError, match="remembers id 6, and the oracle has 6 ids: give each vocabulary a source"):
+        draft_of(source, [[1]])
 
 
 def drafted(decoder, **options):

@@ -264,11 +264,6 @@ def test_what_cannot_be_drafted_is_refused_with_the_reason(message, options):
         NGram(NGram.train([[0, 1]], 6, 2, progress=False).model, sampled=True, **options)
 
 
-def test_a_rule_for_chains_refuses_trees_and_names_one_that_does_not():
-    with pytest.raises(ValueError, match="use rule='multi_draft'"):
-        SpeculativeDecoder(TabularLM(TABLE), SmallTransformer(TabularLM(TABLE), tree=Kary(2, 2)))
-
-
 def test_the_statistics_of_ranks_are_those_of_trees():
     decoder = SpeculativeDecoder(TabularLM(TABLE), SmallTransformer(TabularLM(TABLE), tree=Kary(3, 2)), "multi_draft")
     stats = decoder.generate(list(PROMPTS.values()), 30, PLAIN).stats

@@ -22,7 +22,7 @@ from experiments.harness.draw_checks import (
     evidence_of,
     law_evidence,
     soundness,
-    total_evidence,
+    sum_of,
 )
 from experiments.harness.findings.legends import speed_brief, speed_legend
 from experiments.harness.findings.summary import agreement, speed_rows
@@ -98,8 +98,7 @@ def test_evidence_by_hand() -> None:
     assert found.hotter == pytest.approx(log(0.25**0.8 / flat[0] / 0.25) + log(0.1**0.8 / flat[1] / 0.1), rel=1e-12)
     assert found.colder == pytest.approx(log(0.25**1.2 / sharp[0] / 0.25) + log(0.1**1.2 / sharp[1] / 0.1), rel=1e-12)
     assert found.e_value == pytest.approx((exp(found.hotter) + exp(found.colder)) / 2)
-    assert found + found == LawEvidence(4, 2, 2 * found.hotter, 2 * found.colder)
-    assert total_evidence([asdict(found), None, asdict(found)]) == found + found
+    assert sum_of([found, found]) == LawEvidence(4, 2, 2 * found.hotter, 2 * found.colder)
     assert LawEvidence(1, 0, 1e5, 0.0).e_value > REFUTED
 
 
@@ -150,12 +149,13 @@ def test_an_output_has_room_up_to_the_context() -> None:
 
 
 def entry(
-    counts: dict[str, int], seconds: dict[str, list[float]], prefill: dict[str, float], **more: Any
+    counts: dict[str, int], seconds: dict[str, list[float]], prefill: dict[str, float], number: int = 0, **more: Any
 ) -> dict[str, Any]:
     """Return a unit of draws, of one prompt."""
     arms = {
         arm: {
             "seconds": seconds[arm],
+            "decoding": [whole - prefill[arm] / len(seconds[arm]) for whole in seconds[arm]],
             "num_tokens": counts[arm],
             "repeats_plain": False,
             "sound": [True],
@@ -173,15 +173,15 @@ def entry(
         }
         for arm in counts
     }
-    return {"error": None, "kind": "a", "prompts": ["p"], "arms": arms}
+    return {"unit": number, "error": None, "kind": "a", "prompts": ["p"], "arms": arms}
 
 
 def test_speed_is_of_as_many_tokens() -> None:
     """Plain decoding takes 1 s a token and the arm half a second, whatever their lengths; prompts take 2 s each."""
     lengths = [(10, 20), (30, 10), (8, 8), (5, 50), (12, 3)]
     entries = [
-        entry({"plain": a, "x": b}, {"plain": [2.0 + a], "x": [2.0 + b / 2]}, {"plain": 2.0, "x": 2.0})
-        for a, b in lengths
+        entry({"plain": a, "x": b}, {"plain": [2.0 + a], "x": [2.0 + b / 2]}, {"plain": 2.0, "x": 2.0}, number)
+        for number, (a, b) in enumerate(lengths)
     ]
     outcome, of_arm = Outcome(["plain", "x"], entries), sum(b for _, b in lengths)
     assert outcome.has_draws
@@ -216,7 +216,8 @@ def test_few_units_are_paired_by_rounds_of_as_many_tokens() -> None:
 
 
 def test_tables_say_what_was_checked_in_place_of_equal_ids() -> None:
-    entries = [entry({"plain": 5, "x": 7}, {"plain": [5.0], "x": [7.0]}, {"plain": 1.0, "x": 1.0}) for _ in range(5)]
+    counts, seconds = {"plain": 5, "x": 7}, {"plain": [5.0], "x": [7.0]}
+    entries = [entry(counts, seconds, {"plain": 1.0, "x": 1.0}, number) for number in range(5)]
     entries[1]["arms"]["x"]["sound"] = [False]
     outcome = Outcome(["plain", "x"], entries)
     assert check_cells(outcome, "x") == {"checked": "4/5", "law e": "1"}

@@ -126,3 +126,4 @@ def test_what_ships_is_small_and_says_whose_it_is():
                 tensors |= {key: file.get_tensor(key).dtype for key in file.keys()}  # noqa: SIM118
         assert {dtype for dtype in tensors.values() if dtype.is_floating_point} == {torch.bfloat16}
         assert "embed_tokens.weight" not in tensors, "it borrows the oracle's"
+        assert sum(path.stat().st_size for path in (EMBEDDED / name).iterdir()) < 12e6, name

@@ -60,7 +60,4 @@ def test_a_shown_continuation_is_a_section_with_the_end_of_its_prompt():
     assert "value_13 = 13\n" in section
     assert "greedy:\n\n```python\na = 1\n```" in section
     assert section.endswith("sampled:\n\n````python\n```\n````")
-
-
-def test_a_fence_is_longer_than_what_it_holds():
     assert code_block("`x` and ``````") == "```````python\n`x` and ``````\n```````"

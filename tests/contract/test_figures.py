@@ -52,7 +52,6 @@ def test_a_row_has_the_cells_of_all_tables_of_both_sections():
 
 
 def test_each_part_has_the_limit_at_which_an_arm_comes_out_even():
-    assert tables_in(side_by_side(SECTIONS, Figures("Race", has_needs=False)))[1:] == []
     (row,) = tables_in(side_by_side(SECTIONS, Figures("Race")))[1]
     assert row == {
         "arm": "quick",
@@ -75,15 +74,13 @@ def test_arms_that_draft_for_nothing_need_nothing():
 
 
 def test_a_section_without_a_sampled_twin_is_shown_alone():
-    (rows,) = tables_in(
-        side_by_side({"Race": SECTIONS["Race"]}, Figures("Race", is_sampled_too=False, has_needs=False))
-    )
+    (rows,) = tables_in(side_by_side({"Race": SECTIONS["Race"]}, Figures("Race", has_twin=False)))
     assert [row["end to end"] for row in rows] == ["1", "1.5 [1.0, 1.9]"]
 
 
 def test_a_row_that_lacks_a_column_of_others_has_none():
     text = SECTIONS["Race"].replace("\n\nWhy:", "\n| other | 9 | - | 0.5 | - |\n\nWhy:")
-    wanted = Figures("Race", ("quick", "other"), columns={"tau": "tau"}, is_sampled_too=False, has_needs=False)
+    wanted = Figures("Race", ("quick", "other"), columns={"tau": "tau"}, has_twin=False)
     (rows,) = tables_in(side_by_side({"Race": text}, wanted))
     assert rows == [{"arm": "quick", "tau": "5"}, {"arm": "other", "tau": "-"}]
 

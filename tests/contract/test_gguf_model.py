@@ -8,7 +8,7 @@ import torch
 import transformers
 
 import oracles
-from experiments.harness.findings.model_shapes import bytes_per_weight, model_shape
+from experiments.harness.findings.model_shapes import bytes_per_weight, model_shape, weight_types
 from oracles import Transformer
 from oracles.checkpoints.gguf import WeightsWidened, load_gguf
 from oracles.checkpoints.loading import checkpoint_folder, load, load_tokenizer, load_trainable
@@ -111,13 +111,15 @@ def test_a_tied_model_may_have_an_output_of_its_own(tmp_path):
 
 
 def test_a_weight_of_a_file_of_several_types_takes_their_mean(tmp_path):
-    model = family_model("llama", tie_embeddings=True)
-    types = {"token_embd.weight": Kind.Q8_0}
-    oracle = load(write_gguf(tmp_path / "model.gguf", model, kind=lambda name: types.get(name, Kind.Q4_1)))
-    shape = model_shape(model.config, 1)
-    norms = 4 * sum(parameter.numel() for parameter in model.parameters() if parameter.ndim == 1)
-    wanted = 34 / 32 * shape.head_weights + 20 / 32 * shape.layer_weights + norms
-    assert bytes_per_weight(oracle) == pytest.approx(wanted / shape.weight_bytes)
+    for kind, of_head in ((Kind.Q8_0, 34 / 32), (Kind.F16, 2)):
+        model = family_model("llama", tie_embeddings=True)
+        types = {"token_embd.weight": kind}
+        oracle = load(write_gguf(tmp_path / "model.gguf", model, kind=lambda name, of=types: of.get(name, Kind.Q4_1)))
+        shape = model_shape(model.config, 1)
+        norms = 4 * sum(parameter.numel() for parameter in model.parameters() if parameter.ndim == 1)
+        wanted = of_head * shape.head_weights + 20 / 32 * shape.layer_weights + norms
+        assert bytes_per_weight(oracle) == pytest.approx(wanted / shape.weight_bytes)
+    assert weight_types(oracle) == {"float16", "q4_1"}
     assert bytes_per_weight(load("code-draft-tiny", "float64")) == 8
 
 
@@ -230,6 +232,23 @@ def test_an_arithmetic_needs_weights_of_a_file(tmp_path):
     path = write_gguf(tmp_path / "model.gguf", family_model("llama"), kind=Kind.F16)
     with pytest.raises(ValueError, match=r"model.gguf: arithmetic='int8' cannot be had: .*stored as q8_0, q4_0, q4_1"):
         load(path, arithmetic="int8", backend="eager")
+
+
+def test_layers_that_are_read_as_one_need_one_type_for_products_of_whole_numbers(tmp_path):
+    several = {
+        "attn_v": "self_attn has q_proj q4_0, k_proj q4_0, v_proj q8_0: they are read as one",
+        "ffn_up": "mlp has gate_proj q4_0, up_proj q8_0: they are read as one",
+    }
+    for other, told in several.items():
+        path = write_gguf(
+            tmp_path / "model.gguf",
+            family_model("llama"),
+            kind=lambda name, other=other: Kind.Q8_0 if other in name else Kind.Q4_0,
+        )
+        with pytest.raises(ValueError, match=rf"gguf: arithmetic='int8' cannot be had: model\.layers\.0\.{told}"):
+            load(path, arithmetic="int8", backend="native")
+    # Torch multiplies by gates one after the other.
+    assert load(path, arithmetic="int8", backend="eager").weight_type == "q4_0-int8"
 
 
 def test_frequencies_of_llama_3_come_as_factors(tmp_path):

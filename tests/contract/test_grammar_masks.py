@@ -6,19 +6,21 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 import drafts
 from oracles import TabularLM
 from oracles.native import NativeTransformer
-from specdec import SamplingParams, SpeculativeDecoder
+from specdec import Draft, SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_draft
-from specdec.grammars import make_grammars
+from specdec.grammars import Grammar, make_grammars
 from tests.reference.grammars import mask_after
 from tests.support.backends import needed_native
 from tests.support.grammars import END, LISTS, WORDS, WRITTEN, Written, pieces_of
 from tests.support.models import small_model
 from tests.support.pairwise import chosen
 from tests.support.registry import OTHERS, SIX_IDS, WAYS
+from tests.support.warpings import warping_of
 
 PROMPTS = [[0, 3, 2], [2], [5, 1, 0, 3, 2, 3, 2], [1, 1, 3], [4, 2, 3]]
 LONG = {
@@ -138,10 +140,93 @@ def test_a_node_without_an_id_matters_to_nobody_who_does_not_get_there():
     oracle, asked = WORDS.oracle(), SamplingParams(regex="(a|b[de])c", logit_bias={1: -50.0})
     decoder = SpeculativeDecoder(oracle, drafts.PromptLookup(2))
     assert decoder.generate([[0, 1, 1, 3, 0]], 4, asked).tokens == [[0, 3]]
-    asked = SamplingParams(regex="(a|b[de])c", logit_bias={1: 50.0})
-    for source in (None, drafts.PromptLookup(2), drafts.SmallTransformer(WORDS.oracle(1), 2)):
-        with pytest.raises(ValueError, match="request 1: its regex leaves no id at position 3 "):
-            SpeculativeDecoder(oracle, source).generate([[0], [0, 1]], 4, [SamplingParams(), asked])
+    asked, model = SamplingParams(regex="(a|b[de])c", logit_bias={1: 50.0}), WORDS.oracle(1)
+    staged = drafts.Staged(model, drafts.PromptLookup(1), 3)  # it asks about ids as if they stood
+    for source in (None, drafts.PromptLookup(2), drafts.SmallTransformer(model, 2), staged):
+        for stop in ((), [[0]]):
+            with pytest.raises(ValueError, match="request 1: its regex leaves no id at position 3 "):
+                SpeculativeDecoder(oracle, source).generate([[0], [0, 1]], 4, [SamplingParams(), asked], stop=stop)
+
+
+def test_an_id_that_somebody_took_for_granted_is_refused_all_the_same():
+    """After b no ab may follow, after a no end; and what has to follow c is written by ab and c, not by a, b and c."""
+    for regex, given in (("(ab|ba?c)*", [1, 2]), ("(ab|ba?c)*", [0, 4]), ("cabc", [3, 0])):
+        (grammar,) = make_grammars(WORDS.oracle(), [SamplingParams(regex=regex).constraint], [4])
+        output = np.array(given)
+        for length in (1, 2):
+            grammar.allowed(output[:length])
+        with pytest.raises(ValueError, match="leaves no id at position 5 "):
+            grammar.first_end(np.array([*given, 3]), 3)
+
+
+class Stub:
+    """A matcher of all ids, which fails after a text of some length."""
+
+    def __init__(self, size, longest=99, masks=None):
+        self.size, self.longest, self.length, self.masks = size, longest, 0, [] if masks is None else masks
+
+    def deep_copy(self):
+        return Stub(self.size, self.longest, self.masks)
+
+    def consume_tokens(self, ids):
+        self.length += len(ids)
+        return True
+
+    def rollback(self, count):
+        self.length -= count
+        return True
+
+    def compute_bitmask(self):
+        self.masks.append(self.length)
+        return b"\xff" * (self.size // 8)
+
+    def is_accepting(self):
+        return False
+
+    def is_error(self):
+        return self.length >= self.longest
+
+    def get_error(self):
+        return "too complex\n<state>..." if self.is_error() else ""
+
+
+def test_masks_of_a_large_vocabulary_are_remembered():
+    stub = Stub(2**17)
+    grammar = Grammar(stub, 2**17, [2**17 - 1], ("request 0", "regex"), 0)
+    for _ in range(2):
+        for token in range(100):
+            assert grammar.allowed(np.array([token])).sum() == 2**17 - 1
+    assert stub.masks == [0, *[1] * 100], "the first tells whether the grammar can be begun"
+
+
+def test_the_librarys_own_failure_is_told():
+    with pytest.raises(ValueError, match=r"allows no id of this vocabulary at the start: .* says: too complex$"):
+        Grammar(Stub(16, 0), 16, [15], ("request 0", "regex"), 0)
+    grammar = Grammar(Stub(16, 2), 16, [15], ("request 0", "regex"), 3)
+    with pytest.raises(ValueError, match=r"leaves no id at position 5 .* says: too complex$"):
+        grammar.first_end(np.array([0, 1, 2, 3]), 4)
+
+
+def test_requests_that_have_ended_keep_nothing_of_their_grammars():
+    decoder = SpeculativeDecoder(LISTS.oracle(), drafts.PromptLookup(2))
+    state, most = decoder.start([[0]] * 6, 5, LISTS.sampling(), batch_size=2), 0
+    grammars = [request.grammar for request in state.slots.requests]
+    while state.has_work:
+        state, _ = decoder.step(state)
+        kept = [one for one in grammars if one._places or one._matcher is not None]
+        most = max(most, len(kept))
+        assert len(kept) <= 2
+    assert (most, kept) == (2, [])
+
+
+def test_padding_has_no_mask():
+    asked: list[tuple[int, list[int]]] = []
+    grammar = SimpleNamespace(allowed=lambda output, path: asked.append((int(output[0]), path.tolist())))
+    params = [SamplingParams(temperature=1.0, regex="a")] * 2
+    warping = warping_of(params, [[1], [1]], [[2], [3]], grammars=[grammar] * 2)
+    draft = Draft(torch.tensor([[4, 0, 0], [4, 5, 6]]), torch.tensor([1, 3]))
+    warping.adjusted(torch.zeros(2, 4, 8), draft)
+    assert asked == [(2, []), (2, [4]), (3, []), (3, [4]), (3, [4, 5]), (3, [4, 5, 6])]
 
 
 def test_the_ends_of_a_chat_templates_turns_end_a_text_too():

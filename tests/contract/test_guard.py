@@ -13,6 +13,7 @@ from scipy import stats
 
 from experiments import guard
 from experiments.guard import FALSE_ALARMS, POWER, judge
+from experiments.harness.settings import Settings
 from specdec.stats import Stats
 from specdec.stats.report import intervals
 from specdec.stats.report.intervals import Interval, ratio_change, smallest_loss, swap_p_value
@@ -45,8 +46,9 @@ def plainly(steps: int) -> dict[str, Any]:
 
 def an_arm(stats: dict[str, Any]) -> dict[str, Any]:
     claims = {"identical": [True], "repeats_plain": True, "claim": "exact", "rule": "standard", "calibration": None}
+    how = {"settings": vars(Settings("native", "float32", "cpu", bitwise=True, batch_size=1, threads=2))}
     seconds = [sum(stats["seconds"].values())]
-    return {"seconds": seconds, "num_tokens": stats["num_emitted"], "stats": stats, "records": {}, **claims}
+    return {"seconds": seconds, "num_tokens": stats["num_emitted"], "stats": stats, "records": {}, **claims, **how}
 
 
 def a_run(

@@ -193,20 +193,23 @@ def test_a_head_that_borrows_must_have_the_oracles_width(tmp_path):
 
 
 def test_pickled_weights_are_converted_by_a_command_that_runs_no_code(tmp_path, capsys):
-    tensors = write_head(tmp_path, ORACLE, Layout(written=(0, 2, 5, 9)))
-    wanted = load_head(tmp_path, ORACLE)
-    (tmp_path / "model.safetensors").unlink()
+    folder = tmp_path / "a head"
+    tensors = write_head(folder, ORACLE, Layout(written=(0, 2, 5, 9)))
+    wanted = load_head(folder, ORACLE)
+    (folder / "model.safetensors").unlink()
     shared = {**tensors, "t2d": tensors["t2d"][:]}
-    torch.save(shared, tmp_path / "pytorch_model.bin")
-    with pytest.raises(ValueError, match=f"python -m oracles.heads.convert {tmp_path}"):
-        load_head(tmp_path, ORACLE)
-    main([str(tmp_path)])
-    assert capsys.readouterr().out.strip() == str(tmp_path / "model.safetensors")
-    found = load_head(tmp_path, ORACLE)
+    torch.save(shared, folder / "pytorch_model.bin")
+    for kept in ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state_0.pth"):
+        torch.save(Harmful(), folder / kept)
+    with pytest.raises(ValueError, match=rf"only \(pytorch_model\.bin\), .* oracles\.heads\.convert '{folder}' reads"):
+        load_head(folder, ORACLE)
+    main([str(folder)])
+    assert capsys.readouterr().out.strip() == str(folder / "model.safetensors")
+    found = load_head(folder, ORACLE)
     for one, other in zip(found._network.parameters(), wanted._network.parameters(), strict=True):
         assert torch.equal(one, other)
     with pytest.raises(ValueError, match="is there already"):
-        convert(tmp_path)
+        convert(folder)
 
 
 class Harmful:

@@ -10,9 +10,10 @@ from safetensors.torch import load_file, save_file
 
 import drafts
 from oracles import Transformer, load, load_head
+from oracles.checkpoints.weights import SINGLE
 from oracles.factory.training.recipes import RECIPES
 from oracles.heads import ExitHead, HeadShape, save_head
-from oracles.heads.exit_head import EXIT_HEAD, WEIGHTS
+from oracles.heads.exit_head import EXIT_HEAD
 from oracles.transformer.blocks import Adapter
 from specdec import SpeculativeDecoder
 
@@ -49,7 +50,7 @@ def test_a_loaded_head_is_the_saved_adapter_in_bfloat16_before_the_oracles_own_h
     assert head.num_layers == 1
     torch.testing.assert_close(head(stream), wanted, rtol=1e-4, atol=1e-4)
     assert not torch.allclose(wanted, model.read_out(stream), atol=0.1)
-    stored = load_file(tmp_path / "head" / WEIGHTS)
+    stored = load_file(tmp_path / "head" / SINGLE)
     assert {tensor.dtype for tensor in stored.values()} == {torch.bfloat16}
 
 
@@ -87,8 +88,8 @@ def test_heads_that_do_not_fit_are_refused_with_the_reason(tmp_path):
     for changes in ({"num_layers": 1}, {"hidden_size": 16}, {"vocab_size": 7}):
         with pytest.raises(ValueError, match="load the head with the oracle that it was trained on"):
             load_head(folder, oracle(**changes))
-    tensors = load_file(folder / WEIGHTS)
-    save_file({name: tensors[name] for name in list(tensors)[1:]}, folder / WEIGHTS)
+    tensors = load_file(folder / SINGLE)
+    save_file({name: tensors[name] for name in list(tensors)[1:]}, folder / SINGLE)
     with pytest.raises(ValueError, match="is missing in its safetensors"):
         load_head(folder, model)
 

@@ -31,7 +31,7 @@ STANDS_ON = {
     "transfers": set(),
     "system": set(),
     "theory": set(),
-    "prompts": set(),
+    "prompts": {"theory"},
     "laws": {"transfers"},
     "contracts": {"laws", "theory", "transfers"},
     "cache": {"contracts", "transfers"},
@@ -39,16 +39,17 @@ STANDS_ON = {
     "kernels": {"contracts", "laws", "system", "transfers"},
     "grammars": {"contracts"},
     "sampling": {"contracts", "grammars", "kernels", "laws", "transfers"},
-    "requests": {"contracts", "grammars", "sampling"},
+    "requests": {"contracts", "grammars", "sampling", "theory"},
     "verify": {"contracts", "kernels", "laws", "theory", "transfers"},
     "engine": {
         *("contracts", "laws", "cache", "stats", "kernels", "sampling", "requests", "verify", "theory", "transfers")
     },
     "drafting": {"contracts", "laws", "cache", "theory", "transfers"},
     "calibration_run": {"contracts", "theory", "sampling", "requests", "engine", "drafting"},
-    "exactness": {"contracts", "laws", "cache", "grammars", "sampling", "requests", "engine"},
+    "exactness": {"contracts", "laws", "theory", "cache", "grammars", "sampling", "requests", "engine"},
     "traces": {
-        *("contracts", "laws", "sampling", "requests", "verify", "transfers", "engine", "drafting", "stats", "system")
+        *("contracts", "laws", "theory", "sampling", "requests", "verify"),
+        *("transfers", "engine", "drafting", "stats", "system"),
     },
     "drafts": {"contracts", "laws", "theory", "verify", "drafting", "transfers", "system"},
     "oracles": {"contracts", "cache", "kernels", "prompts", "transfers", "system"},

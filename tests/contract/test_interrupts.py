@@ -197,3 +197,18 @@ def test_no_page_goes_back_twice_wherever_a_row_is_left(action: str) -> None:
         assert memory.pool._uses.min() >= 0, number
         number += 1
     assert number > 8
+
+
+def test_pages_go_back_if_ctrl_c_comes_while_they_are_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def press(memory: TensorMemory, pages: Any) -> None:
+        raise KeyboardInterrupt
+
+    memory = TensorMemory((1,), (1,), 4, torch.float32, torch.device("cpu"), 0)
+    memory.pool.is_dirty[:] = True
+    cache = PagedKVCache(memory, 2, 2 * PAGE, is_seated=False)
+    monkeypatch.setattr(TensorMemory, "clear", press)
+    with pytest.raises(KeyboardInterrupt):
+        cache.seat(0, np.zeros(0, dtype=np.int64), 2 * PAGE)
+    cache.give_up()
+    assert memory.pool.num_free == 4
+    assert memory.pool.is_dirty.all(), "what was not cleared is cleared for the next row"

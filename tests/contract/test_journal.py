@@ -131,10 +131,10 @@ def interrupted(folder: Path) -> Path:
 
 
 def test_unfinished_experiments_are_named_as_another_begins(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["compare", "--oracle", "my model"])
+    monkeypatch.setattr(sys, "argv", ["compare", "--oracle", "my model", "--fresh"])
     monkeypatch.setattr(sys.modules["__main__"], "STARTED_AS", "exactspec compare", raising=False)
     first, second = interrupted(tmp_path / "compare-1"), interrupted(tmp_path / "watch-2")
-    (second / COMMAND).unlink()  # of a version that wrote none
+    (second / COMMAND).unlink()  # a kill came between the unit and its command
     (interrupted(tmp_path / "compare-3") / LOCK).write_text(str(os.getpid()), encoding="utf-8")  # it still runs
     Journal(interrupted(tmp_path / "compare-4") / JOURNAL).close("units.jsonl")
     assert find_unfinished(tmp_path) == [first, second]
@@ -183,7 +183,11 @@ def test_units_that_were_disturbed_are_named_with_what_leaves_them_to_the_next_r
     assert told is not None
     assert "disturbed 2 of 7 units" in told
     assert "3 times its median: 1 (p1), 10 (p10). To measure these again: grep" in told
-    way = told.partition("again: ")[2].partition("; then")[0]
+    way, _, rest = told.partition("again: ")[2].partition("; then ")
+    assert rest == "give the same command, without --fresh"
     subprocess.run(way, shell=True, check=True)
     assert [*Journal(folder / JOURNAL).entries] == [0, 2, 3, 11, 12]
+    fitted = disturbance_note(Outcome([PLAIN], entries), units, journal.path, "compare --num-prompts 9")
+    assert fitted is not None
+    assert fitted.endswith("; then give compare --num-prompts 9")
     assert disturbance_note(Outcome([PLAIN], entries[2:4]), units, journal.path) is None

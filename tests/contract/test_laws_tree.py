@@ -166,7 +166,7 @@ def test_one_row_that_branches_makes_a_tree():
 
 def test_an_empty_draft_is_its_root():
     draft = Draft.empty(2, torch.device("cpu"))
-    tokens, parents, num_nodes = draft.after(np.array([4, 5])).arrays()
-    assert (tokens.tolist(), parents, num_nodes.tolist()) == ([[4], [5]], None, [1, 1])
+    tree = draft.after(np.array([4, 5]))
+    assert (tree.tokens.tolist(), tree.parents, tree.num_nodes.tolist()) == ([[4], [5]], None, [1, 1])
     assert draft.tree.num_nodes.tolist() == [1, 1]
     assert draft.width == 0

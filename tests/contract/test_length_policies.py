@@ -295,7 +295,8 @@ def test_a_monotone_map_is_monotone_linear_between_knots_and_constant_beyond():
     x = generator.random(2000)
     made = Monotone.fit(x, (generator.random(2000) < x).astype(np.float64), from_zero=True)
     assert (made.x[0], made.y[0]) == (0.0, 0.0)
-    assert len(made.x) <= 34
+    assert len(made.x) == 33
+    assert np.mean(x > made.x[-1]) == pytest.approx(1 / 64, rel=0.3), "half of the last bin"
     np.testing.assert_allclose(made(np.array([0.2, 0.5, 0.8])), [0.2, 0.5, 0.8], atol=0.1)
     assert Monotone((0.2, 0.4), (0.0, 1.0))(np.array([0.1, 0.3, 0.9])).tolist() == pytest.approx([0.0, 0.5, 1.0])
 
@@ -309,7 +310,7 @@ def test_a_monotone_map_is_monotone_linear_between_knots_and_constant_beyond():
         (lambda: Threshold(), "give a calibration"),
         (lambda: Threshold(0.4), "did you mean threshold="),
         (lambda: Threshold(CALIBRATION, per_token=True), "give the threshold"),
-        (lambda: Threshold(threshold=1.5), "threshold must be a number in"),
+        (lambda: Threshold(threshold=True), r"threshold must be a number in \[0, 1\], not True"),
         (lambda: Threshold(threshold="0.4"), "threshold='0.4' is neither a number nor a schedule"),
         (lambda: Entropy(Tracked), "threshold=<class .*Tracked'> is neither a number nor a schedule"),
         (lambda: Threshold(threshold=0.5, probe_every=0), "probe_every must be an integer, 1 or more"),
@@ -323,9 +324,11 @@ def test_a_monotone_map_is_monotone_linear_between_knots_and_constant_beyond():
         (lambda: Monotone((0.5, 0.5), (0.1, 0.2)), "x must ascend"),
         (lambda: Calibration.fit([np.zeros(0)], [0], 0.1, WidthCurve.linear(0.0)), "nothing was drafted"),
         (lambda: calibrate(TARGET, SOURCES["model"], []), "prompts are empty"),
-        (lambda: calibrate(TARGET, SOURCES["model"], [[1]], batch_size=0), "batch_size=0 must be a positive integer"),
+        (lambda: calibrate(TARGET, SOURCES["model"], [[1]], batch_size=0), "batch_size must be an integer, 1 or more"),
         (lambda: calibrate(TARGET, lambda length: drafts.stateless(rotate), [[1]]), "chains with confidences"),
         (lambda: calibrate(TARGET, SOURCES["model"], [[1]], max_new_tokens=0), "nothing was decoded"),
+        (lambda: calibrate(TARGET, lambda length: drafts.SuffixAutomaton(16), [[1]]), "may draft 16 tokens, more than"),
+        (lambda: calibrate(TARGET, SOURCES["model"], [[1], []]), r"prompts\[1\] is empty"),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_refused(make, message):

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import drafts
+from experiments.harness import tracing
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.system import whole_file
-from specdec.traces import NodeRecords, nodes, record_nodes
+from specdec.traces import NodeRecords, nodes, record_nodes, recording
 from tests.support.node_recording import NEW, PROMPTS, SAMPLED, Killed, dying, recorded
 from tests.support.pairwise import chosen
 from tests.support.processes import started, status_of
@@ -140,6 +141,7 @@ def test_requests_without_room_have_an_output_and_no_rows(tmp_path):
     assert records.tokens == {i: [] for i in range(5)}
     assert not len(records.columns()["request"])
     assert record_nodes(decoder_of(None), tmp_path / "none", [], 4).complete
+    assert tracing._steps_of_records(records.columns(), 5) == [[]] * 5
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +169,7 @@ def test_a_run_that_is_killed_at_any_byte_of_a_file_goes_on(whole, tmp_path, mon
             written.append(Path(beside).read_bytes())
             if len(written) > count:
                 cut = len(written[-1]) * (count + 1) // 5
-                Path(beside).write_bytes(written[-1][:cut])
+                Path(f"{beside}.new").write_bytes(written[-1][:cut])  # an error leaves nothing, a kill does
                 raise Killed
             replace(beside, path)
 
@@ -231,6 +233,19 @@ def test_a_folder_is_for_one_run(tmp_path):
         record_nodes(SpeculativeDecoder(SIX_IDS.other, source), tmp_path, PROMPTS, NEW + 1, SAMPLED)
     with pytest.raises(ValueError, match="no node records"):
         NodeRecords(tmp_path / "nothing")
+
+
+def test_equal_arguments_of_other_types_are_one_run_and_wrong_ones_make_no_folder(tmp_path):
+    decoder = decoder_of(drafts.PromptLookup(np.int64(3)))
+    plain = SamplingParams(temperature=1.0, logit_bias={1: 0.5, 2: -1.0})
+    other = SamplingParams(temperature=1, top_p=np.float64(1), logit_bias={2: -1, np.int64(1): np.float64(0.5)})
+    made, again = (record_nodes(decoder, tmp_path / "run", PROMPTS, 4, one) for one in (plain, other))
+    assert made.tokens == again.tokens
+    assert repr(recording._plain(plain)) == repr(plain), "runs that earlier versions began go on"
+    for wrong in ({"batch_size": 0}, {"requests_per_part": 0}, {"requests_per_part": 2.5}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            record_nodes(decoder, tmp_path / "none", PROMPTS, 4, **wrong)
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_request_in_two_parts_is_an_error(tmp_path):

@@ -2,7 +2,12 @@
 
 import pytest
 
+from experiments.harness import run_outcome
+from experiments.harness.arms import PLAIN
+from experiments.harness.draw_checks import sum_of
+from experiments.harness.findings.summary import tables_of
 from experiments.harness.run_outcome import OutsideLoops
+from oracles.factory.evaluation.loops import loop_mask
 from tests.support.hand_run import DRAFTED, hand
 
 PHASES = ("propose", "score", "verify", "commit")
@@ -27,7 +32,7 @@ def test_a_step_counts_if_none_of_its_tokens_stands_in_a_loop():
     assert (found.steps, found.tokens) == (4, 6)
     assert found.seconds == pytest.approx(10 * (0 + 1 + 3 + 5))
     assert (found.looped, found.emitted) == (6, 12)
-    assert OutsideLoops.total([found, found]).looped == 12
+    assert sum_of([found, found]).looped == 12
 
 
 def test_a_step_that_enters_a_loop_does_not_count():
@@ -48,3 +53,10 @@ def test_units_without_steps_outside_loops_are_none_of_the_interval():
     records["tokens"] = [[5] * len(tokens) for tokens in records["tokens"]]
     found = outcome.block_efficiency_outside(DRAFTED), outcome.speedup_outside(DRAFTED)
     assert [None if interval is None else interval.num_units for interval in found] == [2, 2]
+
+
+def test_the_tables_of_a_run_search_each_text_for_loops_once(monkeypatch):
+    made, searched = hand(), []
+    monkeypatch.setattr(run_outcome, "loop_mask", lambda tokens: searched.append(tokens) or loop_mask(tokens))
+    tables_of(made.outcome, {"arguments": {"oracle": "code"}})
+    assert len(searched) == len(made.runs(PLAIN)) + len(made.runs(DRAFTED))

@@ -1,5 +1,6 @@
-"""A folder that only its user can write to, or a word about who else can."""
+"""A folder that only its user can write to, or a word about who else can; and files that are written whole."""
 
+import errno
 import os
 import tempfile
 
@@ -7,7 +8,7 @@ import pytest
 
 from experiments.sweep import working
 from experiments.sweep.working import Seat
-from specdec.system import LOCK
+from specdec.system import LOCK, keep_first, write_whole
 from specdec.system.own_folder import Unsafe, is_own, open_plain, own_folder, private_folder
 from tests.support.strangers import STRANGER, give_away
 
@@ -124,3 +125,15 @@ def test_a_link_that_leads_back_to_a_shared_folder_is_no_folder_of_ones_own(tmp_
     (shared / "own").symlink_to(".")
     with pytest.raises(Unsafe):
         own_folder(shared / "own")
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_beside_it(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for write, step in ((write_whole, "fsync"), (write_whole, "replace"), (keep_first, "link")):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, step, full)
+            with pytest.raises(OSError, match="No space left"):
+                write(tmp_path / "name", "text")
+        assert list(tmp_path.iterdir()) == []

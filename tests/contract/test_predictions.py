@@ -12,7 +12,18 @@ import pytest
 import drafts
 from experiments.advise.advice_parts import CLOSE, Parts, missing
 from experiments.advise.calibrating import WIDE, Trees, _mean_nodes, _siblings, shapes_to_read
-from experiments.advise.predicting import WORTH, Costs, Line, Reading, best, cure, in_the_way, obstacle, predict
+from experiments.advise.predicting import (
+    WORTH,
+    Costs,
+    Line,
+    Prediction,
+    Reading,
+    best,
+    cure,
+    in_the_way,
+    obstacle,
+    predict,
+)
 from experiments.advise.shortening import Steps, Work, shorten
 from oracles import TabularLM
 from specdec import Kary, Paths, SamplingParams, SpeculativeDecoder
@@ -80,6 +91,10 @@ def test_the_steps_of_short_drafts_follow_from_those_of_long_ones():
         assert 1 + np.minimum(steps.accepted, length).mean() < 0.95 * work.tokens
 
 
+def predictions(steps: Steps, costs: Costs) -> list[Prediction]:
+    return [predict(steps, costs, length) for length in range(1, LONGEST + 1)]
+
+
 def test_short_drafts_do_what_theory_says_of_them():
     steps = steps_of(1)
     for length in range(1, LONGEST + 1):
@@ -87,7 +102,7 @@ def test_short_drafts_do_what_theory_says_of_them():
         found = predict(steps, FREE, length)
         assert found.speedup == pytest.approx(walltime_improvement(ALPHA, length, FREE.drafting.level), rel=0.05)
         assert found.parts.rows == 1
-    assert abs(best(steps, FREE, range(1, LONGEST + 1)).length - optimal_gamma(ALPHA, FREE.drafting.level)) <= 1
+    assert abs(best(predictions(steps, FREE)).length - optimal_gamma(ALPHA, FREE.drafting.level)) <= 1
 
 
 def test_rows_that_end_early_are_foreseen():
@@ -230,19 +245,19 @@ def test_a_prediction_with_its_named_parts_put_right_is_close():
 
 
 def test_the_obstacle_is_the_part_that_costs_too_much():
-    steps, lengths = steps_of(1), range(1, LONGEST + 1)
-    assert obstacle(steps, FREE, lengths) is None
+    steps = steps_of(1)
+    assert obstacle(predictions(steps, FREE)) is None
     dear = replace(FREE, drafting=Line(fixed=5.0))
-    why = obstacle(steps, dear, lengths)
+    why = obstacle(predictions(steps, dear))
     assert why is not None
     assert f"drafts of {LONGEST} take 5.00 of a pass a step" in why
     limit = float(why.rsplit(" ", 1)[1])
-    assert obstacle(steps, replace(FREE, drafting=Line(limit - 0.02)), lengths) is None
-    assert obstacle(steps, replace(FREE, drafting=Line(limit + 0.02)), lengths) is not None
-    assert "beside drafting and scoring" in str(obstacle(steps, replace(FREE, rest=Line(9.0)), lengths))
+    assert obstacle(predictions(steps, replace(FREE, drafting=Line(limit - 0.02)))) is None
+    assert obstacle(predictions(steps, replace(FREE, drafting=Line(limit + 0.02)))) is not None
+    assert "beside drafting and scoring" in str(obstacle(predictions(steps, replace(FREE, rest=Line(9.0)))))
     steep = WidthCurve.linear(3.0)
-    assert "plain ones for" in str(obstacle(steps, replace(FREE, nodes=steep), lengths))
-    assert "too few stand" in str(obstacle(steps_of(1, new=50, alpha=0.01), FREE, lengths))
+    assert "plain ones for" in str(obstacle(predictions(steps, replace(FREE, nodes=steep))))
+    assert "too few stand" in str(obstacle(predictions(steps_of(1, new=50, alpha=0.01), FREE)))
 
 
 def test_the_named_cure_pays_and_less_does_not():

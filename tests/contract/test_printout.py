@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from experiments.bench.benchmark_figures import tables_in
 from specdec.stats.report.printout import WIDTH, column_groups, markdown_of, show, text_of
 from specdec.stats.result_table import Kind, Table
 
@@ -95,6 +96,11 @@ def test_a_document_has_all_columns_after_what_they_mean():
     assert set(line) <= set("|- ")
     assert len(rows) == len(ROWS)
     assert text.startswith("First.\n\n### Speed\n\nOne.\n\nTwo.\n\nColumns: a, b: of one kind of prompt; all: ")
+
+
+def test_a_bar_in_a_name_or_a_cell_ends_no_cell_of_a_document():
+    rows = [{"C|C++": "a | b", "last": "|"}, {"C|C++": "c", "last": "d|"}]
+    assert tables_in(Table("", rows).markdown()) == [rows]
 
 
 def test_where_output_is_no_terminal_it_is_plain_text_of_one_width(capsys):

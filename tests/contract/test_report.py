@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.harness.findings.summary import conclusion
+from experiments.harness.findings.legends import speed_legend
+from experiments.harness.findings.summary import conclusion, speed_rows
 from experiments.harness.run_outcome import Outcome
 from specdec.stats.report.intervals import Interval, bootstrap_ratio, paired_ratio, verdict
 from specdec.stats.report.provenance import device_name, processor, provenance
@@ -59,7 +60,8 @@ def test_tokens_per_pass_have_either_interval_of_their_units(method):
     emitted, steps = [20, 31, 28, 44, 23, 90], [10, 11, 12, 13, 14, 15]
     counts = [{"num_emitted": e, "num_steps": s} for e, s in zip(emitted, steps, strict=True)]
     kinds = ["a", "a", "a", "a", "a", "b"]
-    entries = [{"error": None, "kind": k, "arms": {"x": {"stats": c}}} for k, c in zip(kinds, counts, strict=True)]
+    units = enumerate(zip(kinds, counts, strict=True))
+    entries = [{"unit": i, "error": None, "kind": k, "arms": {"x": {"stats": c}}} for i, (k, c) in units]
     outcome = Outcome(["x"], entries)
     assert outcome.block_efficiency("x", method=method) == method(emitted, steps)
     assert outcome.block_efficiency("x", "a", method) == method(emitted[:-1], steps[:-1])
@@ -85,12 +87,24 @@ def test_tokens_per_pass_have_either_interval_of_their_units(method):
 def test_the_conclusion_names_the_fastest_that_is_told_apart(noisy, sure, words):
     times = {"plain": [2.0] * 5, "noisy": noisy, "sure": sure}
     units = [{arm: seconds[unit] for arm, seconds in times.items()} for unit in range(5)]
+    same = {"repeats_plain": True, "identical": [True]}
     kept = [
-        {arm: {"seconds": [s], "num_tokens": 9, "stats": None, "identical": [True]} for arm, s in unit.items()}
-        for unit in units
+        {arm: {"seconds": [s], "num_tokens": 9, "stats": None, **same} for arm, s in unit.items()} for unit in units
     ]
-    entries = [{"error": None, "kind": "a", "arms": arms} for arms in kept]
+    entries = [{"unit": number, "error": None, "kind": "a", "arms": arms} for number, arms in enumerate(kept)]
     assert conclusion(Outcome([*times], entries)).startswith(words)
+
+
+def test_a_kind_of_prompts_that_is_called_like_a_column_has_one_of_its_own():
+    kept = {"num_tokens": 9, "stats": None, "records": {}, "repeats_plain": True, "identical": [True]}
+    arms = {name: {**kept, "seconds": [seconds]} for name, seconds in (("plain", 2.0), ("fast", 1.0))}
+    kinds = enumerate(("arm", "bootstrap", "code"))
+    entries = [{"unit": number, "error": None, "kind": kind, "arms": arms} for number, kind in kinds]
+    outcome = Outcome([*arms], entries)
+    plain, fast = speed_rows(outcome, {})
+    assert (plain["arm"], fast["arm"], fast["bootstrap"]) == ("plain", "fast", "2.00 (n = 3)")
+    assert [fast[name] for name in ("kind arm", "kind bootstrap", "code")] == ["2.00 (n = 1)"] * 3
+    assert "kind arm, kind bootstrap, code" in speed_legend(outcome)
 
 
 @pytest.mark.parametrize("method", [paired_ratio, bootstrap_ratio])
@@ -132,7 +146,7 @@ def test_a_verdict_needs_both_intervals():
     above, across, below = Interval(1.2, 1.1, 1.3, 9), Interval(1.2, 0.9, 1.5, 9), Interval(0.8, 0.7, 0.9, 9)
     assert verdict(above, above) == "faster"
     assert verdict(below, below) == "slower"
-    for pair in ((above, across), (below, across), (above, below), (Interval(1.2, None, None, 2), above)):
+    for pair in ((above, across), (below, across), (above, below), (Interval(1.2, None, None, 2), above), ()):
         assert verdict(*pair) == "not told apart"
 
 

@@ -75,10 +75,10 @@ def test_a_notebook_shows_the_first_rows_and_escapes_texts(result: Result) -> No
     assert RECORD_COLUMNS["draft_depth"] in shown
     assert Records([])._repr_html_() == "<p>Records(0 rows: 0 steps of 0 requests)</p>"
     text = Result(
-        [[1], [2, 3]], ["<b>", "x " * 200], ["eos", "length"], Stats(requests=(Stats(), Stats())), Records([]), None,
+        [[1], [2, 3]], ["<b>", "漢" * 300], ["eos", "length"], Stats(requests=(Stats(), Stats())), Records([]), None,
         [(0, 0), (0, 1)], "exact", "table", "standard", "lookup", "reference",
     )._repr_html_()  # fmt: skip
     assert "<b>" not in text
     assert "&lt;b&gt;" in text
-    assert " ..." in text
+    assert f"{'漢' * 200} ..." in text, "a text without blanks is cut too"
     assert text.count("<tr>") == 3

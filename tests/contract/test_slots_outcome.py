@@ -1,7 +1,6 @@
 """Bookkeeping without a model: rows that join and leave, and what a drawn decision means for each of them."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,9 +35,9 @@ def test_requests_are_seated_in_order_and_idle_rows_are_reused_lowest_first():
     assert slots.ids[1, :4].tolist() == [4, 4, 4, 4]
     slots.release(rows_of(0, 2))
     assert slots.admit(seat).tolist() == [0]
-    assert slots.has_work
+    assert slots.rows.tolist() == [0, 1]
     slots.release(rows_of(0, 1))
-    assert not slots.has_work
+    assert not slots.rows.size
     assert (slots.occupants == IDLE).all()
 
 
@@ -59,8 +58,8 @@ def test_requests_without_room_never_wait():
     slots = Slots([request([1], 0), request([2], 1), request([3], 0)], 2, 4)
     assert slots.admit(seat).tolist() == [0]
     assert slots.occupants.tolist() == [1, IDLE]
-    assert not Slots([request([1], 0)], 1, 4).has_work
-    assert not Slots([], 0, 1).has_work
+    assert not Slots([request([1], 0)], 1, 4).waiting
+    assert not Slots([], 0, 1).waiting
 
 
 @given(st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=1, max_size=5), st.randoms())
@@ -103,12 +102,11 @@ def rooted(values):
     return np.pad(values, ((0, 0), (1, 0)), constant_values=8)
 
 
-def meaning_of(decision, ends=False):
-    """Return the record of a step that ends with these decisions; its blocks stand whole, or end after a token."""
+def meaning_of(decision):
+    """Return the record of a step that ends with these decisions; its blocks stand whole."""
     rows, (block, accepted) = np.arange(len(decision.stop)), block_of(decision)
-    counts = np.ones_like(rows) if ends else accepted + 1
-    endings = np.full_like(rows, Ending.EOS if ends else Ending.NONE)
-    made = StepOutcome(**vars(decision), block=block, num_accepted=accepted, counts=counts, endings=endings)
+    endings = np.full_like(rows, Ending.NONE)
+    made = StepOutcome(**vars(decision), block=block, num_accepted=accepted, counts=accepted + 1, endings=endings)
     draft = Draft(torch.from_numpy(decision.tokens), torch.from_numpy(decision.num_nodes))
     return record(made, draft, requests=rows, num_committed=rows, shortened=rows > 0, seconds={}, name="")
 
@@ -169,14 +167,3 @@ def test_outcomes_of_ragged_trees_are_those_of_single_trees(rows):
 def test_chains_give_the_same_outcome_with_and_without_parents(rows):
     assert_outcome_is_the_scalar_one(rows, as_chains=True)
     assert_outcome_is_the_scalar_one(rows, as_chains=False)
-
-
-@pytest.mark.parametrize("parents", [None, np.zeros((2, 0), dtype=np.int64)])
-def test_empty_drafts_stop_at_the_root_with_a_bonus(parents):
-    root, stop = np.zeros((2, 1), dtype=np.int64), rows_of(0, 0)
-    walk = None if parents is None else walk_of(parents, stop)
-    nodes = {"tokens": root[:, 1:], "num_nodes": rows_of(0, 0), "is_scout": root.astype(bool), "source": root}
-    outcome = meaning_of(Decision(**nodes, stop=stop, next_ids=rows_of(4, 5), walk=walk))
-    assert outcome.tokens.tolist() == [[4], [5]]
-    assert outcome.stopped_at_leaf.all()
-    assert outcome.num_accepted.tolist() == outcome.draft_depth.tolist() == [0, 0]

@@ -208,8 +208,9 @@ def test_a_terminal_shows_the_five_columns_that_matter() -> None:
 
 
 def test_the_heading_says_what_intervals_are_clustered_by() -> None:
-    arguments = {"oracle": "code", "temperature": 1.0, "batch_size": 1, "max_new_tokens": 4, "seeds": [3, 4]}
-    facts = {"arguments": arguments, "device": "cpu", "backend": "native", "threads": 1}
+    run = {"oracle": "code", "temperature": 1.0, "rule": "coupled", "batch_size": 1, "max_new_tokens": 4}
+    arguments = {**run, "seeds": [3, 4]}
+    facts = {"arguments": arguments, "device": "cpu", "backend": "native", "threads": 1, "chat": {"template": {}}}
     assert "clustered by prompt, its 2 seeds together" in heading_of(Outcome(("plain", "x"), seeded(5)), facts)
     facts["arguments"] = {**arguments, "seeds": None}
     assert "clustered by prompt (" in heading_of(Outcome(("plain", "x"), seeded(5)[:5]), facts)

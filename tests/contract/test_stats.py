@@ -53,18 +53,6 @@ def test_time_of_the_run() -> None:
     assert stats.draft_cost_ratio(pass_seconds=2.0) == 3.0 / (6 * 2.0)
 
 
-def test_requests_add_up_to_the_run() -> None:
-    stats = recorded(three_steps())
-    first, second = stats.requests
-    assert (first.num_emitted, second.num_emitted) == (7, 3)
-    assert (first.target_calls, second.target_calls) == (3, 2)
-    assert (first.acceptance_rate, second.acceptance_rate) == (4 / 5, 3 / 4)
-    assert first.seconds["score"] == 2.0 + 2.0 + 4.0
-    for phase, seconds in stats.seconds.items():
-        assert first.seconds[phase] + second.seconds[phase] == pytest.approx(seconds, rel=1e-12)
-    assert first.tokens_per_second == pytest.approx(7 / first.total_seconds, rel=1e-12)
-
-
 def test_undefined_ratios_are_none() -> None:
     stats = StatsRecorder(1).finish(0.0)
     ratios = ("block_efficiency", "block_efficiency_full", "acceptance_rate", "draft_utilisation", "tokens_per_second")

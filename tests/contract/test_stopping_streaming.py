@@ -1,12 +1,14 @@
 """Where outputs end, and text shown while more is coming: against decoding everything anew at every token."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken
+from tokenizers import AddedToken, decoders
 
-from specdec.requests import Request, TextHolder, cut_text, first_eos, first_stop
+from specdec.requests import Request, TextHolder, cut_text, first_eos, first_stop, stopping
 from specdec.requests.stopping import cut_at_stop
 from specdec.sampling import SamplingParams
 from tests.support.counting import letters
@@ -91,12 +93,59 @@ def test_where_a_stop_falls_never_depends_on_the_blocks(output, cuts, strings):
 def test_pieces_concatenate_to_the_final_text_and_are_never_taken_back(output, cuts, strings):
     stopped = found_in_blocks(output, range(1, 37), strings, [])
     output = output[:stopped]
-    holder, pieces = TextHolder(TOKENIZER, strings), []
-    ends = blocks_of(output, cuts)
-    for end in ends:
-        pieces.append(holder.push(output[:end], final=end == ends[-1]))
-    reason = "length" if stopped is None else "stop"
-    assert "".join(pieces) == cut_text(TOKENIZER, output, strings, reason)
+    reason, ends = "length" if stopped is None else "stop", blocks_of(output, cuts)
+    for window in (64, 2):  # of the last two ids alone, as of long texts
+        with patch.object(stopping, "_WINDOW", window):
+            holder, pieces = TextHolder(TOKENIZER, strings), []
+            for end in ends:
+                pieces.append(holder.push(output[:end], final=end == ends[-1]))
+        assert "".join(pieces) == cut_text(TOKENIZER, output, strings, reason)
+
+
+class Measured:
+    """A tokenizer whose texts lose a blank at their beginning, as Llama's do; it counts the ids that it decodes."""
+
+    def __init__(self):
+        self.inner, self.decoded = letters(("▁a", "b", "▁", "<0xE2>", "<0x82>", "<0xAC>", "<end>")), 0
+        self.inner.add_special_tokens([AddedToken("<end>", special=True)])
+        blank = decoders.Replace("▁", " ")
+        strip = decoders.Strip(" ", 1, 0)
+        self.inner.decoder = decoders.Sequence([blank, decoders.ByteFallback(), decoders.Fuse(), strip])
+        self.id_to_token = self.inner.id_to_token
+
+    def decode(self, ids, **options):
+        self.decoded += len(ids)
+        return self.inner.decode(ids, **options)
+
+
+def test_of_a_long_text_only_the_last_ids_are_decoded_anew():
+    tokenizer, generator = Measured(), np.random.default_rng(1)
+    units = [[0], [1], [2], [6], [3, 4, 5]]
+    output = [i for unit in generator.integers(len(units), size=700) for i in units[unit]]
+    holder = TextHolder(tokenizer, ["b" + " b" * 9, "a" + "€" * 9])
+    pieces = [holder.push(output[:end], final=end == len(output)) for end in range(1, len(output) + 1)]
+    assert "".join(pieces) == tokenizer.inner.decode(output)
+    assert len(output) > 900
+    assert tokenizer.decoded < 300 * len(output)
+
+
+def test_no_id_is_forgotten_without_which_others_would_read_otherwise():
+    """Before a blank that begins no text, in a word, in a character across a special id, in what may become a stop."""
+    bytewise = letters(("a", "â", "Ĥ", "¬", "<end>"))  # the bytes of a euro sign
+    bytewise.decoder = decoders.ByteLevel()
+    bytewise.add_special_tokens([AddedToken("<end>", special=True)])
+    parted = letters(("a", "##b"))
+    parted.decoder = decoders.WordPiece("##", cleanup=False)
+    with patch.object(stopping, "_WINDOW", 2):
+        for tokenizer, output in (
+            (Measured().inner, [0, 6, 6, 6, 6, 6, 0, 1, 2, 1]),
+            (parted, [0, 1, 1, 1, 1, 1, 1, 0]),
+            (bytewise, [0, 0, 1, 2, 4, 3, 0]),
+            (TOKENIZER, ids(*"babaabbabaaa")),
+        ):
+            holder = TextHolder(tokenizer, ["babaabbabaab", "##b"])
+            pieces = [holder.push(output[:end], final=end == len(output)) for end in range(1, len(output) + 1)]
+            assert "".join(pieces) == tokenizer.decode(output)
 
 
 @pytest.mark.parametrize("split", range(1, 5))
@@ -122,12 +171,6 @@ def test_unfinished_characters_and_possible_stops_are_held_back():
     assert holder.push([*ids, 1, 0], final=False) == ""
     assert holder.push([*ids, 1, 0, 1], final=True) == ""
     assert TextHolder(None, []).push([1, 2], final=True) == ""
-
-
-def test_the_end_shows_what_was_held():
-    holder = TextHolder(TOKENIZER, ["bab"])
-    assert holder.push([1, 0], final=False) == ""
-    assert holder.push([1, 0], final=True) == "ba"
 
 
 def test_text_is_cut_at_the_earliest_stop_and_without_the_final_eos():

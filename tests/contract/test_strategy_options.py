@@ -10,6 +10,7 @@ import pytest
 import drafts
 import oracles
 from experiments import exactness, threshold, watch
+from experiments.advise import __main__ as advise
 from experiments.harness.arguments import add_strategy, paired_parser, settings_of
 from experiments.harness.building import build_shared
 from experiments.harness.running import COMPARE, plan_of
@@ -224,6 +225,12 @@ def test_an_option_of_a_strategy_that_does_not_run_is_refused(capsys):
         compare(["--eagle3-num-draft-tokens", "2"])
     assert "eagle3 does not run" in capsys.readouterr().err, "without a head"
     assert "eagle3" in compare(["--eagle3-num-draft-tokens", "2", "--eagle3-head", "smol-eagle3"]).strategies
+
+
+def test_an_arm_that_is_named_twice_runs_once():
+    plan = plan_of(COMPARE, ["--strategies", "ngram", "ngram", "--peer", "transformers", "transformers"])
+    assert (plan.strategies, plan.peers) == (("ngram",), ("transformers",))
+    assert advise.parse(["--strategies", "tree", "ngram", "tree"])["strategies"] == ["tree", "ngram"]
 
 
 def test_weights_that_only_a_cpu_computes_are_no_default_elsewhere():

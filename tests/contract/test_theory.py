@@ -55,12 +55,6 @@ def test_optimal_gamma_refuses_an_unbounded_optimum(alpha: float, c: float) -> N
         theory.optimal_gamma(alpha, c)
 
 
-def test_lockstep_batch() -> None:
-    assert theory.lockstep_expected_tokens(0.8, 5, 8) == pytest.approx(1.202, abs=5e-4)
-    assert theory.lockstep_expected_tokens(0.8, 5, 1) == theory.expected_tokens(0.8, 5)
-    assert theory.expected_tokens(0.8, 5) == pytest.approx(3.689, abs=5e-4)
-
-
 def test_predicted_speedup_contains_the_published_formula() -> None:
     tau, gamma, c = theory.expected_tokens(0.8, 5), 5, 0.1
     assert theory.predicted_speedup(tau, 1.0, gamma * c) == theory.walltime_improvement(0.8, gamma, c)

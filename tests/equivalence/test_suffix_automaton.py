@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from drafts import SuffixAutomaton
 from specdec.contracts import Draft
 from specdec.drafting import Automaton
+from specdec.drafting import automaton as automata
 from tests.reference.suffixes import children_of, ends_of, suffix_draft
 from tests.support.draft_rows import Rows
 
@@ -62,9 +63,10 @@ def test_states_are_the_parts_of_the_text_and_know_where_they_stand(built, appen
     assert all((*part, one) in known for part in known for one in automaton.following[state_of(automaton, list(part))])
 
 
-@given(built=TEXT, first=TEXT, second=TEXT, size=st.integers(0, 32))
+@given(built=TEXT, first=TEXT, second=TEXT, size=st.integers(0, 32), undoable=st.sampled_from([2, 64]))
 @settings(**QUICK)
-def test_ids_that_were_taken_back_leave_nothing(built, first, second, size):
+def test_ids_that_were_taken_back_leave_nothing(built, first, second, size, undoable, monkeypatch):
+    monkeypatch.setattr(automata, "_UNDOABLE", undoable)
     automaton, size = Automaton(built), min(size, len(built + first))
     for one in first:
         automaton.append(one)
@@ -77,6 +79,15 @@ def test_ids_that_were_taken_back_leave_nothing(built, first, second, size):
     fresh = Automaton(text + second)
     assert sorted(automaton.lengths) == sorted(fresh.lengths)
     assert automaton.match()[1] == fresh.match()[1]
+
+
+def test_what_a_long_text_remembers_of_its_ids_is_bounded():
+    automaton = Automaton()
+    for _ in range(500):
+        automaton.append(1)
+    assert sum(len(step.latest) for step in automaton._steps) < 64 * 500
+    automaton.cut(20)
+    assert_counts(automaton, [1] * 20)
 
 
 @given(text=TEXT, other=TEXT)

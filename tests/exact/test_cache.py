@@ -1,5 +1,9 @@
 """The cache: committing, rolling back and reusing rows, alone and under a model."""
 
+import os
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -115,6 +119,12 @@ def test_no_more_is_free_than_a_container_leaves(limit, free, tmp_path, monkeypa
     monkeypatch.setattr(slot_cache, "CONTAINERS", ((tmp_path / "absent", *own[1:]), own))
     found = slot_cache.free_memory(torch.device("cpu"))
     assert found == free or (free is None and found > 2**20)
+
+
+def test_a_system_that_does_not_tell_its_memory_has_no_limit(monkeypatch):
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    monkeypatch.delattr(os, "sysconf")
+    assert slot_cache.free_memory(torch.device("cpu")) == sys.maxsize
 
 
 def test_bytes_follow_the_formula_and_lengths_are_read_only(any_pack):

@@ -154,6 +154,11 @@ def test_pairs_that_cannot_work_are_refused_with_the_reason():
     for k in (0, 3, -1, 1.5):
         with pytest.raises(ValueError, match=r"the oracle has 3 layers, so draft with 1\.\.2"):
             EarlyExit(model, k)
+    for k in (2.0, True):
+        with pytest.raises(ValueError, match="num_layers must be an integer"):
+            EarlyExit(model, k)
+    with pytest.raises(ValueError, match="head must turn streams into logits, not 'code-exit': give what"):
+        EarlyExit(model, 2, "code-exit")
     with pytest.raises(ValueError, match="temperature"):
         EarlyExit(model, 1, temperature=-1.0)
 

@@ -56,7 +56,7 @@ def test_one_prompt_serves_all_rows_and_a_tuple_has_one_for_each():
     assert total_variation(marginal_law(joint, 1), output_law(decoder, [1, 0], 2, PLAIN)) < 1e-12
     with pytest.raises(ValueError, match="3 prompts for rows=2"):
         output_law(decoder, ([0], [1], [1]), 2, PLAIN, rows=2)
-    with pytest.raises(ValueError, match="rows is 0"):
+    with pytest.raises(ValueError, match="rows must be an integer, 1 or more, not 0"):
         output_law(decoder, [0], 2, PLAIN, rows=0)
 
 

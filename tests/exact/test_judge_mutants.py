@@ -76,8 +76,8 @@ OF_DRAWS = twins(
 - none_[size_t(row.parent(child))] *= none_[size_t(child + 1)];
 + none_[size_t(row.parent(child))] *= 1;
 10 one number draws the stop and the next id (verify.h, law_with_a_block)
-- draw(number(0))
-+ draw(number(1))
+- part = number(0)
++ part = number(1)
 11 all children are offered at once (verdicts.h, law_with_a_sampled_model)
 - waiting *= 1 - accept;
 1 children share no whole (matching.h, law_with_trees)

@@ -46,6 +46,7 @@ import specdec.verify.multi_draft
 import specdec.verify.sample_and_match
 import specdec.verify.traversal
 import specdec.verify.tree_verdicts
+from specdec.contracts import Randomness
 from specdec.drafting.shapes import ReRanked
 from specdec.laws import Laws
 from tests.support import sources
@@ -55,7 +56,7 @@ from tests.support.statistics import RIGHT, STATISTICS, WRONG
 
 
 @dataclass(frozen=True)
-class Renamed:
+class Renamed(Randomness):
     """Randomness whose draws all bear one name."""
 
     inner: Any
@@ -73,12 +74,6 @@ class Renamed:
 
     def choose(self, laws, node, depth, purpose, k=1):
         return self.inner.choose(laws, 0, depth, self.purpose or purpose, k)
-
-    def chain_keys(self, purpose):
-        return None
-
-    def verdict_numbers(self, num_rows, verdict, purposes=()):
-        return None
 
 
 @dataclass(frozen=True)
@@ -429,13 +424,15 @@ def cached_siblings_are_seen(original):
 
 
 def hides_nothing(original):
-    return lambda self, messages, private: [
-        hidden._replace(messages=messages) for hidden in original(self, messages, private)
-    ]
+    return lambda self, messages, private: (original(self, messages, private)[0], [messages])
 
 
 def hides_whole_tokens_alone(original):
-    return lambda self, messages, private: list(original(self, messages, private))[-1:]
+    def ways(self, messages, private):
+        back, hidden = original(self, messages, private)
+        return back, list(hidden)[-1:]
+
+    return ways
 
 
 def remembers_at_once(original):

@@ -116,6 +116,18 @@ def test_samples_of_one_prompt_store_it_once():
     assert stats.prefill_calls == 1
 
 
+def test_the_figures_of_a_run_are_its_own_while_another_one_is_under_way():
+    """A text of 50 ids has four pages, each of the others five; all of these and what is kept of them are too many."""
+    shared, _ = pair(NATIVE.layered, lambda: drafts.PromptLookup(3), num_pages=16)
+    state, _ = shared.step(shared.start([TEXT[:50]], 9, WARM))
+    within = shared.generate(OTHER_TEXTS, 9, WARM, batch_size=1).stats
+    while state.has_work:
+        state, _ = shared.step(state)
+    around = shared.finish(state).stats
+    assert within.num_evicted_pages > 0
+    assert (around.num_evicted_pages, around.most_pages, within.most_pages) == (0, 4, 4 + 5)
+
+
 @pytest.mark.parametrize(("size", "known"), [(39, 32), (40, 48)])
 def test_the_second_turn_of_a_conversation_reads_what_is_new(size, known):
     """The last token of an answer has no keys: 48 ids fill two pages."""

@@ -247,8 +247,9 @@ def test_standard_expects_products_of_the_ratios(tmp_path):
 
 def test_records_that_do_not_suffice_are_refused(tmp_path):
     greedy = SamplingParams()
-    dense = record_chains(m.layered, CHAINS["lookup"], PROMPTS, 4, 8, greedy)
-    trees = record_trees(m.layered, lambda t: drafts.NGram(m.ngrams, tree=t), PROMPTS, Kary(2, 2), 8, greedy)
+    dense = record_chains(m.layered, CHAINS["lookup"], iter(PROMPTS), 4, 8, greedy)
+    trees = record_trees(m.layered, lambda t: drafts.NGram(m.ngrams, tree=t), iter(PROMPTS), Kary(2, 2), 8, greedy)
+    assert len(dense.outputs) == len(trees.outputs) == len(PROMPTS)
     tree = drafts.SmallTransformer(m.model, tree=Kary(2, 2))
     nodes = record_nodes(
         SpeculativeDecoder(m.layered, tree, "sample_and_match"), tmp_path, PROMPTS, 8, SamplingParams(temperature=1.0)
@@ -275,28 +276,36 @@ def test_records_that_do_not_suffice_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("make", "options", "reason"),
+    ("make", "reason"),
     [
-        (lambda length: drafts.Cascade([drafts.PromptLookup(2)] * 2), {}, "in 0 sessions"),
-        (lambda length: drafts.Staged(m.model, drafts.NGram(m.ngrams, 3), length=length), {}, "has stages"),
-        (lambda length: drafts.PromptLookup(4), {}, "in 0 sessions"),
-        (lambda length: drafts.Merged([drafts.PromptLookup(length=length)] * 2), {}, "branches"),
-        (lambda length: drafts.PromptLookup(length=Heuristic()), {}, "depends on earlier drafts"),
+        (lambda length: drafts.Cascade([drafts.PromptLookup(4), CHAINS["small"](length)]), "joins the drafts"),
+        (lambda length: drafts.SuffixAutomaton(length=length), "drafts otherwise within a smaller limit"),
+        (lambda length: drafts.Staged(m.model, drafts.NGram(m.ngrams, 3), length=length), "has stages"),
+        (lambda length: drafts.PromptLookup(4), "in 0 sessions"),
+        (lambda length: drafts.Merged([drafts.PromptLookup(length=length)] * 2), "branches"),
+        (lambda length: drafts.PromptLookup(length=Heuristic()), "depends on earlier drafts"),
     ],
 )
-def test_sources_without_a_dense_record_are_refused(make, options, reason):
+def test_sources_without_a_dense_record_are_refused(make, reason):
     with pytest.raises(ValueError, match=reason):
-        record_chains(m.layered, make, PROMPTS, 4, 8, **options)
+        record_chains(m.layered, make, PROMPTS, 4, 8)
 
 
 def test_drawn_siblings_need_coupled_draws():
     def make(tree) -> DraftSource:
         return drafts.SmallTransformer(m.model, tree=tree, temperature=1.5)
 
+    def joined(tree) -> DraftSource:
+        return drafts.Merged([drafts.PromptLookup(3), CONFIDENT["model"](tree)])
+
     with pytest.raises(ValueError, match="keyed by their tree"):
         record_trees(m.layered, make, PROMPTS, Kary(2, 2), 8)
     with pytest.raises(ValueError, match="learns from the scores"):
         record_trees(m.layered, lambda tree: drafts.Lookahead(), PROMPTS, Kary(2, 2), 8)
+    with pytest.raises(ValueError, match="the source joins the drafts of several members"):
+        record_trees(m.layered, joined, PROMPTS, Kary(2, 2), 8)
+    with pytest.raises(ValueError, match="does not read the shape that make_source is given"):
+        record_trees(m.layered, lambda tree: drafts.PromptLookup(4), PROMPTS, Kary(2, 2), 8)
     with pytest.raises(ValueError, match="decided as it grows"):
         record_trees(m.layered, make, PROMPTS, Grown(4, 2), 8)
 
@@ -306,3 +315,5 @@ def test_a_record_of_nothing_replays_to_nothing(tmp_path):
     assert replay(dense, length=Fixed(4)).block_efficiency is None
     nodes = record_nodes(SpeculativeDecoder(m.layered), tmp_path, [], 8)
     assert replay(nodes, rule="standard").num_steps == 0
+    steps = record_nodes(SpeculativeDecoder(m.layered), tmp_path / "no step", PROMPTS, 0)
+    assert replay(steps, rule="standard").num_steps == 0

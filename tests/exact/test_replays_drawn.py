@@ -371,7 +371,7 @@ def test_joined_trees_and_siblings_whose_choice_is_not_known_are_refused():
     def joined(tree: TreeShape) -> DraftSource:
         return drafts.Merged([drafts.SmallTransformer(m.model, tree=tree), drafts.NGram(m.ngrams, tree=tree)])
 
-    with pytest.raises(ValueError, match=r"joins the drafts of several members|drafts other trees than were asked for"):
+    with pytest.raises(ValueError, match="no dense record: the source joins the drafts of several members"):
         record_trees(m.layered, joined, [[1, 2]] * 4, Paths([(0, 0), (1, 0)]), 8, SAMPLED, rule="multi_draft")
     sampling, shape = [SamplingParams(), SAMPLED], Paths([(0, 0), (0, 1)])
     with pytest.raises(ValueError, match="chose 1 siblings after the pending token, of 2 elsewhere"):

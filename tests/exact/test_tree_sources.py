@@ -9,7 +9,7 @@ import torch
 from drafts import SmallTransformer
 from oracles import TabularLM
 from specdec import Kary, ReRanked, SamplingParams, SpeculativeDecoder
-from specdec.contracts import Budget, Draft, OpenVerdict
+from specdec.contracts import Budget, Draft, Randomness
 from specdec.exactness import check_lossless
 from specdec.laws import Laws
 from specdec.verify import MultiDraft, SampleAndMatch, Traversal
@@ -27,7 +27,7 @@ SOURCES = {
 }
 
 
-class Scripted:
+class Scripted(Randomness):
     """Randomness of one row that draws what a script says, extends the script where it ends, and keeps the odds."""
 
     def __init__(self, script: tuple[int, ...]) -> None:
@@ -43,12 +43,6 @@ class Scripted:
                     drawn[0, column, rank] = token = self._next(law / law.sum())
                     law[token] = 0.0
         return drawn if k > 1 else drawn.squeeze(-1)
-
-    def chain_keys(self, purpose: str) -> None:
-        pass
-
-    def verdict_numbers(self, num_rows: int, verdict: OpenVerdict, purposes: tuple[str, ...] = ()) -> None:
-        pass
 
     def _next(self, law) -> int:
         if self.used == len(self.script):

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from oracles import Transformer, load_head
+from oracles.factory.training.eagle3_distillation import unroll
 from oracles.factory.training.head_export import describe_eagle3, export_head, new_eagle3
-from oracles.factory.training.unrolled import unroll
 from oracles.heads import Eagle3Head
 from oracles.heads.eagle3_network import Eagle3Network
 from oracles.transformer.attention import chunked_attention

@@ -8,11 +8,11 @@ from experiments.advise import advice_parts as advise_parts
 from experiments.advise.advice_parts import Parts, missing
 from experiments.harness import recorded_runs
 from experiments.harness.arms import PLAIN
-from experiments.harness.draw_checks import LawEvidence
-from experiments.harness.findings import step_columns, summary
+from experiments.harness.draw_checks import LawEvidence, sum_of
+from experiments.harness.findings import legends, step_columns, summary
 from experiments.harness.findings.causes import Widening
 from experiments.harness.recorded_runs import Costs
-from experiments.harness.run_outcome import Outcome, OutsideLoops
+from experiments.harness.run_outcome import Outcome
 from specdec.stats.report.intervals import Interval, bootstrap_ratio, paired_ratio
 from tests.support.hand_run import DRAFTED, Hand, HandRun, hand
 from tests.support.line_mutants import Differences, differences, line_mutants
@@ -271,7 +271,7 @@ STATISTICS = (conversations, draws_by_rounds, checked, told, few_passes, stated)
 MUTANTS = line_mutants(
     (Outcome.clusters, 'entry.get("began", ', "(lambda _, own: own)(0, ", conversations, "times"),
     (Outcome.tokens_and_steps, "[sum(one[name]", "[max(one[name]", conversations, "tokens and steps"),
-    (OutsideLoops.total, "sum(getattr", "max(getattr", conversations, "outside"),
+    (sum_of, "sum(vars", "max(vars", conversations, "outside"),
     (Outcome._as_many, "sum(_prefill(", "max(_prefill(", conversations, "draws"),
     (Outcome._as_many, "[(sum(own), sum(others))]", "[(max(own), sum(others))]", draws_by_rounds, "times"),
     (Outcome.by_rounds, "< FEWEST_UNITS", "<= FEWEST_UNITS", draws_by_rounds, "enough"),
@@ -282,7 +282,7 @@ MUTANTS = line_mutants(
     (step_columns.cut_steps, "emitted < accepted + 1", "emitted < accepted", checked, "cut"),
     (summary.conclusion, "sure = max(told", "sure = min(told", told, "first"),
     (summary.agreement, "largest = max(", "largest = min(", told, "second"),
-    (summary.speed_rows, "if len(outcome.kinds) > 1 else ()", "", told, "columns"),
+    (legends.columns_of_kinds, "if len(outcome.kinds) > 1 else ()", "", told, "columns"),
     (summary._few, ">= FEWEST_UNITS", "> FEWEST_UNITS", told, "few"),
     (bootstrap_ratio, "n < FEWEST_UNITS", "n <= FEWEST_UNITS", told, "five units"),
     (Widening.of, "plain_like or own_like", "plain_like", few_passes, "own"),

@@ -21,7 +21,6 @@ from experiments.peers import PEERS, with_llama_cpp, with_transformers
 from experiments.peers.with_llama_cpp import LlamaCppArm
 from experiments.peers.with_transformers import TransformersArm
 from oracles.tabular import TabularLM
-from specdec import SamplingParams
 from specdec.prompts import NamedPrompt
 from tests.support.hand_clock import HandClock, clock_of
 from tests.support.line_mutants import Differences, differences, line_mutants
@@ -31,6 +30,7 @@ ARGUMENTS = {
     "weights": None,
     "arithmetic": None,
     "batch_size": 1,
+    "temperature": 0.0,
     "small_transformer.model": "code-draft",
     "small_transformer.num_draft_tokens": 5,
     "prompt_lookup.max_ngram": 3,
@@ -98,7 +98,7 @@ def _oracle() -> Any:
 
 
 def _arm(name: str) -> Any:
-    return PEERS[name](ARGUMENTS, _oracle(), SamplingParams())
+    return PEERS[name](ARGUMENTS, _oracle())
 
 
 @contextmanager
@@ -205,9 +205,10 @@ def _file(config: Any, state: Any, storage: str) -> Iterator[Path]:
 
 
 def with_binding() -> Differences:
-    """How llama.cpp's model is made, on all threads, and what it is asked for each of two prompts."""
+    """How llama.cpp's model is made, on all threads, what it is asked for each prompt, one near its context's end."""
     found, expected = {}, {}
-    prompts = [NamedPrompt("a", "k", [1, 3]), NamedPrompt("b", "k", [3])]  # type: ignore[arg-type]
+    asked = [[1, 3], [3], [1] * 36]
+    prompts = [NamedPrompt(str(number), "k", ids) for number, ids in enumerate(asked)]  # type: ignore[arg-type]
     for name, own in {
         "llama.cpp": {"type_k": 0, "type_v": 0, "flash_attn": False, "logits_all": False, "draft_model": None},
         "llama.cpp:lookup": {"type_k": 0, "type_v": 0, "flash_attn": False, "logits_all": True, "draft_model": (3, 7)},
@@ -215,14 +216,14 @@ def with_binding() -> Differences:
     }.items():
         _Llama.made.clear()
         with _binding():
-            measured = _arm(name).run(prompts, [(0, 0)] * 2, NEW)
+            measured = _arm(name).run(prompts, [(0, 0)] * 3, NEW)
         (model,) = _Llama.made
         found |= {name: model.options, f"{name}, asked": model.asked, f"{name}, resets": model.resets}
         found[f"{name}, told"] = (measured.tokens, measured.claim)
         expected[name] = own | {"n_ctx": 40, "n_threads": 3, "n_threads_batch": 3, "no_perf": True, "verbose": False}
         greedy = {"temp": 0.0, "repeat_penalty": 1.0}
-        expected |= {f"{name}, asked": [([1, 3], greedy), ([3], greedy)], f"{name}, resets": 2}
-        expected[f"{name}, told"] = ([[1] * NEW] * 2, "another program")
+        expected |= {f"{name}, asked": [(ids, greedy) for ids in asked], f"{name}, resets": 3}
+        expected[f"{name}, told"] = ([[1] * NEW, [1] * NEW, [1] * 4], "another program")
     return differences(found, expected)
 
 

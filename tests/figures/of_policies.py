@@ -8,10 +8,10 @@ import torch
 
 from oracles.tabular import TabularLM
 from specdec import calibration_run as calibrating
-from specdec.calibration_run import _costs, _steps, _Timing, pass_seconds
+from specdec.calibration_run import _costs, _steps, _timing, pass_seconds
 from specdec.contracts import Scores
 from specdec.drafting.lengths.feedback import Fate, Feedback
-from specdec.drafting.lengths.schedules import MarginalValue, Tracked, _MarginalValueSession, _TrackedSession
+from specdec.drafting.lengths.schedules import MarginalValue, Tracked, _TrackedSession
 from specdec.theory import WidthCurve
 from specdec.theory.calibration import Calibration, Monotone, _best_rate
 from tests.support.hand_clock import clock_of
@@ -50,7 +50,7 @@ def _columns(steps: Sequence[TimedStep]) -> dict[str, list[Any]]:
 
 def calibrated_costs() -> Differences:
     """c' and v' of two rows, in plain steps: medians, the verdict's time among them, of steps with both rows."""
-    plain, drafted = (_Timing.of([_columns(steps)], 2) for steps in (PLAIN_STEPS, DRAFTED_STEPS))
+    plain, drafted = (_timing([_columns(steps)], 2) for steps in (PLAIN_STEPS, DRAFTED_STEPS))
     draft, curve = _costs(plain, drafted, [2.0, 2.2, 2.5, 2.6, 3.0], 2)
     # Plain steps take 10, 9, 24; their passes 8, 7, 20; what is beside drafting 9.5, 8.5, 23. Wider passes would add
     # 0.8, 2, 2.4 and 4 to a pass of 8. The drafted steps take 14, 12.5 and 10.5 beside drafting: 0.5 and -1 over 4
@@ -99,7 +99,7 @@ def thresholds() -> Differences:
     rates = []
     for rate in (1.5, 0.25):
         known = Calibration(0.5, Monotone((1.0,), (0.5,)), Monotone((1.0,), (0.5,)), 0.2, WidthCurve.linear(0.1), rate)
-        value = MarginalValue(known, 3).open(1)
+        value = MarginalValue(known, 3, 1)
         value.begin(row)
         rates.append([float(value.values(row, depth)[0]) for depth in (0, 2, 3)])
         for is_known in (True, False):
@@ -178,18 +178,18 @@ def calibrations() -> Differences:
 
 STATISTICS = (calibrated_costs, timed_passes, thresholds, fates, calibrations)
 MUTANTS = line_mutants(
-    (_costs, "token / step", "token / float(np.median(plain.scoring))", calibrated_costs, "c"),
+    (_costs, "token / step", "token / float(np.median(scoring))", calibrated_costs, "c"),
     (_steps, '("verify", 2), ', "", calibrated_costs, "v"),
     (pass_seconds, "np.median(seconds[1:], axis=0)", "seconds.min(axis=0)", timed_passes, "seconds"),
     (_TrackedSession.update, "<= own.target", "< own.target", thresholds, "tracked"),
     (
-        _MarginalValueSession.values,
+        MarginalValue.values,
         "np.maximum(self.tokens[rows] / self.cost[rows], 1.0)",
         "self.tokens[rows] / self.cost[rows]",
         thresholds,
         "rate of a slow row",
     ),
-    (_MarginalValueSession.update, "fate.accepted + 1, 0", "fate.accepted, 0", thresholds, "rate"),
+    (MarginalValue.update, "fate.accepted + 1, 0", "fate.accepted, 0", thresholds, "rate"),
     (Feedback.settle, " & (growth - 1 <= drafted)", "", fates, "known"),
     (Calibration.step_cost, "num_drafted + 1", "num_drafted", calibrations, "costs"),
     (Calibration.next_costs, ".min() for n", "[0] for n", calibrations, "next"),

@@ -11,7 +11,7 @@ from experiments.harness import running as harness
 from experiments.harness.arms import PLAIN
 from experiments.harness.findings import causes, step_columns, summary
 from experiments.harness.findings.causes import Widening, cause_rows
-from experiments.harness.findings.step_columns import DeviceWork, device_rows, reason, reason_rows, stage_rows
+from experiments.harness.findings.step_columns import device_rows, device_work, reason, reason_rows, stage_rows
 from experiments.harness.recorded_runs import Costs, worth_rows
 from experiments.harness.run_outcome import Outcome, OutsideLoops, decoding_seconds, decoding_time
 from experiments.studies import lengths
@@ -422,7 +422,8 @@ def devices() -> Differences:
         "padding": f"{(12 + nodes - known) / 60:.0%}",
     }
     ragged = hand(count=2, batch=2, rounds=1)
-    ragged.outcome.done[0]["arms"][DRAFTED]["stats"] |= {"device": {"uploads": 1, "downloads": 1, "padded_nodes": 2}}
+    copies = {"uploads": 1, "downloads": 1, "idle_seconds": 0.0, "padded_nodes": 2}
+    ragged.outcome.done[0]["arms"][DRAFTED]["stats"] |= {"device": copies}
     # Rows of 4 + 4, 4 + 1, 3 + 3 and 2 + 1 nodes in passes of 4, 4, 3 and 2 a row, and two nodes beside them.
     of_rows = device_rows(ragged.outcome)[0]["padding"]
     (found,), (told,) = device_rows(made.outcome), stage_rows(made.outcome)
@@ -557,8 +558,8 @@ MUTANTS = line_mutants(
         "decoding alone",
     ),
     (Outcome.decoding_speedup, "seconds * more", "seconds", draws_by_rounds, "value"),
-    (Outcome.decoding_speedup, "self.by_rounds and", "False and", rounds, "alone"),
-    (Outcome._decoding_rounds, 'if kind in (ALL, entry["kind"])', "", rounds, "chat"),
+    (Outcome.decoding_speedup, "if self.by_rounds", "if False", rounds, "alone"),
+    (Outcome.of_kind, ' if kind in (ALL, entry["kind"])', "", rounds, "chat"),
     (run_outcome.speed_cells, "decoding_speedup(arm, kind, against)", "decoding_speedup(arm, kind)", rounds, "cell"),
     (decoding_time, ' - stats.seconds["prefill"]', "", reasons, f"{DRAFTED}, decoding alone"),
     (decoding_seconds, "stats.num_emitted", "stats.num_steps", draws, "back"),
@@ -617,9 +618,9 @@ MUTANTS = line_mutants(
     (Widening.of, "key=lambda shape: len(passes[shape])", "key=lambda shape: shape[1]", widened, "most frequent"),
     (Widening.of_one_row, "(self.rows * (self.nodes - self.cost))", "(self.nodes - self.cost)", widened, "of one row"),
     (lengths.tables_of, "outcome.stats(PLAIN, length)", "outcome.stats(PLAIN)", by_length, "chat, T ms"),
-    (DeviceWork.of, "(padded + ragged)", "padded", devices, "device: of rows"),
+    (device_work, "(padded + ragged)", "padded", devices, "device: of rows"),
     (
-        DeviceWork.of,
+        device_work,
         'counts["passes_in_graphs"] / passes',
         'counts["passes_outside"] / passes',
         devices,

@@ -123,7 +123,7 @@ def certain() -> Differences:
 STATISTICS = (full_steps, logprobs, held_text, windows, parts, reused_rows, certain)
 MUTANTS = line_mutants(
     (
-        SpeculativeDecoder._record,
+        SpeculativeDecoder.step,
         "frame.budget.max_depth < self.offers.max_depth",
         "frame.budget.max_depth <= self.offers.max_depth",
         full_steps,

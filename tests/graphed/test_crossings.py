@@ -49,6 +49,12 @@ POINTS: dict[str, Callable[[], DraftSource | None]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _uncounted(monkeypatch):
+    """Weights are counted by where they lie, and those of the emulated device lie nowhere."""
+    monkeypatch.setattr(GraphedTransformer, "weight_bytes", 0)
+
+
 @dataclass(frozen=True)
 class Step:
     """What a step was seen to do, and what it tells."""
@@ -286,7 +292,6 @@ def test_what_a_step_crosses_is_counted():
 
 @pytest.mark.parametrize("asked", ["greedy", "sampled"])
 def test_nodes_are_recorded_on_a_device(asked, tmp_path, monkeypatch):
-    monkeypatch.setattr(GraphedTransformer, "weight_bytes", 0)
     monkeypatch.setattr(recording, "_likeliest", lambda oracle: [])
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda place: (10**10, 10**10))
 
@@ -368,8 +373,7 @@ def test_a_tensor_of_another_device_is_moved():
         on_device(meta, CUDA)
 
 
-def test_statistics_tell_what_steps_made_the_device_do(monkeypatch):
-    monkeypatch.setattr(GraphedTransformer, "weight_bytes", 0)
+def test_statistics_tell_what_steps_made_the_device_do():
     with emulated_device():
         decoder = SpeculativeDecoder(pair(moved).target, drafts.PromptLookup(4), max_cache_bytes=10**9)
         stats = decoder.generate(PROMPTS, TOKENS, batch_size=2).stats

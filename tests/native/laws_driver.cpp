@@ -116,14 +116,13 @@ void judge() {
                 note(following);
             }
     }
-    const std::vector<int64_t> rows{1, 2, 1, 2, 9, 9, 9, 9};
-    std::vector<uint8_t> stands(rows.size(), 1), produced(rows.size()), paths(BATCH * NODES * WIDTH);
+    const std::vector<int64_t> rows{2, 1, 2, 1, 9, 9, 9, 9}, ends{3, 4}, prompts{2, 4};
+    std::vector<uint8_t> paths(BATCH * NODES * WIDTH);
     for (size_t i = 0; i < paths.size(); ++i) paths[i] = i * 5 % 3 == 0;
-    stands[0] = 0, produced[3] = 1;
     const std::vector<double> strengths{1.3, 1, 0.5, 0, 0.25, 0.125};
     std::vector<float> logits(BATCH * NODES * SIZE);
     for (size_t i = 0; i < logits.size(); ++i) logits[i] = logit<float>(i * i + 3);
-    const Before before{rows.data(), stands.data(), produced.data(), drafted.data(), paths.data(), strengths.data(),
+    const Before before{rows.data(), ends.data(), prompts.data(), drafted.data(), paths.data(), strengths.data(),
                         logits.data(), 0, BATCH, 4, NODES, WIDTH, SIZE};
     must(specdec_penalise(&before));
     note(logits);

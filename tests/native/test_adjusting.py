@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from specdec.drafting.shapes import Paths
 from specdec.kernels import best_kernels
 from specdec.laws import Laws
 from specdec.sampling import BatchWarping, ParameterTable
-from specdec.sampling.randomness import Keyed, seed_keys
+from specdec.sampling.randomness import Coupled, Keyed, seed_keys
 from tests.support.backends import laws_by, needed_native
 from tests.support.models import small_model
 from tests.support.native_drafts import (
@@ -200,11 +201,21 @@ SAMPLINGS = [
     ),
     SamplingParams(temperature=1.5, presence_penalty=0.9, repetition_penalty=0.7, min_new_tokens=3),
 ]
+PLAIN = [
+    SamplingParams(temperature=1.0),
+    SamplingParams(temperature=0.7, top_k=5, min_p=0.01),
+    SamplingParams(temperature=1.5, top_p=0.8),
+]
 EOS = (4, 20)
-KEYS = Keyed(seed_keys([3, 4, 5]), (np.array([7, 8, 9]),)).chain_keys("draft")
+STREAMS = {
+    "greedy": None,
+    "keyed": Keyed(seed_keys([3, 4, 5]), (np.array([7, 8, 9]),)),
+    "coupled": Coupled(seed_keys([3, 4, 5]), np.array([7, 8, 9])),
+}
+KEYS = STREAMS["keyed"].chain_keys("draft")
 
 
-def prepared():
+def prepared(samplings=SAMPLINGS):
     """Return a model, a cache with ragged rows, the tokens and counts of a call, and the warping of what stands."""
     native, tokens = (
         NativeTransformer(small_model()),
@@ -216,7 +227,7 @@ def prepared():
         append(native, cache, int(row), torch.arange(length) % 23)
         ends[b] = length + int(counts[b])
         ids[b, : ends[b]] = [*(np.arange(length) % 23), *tokens[b, : counts[b]].tolist()]
-    warping = BatchWarping(ParameterTable.of(SAMPLINGS), ids, ends, ends - np.array([4, 6, 1]), EOS)
+    warping = BatchWarping(ParameterTable.of(samplings), ids, ends, ends - np.array([4, 6, 1]), EOS)
     return native, cache, tokens, counts, warping
 
 
@@ -240,36 +251,46 @@ def adjusted_by(warping, b, path, logits):
     return own.adjusted(logits[None, None], draft, torch.tensor([len(path)]))[0, 0], own
 
 
-@pytest.mark.parametrize("is_drawn", [False, True], ids=["greedy", "sampled"])
-def test_adjusted_chains_in_one_call_are_those_of_single_passes(is_drawn):
-    native, cache, tokens, counts, warping = prepared()
-    entropies, watch = [], type("Watch", (), {"limits": LIMITS, "reads_entropy": True, "reads_confidence": True})()
+@pytest.mark.parametrize("is_adjusted", [False, True], ids=["plain", "adjusted"])
+@pytest.mark.parametrize("streams", STREAMS.values(), ids=STREAMS)
+def test_chains_in_one_call_are_those_of_single_passes(streams, is_adjusted):
+    native, cache, tokens, counts, warping = prepared(SAMPLINGS if is_adjusted else PLAIN)
+    limits, entropies = LIMITS * [1, 1, is_adjusted], []
+    watch = SimpleNamespace(limits=limits, reads_entropy=True, reads_confidence=True)
     watch.before = lambda depth, entropy: entropies.append(entropy.clone())
     watch.after = lambda depth, confidence: setattr(watch, "confidence", confidence)
-    call = tokens, counts, cache, ROWS, LIMITS
-    if is_drawn:
-        draws = Draws(warping.filters(), KEYS)
-        ids, peaks, laws = as_tensors(native.follow_ids, *call, watch, draws, warping.adjustments)
-    else:
-        ids, peaks, _ = as_tensors(native.follow_ids, *call, watch, None, warping.adjustments)
-    cache.truncate(ROWS, np.array(LENGTHS_OF_ROWS))
-    for b in range(3):
-        after = logits_of(native, cache, tokens, counts, b)
-        for i in range(LIMITS[b]):
-            path = ids[b, :i].tolist()
-            logits = after(path)
-            adjusted, own = adjusted_by(warping, b, path, logits)
-            law, told = own.laws_of(adjusted[None, None], None if is_drawn else 0.0), ids[b, i].view(1, 1)
-            if is_drawn:
-                assert torch.equal(laws[b, i], law.table[0])
-                assert peaks[b, i] == logits.max()
-            else:
-                assert told == adjusted.argmax()
+    draws = None if streams is None else Draws(warping.filters(), streams.chain_keys("draft"))
+    found, kernels = [], best_kernels()
+    for one in (watch, None):
+        cache.truncate(ROWS, np.array(LENGTHS_OF_ROWS))
+        call = tokens, counts, cache, ROWS, limits, one, draws, warping.adjustments
+        found.append(as_tensors(native.follow_ids, *call))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True) if a is not None)
+    (ids, peaks, laws), again = found[1], prepared(PLAIN)[1]
+    told = [ids, peaks, watch.confidence, torch.stack(entropies, 1), *([] if laws is None else [laws])]
+    assert all(one.shape[:2] == (3, 9) for one in told)
+    for b, row in enumerate(ROWS):
+        assert not any(one[b, limits[b] :].any() for one in told)
+        logits, own = append(native, again, int(row), tokens[b, : counts[b]])[-1], np.array([b])
+        for i in range(limits[b]):
+            adjusted, warped = adjusted_by(warping, b, ids[b, :i].tolist(), logits)
+            chosen, law = ids[b, i].view(1, 1), Laws.points(ids[b, i].view(1, 1))
+            if streams is None:
+                assert chosen == adjusted.argmax()
                 assert peaks[b, i] == logits[adjusted.argmax()]
-            given = Laws.points(told) if not is_drawn else law
-            kernels = best_kernels()
-            assert torch.equal(watch.confidence[b, i], confidence_of(given, logits[None, None], told, kernels)[0, 0])
-            assert torch.equal(entropies[i][b], entropy_of(given, logits[None, None], kernels)[0, 0])
+            else:
+                law = warped.laws_of(adjusted[None, None])
+                assert torch.equal(laws[b, i], law.table[0])
+                assert chosen == streams.select(own).choose(law, node=i, depth=i, purpose="draft")
+                assert peaks[b, i] == logits.max()
+            given = law, logits[None, None]
+            assert torch.equal(watch.confidence[b, i], confidence_of(*given, chosen, kernels)[0, 0])
+            assert torch.equal(entropies[i][b], entropy_of(*given, kernels)[0, 0])
+            if i + 1 < limits[b]:
+                logits = append(native, again, int(row), ids[b, i : i + 1])[-1]
+    assert np.array_equal(cache.lengths, again.lengths)
+    last, one = torch.tensor([[1], [2], [3]]), torch.ones(3, dtype=torch.int64)
+    assert torch.equal(*(native.score(last, None, one, some, ROWS).logits for some in (cache, again)))
 
 
 @pytest.mark.parametrize("is_drawn", [False, True], ids=["ranked", "drawn"])

@@ -125,6 +125,7 @@ def test_a_killed_build_holds_nothing(cache, tmp_path):
         os.killpg(killed.pid, signal.SIGKILL)
     assert is_whole(build(answer_of(sources), cache, slow.command, ()))
     assert slow.count == 2
+    assert sorted(path.suffix for path in cache.iterdir()) == ["", ".so"], "the folder of the killed build is gone"
 
 
 def test_a_build_that_waits_says_so(cache, fake, tmp_path, caplog):

@@ -137,13 +137,10 @@ def test_a_cache_whose_parent_is_a_strangers_is_not_used_and_a_line_says_so(unit
     assert said == [f"specdec: no library can be kept ({reason}): {way}"]
 
 
-@pytest.mark.parametrize("has_descriptors", [True, False])
-def test_what_was_checked_is_what_is_loaded(unit, tmp_path, monkeypatch, has_descriptors):
+def test_what_was_checked_is_what_is_loaded(unit, tmp_path, monkeypatch):
     """A file that takes the library's name after the check is not loaded."""
     foreign(monkeypatch, tmp_path, lambda path, evil: evils.append((path, evil)))
     evils: list[tuple[Path, Path]] = []
-    if not has_descriptors:
-        monkeypatch.setattr(building, "DESCRIPTORS", tmp_path / "none")
     checked = building.open_whole
 
     def open_whole(path: Path) -> int | None:

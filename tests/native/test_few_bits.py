@@ -33,6 +33,7 @@ from tests.support.stored_weights import in_format
 needed_native()
 
 EXACT = ("int8", "int4")  # formats of which a product is one with float32 weights
+OF_FILES = ("llama", "gpt2", "odd", "wide")  # families whose weights files' formats hold too
 each_exact = pytest.mark.parametrize("format", EXACT)
 each_rounding = pytest.mark.parametrize("format", ["int8-dynamic", *WHOLE])  # inputs too
 
@@ -53,7 +54,10 @@ def models(dtype: torch.dtype, format: str, **changes: object) -> tuple[NativeTr
     return native(format, dtype, **changes), NativeTransformer(rounded(format, dtype, **changes).dequantise())
 
 
-@pairwise({"family": tuple(WITH_WIDE), "storage": STORAGES, "format": EXACT})
+@pairwise(
+    {"family": tuple(WITH_WIDE), "storage": STORAGES, "format": (*EXACT, *STORED)},
+    only=lambda family, storage, format: format in EXACT or (storage == "float32" and family in OF_FILES),
+)
 def test_bits_are_those_of_the_dequantised_weights(family, storage, format):
     model, plain = models(storage, format, **WITH_WIDE[family])
     assert (model.weight_type, plain.weight_type) == (format, "float32")
@@ -104,10 +108,13 @@ def test_layers_that_are_joined_may_be_stored_differently(format):
 
 
 def test_a_layer_that_rounds_its_inputs_is_joined_with_its_like_only():
-    model = small_model()
+    model, mixed = small_model(), in_format(small_model(hidden_size=64, head_dim=16), "q4_0-int8")
     model.model.layers[0].self_attn.k_proj.quantise("k_proj", INT8_DYNAMIC)
-    with pytest.raises(ValueError, match="rounds its inputs cannot be joined with one that does not"):
-        NativeTransformer(model)
+    layer = mixed.model.layers[0].self_attn.k_proj
+    layer.quantised = replace(layer.quantised, format=WHOLE["q8_0-int8"])
+    for one in (model, mixed):
+        with pytest.raises(ValueError, match="cannot be joined with one that does not or is of another format"):
+            NativeTransformer(one)
 
 
 def test_groups_whose_scales_would_exceed_float32_are_read_as_the_numbers_that_they_are():
@@ -154,18 +161,21 @@ def test_a_head_behind_an_adapter_is_the_quantised_one(format):
         torch.testing.assert_close(behind, plain.read_out_behind(adapter)(stream), rtol=1e-5, atol=1e-5)
 
 
-# Bytes of a block of 32 columns and 64 inputs, its columns' scales included.
-OF_GROUPS = 2 * (32 * 32 // 2 + 32 * 2)
-OF_BLOCK = {"int8": 32 * (64 + 4), "int8-dynamic": 32 * (64 + 4 + 4), "int4": OF_GROUPS, "q4_0-int8": OF_GROUPS}
+# Bytes of a block of 32 columns and 64 inputs, scales and minima included.
+OF_BLOCK = {
+    **{"int8": 32 * (64 + 4), "int8-dynamic": 32 * (64 + 4 + 4), "int4": 64 * 18},
+    **{"q8_0": 64 * 34, "q4_0": 64 * 18, "q4_1": 64 * 20},
+}
 
 
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("tied", [False, True])
-def test_memory_is_that_of_few_bits_and_scales(tied, format):
-    sizes = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 64, "num_kv_heads": 4, "tie_embeddings": tied}
+@pytest.mark.parametrize("format", dict.fromkeys((*FORMATS, *STORED, *WHOLE)))
+def test_memory_is_that_of_few_bits_and_scales(format):
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 64, "num_kv_heads": 4}
     blocks = (2 * (3 * 64 + 64 + 2 * 64 + 64) + 64) // 32
-    rest = (0 if tied else 64 * 64 * 2) + 5 * 64 * 4
-    assert native(format, torch.bfloat16, **sizes).weight_bytes == blocks * OF_BLOCK[format] + rest
+    for tied in (False, True):
+        rest = (0 if tied else 64 * 64 * 2) + 5 * 64 * 4
+        found = native(format, torch.bfloat16, tie_embeddings=tied, **sizes).weight_bytes
+        assert found == blocks * OF_BLOCK[format.removesuffix("-int8")] + rest
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from specdec import SamplingParams
 from specdec.drafting.chain_sampler import confidence_of, entropy_of
-from specdec.kernels import FILTERS, REFERENCE, best_kernels, native
-from specdec.kernels.compiled import NATIVE_DTYPES, NativeLaws, NativeUnavailable, laws_library
-from specdec.kernels.compiled import laws as native_laws
+from specdec.kernels import FILTERS, REFERENCE, NativeKernels, best_kernels
+from specdec.kernels.compiled import NATIVE_DTYPES
 from specdec.kernels.filters import torch_probs
 from specdec.laws import Laws
 from specdec.sampling import ParameterTable
@@ -156,7 +155,10 @@ def test_logits_without_a_law_give_nan_and_leave_their_neighbours_alone(params, 
 def test_the_coldest_and_the_hottest_temperatures_give_laws(backend, dtype):
     logits = torch.tensor([1e30, 1e30, 0.0, -1e30, -INF], dtype=dtype)
     with laws_by(backend):
-        assert law_of(logits, temperature=5e-324).tolist() == [0.5, 0.5, 0, 0, 0]
+        for temperature in (1e-30, 1e-50, 5e-324):
+            assert law_of(logits, temperature=temperature).tolist() == [0.5, 0.5, 0, 0, 0]
+            others = torch.tensor([-3.0, 1e4, -INF, 1e4, 9e3, -1e4, 0.0], dtype=dtype)
+            assert law_of(others, temperature=temperature).tolist() == [0, 0.5, 0, 0.5, 0, 0, 0]
         near = law_of(logits.clamp(-3, 3), temperature=1e300)
         assert law_of(logits / 1e30, temperature=1e300)[4] == 0
     assert (near - 0.2).abs().max() < 1e-6
@@ -224,9 +226,7 @@ def test_entropies_are_those_of_torch_operations(size, dtype):
     table[0], table[1], table[1, size // 2], table[2, -1] = 1e-310, 0, 1, NAN
     table = (table / table.sum(1, keepdim=True).clamp(min=1)).to(dtype)
     wanted = torch.special.entr(table.double()).sum(-1)
-    torch.testing.assert_close(
-        NativeLaws(laws_library()).entropies(table), wanted, rtol=1e-13, atol=1e-300, equal_nan=True
-    )
+    torch.testing.assert_close(best_kernels().entropies(table), wanted, rtol=1e-13, atol=1e-300, equal_nan=True)
 
 
 @both_types
@@ -328,17 +328,11 @@ def test_draws_from_laws_of_any_layout():
 
 
 def test_calls_that_cannot_be_are_refused():
-    native, streams = NativeLaws(laws_library()), Keyed(seed_keys([1, 2]))
+    streams, table = Keyed(seed_keys([1, 2])), ParameterTable.of([SamplingParams(temperature=1.0)])
     with pytest.raises(
         ValueError, match=rf"Warp.filters has the shape \({len(FILTERS)}, 1\), not \({len(FILTERS)}, 2\)"
     ):
-        native.laws(torch.zeros(2, 1, 3), np.zeros((len(FILTERS), 1)))
-    with pytest.raises(ValueError, match=r"torch.bfloat16 is neither float32 nor float64"):
-        native.laws(torch.zeros(1, 1, 3, dtype=torch.bfloat16), np.zeros((len(FILTERS), 1)))
-    with pytest.raises(ValueError, match=r"torch.float16 is neither float32 nor float64"):
-        native.entropies(torch.zeros(1, 3, dtype=torch.float16))
-    with pytest.raises(ValueError, match="on the CPU, not on meta"):
-        native.entropies(torch.zeros(1, 3, device="meta"))
+        best_kernels().laws(torch.zeros(2, 1, 3), table)
     beyond = Laws(torch.full((2, 3), 1 / 3), torch.tensor([0, 2]), torch.tensor([0, 0]))
     with pytest.raises(IndexError, match="index 2, and their table has 2 rows"):
         streams.choose(beyond, 0, 0, "x")
@@ -357,25 +351,15 @@ def test_calls_that_cannot_be_are_refused():
         Coupled(streams.seeds, np.zeros(1, np.int64)).choose(three[:2], 0, 0, "x")
 
 
-def test_without_a_compiler_there_are_none_and_one_line_says_so(monkeypatch, caplog):
-    def unavailable(unit: object) -> None:
-        raise NativeUnavailable("no compiler")
-
-    monkeypatch.setattr(native_laws, "library", unavailable)
-    monkeypatch.setattr(native, "_make_once", native._make_once.__wrapped__)
-    assert best_kernels() is best_kernels() is REFERENCE
-    assert caplog.messages == ["specdec: laws and draws are torch operations, which take longer: no compiler"]
-
-
 # ---- The same bits everywhere ----
 
 
-def digest(native: NativeLaws) -> str:
+def digest(native: NativeKernels) -> str:
     """The hash of laws of logits made by integer arithmetic, and of what is drawn from them."""
     found = hashlib.sha256()
     grid = [(t, k, p, m) for t in (0.3, 1.0) for k in (0, 7) for p in (1.0, 0.8) for m in (0.0, 0.01)]
     table = ParameterTable.of([SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m) for t, k, p, m in grid])
-    streams = seed_keys(range(len(grid)))
+    keys = seed_keys(range(len(grid)))
     for dtype in NATIVE_DTYPES:
         for size in (1, 7, 16, 40, 1003):
             values = integers(2 * len(grid) * size, size).reshape(len(grid), 2, size)
@@ -386,18 +370,17 @@ def digest(native: NativeLaws) -> str:
                 .masked_fill(torch.from_numpy(values % 9 == 0), -INF)
             )
             logits[:, :, size // 2] = 3.0
-            laws = native.laws(logits, table.filters)
+            laws = native.laws(logits, table)
             index = torch.arange(2 * len(grid)).view(-1, 2)
-            rows = laws.view(-1, size), index, torch.zeros_like(index)
-            path = streams.tobytes()
+            rows = Laws(laws.view(-1, size), index, torch.zeros_like(index))
             found.update(laws.numpy())
-            found.update(native.draw(rows, 3, path, len(grid), 5, 1).numpy())
-            found.update(native.draw(rows, 1, path, len(grid), 7, np.arange(2)).numpy())
-            found.update(native.race(rows, 2, path, path, len(grid), np.arange(2)).numpy())
+            found.update(native.draw(rows, 3, Keyed(keys), 5, 1).numpy())
+            found.update(native.draw(rows, 1, Keyed(keys), 7, np.arange(2)).numpy())
+            found.update(native.race(rows, 2, keys, keys, np.arange(2)).numpy())
     return found.hexdigest()
 
 
-def entropy_digest(native: NativeLaws) -> str:
+def entropy_digest(native: NativeKernels) -> str:
     """The hash of entropies of numbers made by integer arithmetic, some of which are 0."""
     found = hashlib.sha256()
     for dtype in NATIVE_DTYPES:
@@ -409,7 +392,7 @@ def entropy_digest(native: NativeLaws) -> str:
 
 
 def test_every_build_and_every_machine_gives_the_recorded_bits():
-    natives = {str(build): NativeLaws(build.library(SHARED / "laws.cpp")) for build in BUILDS}
-    natives["shipped"] = NativeLaws(laws_library())
+    natives = {str(build): NativeKernels(build.library(SHARED / "laws.cpp")) for build in BUILDS}
+    natives["shipped"] = NativeKernels()
     for found, recorded in ((digest, RECORDED), (entropy_digest, RECORDED_ENTROPIES)):
         assert {name: found(native) for name, native in natives.items()} == dict.fromkeys(natives, recorded)

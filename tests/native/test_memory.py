@@ -10,24 +10,11 @@ import torch
 from drafts import PromptLookup
 from oracles import TabularLM
 from oracles.native.host_memory import Slabs, zeros
+from oracles.native.packed_blocks import plain_blocks
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import constant
-from specdec.kernels.compiled import integers, place
+from specdec.kernels.compiled import place
 from tests.support.statistics import TARGET
-
-
-@pytest.mark.parametrize("shape", [(5,), (2, 3), (0,), (4, 0)])
-def test_numbers_are_shared_and_outlive_the_name_of_their_memory(shape):
-    memory, numbers = integers(*shape)
-    assert numbers.shape == shape
-    assert not numbers.any()
-    if numbers.size:
-        memory[numbers.size - 1] = 7
-        assert numbers.flat[numbers.size - 1] == 7
-        del memory
-        gc.collect()
-        assert integers(1000)[1].sum() == 0
-        assert numbers.sum() == 7
 
 
 def test_large_tensors_stand_side_by_side_from_the_beginning_of_cache_lines_on(monkeypatch):
@@ -38,6 +25,8 @@ def test_large_tensors_stand_side_by_side_from_the_beginning_of_cache_lines_on(m
     placed = [slabs.place(tensor.view(1, -1)) for tensor in given]
     assert [p.data_ptr() - placed[0].data_ptr() for p in placed[:2]] == [0, 2**16 + 64]
     assert placed[3].data_ptr() == given[3].data_ptr(), "what is small stays where it is"
+    views = [tensor[: len(tensor) // 4 * 4].view(4, -1).t() for tensor in given]
+    assert all((copy := slabs.place(view)).is_contiguous() and torch.equal(copy, view) for view in views)
     table = zeros(3, 5, 16)
     assert all(p.data_ptr() % 64 == 0 and p.is_contiguous() for p in (*placed[:3], table))
     assert table.shape == (3, 5, 16)
@@ -45,6 +34,12 @@ def test_large_tensors_stand_side_by_side_from_the_beginning_of_cache_lines_on(m
     del slabs
     gc.collect()
     assert all(torch.equal(p.flatten(), g) for p, g in zip(placed, given, strict=True))
+
+
+def test_blocks_of_weights_are_views_so_that_a_slab_has_the_only_copy():
+    for dtype in (torch.float32, torch.bfloat16, torch.int8):
+        weight = torch.zeros(64, 6, dtype=dtype)
+        assert plain_blocks(weight).data_ptr() == weight.data_ptr()
 
 
 def test_a_place_is_the_address_that_numpy_gives():

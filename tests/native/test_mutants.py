@@ -64,15 +64,13 @@ whole_q4_1, whole_q4_0, whole_q8_0, rest_of_q4_1 = (
     for case in ((3, 64, "q4_1-int8"), (3, 64, "q4_0-int8"), (3, 64, "q8_0-int8"), (2, 47, "q4_1-int8"))
 )
 float_q4_1, wide_q4_1 = (
-    partial(test_stored_formats.test_float_products_have_the_bits_of_the_dequantised_weights, model, "q4_1")
+    partial(test_few_bits.test_bits_are_those_of_the_dequantised_weights, model, torch.float32, "q4_1")
     for model in ("llama", "wide")
 )
 dynamic = partial(test_few_bits.test_a_product_has_the_bits_of_its_definition, 3, 64)
 dynamic_tied = partial(test_few_bits.test_rounded_inputs_score_as_the_eager_pass_does, "int8-dynamic", "qwen2")
 padding = test_pass.test_padding_comes_back_as_the_last_node_and_is_not_read
 far = partial(test_pass.test_long_contexts_score_as_the_eager_pass_does, {})
-drawn = partial(test_pass.test_sampled_chains_in_one_call_are_those_of_single_passes, test_pass.STREAMS["keyed"])
-told = partial(test_pass.test_a_watch_is_told_what_single_passes_say, None)
 ended = partial(test_chains.test_chains_stop_where_a_watch_ends_them_and_limits_never_rise, True)
 grown = partial(
     test_trees.test_each_rows_tree_ends_at_its_own_budget_both_ways,
@@ -81,9 +79,10 @@ grown = partial(
     native_drafts.BUDGETS["ragged"],
     coupled=False,
 )
-adjusted, adjusted_draws = (
-    partial(test_adjusting.test_adjusted_chains_in_one_call_are_those_of_single_passes, is_drawn)
-    for is_drawn in (False, True)
+chains_in_one_call = test_adjusting.test_chains_in_one_call_are_those_of_single_passes
+drawn, told, adjusted, adjusted_draws = (
+    partial(chains_in_one_call, test_adjusting.STREAMS[name], is_adjusted)
+    for name, is_adjusted in (("keyed", False), ("greedy", False), ("greedy", True), ("keyed", True))
 )
 ranked_trees, drawn_trees = (
     partial(test_adjusting.test_adjusted_trees_in_one_call_are_those_of_single_passes, is_drawn)
@@ -271,8 +270,8 @@ TWINS = twins(
 - path_to(inner, ids, room.path), room.adjusted.get());
 + path_to(inner, ids, room.path), room.adjusted.get()), logits = given;
 39 prompts count as output (adjusting.h, adjusted_draws)
-- i >= given_->prompts[row])
-+ true)
+- given_->ends[row], given_->prompts[row])
++ given_->ends[row], 0)
 39 a row's ids stay for the next one (adjusting.h, adjusted_draws)
 - met.forget();
 39 an id that is drafted twice is penalised twice (adjusting.h, adjusted_draws)

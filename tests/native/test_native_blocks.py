@@ -25,14 +25,13 @@ from specdec.drafting.lengths import Entropy
 from tests.support.backends import needed_native
 from tests.support.head_folders import LAYOUTS, block_folder
 from tests.support.head_watch import CLOSE, watched_block
-from tests.support.models import tiny_transformer
-from tests.support.native_models import HEAD_TYPES, assert_near
+from tests.support.models import tiny_transformer, tiny_unpacked
+from tests.support.native_models import ASKED, HEAD_TYPES, SAMPLINGS, assert_near, assert_plain_tokens
 from tests.support.pairwise import pairwise
 
 needed_native()
 
 FOLLOWED = {name: LAYOUTS[name] for name in ("dflash", "dspark", "few ids", "speculators dflash from the anchor")}
-PROMPTS = [[1, 2, 3, 1, 2], [0], [3, 3], [2], [1, 2, 1, 2, 1, 2], [0, 1], [3], [2, 0, 1]]
 WARM = SamplingParams(temperature=1.0)
 SIZE, CAPACITY = 16, 40
 
@@ -54,7 +53,7 @@ def check_reference(name: str) -> None:
     """Fail unless a layout's laws are the reference's."""
     with TemporaryDirectory() as folder:
         oracle, source = watched_block(Path(folder), name, "native")
-        SpeculativeDecoder(oracle, source).generate(PROMPTS, 16, WARM, batch_size=3)
+        SpeculativeDecoder(oracle, source).generate(ASKED, 16, WARM, batch_size=3)
         assert source.worst < CLOSE["native"]
 
 
@@ -142,7 +141,6 @@ def test_keys_are_turned_by_their_positions_whatever_call_makes_them(tmp_path):
     assert torch.equal(law(290, [1]), wanted)
 
 
-SAMPLINGS = {"greedy": SamplingParams(), "sampled": SamplingParams(temperature=0.9, top_p=0.95, presence_penalty=0.2)}
 LENGTHS = {
     "whole": {},
     "short": {"num_draft_tokens": 2},
@@ -154,7 +152,7 @@ LENGTHS = {
 @pairwise({"name": tuple(FOLLOWED), "sampling": SAMPLINGS, "options": LENGTHS})
 def test_whole_drafts_are_those_made_depth_by_depth(name, sampling, options, monkeypatch):
     source = BlockDrafter(head_of(name), **options)
-    make = partial(SpeculativeDecoder(ORACLE, source).generate, PROMPTS, 20, sampling, seed=3, batch_size=3)
+    make = partial(SpeculativeDecoder(ORACLE, source).generate, ASKED, 20, sampling, seed=3, batch_size=3)
     calls = 0
 
     def counted(self: NativeModel, entry: str, *rest: Any) -> None:
@@ -177,13 +175,19 @@ def test_whole_drafts_are_those_made_depth_by_depth(name, sampling, options, mon
 
 @pairwise({"name": tuple(FOLLOWED), "rule": ("greedy", "coupled"), "batch_size": (3, 8)})
 def test_tokens_equal_plain_decodings_and_drafts_do_not_depend_on_the_batch(name, rule, batch_size):
-    sampling = SAMPLINGS["greedy" if rule == "greedy" else "sampled"]
-    used = "sample_and_match" if rule == "greedy" else rule
-    plain = SpeculativeDecoder(ORACLE, None, used).generate(PROMPTS, 20, sampling, seed=3)
-    decoder = SpeculativeDecoder(ORACLE, BlockDrafter(head_of(name)), used)
-    made, alone = (decoder.generate(PROMPTS, 20, sampling, seed=3, batch_size=size) for size in (batch_size, 1))
-    assert made.tokens == alone.tokens == plain.tokens
-    assert made.stats.num_accepted == alone.stats.num_accepted
+    assert_plain_tokens(ORACLE, BlockDrafter(head_of(name)), rule, batch_size)
+
+
+def test_a_mask_may_stand_among_the_rows_that_pad_a_table_of_its_own(tmp_path):
+    folder = block_folder(tmp_path, 7, **LAYOUTS["dflash"], mask_id=5).path
+    own, tied = (
+        NativeTransformer(tiny_unpacked(4, torch.float32, padded_vocab_size=7, tie_embeddings=is_tied))
+        for is_tied in (False, True)
+    )
+    native, eager = (opened(load_head(folder, own, backend=backend), [9, 4]) for backend in ("native", "eager"))
+    assert_near(native, eager, HEAD_TYPES["float32"][2])
+    with pytest.raises(ValueError, match="no embedding of 'mask_token_id' 5, a row that pads its table"):
+        load_head(folder, tied)
 
 
 def test_more_laws_than_a_block_has_are_refused():
@@ -194,7 +198,7 @@ def test_more_laws_than_a_block_has_are_refused():
 
 def test_nothing_of_the_oracle_is_copied_and_memory_is_bounded():
     head = head_of("dflash")
-    assert head.native.struct.head.weights == ORACLE.native.struct.head.weights
+    assert bytes(head.native.struct.head) == bytes(ORACLE.native.struct.head)
     assert head.native.struct.embeddings is None
     cached = head.new_cache(2, 10)
     assert cached.bytes == cached.memory.keys.nbytes + cached.memory.values.nbytes

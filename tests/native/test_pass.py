@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from oracles.native import NativeTransformer
+from oracles.native import NativeTransformer, native_model
 from specdec import SamplingParams
 from specdec.contracts import ChainKeys, Draws, Scores
-from specdec.drafting.chain_sampler import confidence_of, entropy_of
-from specdec.kernels import FILTERS, best_kernels
+from specdec.kernels import FILTERS
 from specdec.kernels.compiled import NEUTRAL
-from specdec.laws import Laws
 from specdec.sampling import ParameterTable
-from specdec.sampling.randomness import Coupled, Keyed, seed_keys
 from tests.support.backends import needed_native
 from tests.support.models import small_model
 from tests.support.native_models import ODD, SHAPES, STORAGES, digest, integer_model, use_build
@@ -137,98 +134,6 @@ def test_a_nan_in_a_weight_reaches_the_logits(position):
     native = NativeTransformer(model)
     logits = append(native, native.new_cache(1, 16), 0, torch.arange(8))
     assert logits.isnan().any(-1).all()
-
-
-def assert_caches_agree(model, caches, rows):
-    """What follows is scored alike on both caches."""
-    assert np.array_equal(caches[0].lengths, caches[1].lengths)
-    last = torch.tensor([[1], [2], [3]])
-    found = [model.score(last, None, torch.ones(3, dtype=torch.int64), cache, rows).logits for cache in caches]
-    assert torch.equal(found[0], found[1])
-
-
-def test_greedy_chains_in_one_call_are_those_of_single_passes():
-    model = NativeTransformer(small_model())
-    rows, lengths, limits = np.array([2, 0, 3]), (5, 40, 1), np.array([4, 6, 0])
-    tokens = torch.randint(23, (3, 3), generator=torch.Generator().manual_seed(7))
-    nodes, caches = torch.tensor([3, 1, 2]), [model.new_cache(4, 64) for _ in range(2)]
-    for cache in caches:
-        for row, length in zip(rows, lengths, strict=True):
-            append(model, cache, int(row), torch.arange(length) % 23)
-    ids, peaks, _ = as_tensors(model.follow_ids, tokens, nodes, caches[0], rows, limits)
-    assert ids.shape == peaks.shape == (3, 6)
-    assert not ids[2].any()
-    for b, row in enumerate(rows):
-        logits = append(model, caches[1], int(row), tokens[b, : nodes[b]])[-1]
-        for i in range(limits[b]):
-            assert ids[b, i] == logits.argmax()
-            assert peaks[b, i] == logits.max()
-            if i + 1 < limits[b]:
-                logits = append(model, caches[1], int(row), ids[b, i : i + 1])[-1]
-    assert_caches_agree(model, caches, rows)
-
-
-SAMPLINGS = [
-    SamplingParams(temperature=1.0),
-    SamplingParams(temperature=0.7, top_k=5, min_p=0.01),
-    SamplingParams(temperature=1.5, top_p=0.8),
-]
-STREAMS = {
-    "keyed": Keyed(seed_keys([3, 4, 5]), (np.array([7, 8, 9]),)).extend("stage"),
-    "coupled": Coupled(seed_keys([3, 4, 5]), np.array([7, 8, 9])),
-}
-
-
-@pytest.mark.parametrize("streams", STREAMS.values(), ids=STREAMS)
-def test_sampled_chains_in_one_call_are_those_of_single_passes(streams):
-    model, params = NativeTransformer(small_model()), ParameterTable.of(SAMPLINGS)
-    rows, lengths, limits = np.array([2, 0, 3]), (5, 40, 1), np.array([4, 9, 0])
-    tokens = torch.randint(23, (3, 3), generator=torch.Generator().manual_seed(7))
-    nodes, caches = torch.tensor([3, 1, 2]), [model.new_cache(4, 64) for _ in range(2)]
-    for cache in caches:
-        for row, length in zip(rows, lengths, strict=True):
-            append(model, cache, int(row), torch.arange(length) % 23)
-    draws = Draws(params.filters, streams.chain_keys("draft"))
-    ids, peaks, laws = as_tensors(model.follow_ids, tokens, nodes, caches[0], rows, limits, None, draws)
-    assert ids.shape == peaks.shape == laws.shape[:2] == (3, 9)
-    for b, row in enumerate(rows):
-        assert not any(found[b, limits[b] :].any() for found in (ids, peaks, laws))
-        logits, own = append(model, caches[1], int(row), tokens[b, : nodes[b]])[-1], np.array([b])
-        for i in range(limits[b]):
-            law = Laws.from_probs(best_kernels().laws(logits[None, None], params.select(own)))
-            assert torch.equal(laws[b, i], law.table[0])
-            assert ids[b, i] == streams.select(own).choose(law, node=i, depth=i, purpose="draft")
-            assert peaks[b, i] == logits.max()
-            if i + 1 < limits[b]:
-                logits = append(model, caches[1], int(row), ids[b, i : i + 1])[-1]
-    assert_caches_agree(model, caches, rows)
-
-
-@pytest.mark.parametrize("streams", [None, *STREAMS.values()], ids=["greedy", *STREAMS])
-def test_a_watch_is_told_what_single_passes_say(streams):
-    model = NativeTransformer(small_model())
-    rows, limits, tokens = np.array([2, 0, 3]), np.array([4, 9, 0]), torch.tensor([[1, 2], [3, 4], [5, 6]])
-    call = tokens, torch.tensor([2, 1, 0]), model.new_cache(4, 64), rows, limits
-    entropies, watch = [], SimpleNamespace(limits=limits, reads_entropy=True, reads_confidence=True)
-    watch.before = lambda depth, entropy: entropies.append(entropy.clone())
-    watch.after = lambda depth, confidence: setattr(watch, "confidence", confidence)
-    if streams is None:
-        ids, _, _ = as_tensors(model.follow_ids, *call, watch)
-    else:
-        draws = Draws(ParameterTable.of(SAMPLINGS).filters, streams.chain_keys("draft"))
-        ids, _, laws = as_tensors(model.follow_ids, *call, watch, draws)
-    assert len(entropies) == 9
-    assert watch.confidence.shape == (3, 9)
-    again = model.new_cache(4, 64)
-    for b, row in enumerate(rows):
-        assert not watch.confidence[b, limits[b] :].any()
-        assert not any(entropy[b] for entropy in entropies[limits[b] :])
-        told = tokens[b, : call[1][b]]
-        for i in range(limits[b]):
-            logits, told = append(model, again, int(row), told)[-1], ids[b, i : i + 1]
-            law = Laws.points(told) if streams is None else Laws.from_probs(laws[b, i : i + 1])
-            assert torch.equal(watch.confidence[b, i : i + 1], confidence_of(law, logits[None], told, best_kernels()))
-            assert torch.equal(entropies[i][b : b + 1], entropy_of(law, logits[None], best_kernels()))
 
 
 @pytest.mark.parametrize("special", [-torch.inf, torch.inf, torch.nan])
@@ -360,6 +265,22 @@ def test_a_chain_whose_later_passes_need_more_memory_than_its_first_gets_it(set_
     assert depths == 2 * [0, 1, 2], "a chain goes on where it was"
 
 
+def test_an_interrupt_while_memory_grows_keeps_none_that_is_gone(monkeypatch):
+    def interrupted(*_: int) -> int:
+        raise KeyboardInterrupt
+
+    model, twin = (NativeTransformer(small_model(max_context=1024)) for _ in range(2))
+    generator, rows = torch.Generator().manual_seed(3), np.array([0])
+    call = torch.randint(23, (1, 400), generator=generator), random_tree(1, 400, generator), torch.tensor([400])
+    monkeypatch.setattr(native_model, "round_up", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.score(*call, model.new_cache(1, 512), rows)
+    monkeypatch.undo()
+    assert not model.native._idle
+    found, wanted = (one.score(*call, one.new_cache(1, 512), rows).logits for one in (model, twin))
+    assert torch.equal(found, wanted)
+
+
 def test_sizes_beyond_32_bits_are_not_cut():
     ids = torch.randint(23, (40,), generator=torch.Generator().manual_seed(5))
     far = {"sliding_window": 2**32 + 3, "max_context": 2**32 + 1}
@@ -373,6 +294,13 @@ def test_sizes_beyond_32_bits_are_not_cut():
 def test_layers_that_were_packed_before_are_refused():
     with pytest.raises(ValueError, match="packed for eager"):
         NativeTransformer(small_model().pack())
+
+
+SAMPLINGS = [
+    SamplingParams(temperature=1.0),
+    SamplingParams(temperature=0.7, top_k=5, min_p=0.01),
+    SamplingParams(temperature=1.5, top_p=0.8),
+]
 
 
 def sampled_digest() -> str:

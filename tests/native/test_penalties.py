@@ -1,13 +1,15 @@
 """Native penalties: those of the torch operations, bit for bit, in every build."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from specdec.kernels import REFERENCE, Past, best_kernels
-from specdec.kernels.compiled import NATIVE_DTYPES, NativeLaws, laws_library
+from specdec.contracts import Adjustments
+from specdec.kernels import REFERENCE, NativeKernels, best_kernels
+from specdec.kernels.compiled import NATIVE_DTYPES
 from tests.native.build import SHARED, builds
 from tests.support.backends import needed_kernels
 
@@ -18,16 +20,18 @@ STRENGTHS = ((1.0, 1.3, 0.8), (0.0, 0.5, -1.0), (0.0, 0.7, -0.2))  # of each pen
 needed_kernels()
 
 
-def past_of(generator: np.random.Generator, batch: int, length: int, size: int) -> Past:
-    """Return ragged rows with repeated ids, some without penalties."""
-    rows = np.flatnonzero(generator.random(batch) < 0.8)
-    ends = generator.integers(0, length + 1, (len(rows), 1))
-    stands = np.arange(length) < ends
-    strengths = np.array([generator.choice(values, len(rows)) for values in STRENGTHS]).reshape(3, len(rows))
-    ids = np.where(stands, generator.integers(0, size, (len(rows), length)), 0)
-    produced = stands & (np.arange(length) >= generator.integers(0, length + 1, (len(rows), 1)))
-    none = np.zeros(0, dtype=np.int64)
-    return Past(rows, strengths, ids, stands, produced, none, none, False)
+def past_of(generator: np.random.Generator, batch: int, length: int, size: int) -> Adjustments:
+    """Return ragged rows with repeated ids, and no ids beyond them; some without penalties."""
+    ends = generator.integers(0, length + 1, batch)
+    stands = np.arange(length) < ends[:, None]
+    strengths = np.array([generator.choice(values, batch) for values in STRENGTHS])
+    strengths[:, generator.random(batch) < 0.2] = [[1.0], [0.0], [0.0]]
+    ids = np.where(stands, generator.integers(0, size, (batch, length)), -7)
+    none, nothing = np.zeros(0, dtype=np.int64), np.zeros(batch)
+    ends_of_biases = np.zeros(batch, dtype=np.int64)
+    return Adjustments(
+        ids, ends, generator.integers(0, length + 1, batch), strengths, ends_of_biases, none, none * 1.0, nothing, none
+    )
 
 
 def asked(generator: np.random.Generator, dtype: torch.dtype, size: int) -> tuple[Any, ...]:
@@ -58,39 +62,39 @@ def test_penalties_are_those_of_torch_operations(size, dtype):
 
 def test_every_build_gives_the_same_bits():
     generator = np.random.default_rng(2)
-    natives = [NativeLaws(build.library(SHARED / "laws.cpp")) for build in BUILDS]
-    shipped = NativeLaws(laws_library())
+    natives = [NativeKernels(build.library(SHARED / "laws.cpp")) for build in BUILDS]
     for _ in range(10):
-        logits, tokens, paths, past = asked(generator, torch.float32, 50)
-        given = past.ids, past.stands, past.produced, tokens[past.rows], paths[past.rows], past.strengths
-        wanted = logits[past.rows]
-        shipped.penalise(wanted, *given)
+        logits, *rest = asked(generator, torch.float32, 50)
+        wanted = logits.clone()
+        best_kernels().penalise(wanted, *rest)
         for native in natives:
-            found = logits[past.rows]
-            native.penalise(found, *given)
+            found = logits.clone()
+            native.penalise(found, *rest)
             assert torch.equal(found, wanted)
 
 
 def test_calls_that_cannot_be_are_refused():
-    native = NativeLaws(laws_library())
-    logits, ids, stands = torch.zeros(1, 2, 5), np.zeros((1, 3), dtype=np.int64), np.ones((1, 3), dtype=np.bool_)
-    drafted, paths = torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 2, 1, dtype=torch.bool)
-    strengths = np.ones((3, 1))
-    native.penalise(logits, ids, stands, stands, drafted, paths, strengths)
+    native, ids, none = NativeKernels(), np.zeros((2, 3), dtype=np.int64), np.zeros(0, dtype=np.int64)
+    logits, paths = torch.zeros(2, 2, 5), torch.ones(2, 2, 1, dtype=torch.bool)
+    drafted, numbers = torch.zeros(2, 1, dtype=torch.int64), np.array([3, 2])
+    strengths = np.array([[1.3, 1.0], [0.0, 0.0], [0.0, 0.0]])
+    past = Adjustments(ids, numbers, numbers, strengths, none, none, none, none, none)
+    foreign = np.array([[0], [9]])
+    native.penalise(logits, drafted + torch.from_numpy(foreign), paths, replace(past, ids=ids + foreign))
     for wrong in (-1, 5):
         with pytest.raises(IndexError, match="beyond the 5 of the vocabulary"):
-            native.penalise(logits, ids + wrong, stands, stands, drafted, paths, strengths)
+            native.penalise(logits, drafted, paths, replace(past, ids=ids + wrong))
         with pytest.raises(IndexError, match="beyond the 5 of the vocabulary"):
-            native.penalise(logits, ids, stands, stands, drafted + wrong, paths, strengths)
+            native.penalise(logits, drafted + wrong, paths, past)
+        with pytest.raises(IndexError, match=r"; \[-?\d, 2\] of 3 ids stand"):
+            native.penalise(logits, drafted, paths, replace(past, num_committed=np.array([wrong, 2])))
     for others in (
-        (logits.half(), ids, stands, stands, drafted, paths, strengths),
-        (logits.mT.contiguous().mT, ids, stands, stands, drafted, paths, strengths),
-        (logits, ids[:, :2], stands, stands, drafted, paths, strengths),
-        (logits, ids.astype(np.int32), stands, stands, drafted, paths, strengths),
-        (logits, ids, stands, stands.astype(np.int64), drafted, paths, strengths),
-        (logits, ids, stands, stands, drafted.int(), paths, strengths),
-        (logits, ids, stands, stands, drafted, paths[:, :1], strengths),
-        (logits, ids, stands, stands, drafted, paths, strengths[:2]),
+        (logits.mT.contiguous().mT, drafted, paths, past),
+        (logits, drafted, paths, replace(past, ids=ids.astype(np.int32))),
+        (logits, drafted, paths, replace(past, num_committed=numbers[:1])),
+        (logits, drafted.int(), paths, past),
+        (logits, drafted, paths[:, :1], past),
+        (logits, drafted, paths, replace(past, penalties=strengths[:2])),
     ):
-        with pytest.raises(ValueError, match=r"float16 is neither|Before\.\w+ (is|has the shape) .*(read|contig|not)"):
+        with pytest.raises(ValueError, match=r"Before\.\w+ (is|has the shape) .*(read|contig|not)"):
             native.penalise(*others)

@@ -17,10 +17,6 @@ from tests.native.twins import FLAGS
 from tests.support.backends import needed_kernels
 
 OF_LAWS = {"verify.h": ("Drafts", "Laws", "Target"), "penalties.h": ("Before",), "laws.cpp": ("Warp", "Drawing")}
-OF_PASSES = (
-    *(bindings.Linear, bindings.Norm, bindings.Layer, bindings.Model, bindings.Cache, bindings.Team, bindings.Call),
-    *(bindings.Text, bindings.Draws, bindings.Following, bindings.Growth, bindings.Adjustments),
-)
 
 
 def layout(kind: Any) -> list[int]:
@@ -51,7 +47,8 @@ def compiled(include: str, kinds: list[Any], folder: Path) -> list[list[int]]:
 def test_fields_lie_where_the_compiler_puts_them(tmp_path):
     kinds = [structure(HEADERS / header, name) for header, names in OF_LAWS.items() for name in names]
     assert compiled(str(HEADERS / "laws.cpp"), kinds, tmp_path) == [layout(kind) for kind in kinds]
-    assert compiled("model.h", list(OF_PASSES), tmp_path) == [layout(kind) for kind in OF_PASSES]
+    of_passes = bindings.Mirror.__subclasses__()
+    assert compiled("model.h", of_passes, tmp_path) == [layout(kind) for kind in of_passes]
 
 
 def test_numbers_that_stand_for_names_are_those_of_the_headers():
@@ -63,9 +60,9 @@ def test_numbers_that_stand_for_names_are_those_of_the_headers():
 def before(**changed: Any) -> Any:
     """Return a structure of one row with two nodes over five ids, but for what is changed."""
     logits, ids = torch.zeros(1, 2, 5), np.zeros((1, 3), np.int64)
-    some = np.ones((1, 3), np.bool_)
+    three = np.full(1, 3)
     given = {
-        "ids": ids, "stands": some, "produced": some, "drafted": torch.zeros(1, 1, dtype=torch.int64),
+        "ids": ids, "ends": three, "prompts": three, "drafted": torch.zeros(1, 1, dtype=torch.int64),
         "paths": np.ones((1, 2, 1), np.bool_), "strengths": np.ones((3, 1)), "logits": logits,
     }  # fmt: skip
     sizes = {"rows": 1, "stride": 3, "nodes": 2, "width": 1, "size": 5}

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from oracles.tabular import TabularLM
-from specdec import Draft, Laws, Offers, SamplingParams, SpeculativeDecoder
+from specdec import Draft, Laws, Offers, SamplingParams, SharedBudget, SpeculativeDecoder
 from specdec.contracts import DraftSession, Needs
 from specdec.verify import RULES
 
@@ -101,6 +101,29 @@ def test_laws_over_another_vocabulary_are_named(width, kernels):
     said = rf"laws\.table \(1, {width}\) must hold a probability for each of the oracle's 5 ids"
     with pytest.raises(ValueError, match=f"draft 'broken' is malformed: {said}"):
         decoder.generate([[1]], 6, SamplingParams(temperature=1.0))
+
+
+@pytest.mark.parametrize("budget", [None, SharedBudget(3)], ids=["alone", "shared"])
+def test_ids_and_indices_beyond_the_table_of_laws_are_named_whoever_reads_them_first(budget):
+    even = torch.full((1, SIZE), 1 / SIZE)
+    faults = (
+        (SIZE, 0, even, "id 5 of node 0"),
+        (-1, 0, even, "id -1 of node 0"),
+        (1, 1, even, "laws.index of draft node 0, padding included, is 1, and laws.table has 1 rows"),
+        (4, 0, even[:, :3], r"laws.table \(1, 3\) must hold a probability for each"),
+        (1, 0, even.unsqueeze(1), r"laws.table \(1, 1, 5\) must hold a probability for each"),
+    )
+    for token, index, table, said in faults:
+
+        class Outside(Broken):
+            def propose(self, rows, context, budget, randomness, token=token, index=index, table=table):
+                tokens = torch.tensor([[token]])
+                return Draft(tokens, torch.tensor([1]), laws=Laws(table, torch.tensor([[index]]), tokens))
+
+        chain = Outside([1], {}, Offers(laws=True, max_depth=1, max_nodes=1))
+        decoder = SpeculativeDecoder(TabularLM.random(SIZE, 1, 0), chain, budget=budget)
+        with pytest.raises(ValueError, match=f"draft 'broken'.*{said}"):
+            decoder.generate([[1]], 6, SamplingParams(temperature=1.0))
 
 
 @pytest.mark.parametrize("kernels", ["native", "reference"])

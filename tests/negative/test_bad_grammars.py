@@ -3,11 +3,21 @@
 import sys
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.sampling import ParameterTable
-from tests.support.grammars import WORDS
+from tests.support.grammars import END, WORDS
 from tests.support.registry import SIX_IDS
+
+
+def nested(depth):
+    """Return a schema of lists of lists."""
+    schema = {}
+    for _ in range(depth):
+        schema = {"items": schema}
+    return schema
 
 
 @pytest.mark.parametrize(
@@ -16,7 +26,9 @@ from tests.support.registry import SIX_IDS
         ({"regex": 3}, "regex=3 must be text"),
         ({"json_schema": ["a"]}, "json_schema=.* must be a mapping, or JSON text"),
         ({"json_schema": {"a": object()}}, "is no JSON"),
+        ({"json_schema": nested(10**5)}, r"json_schema=\{.*\} is no JSON: "),
         ({"json_schema": "schema.json"}, "json_schema='schema.json' is no JSON: Expecting value: line 1 column 1"),
+        ({"json_schema": "[" * 10**5}, r"json_schema=.\[.*\.\.\..* is no JSON: "),
         ({"regex": "a", "grammar": 'start: "a"'}, "give one of regex and grammar"),
     ],
 )
@@ -42,9 +54,14 @@ def test_requests_name_what_is_wrong(given, message):
         SpeculativeDecoder(WORDS.oracle()).start([[0], [1]], 4, asked)
 
 
-def test_an_oracle_without_a_tokenizer_is_named():
+def test_an_oracle_without_a_tokenizer_that_can_be_read_is_named():
     with pytest.raises(ValueError, match=r"sampling\[0\].regex is about text, and the oracle has no tokenizer"):
         SpeculativeDecoder(SIX_IDS.model).start([[0]], 4, SamplingParams(regex="a"))
+    oracle = WORDS.oracle()
+    oracle.tokenizer = Tokenizer(WordLevel({piece: one for one, piece in enumerate(WORDS.pieces)}, END))
+    message = r"sampling\[0\].regex: llguidance cannot read the oracle.s tokenizer \(ValueError: .*give an oracle with"
+    with pytest.raises(ValueError, match=message):
+        SpeculativeDecoder(oracle).start([[0]], 4, SamplingParams(regex="a"))
 
 
 def test_a_missing_library_names_the_extra(monkeypatch):

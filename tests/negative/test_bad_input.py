@@ -3,6 +3,7 @@
 import math
 import re
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -59,9 +60,9 @@ BAD = {
         r"prompts\[1\] is a string.*no tokenizer; pass a list of ids",
     ),
     "too long": ({"prompts": [[1], counts(0, 8)]}, r"prompts\[1\] has 8 tokens and the oracle's context is 8.*shorten"),
-    "negative length": ({"max_new_tokens": -1}, r"max_new_tokens=-1 must be an integer >= 0"),
-    "fractional length": ({"max_new_tokens": 2.0}, r"max_new_tokens=2\.0 must be an integer >= 0"),
-    "boolean length": ({"max_new_tokens": True}, r"max_new_tokens=True must be an integer >= 0"),
+    "negative length": ({"max_new_tokens": -1}, "max_new_tokens must be an integer, 0 or more, not -1"),
+    "fractional length": ({"max_new_tokens": 2.0}, r"max_new_tokens must be an integer, 0 or more, not 2\.0"),
+    "boolean length": ({"max_new_tokens": True}, "max_new_tokens must be an integer, 0 or more, not True"),
     "too few sampling": ({"sampling": [GREEDY]}, r"sampling has 1 entries for 2 prompts; pass one, or one per prompt"),
     "too many sampling": ({"sampling": [GREEDY] * 3}, r"sampling has 3 entries for 2 prompts"),
     "wrong sampling": ({"sampling": [GREEDY, {"temperature": 1.0}]}, r"sampling\[1\] is dict, not SamplingParams"),
@@ -83,8 +84,8 @@ BAD = {
     "mixed stop": ({"stop": ["a", 3], "pieces": LETTERS}, r"stop must be a list of strings or id lists; wrap"),
     "stop id out of range": ({"stop": [[99]]}, r"stop has id 99, outside the vocabulary"),
     "stop string without tokenizer": ({"stop": "x"}, r"stop has the string 'x'.*no tokenizer; pass stops as ids"),
-    "no rows": ({"batch_size": 0}, r"batch_size=0 must be a positive integer, or None"),
-    "boolean rows": ({"batch_size": True}, r"batch_size=True must be a positive integer"),
+    "no rows": ({"batch_size": 0}, "batch_size must be an integer, 1 or more, not 0"),
+    "boolean rows": ({"batch_size": True}, "batch_size must be an integer, 1 or more, not True"),
     "number as stop": ({"stop": 5}, r"stop=5 must be a string, or a list"),
     "tensor as stop": ({"stop": [torch.tensor([1, 2])]}, r"stop holds a tensor; give strings or lists of ids"),
     "tensor in a stop": ({"stop": [[torch.tensor(1)]]}, r"stop holds a tensor"),
@@ -103,7 +104,7 @@ BAD = {
     "bytes as prompt": ({"prompts": [[1], bytearray(b"\x01")]}, r"prompts\[1\] is bytearray; give text, or a list of"),
     "seed beyond 64 bits": ({"seed": 2**64}, r"seed is 18446744073709551616, and 64 bits hold -2\*\*63 to 2\*\*63 - 1"),
     "negative seed beyond 64 bits": ({"seed": [1, (2, -(2**63) - 1)]}, r"seed\[1\] is \(2, -9.*, and 64 bits hold"),
-    "fractional rows": ({"batch_size": 2.0}, r"batch_size=2\.0 must be a positive integer"),
+    "fractional rows": ({"batch_size": 2.0}, r"batch_size must be an integer, 1 or more, not 2\.0"),
     "text for a truth value": ({"return_logprobs": "no"}, "return_logprobs='no' must be True or False"),
     "nothing for a truth value": ({"return_logprobs": None}, "return_logprobs=None must be True or False"),
 }
@@ -126,8 +127,11 @@ PARAMETERS = {
     "repetition_penalty": [0.0, -1.0, math.inf, 1e300, 1e-300],
     "presence_penalty": [math.nan, 1e300, -(10**400)],
     "frequency_penalty": [math.inf, -1e300],
-    "logit_bias": [{0: 1e300}, {0: math.inf}, {0: math.nan}, {-1: 0.0}, {"a": 0.0}, {0: "a"}, [1.0], {0: 10**400}],
+    "logit_bias": [
+        *({0: 1e300}, {0: math.inf}, {0: math.nan}, {-1: 0.0}, {"a": 0.0}, {0: "a"}, [1.0], {0: 10**400}, {True: 5.0}),
+    ],
     "min_new_tokens": [2**63, -1, 0.5, True],
+    "ignore_eos": ["false", 0, None],
 }
 
 
@@ -147,7 +151,7 @@ def test_unknown_options_are_errors():
         SpeculativeDecoder(Counting(), speculate=True)
 
 
-@pytest.mark.parametrize("part", ["backend", "bitwise"])
+@pytest.mark.parametrize("part", ["backend", "bitwise", "weight_bytes"])
 def test_what_a_result_tells_of_an_oracle_is_asked_for_before_anything_is_computed(part):
     class Silent(Untouchable):
         def __getattribute__(self, name):
@@ -160,6 +164,15 @@ def test_what_a_result_tells_of_an_oracle_is_asked_for_before_anything_is_comput
 
     with pytest.raises(ValueError, match=f"^oracle=.* lacks {part}: give what oracles.load returns"):
         SpeculativeDecoder(Silent())
+
+
+def test_so_is_the_size_of_a_cache():
+    class Own(Untouchable):
+        def new_cache(self, *arguments, **options):
+            return SimpleNamespace()
+
+    with pytest.raises(AttributeError, match="no attribute 'bytes'"):
+        SpeculativeDecoder(Own()).start([[1]], 3)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -1,5 +1,6 @@
 """``check_draft`` passes honest sources and names what is wrong with others."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import drafts
 from oracles import TabularLM
 from specdec.contracts import Budget, Context, Draft, IntArray, Offers, Oracle, Randomness, Scores
 from specdec.exactness import check_draft
@@ -53,6 +55,14 @@ class DropsUnlikely(Chains):
         draft = super().draft(context, budget, randomness)
         likely = draft.node_laws.probs_of(draft.tokens) > 0.3
         return replace(draft, num_nodes=torch.minimum(draft.num_nodes, likely.long().cumprod(1).sum(1)))
+
+
+class Doubtful(Chains):
+    """Has a confidence that is no number."""
+
+    def draft(self, context, budget, randomness):
+        draft = super().draft(context, budget, randomness)
+        return replace(draft, confidence=torch.full(draft.tokens.shape, torch.nan))
 
 
 class IgnoresBudget(Chains):
@@ -162,6 +172,7 @@ LIARS = [
     (PrivateNoise(TABLE, 3), "global random state"),
     (Undeclared(TABLE, 3), "stands in the draft under another law"),
     (DropsUnlikely(TABLE, 3), "drawn and then dropped"),
+    (Doubtful(TABLE, 3), "a confidence lies outside 0..1"),
     (IgnoresBudget(TABLE, 3), "where . is the limit"),
     (ReadsBatchMates(TABLE, 3), "differs alone in its batch"),
     (BackwardParents(TABLE), "no smaller index"),
@@ -196,13 +207,23 @@ def test_a_check_of_nothing_is_refused():
     for number in (0, 1):
         with pytest.raises(ValueError, match=f"max_new_tokens={number} lets no step draft a token: give 2 or more"):
             check_draft(dishonest, ORACLE, max_new_tokens=number)
+    with pytest.raises(ValueError, match="draft 'forced' drafted nothing, so that nothing is checked"):
+        check_draft(drafts.Forced(3), ORACLE, max_new_tokens=12)
     with pytest.raises(AssertionError, match="never drawn"):
         check_draft(dishonest, ORACLE, max_new_tokens=2)
 
 
-def test_the_table_says_where_a_fault_was_seen_first():
-    with pytest.raises(AssertionError, match=r"request \d, \d+ committed: node \d: id \d was never drawn"):
-        check_draft(SoftGreedy(TABLE, 3), ORACLE, max_new_tokens=12)
+def test_the_first_place_of_a_fault_is_named():
+    with pytest.raises(AssertionError, match="request 0, 1 committed: the draft differs alone in its batch"):
+        check_draft(ReadsBatchMates(TABLE, 3), ORACLE, max_new_tokens=12)
+
+
+def test_the_states_of_devices_are_looked_at_too(monkeypatch):
+    states = (torch.full((16,), number, dtype=torch.uint8) for number in itertools.count())
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: [next(states)])
+    with pytest.raises(AssertionError, match="a global random state was used"):
+        check_draft(HONEST[0], ORACLE, max_new_tokens=12)
 
 
 def test_the_types_of_the_faults_do_not_depend_on_the_order_of_prompts():

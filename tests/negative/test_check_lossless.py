@@ -81,12 +81,12 @@ def test_a_draft_without_a_fault_passes_at_its_own_depth_and_plain_decoding_too(
 
 def test_no_rows_are_refused_by_samples_too() -> None:
     decoder = SpeculativeDecoder(ORACLE, Chains(TABLE, 3))
-    with pytest.raises(ValueError, match="batch_size=0 must be a positive integer"):
+    with pytest.raises(ValueError, match="batch_size must be an integer, 1 or more, not 0"):
         check_lossless(decoder, PROMPT, effect=0.5, batch_size=0)
 
 
 def test_a_check_of_no_seeds_is_refused() -> None:
-    with pytest.raises(ValueError, match="num_seeds=0 compares nothing: give at least 1"):
+    with pytest.raises(ValueError, match="num_seeds must be an integer, 1 or more, not 0"):
         check_lossless(SpeculativeDecoder(ORACLE, Chains(TABLE, 3), "coupled"), PROMPT, num_seeds=0)
 
 

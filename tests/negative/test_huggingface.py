@@ -8,6 +8,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from oracles import HuggingFaceLM
 from oracles.huggingface import masks
@@ -171,6 +172,13 @@ def test_vocabulary_and_ends():
         HuggingFaceLM(random_model("llama"), Tokenizer(WordLevel(words | {"more": 30}, unk_token="w0")))
     with pytest.raises(ValueError, match=r"give a tokenizers\.Tokenizer"):
         HuggingFaceLM(random_model("llama"), "tokenizer.json")
+    cutting = Tokenizer(WordLevel(words, unk_token="w0"))
+    cutting.pre_tokenizer = WhitespaceSplit()
+    cutting.enable_truncation(2)
+    cutting.enable_padding(length=5)
+    oracle = HuggingFaceLM(random_model("llama"), cutting)
+    assert oracle.tokenizer.encode("w1 w2 w3").ids == [1, 2, 3]
+    assert len(cutting.encode("w1 w2 w3").ids) == 5, "the caller's own stays as it is"
 
 
 def test_rotary_embeddings_that_grow_end_the_context():

@@ -140,8 +140,9 @@ def test_unusable_files_are_refused(tmp_path):
         path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
         return RecordedText.load(path, **options)
 
-    with pytest.raises(ValueError, match=r"the file .*nowhere\.jsonl does not exist"):
-        RecordedText.load(tmp_path / "nowhere.jsonl")
+    for name in ("nowhere.jsonl", "x" * 300):
+        with pytest.raises(ValueError, match=f"the file .*{name} does not exist"):
+            RecordedText.load(tmp_path / name)
     with pytest.raises(ValueError, match=r"not one of \['completion', .*name one as output_column"):
         load([{"prompt": "a"}])
     with pytest.raises(ValueError, match="not 'text'; name one as column"):

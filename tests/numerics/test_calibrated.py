@@ -318,6 +318,7 @@ def test_what_cannot_be_calibrated_is_refused_before_anything_changes(method):
     refused(r"ids are \[12, 0\]", IDS[:, :0])
     refused(r"ids are \[40\]", IDS[0])
     refused(r"ids are \[12, 40\] torch.float32", IDS.float())
+    refused(r"ids are \[12, 40\] torch.int16", IDS.short())
     refused(r"ids are \[1, 257\], and the model has 256 positions", torch.zeros(1, 257, dtype=torch.int64))
     refused(r"ids hold 23, and the model's are 0..22", IDS + 1)
     refused(r"ids hold -1, and", IDS - 1)

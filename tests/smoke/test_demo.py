@@ -1,13 +1,15 @@
 """The demo: as many prompts as fit, and two sentences."""
 
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
 from experiments import demo
-from experiments.harness.running import COMPARE, plan_of
-from tests.support.experiments import common
+from experiments.harness.journal import COMMAND
+from experiments.harness.running import COMPARE, comparison, plan_of
+from tests.support.experiments import TEXT, common, the_folder, write_rows
 
 
 def arguments(folder: Path, out: Path) -> list[str]:
@@ -43,6 +45,19 @@ def test_the_demo_concludes_in_two_sentences(way, said, checkpoints, tmp_path, c
     assert "No arm is told apart" in printed or "times as fast as plain decoding." in printed
     (page,) = tmp_path.glob("*/page.html")
     assert f"Page: {page}" in printed
+
+
+def test_a_demo_that_did_not_end_goes_on_with_as_many_prompts(checkpoints, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(demo, "FEWEST", 2)
+    monkeypatch.setattr(demo, "BUDGET", 0.0)
+    rows = [{"id": name, "prompt": text} for name, text in (("short", TEXT), ("too long", TEXT * 40))]
+    prompts = write_rows(tmp_path / "prompts.jsonl", [*rows, {"id": "more", "prompt": TEXT}])
+    argv = [*arguments(checkpoints, tmp_path / "out"), "--prompts", str(prompts), "--num-prompts", "3", "--fresh"]
+    assert demo.main(argv) == 1
+    words = shlex.split((the_folder(tmp_path / "out") / COMMAND).read_text(encoding="utf-8"))
+    assert words[:3] == ["python", "-m", "experiments.compare"]
+    assert comparison("", words[3:]) == 1
+    assert "resumed: 1 of 2 units stand in " in capsys.readouterr().err
 
 
 def test_a_run_without_a_page_is_not_excused(tmp_path):

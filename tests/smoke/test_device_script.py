@@ -90,6 +90,9 @@ def test_figures_of_other_code_are_measured_again(tmp_path, capsys, monkeypatch,
     monkeypatch.setattr(device, "version_of", lambda package: f"another {package}")
     device.main([*CPU, "--parts", "passes", "--out", str(tmp_path / "out")])
     assert len(measured) == 3
+    (tmp_path / "out" / "passes.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"^device: .*passes\.json is damaged: it lacks 'of', 'rows'; delete it"):
+        device.main([*CPU, "--parts", "passes", "--out", str(tmp_path / "out")])
 
 
 def test_a_cache_that_does_not_fit_is_a_row_without_times(tmp_path, capsys, monkeypatch):

@@ -270,7 +270,7 @@ def test_a_rule_that_does_not_fit_is_refused_or_left_out(checkpoints, tmp_path, 
     # Where nobody asked for a strategy by name, nor for its options, it is left out.
     arguments = harness.plan_of(harness.COMPARE, [*argv[:-2], "--oracle", "code"]).arguments
     oracle = harness.load_target(arguments)
-    arms = [*those_that_can(["prompt_lookup", "tree"], arguments, oracle, SamplingParams(temperature=1.0))]
+    arms = [*those_that_can(["prompt_lookup", "tree"], {**arguments, "temperature": 1.0}, oracle)]
     assert [isinstance(arm, peers.RefusedArm) for arm in arms] == [False, True]
     assert f"left out: tree: {words}" in capsys.readouterr().err
 
@@ -441,9 +441,14 @@ def test_the_key_of_a_run_covers_the_files_that_its_options_name(tmp_path):
     assert fingerprint(arguments | {"prompts": str(text)}, []) not in keys
 
 
-def test_a_text_that_no_path_could_be_names_no_file():
+def test_a_text_that_no_path_could_be_names_no_file_and_an_empty_one_no_folder(tmp_path, monkeypatch):
     for value in ("Be brief. " * 60, ",".join(["words"] * 1000), "a\0b"):
         assert fingerprint({"system": value}, []) != fingerprint({"system": "Be brief."}, [])
+    monkeypatch.chdir(tmp_path)
+    arguments = {"system": "", "ngram.train_on": "a.txt,"}
+    key = fingerprint(arguments, [])
+    (tmp_path / "file").touch()
+    assert fingerprint(arguments, []) == key
 
 
 def test_another_machine_does_not_go_on_with_times_of_this_one(monkeypatch):
@@ -482,6 +487,7 @@ UNUSABLE = {
     "prompt_lookup --oracle nonsense": "prompt_lookup: 'nonsense' is neither",
     "prompt_lookup --prompts nowhere.jsonl": "does not exist",
     "prompt_lookup --temperature -1": "temperature",
+    "prompt_lookup --seed 9223372036854775808": "argument --seed: must be a whole number of 64 bits",
     "quantized --draft-weights int3": "argument --draft-weights: expected one of float32, bfloat16, ",
     "quantized --draft-weights int8-dynamic --dtype float64": "quantized: --draft-weights int8-dynamic: "
     "weights='int8-dynamic' needs float32 arithmetic on a CPU",
@@ -537,6 +543,13 @@ def test_a_folder_that_cannot_be_written_ends_a_script_before_it_computes(main, 
     argv = ["--own-text", "own.safetensors", "--out", str(out)] if own_way else common(checkpoints, out)
     with pytest.raises(SystemExit, match=rf"--out: {out}.* cannot be written: .*give a folder that can be"):
         main("", argv) if main is harness.comparison else main(argv)
+
+
+def test_tables_of_a_form_that_is_none_are_refused_before_a_script_computes(checkpoints, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECDEC_TABLES", "latex")
+    with pytest.raises(SystemExit, match="exactness: SPECDEC_TABLES=latex: give markdown, or leave it out"):
+        exactness.main(common(checkpoints, tmp_path / "runs"))
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.fixture

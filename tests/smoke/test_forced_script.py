@@ -32,6 +32,9 @@ def test_a_table_of_schemas_and_arms(
     assert "FAILED:\nshort, compact: another text" in capsys.readouterr().err
 
 
-def test_a_model_that_is_not_there_is_named() -> None:
+def test_a_model_that_is_not_there_or_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"^forced: "):
         forced.main(["--oracle", "no such model"])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit, match=r"^forced: --out: .*file cannot be written"):
+        forced.main(["--oracle", "no such model", "--out", str(tmp_path / "file")])

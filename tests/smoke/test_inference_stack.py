@@ -12,6 +12,7 @@ from experiments.harness import rounds
 from experiments.studies.inference_stack import __main__ as stack
 from experiments.studies.inference_stack import stack_registry, stack_study, stack_tables, stack_timing, study_frame
 from experiments.studies.inference_stack.fresh import CACHE, in_new_process, peak_bytes
+from experiments.studies.inference_stack.fresh import main as first_call
 from experiments.studies.inference_stack.stack_arms import Generate, naive, prepare_compiler
 from experiments.studies.inference_stack.stack_registry import ABLATIONS, NAIVE, Arm, arms_of
 from experiments.studies.inference_stack.stack_timing import batches_of, generation, judge, least_seconds, write_ids
@@ -151,6 +152,9 @@ def test_an_interrupted_run_goes_on(tmp_path, capsys, monkeypatch):
             raise KeyboardInterrupt
         return judge(*arguments)
 
+    stack.main([*gate, "--parts", "time"])
+    told = f"not timed at batch 2, for --parts gate comes first: {', '.join(EAGER[1:])}"
+    assert told in capsys.readouterr().err
     monkeypatch.setattr(stack_study, "judge", third_fails)
     with pytest.raises(KeyboardInterrupt):
         stack.main(gate)
@@ -177,6 +181,15 @@ def test_a_first_call_in_a_new_process(tmp_path):
     assert set(found) == {"load_seconds", "first_seconds", "later_seconds", "peak_bytes"}
     assert 5e7 < found["peak_bytes"] < 4e9
     assert peak_bytes(CPU) > 5e7
+
+
+def test_a_first_call_in_this_process(capsys):
+    asked = ["--subject", "tiny", "--arm", "prefill", "--batch"]
+    first_call([*asked, "1"])
+    assert json.loads(capsys.readouterr().out)["first_seconds"] > 0
+    with pytest.raises(SystemExit):
+        first_call([*asked, "0"])
+    assert "must be at least 1, got 0" in capsys.readouterr().err
 
 
 def test_the_gate_counts_texts_and_answers():
@@ -261,6 +274,16 @@ def test_times_count_only_behind_the_gate_and_beside_others_of_their_rounds(tmp_
     assert str(stack_tables.over(results, 1, "cache", NAIVE)) == "1.00 (1.00 .. 1.00)"
     results.put("time", 1, {"prefill": {**times, "interleaved": "b"}})
     assert stack_tables.over(results, 1, "prefill", NAIVE) is None
+    results.put("time", 1, {"prompt lookup": {**times, "interleaved": "a"}})
+    results.put("gate", 1, {"prompt lookup": PASSED})
+    (row,) = stack_tables.ratio_rows(tiny(), results, [1], ["prompt lookup"])
+    assert [row[name] for name in ("best arm", "best without drafts", "its ratio")] == ["prompt lookup", None, None]
+
+
+def test_what_is_kept_is_of_the_arguments_that_came_first(tmp_path):
+    Results(tmp_path, {"rounds": 2})
+    with pytest.raises(ValueError, match=r"figures of other arguments \(rounds was 2\)"):
+        Results(tmp_path, {"rounds": 3})
 
 
 def test_figures_that_are_damaged_are_named(tmp_path):

@@ -51,7 +51,9 @@ def test_the_table_has_a_row_for_every_arm_and_length(texts, checkpoints, tmp_pa
     wanted = [(arm, length) for arm in ("prompt_lookup", "lookahead") for length in (16, 64)]
     assert [(row["arm"], row["prompt"]) for row in rows] == wanted
     assert all(float(row["decoding alone"].split()[0]) > 0 for row in rows)
-    assert "\nBy length of the prompt\n" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "\nBy length of the prompt\n" in printed
+    assert "clustered by text (" in " ".join(printed.split())
     # A text counts once, whatever the lengths that it is cut to.
     (journal,) = (tmp_path / "runs").glob("lengths-*/units.jsonl")
     units = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]

@@ -169,9 +169,12 @@ def test_what_cannot_be_is_refused(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_an_unknown_oracle_ends_the_program_with_the_reason():
+def test_an_unknown_oracle_or_a_folder_that_cannot_be_ends_the_program_with_the_reason(tmp_path):
     with pytest.raises(SystemExit, match="limits: 'nowhere' is neither"):
         limits.main(["--oracle", "nowhere", *SIZES, *PROMPT])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit, match=r"limits: --out: .*file cannot be written"):
+        limits.main(["--oracle", "nowhere", *SIZES, *PROMPT, "--out", str(tmp_path / "file")])
 
 
 def test_panels_are_a_picture(tmp_path):

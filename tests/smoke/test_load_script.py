@@ -90,6 +90,8 @@ def test_a_run_without_a_capacity_ends_there(checkpoints, tmp_path, capsys, monk
     ("more", "told"),
     [
         (["--rates", "1e-9"], "no request of 1e-09 a second arrives in the"),
+        (["--loads", "1e-9"], "no request of .* a second arrives in the"),
+        (["--max-new-tokens", "1"], "--max-new-tokens: one token has no time per token"),
         (["--arms", "magic", "small_transformer"], "--arms magic: magic is no strategy"),
         (["--arms", "small_transformer", "small_transformer"], "--arms: small_transformer stands there twice"),
         (["--arrivals", "absent"], "--arrivals absent: cannot be read"),

@@ -1,6 +1,7 @@
 """The experiments on a checkpoint of one's own, whose tokenizer is not that of the embedded ones."""
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from experiments.harness import running as harness
 from experiments.load import __main__ as load
 from experiments.studies import batching
 from oracles.factory.training.export import export_checkpoint
-from tests.support.experiments import few_strategies, summary_of
+from tests.support.experiments import few_strategies, summary_of, the_folder
 
 WORDS = ["<unk>", "the", "fox", "and", "dog", "saw", "a", "hill", "over", "there", "again"]
 FOREIGN = (
@@ -42,7 +43,7 @@ def argv(tmp_path: Path, few: None) -> list[str]:
     )  # fmt: skip
     export_checkpoint(oracles.Transformer(config).state_dict(), config, tokenizer, tmp_path / "mine")
     (tmp_path / "prompts.txt").write_text("the fox and the dog saw the fox\nover the hill\n", encoding="utf-8")
-    places = {"--oracle": "mine", "--prompts": "prompts.txt", "--out": "runs"}
+    places = {"--oracle": "mine", "--prompts": "prompts.txt", "--out": "my runs"}
     return [*(part for pair in places.items() for part in (pair[0], str(tmp_path / pair[1]))), "--max-new-tokens", "8"]
 
 
@@ -55,12 +56,11 @@ def test_compare_runs_what_the_checkpoint_can_have_and_says_why_not_the_others(a
     assert re.search(r" early_exit - - - refused: early_exit: give --early-exit-head none, .* \.\.\. ", together)
     assert re.search(r" small_transformer - - - refused: small_transformer drafts .* \.\.\. ", together)
     assert "no trace of" not in told, "which is said of other programs"
-    summary = summary_of(tmp_path / "runs")
+    summary = summary_of(tmp_path / "my runs")
     assert list(summary["arms"]) == ["plain", "prompt_lookup"]
     assert re.search(FOREIGN, summary["provenance"]["refused"]["small_transformer"])
-    assert printed.splitlines()[-1] == (
-        f"Why, in words, with charts and traces: python -m experiments.report {next((tmp_path / 'runs').iterdir())}"
-    )
+    folder = shlex.quote(str(the_folder(tmp_path / "my runs")))
+    assert printed.splitlines()[-1] == f"Why, in words, with charts and traces: python -m experiments.report {folder}"
 
 
 @pytest.mark.parametrize(

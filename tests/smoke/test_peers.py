@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import oracles
 from experiments.peers import with_llama_cpp, with_transformers
 from experiments.peers.refusing import words_of
-from tests.support.experiments import LLAMA, compared
+from tests.support.experiments import LLAMA, TEXT, compared, write_rows
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,6 +45,17 @@ def test_a_peer_takes_the_weights_that_it_has(checkpoints, tmp_path):
     assert [arms[name]["settings"]["dtype"] for name in ("plain", names[1])] == ["float32", "bfloat16"]
 
 
+def test_a_peer_ends_where_the_context_of_the_oracle_ends(checkpoints, tmp_path):
+    tokenizer = oracles.load(checkpoints / "target").tokenizer
+    assert tokenizer is not None
+    long = tokenizer.decode(tokenizer.encode(TEXT * 20).ids[:250])
+    assert 256 - 32 < len(tokenizer.encode(long).ids) < 256
+    rows = [{"id": name, "kind": "a", "prompt": text} for name, text in (("long", long), ("short", TEXT))]
+    more = ("--prompts", str(write_rows(tmp_path / "prompts.jsonl", rows)), "--max-new-tokens", "32")
+    arm = compared(checkpoints, tmp_path / "out", ["transformers"], *more, "--batch-size", "2")["arms"]["transformers"]
+    assert (arm["identical"], arm["prompts"]) == (2, 2)
+
+
 def test_a_fault_is_no_refusal(checkpoints, tmp_path, monkeypatch):
     def broken(path: Path, *_: object) -> None:
         raise RuntimeError("a fault of ours")
@@ -54,7 +66,7 @@ def test_a_fault_is_no_refusal(checkpoints, tmp_path, monkeypatch):
 
 
 def test_words_fit_a_cell_of_a_table():
-    assert words_of(ValueError("a | b\nsecond line")) == "a / b"
+    assert words_of(ValueError("a | b\nsecond line")) == "a | b"
     assert words_of(KeyError()) == "KeyError()"
 
 

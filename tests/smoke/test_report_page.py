@@ -231,6 +231,12 @@ def test_every_link_leads_somewhere_and_every_chart_has_its_data(found):
     assert len(charts) == 8
 
 
+def rename(folder: Path, name: str) -> None:
+    """Have a run's units call something otherwise."""
+    units = folder / "units.jsonl"
+    units.write_text(units.read_text(encoding="utf-8").replace(f'"{name}"', '"of_before"'), encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
@@ -242,12 +248,8 @@ def test_every_link_leads_somewhere_and_every_chart_has_its_data(found):
         (lambda folder: (folder / "summary.json").write_text("[]", encoding="utf-8"), "holds no JSON object"),
         (lambda folder: (folder / "summary.json").write_text("{}", encoding="utf-8"), "no arms beside plain decoding"),
         (lambda folder: (folder / "units.jsonl").write_text("", encoding="utf-8"), "are not of one run"),
-        (
-            lambda folder: (folder / "units.jsonl").write_text(
-                (folder / "units.jsonl").read_text(encoding="utf-8").replace("num_drafted", "num_guessed"), "utf-8"
-            ),
-            "written by another version",
-        ),
+        (lambda folder: rename(folder, "num_drafted"), "written by another version .*of_before"),
+        (lambda folder: rename(folder, "settings"), "written by another version .*settings"),
     ],
 )
 def test_a_folder_without_a_finished_run_is_refused(harm, message, copied, tmp_path):
@@ -377,6 +379,18 @@ def test_runs_that_differ_in_a_batch_size_alone_are_joined_and_one_that_no_pictu
     seen = read([compared, wide], tmp_path / "page.html").seen
     assert "Decoding alone by rows in a batch" in seen
     assert "In none of these" not in seen
+
+
+def test_runs_of_other_lists_of_strategies_are_series_of_one_picture(compared, tmp_path):
+    ways = [(size, names) for names in (["tree"], ["tree", "ngram"]) for size in (1, 2)]
+    folders = [
+        altered(compared, tmp_path / f"{size}-{'-'.join(names)}", {}, batch_size=size, strategies=names)
+        for size, names in ways
+    ]
+    (picture,) = read(folders, tmp_path / "page.html").data["across"]["figures"]
+    arms = ("small_transformer", "prompt_lookup", "tree")
+    wanted = {label(f"{arm}, {names}"): [1, 2] for arm in arms for names in ("tree", "tree ngram")}
+    assert {one["name"]: one["x"] for one in picture["data"] if "theory" not in one["name"]} == wanted
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 import csv
 import json
 import os
+import pwd
 import re
+import runpy
 import signal
 import threading
 import time
@@ -38,6 +40,10 @@ def test_a_grid_is_every_combination(checkpoints, tmp_path):
     plan = grid.plan(grid.units[3], tmp_path, 1)
     found = (plan.name, plan.arguments["temperature"], plan.arguments["prompt_lookup.num_draft_tokens"])
     assert found == ("prompt_lookup", 0.8, 2)
+    text = "experiment = 'ngram'\n[options]\nignore-eos = true\n[grid]\nwide = [false]"
+    grid = read_grid(a_file(tmp_path, checkpoints, text=text))
+    asked = grid.plan(grid.units[0], tmp_path, 1).arguments
+    assert (asked["ignore_eos"], asked["wide"]) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -174,6 +180,16 @@ def test_more_threads_than_cores_are_refused(checkpoints, tmp_path):
     path, cores = a_file(tmp_path, checkpoints), len(os.sched_getaffinity(0))
     with pytest.raises(SystemExit, match=f"--threads: {cores + 1}, and a worker may run on {cores} cores here"):
         main([str(path), "--out", str(tmp_path / "out"), "--threads", str(cores + 1)])
+
+
+def test_a_user_whom_the_machine_has_no_name_for_can_hold_cores(monkeypatch):
+    def unknown(number: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {number}")
+
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert runpy.run_path(working.__file__)["HELD"].name == f"specdec-held-{os.geteuid()}"
 
 
 def nothing() -> None:

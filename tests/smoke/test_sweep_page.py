@@ -10,7 +10,7 @@ import pytest
 from experiments.report.__main__ import main as report
 from experiments.report.across import FEW, _axes
 from experiments.sweep.__main__ import main as sweep
-from experiments.sweep.sweep_results import SweepRuns
+from experiments.sweep.sweep_results import runs_of
 from experiments.sweep.working import DONE
 from specdec.system.whole_file import write_whole
 from tests.support.experiments import GRID, a_file
@@ -74,7 +74,7 @@ def test_a_sweep_of_which_nothing_ended_well_is_refused(swept, tmp_path):
 
 @pytest.mark.parametrize(("count", "pictures"), [(FEW, 1), (FEW + 1, FEW + 1)])
 def test_an_axis_of_many_values_has_a_chart_a_value(count, pictures, swept, tmp_path):
-    short, _, longer, *_ = SweepRuns.of(swept).labels
+    short, _, longer, *_ = runs_of(swept)[0]
     folders = [
         altered(folder, tmp_path / f"{folder.parent.name}-{tokens}", {}, max_new_tokens=tokens)
         for tokens in range(6, 6 + count)

@@ -117,7 +117,8 @@ def test_another_number_of_prompts_drops_what_an_interrupted_run_recorded(checkp
 
 def shorter(self: Tracing, arm: EngineArm, folder: Path) -> NodeRecords:
     """Decode a token less than was asked for."""
-    return RECORD(Tracing(self.folder, self.oracle, self.prompts, self.seed, 9, self.batch_size), arm, folder)
+    plan = replace(self.study.plan, arguments={**self.study.plan.arguments, "max_new_tokens": 9})
+    return RECORD(replace(self, study=replace(self.study, plan=plan)), arm, folder)
 
 
 RECORD = Tracing.record
@@ -168,7 +169,7 @@ def test_a_refuted_trace_and_its_page_go_with_a_run_that_traces_nothing(checkpoi
 
 def test_the_same_tokens_from_other_drafts_are_named(checkpoints, tmp_path, monkeypatch, capsys):
     def drafting_less(self: Tracing, arm: EngineArm, folder: Path) -> NodeRecords:
-        return RECORD(self, EngineArm(arm.name, self.oracle, short, arm.sampling), folder)
+        return RECORD(self, EngineArm(arm.name, self.study.oracle, short, arm.sampling), folder)
 
     short = drafts.SmallTransformer(oracles.load(str(checkpoints / "draft")), 1)
     monkeypatch.setattr(Tracing, "record", drafting_less)

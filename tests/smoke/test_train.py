@@ -1,6 +1,7 @@
 """The trainer: resuming gives the bits of an uninterrupted run, and the export holds what was trained."""
 
 import json
+import os
 import socket
 import sys
 from argparse import Namespace
@@ -8,6 +9,7 @@ from dataclasses import replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -17,30 +19,35 @@ from tokenizers import Tokenizer
 from oracles.checkpoints.embedded_folders import EMBEDDED
 from oracles.checkpoints.loading import load_trainable
 from oracles.checkpoints.tokenization import end_of_text_id
-from oracles.factory import distil, train
+from oracles.factory import distil, own_text, train
 from oracles.factory.train import TOKENIZER
-from oracles.factory.training import workers
+from oracles.factory.training import precision, workers
 from oracles.factory.training.export import export_checkpoint, shard
 from oracles.factory.training.held_out import bits_per_byte
-from oracles.factory.training.loop import LOG_FILE, PLATEAU_FILE, Trainer, run
-from oracles.factory.training.precision import PRECISIONS, faster_precision
+from oracles.factory.training.loop import LOG_FILE, PLATEAU_FILE, STATE_FILE, Trainer, build_optimisers, run
+from oracles.factory.training.precision import PRECISIONS
 from oracles.factory.training.recipes import RECIPES, Recipe
 from oracles.factory.training.tasks import DIVERGENCES, Distillation, NextToken, Pupil
 from oracles.factory.training.windows import Windows, token_stream
 from oracles.transformer.attention import chunked_attention
 from oracles.transformer.eager import Transformer
+from specdec.system import hold
 from tests.support.processes import started, status_of
 
 CODE = Tokenizer.from_file(str(TOKENIZER))
 TEXT = "".join(f"def f{i}(x):\n    return x + {i}\n\n" for i in range(200))
 STREAM = token_stream([TEXT], CODE)
 TINY, PLAN = RECIPES["tiny"].recipe, RECIPES["tiny"].windows
+Numbers = dict[str, str | None] | None
 
 
-def trainer(out: Path, stop_after: int | None = None, seed: int = 0, recipe: Recipe = TINY) -> Trainer:
+def trainer(
+    out: Path, stop_after: int | None = None, seed: int = 0, recipe: Recipe = TINY, arithmetic: Numbers = None
+) -> Trainer:
     out.mkdir(exist_ok=True)
     task = NextToken(Transformer(recipe.config, seed=seed), "bfloat16")
-    return Trainer(recipe, Windows(PLAN, STREAM, seed), task, out, save_every=2, stop_after=stop_after)
+    batches = Windows(PLAN, STREAM, seed)
+    return Trainer(recipe, batches, task, out, save_every=2, stop_after=stop_after, arithmetic=arithmetic)
 
 
 def logged(out: Path) -> list[dict[str, float]]:
@@ -101,6 +108,27 @@ def test_resuming_nothing_or_another_run_is_refused(tmp_path: Path) -> None:
         trainer(tmp_path, recipe=replace(TINY, num_steps=5)).resume()
 
 
+def test_a_run_goes_on_in_the_arithmetic_of_its_state_if_it_says_one(tmp_path: Path) -> None:
+    run(trainer(tmp_path, stop_after=1, arithmetic={"precision": "bfloat16", "served": "int8"}))
+    other: Numbers = {"precision": "bfloat16", "served": "float32"}
+    with pytest.raises(ValueError, match=r"state\.pt is of another run: served int8, not float32; use another --out"):
+        trainer(tmp_path, arithmetic=other).resume()
+    state = torch.load(tmp_path / STATE_FILE, weights_only=True)
+    del state["arithmetic"]  # as states were before
+    torch.save(state, tmp_path / STATE_FILE)
+    trainer(tmp_path, arithmetic=other).resume()
+
+
+def test_a_model_of_one_kind_of_weights_needs_one_optimiser() -> None:
+    kinds = {
+        torch.optim.Muon: torch.nn.Linear(4, 4, bias=False),
+        torch.optim.AdamW: torch.nn.LayerNorm(4),
+    }
+    for kind, model in kinds.items():
+        (found,) = build_optimisers(model, TINY)
+        assert isinstance(found, kind)
+
+
 def test_a_prolonged_run_is_the_longer_run(tmp_path: Path) -> None:
     plan = replace(PLAN, long_share=TINY.decay_share)
     long = replace(TINY, num_steps=8)
@@ -130,6 +158,8 @@ def test_an_equal_teacher_has_nothing_to_teach_and_another_one_has(divergence: s
 
     assert loss(0) == pytest.approx(0.0, abs=1e-6)
     assert loss(1) > 1e-4
+    with pytest.raises(ValueError, match="choose one of forward-kl"):
+        Pupil(Transformer(TINY.config), f"no {divergence}")
 
 
 def test_pupils_learn_side_by_side_what_they_learn_alone(tmp_path: Path) -> None:
@@ -143,11 +173,6 @@ def test_pupils_learn_side_by_side_what_they_learn_alone(tmp_path: Path) -> None
 
     together, alone = weights(("1", "2")), weights(("1",))
     assert all(torch.equal(tensor, alone[name]) for name, tensor in together.items())
-
-
-def test_an_unknown_divergence_is_refused() -> None:
-    with pytest.raises(ValueError, match="choose one of forward-kl"):
-        Pupil(Transformer(TINY.config), "distance")
 
 
 def test_a_part_of_the_row_may_only_be_read() -> None:
@@ -174,8 +199,11 @@ def test_attention_in_chunks_is_attention(length: int) -> None:
     torch.testing.assert_close(got, expected.transpose(1, 2).flatten(2))
 
 
-def test_the_faster_precision_is_one_that_trains() -> None:
-    assert faster_precision("cpu") in PRECISIONS
+def test_the_faster_precision_is_the_one_of_the_shorter_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for fastest in PRECISIONS:
+        times = {getattr(torch, name): 1.0 + (name != fastest) for name in PRECISIONS}
+        monkeypatch.setattr(precision, "_seconds", lambda dtype, device, times=times: times[dtype])
+        assert precision.faster_precision("cpu") == fastest
 
 
 def test_the_export_is_the_model_in_bfloat16(tmp_path: Path) -> None:
@@ -188,6 +216,16 @@ def test_the_export_is_the_model_in_bfloat16(tmp_path: Path) -> None:
         assert {file.get_tensor(name).dtype for name in file.keys()} == {torch.bfloat16}  # noqa: SIM118
     assert json.loads((tmp_path / "generation_config.json").read_text())["eos_token_id"] == end_of_text_id(CODE)
     assert Tokenizer.from_file(str(tmp_path / "tokenizer.json")).to_str() == CODE.to_str()
+    # What cannot be written leaves the folder as it is; what can leaves nothing of older weights.
+    broken: dict[str, Any] = {**model.state_dict(), "model.norm.weight": None}
+    with pytest.raises(AttributeError):
+        export_checkpoint(broken, TINY.config, CODE, tmp_path)
+    assert load_trainable(tmp_path).state_dict().keys() == loaded.state_dict().keys()
+    names = {path.name for path in tmp_path.iterdir()}
+    for old in ("model-00001-of-00002.safetensors", "model.safetensors.index.json"):
+        (tmp_path / old).write_text("{}")
+    export_checkpoint(model.state_dict(), TINY.config, CODE, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == names
 
 
 def test_shards_keep_order_and_size() -> None:
@@ -230,6 +268,20 @@ def test_programs_that_cannot_begin_say_why(
     with pytest.raises(SystemExit, match=reason):
         program.main()
     assert not (tmp_path / "run").exists()
+    with hold(tmp_path / "run", "--out"), pytest.raises(SystemExit, match="run is held by another process"):
+        program.main()
+
+
+def test_text_without_room_for_the_oracle_or_without_a_file_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words, told in (
+        ("--out text --length 64", "--length is 64; give more than --beginning, which is 64"),
+        (f"--out {tmp_path}", f"--out: {tmp_path} is a folder, or lies in one that cannot be written; give a file"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["own_text", *words.split(), "--oracle", "nowhere"])
+        with pytest.raises(SystemExit, match=rf"oracles\.factory\.own_text: {told}"):
+            own_text.main()
 
 
 def test_bits_per_byte_of_uniform_predictions() -> None:
@@ -251,6 +303,7 @@ def learn(out: Path) -> None:
     torch.set_num_threads(1)
     out.mkdir(exist_ok=True)
     workers.join()
+    assert workers.of_first(os.environ.get("RANK", "0")) == "0"
     task = NextToken(Transformer(TINY.config, seed=0), "float32")
     run(Trainer(TINY, Windows(PLAN, torch.arange(4000) % 97, 0), task, out, stop_after=2))
 

@@ -24,7 +24,7 @@ from oracles.checkpoints.hf_config import read_layers
 from oracles.factory.corpus import STDLIB, modules_only
 from oracles.factory.dialogues.dialogue_parts import Conversation
 from oracles.factory.dialogues.shards import Shards
-from oracles.factory.training import loop
+from oracles.factory.training import loop, training_arguments, workers
 from oracles.factory.training.block_distillation import BlockDistillation, describe_dspark, dspark_shape, new_dspark
 from oracles.factory.training.draft_distillation import DraftDistillation, draft_shape, new_draft
 from oracles.factory.training.eagle3_distillation import Eagle3Distillation
@@ -299,6 +299,21 @@ def test_only_what_counts_is_learned() -> None:
     assert task.loss(row).item() == 0.0
 
 
+def test_workers_exchange_as_much_whatever_counts_in_their_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    exchanged: list[int] = []
+    monkeypatch.setattr(workers, "count", lambda: 2)
+    monkeypatch.setattr(workers.dist, "all_reduce", lambda packed: exchanged.append(packed.numel()))
+    task = tiny_task()
+    for counts in (True, False):
+        task.text.counts[:] = counts
+        task.model.zero_grad()
+        loss = task.loss(torch.arange(33).unsqueeze(0))
+        torch.autograd.backward(loss)
+        workers.average(task.model, loss)
+    assert exchanged == [1 + sum(1 + part.numel() for part in task.model.parameters())] * 2
+    assert [part.grad is None for part in task.model.parameters()].count(False) == 1  # what no worker has stays None
+
+
 def test_blocks_learn_in_mixed_precision() -> None:
     task = tiny_block_task()
     places = task.text.spread(2, 32)
@@ -407,7 +422,7 @@ def code_oracle(folder: Path) -> Path:
     return folder / "oracle"
 
 
-def test_the_script_goes_on_where_it_stopped_and_writes_a_head_that_drafts(tmp_path: Path, capsys) -> None:
+def test_the_script_goes_on_where_it_stopped_and_writes_a_head_that_drafts(tmp_path: Path, capsys, monkeypatch) -> None:
     where = code_oracle(tmp_path)
     options = {
         "--oracle": where, "--own-text": tmp_path / "own.safetensors", "--steps": 4, "--window": 32, "--vocab-size": 64,
@@ -417,7 +432,17 @@ def test_the_script_goes_on_where_it_stopped_and_writes_a_head_that_drafts(tmp_p
     train_head.main([*argv, "--out", str(tmp_path / "whole")])
     train_head.main([*argv, "--out", str(tmp_path / "parts"), "--stop-after", "2"])
     assert not (tmp_path / "parts" / "head").exists()
-    train_head.main([*argv, "--out", str(tmp_path / "parts"), "--resume"])
+    begun = {name: (tmp_path / "parts" / name).read_bytes() for name in (STATE_FILE, LOG_FILE)}
+    for given, fault in {
+        "": r"state\.pt is there: give --resume to go on with it, or another --out",
+        "--resume --precision bfloat16": "is of another run: precision float32, not bfloat16; use another --out",
+    }.items():
+        with pytest.raises(SystemExit, match=fault):
+            train_head.main([*argv, *given.split(), "--out", str(tmp_path / "parts")])
+        assert all((tmp_path / "parts" / name).read_bytes() == content for name, content in begun.items())
+    monkeypatch.setattr(training_arguments, "faster_precision", lambda device: "bfloat16")
+    unsaid = [str(x) for pair in options.items() if pair[0] != "--precision" for x in pair]
+    train_head.main([*unsaid, "--out", str(tmp_path / "parts"), "--resume"])
     whole, parts = (load_file(tmp_path / name / "head" / "model.safetensors") for name in ("whole", "parts"))
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
     assert "lm_head.weight" not in whole
@@ -527,14 +552,14 @@ def test_exit_heads_lie_in_folders_of_their_layers_and_draft(tmp_path: Path, cap
     begun = {**options, "--num-layers": 2, "--init": run_folder / "head", "--steps": 1, "--out": tmp_path / "again"}
     check_init(begun, "head", "2")
     for given, fault in {
-        "--num-layers 1 --resume": "another run: exit heads of width 48 after layers 1, 2 by kl, .*, served",
+        "--num-layers 1": "another run: exit heads of width 48 after layers 1, 2 by kl, .*, served",
         "--num-layers 3": r"--num-layers \[3\]: the oracle has 3 layers, so give 1\.\.2",
         "--num-layers 2 --learn-as int4": "--learn-as is of --kind eagle3, dspark, draft_model: leave it out",
         "--num-layers 2 --anchors 4": "--anchors is of --kind dspark: leave it out with --kind early_exit",
         "--num-layers 2 --kind medusa": "--inner-size is of --kind early_exit: leave it out with --kind medusa",
     }.items():
         with pytest.raises(SystemExit, match=fault):
-            train_head.main([*argv, *given.split(), "--out", str(run_folder)])
+            train_head.main([*argv, *given.split(), "--resume", "--out", str(run_folder)])
 
 
 def test_a_draft_model_learns_from_shards_and_drafts(tmp_path: Path, monkeypatch, capsys) -> None:

@@ -113,6 +113,15 @@ def test_what_is_shown_while_it_runs_is_no_part_of_the_picture(tmp_path, monkeyp
     assert texts.count("recovered") == texts.count("The same tokens") == 1
 
 
+def test_the_end_of_a_long_text_is_seen_while_it_is_written(monkeypatch):
+    monkeypatch.setattr(harness, "WARM_UP_TOKENS", 2)
+    console = Console(force_terminal=True, height=10, width=80, file=StringIO())
+    argv = ["x = 1\n" * 60, "--oracle", "code-draft-tiny", "--max-new-tokens", "6", "--repeats", "1"]
+    watch.watch(watch.parse(argv), console)
+    live = console.file.getvalue()
+    assert live.count("tokens a step") > 2  # rich shows all of a picture once, in the end
+
+
 def test_busy_cores_are_told_and_pairs_can_be_few(monkeypatch, capsys):
     monkeypatch.setattr(harness, "WARM_UP_TOKENS", 2)
     monkeypatch.setattr(watch, "take_threads", lambda _: print("warning: busy"))
@@ -148,6 +157,10 @@ def test_pictures_show_a_screen_and_the_same_screen_alike(tmp_path):
         (["--picture", "watch.jpg"], "must end in .svg"),
         (["--picture", "nowhere/watch.svg"], "there is no folder 'nowhere'"),
         (["--strategy", "early_exit"], "watch: early_exit: give --early-exit-head none"),
+        (
+            ["--strategy", "suffix_automaton", "--suffix-automaton-store-size", "99"],
+            "watch: --suffix-automaton-store-size: the timed pairs would copy the answer from it",
+        ),
     ],
 )
 def test_what_cannot_be_shown_is_refused(argv, message, capsys):

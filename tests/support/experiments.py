@@ -15,7 +15,6 @@ from tokenizers import Tokenizer
 import oracles
 from experiments.harness import running, study
 from experiments.strategies import STRATEGIES
-from oracles.checkpoints import embedded_folders
 from oracles.checkpoints.embedded_folders import EMBEDDED
 from oracles.factory.training.export import export_checkpoint
 from tests.support.eagle3_heads import Layout, write_head
@@ -26,17 +25,10 @@ SHIPPED = study.without_full_collections
 
 @contextmanager
 def quick_runs() -> Iterator[None]:
-    """Have runs not collect garbage first, nor ask again what stays: versions, the commit, which heads ship."""
+    """Have runs not collect garbage first, nor ask again what stays: versions and the commit."""
     provenance = import_module("specdec.stats.report.provenance")  # where a function has its module's name
     asked = {name: cache(getattr(provenance, name)) for name in ("version_of", "_git")}
-    origins, shipped = embedded_folders._origins, embedded_folders._origins()
-    with (
-        patch.object(study, "without_full_collections", nullcontext),
-        patch.multiple(provenance, **asked),
-        patch.object(
-            embedded_folders, "_origins", lambda: shipped if embedded_folders.EMBEDDED is EMBEDDED else origins()
-        ),
-    ):
+    with patch.object(study, "without_full_collections", nullcontext), patch.multiple(provenance, **asked):
         yield
 
 

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from oracles import Transformer, TransformerConfig
 from oracles.native import NativeTransformer, NativeUnavailable, bindings
+from specdec import SamplingParams, SpeculativeDecoder
+from specdec.contracts import DraftSource
 from tests.support.models import FAMILIES
 from tests.support.scoring import append, random_tree
 from tests.support.stored_weights import in_format
@@ -127,3 +129,18 @@ def assert_near(found: Tensor, wanted: Tensor, error: float) -> None:
     written = wanted.isfinite()
     assert torch.equal(found.isfinite(), written)
     assert (found - wanted)[written].abs().max() <= error * wanted[written].abs().max()
+
+
+ASKED = [[1, 2, 3, 1, 2], [0], [3, 3], [2], [1, 2, 1, 2, 1, 2], [0, 1], [3], [2, 0, 1]]
+SAMPLINGS = {"greedy": SamplingParams(), "sampled": SamplingParams(temperature=0.9, top_p=0.95, presence_penalty=0.2)}
+
+
+def assert_plain_tokens(oracle: NativeTransformer, source: DraftSource, rule: str, batch_size: int) -> None:
+    """A head's drafts write plain decoding's tokens, "greedy" or "coupled", and do not depend on the batch."""
+    sampling = SAMPLINGS["greedy" if rule == "greedy" else "sampled"]
+    used = "sample_and_match" if rule == "greedy" else rule
+    wanted = SpeculativeDecoder(oracle, None, used).generate(ASKED, 20, sampling, seed=3).tokens
+    decoder = SpeculativeDecoder(oracle, source, used)
+    made, alone = (decoder.generate(ASKED, 20, sampling, seed=3, batch_size=size) for size in (batch_size, 1))
+    assert made.tokens == alone.tokens == wanted
+    assert made.stats.num_accepted == alone.stats.num_accepted

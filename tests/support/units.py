@@ -33,8 +33,9 @@ def arm_of(steps: Sequence[Step], prefill: float, rounds: int = 1, **more: Any) 
         **{f"seconds_{phase}": [seconds * share for *_, seconds in all_steps] for phase, share in _SHARES.items()},
     }
     kept = {"num_tokens": len(tokens), "stats": stats.as_dict(), "records": records, "identical": [True]}
-    ends = {"finish_reasons": [["length"]] * rounds, "claim": "exact"}
-    return {"seconds": [prefill + taken] * rounds, **kept, **ends, **more}
+    ends = {"finish_reasons": [["length"]] * rounds, "claim": "exact", "repeats_plain": True}
+    times = {"seconds": [prefill + taken] * rounds, "decoding": [taken] * rounds}
+    return {**times, **kept, **ends, **more}
 
 
 def draw_of(steps: Sequence[Step], prefill: float, **more: Any) -> dict[str, Any]:

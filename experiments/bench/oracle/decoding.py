@@ -106,15 +106,11 @@ def one_row(make: Callable[[IntArray, int], IntArray], prompt: IntArray, num_new
     return make(prompt, num_new)[None]
 
 
-def fastest_peer(measured: Measured, batch: int) -> str | None:
-    """Return the arm of ``transformers`` that counts."""
-    return measured.timings.fastest(*(name_of(batch, f"transformers {storage}") for storage in STORAGES))
-
-
 def rows(measured: Measured) -> Iterator[Row]:
     """Yield a row per batch size and program."""
     for batch in measured.options.batches:
-        peer, prefix = fastest_peer(measured, batch), name_of(batch, "")
+        peer = measured.timings.fastest(*(name_of(batch, f"transformers {storage}") for storage in STORAGES))
+        prefix = name_of(batch, "")
         for name in (name for name in measured.timings.seconds if name.startswith(prefix)):
             per_second = batch / measured.timings.spread(name).median
             agreement = measured.timings.agreement.get(name)

@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.advise.advice_parts import Parts
 from experiments.harness.arms import PLAIN
-from experiments.harness.findings.step_columns import DeviceWork
+from experiments.harness.findings.step_columns import device_work
 from experiments.harness.run_outcome import Outcome
 from experiments.harness.settings import Settings
 from specdec.stats import Stats
@@ -128,15 +128,15 @@ class Figures:
         stats: of an arm of ours.
         parts: of its steps, beside plain decoding's.
         widening: what a wider pass cost it.
-        work: what its steps made a device do.
+        work: what its steps made a device do, see ``device_work``.
     """
 
-    settings: Settings | None = None
-    baseline: Settings | None = None
+    settings: Settings
+    baseline: Settings
     stats: Stats | None = None
     parts: Parts | None = None
     widening: Widening | None = None
-    work: DeviceWork | None = None
+    work: Mapping[str, Any] | None = None
 
     @staticmethod
     def of(outcome: Outcome, arm: str) -> "Figures":
@@ -146,13 +146,13 @@ class Figures:
         if plain is None or stats is None:
             return Figures(settings, baseline)
         widening = Widening.of(outcome.records(PLAIN), outcome.records(arm))
-        work = DeviceWork.of(stats, outcome.num_scored_nodes(arm))
+        work = device_work(stats, outcome.num_scored_nodes(arm))
         return Figures(settings, baseline, stats, Parts.of(plain, stats), widening, work)
 
     @property
     def differences(self) -> dict[str, tuple[Any, Any]]:
         """Settings in which the arm and plain decoding differ: the arm's value, then plain's."""
-        return self.settings.differing_from(self.baseline) if self.settings and self.baseline else {}
+        return self.settings.differing_from(self.baseline)
 
     def gain(self, **parts: float) -> float:
         """Return how many times as fast the arm would be if some parts of its step were others."""
@@ -168,14 +168,14 @@ class Figures:
 
 
 def _graphs(figures: Figures) -> str | None:
-    work, settings = figures.work, figures.settings
-    if work is None or work.uploads is None:  # a CPU has no graphs to leave
+    work = figures.work
+    if work is None or work["copies up"] is None:  # a CPU has no graphs to leave
         return None
-    if work.in_graphs is None:
-        return f"{settings.backend if settings else 'its'} passes run in no graph"
-    if 1 - work.in_graphs <= OUTSIDE:
+    if work["in graphs"] is None:
+        return f"{figures.settings.backend} passes run in no graph"
+    if 1 - work["in graphs"] <= OUTSIDE:
         return None
-    return f"{1 - work.in_graphs:.0%} of its passes ran outside of graphs ({work.captures:.0f} captures)"
+    return f"{1 - work['in graphs']:.0%} of its passes ran outside of graphs ({work['captures']:.0f} captures)"
 
 
 def _pass(figures: Figures) -> str | None:
@@ -206,10 +206,10 @@ def _batch(figures: Figures) -> str | None:
 
 def _waits(figures: Figures) -> str | None:
     work = figures.work
-    if work is None or work.waits is None or (work.waits <= MORE_WAITS and (work.idle or 0.0) < IDLE):
+    if work is None or work["waits"] is None or (work["waits"] <= MORE_WAITS and work["idle"] < IDLE):
         return None
-    told = f"a step waited {work.waits:.1f} times for the device"
-    return told if work.idle is None else f"{told}, which was idle at least {work.idle:.0%} of the time"
+    told = f"a step waited {work['waits']:.1f} times for the device"
+    return f"{told}, which was idle at least {work['idle']:.0%} of the time"
 
 
 def _acceptance(figures: Figures) -> str | None:
@@ -220,7 +220,7 @@ def _acceptance(figures: Figures) -> str | None:
 
 
 def _experts(figures: Figures) -> str | None:
-    wide, experts = figures.wide, figures.settings.num_experts if figures.settings else 1
+    wide, experts = figures.wide, figures.settings.num_experts
     if wide is None or experts <= 1:
         return None
     more = f"{wide.rows * wide.nodes} nodes read more of them than {wide.rows}"
@@ -232,16 +232,9 @@ def _baseline(figures: Figures) -> str | None:
     return told.replace("_", " ") or None
 
 
-_FINDERS: Mapping[Cause, Callable[[Figures], str | None]] = {
-    Cause.GRAPHS: _graphs,
-    Cause.PASS: _pass,
-    Cause.DRAFT: _draft,
-    Cause.BATCH: _batch,
-    Cause.WAITS: _waits,
-    Cause.ACCEPTANCE: _acceptance,
-    Cause.EXPERTS: _experts,
-    Cause.BASELINE: _baseline,
-}
+_FINDERS: Mapping[Cause, Callable[[Figures], str | None]] = dict(
+    zip(Cause, (_graphs, _pass, _draft, _batch, _waits, _acceptance, _experts, _baseline), strict=True)
+)
 
 
 def causes_of(figures: Figures) -> dict[Cause, str]:
@@ -288,4 +281,4 @@ CAUSES_BRIEF = ("arm", "compared with", "W", "t(W)/t(1)", "causes")
 
 def note_of_causes(outcome: Outcome) -> str:
     """Return how plain decoding ran."""
-    return f"Plain decoding ran with {outcome.settings(PLAIN) or 'settings that nobody kept'}."
+    return f"Plain decoding ran with {outcome.settings(PLAIN)}."

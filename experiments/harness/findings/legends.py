@@ -8,11 +8,18 @@ from specdec.stats.report import WIDEST_PRINTED
 UNTIMED = "no model ran, so that times mean nothing."
 
 
+def columns_of_kinds(outcome: Outcome) -> dict[str, str]:
+    """Return the column of each kind of prompt, if there are several: its name, or another than the tables' own."""
+    kinds = outcome.kinds if len(outcome.kinds) > 1 else ()
+    own = {"arm", "tokens/s", *SPEEDS, *_SPEED, *_SAME_CHECK, *_DRAWN_CHECKS, *WORK}
+    return {kind: f"kind {kind}" if kind in own else kind for kind in kinds}
+
+
 def speed_legend(outcome: Outcome) -> dict[str, str]:
     """Return what the columns of the table of speed mean."""
-    kinds = outcome.kinds if len(outcome.kinds) > 1 else ()
     first, checks = (_DRAWN_TIMES, _DRAWN_CHECKS) if outcome.has_draws else (_SAME_TIMES, _SAME_CHECK)
-    of_kinds = {", ".join(kinds): f"{END_TO_END}, of the prompts of one kind"} if kinds else {}
+    names = columns_of_kinds(outcome).values()
+    of_kinds = {", ".join(names): f"{END_TO_END}, of the prompts of one kind"} if names else {}
     return {**first, **_SPEED, **of_kinds, **checks}
 
 

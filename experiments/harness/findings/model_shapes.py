@@ -1,7 +1,8 @@
 """The sizes of a model, as ``specdec.theory.limits`` counts with them."""
 
 from oracles.checkpoints.loading import LoadedOracle
-from oracles.quantisation import FORMATS, Q4_K, Q6_K, STORED, WHOLE, bytes_each
+from oracles.native import NativeTransformer
+from oracles.quantisation import FORMATS, STORED, WHOLE, bytes_each
 from oracles.transformer.config import TransformerConfig
 from specdec.theory.limits import ModelShape
 
@@ -30,16 +31,22 @@ def model_shape(config: TransformerConfig, weight_bytes: float, cache_bytes: flo
 
 
 # Types that files alone have, whose tensors may be of several.
-_OF_FILES = {*STORED, *WHOLE, Q4_K.name, Q6_K.name} - {*FORMATS}
+_OF_FILES = {*STORED, *WHOLE} - {*FORMATS}
+
+
+def weight_types(oracle: LoadedOracle) -> set[str]:
+    """Return what an oracle's linear layers are stored in: the names of dtypes and formats."""
+    return oracle.native.weight_types if isinstance(oracle, NativeTransformer) else {oracle.weight_type}
 
 
 def bytes_per_weight(oracle: LoadedOracle) -> float:
-    """Return the bytes that a weight takes; of a GGUF file, whose tensors may be of several types, the mean of all.
+    """Return the bytes that a weight takes; where weights may be of several types, as in GGUF files, the mean of all.
 
     *Deviations*: in that mean an input embedding that is no read-out counts too, though passes read few of its rows.
     """
-    if oracle.weight_type not in _OF_FILES:
-        return bytes_each(oracle.weight_type)
+    kinds = weight_types(oracle)
+    if len(kinds) == 1 and not kinds & _OF_FILES:
+        return bytes_each(*kinds)
     return oracle.weight_bytes / model_shape(oracle.config, 1).weight_bytes
 
 

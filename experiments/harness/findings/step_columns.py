@@ -1,14 +1,24 @@
 """What the steps of arms did, in columns of tables: parts and reasons, acceptance, stages, the work of a device."""
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from experiments.advise.advice_parts import Parts
 from experiments.harness.arms import PLAIN
-from experiments.harness.findings.legends import REASONS, REASONS_BRIEF, REASONS_NOTE
-from experiments.harness.run_outcome import DECODING_ALONE, Outcome
-from specdec.stats import Stats, Table
+from experiments.harness.run_outcome import DECODING_ALONE, Outcome, decoding_time
+from specdec.stats import Stats
+
+
+def of_drafts(stats: Stats) -> dict[str, Any]:
+    """Return what an arm's drafts are worth: tokens of a verify pass, shares that stand, the width of a pass."""
+    return {
+        "tau": stats.block_efficiency,
+        "tau full": stats.block_efficiency_full,
+        "alpha": stats.acceptance_rate,
+        "used": stats.draft_utilisation,
+        "nodes": stats.num_scored_nodes / stats.target_calls,
+    }
 
 
 def reason(plain: Stats, stats: Stats) -> dict[str, Any]:
@@ -21,11 +31,7 @@ def reason(plain: Stats, stats: Stats) -> dict[str, Any]:
     parts, once = Parts.of(plain, stats), plain.seconds_per_call("score") or float("nan")
     expected = stats.theoretical_block_efficiency()
     return {
-        "tau": parts.tokens,
-        "tau full": stats.block_efficiency_full,
-        "alpha": stats.acceptance_rate,
-        "used": stats.draft_utilisation,
-        "nodes": stats.num_scored_nodes / stats.target_calls,
+        **of_drafts(stats),
         "T ms": 1e3 * once,
         "v": parts.scoring,
         "c": stats.draft_cost_ratio(once),
@@ -102,11 +108,9 @@ def cut_steps(records: dict[str, list[Any]]) -> int:
     return sum(emitted < accepted + 1 for accepted, emitted in both)
 
 
-def ends_of(outcome: Outcome, arm: str) -> str | None:
-    """Return how many answers of an arm's first round ended in which way; None: units of an earlier version."""
-    kept = [entry["arms"][arm].get("finish_reasons") for entry in outcome.done]
-    if any(one is None for one in kept):
-        return None
+def ends_of(outcome: Outcome, arm: str) -> str:
+    """Return how many answers of an arm's first round ended in which way."""
+    kept = [entry["arms"][arm]["finish_reasons"] for entry in outcome.done]
     counts = Counter(reason for rounds in kept for reason in rounds[0])
     return ", ".join(f"{reason} {counts[reason]}" for reason in sorted(counts))
 
@@ -156,64 +160,37 @@ DEVICE = {
     "padding": "the share of the nodes computed that stood for none, up to the widest row or to the shape of a graph",
 }
 DEVICE_BRIEF = ("arm", "waits", "idle", "in graphs", "padding")
+# Its columns, and of these the shares, which are printed in percent.
+_DEVICE = ("copies up", "copies down", "waits", "idle ms", "idle", "passes", "in graphs", "captures", "padding")
+_SHARES = ("idle", "in graphs", "padding")
 
 
-@dataclass(frozen=True)
-class DeviceWork:
-    """What a step made a device do, on average; None where that was not counted.
+def device_work(stats: Stats, nodes: int) -> dict[str, Any] | None:
+    """Return what a step made a device do, by the columns of its table; None where that was not counted.
 
-    Attributes:
-        uploads, downloads: copies there and back.
-        waits: of the host.
-        idle_seconds: with nothing to do, at least.
-        idle: the same as a share of decoding, prefill left out.
-        passes: of the oracle.
-        in_graphs: share of these.
-        captures: graphs made in the whole run.
-        padding: share of the nodes computed.
+    Args:
+        stats: of an arm.
+        nodes: that its scoring calls had, of all rows, each as wide as the widest.
+
+    Returns:
+        None if nothing was counted.
     """
-
-    uploads: float | None = None
-    downloads: float | None = None
-    waits: float | None = None
-    idle_seconds: float | None = None
-    idle: float | None = None
-    passes: float | None = None
-    in_graphs: float | None = None
-    captures: float | None = None
-    padding: float | None = None
-
-    @staticmethod
-    def of(stats: Stats, nodes: int | None = None) -> "DeviceWork | None":
-        """Return it; None if nothing was counted.
-
-        Args:
-            stats: of an arm.
-            nodes: that its scoring calls had, of all rows, each as wide as the widest; None: nobody knows.
-        """
-        counts, steps = stats.device, max(stats.target_calls, 1)
-        if not counts:
-            return None
-        found: dict[str, float] = {}
-        passes = counts.get("passes_in_graphs", 0) + counts.get("passes_outside", 0)
-        if passes:
-            in_graphs = counts["passes_in_graphs"] / passes
-            found |= {"passes": passes / steps, "in_graphs": in_graphs, "captures": counts["captures"]}
-        if "uploads" in counts:
-            waits = (counts["downloads"] + counts.get("captures", 0)) / steps
-            decoding = stats.total_seconds - stats.seconds.get("prefill", 0.0)
-            found |= {"uploads": counts["uploads"] / steps, "downloads": counts["downloads"] / steps, "waits": waits}
-            if "idle_seconds" in counts:  # earlier versions did not count it
-                found |= {"idle_seconds": counts["idle_seconds"] / steps, "idle": counts["idle_seconds"] / decoding}
-        if nodes is not None:
-            ragged = nodes - stats.num_drafted - stats.num_scouts - stats.num_steps
-            padded = counts.get("padded_nodes", 0)
-            found["padding"] = (padded + ragged) / counts.get("computed_nodes", nodes + padded)
-        return DeviceWork(**found)
-
-
-def _share(value: float | None) -> str | None:
-    return None if value is None else f"{value:.0%}"
+    counts, steps = stats.device, max(stats.target_calls, 1)
+    if not counts:
+        return None
+    found: dict[str, Any] = dict.fromkeys(_DEVICE)
+    passes = counts.get("passes_in_graphs", 0) + counts.get("passes_outside", 0)
+    if passes:
+        in_graphs = counts["passes_in_graphs"] / passes
+        found |= {"passes": passes / steps, "in graphs": in_graphs, "captures": counts["captures"]}
+    if "uploads" in counts:
+        waits, idle = counts["downloads"] + counts.get("captures", 0), counts["idle_seconds"]
+        found |= {"copies up": counts["uploads"] / steps, "copies down": counts["downloads"] / steps}
+        found |= {"waits": waits / steps, "idle ms": 1e3 * idle / steps, "idle": idle / decoding_time(stats)}
+    ragged = nodes - stats.num_drafted - stats.num_scouts - stats.num_steps
+    padded = counts.get("padded_nodes", 0)
+    found["padding"] = (padded + ragged) / counts.get("computed_nodes", nodes + padded)
+    return found
 
 
 def device_rows(outcome: Outcome) -> list[dict[str, Any]]:
@@ -221,40 +198,8 @@ def device_rows(outcome: Outcome) -> list[dict[str, Any]]:
     rows = []
     for arm in outcome.arms:
         stats = outcome.stats(arm)
-        work = None if stats is None else DeviceWork.of(stats, outcome.num_scored_nodes(arm))
+        work = None if stats is None else device_work(stats, outcome.num_scored_nodes(arm))
         if work is not None:
-            idle = None if work.idle_seconds is None else 1e3 * work.idle_seconds
-            rows.append(
-                {
-                    "arm": arm,
-                    "copies up": work.uploads,
-                    "copies down": work.downloads,
-                    "waits": work.waits,
-                    "idle ms": idle,
-                    "idle": _share(work.idle),
-                    "passes": work.passes,
-                    "in graphs": _share(work.in_graphs),
-                    "captures": work.captures,
-                    "padding": _share(work.padding),
-                }
-            )
+            shares = {name: None if work[name] is None else f"{work[name]:.0%}" for name in _SHARES}
+            rows.append({"arm": arm, **work, **shares})
     return rows
-
-
-def acceptance_table(outcome: Outcome) -> Table:
-    """Return how drafts were accepted."""
-    return Table("Acceptance", acceptance_rows(outcome), "", "acceptance", BRIEF, ACCEPTANCE)
-
-
-def reasons_table(outcome: Outcome) -> Table:
-    """Return why arms are as fast as they are."""
-    return Table("Parts of a step", reason_rows(outcome), REASONS_NOTE, "reasons", REASONS_BRIEF, REASONS)
-
-
-def tables_of_some(outcome: Outcome) -> list[Table]:
-    """Return the tables that some outcomes have: of stages inside sources, and of a device."""
-    found = (
-        ("Stages", stage_rows(outcome), STAGES_NOTE, "", STAGES_BRIEF, STAGES),
-        ("Device", device_rows(outcome), DEVICE_NOTE, "device", DEVICE_BRIEF, DEVICE),
-    )
-    return [Table(*one) for one in found if one[1]]

@@ -68,8 +68,8 @@ def speed_rows(outcome: Outcome, refused: Mapping[str, str]) -> list[dict[str, A
         bootstrap = outcome.speedup(arm, method=bootstrap_ratio)
         row["bootstrap"] = "1" if arm == PLAIN else str(bootstrap)
         row["no loops"] = "1" if arm == PLAIN else str(outcome.speedup_outside(arm) or "-")
-        kinds = outcome.kinds if len(outcome.kinds) > 1 else ()
-        row |= {kind: "1" if arm == PLAIN else str(outcome.speedup(arm, kind)) for kind in kinds}
+        kinds = legends.columns_of_kinds(outcome).items()
+        row |= {name: "1" if arm == PLAIN else str(outcome.speedup(arm, kind)) for kind, name in kinds}
         rows.append({**row, **check_cells(outcome, arm)})
     nothing, last = dict.fromkeys(rows[0]), [*rows[0]][-1]
     short = {name: textwrap.shorten(words, _WORDS, placeholder=" ...") for name, words in refused.items()}
@@ -95,13 +95,13 @@ def against_rows(outcome: Outcome, against: str) -> list[dict[str, Any]]:
 def work_rows(outcome: Outcome) -> list[dict[str, Any]]:
     """Return the work of every arm of ours: tokens per pass by kind of prompt, with intervals, and nodes per pass."""
     rows = []
-    kinds = (*(outcome.kinds if len(outcome.kinds) > 1 else ()), ALL)
+    kinds = {**legends.columns_of_kinds(outcome), ALL: ALL}
     for arm in outcome.arms:
         stats = outcome.stats(arm)
         if stats is not None:
             drafted, scouts = stats.num_drafted / stats.num_steps, stats.num_scouts / stats.num_steps
             nodes = {"drafted": drafted, "scouts": scouts, "extra nodes": drafted + scouts}
-            found = {kind: str(outcome.block_efficiency(arm, kind)) for kind in kinds}
+            found = {name: str(outcome.block_efficiency(arm, kind)) for kind, name in kinds.items()}
             found["bootstrap"] = str(outcome.block_efficiency(arm, method=bootstrap_ratio))
             found["no loops"] = str(outcome.block_efficiency_outside(arm) or "-")
             rows.append({"arm": arm, **found, **nodes, **_who(outcome, arm, "drafter", "judge")})
@@ -141,7 +141,7 @@ def _arm_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
         "tokens_per_second": outcome.tokens_per_second(arm),
         **_checks(outcome, arm),
         "claim": outcome.done[0]["arms"][arm]["claim"],
-        "rule": outcome.done[0]["arms"][arm].get("rule"),
+        "rule": outcome.done[0]["arms"][arm]["rule"],
         **_who(outcome, arm, "judge", "drafter", "kernels"),
         "calibrations": outcome.calibrations(arm),
     }
@@ -234,7 +234,8 @@ def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
     """
     arguments = facts["arguments"]
     work = Table("Work", work_rows(outcome), "", "work", legends.WORK_BRIEF, legends.WORK)
-    accepted = columns.acceptance_table(outcome)
+    rows = columns.acceptance_rows(outcome)
+    accepted = Table("Acceptance", rows, "", "acceptance", columns.BRIEF, columns.ACCEPTANCE)
     if record_file(arguments) is not None:
         return [worth(outcome, Costs.of(arguments)), accepted, work]
     rows = speed_rows(outcome, facts.get("refused", {}))
@@ -247,10 +248,15 @@ def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
             legends.against_legend(against),
         )
         tables.append(Table(f"Speed over {against}", rows, note, "against", legends.AGAINST_BRIEF, legend))
-    tables.append(columns.reasons_table(outcome))
+    rows, legend = columns.reason_rows(outcome), legends.REASONS
+    tables.append(Table("Parts of a step", rows, legends.REASONS_NOTE, "reasons", legends.REASONS_BRIEF, legend))
     if caused := cause_rows(outcome):
         tables.append(Table("Causes", caused, note_of_causes(outcome), "causes", CAUSES_BRIEF, CAUSES))
-    return [*tables, *columns.tables_of_some(outcome), accepted, work]
+    if stages := columns.stage_rows(outcome):
+        tables.append(Table("Stages", stages, columns.STAGES_NOTE, "", columns.STAGES_BRIEF, columns.STAGES))
+    if devices := columns.device_rows(outcome):
+        tables.append(Table("Device", devices, columns.DEVICE_NOTE, "device", columns.DEVICE_BRIEF, columns.DEVICE))
+    return [*tables, accepted, work]
 
 
 def write_records(outcome: Outcome, path: Path, timed: bool = True) -> None:
@@ -310,7 +316,8 @@ def heading_of(outcome: Outcome, facts: Mapping[str, Any]) -> str:
         f"{weights} {(memory.weight_bytes or 0) / 1e6:.1f} MB, cache {(memory.cache_bytes or 0) / 1e6:.1f} MB{products}"
     )
     seeds = chosen.get("seeds") or [0]
-    one = "prompt" if len(outcome.clusters()) * len(seeds) == len(outcome.done) else "conversation"
+    are_prompts = len(outcome.clusters()) * len(seeds) >= len(outcome.done)
+    one = "prompt" if are_prompts else "text" if facts["chat"]["template"] is None else "conversation"
     one += f", its {len(seeds)} seeds together" if len(seeds) > 1 else ""
     unit = "round" if outcome.by_rounds else one if chosen["batch_size"] == 1 else "batch"
     return (

@@ -39,9 +39,8 @@ PARTS = (
 )
 
 
-def conclusions(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Return for each draft length up to which batch it pays, as measured and as predicted."""
-    rows = sorted((row for entry in entries for row in entry["rows"]), key=lambda row: row["batch"])
+def conclusions(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Return for each draft length up to which batch it pays, as measured and as predicted; rows ascend by batch."""
     for length in dict.fromkeys(row["k"] for row in rows):
         own = [row for row in rows if row["k"] == length]
         found = {name: crossing([(row["batch"], row[name]) for row in own]) for name in (DECODING_ALONE, "predicted")}
@@ -55,20 +54,17 @@ def _until(at: float | None, smallest: int, largest: int) -> str:
     return f"does not pay at batch {smallest}" if at <= smallest else f"pays to batch {at:.0f}"
 
 
-def draw(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
+def draw(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write the picture: measured speed-ups as dots, predicted ones as lines, by batch size."""
-    rows = sorted((row for entry in entries for row in entry["rows"]), key=lambda row: row["batch"])
     series = {f"k = {row['k']}": [one for one in rows if one["k"] == row["k"]] for row in rows}
     dots = {name: [(one["batch"], one[DECODING_ALONE]) for one in own] for name, own in series.items()}
     lines = {name: [(one["batch"], one["predicted"]) for one in own] for name, own in series.items()}
     panels(path, [Panel("rows in a batch", f"{DECODING_ALONE}, over plain decoding", lines, dots, log_up=False)])
 
 
-def report(entries: Sequence[Mapping[str, Any]]) -> list[Shown]:
+def report(rows: Sequence[Mapping[str, Any]], parts: Sequence[Mapping[str, Any]]) -> list[Shown]:
     """Return up to which batch size drafts pay, and the tables of all of them."""
-    rows = [row for entry in entries for row in entry["rows"]]
-    parts = [entry["parts"] for entry in entries]
-    told = "\n".join(f"- {text}" for text in conclusions(entries))
+    told = "\n".join(f"- {text}" for text in conclusions(rows))
     return [told, Table("Speed by batch size", rows, legend=COLUMNS), Table("Parts of a step", parts, PARTS)]
 
 
@@ -117,8 +113,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         study.write("crossover.json", {"sizes": done})
         print(f"{study.machine}.\n")
         if done:
-            draw(study.folder / "crossover.png", done)
-            show(report(done))
+            rows = [row for entry in done for row in entry["rows"]]
+            draw(study.folder / "crossover.png", rows)
+            show(report(rows, [entry["parts"] for entry in done]))
         return study.finish(sizes)
 
 

@@ -20,19 +20,17 @@ from experiments.studies.device.device_models import Options, parse
 from experiments.studies.device.device_passes import agreement, decoding, identity, passes, texts
 from specdec.stats import Table
 from specdec.stats.report import provenance, show, version_of
-from specdec.system import hold, write_whole
+from specdec.system import hold, read_object, write_whole
 
 MEASURE: dict[str, Callable[[Options], Iterable[dict[str, Any]]]] = {
     "agreement": agreement, "attention": attentions, "passes": passes, "decoding": decoding, "identity": identity,
 }  # fmt: skip
-# What says where and which figures are kept, and not what they depend on.
-NOT_MEASURED = ("out", "fresh", "parts")
 
 
 def figures(part: str, options: Options) -> list[dict[str, Any]]:
     """Return the rows of a part: from its file if the same was measured before, else measured now and written there."""
     facts = provenance(asdict(options), options.place)
-    asked = {name: value for name, value in facts["arguments"].items() if name not in NOT_MEASURED}
+    asked = {name: value for name, value in facts["arguments"].items() if name != "parts"}
     key = {
         "arguments, files, code": fingerprint(asked, texts(options, None)),
         "device": facts["device"],
@@ -40,7 +38,7 @@ def figures(part: str, options: Options) -> list[dict[str, Any]]:
     }
     path = options.out / f"{part}.json"
     if not options.fresh and path.is_file():
-        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        kept = read_object(path, ("of", "rows"), "delete it, or give --fresh")
         if kept["of"] == key:
             rows: list[dict[str, Any]] = kept["rows"]
             return rows

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.harness.rounds import median_seconds
-from experiments.studies.device.device_models import SHAPES, Options, waiting
+from experiments.harness.rounds import median_seconds, waiting
+from experiments.studies.device.device_models import SHAPES, Options
 from oracles.graphed.buckets import MAX_NODES, WIDTHS, bucket_of
 from oracles.graphed.graphed_memory import Memory, round_capacity
 from oracles.graphed.graphed_nodes import Nodes

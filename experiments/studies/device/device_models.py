@@ -1,4 +1,4 @@
-"""The command line of the device's experiment, the models that are measured, and how a device is timed."""
+"""The command line of the device's experiment, and the models that are measured."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -11,11 +11,10 @@ import torch
 
 import oracles
 from experiments.bench.oracle.benchmark_models import SHAPES as SMALL
-from experiments.harness.arguments import DTYPES, PROMPTS
+from experiments.harness.arguments import PROMPTS
 from experiments.harness.options import option, parse_options
-from experiments.harness.rounds import wait_for
 from oracles.checkpoints.loading import LoadedOracle
-from oracles.checkpoints.placement import checkpoint_place
+from oracles.checkpoints.placement import DTYPES, checkpoint_place
 from oracles.graphed import GraphedTransformer
 from oracles.transformer.config import RopeScaling, TransformerConfig
 from oracles.transformer.eager import Transformer
@@ -70,16 +69,6 @@ def _try_load(mode: str, make: Callable[[], LoadedOracle]) -> LoadedOracle | Non
             raise
         print(f"{mode}: {error}", file=sys.stderr)
         return None
-
-
-def waiting(action: Callable[[], object], device: torch.device) -> Callable[[], None]:
-    """Return a call that ends when a device has done what the action gives it to do."""
-
-    def act() -> None:
-        action()
-        wait_for(device)
-
-    return act
 
 
 PARTS = ("agreement", "attention", "passes", "decoding", "identity")

@@ -16,9 +16,9 @@ import oracles
 from drafts import PromptLookup, SmallTransformer
 from experiments.harness.findings.model_shapes import shape_of
 from experiments.harness.models import AnyModel
-from experiments.harness.rounds import Round, TimedArm, measure, repeat
-from experiments.studies.device.device_models import LOADED, Options, load_modes, random_models, waiting
-from experiments.studies.limits.limit_timing import random_cache
+from experiments.harness.rounds import Round, TimedArm, measure
+from experiments.studies.device.device_models import LOADED, Options, load_modes, random_models
+from experiments.studies.limits.limit_timing import pass_arms, random_cache
 from oracles.graphed import PassCounts
 from specdec import Kary, SamplingParams, SpeculativeDecoder
 from specdec.contracts import Cache, DraftSource, declared
@@ -134,11 +134,10 @@ def _passes(options: Options, name: str, models: dict[str, Any], batch: int, con
     try:
         # Graphs first: a new cache of theirs makes room by giving up the memory of the last. Their modes share one.
         caches: dict[Any, Cache] = {}
-        arms = [
-            arm
-            for mode in reversed(models)
-            for arm in _arms(options, mode, models[mode], _cache(options, models[mode], caches, batch, context))
-        ]
+        arms: list[TimedArm] = []
+        for mode in reversed(models):
+            cache = _cache(options, models[mode], caches, batch, context)
+            arms += pass_arms(models[mode], cache, options.widths, options.repeats, f"{mode} ")
     except ValueError as error:
         print(f"{name}, batch {batch} after {context}: {error}", file=sys.stderr)
         arms = []
@@ -164,17 +163,6 @@ def _cache(options: Options, model: Any, caches: dict[Any, Cache], batch: int, c
     if model.cache_format not in caches:
         caches[model.cache_format] = random_cache(model, batch, context, max(options.widths))
     return caches[model.cache_format]
-
-
-def _arms(options: Options, mode: str, model: Any, cache: Cache) -> list[TimedArm]:
-    """Return an arm for each width, on one cache."""
-    arms, rows = [], np.arange(len(cache.lengths))
-    for width in options.widths:
-        tokens = torch.ones(len(rows), width, dtype=torch.int64, device=options.place)
-        nodes = torch.full((len(rows),), width, device=options.place)
-        score = waiting(partial(model.score, tokens, None, nodes, cache, rows, "all"), options.place)
-        arms.append(TimedArm(f"{mode} {width}", partial(repeat, score, options.repeats)))
-    return arms
 
 
 def decoding(options: Options) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from exactspec.parser import Parser
+from exactspec.parser import Parser, positive
 from experiments.studies.inference_stack.stack_arms import prepare_compiler
 from experiments.studies.inference_stack.stack_registry import arms_of
 from experiments.studies.inference_stack.stack_timing import generation
@@ -89,9 +89,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = Parser(__doc__)
     parser.add_argument("--subject", choices=SUBJECTS, required=True)
     parser.add_argument("--arm", required=True)
-    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--batch", type=positive, required=True)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     try:

@@ -124,7 +124,8 @@ def compile_loop(subject: Subject, batch: int) -> Generate:
     def run(prompts: Tensor) -> Tensor:
         ids, held = next_ids(model, prompts, whole, pairs, copy_in, end)
         done = torch.zeros((), dtype=torch.int64, device=ids.device)
-        made: Tensor = _while_loop(goes_on, body, (done, ids, functional.pad(ids, (0, last)), held))[2]
+        carried = done, ids, functional.pad(ids, (0, last)), held
+        made: Tensor = torch.while_loop(goes_on, body, carried)[2]  # type: ignore[no-untyped-call]
         return made
 
     return _at_once(_compile(run))
@@ -148,11 +149,6 @@ def unroll(subject: Subject, batch: int) -> Generate:
     return _at_once(_compile(lambda prompts: generate(prompts, decoding.mark_nothing)))
 
 
-def _while_loop(goes_on: Callable[..., Tensor], body: Callable[..., tuple[Any, ...]], carried: tuple[Any, ...]) -> Any:
-    """Loop within the graph: ``carried = body(*carried)`` while ``goes_on(*carried)``."""
-    return torch.while_loop(goes_on, body, carried)  # type: ignore[no-untyped-call]
-
-
 def pack(subject: Subject, batch: int) -> Generate:
     """Lay the weights out for few rows; a Python loop again, for the compiler cannot take these layers."""
     return partial(decoding.decode, subject.forms.eager, subject.num_new)
@@ -163,7 +159,7 @@ def native(subject: Subject, batch: int) -> Generate:
     return partial(decoding.decode, subject.forms.native, subject.num_new)
 
 
-def decode(subject: Subject, batch: int, make: Callable[[], DraftSource] | None = None) -> Generate:
+def speculate(subject: Subject, batch: int, make: Callable[[], DraftSource] | None = None) -> Generate:
     """Decode with ``SpeculativeDecoder``, with drafts or without."""
     decoder = SpeculativeDecoder(subject.oracle, None if make is None else make())
 
@@ -231,7 +227,8 @@ def naive_compiled_loop(subject: Subject, batch: int) -> Generate:
 
     def run(prompts: Tensor) -> Tensor:
         length = torch.full((), first, dtype=torch.int64, device=prompts.device)
-        ids: Tensor = _while_loop(goes_on, body, (length, functional.pad(prompts, (0, end - first))))[1]
+        carried = length, functional.pad(prompts, (0, end - first))
+        ids: Tensor = torch.while_loop(goes_on, body, carried)[1]  # type: ignore[no-untyped-call]
         return ids[:, first:]
 
     return _at_once(_compile(run))

@@ -44,7 +44,7 @@ SIDE = {
     "naive, compiled loop": Arm(arms.naive_compiled_loop, "all of these passes, their loop within the graph"),
     "transformers, no cache": Arm(partial(arms.transformers, use_cache=False), "generate(use_cache=False)"),
     "transformers": Arm(partial(arms.transformers, use_cache=True), "generate()"),
-    "engine": Arm(arms.decode, "SpeculativeDecoder without a draft", None),
+    "engine": Arm(arms.speculate, "SpeculativeDecoder without a draft", None),
 }
 _FUSED, _EXPLICIT = "scaled_dot_product_attention", "matmul, mask, softmax, matmul"
 _UNFUSED: dict[str, Any] = {"options": {"fallback_by_default": True}}
@@ -66,7 +66,7 @@ ABLATIONS = {
 def drafting(subject: Subject) -> dict[str, Arm]:
     """Return an arm for every draft source of a subject; all but the first stand beside one another."""
     return {
-        name: Arm(partial(arms.decode, make=make), "drafts, verified by the pass before", None)
+        name: Arm(partial(arms.speculate, make=make), "drafts, verified by the pass before", None)
         for name, make in subject.sources.items()
     }
 

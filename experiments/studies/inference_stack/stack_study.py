@@ -121,7 +121,10 @@ class Study:
 
     def _time(self, batch: int, generates: Generates) -> None:
         """Time all arms that passed the gate together, if one of them lacks times."""
-        fit = [name for name in self.arms if is_passed(self.results.get(GATE, batch, name))]
+        judged = {name: self.results.get(GATE, batch, name) for name in self.arms}
+        if new := [name for name, gate in judged.items() if gate is None]:
+            print(f"not timed at batch {batch}, for --parts gate comes first: {', '.join(new)}", file=sys.stderr)
+        fit = [name for name, gate in judged.items() if is_passed(gate)]
         if not set(fit) & set(self.results.lacking(TIME, batch, self.arms)):
             return
         options, arms = self.options, {name: generates(name) for name in fit}

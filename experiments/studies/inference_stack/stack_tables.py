@@ -140,9 +140,10 @@ def ratio_rows(subject: Subject, results: Results, batches: Sequence[int], names
         if not ran:
             continue
         best = max(ran, key=lambda name: ran[name].median)
-        plain = max((name for name in ran if name not in subject.sources), key=lambda name: ran[name].median)
+        undrafted = [name for name in ran if name not in subject.sources]
+        plain = max(undrafted, key=lambda name: ran[name].median, default=None)
         row: Row = {"batch": batch, "best arm": best, "over naive": ran[best], "best without drafts": plain}
-        row |= {"its ratio": ran[plain], "fewer token passes": f"{passes:.2f}"}
+        row |= {"its ratio": plain and ran[plain], "fewer token passes": f"{passes:.2f}"}
         yield row | _original(subject, batch)
 
 

@@ -3,8 +3,8 @@
 import statistics
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import torch
@@ -74,34 +74,15 @@ def batches_of(prompts: Tensor, batch: int) -> Iterator[Tensor]:
             yield prompts[at]
 
 
-@dataclass
-class Timed:
-    """One arm under the clock.
-
-    Args:
-        generate: the arm.
-        subject: whose prompts it decodes.
-        batch: rows.
-        seconds: the least length of a round, which repeats the generation until they have passed.
-    """
-
-    generate: Generate
-    subject: Subject
-    batch: int
-    seconds: float
-
-    def __post_init__(self) -> None:
-        self._prompts = batches_of(self.subject.pool, self.batch)
-
-    def run(self) -> Round:
-        """Time generations, the mean; tell the mean seconds to the first token."""
-        firsts: list[float] = []
-        totals: list[float] = []
-        while not totals or sum(totals) < self.seconds:
-            _, first, total = generation(self.generate, next(self._prompts), self.subject.device)
-            firsts.append(first)
-            totals.append(total)
-        return Round(statistics.fmean(totals), facts=statistics.fmean(firsts))
+def _time(generate: Generate, prompts: Iterator[Tensor], device: torch.device, least: float) -> Round:
+    """Time generations until so many seconds have passed, the mean; tell the mean seconds to the first token."""
+    firsts: list[float] = []
+    totals: list[float] = []
+    while not totals or sum(totals) < least:
+        _, first, total = generation(generate, next(prompts), device)
+        firsts.append(first)
+        totals.append(total)
+    return Round(statistics.fmean(totals), facts=statistics.fmean(firsts))
 
 
 def time_arms(
@@ -115,14 +96,17 @@ def time_arms(
         batch: rows.
         rounds: that are measured.
         warm_ups: rounds before them, at least 1.
-        seconds: see ``Timed``.
+        seconds: the least length of an arm's round, which repeats the generation until they have passed.
     """
-    timed = {name: Timed(generate, subject, batch, seconds) for name, generate in arms.items()}
+    timed = [
+        TimedArm(name, partial(_time, generate, batches_of(subject.pool, batch), subject.device, seconds))
+        for name, generate in arms.items()
+    ]
     for _ in range(warm_ups - 1):
-        for one in timed.values():
+        for one in timed:
             one.run()
     # One more round that nobody measures is measure's own.
-    timings = measure([TimedArm(name, one.run) for name, one in timed.items()], rounds, f"time, batch {batch}")
+    timings = measure(timed, rounds, f"time, batch {batch}")
     ended = datetime.now(UTC).isoformat()
     return {
         name: {"first_token_seconds": timings.facts[name], "seconds": seconds, "interleaved": ended}

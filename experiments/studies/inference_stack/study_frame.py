@@ -47,6 +47,8 @@ class Results:
                     f"--out: {folder} holds figures of other arguments ({changed}); give another folder, or --fresh"
                 )
             self._all = held
+        else:  # what else is kept here is of these arguments too
+            self._write()
 
     def get(self, part: str, batch: int, arm: str) -> Found | None:
         """Return what a part has measured of an arm; None if it has not."""

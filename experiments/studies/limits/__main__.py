@@ -16,7 +16,7 @@ import torch
 
 from exactspec.parser import refusing
 from experiments.bench.sections import machine
-from experiments.harness.findings.model_shapes import shape_of
+from experiments.harness.findings.model_shapes import shape_of, weight_types
 from experiments.harness.thread_check import take_threads
 from experiments.studies.limits import limit_tables as limits
 from experiments.studies.limits.limit_options import Options, Subject, parse
@@ -25,7 +25,7 @@ from experiments.studies.limits.limit_timing import Passes, Prefill, measure_flo
 from oracles.checkpoints.loading import LoadedOracle
 from specdec.stats import Table
 from specdec.stats.report import Shown, provenance, show
-from specdec.system import write_whole
+from specdec.system import hold, write_whole
 from specdec.theory.limits import ModelShape
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -103,10 +103,9 @@ def tables_of(shape: ModelShape, found: Found, options: Options) -> list[Table]:
 
 
 def write(options: Options, subject: Subject, found: Found) -> list[Shown]:
-    """Write JSON and pictures into the folder, and return the tables."""
+    """Write JSON and pictures into the folder, which is there, and return the tables."""
     oracle, folder = subject.oracle, options.out
     tables = tables_of(shape_of(oracle), found, options)
-    folder.mkdir(parents=True, exist_ok=True)
     draw_roofline(folder / "roofline.png", found.groups)
     draw_contexts(
         folder / "contexts.png", found.single, found.windowed, wide(options), options.alphas, options.draft_cost
@@ -118,7 +117,8 @@ def write(options: Options, subject: Subject, found: Found) -> list[Shown]:
         "tables": {one.title: one.rows for one in tables},
     }
     write_whole(folder / "limits.json", json.dumps(kept, indent=1) + "\n")
-    model = f"{subject.name}: {oracle.backend}, weights in {oracle.weight_type}"
+    kinds = " and ".join(sorted(weight_types(oracle)))
+    model = f"{subject.name}: {oracle.backend}, weights in {kinds}"
     head = f"{model}; {machine()}; threads {torch.get_num_threads()}."
     return [head, *tables, f"Pictures and JSON: {folder}"]
 
@@ -127,10 +127,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, write, and print the tables."""
     options = parse(argv, __doc__)
     take_threads(options.threads)
-    with refusing("limits"):
+    with refusing("limits"), hold(options.out, "--out"):
         subject = Subject(options)
-        found = measure_all(subject, options)
-    show(write(options, subject, found))
+        show(write(options, subject, measure_all(subject, options)))
     return 0
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from experiments.harness.findings.model_shapes import shape_of
-from experiments.harness.rounds import Round, Spread, TimedArm, measure, median_seconds, repeat
+from experiments.harness.rounds import Round, Spread, TimedArm, measure, median_seconds, repeat, waiting
 from experiments.studies.limits.limit_options import Options
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.transformer.linear import Linear
@@ -124,6 +124,27 @@ def random_cache(oracle: LoadedOracle, batch: int, context: int, room: int) -> C
     return cache
 
 
+def pass_arms(
+    oracle: LoadedOracle, cache: Cache, widths: Sequence[int], repeats: int, before: str = ""
+) -> list[TimedArm]:
+    """Return passes with logits of every node on one cache: for each width an arm of its name, and what stands before.
+
+    Args:
+        oracle: scores.
+        cache: of rows that are filled.
+        widths: nodes a row.
+        repeats: passes a round at most.
+        before: begins the names.
+    """
+    arms, rows, place = [], np.arange(len(cache.lengths)), oracle.device
+    for width in widths:
+        tokens = torch.ones(len(rows), width, dtype=torch.int64, device=place)
+        nodes = torch.full((len(rows),), width, device=place)
+        score = partial(oracle.score, tokens, None, nodes, cache, rows, "all")  # type: ignore[arg-type]
+        arms.append(TimedArm(f"{before}{width}", partial(repeat, waiting(score, place), repeats)))
+    return arms
+
+
 def measure_passes(
     oracle: LoadedOracle, batch: int, context: int, widths: Sequence[int], options: Options, flops_per_second: float
 ) -> Passes:
@@ -136,12 +157,8 @@ def measure_passes(
         options: say how often.
         flops_per_second: of the machine.
     """
-    cache, rows, shape = random_cache(oracle, batch, context, max(widths)), np.arange(batch), shape_of(oracle)
-    arms = []
-    for width in widths:
-        tokens, nodes = torch.ones(batch, width, dtype=torch.int64), torch.full((batch,), width)
-        score = partial(oracle.score, tokens, None, nodes, cache, rows, "all")  # type: ignore[arg-type]
-        arms.append(TimedArm(f"{width}", partial(repeat, score, options.repeats)))
+    cache, shape = random_cache(oracle, batch, context, max(widths)), shape_of(oracle)
+    arms = pass_arms(oracle, cache, widths, options.repeats)
     timings = measure(arms, options.rounds, f"batch {batch} after {context}")
     costs = {width: pass_cost(shape, batch, width, context) for width in widths}
     bandwidth = measure_bandwidth(min(costs[min(widths)].bytes, LONGEST_READ), options.rounds)

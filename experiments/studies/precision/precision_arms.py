@@ -134,13 +134,6 @@ class Made:
         return made
 
 
-def not_run(names: Sequence[str]) -> dict[str, str]:
-    """Return those arms that need a package which is not installed, with what to do."""
-    return {
-        name: with_torchao.EXTRA for name in names if ARMS[name].backend == TORCHAO and not with_torchao.is_installed()
-    }
-
-
 def select_names(names: Sequence[str], among: Sequence[str], argument: str) -> tuple[str, ...]:
     """Return names of arms in the order of ``among``.
 
@@ -198,11 +191,11 @@ def parse(argv: Sequence[str] | None, description: str | None) -> Options:
 
 def _arms(names: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the named precisions in the order of their table (None: all that can run here), and what is left out."""
-    missing = not_run(list(ARMS))
+    missing = [name for name, arm in ARMS.items() if arm.backend == TORCHAO and not with_torchao.is_installed()]
     if names is None:
-        lines = tuple(f"{name}: not run ({why})." for name, why in missing.items())
+        lines = tuple(f"{name}: not run ({with_torchao.EXTRA})." for name in missing)
         return tuple(name for name in ARMS if name not in missing), lines
     for name in names:
         if name in missing:
-            raise ValueError(f"--arms: {name}: {missing[name]}")
+            raise ValueError(f"--arms: {name}: {with_torchao.EXTRA}")
     return select_names(names, list(ARMS), "--arms"), ()

@@ -1,8 +1,9 @@
 """Measure every precision as an oracle, and as a draft by views of fewer bits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import product
 
 import numpy as np
 import torch
@@ -28,53 +29,6 @@ from specdec.prompts import load_prompts
 from specdec.stats import pool
 
 PLAIN = "plain"
-
-
-# Name of an arm -> its decoder, and the bytes of weights that a pass of what drafts reads; None: nothing drafts.
-DraftArms = Mapping[str, tuple[SpeculativeDecoder, float | None]]
-
-
-def draft_arms(subject: Subject, made: Made, views: Sequence[str], lengths: Sequence[int]) -> DraftArms:
-    """Return plain decoding, and drafts of every length by every view."""
-    oracle = made.oracle(ORACLE, subject.name)
-    arms: dict[str, tuple[SpeculativeDecoder, float | None]] = {PLAIN: (SpeculativeDecoder(oracle), None)}
-    for view in views:
-        model = made.oracle(view, subject.name)
-        for length in lengths:
-            decoder = SpeculativeDecoder(oracle, Quantized(oracle, model, length))
-            arms[f"{view}, {length} ahead"] = decoder, shape_of(model).weight_bytes
-    return arms
-
-
-def decode_once(decoder: SpeculativeDecoder, subject: Subject, batch: int) -> Round:
-    """Decode the prompts of the gate; tell the statistics."""
-    result = decoder.generate(subject.gate.tolist(), subject.num_new, GREEDY, batch_size=batch)
-    return Round(result.stats.total_seconds, np.array(result.tokens), result.stats)
-
-
-def measure_drafts(arms: DraftArms, subject: Subject, batch: int, rounds: int) -> dict[str, Found]:
-    """Return what every arm did in interleaved rounds: seconds, why, and what a pass of its drafts reads.
-
-    Raises:
-        AssertionError: drafts changed a token.
-    """
-    timed = [
-        TimedArm(name, partial(decode_once, decoder, subject, batch), None if name == PLAIN else PLAIN)
-        for name, (decoder, _) in arms.items()
-    ]
-    timings = measure(timed, rounds, f"drafts, {subject.name}, batch {batch}")
-    stats = {name: pool(found) for name, found in timings.facts.items()}
-    return {
-        name: {
-            "seconds": timings.seconds[name],
-            "speedup": asdict(timings.ratio(PLAIN, name)),
-            "bytes_read": num_bytes,
-            "why": None if name == PLAIN else reason(stats[PLAIN], stats[name]),
-        }
-        for name, (_, num_bytes) in arms.items()
-    }
-
-
 # The oracle whose text is measured in bits per byte.
 READER = "code"
 # Of oracles that are ``bitwise``, whose ids do not depend on it.
@@ -120,24 +74,20 @@ class Study:
         try:
             oracle = self._made.oracle(arm, self.subject.name)
             ids = self._write(oracle, batch, f"text, batch {batch}: {arm}")
-            found = judge(ids, self._reference_ids(), self.subject.answers)
+            wanted = self._once("oracle", self._made.oracle(ORACLE, self.subject.name), REFERENCE_BATCH)
+            found = {**judge(ids, wanted, self.subject.answers), "as_reference": None}
             reference = self._made.reference(arm, self.subject.name)
-            same = None if reference is None else judge(ids, self._of_reference(arm, reference, batch), None)["same"]
+            if reference is not None:
+                size = REFERENCE_BATCH if reference.bitwise else batch
+                found["as_reference"] = judge(ids, self._once(f"reference {arm}", reference, size), None)["same"]
         except Exception as error:  # whatever a precision raises is its failure, told as such
             return {"failed": one_line(error)}
         seconds = self._made.seconds[arm, self.subject.name]
-        return {**found, "as_reference": same, "load_seconds": seconds, "bytes_read": bytes_read(arm, oracle)}
+        return {**found, "load_seconds": seconds, "bytes_read": bytes_read(arm, oracle)}
 
     def _write(self, oracle: LoadedOracle, batch: int, title: str) -> Tensor:
         generate, gate = partial(decode, oracle, self.subject.num_new), self.subject.gate
         return write_ids(generate, self.subject, batch, len(gate), title)
-
-    def _reference_ids(self) -> Tensor:
-        """``[G, num_new]`` ids of the float32 oracle."""
-        return self._once("oracle", self._made.oracle(ORACLE, self.subject.name), REFERENCE_BATCH)
-
-    def _of_reference(self, arm: str, reference: LoadedOracle, batch: int) -> Tensor:
-        return self._once(f"reference {arm}", reference, REFERENCE_BATCH if reference.bitwise else batch)
 
     def _once(self, key: str, oracle: LoadedOracle, batch: int) -> Tensor:
         key = f"{key}, batch {batch}"
@@ -184,10 +134,34 @@ class Study:
                     self.results.put(part, batch, self._measure_drafts(subject, batch, lacking))
 
     def _measure_drafts(self, subject: Subject, batch: int, lacking: Sequence[str]) -> dict[str, Found]:
-        """Return what drafts did at a batch size, or why they could not be made or changed the text."""
-        options = self.options
+        """Return what drafts did at a batch size, or why they could not be made or changed the text.
+
+        That is, in interleaved rounds beside plain decoding: seconds, why, and what a pass of the drafts reads.
+        """
+
+        def decode_once(decoder: SpeculativeDecoder) -> Round:
+            result = decoder.generate(subject.gate.tolist(), subject.num_new, GREEDY, batch_size=batch)
+            return Round(result.stats.total_seconds, np.array(result.tokens), result.stats)
+
         try:
-            arms = draft_arms(subject, self._made, options.views, options.lengths)
-            return measure_drafts(arms, subject, batch, options.rounds)
+            oracle = self._made.oracle(ORACLE, subject.name)
+            arms = [TimedArm(PLAIN, partial(decode_once, SpeculativeDecoder(oracle)))]
+            num_bytes: dict[str, float | None] = {PLAIN: None}
+            for view, length in product(self.options.views, self.options.lengths):
+                name, model = f"{view}, {length} ahead", self._made.oracle(view, subject.name)
+                decoder = SpeculativeDecoder(oracle, Quantized(oracle, model, length))
+                arms.append(TimedArm(name, partial(decode_once, decoder), PLAIN))
+                num_bytes[name] = shape_of(model).weight_bytes
+            timings = measure(arms, self.options.rounds, f"drafts, {subject.name}, batch {batch}")
+            stats = {name: pool(found) for name, found in timings.facts.items()}
+            return {
+                name: {
+                    "seconds": timings.seconds[name],
+                    "speedup": asdict(timings.ratio(PLAIN, name)),
+                    "bytes_read": num_bytes[name],
+                    "why": None if name == PLAIN else reason(stats[PLAIN], stats[name]),
+                }
+                for name in stats
+            }
         except Exception as error:  # see _text
             return {name: {"failed": one_line(error)} for name in lacking}

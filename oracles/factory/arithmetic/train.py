@@ -7,7 +7,7 @@ held-out problems that it answers exactly is printed. Resume with the same comma
 import argparse
 from pathlib import Path
 
-from exactspec.parser import Parser, positive, refusing
+from exactspec.parser import Parser, positive
 from oracles.checkpoints.loading import load_trainable
 from oracles.factory.arithmetic.accuracy import exact_answers
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, PROMPT_LENGTH, Problem, split
@@ -15,7 +15,7 @@ from oracles.factory.arithmetic.tokens import ALPHABET, Problems, build_tokenize
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.recipes import Recipe
 from oracles.factory.training.tasks import NextToken
-from oracles.factory.training.training_arguments import add_run_arguments, precision, start_training, train_as_asked
+from oracles.factory.training.training_arguments import add_run_arguments, precision, train_as_asked, training
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.eager import Transformer
 
@@ -57,19 +57,18 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Train; once the recipe has ended, export and print the share of exact answers on held-out problems."""
     args = _parser().parse_args()
-    with refusing("oracles.factory.arithmetic.train"):
-        start_training(args)
+    with training(args, "oracles.factory.arithmetic.train"):
         recipe = RECIPES[args.recipe]
         model = Transformer(recipe.config, seed=args.seed).to(args.device)
         task = NextToken(model, precision(args), first=PROMPT_LENGTH)
         has_ended = train_as_asked(recipe, Problems(args.problems, args.seed), task, args)
-    if args.export is None or not has_ended:
-        return
-    export_checkpoint(model.state_dict(), recipe.config, build_tokenizer(), args.export)
-    exported = load_trainable(args.export, "float32", args.device)
-    held_out = [Problem.of_number(int(number)) for number in split()[1]]
-    exact = exact_answers(exported, held_out)
-    print(f"answered exactly: {exact:,} of {len(held_out):,} held-out problems, {exact / len(held_out):.2%}")
+        if args.export is None or not has_ended:
+            return
+        export_checkpoint(model.state_dict(), recipe.config, build_tokenizer(), args.export)
+        exported = load_trainable(args.export, "float32", args.device)
+        held_out = [Problem.of_number(int(number)) for number in split()[1]]
+        exact = exact_answers(exported, held_out)
+        print(f"answered exactly: {exact:,} of {len(held_out):,} held-out problems, {exact / len(held_out):.2%}")
 
 
 if __name__ == "__main__":

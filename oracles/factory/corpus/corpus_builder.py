@@ -1,4 +1,7 @@
-"""Making a manifest: from the wheels at hand and the standard library, by the rules of this package."""
+"""Making a manifest: from the wheels at hand and the standard library, by the rules of this package.
+
+A wheel needs a licence of a short list, and no file may be a near duplicate of one that was taken.
+"""
 
 import hashlib
 import math
@@ -8,6 +11,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from email import message_from_bytes
+from email.message import Message
 from pathlib import Path
 
 from oracles.factory.corpus.corpus_filters import (
@@ -17,8 +21,6 @@ from oracles.factory.corpus.corpus_filters import (
     path_is_wanted,
     stdlib_path_is_wanted,
 )
-from oracles.factory.corpus.duplicates import Seen
-from oracles.factory.corpus.licences import licence_of
 from oracles.factory.corpus.manifest import (
     SPLITS,
     STDLIB,
@@ -46,8 +48,61 @@ FAMILIES = {
     "ipython": ("ipython", "jedi"),
 }
 _FAMILY_OF = {package: family for family, packages in FAMILIES.items() for package in packages}
+# The licences that a wheel may have, and what metadata calls them.
+ALLOWED = frozenset({"Apache-2.0", "BSD", "BSD-2-Clause", "BSD-3-Clause", "MIT", "PSF-2.0"})
+_CLASSIFIERS = {
+    "Apache Software License": "Apache-2.0",
+    "BSD License": "BSD",
+    "MIT License": "MIT",
+    "Python Software Foundation License": "PSF-2.0",
+}
+_PLAIN = {
+    "apache 2.0": "Apache-2.0",
+    "apache 2.0 license": "Apache-2.0",
+    "apache license 2.0": "Apache-2.0",
+    "apache license, version 2.0": "Apache-2.0",
+    "bsd": "BSD",
+    "mit license": "MIT",
+    **{name.lower(): name for name in ALLOWED},
+}
+# A window is this many lines in a row, white space evened out and blank lines left out.
+WINDOW_LINES = 5
+# A text is a near duplicate if more than this share of its windows was seen before.
+MAX_SEEN = 0.5
 
 Raw = Iterable[tuple[str, bytes]]
+
+
+class Seen:
+    """The windows of the texts kept so far.
+
+    *Cost*: one 64-bit number a line of kept text.
+    """
+
+    def __init__(self) -> None:
+        """Start with no text."""
+        self._windows: set[int] = set()
+
+    def is_duplicate(self, text: str) -> bool:
+        """Tell whether more than ``MAX_SEEN`` of a text's windows stand in kept texts, or earlier in itself."""
+        windows = _windows(text)
+        num_new = len(set(windows) - self._windows)
+        return len(windows) - num_new > MAX_SEEN * len(windows)
+
+    def add(self, text: str) -> None:
+        """Keep a text."""
+        self._windows.update(_windows(text))
+
+
+def _windows(text: str) -> list[int]:
+    """Return one number for every window of a text, in order; a short text is one window."""
+    lines = [_number(" ".join(line.split())) for line in text.split("\n") if line.strip()]
+    last = max(1, len(lines) - WINDOW_LINES + 1)
+    return [hash(tuple(lines[start : start + WINDOW_LINES])) for start in range(last)]
+
+
+def _number(line: str) -> int:
+    return int.from_bytes(hashlib.blake2b(line.encode(), digest_size=8).digest(), "big")
 
 
 class Builder:
@@ -162,3 +217,25 @@ def _stdlib_files(folder: Path, split: str) -> Iterator[tuple[str, bytes]]:
         name = path.relative_to(folder).as_posix()
         if stdlib_path_is_wanted(name) and split_of(module_of(name)) == split:
             yield name, path.read_bytes()
+
+
+def licence_of(metadata: Message) -> str | None:
+    """Return the licence that a wheel's metadata names, as an SPDX expression, or None if it is not allowed.
+
+    Read are ``License-Expression``, else the classifiers, else a ``License`` of one line. Every name in it must be of
+    ``ALLOWED``, also if the user may choose.
+    """
+    expression = metadata.get("License-Expression") or _of_classifiers(metadata) or _of_field(metadata)
+    names = re.split(r"\s+(?:AND|OR)\s+", expression.strip("() "))
+    return expression if ALLOWED.issuperset(names) else None
+
+
+def _of_classifiers(metadata: Message) -> str:
+    marks = [line.split(" :: ") for line in metadata.get_all("Classifier", [])]
+    names = sorted({mark[-1] for mark in marks if mark[0] == "License" and mark[-1] != "OSI Approved"})
+    return " AND ".join(_CLASSIFIERS.get(name, name) for name in names)
+
+
+def _of_field(metadata: Message) -> str:
+    field = (metadata.get("License") or "").strip()
+    return _PLAIN.get(field.lower(), field)

@@ -13,10 +13,9 @@ from itertools import chain
 from pathlib import Path
 from typing import get_args
 
-import torch
 from tqdm import tqdm
 
-from exactspec.parser import Parser, positive, refusing
+from exactspec.parser import Parser, natural, positive, refusing
 from oracles.checkpoints.loading import load, load_tokenizer
 from oracles.checkpoints.placement import Arithmetic
 from oracles.factory.corpus.overlap import PassageIndex
@@ -25,6 +24,8 @@ from oracles.factory.dialogues.dialogue_parts import SPLITS, facts_of, read_part
 from oracles.factory.dialogues.dialogue_tasks import tasks
 from oracles.factory.dialogues.shards import Shards
 from oracles.factory.dialogues.writing import SYSTEM, Turns, Writer
+from oracles.factory.training.training_arguments import add_threads, take_threads
+from specdec.prompts import read_file
 
 # So many tokens in a row that stand in a benchmark make a conversation unfit for training.
 OVERLAP = 13
@@ -73,8 +74,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--tokens", type=positive, default=8_000_000, help="of answers, enough (default %(default)s)")
     add("--batch-size", type=positive, default=64, help="conversations side by side (default %(default)s)")
     add("--part-size", type=positive, default=256, help="conversations of a part, at most (default %(default)s)")
-    add("--seed", type=int, default=1, help="of the draws (default %(default)s)")
-    add("--threads", type=positive, help="CPU threads, if not torch's own number")
+    add("--seed", type=natural, default=1, help="of the draws (default %(default)s)")
+    add_threads(parser)
     return parser
 
 
@@ -88,7 +89,7 @@ def _write(args: argparse.Namespace) -> None:
     if not args.benchmark:
         raise ValueError("--benchmark: give at least one file of questions that the text may not share")
     facts, shards = _facts(args), Shards(args.shards)
-    asked, sources = [turn for path in args.benchmark for turn in _turns_in(path)], documents.read(args.documents)
+    asked, sources = [turn for path in args.benchmark for turn in turns_in(path)], documents.read(args.documents)
     args.parts.mkdir(parents=True, exist_ok=True)
     check_facts(_paths(args.parts), facts, shards)
     oracle = load(args.oracle, args.dtype, args.device, arithmetic=args.arithmetic)
@@ -117,8 +118,7 @@ def _write(args: argparse.Namespace) -> None:
 
 def _facts(args: argparse.Namespace) -> dict[str, str]:
     """Set the number of threads, and return what all parts of a folder must share."""
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
+    take_threads(args)
     if args.arithmetic is None and args.device == "cpu":
         args.arithmetic = "int8"
     numbers = {name: getattr(args, name) or _USUAL[name] for name in _USUAL}
@@ -151,12 +151,15 @@ def _check_alike(made: dict[str, str], facts: dict[str, str], path: Path, option
             raise ValueError(f"{path} was made with {name} {known!r}, not {value!r}: give another {option}")
 
 
-def _turns_in(path: Path) -> list[str]:
-    """Return all turns of a benchmark's file."""
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    if not all(isinstance(row, dict) and "turns" in row for row in rows):
-        raise ValueError(f'--benchmark: {path} has a line without "turns"')
-    return [turn for row in rows for turn in row["turns"]]
+def turns_in(path: Path) -> list[str]:
+    """Return all turns of a benchmark's file, as ``load_prompts`` reads it."""
+    try:
+        rows = read_file(path).get("turns", [None])
+    except ValueError as error:
+        raise ValueError(f"--benchmark: {error}") from error
+    if not all(isinstance(turns, list) and all(isinstance(turn, str) for turn in turns) for turns in rows):
+        raise ValueError(f'--benchmark: {path} has a row without "turns", a list of texts')
+    return [turn for turns in rows for turn in turns]
 
 
 def _shards(args: argparse.Namespace) -> None:

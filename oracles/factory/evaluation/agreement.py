@@ -7,7 +7,6 @@ from itertools import groupby
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from oracles.factory.evaluation.continuations import Continuation
 from oracles.factory.evaluation.loops import loop_mask
@@ -28,13 +27,11 @@ class Agreement:
         same_best: positions at which both have the same likeliest id. A greedy drafted token is accepted there, if the
             draft so far agrees with the text.
         overlap: sum of Σ min(p, q), the same for draws at temperature 1.
-        divergence: sum of KL(oracle || draft) in nats.
     """
 
     num_tokens: int = 0
     same_best: float = 0.0
     overlap: float = 0.0
-    divergence: float = 0.0
 
     @property
     def share_same(self) -> float | None:
@@ -52,8 +49,7 @@ class Agreement:
         target, draft = (x.double().flatten(0, -2).log_softmax(-1) for x in (taught, logits))
         same = (target.argmax(-1) == draft.argmax(-1)).sum().item()
         overlap = torch.minimum(target, draft).exp().sum().item()
-        divergence = functional.kl_div(draft, target, reduction="sum", log_target=True).item()
-        return Agreement(len(target), same, overlap, divergence)
+        return Agreement(len(target), same, overlap)
 
     def __add__(self, other: "Agreement") -> "Agreement":
         return Agreement(*(own + more for own, more in zip(astuple(self), astuple(other), strict=True)))

@@ -1,6 +1,5 @@
 """Checkpoints as they are evaluated: in training form, with what a table says of them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +7,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from oracles.checkpoints.loading import checkpoint_folder, load_tokenizer, load_trainable
-from oracles.heads import load_exit_head
+from oracles.heads import ExitHead
 from oracles.transformer.eager import Transformer
 
 
@@ -41,17 +40,7 @@ class Checkpoint:
         return {"model": f"`{self.name}`", "parameters": f"{count:,}", "MB on disk": f"{self.num_bytes / 1e6:.1f}"}
 
 
-def head_logits(name_or_path: str, oracle: Transformer) -> tuple[int, Callable[[Tensor], Tensor]]:
-    """Return an exit head's number of layers below it, and what it says after every prefix of ids ``[B, T]``.
-
-    Args:
-        name_or_path: an embedded head or a directory; ValueError if it does not fit the oracle.
-        oracle: in training form.
-    """
-    head = load_exit_head(name_or_path, oracle)
-
-    def logits(ids: Tensor) -> Tensor:
-        stream = oracle.streams(ids)[head.num_layers - 1]
-        return head(stream.flatten(0, 1)).view(*ids.shape, -1)
-
-    return head.num_layers, logits
+def head_logits(head: ExitHead, oracle: Transformer, ids: Tensor) -> Tensor:
+    """Return what an exit head says after every prefix of ids ``[B, T]``, ``[B, T, V]``; the oracle is as it trains."""
+    stream = oracle.streams(ids)[head.num_layers - 1]
+    return head(stream.flatten(0, 1)).view(*ids.shape, -1)

@@ -20,6 +20,7 @@ from oracles.factory.evaluation.loops import loop_columns
 from oracles.factory.evaluation.ngrams import ngram_bits_per_byte, ngram_logits, xz_bits_per_byte
 from oracles.factory.evaluation.passages import Passage, excerpts, read_passages
 from oracles.factory.training.held_out import MAX_WINDOW, bits_per_byte
+from oracles.heads import load_exit_head
 from specdec.drafting import NGramModel
 from specdec.stats import Table
 from specdec.stats.report import show
@@ -135,10 +136,11 @@ def _models(args: argparse.Namespace, oracle: Checkpoint) -> dict[str, Logits]:
 
 
 def _heads(args: argparse.Namespace, oracle: Checkpoint) -> dict[str, Logits]:
-    found = {}
+    found: dict[str, Logits] = {}
     for name in args.heads:
-        num_layers, logits = head_logits(name, oracle.model)
-        found[f"`{name}`, after {num_layers} of {oracle.model.num_layers} layers"] = logits
+        head = load_exit_head(name, oracle.model)
+        told = f"`{name}`, after {head.num_layers} of {oracle.model.num_layers} layers"
+        found[told] = partial(head_logits, head, oracle.model)
     return found
 
 

@@ -1,12 +1,71 @@
-"""EAGLE-3 heads in training: they run on over their own features, from every position of a text."""
+"""EAGLE-3 heads in training: they run on over their own features, from every position of a text at once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+import torch
 from torch import Tensor
 
 from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Lesson, ReadOut, Roots
-from oracles.factory.training.unrolled import unroll
 from oracles.heads import Eagle3Network
+from oracles.transformer.attention import chunked_attention
+
+
+class UnrolledAttention:
+    """Attend in step after step from the same roots: to true keys up to the root, then to the root's own chain.
+
+    The first call brings keys of true features; each later one those of the next node of every root's chain.
+
+    Cost: O(B T^2) per head and call.
+    """
+
+    def __init__(self) -> None:
+        self._true: tuple[Tensor, Tensor] | None = None
+        self._own: list[tuple[Tensor, Tensor]] = []
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Return ``[B, T, H * D]`` from ``[B, T, H, D]`` and ``[B, T, K, D]``; the layer's number is not used."""
+        if self._true is None:
+            self._true = key, value
+        else:
+            self._own.append((key, value))
+        return chunked_attention(query, *self._true, own=tuple(self._own))
+
+
+def unroll(
+    network: Eagle3Network,
+    embed: Callable[[Tensor], Tensor],
+    layers: Sequence[Tensor],
+    ids: Tensor,
+    num_steps: int,
+) -> Iterator[Tensor]:
+    """Yield the streams ``[B, R, H]`` of each step, from each of R roots.
+
+    Root r is the pair of token r + 1 and the true feature of position r: with it the head says token r + 2, as it does
+    after a verify pass whose pending token is r + 1. Step j is the node that comes j tokens later on the way of the
+    text: token r + 1 + j beside the feature that step j - 1 left. Its query sees the true keys up to root r, and of the
+    unrolled ones those of its own chain, as at decoding time.
+
+    Args:
+        network: in training form.
+        embed: ids to embeddings.
+        layers: the oracle's hidden states ``[B, T, D]``, one a layer.
+        ids: ``[B, T]``; there are R = T - num_steps roots, as many as have a chain of this length before the last id.
+        num_steps: k, at least 1.
+
+    Guarantee: the streams are those that ``Eagle3Head`` computes at decoding time, up to rounding.
+    Source: Li et al. 2025 (EAGLE-3, arXiv 2503.01840), training-time test.
+    """
+    num_roots = ids.shape[1] - num_steps
+    read = tuple(layer[:, :num_roots] for layer in layers)
+    # Under autocast the products are narrower than the streams, and the head's own stream begins with this one.
+    feature = network.combine(read).to(read[0].dtype)
+    attend, roots = UnrolledAttention(), torch.arange(num_roots, device=ids.device).expand(len(ids), -1)
+    for step in range(num_steps):
+        rope = network.rotary.rows(roots + step, num_roots + step, feature.dtype)
+        tokens = ids[:, 1 + step : 1 + step + num_roots]
+        stream = network.layer(embed(tokens), feature, rope, attend)
+        yield stream
+        feature = network.norm(stream) if network.norm_output else stream
 
 
 class Eagle3Distillation(HeadDistillation):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
@@ -16,10 +16,11 @@ from oracles.checkpoints.config_keys import read_json
 from oracles.checkpoints.hf_config import CheckpointShape
 from oracles.checkpoints.tensor_names import places
 from oracles.checkpoints.tokenization import END_OF_TEXT
-from oracles.checkpoints.weights import StoredTensors
+from oracles.checkpoints.weights import INDEX, SINGLE, StoredTensors
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import OFFSETS, WRITTEN, ProjectedHead, read_written_ids
 from oracles.transformer.eager import Transformer
+from specdec.system import write_whole
 
 MAX_SHARD_BYTES = 14 * 2**20
 # What a head's folder may hold beside what trains: ids that it writes, and copies of the oracle's tables.
@@ -92,22 +93,23 @@ def shard(tensors: dict[str, Tensor], max_bytes: int = MAX_SHARD_BYTES) -> list[
     return shards
 
 
-def _save_weights(tensors: dict[str, Tensor], folder: Path) -> None:
+def _weight_files(tensors: dict[str, Tensor]) -> dict[str, bytes | str]:
+    """Return what the files of weights hold, by name; of several shards an index comes last."""
     shards = shard(tensors)
-    if len(shards) == 1:
-        save_file(shards[0], folder / "model.safetensors", metadata={"format": "pt"})
-        return
-    weight_map = {}
-    for index, part in enumerate(shards, start=1):
-        name = f"model-{index:05}-of-{len(shards):05}.safetensors"
-        save_file(part, folder / name, metadata={"format": "pt"})
-        weight_map.update(dict.fromkeys(part, name))
-    total = sum(tensor.nbytes for tensor in tensors.values())
-    _save_json({"metadata": {"total_size": total}, "weight_map": weight_map}, folder / "model.safetensors.index.json")
+    many = [f"model-{index:05}-of-{len(shards):05}.safetensors" for index in range(1, len(shards) + 1)]
+    names = [SINGLE] if len(shards) == 1 else many
+    files: dict[str, bytes | str] = {
+        name: save(part, metadata={"format": "pt"}) for name, part in zip(names, shards, strict=True)
+    }
+    if len(shards) > 1:
+        weight_map = {key: name for name, part in zip(names, shards, strict=True) for key in part}
+        total = sum(tensor.nbytes for tensor in tensors.values())
+        files[INDEX] = _json({"metadata": {"total_size": total}, "weight_map": weight_map})
+    return files
 
 
-def _save_json(content: dict[str, Any], path: Path) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=2) + "\n"
 
 
 def export_checkpoint(state: dict[str, Tensor], config: TransformerConfig, tokenizer: Tokenizer, folder: Path) -> None:
@@ -127,8 +129,8 @@ def export_checkpoint(state: dict[str, Tensor], config: TransformerConfig, token
     end = tokenizer.token_to_id(END_OF_TEXT)
     ends = {"bos_token_id": end, "eos_token_id": end}
     save_folder(tensors, {**values, **ends}, folder)
-    _save_json(ends, folder / "generation_config.json")
-    tokenizer.save(str(folder / "tokenizer.json"))
+    write_whole(folder / "generation_config.json", _json(ends))
+    write_whole(folder / "tokenizer.json", tokenizer.to_str(pretty=True))
 
 
 def export_draft(model: Transformer, vocabulary_of: str, folder: Path) -> None:
@@ -147,14 +149,18 @@ def export_draft(model: Transformer, vocabulary_of: str, folder: Path) -> None:
 
 
 def save_folder(tensors: dict[str, Tensor], values: dict[str, Any], folder: Path) -> None:
-    """Write tensors, floats as bfloat16, and a ``config.json``; old weights in the folder are removed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in (*folder.glob("*.safetensors"), *folder.glob("*.index.json")):
-        old.unlink()
+    """Write tensors, floats as bfloat16, and a ``config.json``; old weights go once new ones stand in the folder."""
     kept = {name: tensors[name].cpu() for name in sorted(tensors)}
     halves = {name: tensor.bfloat16() if tensor.is_floating_point() else tensor for name, tensor in kept.items()}
-    _save_weights({name: tensor.contiguous() for name, tensor in halves.items()}, folder)
-    _save_json({**values, "torch_dtype": "bfloat16"}, folder / "config.json")
+    files = _weight_files({name: tensor.contiguous() for name, tensor in halves.items()})
+    files["config.json"] = _json({**values, "torch_dtype": "bfloat16"})
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        write_whole(folder / name, content)
+    # Indices first: without their files they would keep a folder from loading.
+    for old in (*folder.glob("*.index.json"), *folder.glob("*.safetensors")):
+        if old.name not in files:
+            old.unlink()
 
 
 @torch.no_grad()

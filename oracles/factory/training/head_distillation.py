@@ -223,10 +223,11 @@ class ReadOut:
     """
 
     def __init__(self, lesson: Lesson, own: Linear | None) -> None:
-        ids = torch.arange(lesson.oracle.vocab_size) if lesson.target_ids is None else lesson.target_ids
-        self._own, self._count = own, len(ids)
-        rounded = None if lesson.target_ids is None else lesson.learn_as
-        self._borrowed = as_learnt(head_rows(lesson.oracle, ids), rounded) if own is None else None
+        self._own, self._count = own, lesson.num_written
+        self._borrowed: Tensor | None = None
+        if own is None:
+            rows = head_rows(lesson.oracle, lesson.target_ids)[: self._count]
+            self._borrowed = as_learnt(rows, None if lesson.target_ids is None else lesson.learn_as)
 
     @property
     def whose(self) -> str:

@@ -3,10 +3,14 @@
 import json
 import os
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
@@ -15,7 +19,6 @@ from tqdm import tqdm
 
 from oracles.factory.training import workers
 from oracles.factory.training.allocator import give_back_freed_memory
-from oracles.factory.training.held_signals import held_signals
 from oracles.factory.training.recipes import Recipe
 from oracles.factory.training.tasks import Task
 
@@ -26,6 +29,8 @@ LOG_FILE = "loss.jsonl"
 TRIM_EVERY = 16
 # Parts of the names of tables, whose rows are ids.
 _TABLES = ("embed", "lm_head", "markov_w")
+# Ctrl-C and TERM, which wait until a step has ended and its state is saved.
+_HELD = (signal.SIGINT, signal.SIGTERM)
 
 # Returns what else a line of the loss curve says, by the number of steps done; it may not change the model.
 Watch = Callable[[int], Mapping[str, float]]
@@ -33,6 +38,8 @@ Watch = Callable[[int], Mapping[str, float]]
 
 def build_optimisers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Return Muon for the hidden matrices and AdamW for embeddings, norms and biases, each at its peak rate.
+
+    A model that has none of the one kind needs no optimiser for it.
 
     *Source*: Jordan et al. 2024 (Muon: kellerjordan.github.io/posts/muon); its scaling to AdamW's update size from
     Liu et al. 2025 (arXiv 2502.16982).
@@ -42,11 +49,13 @@ def build_optimisers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optim
     for name, parameter in model.named_parameters():
         is_hidden = parameter.ndim == 2 and not any(part in name for part in _TABLES)
         (matrices if is_hidden else others).append(parameter)
-    muon = torch.optim.Muon(
-        matrices, lr=recipe.matrix_rate, weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw"
-    )
-    adamw = torch.optim.AdamW(others, lr=recipe.other_rate, betas=(0.9, 0.95), weight_decay=0.0)
-    return [muon, adamw]
+    found: list[torch.optim.Optimizer] = []
+    if matrices:
+        rate, decay = recipe.matrix_rate, recipe.weight_decay
+        found.append(torch.optim.Muon(matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
+    if others:
+        found.append(torch.optim.AdamW(others, lr=recipe.other_rate, betas=(0.9, 0.95), weight_decay=0.0))
+    return found
 
 
 class Batches(Protocol):
@@ -92,6 +101,8 @@ class Trainer:
         save_every: steps between two saved states.
         stop_after: stop, saved, once this many steps are done (None: run to the end).
         compiled: compile the loss with ``torch.compile``: a third faster on long runs, after half a minute.
+        arithmetic: what no identity says and the bits depend on, by name. It is saved too; a run that goes on must
+            share what its state says of it.
     """
 
     def __init__(
@@ -104,12 +115,14 @@ class Trainer:
         save_every: int = 50,
         stop_after: int | None = None,
         compiled: bool = False,
+        arithmetic: Mapping[str, str | None] | None = None,
     ) -> None:
         self.recipe, self.batches, self.task, self.model = recipe, batches, task, task.model
         self.out, self.device, self.save_every = out, device, save_every
         self.last = recipe.num_steps if stop_after is None else min(recipe.num_steps, stop_after)
         self.optimisers = build_optimisers(self.model, recipe)
         self.peaks = [optimiser.param_groups[0]["lr"] for optimiser in self.optimisers]
+        self.arithmetic = dict(arithmetic or {})
         self.num_done, self.num_tokens = 0, 0
         self._loss: Callable[[Tensor], Tensor] = Compiled(task) if compiled else task.loss
 
@@ -142,6 +155,7 @@ class Trainer:
             "num_done": self.num_done,
             "num_tokens": self.num_tokens,
             "identity": self._identity(),
+            "arithmetic": self.arithmetic,
             "model": self.model.state_dict(),
             "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
         }
@@ -167,6 +181,9 @@ class Trainer:
             raise ValueError(
                 f"{path} is of another run: {state['identity']}, not {self._identity()}; use another --out"
             )
+        for name, saved in state.get("arithmetic", {}).items():
+            if (own := self.arithmetic.get(name)) != saved:
+                raise ValueError(f"{path} is of another run: {name} {saved}, not {own}; use another --out")
         if state["num_done"] > self.recipe.num_steps:
             raise ValueError(
                 f"{path} has {state['num_done']} steps, and the run is to have {self.recipe.num_steps}: give more"
@@ -188,6 +205,18 @@ class Trainer:
     def is_save_due(self) -> bool:
         """Whether the state is saved after the steps done so far."""
         return self.num_done % self.save_every == 0 or self.num_done in (self.last, self.recipe.first_decay)
+
+
+def saved_arithmetic(path: Path) -> Mapping[str, str | None]:
+    """Return what a saved state says of its run's arithmetic, by name; nothing if there is none, or it says nothing.
+
+    Cost: a look into the file; its tensors are not read.
+    """
+    if not path.is_file():
+        return {}
+    state: dict[str, Any] = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    found: Mapping[str, str | None] = state.get("arithmetic", {})
+    return found
 
 
 def _read_log(path: Path, num_done: int) -> list[str]:
@@ -219,6 +248,40 @@ def _steps(trainer: Trainer, must_stop: Callable[[], bool]) -> Iterator[dict[str
             }
         if must_stop():
             trainer.save()
+
+
+@contextmanager
+def held_signals() -> Iterator[Callable[[], bool]]:
+    """Hold the first Ctrl-C or TERM back until the block has ended; then it does what it always does.
+
+    A second one acts at once. Several workers, which wait for each other, and threads other than the main one hold
+    nothing back.
+
+    Yields:
+        Whether one has come.
+    """
+    came: list[int] = []
+    if workers.count() > 1 or threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = {number: signal.getsignal(number) for number in _HELD}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        restore()
+
+    for number in _HELD:
+        signal.signal(number, hold)
+    try:
+        yield lambda: bool(came)
+    finally:
+        restore()
+    if came:
+        signal.raise_signal(came[0])
 
 
 def run(trainer: Trainer, watch: Watch | None = None) -> None:

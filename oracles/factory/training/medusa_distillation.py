@@ -24,7 +24,7 @@ def new_medusa(oracle: Transformer, num_heads: int, num_layers: int) -> MedusaNe
     Source: Cai et al. 2024 (Medusa, arXiv 2401.10774), section 2.1.1.
     """
     network = MedusaNetwork(MedusaShape(num_heads, num_layers, oracle.hidden_size, oracle.vocab_size))
-    rows = head_rows(oracle, torch.arange(oracle.vocab_size))
+    rows = head_rows(oracle, None)[: oracle.vocab_size]
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             if name.startswith("lm_heads."):

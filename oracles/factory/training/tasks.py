@@ -52,11 +52,6 @@ def forward_kl(draft: Tensor, target: Tensor) -> Tensor:
     return functional.kl_div(draft, target, reduction="batchmean", log_target=True)
 
 
-def reverse_kl(draft: Tensor, target: Tensor) -> Tensor:
-    """Return KL(draft || target) in nats per token, from log-probabilities ``[tokens, V]``."""
-    return functional.kl_div(target, draft, reduction="batchmean", log_target=True)
-
-
 def total_variation(draft: Tensor, target: Tensor) -> Tensor:
     """Return half of the summed differences, from log-probabilities ``[tokens, V]``: 1 - the acceptance of a draw."""
     return (draft.exp() - target.exp()).abs().sum(-1).mean() / 2
@@ -64,7 +59,7 @@ def total_variation(draft: Tensor, target: Tensor) -> Tensor:
 
 DIVERGENCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "forward-kl": forward_kl,
-    "reverse-kl": reverse_kl,
+    "reverse-kl": lambda draft, target: forward_kl(target, draft),
     "total-variation": total_variation,
 }
 

@@ -1,19 +1,25 @@
 """What every training script takes on its command line, and the run that it asks for."""
 
 import argparse
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from exactspec.parser import positive
+from exactspec.parser import natural, positive, refusing
 from oracles.checkpoints.placement import check_device, checkpoint_place
 from oracles.factory.training import workers
 from oracles.factory.training.allocator import keep_freed_memory
-from oracles.factory.training.loop import PLATEAU_FILE, STATE_FILE, Batches, Trainer, Watch, run
+from oracles.factory.training.loop import PLATEAU_FILE, STATE_FILE, Batches, Trainer, Watch, run, saved_arithmetic
 from oracles.factory.training.precision import PRECISIONS, faster_precision
 from oracles.factory.training.recipes import Recipe
 from oracles.factory.training.tasks import Task
+from specdec.system import hold
+
+# Options on which the bits of a run depend, and which stand in no identity; a program may lack the last one.
+ARITHMETIC = ("precision", "served")
 
 
 def add_run_arguments(parser: argparse.ArgumentParser, out: Path | None = None, steps: int | None = None) -> None:
@@ -23,39 +29,80 @@ def add_run_arguments(parser: argparse.ArgumentParser, out: Path | None = None, 
     add("--out", type=Path, default=out, required=out is None, help=where)
     add("--resume", action="store_true", help="go on from the state in --out")
     add("--prolong", action="store_true", help="go on with more --steps from the last step at peak rates in --out")
-    add("--seed", type=int, default=0, help="of the initial weights and the order of the data (default %(default)s)")
+    add("--seed", type=natural, default=0, help="of the initial weights and the data's order (default %(default)s)")
     length = "length of the run" + (", if not the recipe's" if steps is None else f" ({steps})")
     add("--steps", type=int, default=steps, help=length)
     add("--stop-after", type=int, help="stop, saved, when this many steps are done")
     add("--save-every", type=int, default=50, help="steps between saved states (default %(default)s)")
     add("--device", default="cpu", help="where to train (default %(default)s)")
-    add("--threads", type=positive, help="CPU threads, if not torch's own number")
-    add("--precision", choices=PRECISIONS, help="of the matrix products, if not what the device multiplies faster")
+    add_threads(parser)
+    told = "of the matrix products, if not the saved run's, or what the device multiplies faster"
+    add("--precision", choices=PRECISIONS, help=told)
     add("--compile", action="store_true", help="compile the loss: faster after half a minute; needs a C++ compiler")
 
 
-def start_training(args: argparse.Namespace) -> None:
-    """Set the threads, keep freed memory and meet other workers, before anything is computed.
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """Add ``--threads``, which ``take_threads`` follows."""
+    parser.add_argument("--threads", type=positive, help="CPU threads, if not torch's own number")
+
+
+def take_threads(args: argparse.Namespace) -> None:
+    """Have torch compute on as many threads as were asked for."""
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+
+
+@contextmanager
+def training(args: argparse.Namespace, name: str) -> Iterator[None]:
+    """Run a training program, whose ``--out`` no other process may write to meanwhile.
+
+    Before the block threads are set, freed memory is kept and workers have met.
+
+    Args:
+        args: of ``add_run_arguments``.
+        name: of the program.
 
     Raises:
-        ValueError: a number of steps is below 1, or there is no such device.
+        SystemExit: a number of steps is below 1, there is no such device, another process trains in ``--out`` or has
+            left a state there that is not asked for; or the block raised OSError or ValueError. It gives the reason.
     """
+    with ExitStack() as stack, refusing(name):
+        if workers.is_first():
+            stack.enter_context(hold(args.out, "--out"))
+        _check(args)
+        keep_freed_memory()
+        workers.join()
+        take_threads(args)
+        yield
+
+
+def _check(args: argparse.Namespace) -> None:
     for name in ("steps", "stop_after", "save_every"):
         value = getattr(args, name)
         if value is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} is {value}; give at least 1")
     check_device(checkpoint_place(args.device))
-    keep_freed_memory()
-    workers.join()
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
+    state = args.out / STATE_FILE
+    if _begun(args) is None and state.is_file():
+        raise ValueError(f"{state} is there: give --resume to go on with it, or another --out")
+
+
+def _begun(args: argparse.Namespace) -> Path | None:
+    """Return the state that a run goes on from; None: it begins."""
+    return args.out / (PLATEAU_FILE if args.prolong else STATE_FILE) if args.prolong or args.resume else None
 
 
 def precision(args: argparse.Namespace) -> str:
-    """Return the precision asked for, or the one in which the device multiplies faster; say which."""
-    chosen: str = args.precision or faster_precision(args.device)
-    print(f"matrix products in {chosen}", flush=True)
-    return chosen
+    """Return the precision asked for, that of the run that goes on, or the one in which the device is faster; say it.
+
+    It is the first worker's choice for all of them, and what ``args`` has from now on.
+    """
+    if args.precision is None:
+        begun = _begun(args)
+        saved = None if begun is None else saved_arithmetic(begun).get("precision")
+        args.precision = saved or workers.of_first(faster_precision(args.device))
+    print(f"matrix products in {args.precision}", flush=True)
+    return str(args.precision)
 
 
 def train_as_asked(
@@ -65,7 +112,7 @@ def train_as_asked(
 
     Args:
         recipe: its number of steps gives way to ``--steps``.
-        batches, task: what is read, and what learns from it.
+        batches, task: what is read, and what learns from it, in the ``precision`` of the arguments.
         args: of ``add_run_arguments``.
         watch: see ``run``.
 
@@ -73,9 +120,11 @@ def train_as_asked(
         ValueError: there is no state to go on from, or it belongs to another run.
     """
     asked = recipe if args.steps is None else replace(recipe, num_steps=args.steps)
-    args.out.mkdir(parents=True, exist_ok=True)
-    trainer = Trainer(asked, batches, task, args.out, args.device, args.save_every, args.stop_after, args.compile)
-    if args.resume or args.prolong:
-        trainer.resume(PLATEAU_FILE if args.prolong else STATE_FILE)
+    numbers = {name: getattr(args, name, None) for name in ARITHMETIC}
+    trainer = Trainer(
+        asked, batches, task, args.out, args.device, args.save_every, args.stop_after, args.compile, numbers
+    )
+    if (begun := _begun(args)) is not None:
+        trainer.resume(begun.name)
     run(trainer, watch)
     return trainer.may_export

@@ -27,6 +27,14 @@ def join() -> None:
         dist.init_process_group("gloo")
 
 
+def of_first(chosen: str) -> str:
+    """Return what the first worker has chosen, which all must share."""
+    told = [chosen]
+    if count() > 1:
+        dist.broadcast_object_list(told)
+    return told[0]
+
+
 def share(rows: Tensor) -> Tensor:
     """Return this worker's part of a step's rows.
 
@@ -39,17 +47,21 @@ def share(rows: Tensor) -> Tensor:
 
 
 def average(model: nn.Module, loss: Tensor) -> Tensor:
-    """Replace every gradient by its mean over the workers; return the mean loss.
+    """Replace every gradient that a worker has by its mean over the workers; return the mean loss.
 
     Cost: one exchange of all gradients; nothing for a worker alone.
     """
     if count() == 1:
         return loss
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    packed = torch.cat([loss.detach().view(1), *(gradient.flatten() for gradient in gradients)])
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    # Of a part that nothing in this worker's rows reaches the others may have a gradient. Nobody's stays None.
+    gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in learning]
+    reached = torch.tensor([float(one.grad is not None) for one in learning], device=loss.device)
+    packed = torch.cat([loss.detach().view(1), reached, *(gradient.flatten() for gradient in gradients)])
     dist.all_reduce(packed)
     packed /= count()
-    mean, *parts = torch.split(packed, [1, *(gradient.numel() for gradient in gradients)])
-    for gradient, part in zip(gradients, parts, strict=True):
-        gradient.copy_(part.view_as(gradient))
+    mean, reached, *parts = torch.split(packed, [1, len(learning), *(gradient.numel() for gradient in gradients)])
+    for one, is_reached, part in zip(learning, reached.tolist(), parts, strict=True):
+        if is_reached:
+            one.grad = part.view_as(one)
     return mean.squeeze(0)

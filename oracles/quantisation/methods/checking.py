@@ -31,7 +31,7 @@ def check_calibration(model: Transformer, ids: Tensor) -> None:
 
 def _check_ids(ids: Tensor, vocab_size: int, max_context: int) -> None:
     shape = list(ids.shape)
-    if ids.dim() != 2 or ids.numel() == 0 or ids.is_floating_point() or ids.dtype == torch.bool:
+    if ids.dim() != 2 or ids.numel() == 0 or ids.dtype not in (torch.int64, torch.int32):
         raise ValueError(f"ids are {shape} {ids.dtype}; give [B, T] int64 with at least one id of calibration text")
     if ids.shape[1] > max_context:
         raise ValueError(f"ids are {shape}, and the model has {max_context} positions: cut them into shorter rows")

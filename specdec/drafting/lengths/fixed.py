@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from specdec.contracts import IntArray, constant
 from specdec.drafting.lengths.policy import LengthPolicy, LengthSession
-from specdec.theory import check_count
+from specdec.theory import check_count, check_flag
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Fixed(LengthPolicy, LengthSession):
         with_confidence: have drafts carry confidences, although none is read (for a calibration).
 
     Raises:
-        ValueError: a negative number or a fraction.
+        ValueError: a negative number or a fraction; with_confidence is no truth value.
     """
 
     num_draft_tokens: int
@@ -26,6 +26,7 @@ class Fixed(LengthPolicy, LengthSession):
 
     def __post_init__(self) -> None:
         check_count("num_draft_tokens", self.num_draft_tokens, 0)
+        check_flag("with_confidence", self.with_confidence)
 
     @property
     def max_depth(self) -> int:

@@ -15,8 +15,8 @@ from specdec.theory import check_count
 class Heuristic(LengthPolicy):
     """Let each row's length grow by 2 when its whole draft was accepted, and shrink by 1, not below 1, when not.
 
-    A draft that the budget or its source ended early counts by what was drafted: accepted to its end, it was accepted
-    in full. A step without a draft leaves the length as it is.
+    A draft that a row's own budget or its source ended early counts by what was drafted: accepted to its end, it was
+    accepted in full. A step without a draft leaves the length as it is.
 
     Args:
         num_draft_tokens: the first length of a request, 1 or more.

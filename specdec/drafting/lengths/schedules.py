@@ -119,8 +119,7 @@ class _TrackedSession(ScheduleSession):
         return self.threshold[rows]
 
 
-@dataclass(frozen=True)
-class MarginalValue:
+class MarginalValue(ScheduleSession):
     """Ask of the next token what it costs at the row's rate: t = r ``Calibration.next_costs`` (see ``Threshold``).
 
     r is what the request emitted per unit of time so far, plain steps being the unit: tokens over the sum of
@@ -130,23 +129,13 @@ class MarginalValue:
     Args:
         calibration: holds the costs.
         longest: drafted tokens.
+        num_rows: slots of the run.
     """
 
-    calibration: Calibration
-    longest: int
-
-    adaptive: ClassVar[bool] = True
-
-    def open(self, num_rows: int) -> "_MarginalValueSession":
-        """Return a session for a run."""
-        return _MarginalValueSession(self, num_rows)
-
-
-class _MarginalValueSession(ScheduleSession):
-    def __init__(self, schedule: MarginalValue, num_rows: int) -> None:
-        self.calibration = schedule.calibration
+    def __init__(self, calibration: Calibration, longest: int, num_rows: int) -> None:
+        self.calibration = calibration
         # After the last token nothing may follow, at whatever price.
-        self.next_costs = np.append(schedule.calibration.next_costs(schedule.longest), np.inf)
+        self.next_costs = np.append(calibration.next_costs(longest), np.inf)
         self.tokens, self.cost = np.zeros(num_rows), np.ones(num_rows)
 
     def begin(self, rows: IntArray) -> None:
@@ -168,6 +157,7 @@ def as_schedule(threshold: float | Schedule) -> Schedule:
         ValueError: a number outside 0..1, or what is neither.
     """
     if isinstance(threshold, int | float | np.number):
+        check_share("threshold", threshold)  # a truth value is none
         return Constant(float(threshold))
     if isinstance(threshold, type) or not hasattr(threshold, "open"):
         raise ValueError(f"threshold={threshold!r} is neither a number nor a schedule such as Tracked(0.6)")

@@ -9,8 +9,8 @@ from torch import Tensor
 from specdec.contracts import FloatArray, IntArray
 from specdec.drafting.lengths.feedback import Fate, Feedback
 from specdec.drafting.lengths.policy import LengthPolicy
-from specdec.drafting.lengths.schedules import Constant, MarginalValue, Schedule, Tracked, as_schedule
-from specdec.theory import Calibration, check_count
+from specdec.drafting.lengths.schedules import Constant, MarginalValue, ScheduleSession, Tracked, as_schedule
+from specdec.theory import Calibration, check_count, check_flag
 from specdec.transfers import on_device, on_host
 
 # A row's own survivals over those predicted: how many accepted tokens the calibration weighs, and how many steps the
@@ -74,6 +74,7 @@ class Threshold(LengthPolicy):
             raise ValueError("give a calibration (specdec.calibrate makes one), or a threshold")
         if not isinstance(self.calibration, Calibration | None):
             raise ValueError(f"calibration must be a Calibration, not {self.calibration!r}; did you mean threshold=?")
+        check_flag("per_token", self.per_token)
         if self.threshold is None and self.per_token:
             raise ValueError("per_token=True compares a confidence: give the threshold to compare it with")
         check_count("max_draft_tokens", self.max_draft_tokens, 0)
@@ -86,16 +87,8 @@ class Threshold(LengthPolicy):
         return self.max_draft_tokens
 
     @property
-    def schedule(self) -> Schedule:
-        """What chooses t."""
-        if self.threshold is None:
-            assert self.calibration is not None
-            return MarginalValue(self.calibration, self.max_draft_tokens)
-        return as_schedule(self.threshold)
-
-    @property
     def adaptive(self) -> bool:
-        return self.calibration is not None or self.schedule.adaptive
+        return self.threshold is None or self.calibration is not None or as_schedule(self.threshold).adaptive
 
     def open(self, num_rows: int) -> "_Session":
         return _Session(self, num_rows)
@@ -109,7 +102,12 @@ class _Session(Feedback):
     def __init__(self, policy: Threshold, num_rows: int) -> None:
         super().__init__(num_rows)
         self.policy, self.calibration = policy, policy.calibration
-        self.schedule = policy.schedule.open(num_rows)
+        self.schedule: ScheduleSession
+        if policy.threshold is not None:
+            self.schedule = as_schedule(policy.threshold).open(num_rows)
+        else:
+            assert policy.calibration is not None
+            self.schedule = MarginalValue(policy.calibration, policy.max_draft_tokens, num_rows)
         self.skipped = np.zeros(num_rows, dtype=np.int64)
         self.accepted, self.expected = np.zeros(num_rows), np.zeros(num_rows)
         self.cumulative = np.ones(num_rows)

@@ -67,7 +67,9 @@ class Grown(_Growing):
     @property
     def level_width(self) -> int:
         """The most nodes of a level."""
-        return -(-self.num_nodes // max(self.max_depth, 1)) if self.width is None else self.width
+        if self.width is None:
+            return -(-self.num_nodes // max(self.max_depth, 1))
+        return min(self.width, max(self.num_nodes, 1))
 
     @property
     def max_nodes(self) -> int:

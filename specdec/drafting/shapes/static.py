@@ -75,10 +75,6 @@ class StaticShape(ABC):
         """``[N + 1]`` the number of each node's first child, or what it would be."""
         return 1 + np.cumsum(self._num_children) - self._num_children
 
-    @cached_property
-    def _whole(self) -> TreePlan:
-        return TreePlan(self.parents)
-
     def _sizes(self, max_depth: IntArray, max_nodes: IntArray) -> IntArray:
         """Return ``[B]`` the nodes of trees cut to their rows' limits.
 
@@ -94,17 +90,17 @@ class StaticShape(ABC):
             min(max_depth.tolist(), default=0) >= self.max_depth
             and min(max_nodes.tolist(), default=0) >= self.num_nodes
         ):
-            return self._whole, np.full(len(max_depth), self.num_nodes)
+            return self._plans[self.num_nodes], np.full(len(max_depth), self.num_nodes)
         sizes = self._sizes(max_depth, max_nodes)
         size = max(sizes.tolist(), default=0)
         if size not in self._plans:
-            self._plans[size] = self._whole.first(size)
+            self._plans[size] = TreePlan(self.parents[:size])
         return self._plans[size], sizes
 
     @cached_property
     def _plans(self) -> dict[int, TreePlan]:
-        """Plans by their number of nodes, as far as they were asked for."""
-        return {}
+        """Plans by their number of nodes: the whole one, and others as far as they were asked for."""
+        return {self.num_nodes: TreePlan(self.parents)}
 
     def _within(self, level: Level) -> IntArray:
         """Return ``[B, W]`` the children of each node in trees cut to their rows' limits."""
@@ -158,7 +154,11 @@ class Kary(StaticShape):
     def __post_init__(self) -> None:
         check_count("width", self.width, 1)
         check_count("depth", self.depth, 0)
-        check_size(sum(self.width**level for level in range(1, self.depth + 1)))
+        size, level = 0, 1
+        for _ in range(self.depth):
+            level *= int(self.width)
+            size += level
+            check_size(size)
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
@@ -179,14 +179,17 @@ class Paths(StaticShape):
         paths: any number of them; none is plain decoding.
 
     Raises:
-        ValueError: a rank that is no integer or negative, a node whose elder sibling is missing, or more than
-            ``MOST_NODES`` nodes.
+        ValueError: a path that is no tuple, a rank that is no integer or negative, a node whose elder sibling is
+            missing, or more than ``MOST_NODES`` nodes.
 
     Source: Cai et al. 2024 (Medusa, arXiv 2401.10774) and Li et al. 2024 (EAGLE, arXiv 2401.15077) for the notation.
     """
 
     def __init__(self, paths: Iterable[Iterable[int]]) -> None:
-        given = {tuple(path) for path in paths}
+        try:
+            given = {tuple(path) for path in paths}
+        except TypeError:
+            raise ValueError(f"paths must be a list of tuples of child ranks, not {paths!r}") from None
         for path in given:
             for rank in path:
                 check_count(f"the ranks of path {path}", rank, 0)

@@ -3,8 +3,8 @@
 from specdec.kernels.compiled.build import HEADERS, NativeUnavailable, Unit, library
 from specdec.kernels.compiled.build_cache import cache_base
 from specdec.kernels.compiled.faults import Fault, FaultCode
-from specdec.kernels.compiled.laws import FILTERS, NATIVE_DTYPES, NEUTRAL, NativeLaws, laws_library
-from specdec.kernels.compiled.memory import integers, place
+from specdec.kernels.compiled.laws import FILTERS, NATIVE_DTYPES, NEUTRAL, laws_library
+from specdec.kernels.compiled.memory import place
 from specdec.kernels.compiled.schema import OtherKind, enumeration, fields_of
 from specdec.kernels.compiled.walks import NativeWalks, PackedDrafts, Way
 
@@ -15,7 +15,6 @@ __all__ = [
     "NEUTRAL",
     "Fault",
     "FaultCode",
-    "NativeLaws",
     "NativeUnavailable",
     "NativeWalks",
     "OtherKind",
@@ -25,7 +24,6 @@ __all__ = [
     "cache_base",
     "enumeration",
     "fields_of",
-    "integers",
     "laws_library",
     "library",
     "place",

@@ -20,7 +20,7 @@ from specdec.kernels.compiled.build_cache import NAMED, cache_folder, is_whole, 
 from specdec.system import LOG, Unsafe, private_folder, warn_once
 
 HEADERS = Path(__file__).parents[1] / "cpp"
-DESCRIPTORS = Path("/proc/self/fd")
+BUILDING = "building-"  # a folder in which a library is compiled
 COMPILERS = ("c++", "g++", "clang++")
 WARNINGS = ("-Wall", "-Wextra")
 # Contraction off: a multiplication and an addition are fused only if the code says so.
@@ -133,21 +133,13 @@ def _load(path: Path) -> ctypes.CDLL:
         raise Unsafe(f"{path} was changed by somebody while it was loaded")
     try:
         # It stays open: the loader takes a name that it has seen for the library that it was.
-        return ctypes.CDLL(str(DESCRIPTORS / str(file))) if DESCRIPTORS.is_dir() else _load_copy(file, path.name)
+        return ctypes.CDLL(f"/proc/self/fd/{file}")
     except OSError as error:
         os.close(file)
         raise NativeUnavailable(
             f"{path} does not load: {error}; if its file system forbids execution (noexec), name a folder elsewhere in "
             f"{NAMED}; if a system library has changed, delete the file"
         ) from error
-
-
-def _load_copy(file: int, name: str) -> ctypes.CDLL:
-    """Load a copy of an open library, in a folder of this process: for systems without names of descriptors."""
-    with private_folder() as private, os.fdopen(file, "rb", closefd=False) as reader:
-        reader.seek(0)
-        (private / name).write_bytes(reader.read())
-        return ctypes.CDLL(str(private / name))
 
 
 def compiler() -> tuple[str, ...]:
@@ -190,7 +182,8 @@ def target_flag() -> str:
     if system != "Linux" or machine not in TARGET_FLAGS:
         known = " and ".join(TARGET_FLAGS)
         raise NativeUnavailable(f"the native code is written for Linux on {known}, and this is {system} on {machine}")
-    missing = [name for name in X86_NEEDS if name not in cpu().split()]
+    flags = cpu().split()
+    missing = [name for name in X86_NEEDS if name not in flags]
     if machine == "x86_64" and missing:
         raise NativeUnavailable(f"the native code needs a CPU with {', '.join(X86_NEEDS)}; this one lacks {missing}")
     return TARGET_FLAGS[machine]
@@ -221,8 +214,10 @@ def build(unit: Unit, cache: Path, compiler: Sequence[str], flags: Sequence[str]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     path = cache / f"{key}.so"
     if not is_whole(path):
-        with lock(cache / "lock"):
+        with lock(cache / "lock") as is_alone:
             if not is_whole(path):
+                for left in cache.glob(f"{BUILDING}*") if is_alone else ():  # by builds that were killed
+                    shutil.rmtree(left, ignore_errors=True)
                 with _announce(unit.name, version.partition("\n")[0]):
                     _compile(content, path, [*compiler, *flags, unit.source.name])
     return path
@@ -239,7 +234,7 @@ def _read(unit: Unit) -> dict[str, bytes]:
 
 def _compile(content: dict[str, bytes], path: Path, command: list[str]) -> None:
     """Compile a copy of the sources in a folder beside the path, seal the library, and give it its name."""
-    with TemporaryDirectory(prefix="building-", dir=path.parent, ignore_cleanup_errors=True) as name:
+    with TemporaryDirectory(prefix=BUILDING, dir=path.parent, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         for file, text in content.items():
             (folder / file).write_bytes(text)

@@ -9,10 +9,8 @@ from pathlib import Path
 
 from specdec.system import LOG, is_own, open_plain, own_folder
 
-try:
+with suppress(ImportError):  # no POSIX system: nothing is compiled there
     import fcntl
-except ImportError:  # no POSIX system
-    fcntl = None  # type: ignore[assignment]
 
 NAMED = "SPECDEC_CACHE"
 # Some network file systems keep no locks. Two builds at once then cost time, and nothing else.
@@ -51,27 +49,23 @@ def cache_base() -> Path:
 
 
 @contextmanager
-def lock(path: Path) -> Iterator[None]:
-    """Hold ``flock`` on a file, made if it is absent, until the block ends.
+def lock(path: Path) -> Iterator[bool]:
+    """Hold ``flock`` on a file, made if it is absent, until the block ends; give whether its file system keeps locks.
 
     The system drops the lock with its process, however that ends; the file stays and holds nothing by itself. A process
     that has to wait says so.
     """
     file = open_plain(path, os.O_WRONLY | os.O_CREAT)
     try:
-        _lock(file, path)
-        yield
+        yield _lock(file, path)
     finally:
         # Closing is not enough: a process forked meanwhile has the same open file.
-        if fcntl is not None:
-            with suppress(OSError):  # a file system that keeps no locks
-                fcntl.flock(file, fcntl.LOCK_UN)
+        with suppress(OSError):  # a file system that keeps no locks
+            fcntl.flock(file, fcntl.LOCK_UN)
         os.close(file)
 
 
-def _lock(file: int, path: Path) -> None:
-    if fcntl is None:
-        return
+def _lock(file: int, path: Path) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -80,6 +74,8 @@ def _lock(file: int, path: Path) -> None:
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
+        return False
+    return True
 
 
 def seal(path: Path) -> None:

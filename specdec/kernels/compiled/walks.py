@@ -178,9 +178,9 @@ class PackedDrafts(_Drafts):  # type: ignore[valid-type, misc]
         id, and so on.
 
         Args:
-            numbers: what is drawn by if laws decide. ``[K]`` int64, the path of the streams (see ``NativeLaws.draw``),
+            numbers: what is drawn by if laws decide. ``[K]`` int64, the path of the streams (see ``Streams.path``),
                 then the codes of the purposes of the stop and of the next token. RACED: a key for each row, then a
-                position for each; see ``NativeLaws.race``. Or, but for RACED, ``[B, 2]`` float64 on [0, 1): for the
+                position for each; see ``Kernels.race``. Or, but for RACED, ``[B, 2]`` float64 on [0, 1): for the
                 stop and for the next token.
 
         Raises:

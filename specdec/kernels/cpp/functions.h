@@ -12,14 +12,29 @@ namespace specdec {
 
 constexpr float INFINITE = __builtin_inff();
 
-// The bits of a double, and the double of such bits.
-INL uint64_t bits64(double x) {
-    uint64_t bits;
+// Unsigned integers of a float's size: the bits of a number, and the number of such bits.
+template <class T>
+struct BitsOf;
+template <>
+struct BitsOf<float> {
+    using Type = uint32_t;
+};
+template <>
+struct BitsOf<double> {
+    using Type = uint64_t;
+};
+template <class T>
+using Bits = typename BitsOf<T>::Type;
+
+template <class T>
+INL Bits<T> bits_of(T x) {
+    Bits<T> bits;
     memcpy(&bits, &x, sizeof(bits));
     return bits;
 }
-INL double of_bits64(uint64_t bits) {
-    double x;
+template <class T>
+INL T from_bits(Bits<T> bits) {
+    T x;
     memcpy(&x, &bits, sizeof(x));
     return x;
 }
@@ -159,7 +174,7 @@ inline double exp64(double x) {
     UNROLL for (int k = 1; k < 12; ++k) q = __builtin_fma(q, r, TAYLOR[k]);
     const double exp_r = 1 + __builtin_fma(r * r, q, r);
     const double beyond = x + double(INFINITE);  // too large is infinite, NaN is NaN
-    double y = of_bits64(bits64(exp_r) + (bits64(shifted) << 52));
+    double y = from_bits<double>(bits_of(exp_r) + (bits_of(shifted) << 52));
     y = x < -708.3964 ? 0 : y;
     return x <= 709.7827 ? y : beyond;
 }
@@ -168,9 +183,9 @@ inline double exp64(double x) {
 inline double log64(double x) {
     // x = 2^n (1 + f) with 1 + f from sqrt(1/2) to sqrt(2). With n + 1023 in its low bits, 2^52 is the sum of both.
     constexpr uint64_t ONE = 0x3ff0000000000000, ROOT = 0x3fe6a09e667f3bcd;
-    const uint64_t moved = bits64(x) + (ONE - ROOT);
-    const double n = of_bits64((moved >> 52) | 0x4330000000000000) - (0x1p52 + 1023);
-    const double f = of_bits64((moved & 0x000fffffffffffff) + ROOT) - 1;
+    const uint64_t moved = bits_of(x) + (ONE - ROOT);
+    const double n = from_bits<double>((moved >> 52) | 0x4330000000000000) - (0x1p52 + 1023);
+    const double f = from_bits<double>((moved & 0x000fffffffffffff) + ROOT) - 1;
     // With s = f / (2 + f), ln(1 + f) = 2 (s + s^3/3 + s^5/5 + ...) = f - (f^2/2 - s (f^2/2 + r)), where r is twice
     // the series of s^2/3 + s^4/5 + ... The first term left out is below 1e-18.
     constexpr double SERIES[] = {2 / 21., 2 / 19., 2 / 17., 2 / 15., 2 / 13., 2 / 11., 2 / 9., 2 / 7., 2 / 5., 2 / 3.};

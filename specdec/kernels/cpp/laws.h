@@ -30,33 +30,6 @@ struct Sampling {
 
 constexpr int GROUP = 16;  // numbers that are worked on side by side
 
-// Unsigned integers of a type's size.
-template <class T>
-struct BitsOf;
-template <>
-struct BitsOf<float> {
-    using Type = uint32_t;
-};
-template <>
-struct BitsOf<double> {
-    using Type = uint64_t;
-};
-template <class T>
-using Bits = typename BitsOf<T>::Type;
-
-template <class T>
-INL Bits<T> bits_of(T x) {
-    Bits<T> bits;
-    memcpy(&bits, &x, sizeof(bits));
-    return bits;
-}
-template <class T>
-INL T from_bits(Bits<T> bits) {
-    T x;
-    memcpy(&x, &bits, sizeof(x));
-    return x;
-}
-
 // Work on a row, or on what becomes of another one, 16 numbers at a time; the last are filled up with a number that
 // does no harm. `work` is told where to read and where to write.
 template <class T, class Work>

@@ -1,6 +1,7 @@
 // Penalties: what the ids that stand before a node, in its row and on its path, change in the node's logits.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -9,23 +10,14 @@ namespace specdec {
 // The ids before the nodes of some rows, the strengths of the penalties, and the logits that they change.
 struct Before {
     const int64_t* ids;        // [rows][stride]
-    const uint8_t* stands;     // [rows][stride] which of them count
-    const uint8_t* produced;   // [rows][stride] which of these are output
+    const int64_t* ends;       // [rows] how many of them stand
+    const int64_t* prompts;    // [rows] how many of these are no output
     const int64_t* drafted;    // [rows][width] drafted ids
     const uint8_t* paths;      // [rows][nodes][width] which of them lie on a node's path
     const double* strengths;   // [3][rows] the repetition, presence and frequency penalties
     void* logits;              // [rows][nodes][size]
     int64_t is_double, rows, stride, nodes, width, size;
 };
-
-// Whether every id is one.
-inline bool is_sound(const Before& before) {
-    const auto is_id = [&](int64_t id) { return id >= 0 && id < before.size; };
-    bool sound = true;
-    for (int64_t i = 0; i < before.rows * before.stride; ++i) sound &= is_id(before.ids[i]);
-    for (int64_t i = 0; i < before.rows * before.width; ++i) sound &= is_id(before.drafted[i]);
-    return sound;
-}
 
 // The penalties of a row.
 template <class T>
@@ -47,6 +39,21 @@ struct Penalties {
     }
 };
 
+// Whether every id of the rows with penalties is one.
+inline bool is_sound(const Before& before) {
+    const auto are_ids = [&](const int64_t* ids, int64_t count) {
+        return std::all_of(ids, ids + count, [&](int64_t id) { return id >= 0 && id < before.size; });
+    };
+    bool sound = true;
+    for (int64_t row = 0; row < before.rows; ++row) {
+        if (!Penalties<double>::of(before.strengths, before.rows, row).is_any()) continue;
+        const int64_t end = before.ends[row];
+        sound &= end >= 0 && end <= before.stride && are_ids(before.ids + row * before.stride, end) &&
+                 are_ids(before.drafted + row * before.width, before.width);
+    }
+    return sound;
+}
+
 // How often ids stand before a node.
 class Occurrences {
   public:
@@ -55,6 +62,10 @@ class Occurrences {
     void add(int64_t id, bool is_produced) {
         if (!seen_[size_t(id)]++) ids_.push_back(id);
         produced_[size_t(id)] += is_produced;
+    }
+    // Add the first `end` ids of a row, of which the first `prompt` are no output.
+    void add_row(const int64_t* ids, int64_t end, int64_t prompt) {
+        for (int64_t i = 0; i < end; ++i) add(ids[i], i >= prompt);
     }
     void take(int64_t id) {
         --seen_[size_t(id)];
@@ -79,15 +90,16 @@ class Occurrences {
 template <class T>
 void penalise(const Before& before) {
     Occurrences met(before.size);
-    T* logits = static_cast<T*>(before.logits);
     for (int64_t row = 0; row < before.rows; ++row) {
         const Penalties<T> penalised = Penalties<T>::of(before.strengths, before.rows, row);
-        const int64_t *drafted = before.drafted + row * before.width, first = row * before.stride;
-        for (int64_t i = first; i < first + before.stride; ++i)
-            if (before.stands[i]) met.add(before.ids[i], before.produced[i]);
+        if (!penalised.is_any()) continue;
+        const int64_t* drafted = before.drafted + row * before.width;
+        met.add_row(before.ids + row * before.stride, before.ends[row], before.prompts[row]);
         const size_t standing = met.ids().size();
-        for (int64_t node = 0; node < before.nodes; ++node, logits += before.size) {
-            const uint8_t* path = before.paths + (row * before.nodes + node) * before.width;
+        for (int64_t node = 0; node < before.nodes; ++node) {
+            const int64_t at = row * before.nodes + node;
+            T* logits = static_cast<T*>(before.logits) + at * before.size;
+            const uint8_t* path = before.paths + at * before.width;
             for (int64_t i = 0; i < before.width; ++i)
                 if (path[i]) met.add(drafted[i], true);
             for (const int64_t id : met.ids()) logits[id] = penalised(logits[id], met.produced(id));

@@ -35,6 +35,8 @@ double excess(const LawOf<T>& law, double weight, const LawOf<T>& other, int64_t
 template <class T>
 class Standing {
   public:
+    static constexpr bool WALKS = false;
+
     Standing(int64_t size, int64_t width)
         : left_(size), taken_(size_t(width)), none_(size_t(width)), asked_(size_t(width)) {}
 

@@ -139,6 +139,8 @@ class Leftover {
 
 // A rule whose walk knows at each node whether it stops there. Others say in `settle` what becomes of a row's numbers.
 struct Walking {
+    static constexpr bool WALKS = true;
+
     void open() {}
     void settle(const Row&, double*) {}
 };

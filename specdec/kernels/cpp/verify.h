@@ -32,11 +32,6 @@ struct Target {
     int64_t size, way, words;
 };
 
-// Where a walk stops, and the id that follows.
-struct End {
-    int64_t stop, id;
-};
-
 template <class T>
 class Judge {
   public:
@@ -74,11 +69,7 @@ class Judge {
 
     // The end of a walk into the children that carry the ids which races draw.
     End raced(const Walk& walk) {
-        for (int64_t node = 0, depth = 0;; ++depth) {
-            const int64_t id = winner(node, depth), child = walk.next(node, id);
-            if (!child) return {node, id};
-            node = child;
-        }
+        return walk.to_end([&](int64_t node, int64_t depth) { return winner(node, depth); });
     }
 
     // Write with which probability a walk stops at each node, [width], and what follows after a stop there but for the
@@ -114,8 +105,8 @@ class Judge {
     // The node where a walk stops.
     //
     // What is drawn is where the running sum of the nodes' probabilities exceeds a part of their total, which is 1 but
-    // for rounding. Nodes after a sum that exceeds it clearly change nothing. Within a margin around it they are all
-    // computed; the margin is far wider than rounding, so that many rows of a test fall into it.
+    // for rounding. Nodes after a sum that exceeds it clearly change nothing, unless `settle` decides. Within a margin
+    // around it they are all computed; the margin is far wider than rounding, so that many rows of a test fall into it.
     template <class Rule>
     int64_t draw_stop(Rule& rule) {
         constexpr double MARGIN = 0x1p-7;
@@ -123,27 +114,16 @@ class Judge {
         const Row row = drafted();
         begin(rule, stops_.get());
         double sum = 0;
-        bool is_close = false;
-        for (int64_t node = 0; node < of_.sizes[row_]; ++node) {
+        bool is_close = !Rule::WALKS;
+        for (int64_t node = 0; node <= row.count; ++node) {
             pass(rule, row, node, stops_.get());
             sum += stops_[node];
             if (std::isnan(sum)) return fault_.tell(LOGITS, row_, node), node;
             if (!is_close && sum > part + MARGIN) return node;
             is_close |= sum > part - MARGIN;
         }
-        return Running<double>(stops_.get(), of_.width).draw(part);
-    }
-
-    // The same, by a rule that knows where a walk stops once all nodes have passed on what they have.
-    int64_t draw_stop(Standing<T>& rule) {
-        const Row row = drafted();
-        begin(rule, stops_.get());
-        for (int64_t node = 0; node <= row.count; ++node) {
-            pass(rule, row, node, stops_.get());
-            if (std::isnan(stops_[node])) return fault_.tell(LOGITS, row_, node), node;
-        }
         rule.settle(row, stops_.get());
-        return Running<double>(stops_.get(), of_.width).draw(number(0));
+        return Running<double>(stops_.get(), of_.width).draw(part);
     }
 
     // The id that follows after a stop.
@@ -263,7 +243,7 @@ void verify(const Drafts& drafts, const Target& target, const Written& to, Fault
     const auto all = [&](auto end_of) {
         each_sound_row(drafts, to, judge, fault, [&](const Walk& walk) {
             const End end = end_of(walk);
-            if (!fault.code) walk.end(end.stop, walk.lead(end.stop), end.id);
+            if (!fault.code) walk.write(end);
         });
     };
     if (target.way == RACED) return all([&](const Walk& walk) { return judge.raced(walk); });

@@ -42,6 +42,11 @@ struct Written {
     int64_t *block, *depths, *paths;                                      // [batch][width]
 };
 
+// Where a walk stops, and the id that follows.
+struct End {
+    int64_t stop, id;
+};
+
 // One row of them.
 struct Walk {
     const Drafts& of;
@@ -104,18 +109,34 @@ struct Walk {
         return false;
     }
 
-    // Walk, and write what becomes of it.
-    void run() const {
-        int64_t stop = 0, length = 0, *block = nodes(to.block), *path = to.paths ? nodes(to.paths) : nullptr;
-        if (path) path[0] = 0;
-        for (int64_t node; (node = next(stop, nodes(of.ids)[stop])); stop = node, ++length) {
-            block[length] = nodes(of.tokens)[node];
-            if (path) path[length + 1] = node;
+    // The end of a walk into the children that carry the ids which `id_of` tells at each node and depth.
+    template <class IdOf>
+    End to_end(IdOf id_of) const {
+        for (int64_t node = 0, depth = 0;; ++depth) {
+            const int64_t id = id_of(node, depth), child = next(node, id);
+            if (!child) return {node, id};
+            node = child;
         }
-        if (path) std::fill(path + length + 1, path + of.width, 0);
-        end(stop, length, nodes(of.ids)[stop]);
     }
 
+    // Write where a walk stopped, the way there, and the id that follows.
+    void write(const End& end) const {
+        const int64_t length = lead(end.stop);
+        int64_t* block = nodes(to.block);
+        block[length] = end.id;
+        std::fill(block + length + 1, block + of.width, -1);
+        int64_t count = 0;
+        while (count <= length && !is_end(block[count])) ++count;
+        const bool ends = count <= length;
+        to.num_nodes[row] = of.sizes[row] - 1;
+        to.stops[row] = end.stop;
+        to.accepted[row] = length;
+        to.next_ids[row] = end.id;
+        to.counts[row] = ends ? count + 1 : length + 1;
+        to.endings[row] = ends ? of.ending : 0;
+    }
+
+  private:
     // Write the way to a node, and return how many tokens that accepts.
     int64_t lead(int64_t stop) const {
         int64_t *block = nodes(to.block), *path = to.paths ? nodes(to.paths) : nullptr;
@@ -127,22 +148,6 @@ struct Walk {
         }
         return length;
     }
-
-    // Write where a walk stopped after so many accepted tokens, which stand in the block, and the id that follows.
-    void end(int64_t stop, int64_t length, int64_t id) const {
-        int64_t* block = nodes(to.block);
-        block[length] = id;
-        std::fill(block + length + 1, block + of.width, -1);
-        int64_t count = 0;
-        while (count <= length && !is_end(block[count])) ++count;
-        const bool ends = count <= length;
-        to.num_nodes[row] = of.sizes[row] - 1;
-        to.stops[row] = stop;
-        to.accepted[row] = length;
-        to.next_ids[row] = block[length];
-        to.counts[row] = ends ? count + 1 : length + 1;
-        to.endings[row] = ends ? of.ending : 0;
-    }
 };
 
 // If a fault is told, what is written means nothing.
@@ -150,7 +155,7 @@ inline void walk(const Drafts& drafts, const Written& to, Fault& fault) {
     for (int64_t row = 0; row < drafts.batch; ++row) {
         const Walk one{drafts, to, row};
         one.check(fault);
-        if (!fault.code) one.run();
+        if (!fault.code) one.write(one.to_end([&](int64_t node, int64_t) { return one.nodes(drafts.ids)[node]; }));
     }
 }
 

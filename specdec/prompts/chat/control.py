@@ -4,19 +4,31 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
-# Private use, plane 16: 65,534 characters that no text of the world has a need of.
-_PRIVATE = range(0x100000, 0x10FFFE)
+# Private use, planes 16 and 15: 131,068 characters that no text of the world has a need of.
+_PRIVATE = (range(0x100000, 0x10FFFE), range(0xF0000, 0xFFFFE))
 
 
 def absent_characters(count: int, *texts: str) -> str:
-    """Return ``count`` characters for private use that none of the texts holds."""
+    """Return ``count`` characters for private use that none of the texts holds; ValueError if there are fewer."""
     used = {ord(character) for text in texts for character in text}
-    return "".join(map(chr, islice((code for code in _PRIVATE if code not in used), count)))
+    found = "".join(map(chr, islice((code for code in chain(*_PRIVATE) if code not in used), count)))
+    if len(found) < count:
+        raise ValueError(
+            f"a conversation takes {count:,} private characters, three for each control token, and {len(found):,} "
+            "are free: give a tokenizer with fewer special tokens"
+        )
+    return found
+
+
+def ids_of(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return the ids of a text, in which whatever reads as a control token is one."""
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    return ids
 
 
 class ControlTokens:
@@ -30,6 +42,7 @@ class ControlTokens:
     Attributes:
         ids: text -> id, of all control tokens.
         special: the texts of the special ones.
+        pattern: finds them in a text.
         tokenizer: see above.
     """
 
@@ -39,7 +52,7 @@ class ControlTokens:
         chosen = {i: token for i, token in added.items() if token.special or _is_written(token.content, source)}
         self.ids = {token.content: i for i, token in chosen.items()}
         self.special = frozenset(token.content for token in chosen.values() if token.special)
-        self._tokens, self._pattern = tuple(chosen.values()), alternatives(self.ids)
+        self._tokens, self.pattern = tuple(chosen.values()), alternatives(self.ids)
         # A copy is large; other markers than the usual ones are rare.
         self._reader_of = lru_cache(maxsize=4)(self._reader)
 
@@ -49,12 +62,7 @@ class ControlTokens:
     def mark(self, text: str, markers: str) -> str:
         """Return a text with each control token in it as one character: token i as ``markers[i]``."""
         by_text = dict(zip(self.ids, markers, strict=False))
-        return self._pattern.sub(lambda found: by_text[found[0]], text)
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, in which whatever reads as a control token is one."""
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
+        return self.pattern.sub(lambda found: by_text[found[0]], text)
 
     def encode_marked(self, text: str, markers: str, answers: Sequence[Sequence[int]] = ()) -> list[int]:
         """Return the ids of a text in which the marks alone are control tokens.

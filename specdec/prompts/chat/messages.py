@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from specdec.prompts.files import is_unicode
+
 Message = dict[str, Any]
 # The names that thinking goes by in a message; templates read the first one, some the second.
 _REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -44,11 +46,6 @@ def holds_ids(content: Any) -> bool:
     if isinstance(content, str) or not isinstance(content, (Sequence, np.ndarray)):
         return False
     return all(isinstance(token, (int, np.integer)) and not isinstance(token, bool) for token in content)
-
-
-def is_unicode(text: str) -> bool:
-    """Tell whether a string can be written: halves of surrogate pairs cannot, and tokenizers refuse them."""
-    return text.encode(errors="ignore").decode() == text
 
 
 def _first_unwritable(text: str) -> str:

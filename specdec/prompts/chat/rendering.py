@@ -9,7 +9,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from specdec.prompts.chat.messages import is_unicode
+from specdec.prompts.files import is_unicode
 
 
 class _Generation(Extension):

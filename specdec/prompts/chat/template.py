@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from specdec.prompts.chat.control import ControlTokens, absent_characters, alternatives
+from specdec.prompts.chat.control import ControlTokens, absent_characters, ids_of
 from specdec.prompts.chat.hiding import Hiding
 from specdec.prompts.chat.messages import (
     ASSISTANT,
@@ -123,19 +123,20 @@ class ChatTemplate:
         used = (self.source, *strings_of(given), *keys_of(given))
         private = absent_characters(num_markers + count + 2 * self._hiding.num_characters, *used)
         markers, places = private[:num_markers], private[num_markers : num_markers + count]
+        before = len(conversation) - len(messages)  # a system's words
         answers, conversation = self._without_answers(conversation, places)
-        plain, marked = self._with_markers(conversation, render, private[num_markers + count :], markers)
+        plain, marked = self._with_markers(conversation, render, private[num_markers + count :], markers, before)
         if not answers and marked == self._control.mark(plain, markers):
-            return self._control.encode(plain)
+            return ids_of(self._control.tokenizer, plain)
         order = [answers[character] for character in marked if character in answers]
         marked = marked.translate(dict.fromkeys(map(ord, answers), markers[-1]))
         return self._control.encode_marked(marked, markers, order)
 
     def _check(self, messages: Any, system: str | None) -> list[Message]:
-        conversation, control = check_messages(messages), alternatives(self._control.ids)
+        conversation = check_messages(messages)
         for number, message in enumerate(conversation):
             for place, text in (("its role", message["role"]), *(("a key", key) for key in keys_of(message))):
-                if found := control.search(text):
+                if found := self._control.pattern.search(text):
                     raise ValueError(f"message {number} has the control token {found[0]!r} in {place}; take it out")
         return with_system(conversation, system)
 
@@ -161,8 +162,12 @@ class ChatTemplate:
         """Tell whether an id ends an answer, so that the template writes it anew; ``</think>`` is part of an answer."""
         return one in self.end_ids or one in map(self._control.ids.get, self._control.special)
 
-    def _with_markers(self, messages: list[Message], render: Render, private: str, markers: str) -> tuple[str, str]:
+    def _with_markers(
+        self, messages: list[Message], render: Render, private: str, markers: str, before: int
+    ) -> tuple[str, str]:
         """Return the conversation as text, and that with a marker for each control token that the template wrote.
+
+        ``before`` of the messages are a system's words that came by themselves.
 
         A character that control tokens begin or end with is hidden in what the messages say: what is found then was
         written by the template. A template that takes texts apart at such characters shows it by another text; then
@@ -172,18 +177,20 @@ class ChatTemplate:
             ValueError: the template spells out what is hidden, as an escape would; with the message and its token.
         """
         plain = render(messages)
-        for hidden in self._hiding.ways(messages, private):
-            text = plain if hidden.messages == messages else render(hidden.messages)
-            marked = self._control.mark(text, markers).translate(hidden.back)
-            if text.translate(hidden.back) == plain:
+        back, ways = self._hiding.ways(messages, private)
+        for hidden in ways:
+            text = plain if hidden == messages else render(hidden)
+            marked = self._control.mark(text, markers).translate(back)
+            if text.translate(back) == plain:
                 return plain, marked
-        others = dict(zip(hidden.back, reversed(private), strict=False))
-        if render(map_strings(hidden.messages, lambda text: text.translate(others))) != text.translate(others):
+        others = dict(zip(back, reversed(private), strict=False))
+        if render(map_strings(hidden, lambda text: text.translate(others))) != text.translate(others):
             number, token = self._hiding.first_in(messages)
+            place = f"message {number - before} (of {messages[number]['role']!r})" if number >= before else "system"
             raise ValueError(
-                f"message {number} (of {messages[number]['role']!r}) holds the control token {token!r}, and the chat "
-                "template spells out characters, so that the token cannot be told from the template's own; take it "
-                "out of the message, or give a template that writes texts as they are"
+                f"{place} holds the control token {token!r}, and the chat template spells out characters, so that the "
+                "token cannot be told from the template's own; take it out, or give a template that writes texts "
+                "as they are"
             )
         return plain, marked
 
@@ -194,5 +201,5 @@ class ChatTemplate:
             text = self._render(False, {})(asked)
         except ValueError:
             return ()
-        written = re.match(rf"\s*{alternatives(self._control.ids).pattern}", text.partition(answer)[2])
+        written = re.match(rf"\s*{self._control.pattern.pattern}", text.partition(answer)[2])
         return (self._control.ids[written[1]],) if written else ()

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from specdec.prompts.chat.control import ids_of
 from specdec.prompts.chat.template import ChatTemplate
 
 NAME = "vicuna"
@@ -26,11 +27,6 @@ def vicuna_template(tokenizer: Any, bos_token: str | None, eos_token: str | None
     text, and none after BOS, the template gives that blank.
     """
     bos, source = "{{ bos_token }}", VICUNA
-    if bos_token is not None and _ids(tokenizer, f"{bos_token} A")[1:] == _ids(tokenizer, "A"):
+    if bos_token is not None and ids_of(tokenizer, f"{bos_token} A")[1:] == ids_of(tokenizer, "A"):
         source = source.replace(bos, f"{bos} ", 1)
     return ChatTemplate(source, tokenizer, bos_token, eos_token, name=NAME, stop_strings=(STOP,))
-
-
-def _ids(tokenizer: Any, text: str) -> list[int]:
-    ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
-    return ids

@@ -14,7 +14,7 @@ from specdec.stats.report.intervals import (
     units_to_tell,
     verdict,
 )
-from specdec.stats.report.printout import FORM, MARKDOWN, Shown, markdown_of, show
+from specdec.stats.report.printout import FORM, MARKDOWN, Shown, asked_form, markdown_of, show
 from specdec.stats.report.provenance import (
     Panel,
     Points,
@@ -36,6 +36,7 @@ __all__ = [
     "Panel",
     "Points",
     "Shown",
+    "asked_form",
     "bootstrap_ratio",
     "code_commit",
     "device_name",

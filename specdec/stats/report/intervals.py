@@ -271,9 +271,10 @@ def _reach(n: int, level: float, power: float) -> float:
     # Rates such as 1 / 128 must not lose their last swap to rounding.
     beyond = len(swaps) - 1 - int(rate * len(swaps) + 1e-6)
     width = stats.t.ppf(0.5 + level / 2, n - 1) / np.sqrt(n)
+    is_swapped = swaps.any(1)
     turns = []
     for sample in rng.standard_normal((_SAMPLES_OF_POWER, n)):
-        means = np.where(swaps.any(1), swaps @ sample / sizes, np.inf)
+        means = np.where(is_swapped, swaps @ sample / sizes, np.inf)
         by_swaps = np.partition(means, beyond)[beyond]
         turns.append(max(by_swaps, sample.mean() + width * sample.std(ddof=1)))
     return float(np.quantile(turns, power) * np.sqrt(n))
@@ -311,9 +312,9 @@ def _check_pairs(
 
 def verdict(*intervals: Interval) -> Verdict:
     """Return what intervals of a speed-up decide, if all of them agree; without bounds they decide nothing."""
-    if all(interval.low is not None and interval.low > 1 for interval in intervals):
+    if intervals and all(interval.low is not None and interval.low > 1 for interval in intervals):
         return "faster"
-    if all(interval.high is not None and interval.high < 1 for interval in intervals):
+    if intervals and all(interval.high is not None and interval.high < 1 for interval in intervals):
         return "slower"
     return "not told apart"
 

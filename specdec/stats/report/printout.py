@@ -45,10 +45,8 @@ def text_of(parts: Iterable[Shown], console: "Console", wide: bool = False) -> s
     return "\n\n".join(_text(part, console, wide) for part in parts)
 
 
-def show(parts: Iterable[Shown], wide: bool = False) -> None:
-    """Print texts and tables: on a terminal as wide as that is, elsewhere ``WIDTH`` characters wide, without colours.
-
-    The environment variable ``SPECDEC_TABLES=markdown`` prints a Markdown document instead, with all columns.
+def asked_form() -> str:
+    """Return the form that the environment variable ``SPECDEC_TABLES`` asks for; "": as a terminal shows it.
 
     Raises:
         ValueError: the variable names another form.
@@ -56,7 +54,18 @@ def show(parts: Iterable[Shown], wide: bool = False) -> None:
     form = os.environ.get(FORM, "")
     if form not in ("", MARKDOWN):
         raise ValueError(f"{FORM}={form}: give {MARKDOWN}, or leave it out")
-    if form:
+    return form
+
+
+def show(parts: Iterable[Shown], wide: bool = False) -> None:
+    """Print texts and tables: on a terminal as wide as that is, elsewhere ``WIDTH`` characters wide, without colours.
+
+    The environment variable ``SPECDEC_TABLES=markdown`` prints a Markdown document instead, with all columns.
+
+    Raises:
+        ValueError: see ``asked_form``.
+    """
+    if asked_form():
         print(markdown_of(parts))
         return
     from rich.console import Console

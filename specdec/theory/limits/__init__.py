@@ -4,11 +4,18 @@ A FLOP is one addition or one multiplication: a multiply-add counts two. Only ma
 those of weights, keys and values, which lie in memory before or after a pass.
 """
 
-from specdec.theory.limits.attention_cost import attention_work_cached, attention_work_naive, visible_positions
-from specdec.theory.limits.gains import BestLength, best_draft_length
-from specdec.theory.limits.model_shape import ModelShape, context_of_equal_bytes, kv_cache_bytes
-from specdec.theory.limits.passes import PassCost, pass_cost, prefill_costs
-from specdec.theory.limits.roofline import Roofline, break_even_width
+from specdec.theory.limits.passes import (
+    ModelShape,
+    PassCost,
+    attention_work_cached,
+    attention_work_naive,
+    context_of_equal_bytes,
+    kv_cache_bytes,
+    pass_cost,
+    prefill_costs,
+    visible_positions,
+)
+from specdec.theory.limits.roofline import BestLength, Roofline, best_draft_length, break_even_width
 
 __all__ = [
     "BestLength",
