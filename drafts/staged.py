@@ -284,7 +284,7 @@ class _Session(DraftSession):
         device, start = self.model.model.device, self.model.chain_start(rows, ids, ends)
         with stage(chain((start.standing, start.behind), numbers_of(randomness)), device):
             inner = proposal(self.source.inner, self.inner, rows, *given)
-            if not inner.is_chain:
+            if inner.tokens.is_cpu and not inner.is_chain:
                 raise _fault(self.source.inner, "drafted a tree, and declares offers.trees=False")
             drafted = time.perf_counter()
             with stage(inner.numbers(), device):

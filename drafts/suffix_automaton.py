@@ -95,8 +95,9 @@ class SuffixAutomaton:
         self.tokens_per_match, self.min_ngram, self.max_nodes = tokens_per_match, min_ngram, max_nodes
         self.min_confidence, self.store_size = min_confidence, store_size
         self._outputs: list[list[int]] = []  # replaced, never changed
-        # That of the outputs beside it, once a run has asked for it; of earlier ones if these were replaced since.
-        self._store: tuple[list[list[int]], Automaton] | None = None
+        # That of the outputs beside it, and their largest id, once a run has asked; of earlier outputs if these were
+        # replaced since.
+        self._store: tuple[list[list[int]], Automaton, int] | None = None
 
     @property
     def offers(self) -> Offers:
@@ -129,14 +130,14 @@ class SuffixAutomaton:
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
         """Return a session for a run."""
         outputs, store = self._outputs, self._store
-        largest = max((max(output) for output in outputs), default=-1)
-        if largest >= oracle.vocab_size:
+        if store is None or store[0] is not outputs:
+            largest = max((max(output) for output in outputs), default=-1)
+            store = self._store = outputs, Automaton(one for output in outputs for one in (*output, _END)), largest
+        if store[2] >= oracle.vocab_size:
             raise ValueError(
-                f"draft {self.name!r} remembers id {largest}, and the oracle has {oracle.vocab_size} ids: give each "
+                f"draft {self.name!r} remembers id {store[2]}, and the oracle has {oracle.vocab_size} ids: give each "
                 "vocabulary a source of its own"
             )
-        if store is None or store[0] is not outputs:
-            store = self._store = outputs, Automaton(one for output in outputs for one in (*output, _END))
         return _Session(self, store[1], self.length.open(num_rows), num_rows)
 
 

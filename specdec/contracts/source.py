@@ -80,10 +80,10 @@ class Offers:
         confidence: drafts carry confidences.
         reproducible: a request's output does not depend on its batch-mates, its slot or scheduling.
         adaptive: drafts depend on how the request's earlier drafts fared, not on its ids alone.
-        nested: a draft within a smaller limit is the beginning of one within a larger; replays rest on it.
         calibration: measured figures that draft lengths depend on; stored in the result.
         max_depth: longest path ever drafted; a step whose budget is below it counts as shortened.
         max_nodes: upper bound of a draft's nodes (a chain's is its depth), for the cache's slack.
+        nested: a draft within a smaller limit is the beginning of one within a larger; replays rest on it.
     """
 
     trees: bool = False
@@ -91,10 +91,10 @@ class Offers:
     confidence: bool = False
     reproducible: bool = True
     adaptive: bool = False
-    nested: bool = True
     calibration: Calibration | None = None
     max_depth: int = 0
     max_nodes: int = 0
+    nested: bool = True
 
 
 class DraftSession(Protocol):

@@ -111,6 +111,8 @@ def _kinds(data: Columns, count: int, source: str | Path) -> list[str]:
     if not any(name in data for name in KIND_COLUMNS):
         return [ALL] * count
     kinds = _labels(data, KIND_COLUMNS, count, source, "no kind")
+    if {*kinds} == {"no kind"}:
+        return [ALL] * count
     if ALL in kinds and len({*kinds}) > 1:
         row = kinds.index(ALL)
         raise ValueError(f"prompts: {source}: row {row} is of kind {ALL!r}, which stands for every kind: rename it")

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 from specdec.grammars import Constraint
 
 _GRAMMARS = ("json_schema", "regex", "grammar")
@@ -105,7 +107,7 @@ class SamplingParams:
             _require(usable, "logit_bias", {token: bias}, fix)
         whole = _is_count(self.min_new_tokens)
         _require(whole, "min_new_tokens", self.min_new_tokens, "must be an integer >= 0, below 2**63")
-        _require(isinstance(self.ignore_eos, bool), "ignore_eos", self.ignore_eos, "must be True or False")
+        _require(isinstance(self.ignore_eos, (bool, np.bool_)), "ignore_eos", self.ignore_eos, "must be True or False")
         self._check_grammar()
 
     def _check_grammar(self) -> None:

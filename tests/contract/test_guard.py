@@ -46,7 +46,10 @@ def plainly(steps: int) -> dict[str, Any]:
 
 def an_arm(stats: dict[str, Any]) -> dict[str, Any]:
     claims = {"identical": [True], "repeats_plain": True, "claim": "exact", "rule": "standard", "calibration": None}
-    how = {"settings": vars(Settings("native", "float32", "cpu", bitwise=True, batch_size=1, threads=2))}
+    how = {
+        "settings": vars(Settings("native", "float32", "cpu", bitwise=True, batch_size=1, threads=2)),
+        **{"judge": "standard", "drafter": "", "kernels": "native", "finish_reasons": [["length"]]},
+    }
     seconds = [sum(stats["seconds"].values())]
     return {"seconds": seconds, "num_tokens": stats["num_emitted"], "stats": stats, "records": {}, **claims, **how}
 

@@ -241,7 +241,7 @@ def test_equal_arguments_of_other_types_are_one_run_and_wrong_ones_make_no_folde
     other = SamplingParams(temperature=1, top_p=np.float64(1), logit_bias={2: -1, np.int64(1): np.float64(0.5)})
     made, again = (record_nodes(decoder, tmp_path / "run", PROMPTS, 4, one) for one in (plain, other))
     assert made.tokens == again.tokens
-    assert repr(recording._plain(plain)) == repr(plain), "runs that earlier versions began go on"
+    assert repr(recording._plain(plain)) == repr(plain), "the hash of plain floats is as it was"
     for wrong in ({"batch_size": 0}, {"requests_per_part": 0}, {"requests_per_part": 2.5}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             record_nodes(decoder, tmp_path / "none", PROMPTS, 4, **wrong)

@@ -298,6 +298,8 @@ def test_a_row_without_an_id_is_called_as_in_a_file_without_them_and_has_no_kind
     assert [(prompt.name, prompt.kind) for prompt in found] == [("a", "b"), ("row 1", "no kind")]
     with pytest.raises(ValueError, match="row 2 is of kind 'all', which stands for every kind: rename it"):
         load_prompts(write_lines(tmp_path / "p.jsonl", [*rows, {"kind": "all", "prompt": "x"}]))
+    empty = write_lines(tmp_path / "empty.jsonl", [{"kind": None, "prompt": "x"}, {"prompt": "y"}])
+    assert {prompt.kind for prompt in load_prompts(empty)} == {"all"}
 
 
 SAID = [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]

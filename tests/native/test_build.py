@@ -123,9 +123,14 @@ def test_a_killed_build_holds_nothing(cache, tmp_path):
         while not (tmp_path / "c++.again").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         os.killpg(killed.pid, signal.SIGKILL)
+    (left,) = cache.glob("building-*")
+    os.utime(left, (0, 0))
+    young = cache / "building-on-another-host"
+    young.mkdir()
     assert is_whole(build(answer_of(sources), cache, slow.command, ()))
     assert slow.count == 2
-    assert sorted(path.suffix for path in cache.iterdir()) == ["", ".so"], "the folder of the killed build is gone"
+    assert not left.exists(), "the folder of the killed build is gone"
+    assert young.exists()
 
 
 def test_a_build_that_waits_says_so(cache, fake, tmp_path, caplog):

@@ -209,6 +209,7 @@ def test_a_check_of_nothing_is_refused():
             check_draft(dishonest, ORACLE, max_new_tokens=number)
     with pytest.raises(ValueError, match="draft 'forced' drafted nothing, so that nothing is checked"):
         check_draft(drafts.Forced(3), ORACLE, max_new_tokens=12)
+    check_draft(drafts.PromptLookup(num_draft_tokens=0), ORACLE, max_new_tokens=12)
     with pytest.raises(AssertionError, match="never drawn"):
         check_draft(dishonest, ORACLE, max_new_tokens=2)
 

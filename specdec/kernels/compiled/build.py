@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +21,7 @@ from specdec.system import LOG, Unsafe, private_folder, warn_once
 
 HEADERS = Path(__file__).parents[1] / "cpp"
 BUILDING = "building-"  # a folder in which a library is compiled
+_ABANDONED_SECONDS = 3600.0  # no build takes as long
 COMPILERS = ("c++", "g++", "clang++")
 WARNINGS = ("-Wall", "-Wextra")
 # Contraction off: a multiplication and an addition are fused only if the code says so.
@@ -138,7 +139,7 @@ def _load(path: Path) -> ctypes.CDLL:
         os.close(file)
         raise NativeUnavailable(
             f"{path} does not load: {error}; if its file system forbids execution (noexec), name a folder elsewhere in "
-            f"{NAMED}; if a system library has changed, delete the file"
+            f"{NAMED}; if a system library has changed, delete the file; /proc has to be mounted"
         ) from error
 
 
@@ -216,11 +217,19 @@ def build(unit: Unit, cache: Path, compiler: Sequence[str], flags: Sequence[str]
     if not is_whole(path):
         with lock(cache / "lock") as is_alone:
             if not is_whole(path):
-                for left in cache.glob(f"{BUILDING}*") if is_alone else ():  # by builds that were killed
-                    shutil.rmtree(left, ignore_errors=True)
+                if is_alone:
+                    _remove_old(cache)
                 with _announce(unit.name, version.partition("\n")[0]):
                     _compile(content, path, [*compiler, *flags, unit.source.name])
     return path
+
+
+def _remove_old(cache: Path) -> None:
+    """Remove what builds left that were killed; a younger one may run on another host, which knows nothing of locks."""
+    for left in cache.glob(f"{BUILDING}*"):
+        with suppress(OSError):
+            if left.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _read(unit: Unit) -> dict[str, bytes]:
