@@ -74,12 +74,20 @@ class State:
     judges: set[str] = field(default_factory=set)
     drafters: set[str] = field(default_factory=set)
     started: float = field(default_factory=time.perf_counter)
+    # Of all requests of the run; see Seated.
+    _max_lengths: IntArray = field(init=False)
+    _ignore_eos: BoolArray = field(init=False)
+    _has_stops: BoolArray = field(init=False)
     _seated: Seated | None = None
     _in_step: bool = False
 
     def __post_init__(self) -> None:
         self.cache, self.turn = self.seating.cache, self.seating.turn
         self.cache_bytes = self.cache.bytes  # at the end, a cache that lacks it would cost the result
+        asked = self.slots.requests
+        self._max_lengths = np.array([r.max_length for r in asked], dtype=np.int64)
+        self._ignore_eos = np.array([r.sampling.ignore_eos for r in asked], dtype=np.bool_)
+        self._has_stops = np.array([bool(r.stop_strings or r.stop_ids or r.grammar) for r in asked], dtype=np.bool_)
         self.seating.share(self.session)
 
     @property
@@ -202,17 +210,15 @@ class State:
         slots, rows = self.slots, self.slots.rows
         if self._seated is None or self._seated.rows is not rows:
             requests = slots.occupants[rows]
-            asked = [slots.requests[i] for i in requests]
-            has_stops = [bool(r.stop_strings or r.stop_ids or r.grammar) for r in asked]
             self._seated = Seated(
                 rows,
                 requests,
                 self.params.select(requests),
                 self.keys[requests],
                 slots.prompt_lengths[rows],
-                np.array([r.max_length for r in asked], dtype=np.int64),
-                np.array([r.sampling.ignore_eos for r in asked], dtype=np.bool_),
-                np.flatnonzero(has_stops),
+                self._max_lengths[requests],
+                self._ignore_eos[requests],
+                np.flatnonzero(self._has_stops[requests]),
             )
         return self._seated
 
