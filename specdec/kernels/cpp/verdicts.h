@@ -38,8 +38,10 @@ template <class T>
 bool exceeds(const LawOf<T>& law, const LawOf<T>& other, int64_t size) {
     if (!law.probs) return other.of(law.point) < T(1);
     if (!other.probs) return law.probs[other.point] < T(1);
+    // Mostly the first ids tell; a loop that may end at each of them is not compiled to wide instructions.
     bool some = false;
-    for (int64_t id = 0; id < size; ++id) some |= law.probs[id] > other.probs[id];
+    for (int64_t begin = 0; begin < size && !some; begin += GROUP)
+        for (int64_t id = begin; id < std::min(begin + GROUP, size); ++id) some |= law.probs[id] > other.probs[id];
     return some;
 }
 
