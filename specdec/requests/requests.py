@@ -241,8 +241,11 @@ def _per_request(
     if sampling is None or isinstance(sampling, SamplingParams):
         params = [sampling or SamplingParams()] * count
     else:
-        if not isinstance(sampling, Iterable):
-            raise ValueError(f"sampling={sampling!r} must be SamplingParams, or a list with one per prompt")
+        if isinstance(sampling, (str, Mapping)) or not isinstance(sampling, Iterable):
+            raise ValueError(
+                f"sampling={sampling!r} must be SamplingParams, such as SamplingParams(temperature=0.8), or a list "
+                "with one per prompt"
+            )
         params = list(sampling)
     if len(params) != count:
         raise ValueError(f"sampling has {len(params)} entries for {count} prompts; pass one, or one per prompt")
@@ -259,13 +262,17 @@ def _per_request(
 
 
 def _seeds(seed: int | Sequence[Seed], count: int) -> list[Seed]:
-    if isinstance(seed, Integral):
+    if _is_int(seed):
         return [(_part_of_seed(seed, seed, "seed"), i) for i in range(count)]
     if isinstance(seed, str) or not isinstance(seed, Sequence):
         raise ValueError(f"seed={seed!r} must be an int or a list with one seed per prompt")
     if len(seed) != count:
         raise ValueError(f"seed has {len(seed)} entries for {count} prompts; pass an int, or one seed per prompt")
     return [_one_seed(one, f"seed[{i}]") for i, one in enumerate(seed)]
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _one_seed(seed: Any, name: str) -> Seed:
@@ -277,7 +284,7 @@ def _one_seed(seed: Any, name: str) -> Seed:
 
 def _part_of_seed(part: Any, seed: Any, name: str) -> int:
     """Return a part of a seed; ValueError if it is no integer, or if another one would give the same numbers."""
-    if not isinstance(part, Integral):
+    if not _is_int(part):
         raise ValueError(f"{name} is {seed!r}; give an int or a tuple of ints")
     if int(part) not in _SEEDS:
         raise ValueError(f"{name} is {seed!r}, and 64 bits hold -2**63 to 2**63 - 1: give a smaller one")
@@ -292,7 +299,7 @@ def _stops(oracle: Oracle, stop: Any, count: int) -> list[StopLists]:
         raise ValueError("stop holds bytes; give strings: text.decode(), or lists of ids")
     if stop is None or isinstance(stop, str):
         return [_stop_list(oracle, stop, "stop")] * count
-    if not isinstance(stop, Iterable):
+    if isinstance(stop, Mapping) or not isinstance(stop, Iterable):
         raise ValueError(f"stop={stop!r} must be a string, or a list of strings or id lists")
     listed: Sequence[Any] = list(stop)
     if not listed or not all(s is None or _is_list_of_stops(s) for s in listed):

@@ -18,13 +18,14 @@ _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 _READ_LOGITS = ("temperature", *_PENALTIES, "logit_bias", "min_new_tokens", *_GRAMMARS)
 _NUMBERS = ("temperature", "top_p", "min_p", *_PENALTIES)
 
-# Penalties and biases are applied in float32, which ends at 3e38; frequencies multiply them.
-_LARGEST = 1e30
+# Penalties and biases are applied in float32, which ends at 3e38, one after the other: a factor multiplies a bias, a
+# frequency its penalty. All at their largest make 1e30, over the lowest temperature that is divided by 1e36.
+_LARGEST = 1e15
 
 
 def _is_float(value: object) -> bool:
     """Tell whether a value is a number that a float can hold."""
-    if not isinstance(value, Real):
+    if not isinstance(value, Real) or isinstance(value, bool):
         return False
     try:
         float(value)

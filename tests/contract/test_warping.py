@@ -249,3 +249,16 @@ def test_the_largest_bias_at_the_lowest_temperature_is_a_law(dtype):
     assert probs[0, 0].tolist() == [0, 0.5, 0.5, 0]
     assert torch.equal(probs[1:], best_kernels().laws(logits[1:], params.select(np.array([1]))))
     assert (probs[1] - logits[1].softmax(-1)).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-6, 1.0])
+def test_all_parameters_at_their_largest_are_a_law(temperature):
+    worst = {"temperature": temperature, "presence_penalty": -1e15, "frequency_penalty": -1e15}
+    both = [
+        SamplingParams(**worst, repetition_penalty=1e-15, logit_bias={3: 1e15}),
+        SamplingParams(**worst, repetition_penalty=1e15, logit_bias=dict.fromkeys(range(SIZE), -1e15)),
+    ]
+    warping = warping_of(both, [[3], [1]], [[3] * 500, [3]])
+    table = warping.laws(torch.zeros(2, 1, SIZE), drafted([[], []])).table
+    assert table[0].tolist() == [0, 0, 0, 1, 0, 0, 0]
+    assert (table.sum(-1) - 1).abs().max() < 1e-6

@@ -66,7 +66,7 @@ BAD = {
     "too few sampling": ({"sampling": [GREEDY]}, r"sampling has 1 entries for 2 prompts; pass one, or one per prompt"),
     "too many sampling": ({"sampling": [GREEDY] * 3}, r"sampling has 3 entries for 2 prompts"),
     "wrong sampling": ({"sampling": [GREEDY, {"temperature": 1.0}]}, r"sampling\[1\] is dict, not SamplingParams"),
-    "sampling as a dict": ({"sampling": {"temperature": 1.0, "top_p": 0.5}}, "SamplingParams"),
+    "sampling as a dict": ({"sampling": {"top_k": 1}}, r"sampling=\{.top_k.: 1\} must be SamplingParams, such as"),
     "bias out of range": (
         {"sampling": SamplingParams(logit_bias={16: 1.0})},
         r"sampling.*logit_bias has id 16, outside",
@@ -74,6 +74,7 @@ BAD = {
     "too few seeds": ({"seed": [1]}, r"seed has 1 entries for 2 prompts; pass an int, or one seed per prompt"),
     "too many seeds": ({"seed": [1, 2, 3]}, r"seed has 3 entries for 2 prompts"),
     "fractional seed": ({"seed": 0.5}, r"seed=0\.5 must be an int or a list with one seed per prompt"),
+    "boolean seed": ({"seed": True}, "seed=True must be an int or a list with one seed per prompt"),
     "text as seed": ({"seed": "ab"}, r"seed='ab' must be an int"),
     "bad seed in a list": ({"seed": [1, None]}, r"seed\[1\] is None; give an int or a tuple of ints"),
     "bad part of a seed": ({"seed": [(1, 0.5), 2]}, r"seed\[0\] is \(1, 0\.5\); give an int or a tuple of ints"),
@@ -86,10 +87,11 @@ BAD = {
     "stop string without tokenizer": ({"stop": "x"}, r"stop has the string 'x'.*no tokenizer; pass stops as ids"),
     "no rows": ({"batch_size": 0}, "batch_size must be an integer, 1 or more, not 0"),
     "boolean rows": ({"batch_size": True}, "batch_size must be an integer, 1 or more, not True"),
+    "mapping as stop": ({"stop": {"a": 1}, "pieces": LETTERS}, r"stop=\{'a': 1\} must be a string, or a list"),
     "number as stop": ({"stop": 5}, r"stop=5 must be a string, or a list"),
     "tensor as stop": ({"stop": [torch.tensor([1, 2])]}, r"stop holds a tensor; give strings or lists of ids"),
     "tensor in a stop": ({"stop": [[torch.tensor(1)]]}, r"stop holds a tensor"),
-    "number as sampling": ({"sampling": 1.0}, r"sampling=1\.0 must be SamplingParams, or a list"),
+    "number as sampling": ({"sampling": 1.0}, r"sampling=1\.0 must be SamplingParams, .*or a list"),
     "half a pair in a stop": (
         {"stop": ["a", "x\ud83d"], "pieces": LETTERS},
         r"stop has '\\ud83d' at character 1: half of a surrogate pair",
@@ -124,7 +126,7 @@ PARAMETERS = {
     "top_k": [-1, 2.5, 2**63, True],
     "top_p": [0.0, 1.1, math.nan, None, Fraction(1, 10**400)],
     "min_p": [-0.1, 1.1, math.nan],
-    "repetition_penalty": [0.0, -1.0, math.inf, 1e300, 1e-300],
+    "repetition_penalty": [True, 0.0, -1.0, math.inf, 1e300, 1e-300],
     "presence_penalty": [math.nan, 1e300, -(10**400)],
     "frequency_penalty": [math.inf, -1e300],
     "logit_bias": [
