@@ -44,6 +44,8 @@ class PagePool:
 
     Attributes:
         num_pages: as given.
+        uses: ``[num_pages]`` rows that use each page. A row counts itself right after it has written down which pages
+            it has, and nothing is called in between: Python raises Ctrl-C at calls and jumps, so no page is lost.
         is_dirty: ``[num_pages]`` bool: which of them may hold something else than zeros.
         num_evicted: pages of known texts that were given away.
 
@@ -55,7 +57,7 @@ class PagePool:
         self.num_pages = num_pages
         self.is_dirty = np.zeros(num_pages, dtype=np.bool_)
         self.num_evicted = 0
-        self._uses: IntArray = np.zeros(num_pages, dtype=np.int64)
+        self.uses: IntArray = np.zeros(num_pages, dtype=np.int64)
         # By the hash of all ids up to the page's last one; the least recently looked up first.
         self._kept: OrderedDict[bytes, KeptPage] = OrderedDict()
         self._is_kept = np.zeros(num_pages, dtype=np.bool_)
@@ -67,41 +69,32 @@ class PagePool:
         while self._left:
             pages = self._left[0]  # finalizers may append meanwhile
             self.is_dirty[pages] = True
-            # Nothing is called from here to the next round, and Python raises Ctrl-C at calls and jumps.
-            self._uses[pages] -= 1
+            # Nothing is called from here to the next round, see ``uses``.
+            self.uses[pages] -= 1
             del self._left[0]
-        return int(np.count_nonzero(self._uses == 0))
+        return int(np.count_nonzero(self.uses == 0))
 
     def count_unused(self, pages: IntArray) -> int:
         """Return how many of some pages no row uses."""
-        return int(np.count_nonzero(self._uses[pages] == 0))
+        return int(np.count_nonzero(self.uses[pages] == 0))
 
     def take(self, count: int) -> IntArray:
-        """Return ``count`` pages that nobody uses, side by side if so many are.
+        """Return ``count`` pages that nobody uses, side by side if so many are; whoever books them counts their uses.
 
         Raises:
             ValueError: there are fewer.
         """
         if count > self.num_free:
             raise ValueError(f"{count} pages are asked for, and {self.num_free} of {self.num_pages} are free")
-        free = np.flatnonzero((self._uses == 0) & ~self._is_kept)
+        free = np.flatnonzero((self.uses == 0) & ~self._is_kept)
         if count > len(free):
             self._evict(count - len(free))
-            free = np.flatnonzero((self._uses == 0) & ~self._is_kept)
+            free = np.flatnonzero((self.uses == 0) & ~self._is_kept)
         if not count:
             return free[:0]
         runs = np.flatnonzero(free[count - 1 :] - free[: len(free) - count + 1] == count - 1)
         first = int(runs[0]) if runs.size else 0
-        self.share(free[first : first + count])
         return free[first : first + count]
-
-    def share(self, pages: IntArray) -> None:
-        """Let one row more use pages."""
-        self._uses[pages] += 1
-
-    def give_back(self, pages: IntArray) -> None:
-        """Let one row less use pages."""
-        self._uses[pages] -= 1
 
     def leave(self, pages: IntArray) -> None:
         """Let a row that is gone use pages no more, from the next count of free ones on.
@@ -155,11 +148,13 @@ class PagePool:
 
     def _evict(self, count: int) -> None:
         """Forget the texts of the ``count`` least recently looked up pages that nobody uses."""
-        unused = (digest for digest, kept in self._kept.items() if not self._uses[kept.page])
-        for digest, _ in list(zip(unused, range(count), strict=False)):
-            page = self._kept.pop(digest).page
+        unused = [digest for digest, kept in self._kept.items() if not self.uses[kept.page]]
+        for digest in unused[:count]:
+            page = self._kept[digest].page
+            # Nothing is called from here to the next round, see ``uses``.
             self._is_kept[page], self.is_dirty[page] = False, True
             self.num_evicted += 1
+            del self._kept[digest]
 
 
 def _chain(ids: IntArray) -> Iterator[tuple[bytes, bytes]]:

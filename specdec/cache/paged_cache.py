@@ -94,8 +94,9 @@ class PagedCache(SlotCache):
             ValueError: there are not enough pages.
         """
         self.vacate(np.array([row]))
-        self.memory.pool.share(known)
-        self.pages[row, : len(known)], self.rooms[row] = known, len(known) * PAGE
+        uses, count = self.memory.pool.uses, len(known)
+        self.pages[row, :count], self.rooms[row] = known, count * PAGE
+        uses[known] += 1
         self._lengths[row] = self._written[row] = self._shared[row] = len(known) * PAGE
         self._take(row, len(known), num_slots)
 
@@ -126,19 +127,20 @@ class PagedCache(SlotCache):
     def _take(self, row: int, first: int, num_slots: int) -> None:
         """Give a row pages from its ``first`` one on, cleared, so that it has as many as hold so many slots."""
         pool, count = self.memory.pool, count_pages(num_slots)
-        taken = pool.take(count - first)
+        taken, uses = pool.take(count - first), pool.uses
         self.pages[row, first:count], self.rooms[row] = taken, count * PAGE
+        uses[taken] += 1
         # A masked slot has weight 0, but 0 * NaN is NaN: the number itself must go, not only its weight.
         if (dirty := taken[pool.is_dirty[taken]]).size:
             self.memory.clear(dirty)
             pool.is_dirty[dirty] = False
 
     def _give_back(self, row: int) -> None:
-        """Give the pages of a row back. *Guarantee*: none goes back twice, wherever Ctrl-C comes."""
+        """Give the pages of a row back. *Guarantee*: each goes back once, wherever Ctrl-C comes."""
         pool, own = self.memory.pool, self.pages[row, : self.rooms[row] // PAGE].astype(np.int64)
         pool.is_dirty[own[: count_pages(int(self._written[row]))]] = True
         self.rooms[row] = 0
-        pool.give_back(own)
+        pool.uses[own] -= 1
         self.pages[row], self._shared[row] = pool.num_pages, 0
 
     def lines(self, rows: IntArray, slots: IntArray) -> IntArray:

@@ -16,7 +16,7 @@ import torch
 import drafts
 import specdec
 from specdec import SamplingParams, SpeculativeDecoder
-from specdec.cache import PAGE, PagedKVCache, PagePool
+from specdec.cache import PAGE, PagedCache, PagedKVCache, PagePool
 from specdec.cache.paged_cache import TensorMemory
 from tests.support.models import tiny_transformer
 from tests.support.registry import SIX_IDS
@@ -157,44 +157,66 @@ def test_a_state_whose_step_failed_neither_steps_nor_finishes_and_tells_what_was
             go_on(state)
 
 
+def stops_at_call(number: int, act: Callable[[], object]) -> bool:
+    """Act, and press Ctrl-C at a call or an answer in the books of pages; tell whether there are so many.
+
+    Python raises Ctrl-C there and at jumps, and ``sys.setprofile`` tells of them.
+    """
+    left = [number]
+
+    def press(frame: FrameType, event: str, argument: Any) -> None:
+        if frame.f_code.co_filename in (inspect.getfile(PagePool), inspect.getfile(PagedCache)):
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt
+
+    sys.setprofile(press)
+    try:
+        act()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
 def test_pages_of_rows_that_are_gone_come_back_once_wherever_a_count_is_stopped() -> None:
-    """Python raises Ctrl-C where something is called or has answered, which ``sys.setprofile`` tells of."""
     number, stopped = 0, True
     while stopped:
-        pool, left, stopped = PagePool(8), [number], False
-        for pages in np.split(pool.take(8), 2):
+        pool = PagePool(8)
+        pool.uses[:] = 1
+        for pages in np.split(np.arange(8), 2):
             pool.leave(pages)
-
-        def press(frame: FrameType, event: str, argument: Any, left: list[int] = left) -> None:
-            if frame.f_code.co_filename == inspect.getfile(PagePool):
-                left[0] -= 1
-                if left[0] < 0:
-                    raise KeyboardInterrupt
-
-        sys.setprofile(press)
-        try:
-            assert pool.num_free == 8
-        except KeyboardInterrupt:
-            stopped = True
-        finally:
-            sys.setprofile(None)
+        stopped = stops_at_call(number, lambda pool=pool: pool.num_free)  # type: ignore[misc]
         assert pool.num_free == 8, number
-        assert pool._uses.tolist() == 8 * [0], number
+        assert pool.uses.tolist() == 8 * [0], number
         number += 1
     assert number > 2
 
 
+def test_every_page_can_be_taken_wherever_a_text_is_forgotten() -> None:
+    number, stopped, ids = 0, True, np.arange(4 * PAGE)
+    while stopped:
+        pool = PagePool(4)
+        pool.keep(ids, np.arange(4))
+        stopped = stops_at_call(number, partial(pool.take, 3))
+        assert sorted(pool.take(4).tolist()) == [0, 1, 2, 3], number
+        assert pool.find(ids).tolist() == [], number
+        number += 1
+    assert number > 12
+
+
 @pytest.mark.parametrize("action", ["vacate", "seat"])
-def test_no_page_goes_back_twice_wherever_a_row_is_left(action: str) -> None:
+def test_pages_go_back_once_wherever_a_row_is_left_or_taken(action: str) -> None:
     number, stopped = 0, True
     while stopped:
         memory = TensorMemory((1,), (1,), 8, torch.float32, torch.device("cpu"), 0)
         cache = PagedKVCache(memory, 2, 3 * PAGE)
         given = (np.array([0]),) if action == "vacate" else (0, cache.pages[1, :1].astype(np.int64), 3 * PAGE)
-        stopped = stops_at(number, partial(getattr(cache, action), *given))
+        stopped = stops_at_call(number, partial(getattr(cache, action), *given))
         del cache
-        assert memory.pool.num_free <= memory.pool.num_pages
-        assert memory.pool._uses.min() >= 0, number
+        assert memory.pool.num_free == memory.pool.num_pages, number
+        assert memory.pool.uses.min() >= 0, number
         number += 1
     assert number > 8
 

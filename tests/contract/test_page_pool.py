@@ -17,29 +17,36 @@ def text(*pages: int, rest: int = 0) -> np.ndarray:
     return np.concatenate([*(np.arange(PAGE) + 100 * page for page in pages), np.arange(rest)]).astype(np.int64)
 
 
+def take(pool: PagePool, count: int) -> np.ndarray:
+    """Have a row take pages; return them."""
+    pages = pool.take(count)
+    pool.uses[pages] += 1
+    return pages
+
+
 def store(pool: PagePool, *pages: int) -> list[int]:
     """Have a row read a text and leave; return the pages that it had."""
     known = pool.find(text(*pages))
-    pool.share(known)
-    own = np.concatenate([known, pool.take(len(pages) - len(known))])
+    pool.uses[known] += 1
+    own = np.concatenate([known, take(pool, len(pages) - len(known))])
     pool.keep(text(*pages), own)
-    pool.give_back(own)
+    pool.uses[own] -= 1
     return own.tolist()
 
 
 def test_pages_are_handed_out_side_by_side_where_that_can_be():
     pool = PagePool(8)
-    first, second, third = (pool.take(count) for count in (2, 3, 2))
+    first, second, third = (take(pool, count) for count in (2, 3, 2))
     assert [first.tolist(), second.tolist(), third.tolist()] == [[0, 1], [2, 3, 4], [5, 6]]
-    pool.give_back(first)
-    pool.give_back(third)
-    assert pool.take(3).tolist() == [5, 6, 7]
+    pool.uses[first] -= 1
+    pool.uses[third] -= 1
+    assert take(pool, 3).tolist() == [5, 6, 7]
     assert pool.num_free == 2
     with pytest.raises(ValueError, match="3 pages are asked for, and 2 of 8 are free"):
-        pool.take(3)
-    pool.give_back(second[1:2])
-    assert pool.take(3).tolist() == [0, 1, 3]
-    assert pool.take(0).tolist() == []
+        take(pool, 3)
+    pool.uses[second[1:2]] -= 1
+    assert take(pool, 3).tolist() == [0, 1, 3]
+    assert take(pool, 0).tolist() == []
 
 
 def test_the_longest_known_beginning_is_found():
@@ -56,11 +63,11 @@ def test_a_page_stays_while_a_row_uses_it_and_the_least_recently_looked_up_goes_
     pool = PagePool(6)
     old, new = store(pool, 1, 2), store(pool, 3, 4)
     pool.find(text(1, 2))
-    assert new[1] in pool.take(3), "the end of a text before its beginning"
+    assert new[1] in take(pool, 3), "the end of a text before its beginning"
     assert pool.find(text(3, 4)).tolist() == new[:1]
     pool.find(text(1, 2))
-    pool.share(pool.find(text(3)))
-    pool.take(1)
+    pool.uses[pool.find(text(3))] += 1
+    take(pool, 1)
     assert pool.find(text(1, 2)).tolist() == old[:1]
     assert pool.find(text(3)).tolist() == new[:1], "a row uses it"
     assert pool.num_evicted == 2
@@ -82,14 +89,14 @@ def test_equal_hashes_are_no_hit(monkeypatch):
 
 def test_a_text_that_was_read_twice_at_once_is_known_once():
     pool = PagePool(6)
-    one, other = pool.take(2), pool.take(2)
+    one, other = take(pool, 2), take(pool, 2)
     pool.keep(text(1, 2), one)
     pool.keep(text(1, 2), other)
     assert pool.find(text(1, 2)).tolist() == one.tolist()
-    pool.give_back(one)
-    pool.give_back(other)
+    pool.uses[one] -= 1
+    pool.uses[other] -= 1
     assert pool.num_free == 6
-    assert pool.take(4).tolist() == [2, 3, 4, 5], "nothing is known of the second copy"
+    assert take(pool, 4).tolist() == [2, 3, 4, 5], "nothing is known of the second copy"
     assert pool.num_evicted == 0
 
 
@@ -113,9 +120,9 @@ def test_a_cache_that_goes_while_its_pages_are_counted_gives_them_back(in_anothe
     memory = TensorMemory((1,), (1,), 4, torch.float32, torch.device("cpu"), 0)
     rows.append(PagedKVCache(memory, 1, 2 * PAGE))
     pool = memory.pool
-    pool._uses = pool._uses.view(Counts)
-    pool.share(pages)
-    pool.give_back(pages)
+    pool.uses = pool.uses.view(Counts)
+    pool.uses[pages] += 1
+    pool.uses[pages] -= 1
     assert not rows
     assert pool.num_free == 4
     assert pool.is_dirty[:2].all()
@@ -127,7 +134,7 @@ def test_what_is_found_is_what_was_kept_and_counts_agree(data):
     pool, rows, contents = PagePool(data.draw(st.integers(4, 10))), {}, {}
     for step in range(data.draw(st.integers(1, 25))):
         if rows and data.draw(st.booleans()):
-            pool.give_back(rows.pop(data.draw(st.sampled_from(sorted(rows)))))
+            pool.uses[rows.pop(data.draw(st.sampled_from(sorted(rows))))] -= 1
             continue
         pages = data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=4))
         known = pool.find(text(*pages))
@@ -135,8 +142,8 @@ def test_what_is_found_is_what_was_kept_and_counts_agree(data):
             assert contents[page] == tuple(pages[: place + 1])
         if len(pages) - len(known) > pool.num_free - pool.count_unused(known):
             continue
-        pool.share(known)
-        taken = pool.take(len(pages) - len(known))
+        pool.uses[known] += 1
+        taken = take(pool, len(pages) - len(known))
         assert not set(taken.tolist()) & {page for own in rows.values() for page in own.tolist()}
         rows[step] = own = np.concatenate([known, taken])
         contents |= {page: tuple(pages[: place + 1]) for place, page in enumerate(own.tolist()) if place >= len(known)}
