@@ -1,9 +1,12 @@
 """Draft with a head that reads the oracle's hidden states and steps token by token: a chain, or a tree of any shape."""
 
 from specdec.contracts import Oracle, SteppingHead
-from specdec.drafting import HeadModel, HeadSource
+from specdec.drafting import HeadModel, HeadSource, check_parts
 from specdec.drafting.lengths import LengthPolicy
 from specdec.drafting.shapes import TreeShape
+
+_PARTS = ("layers", "put", "new_cache", "score", "vocab_size", "oracle", "max_context", "device", "dtype", "chains")
+_FIX = "give a stepping head, such as oracles.load_head returns for EAGLE-3 (exit heads are for drafts.EarlyExit)"
 
 
 class Eagle3(HeadSource):
@@ -50,7 +53,7 @@ class Eagle3(HeadSource):
         temperature: float | None = None,
         tree: TreeShape | None = None,
     ) -> None:
-        _check_head(head)
+        check_parts(head, _PARTS, _FIX)
         super().__init__(num_draft_tokens, length, temperature, tree, default=5)
         self.head = head
 
@@ -58,14 +61,3 @@ class Eagle3(HeadSource):
         """Return the head at work."""
         slack = self.length.max_depth if self.tree is None else self.tree.max_scored
         return HeadModel(self.head, num_rows, capacity, oracle.device, slack)
-
-
-def _check_head(head: SteppingHead) -> None:
-    """Raise ValueError if a head does not step token by token."""
-    parts = ("layers", "put", "new_cache", "score", "vocab_size", "oracle", "max_context", "device", "dtype", "chains")
-    lacks = [part for part in parts if not hasattr(head, part)]
-    if lacks:
-        raise ValueError(
-            f"head is of type {type(head).__name__} and lacks {', '.join(lacks)}: give a stepping head, such as "
-            "oracles.load_head returns for EAGLE-3 (exit heads are for drafts.EarlyExit)"
-        )

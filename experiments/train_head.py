@@ -30,7 +30,7 @@ from oracles.factory.dialogues.writing import begin_of
 from oracles.factory.training.block_distillation import BlockDistillation, describe_dspark, dspark_shape, new_dspark
 from oracles.factory.training.draft_distillation import DraftDistillation, draft_shape, new_draft
 from oracles.factory.training.eagle3_distillation import Eagle3Distillation
-from oracles.factory.training.exit_distillation import ExitDistillation
+from oracles.factory.training.exit_distillation import ExitDistillation, last_layers
 from oracles.factory.training.export import check_meaning, export_draft, ids_of_finished, take_weights
 from oracles.factory.training.features import served_reader
 from oracles.factory.training.head_distillation import HeadDistillation, Lesson
@@ -199,12 +199,13 @@ def _target_ids(args: argparse.Namespace, oracle: Transformer, text: HeadText) -
     return text.frequent(args.vocab_size, oracle.vocab_size)
 
 
-def _lesson(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Lesson:
-    """Return what the head learns from."""
-    layers = usual_outputs(oracle.num_layers) if args.layers is None else tuple(sorted({*args.layers}))
-    exits = tuple(count - 1 for count in sorted({*(args.num_layers or ())}))
-    own = {"medusa": (oracle.num_layers - 1,), "early_exit": exits, "draft_model": ()}
-    layers = own.get(args.kind, layers)
+def _chosen(args: argparse.Namespace, oracle: Transformer) -> tuple[int, ...]:
+    """Return the layers of ``--layers``, or EAGLE-3's usual ones."""
+    return usual_outputs(oracle.num_layers) if args.layers is None else tuple(sorted({*args.layers}))
+
+
+def _lesson(args: argparse.Namespace, oracle: Transformer, text: HeadText, layers: tuple[int, ...]) -> Lesson:
+    """Return what a head that reads the outputs of some layers learns from."""
     # The pass that features come of, if not the one that trains.
     served = None if args.served is None else load(args.oracle, device="cpu", arithmetic=args.served)
     reader, chosen = None if served is None else served_reader(served, layers), precision(args)
@@ -212,8 +213,9 @@ def _lesson(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Le
     return Lesson(oracle, layers, ids, text, args.num_draft_tokens, args.loss, args.discount, chosen, reader, rounded)
 
 
-def _eagle3(args: argparse.Namespace, lesson: Lesson) -> Pupil:
-    oracle, ids = lesson.oracle, lesson.target_ids
+def _eagle3(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Pupil:
+    lesson = _lesson(args, oracle, text, _chosen(args, oracle))
+    ids = lesson.target_ids
     inner = args.intermediate_size or oracle.config.intermediate_size
     count = None if ids is None else len(ids)
     values = describe_eagle3(oracle, args.verifier or args.oracle, lesson.layers, inner, count)
@@ -226,9 +228,10 @@ def _eagle3(args: argparse.Namespace, lesson: Lesson) -> Pupil:
     )
 
 
-def _dspark(args: argparse.Namespace, lesson: Lesson) -> Pupil:
-    oracle, ids = lesson.oracle, lesson.target_ids
-    mask = lesson.text.rarest(oracle.vocab_size) if args.mask_id is None else args.mask_id
+def _dspark(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Pupil:
+    lesson = _lesson(args, oracle, text, _chosen(args, oracle))
+    ids = lesson.target_ids
+    mask = text.rarest(oracle.vocab_size) if args.mask_id is None else args.mask_id
     if not 0 <= mask < oracle.vocab_size:
         raise ValueError(f"--mask-id is {mask}; the oracle's ids are 0..{oracle.vocab_size - 1}")
     inner = args.intermediate_size or oracle.config.intermediate_size
@@ -243,27 +246,30 @@ def _dspark(args: argparse.Namespace, lesson: Lesson) -> Pupil:
     return Pupil(task, lambda folder: export_head(network, values, folder, ids), values=values)
 
 
-def _medusa(args: argparse.Namespace, lesson: Lesson) -> Pupil:
-    network = new_medusa(lesson.oracle, args.num_draft_tokens, args.own_layers)
+def _medusa(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Pupil:
+    lesson = _lesson(args, oracle, text, (oracle.num_layers - 1,))
+    network = new_medusa(oracle, args.num_draft_tokens, args.own_layers)
     name = args.verifier or args.oracle
     task = MedusaDistillation(lesson, network)
     return Pupil(task, lambda folder: save_medusa(network, name, folder), lambda key: medusa_name(key, args.own_layers))
 
 
-def _early_exit(args: argparse.Namespace, lesson: Lesson) -> Pupil:
-    task = ExitDistillation(lesson, args.inner_size, args.seed)
+def _early_exit(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Pupil:
+    layers = last_layers(sorted({*args.num_layers}), oracle.num_layers)
+    task = ExitDistillation(_lesson(args, oracle, text, layers), args.inner_size, args.seed)
     return Pupil(task, task.save, parts=task.adapters)
 
 
-def _draft_model(args: argparse.Namespace, lesson: Lesson) -> Pupil:
-    table = lesson.oracle.model.embed_tokens.weight.detach().cpu()
+def _draft_model(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Pupil:
+    lesson = _lesson(args, oracle, text, ())
+    table = oracle.model.embed_tokens.weight.detach().cpu()
     ids = torch.arange(lesson.num_written) if lesson.target_ids is None else lesson.target_ids
     shape = draft_shape(len(table), len(ids), args.hidden_size, args.own_layers, args.intermediate_size)
-    model = new_draft(shape, table, ids, lesson.text.numbers(len(table)), args.seed).to(lesson.oracle.device)
+    model = new_draft(shape, table, ids, text.numbers(len(table)), args.seed).to(oracle.device)
     return Pupil(DraftDistillation(lesson, model), lambda folder: export_draft(model, args.oracle, folder))
 
 
-MAKERS: dict[str, Callable[[argparse.Namespace, Lesson], Pupil]] = {
+MAKERS: dict[str, Callable[[argparse.Namespace, Transformer, HeadText], Pupil]] = {
     "eagle3": _eagle3,
     "dspark": _dspark,
     "medusa": _medusa,
@@ -299,7 +305,7 @@ def train(args: argparse.Namespace) -> None:
     for part in (text, held_out):
         check_text_ids(part.ids, oracle.vocab_size)
     print(f"{len(text.ids):,} tokens, {int(text.counts.sum()):,} of them count; {len(held_out.ids):,} held out")
-    pupil = MAKERS[args.kind](args, _lesson(args, oracle, text))
+    pupil = MAKERS[args.kind](args, oracle, text)
     if args.init is not None:
         pupil.begin(args.init)
     print(f"it has {sum(part.numel() for part in pupil.task.model.parameters()):,} parameters", flush=True)

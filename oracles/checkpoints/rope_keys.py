@@ -50,8 +50,8 @@ def _rope_scaling(nested: ConfigKeys, kind: str, context: int) -> RopeScaling | 
     """Return the scaling of a kind; ``context`` is the config's, which it stretches if it names no other one."""
     if kind not in ("default", "linear", "llama3", "yarn"):
         raise ValueError(
-            f"{nested.source}: rope_type is {kind!r}; known: default, linear, llama3, yarn; with another one a model "
-            f"may run {ELSEWHERE}"
+            f"{nested.source}: rope_type is {kind!r}; known: default, linear, llama3, yarn; a whole model with another "
+            f"one may run {ELSEWHERE}"
         )
     original = nested.read("original_max_position_embeddings", int, context)
     if kind == "default":

@@ -17,7 +17,7 @@ from oracles.heads.aux_layers import AuxLayers, Convention
 from oracles.heads.block_head import BlockNetwork, BlockShape, DFlashHead
 from oracles.heads.block_trunk import LayerReach
 from oracles.heads.graphed_block import GraphedBlockHead
-from oracles.heads.head_tensors import READ_OUT, HeadOptions, borrow_rows, check_fit, fill_network
+from oracles.heads.head_tensors import READ_OUT, HeadOptions, borrow_rows, check_depth, check_fit, fill_network
 from oracles.heads.markov_head import MARKOV_KINDS
 from oracles.heads.native_block import NativeBlockHead
 from oracles.native import NativeTransformer
@@ -60,7 +60,8 @@ def is_block_head(values: Mapping[str, Any]) -> bool:
     """Tell whether a ``config.json`` describes a block drafter of one of the known layouts."""
     if values.get("speculators_model_type") in ("dflash", "dspark"):
         return True
-    return tuple(values.get("architectures") or ()) in (DFLASH, DSPARK) or "dflash_config" in values
+    classes = tuple(values.get("architectures") or ())
+    return classes in (DFLASH, DSPARK, OF_SPECFORGE) or (not classes and "dflash_config" in values)
 
 
 def load_block_head(
@@ -119,7 +120,7 @@ def _read(
         from_anchor = keys.read("sample_from_anchor", bool, False)
         inner, by_format, ids_name = _nested(keys), "inputs", "aux_hidden_state_layer_ids"
     else:
-        keys.read("num_target_layers", int, None)
+        check_depth(keys, oracle)
         if classes != DSPARK:
             own = ConfigKeys(keys.read("dflash_config", dict), f"{keys.source}: dflash_config")
     config, windows = _read_layers(inner, num_tensors)

@@ -45,7 +45,7 @@ def check_convention(head: LoadedEagle3, oracle: HostOracle) -> dict[str, float]
         The rate of accepted drafts, by what was read.
 
     Raises:
-        ValueError: the oracle's context is too short for such texts.
+        ValueError: the oracle's context is too short for such texts, or the head says NaN.
 
     Warns:
         UserWarning: a neighbour's is 1.5 times as high, or more; with both rates. Or no neighbour's is, and the head's
@@ -81,6 +81,9 @@ def acceptance(
         texts: ids.
         starts: ``[B]``, at least 1.
         states: ``[B, L, D]`` for each layer, the oracle's.
+
+    Raises:
+        ValueError: the head says NaN.
     """
     rows, counts = np.arange(len(texts)), np.array([len(text) - 1 for text in texts], dtype=np.int64)
     width = int(counts.max())
@@ -94,6 +97,8 @@ def acceptance(
     drafted, following = logits[:, :-1].argmax(-1).cpu(), ids[:, 1:]
     slots = torch.arange(width - 1)
     counted = (slots + 2 >= torch.from_numpy(starts)[:, None]) & (slots + 1 < torch.from_numpy(counts)[:, None])
+    if logits[:, :-1].isnan().any(-1).cpu()[counted].any():
+        raise ValueError("the head's logits are NaN: its weights hold NaN, or overflow in the oracle's dtype")
     return float((drafted == following)[counted].double().mean())
 
 

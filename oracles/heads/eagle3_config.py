@@ -7,7 +7,7 @@ from typing import Any
 from oracles.checkpoints.config_keys import ConfigKeys, errors_of
 from oracles.checkpoints.hf_config import SLIDING, parse_config
 from oracles.heads.aux_layers import AuxLayers, Convention, aux_layers_of
-from oracles.heads.head_tensors import check_fit
+from oracles.heads.head_tensors import check_depth, check_fit
 from oracles.transformer.config import TransformerConfig
 from specdec.contracts import HostOracle
 
@@ -20,9 +20,10 @@ ARCHITECTURES = (*_OF_LLAMA, "Qwen3Eagle3Model")
 _OF_HEAD = (
     "target_hidden_size", "eagle_config", "fc_norm", "norm_output", "norm_before_residual", "norm_before_fc",
     "eagle_aux_hidden_state_layer_ids", "num_aux_hidden_states", "target_layer_ids", "truncated_vocab_size",
+    "num_target_layers",
 )  # fmt: skip
 _INERT = (
-    "target_model_type", "decoder_sparse_step", "draft_num_hidden_layers", "num_target_layers", "step_loss_decay",
+    "target_model_type", "decoder_sparse_step", "draft_num_hidden_layers", "step_loss_decay",
     "target_model_name_or_path", "ttt_length", "output_router_logits", "router_aux_loss_coef",
 )  # fmt: skip
 # What Model Optimizer says of every head, and the one value that is EAGLE-3.
@@ -94,6 +95,7 @@ def read_eagle3(
         written = body.get("draft_vocab_size") or body.get("vocab_size")
         if own.read("truncated_vocab_size", int, written) != written:
             raise ValueError(f"{source}: 'truncated_vocab_size' contradicts the ids that the head writes, {written}")
+        check_depth(own, oracle)
         by_format: Convention = "inputs" if OF_VLLM in values["architectures"] else "outputs"
         shape = _shape(own, body, source, oracle, by_format, aux_layers)
         own.close()

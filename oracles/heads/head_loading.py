@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from oracles.checkpoints.config_keys import ConfigKeys, read_json
+from oracles.checkpoints.config_keys import ConfigKeys, errors_of, read_json
 from oracles.checkpoints.embedded_folders import EXIT_HEAD, head_folder, head_names, head_origin
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.checkpoints.placement import Backend, WeightType, check_weights
@@ -21,7 +21,8 @@ from oracles.huggingface import HuggingFaceLM
 
 LoadedHead = ExitHead | LoadedEagle3 | LoadedBlockHead | MedusaHead
 Loader = Callable[[Path, Mapping[str, Any], Any, HeadOptions], LoadedEagle3 | LoadedBlockHead | MedusaHead]
-# By kind: what loads a published head from a folder whose config.json was read.
+# By kind, which a config may also name as its architecture: what loads a published head from a folder whose config.json
+# was read.
 KINDS: dict[str, Loader] = {"eagle3": load_eagle3, "block drafter": load_block_head, "medusa": load_medusa}
 _MTP = (
     "{}: {!r} is a multi-token prediction module, a part of its model's own checkpoint, which is not supported; known "
@@ -83,7 +84,8 @@ def load_head(
         if isinstance(oracle, HuggingFaceLM):
             raise ValueError("exit heads read the stream of a transformer of ours: give what oracles.load returns")
         return load_exit_head(folder, oracle)
-    check_weights(weights, oracle.dtype, oracle.device)
+    with errors_of("a head computes as its oracle was loaded"):
+        check_weights(weights, oracle.dtype, oracle.device)
     path = folder / "config.json"
     values = read_json(path)
     try:
@@ -114,10 +116,10 @@ def _kind(values: Mapping[str, Any], path: Path) -> str:
         return "medusa"
     named = values.get("speculators_model_type")
     known = ", ".join(KINDS)
-    if isinstance(named, str) and named in KINDS:
-        return named
-    told = [named] if named is not None else [*classes, values.get("model_type")]
-    for name in told:
+    told = classes if named is None else [named]
+    for name in [*told, values.get("model_type")]:
+        if isinstance(name, str) and name in KINDS and name in told:
+            return name
         if isinstance(name, str) and "mtp" in name.lower():
             raise ValueError(_MTP.format(path, name, known))
     is_told = "draft_vocab_size" in values or OF_AUTHORS not in classes

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from oracles.checkpoints.config_keys import ConfigKeys
 from oracles.checkpoints.placement import Backend, WeightType
 from oracles.checkpoints.tensor_names import Place
 from oracles.checkpoints.weights import StoredTensors, check_places, fill
@@ -48,6 +49,18 @@ class HeadOptions:
             return self.backend
         return next((kind for kind, host in _HOSTS.items() if isinstance(oracle, host)), "eager")
 
+    def refuse(self, source: str) -> None:
+        """Refuse all but ``backend="eager"``, for a kind of head that has none of these choices.
+
+        Raises:
+            ValueError: it names the description.
+        """
+        if self.backend not in (None, "eager") or self.weights is not None or self.aux_layers is not None:
+            raise ValueError(
+                f"{source}: this kind of head numbers no layers, and computes as torch operations, in the oracle's "
+                "dtype: leave out aux_layers, backend and weights"
+            )
+
 
 def check_fit(source: str, oracle: HostOracle, width: int, vocab_size: int) -> None:
     """Refuse a head that reads hidden states of another width than the oracle's, or has another vocabulary.
@@ -59,6 +72,20 @@ def check_fit(source: str, oracle: HostOracle, width: int, vocab_size: int) -> N
         raise ValueError(
             f"{source} describes a head on hidden_size {width} and vocab_size {vocab_size}; the oracle's are "
             f"{oracle.hidden_size} and {oracle.vocab_size}: load it with the oracle that it was trained on"
+        )
+
+
+def check_depth(keys: ConfigKeys, oracle: HostOracle) -> None:
+    """Refuse a head whose config says that it drafts for an oracle of another number of layers.
+
+    Raises:
+        ValueError: it names the description.
+    """
+    told = keys.read("num_target_layers", int, None)
+    if told not in (None, oracle.hidden_layers):
+        raise ValueError(
+            f"{keys.source}: 'num_target_layers' is {told}; the oracle has {oracle.hidden_layers} layers: load it with "
+            "the oracle that it was trained on"
         )
 
 

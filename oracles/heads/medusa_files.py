@@ -48,13 +48,7 @@ def load_medusa(folder: Path, values: Mapping[str, Any], oracle: MedusaHost, opt
         raise ValueError(
             f"{keys.source} is of a whole model, with Medusa's heads in its files (Medusa-2): take heads by themselves"
         )
-    if options.backend not in (None, "eager") or options.weights is not None:
-        raise ValueError(
-            f"{keys.source}: this kind of head computes as torch operations, in the oracle's dtype: leave out backend "
-            "and weights"
-        )
-    if options.aux_layers is not None:
-        raise ValueError(f"{keys.source}: aux_layers is given, and Medusa's heads read the last layer alone")
+    options.refuse(keys.source)
     if not oracle.num_layers:
         raise ValueError(f"{keys.source}: Medusa's heads read an oracle's last norm, and {oracle.backend!r} lends none")
     shape, rows, token_map = (
@@ -86,8 +80,9 @@ def _original(keys: ConfigKeys, oracle: HostOracle, stored: StoredTensors) -> tu
     heads, layers = keys.read("medusa_num_heads", int), keys.read("medusa_num_layers", int)
     if heads > 0:
         heads = max(heads, sum(f"{head}.{layers}.weight" in stored.shapes for head in range(len(stored.shapes))))
-    rows = stored.shapes.get(f"0.{layers}.weight", (oracle.vocab_size,))[0]
-    rows = rows if rows == oracle.embedding_rows else oracle.vocab_size
+    table = f"0.{layers}.weight"
+    rows, width = (*stored.shapes.get(table, (oracle.vocab_size, oracle.hidden_size)), 0, 0)[:2]
+    check_fit(f"{stored.folder}: tensor {table!r}", oracle, width, rows)
     return MedusaShape(heads, layers, oracle.hidden_size, oracle.vocab_size), rows, None
 
 

@@ -62,6 +62,17 @@ class FeatureSlots(SlotCache):
         """Return the features ``[B, W, feature_size]`` of positions ``[B, W]`` of rows ``[B]``."""
         return self.features[rows.unsqueeze(1), positions]
 
+    def last(self, rows: IntArray) -> Tensor:
+        """Return the features ``[R, feature_size]`` of the last known position of rows ``[R]``.
+
+        Raises:
+            ValueError: nothing is known of a row.
+        """
+        if not self.known[rows].all():
+            raise ValueError(f"no features were put for rows {rows[self.known[rows] == 0].tolist()}")
+        row, position = together_on_device(rows, self.known[rows] - 1, device=self.features.device)
+        return self.features[row, position]
+
     def guess(self, rows: IntArray, at: Tensor, positions: Tensor, features: Tensor) -> None:
         """Keep features ``[B, W, feature_size]`` of positions ``[B, W]`` that are not known.
 

@@ -22,13 +22,18 @@ from specdec.contracts import (
     can_draft_natively,
 )
 from specdec.drafting.chain_sampler import Follow, FollowOnDevice
-from specdec.drafting.head_model import HiddenStates
+from specdec.drafting.head_model import HiddenStates, of_each_id
 from specdec.drafting.lengths import LengthPolicy
-from specdec.drafting.model_source import HeadSource, RunModel
+from specdec.drafting.model_source import HeadSource, RunModel, check_parts
 from specdec.drafting.shapes import TreeShape
 from specdec.drafting.tree_sampler import Frontier
 from specdec.laws import scatter_rows, take
 from specdec.transfers import on_device
+
+_PARTS = (
+    "oracle", "layers", "vocab_size", "new_cache", "put", "num_laws", "max_context", "has_confidence", "chains",
+    "open_block",
+)  # fmt: skip
 
 
 class BlockSource(HeadSource):
@@ -43,8 +48,9 @@ class BlockSource(HeadSource):
         tree: the shape of the drafts, in place of a length.
 
     Raises:
-        ValueError: a head of another kind, an argument out of range, more tokens than a block has laws for, a tree
-            beside a length, a tree that is re-ranked and not greedy; in ``open``, another vocabulary than the oracle's.
+        ValueError: a head of another kind, or one that lacks a part; an argument out of range, more tokens than a block
+            has laws for, a tree beside a length, a tree that is re-ranked and not greedy; in ``open``, another
+            vocabulary than the oracle's.
     """
 
     head: BlockHead
@@ -59,7 +65,11 @@ class BlockSource(HeadSource):
     ) -> None:
         if (drafter := getattr(head, "drafter", None)) != self.name:
             fits = "another source" if drafter is None else f"the source {drafter!r}"
-            raise ValueError(f"draft {self.name!r} was given a head that is made for {fits}: {type(head).__name__}")
+            raise ValueError(
+                f"draft {self.name!r} was given a head that is made for {fits}: {type(head).__name__}; one for it says "
+                f"drafter = {self.name!r}"
+            )
+        check_parts(head, _PARTS, "give a block head, such as oracles.load_head returns for this source")
         super().__init__(num_draft_tokens, length, temperature, tree, default=head.num_laws)
         self.head = head
         if self.offers.max_depth > head.num_laws:
@@ -102,12 +112,16 @@ class _BlockModel(HiddenStates, RunModel):
         return np.where(num_committed > 1, np.maximum(most, 0), 0)
 
     def catch_up(self, rows: IntArray, context: Context, live: IntArray, depth: int = 1) -> Tensor:
-        """Open the blocks of some rows."""
+        """Open the blocks of some rows.
+
+        Raises:
+            ValueError: the head's logits are not of its vocabulary; so in ``advance`` and ``grow``.
+        """
         self._live, self._batch, self._depth, self._first = live, len(rows), 0, 0
         pending = on_device(context.pending[live], self.device)
         self._previous = pending.unsqueeze(1)
         self._block = self.head.open_block(self.cache, rows[live], pending, min(depth, self.head.num_laws))
-        return self._scatter(self._block.logits(0, self._previous))
+        return self._scatter(of_each_id(self._block.logits(0, self._previous), self.head))
 
     def follower(self, context: Context) -> Follow | None:
         """Return what draws along whole blocks if the head does that by itself, else None."""
@@ -154,7 +168,7 @@ class _BlockModel(HiddenStates, RunModel):
     def _next(self, previous: Tensor, above: Tensor | None = None) -> Tensor:
         assert self._block is not None
         self._previous, self._depth = previous, self._depth + 1
-        return self._scatter(self._block.logits(self._depth, previous, above))
+        return self._scatter(of_each_id(self._block.logits(self._depth, previous, above), self.head))
 
     def _scatter(self, values: Tensor) -> Tensor:
         return scatter_rows(values, self._live, self._batch)

@@ -114,6 +114,16 @@ def own_ids(ids: IntArray) -> IntArray:
     return ids[..., 1:]
 
 
+def of_each_id(logits: Tensor, head: Head) -> Tensor:
+    """Return a head's logits ``[..., V]``; ValueError: they are not of its vocabulary."""
+    if logits.shape[-1] != head.vocab_size:
+        raise ValueError(
+            f"head is of type {type(head).__name__}, has vocab_size={head.vocab_size} and scores "
+            f"{logits.shape[-1]} ids: return a logit for each id, -inf for those that it never drafts"
+        )
+    return logits
+
+
 class HeadModel(HiddenStates, DraftModel):
     """Keep a stepping head's cache in step with the ids that stand in each row, and with their hidden states.
 
@@ -167,13 +177,7 @@ class HeadModel(HiddenStates, DraftModel):
         Raises:
             ValueError: the head's logits are not of its vocabulary.
         """
-        logits, head = super().catch_up(rows, context, live), self.model
-        if logits.shape[-1] != head.vocab_size:
-            raise ValueError(
-                f"head is of type {type(head).__name__}, has vocab_size={head.vocab_size} and scores "
-                f"{logits.shape[-1]} ids: return a logit for each id, -inf for those that it never drafts"
-            )
-        return logits
+        return of_each_id(super().catch_up(rows, context, live), self.head)
 
     def note(self, rows: IntArray, starts: IntArray, draft: Draft) -> None:
         """Remember nothing: no key of a drafted token stands."""

@@ -280,10 +280,16 @@ class HeadSource(ModelSource, ABC):
         return super().open(oracle, num_rows, capacity)
 
 
+def check_parts(head: Head, parts: Sequence[str], fix: str) -> None:
+    """Raise ValueError if a head lacks one of the parts that a source asks for; ``fix`` says what to give."""
+    if lacks := [part for part in parts if not hasattr(head, part)]:
+        raise ValueError(f"head is of type {type(head).__name__} and lacks {', '.join(lacks)}: {fix}")
+
+
 def _check_layers(name: str, head: Head, oracle: Oracle) -> None:
     """Raise ValueError if an oracle cannot be the one that a head was loaded with; ``name`` is the source's."""
     there = declared(oracle, "hidden_layers")
-    if max(head.layers) >= there:
+    if not all(0 <= layer < there for layer in head.layers):
         gives = f"gives those of layers 0..{there - 1}: choose among these, or" if there else "gives none:"
         raise ValueError(
             f"draft {name!r} reads the outputs of layers {head.layers}, and the oracle ({oracle.backend}) {gives} "

@@ -200,8 +200,9 @@ def test_check_draft_finds_no_fault(make):
 
 @every(OTHER_ROWS, sampling={"warped": SAMPLINGS["sampled"], "plain": None})
 def test_check_draft_finds_no_fault_in_the_others(make, sampling):
-    assert isinstance(make(), DraftSource)
-    check_draft(make(), TabularLM.random(VOCAB, 2, 5, eos_id=5), max_new_tokens=8, sampling=sampling)
+    source = make()
+    assert isinstance(source, DraftSource)
+    check_draft(source, host_of(source, TabularLM.random(VOCAB, 2, 5, eos_id=5)), max_new_tokens=8, sampling=sampling)
 
 
 @pytest.mark.parametrize("name", ["NGram", "SmallTransformer"])

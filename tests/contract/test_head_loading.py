@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 import drafts
 from experiments.strategies import head_strategies
 from oracles import HuggingFaceLM, load_head
-from oracles.heads import Eagle3Head, convention_check
+from oracles.heads import Eagle3Head, convention_check, head_loading
 from oracles.heads.aux_layers import aux_layers_of
 from oracles.heads.convert import convert, main
 from specdec import SpeculativeDecoder
@@ -132,6 +132,7 @@ CONFIGS = {
         {"truncated_vocab_size": 3},
         r"'truncated_vocab_size' contradicts the ids .*, 11",
     ),
+    "another depth": ({"num_target_layers": 5}, r"'num_target_layers' is 5; the oracle has \d layers: load it with"),
     "huge": ({"intermediate_size": 10**12}, r"has shape .*, the config implies \(1000000000000, 16\)"),
     "more ids than there are": ({"draft_vocab_size": 12}, r"draft_vocab_size is 12"),
     "a module of its model": ({"architectures": ["DeepseekV3MTPModel"]}, r"'DeepseekV3MTPModel' is a multi-token"),
@@ -288,11 +289,21 @@ def test_the_check_leaves_out_layers_that_are_not_there(trained):
     assert set(rates) == {"as loaded", "one layer higher"}
 
 
-def test_the_check_names_a_context_that_is_too_short_for_its_texts(tmp_path):
+def test_the_check_names_a_context_that_is_too_short_for_its_texts_and_laws_that_are_none(tmp_path):
     oracle = tiny_transformer(11, num_layers=6, max_context=34)
     write_head(tmp_path, oracle, Layout())
     with pytest.raises(ValueError, match="max_context 34 is short"):
         load_head(tmp_path, oracle, check=True)
+    resaved(tmp_path, lambda tensors: tensors["fc.weight"].fill_(float("nan")))
+    with pytest.raises(ValueError, match="the head's logits are NaN"):
+        load_head(tmp_path, ORACLE, check=True)
+
+
+def test_a_kind_of_ones_own_is_known_by_its_architecture(tmp_path, monkeypatch):
+    medusa_folder(tmp_path, layout="original")
+    (tmp_path / "config.json").write_text('{"architectures": ["TwoAhead"]}')
+    monkeypatch.setitem(head_loading.KINDS, "TwoAhead", lambda folder, values, oracle, options: values["architectures"])
+    assert load_head(tmp_path, ORACLE) == ["TwoAhead"]
 
 
 def test_the_command_says_what_a_head_of_another_kind_is_for(tmp_path):

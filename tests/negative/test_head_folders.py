@@ -49,6 +49,9 @@ CONFIGS = [
     ("dflash", "num_hidden_layers", 10**6, "1000000 layers"),
     ("dflash", "num_hidden_layers", 3, "it names full_attention or sliding_attention for each layer"),
     ("dflash", "intermediate_size", 25, r"mlp\..* has shape .*, the config implies"),
+    ("dflash", "num_target_layers", 3, "'num_target_layers' is 3; the oracle has 2 layers: load it with"),
+    ("dflash", "rope_scaling", {"rope_type": "dynamic"}, "'dynamic'; known: .*; a whole model with another one may"),
+    ("dflash", "architectures", ["DFlash2DraftModel"], r"no known kind of head .*\['DFlash2DraftModel'\]"),
     ("dflash", "swish_limit", 1.0, "'swish_limit' .* is unknown"),
     ("dspark", "markov_head_type", "cubic", "'markov_head_type' is 'cubic'; known: vanilla, gated, rnn"),
     ("dspark", "markov_rank", 4, r"markov_w1.weight' has shape \(4, 3\), the config implies \(4, 4\)"),
@@ -134,7 +137,7 @@ def test_a_mask_among_the_padding_is_embedded_where_the_oracle_keeps_those_rows(
 
 def test_layers_are_counted_as_the_layout_has_it_or_as_is_asked_for(tmp_path):
     oracle = tiny_transformer(num_layers=3)
-    own = block_folder(tmp_path / "own", **LAYOUTS["dflash"])
+    own = block_folder(tmp_path / "own", **LAYOUTS["dflash"], target_layers=3)
     theirs = block_folder(tmp_path / "theirs", **LAYOUTS["speculators dflash"])
     assert load_head(own.path, oracle).layers == (0, 1)
     assert theirs.config["aux_hidden_state_layer_ids"] == [1, 2]
@@ -172,6 +175,12 @@ def test_configs_of_medusa_that_cannot_be_are_refused(layout, key, value, messag
     [
         ("original", "1.0.linear.bias", None, "'1.0.linear.bias' is missing"),
         ("original", "3.0.linear.bias", torch.zeros(16), "'3.0.linear.bias' is unexpected"),
+        (
+            "original",
+            "0.1.weight",
+            torch.zeros(7, 16),
+            "'0.1.weight' describes .* vocab_size 7; the oracle's are",
+        ),
         ("original", "2.1.weight", WRONG, r"has shape \(3, 3\), the config implies \(4, 16\)"),
         ("vllm with fewer ids", "token_map", torch.tensor([0, 0, 1]), "must hold 3 different ids"),
         ("vllm with fewer ids", "token_map", torch.tensor([0, 1, 4]), "must hold 3 different ids"),
@@ -184,8 +193,10 @@ def test_tensors_of_medusa_that_do_not_fit_are_refused(layout, name, value, mess
 
 def test_medusa_numbers_no_layers(tmp_path):
     folder = medusa_folder(tmp_path, layout="original")
-    with pytest.raises(ValueError, match="read the last layer alone"):
+    with pytest.raises(ValueError, match=r"numbers no layers, .*: leave out aux_layers"):
         load_head(folder.path, tiny_transformer(), aux_layers="inputs")
+    with pytest.raises(ValueError, match="as its oracle was loaded: weights='int8-dynamic' needs float32 arithmetic"):
+        load_head(folder.path, tiny_transformer(), weights="int8-dynamic")
 
 
 def test_sources_refuse_what_a_block_cannot_give(tmp_path):
@@ -202,7 +213,7 @@ def test_sources_refuse_what_a_block_cannot_give(tmp_path):
         drafts.BlockDrafter(heads)
     with pytest.raises(ValueError, match="made for the source 'block_drafter'"):
         drafts.Medusa(block)
-    with pytest.raises(ValueError, match="made for another source: Transformer"):
+    with pytest.raises(ValueError, match="made for another source: Transformer; one for it says drafter = 'medusa'"):
         drafts.Medusa(oracle)
     with pytest.raises(ValueError, match="not both"):
         drafts.Medusa(heads, num_draft_tokens=2, length=Fixed(2))
@@ -216,7 +227,8 @@ def test_sources_refuse_what_a_block_cannot_give(tmp_path):
 def test_a_block_drafts_for_a_model_of_transformers_and_medusa_says_what_it_lacks(tmp_path):
     oracle = HuggingFaceLM(random_model("llama"))
     width, rows = oracle.hidden_size, oracle.embedding_rows
-    head = load_head(block_folder(tmp_path / "b", rows, **LAYOUTS["dspark gated"], hidden_size=width).path, oracle)
+    own = {**LAYOUTS["dspark gated"], "hidden_size": width, "target_layers": oracle.hidden_layers}
+    head = load_head(block_folder(tmp_path / "b", rows, **own).path, oracle)
     prompts = [[1, 2, 3, 1, 2], [4]]
     made = SpeculativeDecoder(oracle, drafts.BlockDrafter(head)).generate(prompts, 8)
     assert made.tokens == SpeculativeDecoder(oracle).generate(prompts, 8).tokens

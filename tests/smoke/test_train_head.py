@@ -28,7 +28,7 @@ from oracles.factory.training import loop, training_arguments, workers
 from oracles.factory.training.block_distillation import BlockDistillation, describe_dspark, dspark_shape, new_dspark
 from oracles.factory.training.draft_distillation import DraftDistillation, draft_shape, new_draft
 from oracles.factory.training.eagle3_distillation import Eagle3Distillation
-from oracles.factory.training.exit_distillation import ExitDistillation
+from oracles.factory.training.exit_distillation import ExitDistillation, last_layers
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.features import eager_reader, served_reader
 from oracles.factory.training.head_distillation import HeadDistillation, Lesson, ReadOut, calibration_error
@@ -101,7 +101,7 @@ def tiny_exit_task(
     loss: str = "kl", target_ids: None = None, text: HeadText | None = None, exits: tuple[int, ...] = (1, 3)
 ) -> ExitDistillation:
     oracle, learned = tiny_unpacked(VOCAB, torch.float32, num_layers=6), tiny_text() if text is None else text
-    layers = tuple(k - 1 for k in exits)
+    layers = last_layers(exits, oracle.num_layers)
     return ExitDistillation(Lesson(oracle, layers, None, learned, 1, loss, 0.8, "float32"), 128, seed=0)
 
 
@@ -472,6 +472,7 @@ def test_the_script_goes_on_where_it_stopped_and_writes_a_head_that_drafts(tmp_p
         "--step-tokens 100": "--step-tokens is 100; give a multiple of --window 32",
         "--device nope": "device is 'nope'; give one as torch names them",
         "--num-draft-tokens 32": "less than a window",
+        "--layers 1 9": r"layers \[9\]: the oracle has the outputs of layers 0\.\.\d; choose among these \(--layers\)",
         "--fall 1.5": "--fall is 1.5; give a number above 0, at most 1",
         "--markov-rank 4": "--markov-rank is of --kind dspark: leave it out with --kind eagle3",
         "--kind draft_model --discount 0.5": "--discount is of --kind eagle3, dspark, medusa: leave it out with",
@@ -504,6 +505,19 @@ def test_rates_rise_stay_and_fall_over_the_share_that_is_asked_for(tmp_path: Pat
     # 30 steps of rise; the fall takes the last fifth of 40.
     rates = [0.08 / 30 * done for done in range(1, 31)] + [0.08, 0.08, *(0.01 * left for left in range(8, 0, -1))]
     assert taken == pytest.approx(rates)
+
+
+def test_a_fault_of_the_training_itself_is_shown_with_its_place(tmp_path: Path, monkeypatch) -> None:
+    def unpack(self: MedusaDistillation, layers: Sequence[torch.Tensor], inputs: torch.Tensor, roots: Any) -> Any:
+        (_, second) = layers
+        yield second
+
+    monkeypatch.setattr(MedusaDistillation, "draft", unpack)
+    given = f"--kind medusa --oracle {code_oracle(tmp_path)} --own-text {tmp_path / 'own.safetensors'} --window 32"
+    sizes = f"--steps 1 --step-tokens 32 --dev-windows 1 --precision float32 --out {tmp_path / 'run'}"
+    with pytest.raises(RuntimeError, match="in its own code") as caught:
+        train_head.main([*given.split(), *sizes.split()])
+    assert isinstance(caught.value.__cause__, ValueError)
 
 
 @pytest.mark.parametrize(
@@ -656,6 +670,11 @@ def test_layers_whose_numbers_would_be_misread_are_refused() -> None:
     assert [usual_outputs(count) for count in (1, 2, 3, 6)] == [(0,), (0,), (0, 1), (0, 2, 4)]
     with pytest.raises(ValueError, match="taken for outputs"):
         describe_eagle3(oracle, "tiny", (0, 2, 4), 24, None)
+    for layers, wrong in (((-1, 5), -1), ((0, 6), 6)):
+        with pytest.raises(
+            ValueError, match=rf"layers \[{wrong}\]: the oracle has the outputs of layers 0\.\.5; choose"
+        ):
+            a_lesson("kl", layers, None, None)
     with pytest.raises(ValueError, match="loss is 'mse'"):
         tiny_task("mse")
 

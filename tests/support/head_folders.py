@@ -137,6 +137,7 @@ def block_folder(
     seed: int = 0,
     windows: tuple[int | None, ...] = (None, None),
     sees_ahead: bool = False,
+    target_layers: int = 2,
     **changes: Any,
 ) -> HeadFolder:
     """Write a block drafter for ``tiny_transformer(vocab_size)``.
@@ -145,6 +146,7 @@ def block_folder(
         layers: those whose outputs it reads.
         windows: of its own layers.
         sees_ahead: where there are windows, so do places of a block (``speculators``).
+        target_layers: of the oracle, as configs tell it.
     """
     generator = np.random.PCG64(seed)
     plain = layers_config(vocab_size) | changes
@@ -181,7 +183,7 @@ def block_folder(
         config = inner | {
             "architectures": ["DFlashDraftModel"],
             "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
-            "num_target_layers": 2,
+            "num_target_layers": target_layers,
             "dflash_config": {
                 "block_size": block_size,
                 "mask_token_id": mask_id,
@@ -194,7 +196,7 @@ def block_folder(
         config = inner | {
             "architectures": ["DSparkDraftModel"],
             "block_size": block_size,
-            "num_target_layers": 2,
+            "num_target_layers": target_layers,
             "dflash_config": told | added | {"attention_mode": "gqa", "confidence_head_alpha": 1.0},
         }
     elif layout == "dspark":
@@ -204,7 +206,7 @@ def block_folder(
             | {
                 "architectures": ["Qwen3DSparkModel"],
                 "block_size": block_size,
-                "num_target_layers": 2,
+                "num_target_layers": target_layers,
                 "num_anchors": 512,
                 "mask_token_id": mask_id,
                 "target_layer_ids": list(layers),
@@ -299,8 +301,9 @@ def tiny_block(oracle: Any, layout: str) -> DFlashHead | GraphedBlockHead | Nati
     """Return a random block drafter, of one of ``LAYOUTS``, on an oracle's first two layers."""
     with tempfile.TemporaryDirectory() as folder:
         made = block_folder(
-            Path(folder), oracle.embedding_rows, hidden_size=oracle.hidden_size, block_size=7, **LAYOUTS[layout]
-        )
+            Path(folder), oracle.embedding_rows, hidden_size=oracle.hidden_size, block_size=7,
+            target_layers=oracle.hidden_layers, **LAYOUTS[layout],
+        )  # fmt: skip
         head = load_head(made.path, oracle)
     assert isinstance(head, DFlashHead | GraphedBlockHead | NativeBlockHead)
     return head

@@ -10,6 +10,18 @@ from oracles.heads import HeadShape, save_head
 from oracles.transformer.blocks import Adapter
 
 
+def last_layers(exits: Sequence[int], num_layers: int) -> tuple[int, ...]:
+    """Return the last layer below each of several exit heads, whose layers below are counted.
+
+    Raises:
+        ValueError: no layer of so many is above a head, or none below.
+    """
+    last = num_layers - 1
+    if wrong := [k for k in exits if not 1 <= k <= last]:
+        raise ValueError(f"--num-layers {wrong}: the oracle has {num_layers} layers, so give 1..{last}")
+    return tuple(k - 1 for k in exits)
+
+
 class ExitDistillation(HeadDistillation):
     """Adapters that learn to say after k layers what the oracle says after all of them; they share nothing else.
 
@@ -26,9 +38,7 @@ class ExitDistillation(HeadDistillation):
 
     def __init__(self, lesson: Lesson, inner_size: int, seed: int) -> None:
         oracle, exits = lesson.oracle, [layer + 1 for layer in lesson.layers]
-        last = oracle.num_layers - 1
-        if wrong := [k for k in exits if not 1 <= k <= last]:
-            raise ValueError(f"--num-layers {wrong}: the oracle has {last + 1} layers, so give 1..{last}")
+        last_layers(exits, oracle.num_layers)
         self.inner_size = inner_size
         self.adapters = {str(k): Adapter(oracle.config, inner_size, seed) for k in exits}
         super().__init__(lesson, nn.ModuleDict(self.adapters).to(oracle.device))

@@ -38,7 +38,7 @@ class Lesson:
         learn_as: what every product rounds the weights of the head's linear layers to, as serving will; None: nothing.
 
     Raises:
-        ValueError: an unknown loss.
+        ValueError: an unknown loss, or a layer that the oracle lacks.
     """
 
     oracle: Transformer
@@ -54,6 +54,11 @@ class Lesson:
 
     def __post_init__(self) -> None:
         read_mixture(self.loss)
+        if wrong := [layer for layer in self.layers if not 0 <= layer < self.oracle.num_layers]:
+            raise ValueError(
+                f"layers {wrong}: the oracle has the outputs of layers 0..{self.oracle.num_layers - 1}; choose among "
+                "these (--layers)"
+            )
 
     @property
     def reading(self) -> str:
