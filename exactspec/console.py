@@ -2,51 +2,29 @@
 
 import importlib
 import importlib.util
-import os
 import runpy
-import select
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from exactspec import stand_ins
+from exactspec.ending import ended
 from exactspec.listing import RUNNABLE, listing, module_of, nearest
 from exactspec.parser import STARTED_AS
 
-# The statuses of programs that Ctrl-C ended, and whose reader has ended, as shells have them.
-INTERRUPTED, UNREAD = 130, 141
 
-
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int | None:
     """Run a program, or list them all; of one that is unknown, name the nearest.
 
     Args:
         argv: the command and its options; None: of this process.
 
     Returns:
-        2 for an unknown command, 130 after Ctrl-C, 141 if nobody reads the output any more (``exactspec | head``), 0
-        for the list and for a program that ends without a status of its own.
+        2 for an unknown command, 0 for the list and for a program that ends without a status of its own, else as of
+        ``exactspec.ending``.
     """
-    try:
-        try:
-            status = _main(list(sys.argv[1:] if argv is None else argv))
-        except SystemExit:
-            sys.stdout.flush()
-            raise
-        sys.stdout.flush()
-    except BrokenPipeError:
-        if not _is_unread(sys.stdout.fileno()):
-            raise
-        # What is left is flushed when the process ends: it goes nowhere, and says nothing.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return UNREAD
-    return status
-
-
-def _is_unread(pipe: int) -> bool:
-    """Tell whether what reads a pipe has ended."""
-    poll = select.poll()
-    poll.register(pipe, 0)
-    return any(events & select.POLLERR for _, events in poll.poll(0))
+    words = list(sys.argv[1:] if argv is None else argv)
+    return ended(" ".join(["exactspec", *words[:1]]), partial(_main, words))
 
 
 def _main(words: Sequence[str]) -> int:
@@ -58,11 +36,7 @@ def _main(words: Sequence[str]) -> int:
     module = module_of(name)
     if module is None:
         return _unknown(name)
-    try:
-        return run(name, module, rest)
-    except KeyboardInterrupt:
-        print(f"exactspec {name}: interrupted", file=sys.stderr)
-        return INTERRUPTED
+    return run(name, module, rest)
 
 
 def _unknown(name: str) -> int:

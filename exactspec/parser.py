@@ -76,7 +76,8 @@ def refusing(name: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        raise SystemExit(f"{name}: {error}") from error
+        # A strategy names itself, and may be the program.
+        raise SystemExit(f"{name}: {str(error).removeprefix(f'{name}: ')}") from error
 
 
 class _Help(argparse.Action):

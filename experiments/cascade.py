@@ -1,8 +1,7 @@
 """Draft with a lookup, or with an n-gram model if that finds nothing, paired with plain decoding."""
 
-import sys
-
+from exactspec.ending import as_program
 from experiments.harness.running import script
 
 if __name__ == "__main__":
-    sys.exit(script("cascade", __doc__))
+    as_program(script, "cascade", __doc__)

@@ -16,6 +16,7 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
+from exactspec.ending import as_program
 from exactspec.parser import refusing
 from experiments.harness.arguments import settings_of
 from experiments.harness.building import build_shared
@@ -181,4 +182,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from exactspec.ending import as_program
 from exactspec.parser import command_like_this, refusing
 from experiments.harness.arms import units_of
 from experiments.harness.conversations import as_conversations
@@ -79,4 +80,4 @@ def page_of(folders: Sequence[Path]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

@@ -5,12 +5,12 @@ every strategy, rule and batch size is compared with plain decoding at batch 1.
 """
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
+from exactspec.ending import as_program
 from exactspec.parser import positive, refusing
 from experiments.harness.arguments import add_choice, add_strategies, common_parser, settings_of
 from experiments.harness.arms import PLAIN, problems_of, without_problems
@@ -141,16 +141,14 @@ def _prove(runner: Runner, study: Study) -> int:
     units = [Piece(number, " ".join(map(str, vars(case).values()))) for number, case in enumerate(todo)]
     study.measure(units, lambda unit: runner.row(todo[unit.index]))
     rows = [_row(case, study.journal.entries[number]) for number, case in enumerate(todo)]
+    study.write("summary.json", {"laws": laws, "tokens": rows, "problems": runner.problems})
+    # Also if something failed: all is decoded anew next time, since what failed once need not fail twice.
+    study.journal.close("units.jsonl")
     print()
     show([Table("Tokens", rows)])
-    study.write("summary.json", {"laws": laws, "tokens": rows, "problems": runner.problems})
     failed = [row for row in (*laws, *rows) if row["problem"]]
-    if not failed and not runner.problems:
-        return study.finish()
-    # All is decoded anew next time: what failed once need not fail twice.
-    study.journal.close("units.jsonl")
     said = f"{len(failed)} of {len(laws) + len(todo)} cases, {len(runner.problems)} prompts"
-    return study.finish(problems=[said, *runner.problems])
+    return study.tell([said, *runner.problems] if failed or runner.problems else [])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -165,4 +163,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

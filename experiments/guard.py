@@ -9,12 +9,12 @@ another --threads, --device or --backend, the speed is not judged.
 
 import argparse
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from exactspec.ending import as_program
 from exactspec.parser import Parser, refusing
 from experiments.harness.arguments import measuring_arguments
 from experiments.harness.findings.legends import WHOLE_IS
@@ -245,4 +245,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

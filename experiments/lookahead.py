@@ -4,9 +4,8 @@ Three arms show its parts: a pool of the window's n-grams only, a pool of the te
 empty pool, which verifies nothing and costs as much as the window.
 """
 
-import sys
-
+from exactspec.ending import as_program
 from experiments.harness.running import script
 
 if __name__ == "__main__":
-    sys.exit(script("lookahead", __doc__))
+    as_program(script, "lookahead", __doc__)

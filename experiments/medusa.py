@@ -1,8 +1,7 @@
 """Draft with Medusa's heads, each for a token further ahead, paired with plain decoding."""
 
-import sys
-
+from exactspec.ending import as_program
 from experiments.harness.running import script
 
 if __name__ == "__main__":
-    sys.exit(script("medusa", __doc__))
+    as_program(script, "medusa", __doc__)

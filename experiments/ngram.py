@@ -1,8 +1,7 @@
 """Draft with an n-gram model, paired with plain decoding."""
 
-import sys
-
+from exactspec.ending import as_program
 from experiments.harness.running import script
 
 if __name__ == "__main__":
-    sys.exit(script("ngram", __doc__))
+    as_program(script, "ngram", __doc__)

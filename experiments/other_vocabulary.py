@@ -1,8 +1,7 @@
 """Draft with a model that has another tokenizer, paired with plain decoding."""
 
-import sys
-
+from exactspec.ending import as_program
 from experiments.harness.running import script
 
 if __name__ == "__main__":
-    sys.exit(script("other_vocabulary", __doc__))
+    as_program(script, "other_vocabulary", __doc__)

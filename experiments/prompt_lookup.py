@@ -1,8 +1,7 @@
 """Draft by copying what followed the same tokens before, paired with plain decoding."""
 
-import sys
-
+from exactspec.ending import as_program
 from experiments.harness.running import script
 
 if __name__ == "__main__":
-    sys.exit(script("prompt_lookup", __doc__))
+    as_program(script, "prompt_lookup", __doc__)

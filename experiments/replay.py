@@ -11,7 +11,6 @@ with --rule standard by the rule multi_draft, with drawn siblings.
 """
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import drafts
+from exactspec.ending import as_program
 from exactspec.parser import positive, refusing
 from experiments.harness.pair import load_pair, pair_parser
 from experiments.strategies.tree_shapes import shape_of
@@ -168,4 +168,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

@@ -1,8 +1,7 @@
 """Draft with a smaller transformer, paired with plain decoding."""
 
-import sys
-
+from exactspec.ending import as_program
 from experiments.harness.running import script
 
 if __name__ == "__main__":
-    sys.exit(script("small_transformer", __doc__))
+    as_program(script, "small_transformer", __doc__)

@@ -3,9 +3,9 @@
 The unstaged arm, small_transformer, has the same draft model and the same depth.
 """
 
-import sys
 from collections.abc import Sequence
 
+from exactspec.ending import as_program
 from experiments.harness.arguments import add_strategy, paired_parser
 from experiments.harness.recorded_runs import add_record_options
 from experiments.harness.running import run
@@ -29,4 +29,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

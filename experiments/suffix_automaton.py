@@ -1,8 +1,7 @@
 """Draft what most often followed the longest suffix that stands elsewhere, paired with plain decoding."""
 
-import sys
-
+from exactspec.ending import as_program
 from experiments.harness.running import script
 
 if __name__ == "__main__":
-    sys.exit(script("suffix_automaton", __doc__))
+    as_program(script, "suffix_automaton", __doc__)

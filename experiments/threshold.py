@@ -5,11 +5,11 @@ each policy: "threshold" (the moving threshold, calibrated on this machine), "co
 each token's confidence), "entropy" and "heuristic".
 """
 
-import sys
 from collections.abc import Sequence
 
 import numpy as np
 
+from exactspec.ending import as_program
 from experiments.harness.arguments import add_strategy, paired_parser, settings_of
 from experiments.harness.arms import PLAIN, EngineArm
 from experiments.harness.building import engine_arms
@@ -99,4 +99,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from exactspec.ending import as_program
 from exactspec.parser import Parser, positive
 from oracles.checkpoints.loading import load, load_tokenizer, load_trainable
 from oracles.checkpoints.placement import Arithmetic
@@ -336,4 +337,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_program(main)

@@ -1,8 +1,7 @@
 """Draft a tree with a small model, paired with plain decoding."""
 
-import sys
-
+from exactspec.ending import as_program
 from experiments.harness.running import script
 
 if __name__ == "__main__":
-    sys.exit(script("tree", __doc__))
+    as_program(script, "tree", __doc__)

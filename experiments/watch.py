@@ -5,7 +5,6 @@ both sides decode the prompt again and again, interleaved, and what is said of s
 ``--picture FILE`` writes what the terminal showed at the end, as SVG.
 """
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
+from exactspec.ending import as_program
 from exactspec.parser import command_like_this, positive, refusing
 from experiments.harness.arguments import PROMPTS, add_column, settings_of
 from experiments.harness.arms import PLAIN, units_of
@@ -199,4 +199,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

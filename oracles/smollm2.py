@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from exactspec.ending import as_program
 from exactspec.parser import Parser, refusing
 from oracles.checkpoints.gguf import PUBLISHED, PublishedModel
 from specdec.system import Unsafe, own_folder, write_whole
@@ -94,4 +95,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_program(main)

@@ -6,11 +6,11 @@ the two, the best length or tree, and what is in the way of what does not pay. T
 measured on the other prompts; a prediction that is off by more than a tenth names the part of a step that it misses.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from exactspec.ending import as_program
 from exactspec.parser import positive, refusing
 from experiments.advise.advice_parts import CLOSE
 from experiments.advise.cells import CHAINS, LENGTH, TREES, Adviser, Cell
@@ -76,7 +76,7 @@ def report(entries: Sequence[Mapping[str, Any]], left_out: Mapping[str, str]) ->
     """
     parts: list[Shown] = []
     legend = COLUMNS
-    cannot = [f"- {name}, left out: {words.removeprefix(f'{name}: ')}" for name, words in left_out.items()]
+    cannot = [f"- {name}, left out: {words}" for name, words in left_out.items()]
     for entry in entries:
         rows = entry["rows"]
         shown = [{name: value for name, value in row.items() if name not in HIDDEN} for row in rows]
@@ -128,9 +128,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             left_out = adviser.choose(cells)
         done = study.measure(cells, adviser.measure)
         study.write("advice.json", {"left out": left_out, "cells": done})
+        wrong = study.finish(cells)
         show([*report(done, left_out), f"{study.machine}."])
-        return study.finish(cells)
+        return study.tell(wrong)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

@@ -8,6 +8,7 @@ else should run on the machine meanwhile.
 import sys
 from collections.abc import Sequence
 
+from exactspec.ending import as_program
 from exactspec.parser import Parser
 from experiments.bench.benchmark_figures import ROOT, write_pages
 from experiments.bench.sections import COMMANDS, QUESTIONS, lacks, machine, read_sections, run, write_section
@@ -42,4 +43,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_program(main)

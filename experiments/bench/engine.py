@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 import oracles
 from drafts import PromptLookup
+from exactspec.ending import as_program
 from exactspec.parser import Parser, positive
 from experiments.harness.arguments import PROMPTS
 from specdec import Oracle, SamplingParams, Scores, SpeculativeDecoder
@@ -122,4 +123,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_program(main)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 import oracles
+from exactspec.ending import as_program
 from exactspec.parser import Parser, positive, refusing
 from experiments.bench.oracle.benchmark_passes import CONTEXT, WIDTHS, Passes, llama_pass
 from experiments.bench.oracle.decoding import engine, once, one_row
@@ -168,4 +169,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_program(main)

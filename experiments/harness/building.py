@@ -13,9 +13,33 @@ from experiments.harness.recorded_runs import RecordedArm
 from experiments.harness.rule_choice import judging_of, sampling_of
 from experiments.peers import RefusedArm, words_of
 from experiments.strategies import MODEL, STRATEGIES, Strategy
-from experiments.strategies.strategy import default_of
+from experiments.strategies.strategy import default_of, lack_of_head
 from specdec import Oracle
 from specdec.contracts import FOREIGN, DraftSource
+
+
+def asked_or_ready(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the strategies that were asked for; else all but those that lack what they ask for."""
+    ready = [name for name, strategy in STRATEGIES.items() if strategy.is_ready(arguments)]
+    return tuple(ready if arguments["strategies"] is None else arguments["strategies"])
+
+
+def usable(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the strategies to run: those that were asked for, else all that can.
+
+    Those that need a model, if an oracle is recorded text, and those that lack a head are named on stderr.
+    """
+    if arguments["strategies"] is not None:
+        return tuple(arguments["strategies"])
+    is_recorded, names = record_file(arguments) is not None, list[str]()
+    for name, strategy in STRATEGIES.items():
+        if is_recorded and strategy.needs_model:
+            print(f"left out on recorded text: {name}: {strategy.needs_model}", file=sys.stderr)
+        elif strategy.is_ready(arguments):
+            names.append(name)
+        else:
+            print(f"left out: {name}: {_add_prefix(lack_of_head(arguments['oracle']), strategy)}", file=sys.stderr)
+    return tuple(names)
 
 
 def engine_arms(
@@ -96,6 +120,6 @@ def those_that_can(names: Sequence[str], arguments: Mapping[str, Any], oracle: O
             usual = {option.key: default_of(name, option, arguments) for option in STRATEGIES[name].options}
             if any(arguments[f"{name}.{key}"] != value for key, value in usual.items()):
                 raise
-            words = words_of(error)
+            words = words_of(error).removeprefix(f"{name}: ")
             print(f"left out: {name}: {words}", file=sys.stderr)
             yield RefusedArm(name, words)

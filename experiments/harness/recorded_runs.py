@@ -1,7 +1,6 @@
 """Experiments on recorded texts in place of a model: which run, what they cost at stated prices, and their tables."""
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -108,26 +107,6 @@ def _number(text: str, option: str) -> float:
 
 def _passes_per_step(stats: Stats) -> float:
     return stats.num_draft_passes / stats.target_calls
-
-
-def asked_or_ready(arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the strategies that were asked for; else all but those that lack what they ask for."""
-    ready = [name for name, strategy in STRATEGIES.items() if strategy.is_ready(arguments)]
-    return tuple(ready if arguments["strategies"] is None else arguments["strategies"])
-
-
-def usable(arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the strategies to run.
-
-    Those that nobody asked for and that need a model are left out, and named on stderr, if an oracle is recorded text.
-    """
-    names = asked_or_ready(arguments)
-    if arguments["strategies"] is not None or record_file(arguments) is None:
-        return names
-    for name in names:
-        if STRATEGIES[name].needs_model:
-            print(f"left out on recorded text: {name}: {STRATEGIES[name].needs_model}", file=sys.stderr)
-    return tuple(name for name in names if not STRATEGIES[name].needs_model)
 
 
 def check_recorded(strategies: Sequence[str], peers: Sequence[str], arguments: Mapping[str, Any]) -> None:

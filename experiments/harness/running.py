@@ -11,7 +11,7 @@ from typing import Any
 from exactspec.parser import command_like_this, refusing
 from experiments.harness.arguments import add_choice, add_strategies, add_strategy, paired_parser
 from experiments.harness.arms import PLAIN, Arm, Measurement, Unit, problems_of
-from experiments.harness.building import arms_of, engine_arms, those_that_can
+from experiments.harness.building import arms_of, asked_or_ready, engine_arms, those_that_can, usable
 from experiments.harness.conversations import prompt_facts
 from experiments.harness.disturbance import disturbance_note
 from experiments.harness.draw_checks import add_checks, checks_of
@@ -19,7 +19,7 @@ from experiments.harness.findings.colouring import show_outputs
 from experiments.harness.findings.summary import Tables, write
 from experiments.harness.journal import Journal
 from experiments.harness.models import load_oracle, record_file
-from experiments.harness.recorded_runs import add_record_options, asked_or_ready, check_recorded, load_recorded, usable
+from experiments.harness.recorded_runs import add_record_options, check_recorded, load_recorded
 from experiments.harness.run_outcome import Outcome, decoding_time
 from experiments.harness.study import Choose, Plan, Study
 from experiments.harness.tracing import Tracing, drop_traces, trace_arms
@@ -165,15 +165,18 @@ def conduct(
     facts = provenance(arguments, oracle.device, oracle.backend) | {"refused": refused}
     told = prompt_facts(oracle, Turns(with_seeds, study.journal).complete_all())
     facts |= {"experiment": study.plan.name, "key": folder.name.rpartition("-")[2], "chat": told}
-    show(write(outcome, folder, facts, tables), arguments["wide"])
-    if arguments["show"]:
-        show_outputs(outcome, with_seeds, oracle.tokenizer, arguments["show"])
+    found = write(outcome, folder, facts, tables)
     tracing = Tracing.of(study, outcome)
     problems = outcome.problems() + trace_arms(tracing, running, [name for name in refused if name in PEERS], outcome)
-    if report is not None and outcome.done and (parts := report(outcome, folder)):
+    more = report(outcome, folder) if report is not None and outcome.done else []
+    wrong = study.finish(problems=problems)
+    show(found, arguments["wide"])
+    if arguments["show"]:
+        show_outputs(outcome, with_seeds, oracle.tokenizer, arguments["show"])
+    if more:
         print()
-        show(parts, arguments["wide"])
-    if study.finish(problems=problems):
+        show(more, arguments["wide"])
+    if study.tell(wrong):
         return 1
     way = f"{command_like_this('experiments.report')} {shlex.quote(str(folder))}"
     print(f"Why, in words, with charts and traces: {way}")

@@ -166,13 +166,20 @@ class Study:
         """Write what was found into a JSON file of the folder, after where it comes from."""
         write_whole(self.folder / name, json.dumps({"provenance": self.facts, **found}, indent=indent) + "\n")
 
-    def finish(self, units: Sequence[Piece] = (), problems: Sequence[str] = ()) -> int:
-        """Say where the results lie, and end the journal; return 1 if there are problems, or if a unit failed."""
-        print(f"\nWritten: {self.folder}")
+    def finish(self, units: Sequence[Piece] = (), problems: Sequence[str] = ()) -> list[str]:
+        """End the journal if there are no problems and no unit failed; return what went wrong, for ``tell``.
+
+        It comes before anything is printed: who stops reading leaves an experiment that is complete.
+        """
         entries = [self.journal.entries[unit.index] for unit in units]
         failed = [f"{entry['kind']}: {entry['error'].strip().splitlines()[-1]}" for entry in entries if entry["error"]]
-        if told := [*problems, *failed]:
-            print("\n".join(["FAILED:", *told]), file=sys.stderr)
-            return 1
-        self.journal.close("units.jsonl")
-        return 0
+        if not (wrong := [*problems, *failed]):
+            self.journal.close("units.jsonl")
+        return wrong
+
+    def tell(self, wrong: Sequence[str]) -> int:
+        """Say where the results lie, and what went wrong; return the status: 1 if something did."""
+        print(f"\nWritten: {self.folder}")
+        if wrong:
+            print("\n".join(["FAILED:", *wrong]), file=sys.stderr)
+        return 1 if wrong else 0

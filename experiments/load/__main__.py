@@ -7,11 +7,11 @@ ends of text, so that all are as long. The prediction takes the time of a wider 
 
 import argparse
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from exactspec.ending import as_program
 from exactspec.parser import number_in, positive, refusing
 from experiments.harness.arguments import add_strategies, add_switch, common_parser
 from experiments.harness.arms import PLAIN
@@ -121,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         capacity, *cells = _cells(study, measuring)
         done = study.measure(cells, measuring.measure)
         if len(done) < len(cells) or not cells:
-            return study.finish([capacity, *cells])
+            return study.tell(study.finish([capacity, *cells]))
         loads = [measuring.load(*pair) for pair in zip(cells, done, strict=True)]
         loads.sort(key=lambda load: (load.rate, [*measuring.arms].index(load.arm)))
         served = [
@@ -129,10 +129,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         ]
         study.write("load.json", {"loads": served}, indent=None)
         draw(study.folder / "load.png", loads, dict(arguments["goodput"]))
+        wrong = study.finish([capacity, *cells], problems_of_work(loads, repeats_plain(arguments)))
         print(f"{study.machine}.\n")
         show(report(loads, arguments, study.journal.entries[0]), arguments["wide"])
-        return study.finish([capacity, *cells], problems_of_work(loads, repeats_plain(arguments)))
+        return study.tell(wrong)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from exactspec.ending import as_program
 from exactspec.parser import Parser
 from oracles.factory.arithmetic.problems import Problem, split
 
@@ -29,4 +30,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_program(main)

@@ -18,6 +18,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 import oracles
+from exactspec.ending import as_program
 from exactspec.parser import Parser, positive
 from oracles.factory.corpus import STDLIB, SourceFile, read_split
 from oracles.factory.corpus.corpus_filters import parse_source
@@ -287,4 +288,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_program(main)

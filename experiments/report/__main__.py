@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from exactspec.ending import as_program
 from exactspec.parser import Parser, refusing
 from experiments.report import PAGE, markup
 from experiments.report.across import across, overview
@@ -85,4 +86,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

@@ -6,12 +6,12 @@ answer to the one before. The answers of each arm are written as files that Spec
 """
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from exactspec.ending import as_program
 from exactspec.parser import positive, refusing
 from experiments.harness.arguments import paired_parser, prompts_of
 from experiments.harness.conversations import AUTO
@@ -82,4 +82,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

@@ -4,7 +4,7 @@ from typing import get_args
 
 import drafts
 from experiments.harness.models import HF, load_model
-from experiments.strategies.strategy import Option, Settings, Strategy, depth, one_of
+from experiments.strategies.strategy import TRAINED_HEAD, Option, Settings, Strategy, depth, head_of, one_of
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.checkpoints.placement import WeightType
 from oracles.heads import load_exit_head
@@ -15,7 +15,7 @@ def _early_exit(settings: Settings, oracle: Oracle) -> DraftSource:
     """Return the source that the settings describe."""
     if not isinstance(oracle, LoadedOracle):
         raise ValueError("early_exit: it needs a transformer of ours, whose pass can be cut: leave it out")
-    name, k = settings["head"], settings["num_layers"]
+    name, k = head_of(settings, "early_exit", f"none, the oracle's own, or {TRAINED_HEAD}"), settings["num_layers"]
     try:
         head = None if name == "none" else load_exit_head(name, oracle)
     except ValueError as error:
@@ -32,7 +32,7 @@ EARLY_EXIT = Strategy(
     (
         depth(2),
         Option("num-layers", None, int, "layers to draft with (the head's; without one a third of the oracle's)"),
-        Option("head", "code-exit", str, "trained head: embedded name or folder; none: the oracle's own"),
+        Option("head", None, str, "trained head: embedded name or folder; none: the oracle's own"),
     ),
     _early_exit,
     needs_model="drafts with the oracle's own layers",

@@ -67,17 +67,23 @@ def depth(default: int) -> Option:
     return Option("num-draft-tokens", default, int, "tokens to draft per step")
 
 
-def head_of(settings: Settings, name: str) -> str:
+TRAINED_HEAD = "DIR, a head that was trained on this oracle"
+
+
+def lack_of_head(oracle: str, takes: str = TRAINED_HEAD) -> str:
+    """Return what to give for an oracle that no head ships with: ``takes``, what the option takes."""
+    return f"give --head {takes}: none is shipped for {oracle}"
+
+
+def head_of(settings: Settings, name: str, takes: str = TRAINED_HEAD) -> str:
     """Return the head that a strategy of this name drafts with: the given one, else what ships for the oracle.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is none; ``takes`` is said as of ``lack_of_head``.
     """
     head: str | None = settings["head"] or heads_of(settings["oracle"]).get(name)
     if head is None:
-        raise ValueError(
-            f"{name}: give --head DIR, a head that was trained on this oracle: none is shipped for {settings['oracle']}"
-        )
+        raise ValueError(f"{name}: {lack_of_head(settings['oracle'], takes)}")
     return head
 
 
@@ -135,6 +141,7 @@ _OWN_TEXT = str(Path(dialogues.__file__).parent / "smollm2")
 _SMOL_DRAFT: Settings = {"model": "smol-draft", "model_weights": "q4_0-int8"}
 # Oracle -> strategy -> key of an option -> its default. Lengths pay where products are of whole numbers.
 PUBLISHED_SETTINGS: Mapping[str, Mapping[str, Settings]] = {
+    "code": {"early_exit": {"head": "code-exit"}},
     "smollm2": {
         "small_transformer": {**_SMOL_DRAFT, "num_draft_tokens": 3},
         "other_vocabulary": {"num_draft_tokens": 2},
@@ -155,7 +162,7 @@ PUBLISHED_SETTINGS: Mapping[str, Mapping[str, Settings]] = {
         },
         "staged": {**_SMOL_DRAFT, "inner": "prompt_lookup", "num_draft_tokens": 3},
         "threshold": {**_SMOL_DRAFT, "head_weights": "q4_0-int8", "train_on": _OWN_TEXT, "num_draft_tokens": 4},
-    }
+    },
 }
 
 

@@ -7,7 +7,6 @@ length.
 """
 
 import statistics
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from exactspec.ending import as_program
 from exactspec.parser import positive, refusing
 from experiments.harness.arguments import add_choice, add_strategies, common_parser, settings_of
 from experiments.harness.arms import PLAIN
@@ -205,4 +205,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

@@ -17,6 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 import drafts
+from exactspec.ending import as_program
 from exactspec.parser import Parser, positive
 from experiments.harness import running
 from experiments.harness.arguments import add_placement
@@ -156,4 +157,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from exactspec.ending import as_program
 from exactspec.parser import positive
 from experiments.harness.arguments import paired_parser
 from experiments.harness.arms import PLAIN
@@ -94,4 +95,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from exactspec.ending import as_program
 from exactspec.parser import Parser, refusing
 from oracles.checkpoints.loading import load_tokenizer, num_ids
 from specdec.drafting import SharedPieces, Spelling, piece_bytes
@@ -99,4 +100,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_program(main)

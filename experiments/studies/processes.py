@@ -24,6 +24,7 @@ from torch.multiprocessing.spawn import ProcessException, start_processes
 
 import drafts
 import oracles
+from exactspec.ending import as_program
 from exactspec.parser import refusing
 from experiments.harness.arguments import PROMPTS
 from experiments.harness.options import option, parse_options
@@ -210,4 +211,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

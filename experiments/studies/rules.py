@@ -6,7 +6,6 @@ them stand runs by each rule, which write texts of their own. Chains and trees a
 """
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 import drafts
+from exactspec.ending import as_program
 from exactspec.parser import positive, refusing
 from experiments.harness.pair import load_pair, pair_parser
 from experiments.harness.rule_choice import CHAINS, TREES
@@ -186,4 +186,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

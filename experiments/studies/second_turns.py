@@ -4,7 +4,6 @@ It asks those of the prompts that have a second turn. Each arm decodes the first
 answer, with ``prefix_sharing`` and without, one after the other; greedily, so that --seed changes nothing.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 import drafts
+from exactspec.ending import as_program
 from exactspec.parser import refusing
 from experiments.harness.arguments import PROMPTS, common_parser, prompts_of
 from experiments.harness.arms import those_that_fit
@@ -169,4 +169,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

@@ -7,7 +7,6 @@ Growing shapes have no prediction.
 """
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -15,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from exactspec.ending import as_program
 from exactspec.parser import positive, refusing
 from experiments.advise.calibrating import ON_ALL, Trees, best_of, calibrate, cost_of_nodes, shapes_to_read
 from experiments.harness.arguments import paired_parser
@@ -161,4 +161,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

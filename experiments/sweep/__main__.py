@@ -26,6 +26,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from exactspec.ending import as_program
 from exactspec.parser import Parser, command_like_this, positive, refusing
 from experiments.sweep.grid import GRID, Grid, read_grid
 from experiments.sweep.sweep_results import CSV, PARQUET, conclusion, rows_of, table_of, write_tables
@@ -95,4 +96,4 @@ def check_same(folder: Path, file: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from exactspec.ending import as_program
 from exactspec.parser import Parser, refusing
 from oracles.factory.corpus import SourceFile, read_split
 from specdec.system import write_whole
@@ -95,4 +96,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_program(main)

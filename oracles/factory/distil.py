@@ -8,6 +8,7 @@ divergence it learns by, ``code-draft:total-variation``. Once the run has ended,
 import argparse
 from pathlib import Path
 
+from exactspec.ending import as_program
 from exactspec.parser import Parser
 from oracles.checkpoints.embedded_folders import EMBEDDED
 from oracles.checkpoints.loading import load_tokenizer, load_trainable
@@ -65,4 +66,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_program(main)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from exactspec.ending import as_program
 from exactspec.parser import Parser, positive, refusing
 from oracles.checkpoints.placement import check_device, checkpoint_place
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT
@@ -72,4 +73,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_program(main)

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save
 
+from exactspec.ending import as_program
 from exactspec.parser import Parser, natural, positive, refusing
 from oracles.checkpoints.loading import load, load_tokenizer
 from oracles.checkpoints.tokenization import end_of_text_id
@@ -66,4 +67,4 @@ def _check(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_program(main)

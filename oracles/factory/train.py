@@ -7,6 +7,7 @@ on from the last step at peak rates. ``--init DIRECTORY`` starts from exported w
 import argparse
 from pathlib import Path
 
+from exactspec.ending import as_program
 from exactspec.parser import Parser
 from oracles.checkpoints.loading import load_tokenizer, load_trainable
 from oracles.factory.corpus import read_split
@@ -59,4 +60,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_program(main)

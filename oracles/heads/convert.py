@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from exactspec.ending import as_program
 from exactspec.parser import Parser, refusing
 from oracles.checkpoints.weights import PICKLES, SINGLE, pickled_weights
 from specdec.system import write_whole
@@ -68,4 +69,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_program(main)

@@ -136,7 +136,11 @@ def _json_values(text: str) -> list[Any]:
     decoder, at = json.JSONDecoder(), 0
     values: list[Any] = []
     while found := _INK.search(text, at):
-        value, at = decoder.raw_decode(text, found.start())
+        try:
+            value, at = decoder.raw_decode(text, found.start())
+        except json.JSONDecodeError as error:
+            line = text.count("\n", 0, found.start()) + 1
+            raise ValueError(f"the value that begins on line {line} is broken: {error}") from error
         if isinstance(value, list) and not _is_conversation(value):
             values += map(_row_of, value)
         else:

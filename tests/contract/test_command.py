@@ -7,11 +7,12 @@ import sys
 import warnings
 from contextlib import suppress
 from importlib import import_module
+from itertools import chain
 
 import pytest
 
 import exactspec
-from exactspec import console, stand_ins
+from exactspec import console, ending, stand_ins
 from exactspec.console import main
 from exactspec.listing import GROUPS, listing, module_of, modules
 from exactspec.parser import Parser, command_like_this
@@ -94,22 +95,32 @@ def test_an_unknown_command_that_is_like_none_names_none_and_a_module_that_is_no
         assert capsys.readouterr().err.startswith(f"exactspec: error: no command '{name}'")
 
 
-def test_ctrl_c_ends_a_command_with_one_line(monkeypatch, capsys):
+def test_ctrl_c_ends_a_program_with_one_line_whichever_way_it_was_started(monkeypatch, capsys):
     def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(console, "run", interrupted)
     assert main(["compare"]) == 130
     assert capsys.readouterr().err == "exactspec compare: interrupted\n"
+    monkeypatch.setattr(ending, "command", lambda: "python -m experiments.compare")
+    with pytest.raises(SystemExit) as stop:
+        ending.as_program(interrupted, "given")
+    assert stop.value.code == 130
+    assert capsys.readouterr().err == "python -m experiments.compare: interrupted\n"
+    sources = ((ROOT / folder).rglob("*.py") for folder in ("experiments", "oracles"))
+    ends = (path.read_text(encoding="utf-8").partition('__name__ == "__main__":\n')[2] for path in chain(*sources))
+    assert [end for end in ends if end and not end.startswith("    as_program(")] == []
 
 
-@pytest.mark.parametrize("words", [[], ["compare", "--help"]])
-def test_output_that_nobody_reads_any_more_ends_a_command_without_a_word(words):
-    command = [sys.executable, "-m", "exactspec", *words]
+@pytest.mark.parametrize(
+    "words", [["exactspec"], ["exactspec", "compare", "--help"], ["experiments.compare", "--help"]]
+)
+def test_output_that_nobody_reads_any_more_ends_a_program_without_a_word(words):
+    command = [sys.executable, "-m", *words]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         process.stdout.close()
         assert process.stderr.read() == ""
-    assert process.returncode == console.UNREAD
+    assert process.returncode == ending.UNREAD
 
 
 def test_another_pipe_that_breaks_is_an_error(monkeypatch, tmp_path):

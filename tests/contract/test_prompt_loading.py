@@ -244,6 +244,7 @@ def test_a_file_without_prompts_is_an_error_with_the_fix(tmp_path: Path, name: s
     ("name", "text", "message"),
     [
         ("p.jsonl", '{"prompt": "a"}\n{"prompt": b}\n', "could not be read as json: .* line 2 .*; check the file"),
+        ("p.jsonl", '{"prompt": "a"}\n{"prompt": "b\n', "as json: the value that begins on line 2 is broken: "),
         ("p.jsonl", '"a"\n', "row 0 is 'a'; give an object with a key for each column"),
         ("p.json", '[{"prompt": "a"}, 3]', "row 1 is 3; give an object"),
         ("p.jsonl", "[" * 100_000, "could not be read as json: "),

@@ -82,11 +82,12 @@ def test_tokens_per_pass_have_either_interval_of_their_units(method):
             "from it: ",
         ),
         ([0.1, 0.1, 0.1, 0.1, 3.0], [2.5] * 5, "No arm is told apart from plain decoding as faster on 5 prompts; "),
+        ([1.0], [2.0], "No arm is told apart from plain decoding as faster on 1 prompt; "),
     ],
 )
 def test_the_conclusion_names_the_fastest_that_is_told_apart(noisy, sure, words):
-    times = {"plain": [2.0] * 5, "noisy": noisy, "sure": sure}
-    units = [{arm: seconds[unit] for arm, seconds in times.items()} for unit in range(5)]
+    times = {"plain": [2.0] * len(sure), "noisy": noisy, "sure": sure}
+    units = [{arm: seconds[unit] for arm, seconds in times.items()} for unit in range(len(sure))]
     same = {"repeats_plain": True, "identical": [True]}
     kept = [
         {arm: {"seconds": [s], "num_tokens": 9, "stats": None, **same} for arm, s in unit.items()} for unit in units

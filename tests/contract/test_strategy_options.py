@@ -18,6 +18,7 @@ from experiments.harness.study import Plan
 from experiments.load import __main__ as load
 from experiments.strategies import STRATEGIES, head_strategies, model_strategies
 from experiments.strategies.strategy import PUBLISHED_SETTINGS
+from oracles.checkpoints.embedded_folders import embedded_names
 from oracles.checkpoints.gguf import PUBLISHED
 from oracles.factory.training.block_distillation import describe_dspark, dspark_shape, new_dspark
 from oracles.factory.training.head_export import describe_eagle3, export_head, new_eagle3
@@ -248,7 +249,7 @@ def test_weights_that_only_a_cpu_computes_are_no_default_elsewhere():
 
 
 def test_defaults_of_published_oracles_are_those_of_options_that_there_are():
-    assert PUBLISHED_SETTINGS.keys() <= PUBLISHED.keys()
+    assert PUBLISHED_SETTINGS.keys() <= {*PUBLISHED, *embedded_names()}
     for settings in PUBLISHED_SETTINGS.values():
         for name, own in settings.items():
             kinds = {option.key: option.kind for option in STRATEGIES[name].options}

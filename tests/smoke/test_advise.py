@@ -130,7 +130,7 @@ def test_what_nobody_asked_for_is_left_out_with_the_reason(checkpoints, tmp_path
     argv = [*common(checkpoints, tmp_path), "--batch-sizes", "1", "--temperatures", "0", "--longest", "2"]
     assert main([*argv, "--tree-model", str(checkpoints / "draft")]) == 0
     printed, told = capsys.readouterr()
-    assert "left out: early_exit: early_exit: give --early-exit-head none, " in told
+    assert "left out: early_exit: give --early-exit-head none, " in told
     assert "\n- early_exit, left out: give --early-exit-head none, " in printed
     kept = read_json(the_folder(tmp_path) / "advice.json")
     assert [row["strategy"] for row in kept["cells"][0]["rows"]] == ["prompt_lookup", "tree"]

@@ -1,5 +1,6 @@
 """The experiments from their command lines, on tiny random checkpoints: results, resumption, failures."""
 
+import importlib
 import json
 import re
 import runpy
@@ -663,6 +664,32 @@ def test_a_broken_journal_ends_a_run_before_it_computes(checkpoints, tmp_path, m
     with pytest.raises(SystemExit, match=rf"prompt_lookup: {path}, line 1: broken; .*--fresh"):
         lookup(checkpoints, tmp_path)
     assert len(path.read_text(encoding="utf-8").splitlines()) == 2
+
+
+STUDIES = {
+    "harness.running": "--strategies prompt_lookup --trace 1",
+    "exactness": "--strategies prompt_lookup --batch-sizes 1",
+    "studies.crossover.__main__": "--strategy prompt_lookup --draft-lengths 1 2 --batch-sizes 1",
+    "load.__main__": "--arms prompt_lookup --rates 30 --seconds 0.1 --batch-size 2",
+    "advise.__main__": "--strategies prompt_lookup --batch-sizes 1 --temperatures 0 --longest 2",
+}
+
+
+@pytest.mark.parametrize(("name", "words"), STUDIES.items(), ids=STUDIES)
+def test_an_experiment_is_complete_before_anybody_reads_of_it(name, words, checkpoints, tmp_path, monkeypatch):
+    def unread(*_: Any) -> None:
+        if list(tmp_path.rglob("*.jsonl")):
+            raise BrokenPipeError
+
+    module = importlib.import_module(f"experiments.{name}")
+    monkeypatch.setattr(module, "show", unread)
+    argv = [*common(checkpoints, tmp_path), *words.split()]
+    argv[argv.index("--max-new-tokens") + 1] = "24"
+    with pytest.raises(BrokenPipeError):
+        harness.comparison("", argv) if module is harness else module.main(argv)
+    folder = the_folder(tmp_path)
+    assert ((folder / "units.jsonl").exists(), (folder / JOURNAL).exists()) == (True, False)
+    assert len([*folder.glob("nodes/*/tokens.json")]) == ("--trace" in words)
 
 
 @pytest.mark.parametrize("batch_size", [1, 8])

@@ -23,7 +23,8 @@ FOREIGN = (
     r"vocabulary of 3072 ids, but the oracle's has 11: use a source made for the oracle's tokenizer, "
     r"or give the model to drafts.OtherVocabulary"
 )
-KEPT = ("small_transformer", "early_exit", "prompt_lookup")
+KEPT = ("small_transformer", "early_exit", "medusa", "prompt_lookup")
+NO_EXIT = r"give --{}head none, the oracle's own, or DIR, a head that was trained on this oracle: none is shipped for "
 
 
 @pytest.fixture
@@ -51,9 +52,10 @@ def test_compare_runs_what_the_checkpoint_can_have_and_says_why_not_the_others(a
     assert harness.comparison("", [*argv, "--trace", "1"]) == 0
     printed, told = capsys.readouterr()
     assert re.search(rf"^left out: small_transformer: .*{FOREIGN} \(--small-transformer-model DIR\)$", told, re.M)
-    assert re.search(r"^left out: early_exit: .* --early-exit-head none, .* as code-exit cannot be used: ", told, re.M)
+    assert re.search(rf"^left out: early_exit: {NO_EXIT.format('early-exit-')}\S*mine$", told, re.M)
+    assert re.search(r"^left out: medusa: give --medusa-head DIR, .*: none is shipped for \S*mine$", told, re.M)
     together = " ".join(printed.split())
-    assert re.search(r" early_exit - - - refused: early_exit: give --early-exit-head none, .* \.\.\. ", together)
+    assert re.search(r" early_exit - - - refused: give --early-exit-head none, .* \.\.\. ", together)
     assert re.search(r" small_transformer - - - refused: small_transformer drafts .* \.\.\. ", together)
     assert "no trace of" not in told, "which is said of other programs"
     summary = summary_of(tmp_path / "my runs")
@@ -74,7 +76,7 @@ def test_what_was_asked_for_is_refused_and_not_left_out(argv, given):
 def test_a_script_names_its_own_option(argv):
     with pytest.raises(SystemExit, match=rf"^small_transformer: .*{FOREIGN} \(--model DIR\)$"):
         harness.script("small_transformer", "", argv)
-    with pytest.raises(SystemExit, match=r"^early_exit: early_exit: give --head none, the oracle's own, "):
+    with pytest.raises(SystemExit, match=f"^early_exit: {NO_EXIT.format('')}"):
         harness.script("early_exit", "", argv)
 
 

@@ -51,7 +51,7 @@ def test_compare_runs_what_needs_no_model_and_shows_no_time(records, capsys):
     trained = [part for name in ("ngram", "merged", "cascade", "staged") for part in (f"--{name}-train-on", text)]
     assert harness.comparison("", [*common(records), *trained]) == 0
     printed, told = capsys.readouterr()
-    for name in ("early_exit", "quantized", "lookahead", "threshold"):
+    for name in ("early_exit", "quantized", "lookahead", "threshold", "medusa"):
         assert f"left out on recorded text: {name}: " in told
     failed = "A prompt whose output is not its record fails, and stands in no table"
     for word in ("tau", "alpha", "lower bound", "No speed-up: no model ran", failed):

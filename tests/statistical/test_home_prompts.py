@@ -8,6 +8,7 @@ import pytest
 import oracles
 from drafts import Lookahead
 from experiments.strategies import STRATEGIES
+from experiments.strategies.strategy import default_of
 from specdec import DraftSource, SpeculativeDecoder
 from specdec.prompts import load_prompts
 from specdec.stats.report.intervals import Interval, paired_ratio
@@ -42,8 +43,9 @@ def test_lookahead_emits_more_than_with_an_empty_pool():
 
 def test_an_early_exit_is_accepted_more_often_than_an_ngram():
     def acceptance(name: str) -> float:
-        own = {option.key: option.default for option in STRATEGIES[name].options}
-        draft = STRATEGIES[name].build({**own, "num_draft_tokens": 5, "device": "cpu", "dtype": None}, _oracle())
+        run = {"oracle": "code", "device": "cpu", "dtype": None}
+        own = {option.key: default_of(name, option, run) for option in STRATEGIES[name].options}
+        draft = STRATEGIES[name].build({**own, **run, "num_draft_tokens": 5}, _oracle())
         found = requests_of(draft)
         accepted, recovered = (sum(getattr(one, count) for one in found) for count in ("num_accepted", "num_recovered"))
         return accepted / (accepted + recovered)

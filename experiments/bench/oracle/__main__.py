@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
+from exactspec.ending import as_program
 from experiments.bench.oracle import benchmark_parts, benchmark_passes, decoding
 from experiments.bench.oracle.benchmark_models import Models
 from experiments.bench.oracle.benchmark_parts import PROMPT, BenchOptions, Measured, parse
@@ -56,4 +57,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_program(main)

@@ -6,12 +6,12 @@ The prediction takes the time of each pass from passes of as many rows that are 
 parts.
 """
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from exactspec.ending import as_program
 from exactspec.parser import positive, refusing
 from experiments.advise.cells import FIXED, LENGTH
 from experiments.harness.arguments import add_strategies, common_parser
@@ -111,13 +111,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         sizes = [Size(number, f"batch {size}", size) for number, size in enumerate(arguments["batch_sizes"])]
         done = study.measure(sizes, measuring.measure)
         study.write("crossover.json", {"sizes": done})
+        rows = [row for entry in done for row in entry["rows"]]
+        if done:
+            draw(study.folder / "crossover.png", rows)
+        wrong = study.finish(sizes)
         print(f"{study.machine}.\n")
         if done:
-            rows = [row for entry in done for row in entry["rows"]]
-            draw(study.folder / "crossover.png", rows)
             show(report(rows, [entry["parts"] for entry in done]))
-        return study.finish(sizes)
+        return study.tell(wrong)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

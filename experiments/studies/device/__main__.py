@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from exactspec.ending import as_program
 from exactspec.parser import refusing
 from experiments.harness.arguments import fingerprint
 from experiments.studies.device.device_layers import attentions
@@ -64,4 +65,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

@@ -8,10 +8,10 @@ so that a run that was interrupted goes on; --fresh begins anew.
 """
 
 import os
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from exactspec.ending import as_program
 from exactspec.parser import refusing
 from experiments.studies.inference_stack import stack_tables
 from experiments.studies.inference_stack.fresh import CACHE
@@ -71,4 +71,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from exactspec.ending import as_program
 from exactspec.parser import Parser, positive
 from experiments.studies.inference_stack.stack_arms import prepare_compiler
 from experiments.studies.inference_stack.stack_registry import arms_of
@@ -102,4 +103,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_program(main)

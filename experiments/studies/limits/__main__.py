@@ -7,13 +7,13 @@ own are served by random weights of its sizes, or natively by those of a GGUF fi
 """
 
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 
 import torch
 
+from exactspec.ending import as_program
 from exactspec.parser import refusing
 from experiments.bench.sections import machine
 from experiments.harness.findings.model_shapes import shape_of, weight_types
@@ -134,4 +134,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

@@ -7,10 +7,10 @@ figures lie in ``results.json`` in --out, and what is there is not measured agai
 goes on; --fresh begins anew.
 """
 
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from exactspec.ending import as_program
 from exactspec.parser import refusing
 from experiments.studies.inference_stack.study_frame import open_results, study_report
 from experiments.studies.inference_stack.subjects import subject_named
@@ -55,4 +55,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

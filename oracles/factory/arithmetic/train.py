@@ -7,6 +7,7 @@ held-out problems that it answers exactly is printed. Resume with the same comma
 import argparse
 from pathlib import Path
 
+from exactspec.ending import as_program
 from exactspec.parser import Parser, positive
 from oracles.checkpoints.loading import load_trainable
 from oracles.factory.arithmetic.accuracy import exact_answers
@@ -72,4 +73,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_program(main)

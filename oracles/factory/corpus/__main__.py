@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from exactspec.ending import as_program
 from exactspec.parser import Parser, refusing
 from oracles.factory.corpus.corpus_builder import build_manifest
 from oracles.factory.corpus.corpus_reading import GATHERED, read_split, stdlib_folder, wheel_folder
@@ -46,4 +47,4 @@ def _read_all(root: Path, manifest: Manifest) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_program(main)

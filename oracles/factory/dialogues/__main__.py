@@ -15,6 +15,7 @@ from typing import get_args
 
 from tqdm import tqdm
 
+from exactspec.ending import as_program
 from exactspec.parser import Parser, natural, positive, refusing
 from oracles.checkpoints.loading import load, load_tokenizer
 from oracles.checkpoints.placement import Arithmetic
@@ -208,4 +209,4 @@ def _paths(folder: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    main()
+    as_program(main)

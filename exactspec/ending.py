@@ -1,0 +1,59 @@
+"""How every program ends, whichever way it was started."""
+
+import os
+import select
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NoReturn
+
+from exactspec.parser import command
+
+# The statuses of programs that Ctrl-C ended, and whose reader has ended, as shells have them.
+INTERRUPTED, UNREAD = 130, 141
+
+
+def as_program(main: Callable[..., int | None], *given: Any) -> NoReturn:
+    """Run a function as the program of this process, and end that with the status of ``ended``."""
+    sys.exit(ended(command() or sys.argv[0], partial(main, *given)))
+
+
+def ended(name: str, program: Callable[[], int | None]) -> int | None:
+    """Run a program.
+
+    Args:
+        name: of it, for one line on stderr if it is interrupted.
+        program: returns its status; None: it has none of its own.
+
+    Returns:
+        130 after Ctrl-C, 141 if nobody reads the output any more (``exactspec | head``), else the program's.
+    """
+    try:
+        try:
+            status = _or_interrupted(name, program)
+        except SystemExit:
+            sys.stdout.flush()
+            raise
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not _is_unread(sys.stdout.fileno()):
+            raise
+        # What is left is flushed when the process ends: it goes nowhere, and says nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREAD
+    return status
+
+
+def _or_interrupted(name: str, program: Callable[[], int | None]) -> int | None:
+    try:
+        return program()
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _is_unread(pipe: int) -> bool:
+    """Tell whether what reads a pipe has ended."""
+    poll = select.poll()
+    poll.register(pipe, 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
