@@ -117,7 +117,6 @@ def run(
     with ExitStack() as stack:
         with refusing(plan.name):
             check_recorded(plan.strategies, plan.peers, plan.arguments)
-            seeds_of(plan.arguments)
             study = Study.open(plan, stack, load_target, choose)
             arms = build(plan, study.oracle)
         return conduct(study, arms, report, tables)

@@ -19,6 +19,7 @@ from experiments.harness.journal import AnyPiece, Journal, Piece, hold_journal
 from experiments.harness.models import load_oracle
 from experiments.harness.settings import without_full_collections
 from experiments.harness.thread_check import take_threads
+from experiments.harness.turns import prompts_by_seed, seeds_of
 from oracles.checkpoints.placement import checkpoint_place
 from specdec import Oracle
 from specdec.prompts import NamedPrompt, load_prompts
@@ -103,16 +104,20 @@ class Study:
             choose: returns their prompts; None: ``--prompts`` names them.
 
         Raises:
-            ValueError: the arguments cannot be used, or the form of tables that the environment asks for.
+            ValueError: the arguments cannot be used, two prompts would have one name, or the form of tables that the
+                environment asks for.
         """
         arguments = plan.arguments
+        seeds = seeds_of(arguments)
         asked_form()  # now: at the end it would cost the tables
         code_commit()  # now: files may change while the run goes on
         prompts = prepare(arguments, choose)
         fresh = arguments.get("fresh", False)
         journal = stack.enter_context(hold_journal(folder_of(plan, prompts), fresh, plan.way))
         oracle = load(arguments)
-        return Study(plan, journal, oracle, as_conversations(prompts, oracle, arguments))
+        asked = as_conversations(prompts, oracle, arguments)
+        prompts_by_seed(asked, seeds)  # now: some studies measure before they ask for it
+        return Study(plan, journal, oracle, asked)
 
     @property
     def folder(self) -> Path:

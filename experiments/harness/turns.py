@@ -6,6 +6,7 @@ narrow. A seed needs no cluster of its own: streams are keyed by seed and prompt
 """
 
 import argparse
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -41,9 +42,19 @@ def seeds_of(arguments: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def prompts_by_seed(prompts: Sequence[NamedPrompt], seeds: Sequence[int]) -> dict[int, list[NamedPrompt]]:
-    """Return seed -> its prompts; those of a later seed than the first have it in their names."""
+    """Return seed -> its prompts; those of a later seed than the first have it in their names.
+
+    Raises:
+        ValueError: two of all these prompts would have one name.
+    """
     first, *others = seeds
-    return {first: [*prompts]} | {seed: [_rename(prompt, seed) for prompt in prompts] for seed in others}
+    found = {first: [*prompts]} | {seed: [_rename(prompt, seed) for prompt in prompts] for seed in others}
+    names = Counter(prompt.name for part in found.values() for prompt in part)
+    if twice := next((name for name, count in names.items() if count > 1), None):
+        raise ValueError(
+            f"--prompts: two prompts would be called {twice!r}, as later turns and seeds are; give one another id"
+        )
+    return found
 
 
 def _rename(prompt: NamedPrompt, seed: int) -> NamedPrompt:

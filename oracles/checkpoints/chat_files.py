@@ -1,6 +1,7 @@
 """The chat template of a checkpoint directory."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +15,10 @@ from specdec.prompts.chat import ChatTemplate
 FILE = "chat_template.jinja"
 _DEFAULT = "default"
 _OTHER_TOKENS = ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class EndsBeyond(UserWarning):
+    """All ids that a checkpoint names as ends of a text lie beyond its vocabulary."""
 
 
 class Chatting(Protocol):
@@ -56,6 +61,22 @@ def named_tokens(source: str, tokens: Mapping[str, Any]) -> dict[str, str]:
     """Return the texts of what a template names beside ``bos_token`` and ``eos_token``, as far as there are such."""
     found = {name: _token_text(tokens.get(name)) for name in _OTHER_TOKENS if name in source}
     return {name: text for name, text in found.items() if text is not None}
+
+
+def ends_within(ids: Sequence[int], vocab_size: int, source: object) -> tuple[int, ...]:
+    """Return the ids of a vocabulary among those that end a text, each once.
+
+    One beyond it can never be drawn. Published checkpoints name such, and small GPT-2s have the 50,256 of the large
+    ones; ``transformers`` decodes with them, so that they are no error.
+
+    Warns:
+        EndsBeyond: all are beyond.
+    """
+    found = tuple(dict.fromkeys(one for one in ids if 0 <= one < vocab_size))
+    if ids and not found:
+        words = f"no output ends with what {source} names as 'eos_token_id': {[*ids]} of {vocab_size} ids"
+        warnings.warn(f"{words}; name one of these, or give requests a stop", EndsBeyond, stacklevel=2)
+    return found
 
 
 def give_template(oracle: Chatting, template: ChatTemplate | None) -> None:

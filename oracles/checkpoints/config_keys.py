@@ -29,7 +29,7 @@ def read_json(path: Path) -> dict[str, Any]:
         ValueError: it holds none.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no JSON: {error}") from error
     if not isinstance(content, dict):

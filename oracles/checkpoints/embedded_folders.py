@@ -1,5 +1,6 @@
 """The folders that ship with the project: models, and heads that read the hidden states of some model."""
 
+import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -40,6 +41,22 @@ def head_names() -> tuple[str, ...]:
     return tuple(sorted([*exits, *(name for name, origin in _origins().items() if origin is not None)]))
 
 
+def given_path(name_or_path: str | Path) -> Path:
+    """Return a path as it was given.
+
+    Raises:
+        ValueError: it is none, or the system takes none such, as one that is too long.
+    """
+    if not isinstance(name_or_path, str | os.PathLike):
+        raise ValueError(f"name_or_path is {name_or_path!r:.80}; give a name or a path")
+    path = Path(name_or_path)
+    try:
+        path.exists()
+    except OSError as error:
+        raise ValueError(f"{str(path)!r:.80} is no name that is known, and can be no path: {error.strerror}") from error
+    return path
+
+
 def embedded_folder(name_or_path: str | Path) -> Path | None:
     """Return the folder of an embedded model by its name; None: it is the name of none."""
     known = isinstance(name_or_path, str) and name_or_path in embedded_names()
@@ -60,7 +77,7 @@ def head_folder(name_or_path: str | Path) -> Path:
     """
     if isinstance(name_or_path, str) and name_or_path in head_names():
         return EMBEDDED / name_or_path
-    folder = Path(name_or_path)
+    folder = given_path(name_or_path)
     if not any((folder / name).is_file() for name in (EXIT_HEAD, "config.json")):
         raise ValueError(
             f"{str(name_or_path)!r} is neither an embedded head ({', '.join(head_names()) or 'there are none'}) nor a "

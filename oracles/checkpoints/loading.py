@@ -7,9 +7,9 @@ from typing import Any, Literal, overload
 import torch
 from tokenizers import Tokenizer
 
-from oracles.checkpoints.chat_files import checkpoint_template, give_template
+from oracles.checkpoints.chat_files import checkpoint_template, ends_within, give_template
 from oracles.checkpoints.config_keys import errors_of, read_json
-from oracles.checkpoints.embedded_folders import embedded_folder, embedded_names, head_names
+from oracles.checkpoints.embedded_folders import embedded_folder, embedded_names, given_path, head_names
 from oracles.checkpoints.gguf import PUBLISHED, GGUFFile, is_gguf, load_gguf, read_vocabulary
 from oracles.checkpoints.hf_config import CheckpointShape, check_unquantised_beside, parse_config
 from oracles.checkpoints.hub import download_hint
@@ -35,6 +35,7 @@ from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import DraftHead, give_tables, read_written_ids
 from oracles.transformer.eager import Transformer
 from oracles.transformer.linear import round_inputs
+from specdec.theory import check_flag
 
 LoadedOracle = Transformer | NativeTransformer | GraphedTransformer
 # Returns a part of a model of that shape, on the meta device, and what that part holds of every parameter.
@@ -125,16 +126,21 @@ def load(
 
     Raises:
         ValueError: an unknown name, architecture, config key, dtype, device, backend, type of weights, arithmetic; a
-            ``max_context`` below 1; a published model that was not fetched; a backend that cannot run here; bits that
-            cannot be kept; weights that cannot be rounded so, or not with this dtype or device; an arithmetic that they
-            cannot have; a size that no tensor bears out; a missing, unexpected or misshapen tensor; an index that
-            leaves the folder; pickled weights. The message names the file and the key, the layer or the argument.
+            ``max_context`` that is no positive integer; ``bitwise`` that is no truth value; a published model that was
+            not fetched; a backend that cannot run here; bits that cannot be kept; weights that cannot be rounded so, or
+            not with this dtype or device; an arithmetic that they cannot have; a size that no tensor bears out; a
+            missing, unexpected or misshapen tensor; an index that leaves the folder; pickled weights. The message names
+            the file and the key, the layer or the argument.
+
+    Warns:
+        EndsBeyond: all ids that end a text lie beyond the vocabulary.
 
     Cost: the weights are resident once; loading needs one stored tensor more. The first native oracle on a machine
         waits for the compiler, about fifteen seconds.
     """
     where, asked = checkpoint_place(device), checkpoint_dtype(dtype)
     check_context(max_context)
+    check_flag("bitwise", bitwise)
     check_weights(weights, asked, where)
     check_arithmetic(arithmetic, weights, asked, where)
     place = find_checkpoint(name_or_path)
@@ -266,11 +272,11 @@ def _locate(name_or_path: str | Path) -> Path:
     """Return what a name names, embedded or published, else a path.
 
     Raises:
-        ValueError: a published model was not fetched; the message has the command.
+        ValueError: a published model was not fetched, and the message has the command; or as of ``given_path``.
     """
     if isinstance(name_or_path, str) and name_or_path in PUBLISHED:
         return PUBLISHED[name_or_path].locate()
-    return embedded_folder(name_or_path) or Path(name_or_path)
+    return embedded_folder(name_or_path) or given_path(name_or_path)
 
 
 def find_checkpoint(name_or_path: str | Path) -> Path:
@@ -340,4 +346,4 @@ def _eos_ids(folder: Path, values: dict[str, Any], vocab_size: int) -> tuple[int
     ids = [] if found is None else found if isinstance(found, list) else [found]
     if not all(type(i) is int for i in ids):
         raise ValueError(f"{source}: 'eos_token_id' is {found!r}; it must be an id or a list of ids")
-    return tuple(dict.fromkeys(i for i in ids if 0 <= i < vocab_size))
+    return ends_within(ids, vocab_size, source)

@@ -9,6 +9,7 @@ import torch
 from oracles.native import NativeMissing, NativeTransformer, NativeUnavailable
 from oracles.quantisation import FORMATS, STORED
 from oracles.transformer.config import check_choice
+from specdec.theory import check_count
 
 # By these names, which a help prints where torch is not loaded.
 DTYPES: dict[str, torch.dtype] = {n: getattr(torch, n) for n in ("float64", "float32", "bfloat16", "float16")}
@@ -63,13 +64,9 @@ def dtype_to_load(asked: torch.dtype | str | None, stored: torch.dtype, device: 
 
 
 def check_context(max_context: int | None) -> None:
-    """Refuse a context without positions.
-
-    Raises:
-        ValueError: there are none.
-    """
-    if max_context is not None and max_context < 1:
-        raise ValueError(f"max_context is {max_context}; give at least 1, or None for the checkpoint's own")
+    """Raise ValueError if ``max_context`` is neither a positive integer nor None, for the checkpoint's own."""
+    if max_context is not None:
+        check_count("max_context", max_context)
 
 
 def check_weights(weights: str | None, dtype: torch.dtype | None, device: torch.device) -> None:

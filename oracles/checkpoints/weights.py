@@ -1,6 +1,5 @@
 """Read the safetensors of a checkpoint directory into a model, each weight once and nothing left over."""
 
-import json
 import os
 import shlex
 from collections import defaultdict
@@ -12,6 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from oracles.checkpoints.config_keys import read_json
 from oracles.checkpoints.hf_config import CheckpointShape
 from oracles.checkpoints.tensor_names import NAMINGS, Place, places
 from oracles.transformer.config import TransformerConfig
@@ -123,9 +123,9 @@ def _index(folder: Path) -> dict[str, str]:
     if not is_there(path):
         return {}
     try:
-        index = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        index = read_json(path)["weight_map"]
         found = {str(key): str(name) for key, name in index.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} has no 'weight_map' of tensor names to file names: {error!r}") from error
     if not found:
         raise ValueError(f"{path} has an empty 'weight_map'; it must name the file of every tensor")

@@ -7,7 +7,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from torch import nn
 
-from oracles.checkpoints.chat_files import default_template, named_tokens
+from oracles.checkpoints.chat_files import default_template, ends_within, named_tokens
 from oracles.checkpoints.loading import num_ids
 from oracles.checkpoints.placement import check_context
 from specdec.prompts.chat import ChatTemplate
@@ -107,12 +107,12 @@ def _before_growing(config: Any) -> list[int | None]:
 
 
 def ending_ids(model: Any, vocab_size: int) -> tuple[int, ...]:
-    """Return the ids that end a text: of the generation config, else of the config; those beyond are left out."""
+    """Return the ids that end a text, of the generation config, else of the config; warnings of ``ends_within``."""
     generation = getattr(model, "generation_config", None)
     found = getattr(generation, "eos_token_id", None)
     found = getattr(text_config(model), "eos_token_id", None) if found is None else found
     ids = [] if found is None else found if isinstance(found, list | tuple) else [found]
-    return tuple(dict.fromkeys(int(i) for i in ids if 0 <= int(i) < vocab_size))
+    return ends_within([*map(int, ids)], vocab_size, "the model's config")
 
 
 def true_vocabulary(config: Any, tokenizer: Any | None) -> int:

@@ -115,13 +115,11 @@ def _lines(text: str) -> list[Any]:
     return [{"text": line} for line in lines if line.strip()]
 
 
-def is_message(value: Any) -> bool:
-    """Tell whether a value is one message of a conversation."""
-    return isinstance(value, dict) and "role" in value and ("content" in value or "tool_calls" in value)
-
-
 def _is_conversation(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(is_message, value))
+    """Tell whether a value is a list of messages: all have a role, and one of them says something or calls a tool."""
+    if not isinstance(value, list) or not all(isinstance(one, dict) and "role" in one for one in value):
+        return False
+    return any("content" in one or "tool_calls" in one for one in value)
 
 
 def _row_of(value: Any) -> Any:

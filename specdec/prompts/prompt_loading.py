@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from specdec.prompts.files import SUFFIXES, Columns, NotUTF8, is_message, is_unicode, read_file, without_bars
+from specdec.prompts.chat.messages import check_messages
+from specdec.prompts.files import SUFFIXES, Columns, NotUTF8, is_unicode, read_file, without_bars
 from specdec.theory import check_count
 
 # Columns that may hold the text; "turns" is Spec-Bench's, a list of what a user says in turn, "messages" holds whole
@@ -31,7 +32,7 @@ class NamedPrompt:
     Attributes:
         name: its id in the file, with its row if the file has that id more than once; or "row" and its number.
         kind: its kind or category; "no kind" if it has none, "all" if no prompt of the source has one.
-        text: decoding starts from it; of a conversation, the user's last words.
+        text: decoding starts from it; of a conversation, the user's last words, "" if that message has none.
         messages: of a conversation, with a role and a content each, up to the last of a user; () if it is none.
         later_turns: what the user says next, after each answer.
         turn: of the conversation, from 1.
@@ -69,27 +70,30 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and is_unicode(value)
 
 
-def _all_text(value: Any) -> bool:
-    """Tell whether all strings in lists and dictionaries are text, keys too."""
-    if isinstance(value, Mapping):
-        return all(_all_text(each) for pair in value.items() for each in pair)
-    return all(map(_all_text, value)) if isinstance(value, list) else not isinstance(value, str) or _is_text(value)
-
-
 def _prompt(name: str, kind: str, value: Any, column: str, place: str) -> NamedPrompt:
     """Return what a cell holds: a text, a list of a user's turns, or a list of messages."""
     turns: list[Any] = value if isinstance(value, list) else [value]
-    messages: tuple[Mapping[str, Any], ...] = ()
-    if turns and all(is_message(turn) for turn in turns):
-        asked = [number for number, message in enumerate(turns) if message["role"] == "user"]
-        messages = tuple(turns[: asked[-1] + 1]) if asked else ()
-        turns = [message.get("content") for message in messages[-1:]]
-    if not turns or not all(_is_text(turn) and turn for turn in turns) or not _all_text(list(messages)):
+    if all(isinstance(turn, Mapping) for turn in turns):
+        asked = [number for number, message in enumerate(turns) if message.get("role") == "user"]
+        if asked:
+            return _conversation(name, kind, turns[: asked[-1] + 1], place)
+    if not turns or not all(_is_text(turn) and turn for turn in turns):
         raise ValueError(
             f"prompts: {place} has no text in column {column!r} but {value!r}; fix it, or name another one as column "
             "(--column)"
         )
-    return NamedPrompt(name, kind, turns[0], messages, tuple(turns[1:]))
+    return NamedPrompt(name, kind, turns[0], later_turns=tuple(turns[1:]))
+
+
+def _conversation(name: str, kind: str, messages: list[Mapping[str, Any]], place: str) -> NamedPrompt:
+    """Return the prompt of messages, if decoding takes them."""
+    try:
+        check_messages(messages)
+    except ValueError as error:
+        raise ValueError(f"prompts: {place}: {error}") from error
+    said = messages[-1].get("content")
+    texts = [part.get("text") for part in said] if isinstance(said, list) else [said]
+    return NamedPrompt(name, kind, "".join(text for text in texts if isinstance(text, str)), tuple(messages))
 
 
 def _labels(data: Columns, wanted: Sequence[str], count: int, source: str | Path, absent: str) -> list[str]:
@@ -184,7 +188,8 @@ def load_prompts(
 
     Raises:
         ValueError: unreadable source, unknown ending or column, several columns that may hold the text, empty prompt,
-            no prompts, a kind "all" beside others, or ``num_prompts`` is no positive integer; the message has the fix.
+            no prompts, messages that ``generate`` refuses too, a kind "all" beside others, or ``num_prompts`` is no
+            positive integer; the message has the fix.
 
     Cost: reads the whole file, or downloads the split.
     """

@@ -10,6 +10,7 @@ import transformers
 import oracles
 from experiments.harness.findings.model_shapes import bytes_per_weight, model_shape, weight_types
 from oracles import Transformer
+from oracles.checkpoints.chat_files import EndsBeyond
 from oracles.checkpoints.gguf import WeightsWidened, load_gguf
 from oracles.checkpoints.loading import checkpoint_folder, load, load_tokenizer, load_trainable
 from oracles.native import NativeTransformer
@@ -144,6 +145,9 @@ def test_padding_rows_and_the_tokenizer_come_along(tmp_path):
     oracle = load(path)
     assert oracle.vocab_size == len(TOKENS) < 288
     assert oracle.eos_ids == (0, 1)
+    beyond = tokenizer_keys(eos_token_id=999, eot_token_id=None)
+    with pytest.warns(EndsBeyond, match=r"no output ends with what .*beyond\.gguf names as 'eos_token_id': \[999\]"):
+        assert load(write_gguf(tmp_path / "beyond.gguf", family_model("llama"), tokenizer=beyond)).eos_ids == ()
     assert oracle.tokenizer.encode("the <|end|>").ids == load_tokenizer(path).encode("the <|end|>").ids
     assert scored(oracle, IDS).shape[-1] == len(TOKENS)
     assert CHARACTERS[0] in oracle.tokenizer.get_vocab()

@@ -131,8 +131,9 @@ def test_what_goes_with_the_tokens_is_kept(tmp_path):
     assert found.chat_template == "{{ messages }}"
     assert found.tokenizer.get_vocab_size() == len(TOKENS)
     assert read(tmp_path, eos_token_id=1, eom_token_id=0).eos_ids == (1, 0)
-    assert read(tmp_path, eos_token_ids=[3, 9999, 0]).eos_ids == (0, 1, 3)
-    assert read(tmp_path, eot_token_id=None, bos_token_id=None, eos_token_id=9999).eos_ids == ()
+    assert read(tmp_path, eos_token_ids=[3, 9999, 0]).eos_ids == (0, 1, 3, 9999)
+    absent = read(tmp_path, eot_token_id=None, bos_token_id=None, eos_token_id=9999)
+    assert (absent.eos_ids, absent.bos, absent.eos) == ((9999,), None, None)
     assert read(tmp_path).chat_template is None
 
 

@@ -52,7 +52,7 @@ STANDS_ON = {
         *("transfers", "engine", "drafting", "stats", "system"),
     },
     "drafts": {"contracts", "laws", "theory", "verify", "drafting", "transfers", "system"},
-    "oracles": {"contracts", "cache", "kernels", "prompts", "transfers", "system"},
+    "oracles": {"contracts", "cache", "kernels", "prompts", "theory", "transfers", "system"},
     "factory": {"contracts", "cache", "sampling", "engine", "drafting", "prompts", "stats", "system"},
 }
 # What lets an oracle write text, trains and measures it stands higher than the models do.

@@ -174,6 +174,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("gpt2")
     make_reference(next(case for case in CASES if case.name == "gpt2")).save_pretrained(folder)
+    edit_json(folder / "config.json", eos_token_id=None)  # of a GPT-2 of 50,257 ids, whatever the vocabulary
     return folder
 
 

@@ -252,8 +252,9 @@ def test_a_file_without_prompts_is_an_error_with_the_fix(tmp_path: Path, name: s
         (
             "p.json",
             '[{"role": "system", "content": "\\ud800"}, {"role": "user", "content": "a"}]',
-            r"row 0 has no text in column 'messages' but .*\\ud800",
+            r"row 0: message 0: 'content' holds half of a surrogate pair",
         ),
+        ("p.json", '[{"role": null}, {"role": "user", "content": "a"}]', "row 0: message 0 has the role None; give a"),
         ("p.jsonl", '{"id": "\\ud800", "prompt": "a"}\n', r"row 0 has .*in column 'id'"),
         ("p.jsonl", '{"kind": "\\ud800", "prompt": "a"}\n', r"row 0 has .*in column 'kind'"),
     ],
@@ -330,13 +331,23 @@ def test_a_bare_list_of_messages_is_one_conversation(tmp_path: Path) -> None:
     assert prompt.start == AGAIN
 
 
+def test_contents_are_those_that_decoding_takes(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "hel"}, {"type": "image"}, {"type": "text", "text": "lo"}]
+    thought = {"role": "assistant", "reasoning": "b"}
+    for content, text in ((parts, "hello"), ("", "")):
+        said = [SAID[1], thought, {"role": "user", "content": content}]
+        (tmp_path / "p.json").write_text(json.dumps(said), encoding="utf-8")
+        (prompt,) = load_prompts(tmp_path / "p.json")
+        assert (prompt.text, prompt.start) == (text, said)
+
+
 def test_a_call_of_a_tool_is_a_message_without_content(tmp_path: Path) -> None:
     said = [SAID[1], {"role": "assistant", "tool_calls": [{"name": "f"}]}, AGAIN[-1]]
     (tmp_path / "p.json").write_text(json.dumps(said), encoding="utf-8")
     (prompt,) = load_prompts(tmp_path / "p.json")
     assert prompt.start == said
-    (tmp_path / "p.json").write_text(json.dumps([*said[:2], {"role": "user", "tool_calls": []}]), encoding="utf-8")
-    with pytest.raises(ValueError, match="row 0 has no text in column 'messages'"):
+    (tmp_path / "p.json").write_text(json.dumps([*said[:2], {"role": "user", "content": None}]), encoding="utf-8")
+    with pytest.raises(ValueError, match="row 0: message 2 has the content None; give a string"):
         load_prompts(tmp_path / "p.json")
 
 

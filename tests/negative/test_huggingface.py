@@ -152,7 +152,7 @@ def test_what_an_object_lacks_is_named():
         HuggingFaceLM(random_model("llama", attn_implementation="flex_attention"))
     with pytest.raises(ValueError, match="give a causal language model object"):
         HuggingFaceLM("a name")
-    with pytest.raises(ValueError, match="max_context is 0"):
+    with pytest.raises(ValueError, match="max_context must be an integer, 1 or more, not 0"):
         HuggingFaceLM(random_model("llama"), max_context=0)
     with pytest.raises(ValueError, match="at least 12 positions"):
         HuggingFaceLM(random_model("llama"), max_context=5)

@@ -13,6 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import oracles.checkpoints.loading
+from oracles.checkpoints.chat_files import EndsBeyond
+from oracles.checkpoints.embedded_folders import head_folder
 from oracles.checkpoints.loading import load
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.eager import Transformer
@@ -66,6 +68,24 @@ def assert_refused(folder: Path, *parts: str, **options: Any) -> None:
 
 def test_the_checkpoint_that_the_others_break_loads(folder):
     assert load(folder).eos_ids == (1,)
+    text = (folder / "config.json").read_text(encoding="utf-8")
+    (folder / "config.json").write_text(text, encoding="utf-8-sig")
+    assert load(folder).eos_ids == (1,)
+
+
+def test_ends_beyond_the_vocabulary_are_no_error_and_said_if_there_is_no_other(folder):
+    write_config(folder, {"eos_token_id": [1, 999]}, "generation_config.json")
+    assert load(folder).eos_ids == (1,)
+    write_config(folder, {"eos_token_id": 999}, "generation_config.json")
+    with pytest.warns(EndsBeyond, match=r"generation_config\.json names as 'eos_token_id': \[999\] of 11 ids"):
+        assert load(folder).eos_ids == ()
+
+
+def test_what_is_no_name_and_no_path():
+    for name, words in (("x" * 5000, "can be no path: File name too long"), (None, "name_or_path is None; give a")):
+        for loads in (load, oracles.checkpoints.loading.load_tokenizer, oracles.load_trainable, head_folder):
+            with pytest.raises(ValueError, match=words):
+                loads(name)
 
 
 def test_unknown_names_list_the_known_ones(tmp_path, monkeypatch):
@@ -370,9 +390,13 @@ def test_devices_that_a_machine_has_not(folder, device):
     assert_refused(folder, f"device is '{device}'", "'cpu'", device=device)
 
 
-@pytest.mark.parametrize("max_context", [0, -1])
+@pytest.mark.parametrize("max_context", [0, "8", True])
 def test_bad_contexts(folder, max_context):
-    assert_refused(folder, "max_context", max_context=max_context)
+    assert_refused(folder, f"max_context must be an integer, 1 or more, not {max_context!r}", max_context=max_context)
+
+
+def test_a_flag_is_a_truth_value(folder):
+    assert_refused(folder, "bitwise must be True or False, not 'x'", bitwise="x")
 
 
 def test_without_a_tokenizer_prompts_must_be_ids(folder):

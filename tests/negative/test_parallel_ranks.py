@@ -102,7 +102,7 @@ def test_processes_that_met_by_hand_share_a_model(tmp_path: Path) -> None:
         ({"num_blocks": 2.5}, "num_blocks is 2.5; give 1 to"),
         ({"num_blocks": 10**6}, "num_blocks is 1000000; give 1 to"),
         ({"timeout": 0.0}, "timeout is 0.0; give seconds, more than 0"),
-        ({"max_context": 0}, "max_context is 0; give at least 1"),
+        ({"max_context": 0}, "max_context must be an integer, 1 or more, not 0"),
         ({"dtype": "int8"}, "dtype is 'int8'; choose one of"),
         ({"device": "cuda:99"}, "device is 'cuda:99', and this machine or this build of torch has none of that name"),
     ],

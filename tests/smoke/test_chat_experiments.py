@@ -137,6 +137,17 @@ def test_a_run_of_several_seeds_goes_on_where_it_was_interrupted(chat, tmp_path)
     assert again["problems"] == []
 
 
+@pytest.mark.parametrize(
+    ("name", "options"), [("1, turn 2", ()), ("3, turn 2, seed 4", (*SAMPLED, "--seeds", "3", "4"))]
+)
+def test_a_name_that_a_turn_or_a_seed_would_have_too_is_refused_before_a_measurement(chat, tmp_path, name, options):
+    file = write_rows(tmp_path / "question.jsonl", [*TURNS, {"question_id": name, "turns": ["a"]}])
+    refused = f"^spec_bench: --prompts: two prompts would be called '{name}', as later turns and seeds are"
+    with pytest.raises(SystemExit, match=refused):
+        run(spec_bench.main, chat, tmp_path / "runs", *options, "--prompts", str(file))
+    assert not list((tmp_path / "runs").rglob("*.jsonl"))
+
+
 def test_all_turns_are_asked_under_a_template_and_first_ones_on_request(chat, whole, tmp_path):
     firsts = run(spec_bench.main, chat, tmp_path, "--strategies", "prompt_lookup", "--turns", "first")
     assert [found["Spec-Bench, end to end"][-1]["answers"] for found in (whole, firsts)] == [6, 3]

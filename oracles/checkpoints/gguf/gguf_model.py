@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from oracles.checkpoints.chat_files import give_template
+from oracles.checkpoints.chat_files import ends_within, give_template
 from oracles.checkpoints.config_keys import errors_of
 from oracles.checkpoints.gguf.gguf_config import FREQUENCY_FACTORS, read_config
 from oracles.checkpoints.gguf.gguf_reading import GGUFFile
@@ -60,6 +60,7 @@ def load_gguf(path: Path, device: torch.device, max_context: int | None = None) 
 
     Warns:
         WeightsWidened: some weights became float32.
+        EndsBeyond: all ids that end a text lie beyond the vocabulary.
 
     Cost: memory of the weights, where whole numbers take a byte each, and of one tensor more.
     """
@@ -75,7 +76,8 @@ def load_gguf(path: Path, device: torch.device, max_context: int | None = None) 
     for name, stored in names.items():
         order = _row_order(name, config) if architecture in _INTERLEAVED else None
         _place(model, name, _weight(file, stored, order), device)
-    model.tokenizer, model.eos_ids = vocabulary.tokenizer, vocabulary.eos_ids
+    model.tokenizer = vocabulary.tokenizer
+    model.eos_ids = ends_within(vocabulary.eos_ids, model.vocab_size, path)
     give_template(model, _template(path, vocabulary))
     return model
 

@@ -35,7 +35,7 @@ class Vocabulary:
     Args:
         tokenizer: None: the file has none, and prompts must be ids.
         size: the true number of ids; None without a tokenizer.
-        eos_ids: ids that end a text: of its end, of a turn's, of a message's.
+        eos_ids: ids that end a text, of its end, of a turn's, of a message's, as they are named.
         bos, eos: the tokens, or None.
         chat_template: source of the Jinja template, or None.
     """
@@ -85,7 +85,7 @@ def read_vocabulary(file: GGUFFile) -> Vocabulary:
     if not all(isinstance(one, int) for one in more):
         raise ValueError(f"{keys.source}: 'eos_token_ids' must hold ids, not {more}")
     keys.close(_INERT, _FIXED)
-    ends = [*(_id(keys, name, len(tokens)) for name in _ENDS), *(one for one in more if 0 <= one < len(tokens))]
+    ends = [*(keys.read(name, int, None) for name in _ENDS), *more]
     eos_ids = tuple(dict.fromkeys(found for found in ends if found is not None))
     return Vocabulary(tokenizer, len(tokens), eos_ids, bos, eos, template)
 
@@ -132,12 +132,7 @@ def _tokenizer(tokens: list[str], kinds: list[int], merges: list[str], rule: Spl
     return tokenizer
 
 
-def _id(keys: ConfigKeys, name: str, size: int) -> int | None:
-    """Return an id that a key names; one beyond the vocabulary, which can never be drawn, is None."""
-    found: int | None = keys.read(name, int, None)
-    return found if found is not None and 0 <= found < size else None
-
-
 def _token(keys: ConfigKeys, name: str, tokens: list[str]) -> str | None:
-    found = _id(keys, name, len(tokens))
-    return None if found is None else tokens[found]
+    """Return the token whose id a key names; None: it names none, or one beyond the vocabulary."""
+    found: int | None = keys.read(name, int, None)
+    return tokens[found] if found is not None and 0 <= found < len(tokens) else None
