@@ -16,7 +16,7 @@ from experiments.harness.arguments import add_choice, add_strategies, common_par
 from experiments.harness.arms import PLAIN, problems_of, without_problems
 from experiments.harness.building import build_shared
 from experiments.harness.journal import Piece
-from experiments.harness.rule_choice import sampling_of
+from experiments.harness.rule_choice import add_filters, sampling_of
 from experiments.harness.study import Plan, Study
 from experiments.harness.tiny import tiny_strategies
 from experiments.strategies import AS_SHIPPED
@@ -121,7 +121,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = common_parser(__doc__, num_prompts=None, max_new_tokens=32)
     parser.add_argument("--batch-sizes", type=positive, nargs="+", default=[1, 8], help="(%(default)s)")
     parser.add_argument("--temperature", type=float, default=0.8, help="of the coupled cases (%(default)s)")
-    parser.add_argument("--top-p", type=float, default=0.95, help="of the coupled cases (%(default)s)")
+    add_filters(parser, " of the coupled cases", top_p=0.95)
     add_choice(parser, AS_SHIPPED, "all that run as shipped")
     add_strategies(parser)
     return parser.parse_args(argv)

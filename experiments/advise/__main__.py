@@ -16,7 +16,7 @@ from experiments.advise.advice_parts import CLOSE
 from experiments.advise.cells import CHAINS, LENGTH, TREES, Adviser, Cell
 from experiments.harness.arguments import add_choice, add_strategies, common_parser
 from experiments.harness.findings.legends import SPEEDS
-from experiments.harness.rule_choice import add_rule
+from experiments.harness.rule_choice import add_filters, add_rule
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END
 from experiments.harness.study import Plan, Study
 from specdec.stats import Table
@@ -43,7 +43,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add = parser.add_argument
     add("--batch-sizes", type=positive, nargs="+", default=[1, 8, 32], help="rows in flight (1 8 32)")
     add("--temperatures", type=float, nargs="+", default=[0.0, 0.8], help="0 is greedy (0 0.8)")
-    add("--top-p", type=float, default=0.95, help="nucleus mass where the temperature is not 0 (%(default)s)")
+    add_filters(parser, " where the temperature is not 0", top_p=0.95)
     add_rule(parser)
     add("--longest", type=positive, default=8, help="drafts that are thought about (%(default)s)")
     add_choice(parser, None, "all that can be had", names)

@@ -21,7 +21,7 @@ from experiments.harness.arms import PLAIN, units_of
 from experiments.harness.building import arms_of, build_shared, engine_arms, those_that_can
 from experiments.harness.journal import Piece
 from experiments.harness.models import draft_model
-from experiments.harness.rule_choice import sampling_of
+from experiments.harness.rule_choice import no_filters, sampling_of
 from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, check_cells, speed_cells
 from experiments.peers import RefusedArm
 from experiments.strategies import STRATEGIES
@@ -139,9 +139,9 @@ class Adviser:
         return settings_of(self._of_cell(cell), name)
 
     def _of_cell(self, cell: Cell) -> dict[str, Any]:
-        nucleus = self.arguments["top_p"] if cell.temperature else 1.0  # greedy decoding has none
-        own = {"temperature": cell.temperature, "top_p": nucleus, "batch_size": cell.batch_size}
-        return {**self.arguments, **own}
+        own = {"temperature": cell.temperature, "batch_size": cell.batch_size}
+        filters = {} if cell.temperature else no_filters()  # greedy decoding has none
+        return {**self.arguments, **own, **filters}
 
     def _chains(self, name: str) -> dict[str, int]:
         """Return the arms that a strategy is calibrated with, and the length of their drafts."""

@@ -14,7 +14,7 @@ import torch
 from exactspec.parser import Parser, natural, positive
 from experiments.harness.conversations import add_template_options, add_turns
 from experiments.harness.models import PLACEMENT, RECORDED, path_of, record_file
-from experiments.harness.rule_choice import add_sampling
+from experiments.harness.rule_choice import FILTER_OPTIONS, add_sampling
 from experiments.strategies import STRATEGIES, Strategy
 from experiments.strategies.strategy import PUBLISHED_SETTINGS, published_settings, yes_or_no
 from oracles.checkpoints.embedded_folders import head_folder, head_names, heads_of
@@ -270,7 +270,7 @@ def settings_of(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
     That is the oracle's name, where models compute, sampling, the rule, the kernels (None: not chosen) and batch size.
     """
     own = {option.key: arguments[f"{name}.{option.key}"] for option in STRATEGIES[name].options}
-    shared = (*PLACEMENT, "oracle", "temperature", "top_p", "rule", "batch_size")
+    shared = (*PLACEMENT, "oracle", "temperature", *FILTER_OPTIONS, "rule", "batch_size")
     return {**own, **{name: arguments[name] for name in shared}, "kernels": arguments.get("kernels")}
 
 

@@ -9,14 +9,33 @@ from specdec.verify import RULES
 
 REJECTION, COUPLED = "rejection", "coupled"
 CHAINS, TREES = "standard", "multi_draft"
+# The filters of laws that command lines offer, by their fields of ``SamplingParams``, in words.
+FILTER_OPTIONS = {"top_p": "nucleus mass"}
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how tokens are chosen, and how drafts are judged."""
-    add = parser.add_argument
-    add("--temperature", type=float, default=0.0, help="0 is greedy (%(default)s)")
-    add("--top-p", type=float, default=1.0, help="nucleus mass (%(default)s)")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (%(default)s)")
+    add_filters(parser)
     add_rule(parser)
+
+
+def add_filters(parser: argparse.ArgumentParser, where: str = "", **usual: float) -> None:
+    """Add the options of filters.
+
+    Args:
+        parser: of the program.
+        where: they hold, in words.
+        usual: defaults; other filters keep all.
+    """
+    for name, default in {**no_filters(), **usual}.items():
+        option, told = f"--{name.replace('_', '-')}", f"{FILTER_OPTIONS[name]}{where} (%(default)s)"
+        parser.add_argument(option, type=type(default), default=default, help=told)
+
+
+def no_filters() -> dict[str, Any]:
+    """Return the arguments of filters that keep all."""
+    return {name: getattr(SamplingParams, name) for name in FILTER_OPTIONS}
 
 
 def add_rule(parser: argparse.ArgumentParser) -> None:
@@ -60,9 +79,8 @@ def sampling_of(arguments: Mapping[str, Any]) -> SamplingParams:
     Raises:
         ValueError: a value is out of its range.
     """
-    return SamplingParams(
-        temperature=arguments["temperature"], top_p=arguments["top_p"], ignore_eos=arguments.get("ignore_eos", False)
-    )
+    filters = {name: arguments[name] for name in FILTER_OPTIONS}
+    return SamplingParams(arguments["temperature"], **filters, ignore_eos=arguments.get("ignore_eos", False))
 
 
 def way_of(arguments: Mapping[str, Any]) -> str:

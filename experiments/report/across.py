@@ -9,6 +9,7 @@ from experiments.harness.arms import PLAIN
 from experiments.harness.findings.legends import UNTIMED
 from experiments.harness.findings.step_columns import reason
 from experiments.harness.findings.summary import against_rows
+from experiments.harness.rule_choice import FILTER_OPTIONS
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END
 from experiments.report.charts import COLOURS, Picture, Point, Series, axis, points, with_level_1
 from experiments.report.pictures import number_of, over_plain
@@ -78,9 +79,10 @@ def _groups(runs: Sequence[Run], name: str) -> list[list[Run]]:
     Those without a partner are left out, and of those that differ in nothing all but the first.
     """
     groups: dict[str, dict[float, Run]] = {}
-    nuclei = {run.arguments["top_p"] for run in runs if run.arguments["temperature"] > 0}
-    # Greedy decoding has no nucleus.
-    beside = (name, "top_p") if name == "temperature" and len(nuclei) == 1 else (name,)
+    drawn = [run.arguments for run in runs if run.arguments["temperature"] > 0]
+    # Greedy decoding has no filters.
+    alike = [one for one in FILTER_OPTIONS if len({arguments.get(one) for arguments in drawn}) == 1]
+    beside = (name, *alike) if name == "temperature" else (name,)
     for run in runs:
         if run.is_timed and name in run.arguments:
             rest = {key: value for key, value in _setting(run).items() if key not in beside}

@@ -61,7 +61,7 @@ from specdec.contracts.oracle_kinds import (
     check_has_laws,
     check_model,
 )
-from specdec.contracts.rule import NativeJudge, Rule, Verdict, VerificationRule, rule_label
+from specdec.contracts.rule import NativeJudge, Reads, Rule, Verdict, VerificationRule, rule_label
 from specdec.contracts.source import (
     Context,
     DraftSession,
@@ -123,6 +123,7 @@ __all__ = [
     "Prefixes",
     "PromptRows",
     "Randomness",
+    "Reads",
     "RecordedOracle",
     "Resume",
     "Rule",

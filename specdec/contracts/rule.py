@@ -1,7 +1,7 @@
 """The contract of a rule, which judges a draft, and the law of its decision."""
 
 from dataclasses import Field, dataclass, field, fields, is_dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
@@ -51,6 +51,21 @@ class NativeJudge(IntEnum):
     STANDING = 3
 
 
+class Reads(Enum):
+    """What the stops of a rule follow from: a replay of records refuses what they have too little for, in these words.
+
+    DRAFTED: p and q of the drafted tokens.
+    SIBLINGS: where siblings were drawn from laws, whole laws too.
+    DRAWN: where a token was drawn from a law, whole laws too.
+    LAWS: whole laws.
+    """
+
+    DRAFTED = "p and q of the drafted tokens suffice"
+    SIBLINGS = "siblings were drawn from laws, and what one leaves of the target's for the next takes whole laws"
+    DRAWN = "what a drawn token leaves of the target's law takes whole laws"
+    LAWS = "it may read whole laws: its class declares nothing else as `reads`"
+
+
 class VerificationRule(Protocol):
     """A pure function from a draft and the target's laws to the law of the decision.
 
@@ -96,21 +111,24 @@ class VerificationRule(Protocol):
 class Rule:
     """What a rule says of itself unless it says otherwise: chains only, never coupled, judged by ``__call__``.
 
-    A class that has a ``__call__`` of its own loses the native judge of the class that it derives from.
+    A class that has a ``__call__`` of its own loses the native judge and the ``reads`` of the class that it derives
+    from. ``reads`` says what a replay of the rule has to read; a rule without it is taken for one that reads all.
     """
 
     trees: ClassVar[bool] = False
     coupled: ClassVar[bool] = False
     native_judge: ClassVar[NativeJudge | None] = None
+    reads: ClassVar[Reads] = Reads.LAWS
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "__call__" in vars(cls) and "native_judge" not in vars(cls):
-            cls.native_judge = None
+        if "__call__" in vars(cls):
+            cls.native_judge = vars(cls).get("native_judge")
+            cls.reads = vars(cls).get("reads", Reads.LAWS)
 
 
 # What a rule says of itself; some say it in fields.
-_DECLARED = ("name", "lossless", "trees", "coupled", "native_judge")
+_DECLARED = ("name", "lossless", "trees", "coupled", "native_judge", "reads")
 
 
 def rule_label(rule: VerificationRule) -> str:

@@ -6,26 +6,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specdec.contracts import BoolArray, Draft, FloatArray, IntArray, VerificationRule
+from specdec.contracts import BoolArray, Draft, FloatArray, IntArray, Reads, VerificationRule
 from specdec.laws import Laws
 from specdec.traces.parts import NodeRecords
 from specdec.verify import resolve_rule
 
 _ROWS = 256
-
-
-# What of whole laws a rule reads, if anything, of which records of p and q at the drafted tokens tell too little.
-_SIBLINGS = "siblings were drawn from laws, and what one leaves of the target's for the next takes whole laws"
-_DRAWN = "what a drawn token leaves of the target's law takes whole laws"
-_ENTROPIES = "its thresholds are of the entropies of whole laws"
-_READS: dict[str, str | None] = {
-    "standard": None,  # it refuses trees itself
-    "sample_and_match": None,
-    "multi_draft": _SIBLINGS,
-    "block": _DRAWN,
-    "traversal": _DRAWN,
-    "typical": _ENTROPIES,
-}
 
 
 def expected_acceptance(records: NodeRecords, rule: str | VerificationRule) -> dict[str, IntArray | FloatArray]:
@@ -42,14 +28,14 @@ def expected_acceptance(records: NodeRecords, rule: str | VerificationRule) -> d
     chosen = resolve_rule(rule)
     if chosen.coupled:
         raise ValueError(f"rule={chosen.name!r} compares ids that are drawn: dense records replay it, token by token")
-    if chosen.name not in _READS:
-        raise ValueError(f"rule={chosen.name!r} may read whole laws, and the records have p and q of drafted tokens")
+    reads = getattr(chosen, "reads", Reads.LAWS)
+    if not isinstance(reads, Reads):
+        raise ValueError(f"rule={chosen.name!r}: reads is {reads!r}; give a member of specdec.contracts.Reads")
     drafts = _Drafts(records)
-    lacking, is_drawn = _READS[chosen.name], drafts.q < 1
-    # What a point mass leaves of a law follows from p alone.
-    is_read = {_SIBLINGS: (drafts.branches & is_drawn.any(1)).any(), _DRAWN: is_drawn.any(), _ENTROPIES: True}
-    if lacking is not None and is_read[lacking]:
-        raise ValueError(f"rule={chosen.name!r}: {lacking}; replay 'sample_and_match' or 'standard' on chains")
+    is_drawn = drafts.q < 1  # what a point mass leaves of a law follows from p alone
+    lacks_siblings = reads is Reads.SIBLINGS and (drafts.branches & is_drawn.any(1)).any()
+    if reads is Reads.LAWS or lacks_siblings or (reads is Reads.DRAWN and is_drawn.any()):
+        raise ValueError(f"rule={chosen.name!r}: {reads.value}; replay 'sample_and_match' or 'standard' on chains")
     parts = [drafts.judge(chosen, slice(at, at + _ROWS)) for at in range(0, len(drafts.counts), _ROWS)]
     accepted = np.concatenate([np.zeros(0), *parts])
     return {**drafts.columns, "num_drafted": drafts.num_drafted, "num_accepted": accepted, "num_emitted": accepted + 1}

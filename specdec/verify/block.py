@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specdec.contracts import Draft, NativeJudge, Rule, Verdict
+from specdec.contracts import Draft, NativeJudge, Reads, Rule, Verdict
 from specdec.laws import Laws, as_laws, residual_mass
 from specdec.verify.chain_verdicts import compare_ids, next_law_of, refuse_tree
 
@@ -37,6 +37,7 @@ class BlockVerification(Rule):
     name: ClassVar[str] = "block"
     lossless: ClassVar[bool] = True
     native_judge: ClassVar[NativeJudge | None] = NativeJudge.STANDING
+    reads: ClassVar[Reads] = Reads.DRAWN
 
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
         """Return the law of the decision on drafts ``[B, N]``, from target laws ``[B, N+1]``."""

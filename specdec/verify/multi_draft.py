@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specdec.contracts import Draft, NativeJudge, Rule, Verdict
+from specdec.contracts import Draft, NativeJudge, Reads, Rule, Verdict
 from specdec.laws import Laws, as_laws, residual_probs
 from specdec.verify.tree_verdicts import conditional_laws, match_ids
 
@@ -38,6 +38,7 @@ class MultiDraft(Rule):
     lossless: ClassVar[bool] = True
     trees: ClassVar[bool] = True
     native_judge: ClassVar[NativeJudge | None] = NativeJudge.OFFERED
+    reads: ClassVar[Reads] = Reads.SIBLINGS
 
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
         """Return the law of the decision on drafts ``[B, N]``, from target laws ``[B, N+1]``."""

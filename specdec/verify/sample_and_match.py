@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specdec.contracts import Draft, NativeJudge, Rule, Verdict
+from specdec.contracts import Draft, NativeJudge, Reads, Rule, Verdict
 from specdec.laws import Laws, as_laws, excluding
 
 
@@ -26,6 +26,7 @@ class SampleAndMatch(Rule):
     lossless: ClassVar[bool] = True
     trees: ClassVar[bool] = True
     native_judge: ClassVar[NativeJudge | None] = NativeJudge.MATCHED
+    reads: ClassVar[Reads] = Reads.DRAFTED
 
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
         """Return the law of the decision on drafts ``[B, N]``, from target laws ``[B, N+1]``."""

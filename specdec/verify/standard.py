@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from specdec.contracts import Draft, NativeJudge, Rule, Verdict
+from specdec.contracts import Draft, NativeJudge, Reads, Rule, Verdict
 from specdec.laws import Laws, as_laws
 from specdec.verify.chain_verdicts import refuse_tree, standard
 
@@ -28,6 +28,7 @@ class Standard(Rule):
     name: ClassVar[str] = "standard"
     lossless: ClassVar[bool] = True
     native_judge: ClassVar[NativeJudge | None] = NativeJudge.OFFERED
+    reads: ClassVar[Reads] = Reads.DRAFTED
 
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
         """Return the law of the decision on drafts ``[B, N]``, from target laws ``[B, N+1]``."""

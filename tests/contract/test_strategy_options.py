@@ -1,6 +1,7 @@
 """Options of strategies: the draft model's own type of weights, what drafts beside a lookup, and refusals in words."""
 
 from argparse import ArgumentTypeError
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,18 @@ import drafts
 import oracles
 from experiments import exactness, threshold, watch
 from experiments.advise import __main__ as advise
+from experiments.advise.cells import Adviser, Cell
 from experiments.harness.arguments import add_strategy, paired_parser, settings_of
 from experiments.harness.building import build_shared
+from experiments.harness.rule_choice import FILTER_OPTIONS, sampling_of
 from experiments.harness.running import COMPARE, plan_of
 from experiments.harness.study import Plan
 from experiments.load import __main__ as load
 from experiments.strategies import STRATEGIES, head_strategies, model_strategies
 from experiments.strategies.strategy import PUBLISHED_SETTINGS
+from experiments.studies import batching
+from experiments.studies.crossover import __main__ as crossover
+from experiments.studies.crossover.batch_sizes import Crossover
 from oracles.checkpoints.embedded_folders import embedded_names
 from oracles.checkpoints.gguf import PUBLISHED
 from oracles.factory.training.block_distillation import describe_dspark, dspark_shape, new_dspark
@@ -226,6 +232,25 @@ def test_an_option_of_a_strategy_that_does_not_run_is_refused(capsys):
         compare(["--eagle3-num-draft-tokens", "2"])
     assert "eagle3 does not run" in capsys.readouterr().err, "without a head"
     assert "eagle3" in compare(["--eagle3-num-draft-tokens", "2", "--eagle3-head", "smol-eagle3"]).strategies
+
+
+def test_every_program_samples_by_every_filter_that_command_lines_offer(monkeypatch):
+    monkeypatch.setitem(FILTER_OPTIONS, "min_p", "share of the best id's probability")
+    oracle = oracles.load("code-draft")
+
+    def arguments_of(parse: Callable[[list[str]], Any]) -> dict[str, Any]:
+        found = parse(["--top-p", "0.5", "--min-p", "0.25"])
+        arguments = found.arguments if isinstance(found, Plan) else found if isinstance(found, dict) else vars(found)
+        return {"temperature": 0.8, "rule": "rejection", "batch_size": 1, "strategies": None, **arguments}
+
+    compare = partial(plan_of, COMPARE)
+    for parse in (compare, watch.parse, load.parse, exactness.parse, batching.parse, crossover.parse, advise.parse):
+        given = arguments_of(parse)
+        adviser = Adviser({**given, "strategies": None}, oracle, [])
+        hot, cold = (adviser._settings(Cell(0, "", 1, heat), "prompt_lookup") for heat in (0.8, 0.0))
+        asked = [sampling_of(one) for one in (given, settings_of(given, "prompt_lookup"), hot, cold)]
+        asked.append(Crossover(given, oracle, []).sampling)
+        assert [(one.top_p, one.min_p) for one in asked] == [(0.5, 0.25)] * 3 + [(1.0, 0.0), (0.5, 0.25)]
 
 
 def test_an_arm_that_is_named_twice_runs_once():

@@ -20,7 +20,7 @@ from specdec import (
     SamplingParams,
     SpeculativeDecoder,
 )
-from specdec.contracts import DraftSource
+from specdec.contracts import DraftSource, Reads
 from specdec.drafting.lengths import LengthPolicy
 from specdec.traces import DenseRecords, record_chains, record_nodes, record_trees, replay
 from tests.support.pairwise import diagonal
@@ -235,6 +235,26 @@ def test_a_rule_expects_of_p_and_q_what_it_expects_of_whole_laws(rule, name, tem
     assert (made["num_accepted"][~drafted] == 0).all()
 
 
+def test_a_rule_says_what_a_replay_has_to_read(tmp_path):
+    declared = {name for name, rule in RULES.items() if rule.reads is not Reads.LAWS and not rule.coupled}
+    assert declared == set(TREES), "TREES compares the rules that records replay"
+
+    class Own(type(RULES["standard"])):
+        def __call__(self, draft, target_laws):
+            return super().__call__(draft, target_laws)
+
+    decoder = SpeculativeDecoder(m.layered, CHAINS["small"](Fixed(3)))
+    records = record_nodes(decoder, tmp_path, PROMPTS, NEW, SamplingParams(temperature=1.0))
+    with pytest.raises(ValueError, match="rule='standard': it may read whole laws"):
+        replay(records, rule=Own())
+    Own.reads = "p"
+    with pytest.raises(ValueError, match="reads is 'p'; give a member of"):
+        replay(records, rule=Own())
+    Own.reads = Reads.DRAFTED
+    found, wanted = (replay(records, rule=rule).columns["num_accepted"] for rule in (Own(), "standard"))
+    assert found.tolist() == wanted.tolist()
+
+
 def test_standard_expects_products_of_the_ratios(tmp_path):
     decoder = SpeculativeDecoder(m.layered, CHAINS["small"](Fixed(3)))
     records = record_nodes(decoder, tmp_path, PROMPTS, NEW, SamplingParams(temperature=1.0))
@@ -265,7 +285,7 @@ def test_records_that_do_not_suffice_are_refused(tmp_path):
         "token by token": (nodes, {"rule": "coupled"}),
         "takes whole laws": (nodes, {"rule": "multi_draft"}),
         "drawn token leaves of the target's law takes whole laws": (nodes, {"rule": "traversal"}),
-        "entropies of whole laws": (nodes, {"rule": "typical"}),
+        "typical': it may read whole laws": (nodes, {"rule": "typical"}),
         "judges chains only": (nodes, {"rule": "standard"}),
         "give one of length, shape and rule, not none": (dense, {}),
         "not length and rule": (dense, {"length": Fixed(2), "rule": "standard"}),

@@ -104,6 +104,13 @@ class Case:
         return {(self.world, self.source), *combinations([*values, f"log-probabilities: {self.return_logprobs}"], 2)}
 
 
+def _first_like(rule: str, source: str) -> str:
+    """Return the first rule that judges a source's drafts by the same compiled code as one that does."""
+    legal = (RULES[name] for name in RULES if RULES[name].trees or source not in _BRANCHING)
+    own = RULES[rule]
+    return next(one.name for one in legal if (one.native_judge, one.coupled) == (own.native_judge, own.coupled))
+
+
 CASES = tuple(
     Case(world, source, rule, batch, sampling)
     for world, makes in MAKES.items()
@@ -111,7 +118,8 @@ CASES = tuple(
     for rule in RULES
     if RULES[rule].trees or source not in _BRANCHING
     # A rule without a compiled judge meets numbers of every kind in tables, one that looks ahead in small models too.
-    if world == "table" or RULES[rule].native_judge in _JUDGES_OF[world]
+    # So does one whose judge another rule of the source has: outside of tables its lines would be the other's.
+    if world == "table" or (RULES[rule].native_judge in _JUDGES_OF[world] and rule == _first_like(rule, source))
     for batch in BATCHES
     for sampling in SAMPLINGS
 )

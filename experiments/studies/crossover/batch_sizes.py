@@ -15,9 +15,9 @@ from experiments.harness.arms import PLAIN, EngineArm
 from experiments.harness.building import build_shared
 from experiments.harness.journal import Piece
 from experiments.harness.rounds import doubling
-from experiments.harness.rule_choice import judging_of
+from experiments.harness.rule_choice import judging_of, sampling_of
 from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, in_flight
-from specdec import Oracle, SamplingParams
+from specdec import Oracle
 from specdec.calibration_run import pass_seconds
 from specdec.contracts import IntArray
 from specdec.prompts import NamedPrompt
@@ -183,7 +183,7 @@ class Crossover:
     def __init__(self, arguments: Mapping[str, Any], oracle: Oracle, prompts: Sequence[NamedPrompt]) -> None:
         self.arguments, self.oracle = arguments, oracle
         self.prompts = [replace(prompt, kind=ALL) for prompt in prompts]
-        self.sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"], ignore_eos=True)
+        self.sampling = replace(sampling_of(arguments), ignore_eos=True)
 
     def arms(self, batch_size: int) -> dict[int, EngineArm]:
         """Return draft length -> arm; 0 is plain decoding.

@@ -233,6 +233,10 @@ void divide(T* row, int64_t size, T by) {
 
 // Write the law of a row of logits, or NaN where it has none: a logit is NaN or +infinity, or all are -infinity.
 // Returns the largest logit. `keys` is room for `size` numbers.
+//
+// A filter drops ids by the weights of this row alone, and leaves one at least of those that the ones before it left.
+// top_p and min_p are two bounds on the same weights, of which the stricter holds: that leaves something because both
+// keep the best id. A filter that may drop it has to look at what the others have left.
 template <class T>
 T law(const T* logits, int64_t size, const Sampling& ask, T* probs, Bits<T>* keys) {
     using Limits = std::numeric_limits<T>;
