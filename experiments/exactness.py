@@ -143,7 +143,7 @@ def _prove(runner: Runner, study: Study) -> int:
     rows = [_row(case, study.journal.entries[number]) for number, case in enumerate(todo)]
     study.write("summary.json", {"laws": laws, "tokens": rows, "problems": runner.problems})
     # Also if something failed: all is decoded anew next time, since what failed once need not fail twice.
-    study.journal.close("units.jsonl")
+    study.journal.close()
     print()
     show([Table("Tokens", rows)])
     failed = [row for row in (*laws, *rows) if row["problem"]]

@@ -15,6 +15,8 @@ from specdec.prompts import NamedPrompt
 from specdec.system import hold, holder, write_whole
 
 JOURNAL = "journal.jsonl"
+# What it is called once its experiment is complete.
+UNITS = "units.jsonl"
 # The command line of an experiment that has not ended.
 COMMAND = "command"
 
@@ -88,10 +90,10 @@ class Journal:
             way = self._way or command_line(command() or sys.argv[0], sys.argv[1:])
             write_whole(self.path.with_name(COMMAND), f"{way}\n")
 
-    def close(self, name: str) -> Path:
+    def close(self) -> Path:
         """Rename the file: the experiment is complete, and the next one with these arguments measures afresh."""
         self.path.with_name(COMMAND).unlink(missing_ok=True)
-        return self.path.replace(self.path.with_name(name))
+        return self.path.replace(self.path.with_name(UNITS))
 
 
 def command_line(program: str, words: Sequence[str]) -> str:
@@ -101,7 +103,9 @@ def command_line(program: str, words: Sequence[str]) -> str:
 
 @contextmanager
 def hold_journal(folder: Path, fresh: bool, way: str | None = None) -> Iterator[Journal]:
-    """Hold a folder of results until the block ends, and say which others beside it were interrupted.
+    """Hold a folder of results until the block ends.
+
+    It is said on stderr if it holds a finished experiment, and which others beside it were interrupted.
 
     Args:
         folder: it is made if it is absent; see ``specdec.system.hold``.
@@ -118,6 +122,8 @@ def hold_journal(folder: Path, fresh: bool, way: str | None = None) -> Iterator[
         for other in find_unfinished(folder.parent):
             if other != folder:
                 print(_interruption_note(other), file=sys.stderr)
+        if (folder / UNITS).exists():
+            print(f"{folder} holds a finished run of these arguments; this one replaces it at its end", file=sys.stderr)
         yield Journal(folder / JOURNAL, fresh, way)
 
 

@@ -17,7 +17,7 @@ from experiments.harness.disturbance import disturbance_note
 from experiments.harness.draw_checks import add_checks, checks_of
 from experiments.harness.findings.colouring import show_outputs
 from experiments.harness.findings.summary import Tables, write
-from experiments.harness.journal import Journal
+from experiments.harness.journal import UNITS, Journal
 from experiments.harness.models import load_oracle, record_file
 from experiments.harness.recorded_runs import add_record_options, check_recorded, load_recorded
 from experiments.harness.run_outcome import Outcome, decoding_time
@@ -179,7 +179,7 @@ def conduct(
         return 1
     way = f"{command_like_this('experiments.report')} {shlex.quote(str(folder))}"
     print(f"Why, in words, with charts and traces: {way}")
-    units, journal = folder / "units.jsonl", study.journal.path
+    units, journal = folder / UNITS, study.journal.path
     if record_file(arguments) is None and (note := disturbance_note(outcome, units, journal, study.plan.way)):
         print(note)
     return 0

@@ -179,7 +179,7 @@ class Study:
         entries = [self.journal.entries[unit.index] for unit in units]
         failed = [f"{entry['kind']}: {entry['error'].strip().splitlines()[-1]}" for entry in entries if entry["error"]]
         if not (wrong := [*problems, *failed]):
-            self.journal.close("units.jsonl")
+            self.journal.close()
         return wrong
 
     def tell(self, wrong: Sequence[str]) -> int:

@@ -107,17 +107,26 @@ class Prediction:
         full = self.batch_size
         return 1 / (self.prefill + self.num_tokens * self.step_seconds(full) / (full * self.steps.at("tau", full)))
 
+    def rows(self, rate: float) -> float:
+        """Return the rows that a token finds in use at a request rate, its own among them; they need not be whole."""
+        if rate >= self.capacity:
+            return float(self.batch_size)
+        beside = brentq(
+            lambda others: rate * (self.prefill + self.num_tokens * self._token(rate, self._rows(others))) - others,
+            0.0, self.batch_size + 1.0,
+        )  # fmt: skip
+        return self._rows(beside)
+
     def tpot(self, rate: float) -> float | None:
         """Return the seconds of an output token at a request rate; None: it is beyond the capacity."""
-        if rate >= self.capacity:
-            return None
-        beside = brentq(lambda others: rate * (self.prefill + self.num_tokens * self._token(rate, others)) - others,
-                        0.0, self.batch_size + 1.0)  # fmt: skip
-        return self._token(rate, beside)
+        return None if rate >= self.capacity else self._token(rate, self.rows(rate))
 
-    def _token(self, rate: float, others: float) -> float:
-        """Return the seconds of an output token of a row beside so many others."""
-        rows = min(float(self.batch_size), 1 + others)
+    def _rows(self, others: float) -> float:
+        """Return the rows in use where a token's own has so many others beside it."""
+        return min(float(self.batch_size), 1 + others)
+
+    def _token(self, rate: float, rows: float) -> float:
+        """Return the seconds of an output token in steps of so many rows."""
         return self.step_seconds(rows) / self.steps.at("tau", rows) / (1 - rate * self.prefill)
 
 

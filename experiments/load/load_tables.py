@@ -30,11 +30,13 @@ THROUGHPUT = {
     "saturated": "whether that is more than 10% (-: fewer than 10 requests do not tell)",
 }
 PREDICTED = {
-    "tau": "tokens of a row's step (-: too few steps)",
-    "v": "cost of its width: time of a pass of as many nodes a row over one of 1, of passes timed apart",
+    "expected rows": "in use as a token finds them, its own among them, by the prediction; beyond the capacity all",
+    "tau": "tokens of a row's step with so many, by the arm's steps at all rates, without those that seat requests",
+    "v": "cost of their width: time of a pass of as many nodes a row over one of 1, of passes timed apart",
     "TPOT": "ms, mean of the requests",
     "over plain": "plain decoding's TPOT at that rate over the arm's",
-    "predicted TPOT; predicted ratio": "both from v, tau, and what drafting and the rest take (-: beyond the capacity)",
+    "predicted TPOT; predicted ratio": "both from v, tau, and what drafting and the rest take with the expected rows "
+    "(-: beyond the capacity, or too few steps)",
 }
 CAPACITY = {
     "predicted capacity": "requests a second that a full batch serves, by the same parts (-: too few full steps)",
@@ -116,15 +118,15 @@ def throughput_row(load: Load, limits: Mapping[str, float]) -> dict[str, Any]:
 
 def prediction_row(load: Load, plain: Load, foretold: Mapping[str, Prediction]) -> dict[str, Any]:
     """Return a load's time per token beside the prediction."""
-    own, rows = foretold.get(load.arm), max(1.0, serving.rows_in_use(load.served, load.window))
-    measured, base = load.mean_tpot, plain.mean_tpot
+    own, measured, base = foretold.get(load.arm), load.mean_tpot, plain.mean_tpot
     predicted = None if own is None else own.tpot(load.rate)
     base_predicted = None if own is None else foretold[PLAIN].tpot(load.rate)
     return {
         "rate": load.rate,
         "arm": load.arm,
-        "tau": None if own is None else own.steps.at("tau", rows),
-        "v": None if own is None else own.width_cost(rows),
+        "expected rows": None if own is None else own.rows(load.rate),
+        "tau": None if own is None else own.steps.at("tau", own.rows(load.rate)),
+        "v": None if own is None else own.width_cost(own.rows(load.rate)),
         "TPOT": None if measured is None else 1e3 * measured,
         "predicted TPOT": None if predicted is None else 1e3 * predicted,
         "over plain": measured and base and base / measured,

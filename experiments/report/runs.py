@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from experiments.harness.arms import PLAIN
 from experiments.harness.findings.step_columns import ends_of
-from experiments.harness.journal import JOURNAL, read_entries
+from experiments.harness.journal import JOURNAL, UNITS, read_entries
 from experiments.harness.models import record_file
 from experiments.harness.run_outcome import Outcome
 from specdec.stats import Stats
@@ -119,17 +120,19 @@ def _outcome(folder: Path, summary: Mapping[str, Any]) -> Outcome:
     Raises:
         ValueError: the run is not at its end; they are absent, of other arms, or written by another version.
     """
-    arms, path, journal = list(summary["arms"]), folder / "units.jsonl", folder / JOURNAL
-    if not (journal.exists() or path.is_file()):
-        raise ValueError(f"RUN {folder}: no units.jsonl beside its summary; measure again")
+    arms, path, journal = list(summary["arms"]), folder / UNITS, folder / JOURNAL
+    # A run with problems ends with a journal: the units beside it are of an earlier one.
+    is_whole = path.is_file() and not (journal.exists() and summary["problems"])
+    if not (journal.exists() or is_whole):
+        raise ValueError(f"RUN {folder}: no {UNITS} beside its summary; measure again")
     # A unit that failed and was tried again has several entries: the last one holds.
-    entries = {entry["unit"]: entry for entry in read_entries(journal if journal.exists() else path)}
+    entries = {entry["unit"]: entry for entry in read_entries(path if is_whole else journal)}
     outcome = Outcome(arms, [entries[unit] for unit in sorted(entries)])
     try:
-        if journal.exists() and not _has_problems(outcome, summary):
+        if not (is_whole or _has_problems(outcome, summary)):
             raise _error_of_unfinished(folder)
         if not outcome.done or any(set(entry["arms"]) != set(arms) for entry in outcome.done):
-            raise ValueError(f"RUN {folder}: units.jsonl and summary.json are not of one run; measure again")
+            raise ValueError(f"RUN {folder}: {UNITS} and summary.json are not of one run; measure again")
         outcome.problems()
         for arm in arms:
             outcome.settings(arm)
@@ -139,6 +142,8 @@ def _outcome(folder: Path, summary: Mapping[str, Any]) -> Outcome:
                 ends_of(outcome, arm)
     except (KeyError, TypeError) as error:
         raise ValueError(f"RUN {folder}: written by another version ({error}); measure again") from error
+    if is_whole and journal.exists():
+        print(f"RUN {folder}: a newer run was interrupted there; this is the one before it, whole", file=sys.stderr)
     return outcome
 
 

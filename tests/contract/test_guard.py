@@ -13,6 +13,7 @@ from scipy import stats
 
 from experiments import guard
 from experiments.guard import FALSE_ALARMS, POWER, judge
+from experiments.harness.journal import JOURNAL
 from experiments.harness.settings import Settings
 from specdec.stats import Stats
 from specdec.stats.report import intervals
@@ -105,6 +106,15 @@ def test_a_fall_of_acceptance_and_one_of_speed_are_told_apart(tmp_path, capsys):
     assert (status, "FELL: speed of drafted. " in printed) == (1, True)
     # Better ones, and the reference in the place of the run, are no fall.
     assert told(old, worse, capsys)[0] == told(old, slower, capsys)[0] == 0
+
+
+def test_a_newer_run_that_was_interrupted_in_the_folder_is_told_and_the_whole_one_judged(tmp_path, capsys):
+    old, new = a_run(tmp_path / "old"), a_run(tmp_path / "new")
+    (new / JOURNAL).write_text((new / "units.jsonl").read_text(encoding="utf-8").partition("\n")[0], encoding="utf-8")
+    assert guard.main([str(new), str(old)]) == 0
+    printed = capsys.readouterr()
+    assert "Nothing fell." in printed.out
+    assert printed.err == f"RUN {new}: a newer run was interrupted there; this is the one before it, whole\n"
 
 
 def test_a_loss_of_speed_within_the_tolerance_is_none(tmp_path, capsys):

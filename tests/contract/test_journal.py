@@ -136,7 +136,7 @@ def test_unfinished_experiments_are_named_as_another_begins(tmp_path, monkeypatc
     first, second = interrupted(tmp_path / "compare-1"), interrupted(tmp_path / "watch-2")
     (second / COMMAND).unlink()  # a kill came between the unit and its command
     (interrupted(tmp_path / "compare-3") / LOCK).write_text(str(os.getpid()), encoding="utf-8")  # it still runs
-    Journal(interrupted(tmp_path / "compare-4") / JOURNAL).close("units.jsonl")
+    Journal(interrupted(tmp_path / "compare-4") / JOURNAL).close()
     assert find_unfinished(tmp_path) == [first, second]
     with hold_journal(tmp_path / "compare-5", fresh=False) as journal:
         assert journal.path == tmp_path / "compare-5" / JOURNAL
@@ -146,13 +146,15 @@ def test_unfinished_experiments_are_named_as_another_begins(tmp_path, monkeypatc
     ]
 
 
-def test_an_experiment_that_goes_on_is_not_named(tmp_path, capsys):
+def test_an_experiment_that_goes_on_is_not_named_and_one_that_begins_over_a_finished_one_is(tmp_path, capsys):
     folder = interrupted(tmp_path / "compare-1")
     with hold_journal(folder, fresh=False) as journal:
         assert journal.is_done(0)
-        journal.close("units.jsonl")
+        journal.close()
     assert capsys.readouterr().err == ""
     assert [path.name for path in folder.iterdir()] == ["units.jsonl"], "the command goes with the end"
+    with hold_journal(folder, fresh=False):
+        assert "compare-1 holds a finished run of these arguments; this one replaces it" in capsys.readouterr().err
 
 
 def test_a_lock_that_a_killed_process_left_holds_nothing(tmp_path):
@@ -178,7 +180,7 @@ def test_units_that_were_disturbed_are_named_with_what_leaves_them_to_the_next_r
     journal = Journal(folder / JOURNAL)
     for entry in entries:
         journal.append(entry)
-    units = journal.close("units.jsonl")
+    units = journal.close()
     told = disturbance_note(Outcome([PLAIN], entries), units, journal.path)
     assert told is not None
     assert "disturbed 2 of 7 units" in told

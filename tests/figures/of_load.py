@@ -197,7 +197,7 @@ def foretold() -> Differences:
         "v": [drafted.width_cost(rows) for rows in (1, 2.5, 4)],
         "capacity": [plain.capacity, drafted.capacity],
         "tpot": plain.tpot(0.1),
-        "beyond": plain.tpot(0.2),
+        "beyond": [plain.tpot(0.2), plain.rows(0.2)],
         "drafted": drafted.tpot(0.05),
     }
     # Between one and four rows a step of plain decoding takes 1 + n and 0.5 s beside the pass.
@@ -218,7 +218,7 @@ def foretold() -> Differences:
         "v": [1.25, 1.75, 2.25],
         "capacity": [1 / (0.5 + 4 * 5.5 / 4), 1 / (0.5 + 4 * (5 * 2.25 + 0.5) / 8)],
         "tpot": (2.5 + beside) / (1 - 0.1 * 0.5),
-        "beyond": None,
+        "beyond": [None, 4.0],
         "drafted": token,
     }
     return differences(found, expected)
@@ -238,11 +238,12 @@ def compared() -> Differences:
     token, base = made["drafted"].tpot(0.05), made["plain"].tpot(0.05)
     assert token is not None
     assert base is not None
-    # Each request is in flight for 3 s, cut at 20: ten times, but half a second and 1.5 s and 2.5 s at the end.
-    rows = (7 * 3.0 + 2.5 + 1.5 + 0.5) / 10
+    # Those beside a request, by Little's law: of each 0.5 s for its prompt, and four tokens.
+    rows = 1 + 0.05 * (0.5 + 4 * token)
     expected = {
         "rate": 0.05,
         "arm": "drafted",
+        "expected rows": rows,
         "tau": 2.0,
         "v": 1.25 + (rows - 1) / 3,
         # Two seconds for three tokens; of plain decoding three for two.
@@ -278,7 +279,7 @@ def compared() -> Differences:
         unknown=differences(
             unknown,
             {**expected, "plain": None, "drafted": None}
-            | dict.fromkeys(("tau", "v", "predicted TPOT", "predicted ratio")),
+            | dict.fromkeys(("expected rows", "tau", "v", "predicted TPOT", "predicted ratio")),
         ),
         words=differences(
             dict(zip("01234", words, strict=True)),
@@ -349,7 +350,7 @@ MUTANTS = line_mutants(
     (Prediction.width_cost, "np.interp(rows,", "np.interp(1,", foretold, "v"),
     (Prediction.capacity, "self.prefill + ", "", foretold, "capacity"),
     (Prediction.tpot, "rate >= self.capacity", "rate >= 9", foretold, "beyond"),
-    (Prediction._token, "1 + others", "others", foretold, "tpot"),
+    (Prediction._rows, "1 + others", "others", foretold, "tpot"),
     (load_predictions.prefill_seconds, "step.seated for step", "1 for step", foretold, "prefill"),
     (load_tables.prediction_row, "base / measured", "measured / base", compared, "row: over plain"),
     (load_tables.capacity_rows, "takewhile(", "filter(", compared, "held: plain, holds to"),

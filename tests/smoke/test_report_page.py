@@ -242,7 +242,7 @@ def rename(folder: Path, name: str) -> None:
     [
         (shutil.rmtree, "no such folder; give one that an experiment wrote"),
         (lambda folder: (folder / "summary.json").unlink(), "no summary.json; give a folder of compare"),
-        (lambda folder: (folder / "journal.jsonl").touch(), "not finished"),
+        (lambda folder: (folder / "units.jsonl").rename(folder / "journal.jsonl"), "not finished"),
         (lambda folder: (folder / "units.jsonl").unlink(), "no units.jsonl beside its summary"),
         (lambda folder: (folder / "summary.json").write_text("{", encoding="utf-8"), "is broken"),
         (lambda folder: (folder / "summary.json").write_text("[]", encoding="utf-8"), "holds no JSON object"),
