@@ -31,10 +31,13 @@ def ended(name: str, program: Callable[[], int | None]) -> int | None:
     try:
         try:
             status = _or_interrupted(name, program)
-        except SystemExit:
-            sys.stdout.flush()
+        except SystemExit as stop:
+            if isinstance(stop.code, str):  # a reason, which is told whether or not the output is read
+                print(stop.code, file=sys.stderr)
+                stop.code = 1
+            _flush()
             raise
-        sys.stdout.flush()
+        _flush()
     except BrokenPipeError:
         if not _is_unread(sys.stdout.fileno()):
             raise
@@ -50,6 +53,11 @@ def _or_interrupted(name: str, program: Callable[[], int | None]) -> int | None:
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # whoever starts a program may have closed it
+        sys.stdout.flush()
 
 
 def _is_unread(pipe: int) -> bool:

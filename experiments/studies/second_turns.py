@@ -162,8 +162,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             }
         rows = [row for name, found in measured.items() for row in rows_of(name, found)]
         note = f"Greedy, batch 1, {len(study.prompts)} questions, {new} new tokens a turn; {study.machine}."
-        show([Table("Second turns with prefix sharing", rows, note, legend=LEGEND)])
         study.write("second_turns.json", {"rows": rows})
+        show([Table("Second turns with prefix sharing", rows, note, legend=LEGEND)])
         print(f"\nWritten: {study.folder}")
     return 0
 

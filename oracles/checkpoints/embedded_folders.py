@@ -53,7 +53,7 @@ def given_path(name_or_path: str | Path) -> Path:
     try:
         path.exists()
     except OSError as error:
-        raise ValueError(f"{str(path)!r:.80} is no name that is known, and can be no path: {error.strerror}") from error
+        raise ValueError(f"{str(path)!r:.80} is no name that is known, and as a path: {error.strerror}") from error
     return path
 
 

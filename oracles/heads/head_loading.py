@@ -9,7 +9,7 @@ from oracles.checkpoints.embedded_folders import EXIT_HEAD, head_folder, head_na
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.checkpoints.placement import Backend, WeightType, check_weights
 from oracles.heads.aux_layers import Convention
-from oracles.heads.block_files import LoadedBlockHead, is_block_head, load_block_head
+from oracles.heads.block_files import DFLASH, DSPARK, OF_SPECFORGE, LoadedBlockHead, is_block_head, load_block_head
 from oracles.heads.convention_check import check_convention
 from oracles.heads.eagle3_config import ARCHITECTURES, OF_AUTHORS
 from oracles.heads.eagle3_loading import LoadedEagle3, load_eagle3
@@ -127,5 +127,6 @@ def _kind(values: Mapping[str, Any], path: Path) -> str:
         return "eagle3"
     raise ValueError(
         f"{path}: no known kind of head (speculators_model_type {named!r}, architectures {classes}); known: {known}. "
-        f"EAGLE-3's own files have the architecture {OF_AUTHORS!r} and a 'draft_vocab_size'"
+        f"EAGLE-3's own files have the architecture {OF_AUTHORS!r} and a 'draft_vocab_size', block drafters' one of "
+        f"{', '.join((*DFLASH, *DSPARK, *OF_SPECFORGE))}"
     )

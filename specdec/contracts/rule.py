@@ -122,9 +122,16 @@ class Rule:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "__call__" in vars(cls):
-            cls.native_judge = vars(cls).get("native_judge")
-            cls.reads = vars(cls).get("reads", Reads.LAWS)
+        if _declares_late(cls, "native_judge"):
+            cls.native_judge = None
+        if _declares_late(cls, "reads"):
+            cls.reads = Reads.LAWS
+
+
+def _declares_late(cls: type, name: str) -> bool:
+    """Tell whether a class has its ``__call__`` from a nearer class than what it says under a name."""
+    own = [{"__call__", name} & vars(one).keys() for one in cls.__mro__]
+    return "__call__" in next(filter(None, own)) and name not in next(filter(None, own))
 
 
 # What a rule says of itself; some say it in fields.

@@ -100,7 +100,7 @@ def torch_probs(logits: Tensor, filters: FloatArray, there: Sequence[Tensor]) ->
     # Above the largest number a temperature is infinite, and so is -inf / inf NaN.
     heat = heats.clamp(limits.tiny / limits.eps, limits.max).to(logits.dtype).view(-1, 1, 1)
     if (temperature < _COLD).any():
-        # Biases and penalties reach 1e30: seen from the best id their quotients end at -inf, which means something.
+        # Biases and penalties make logits of 1e30: seen from the best id quotients end at -inf, which means something.
         logits = logits - logits.amax(-1, keepdim=True).masked_fill(heat >= _COLD, 0)
     probs = filter_top_k(logits / heat, top_k.clip(max=logits.shape[-1]).astype(np.int64), counts).softmax(-1)
     by_mass, by_ratio = top_p < 1, min_p > 0

@@ -123,6 +123,22 @@ def test_output_that_nobody_reads_any_more_ends_a_program_without_a_word(words):
     assert process.returncode == ending.UNREAD
 
 
+@pytest.mark.parametrize("says", ["'a reason'", "None"])
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_program_whose_output_goes_nowhere_tells_its_reason_all_the_same(says, is_closed):
+    program = f"def main():\n print('x')\n if {says}: raise SystemExit({says})"
+    words = f"import sys, os; from exactspec.ending import as_program\n{program}\nsys.stdin.read(); as_program(main)"
+    if is_closed:
+        words = f"import os, sys; os.close(1); sys.stdout = None\n{words}"
+    command = [sys.executable, "-c", words]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        process.stdout.close()
+        process.stdin.close()
+        assert process.stderr.read() == ("" if says == "None" else "a reason\n")
+    assert process.returncode == ((says != "None") if is_closed else ending.UNREAD)
+
+
 def test_another_pipe_that_breaks_is_an_error(monkeypatch, tmp_path):
     def broken(*_):
         raise BrokenPipeError("of a worker")

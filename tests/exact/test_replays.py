@@ -243,6 +243,15 @@ def test_a_rule_says_what_a_replay_has_to_read(tmp_path):
         def __call__(self, draft, target_laws):
             return super().__call__(draft, target_laws)
 
+    class Beside:
+        def __call__(self, draft, target_laws):
+            raise AssertionError
+
+    class Mixed(Beside, type(RULES["standard"])):
+        pass
+
+    assert Mixed.reads is Reads.LAWS
+    assert Mixed.native_judge is None
     decoder = SpeculativeDecoder(m.layered, CHAINS["small"](Fixed(3)))
     records = record_nodes(decoder, tmp_path, PROMPTS, NEW, SamplingParams(temperature=1.0))
     with pytest.raises(ValueError, match="rule='standard': it may read whole laws"):

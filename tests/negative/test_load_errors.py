@@ -181,7 +181,11 @@ def test_missing_keys(folder, key):
         (LLAMA, {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         (LLAMA, {"rope_parameters": ROPE | {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         (LLAMA, {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
-        (LLAMA, {"rope_parameters": {"rope_type": "longrope", "factor": 2.0}}, "default, linear, llama3, yarn; a whole model with"),
+        (
+            LLAMA,
+            {"rope_parameters": {"rope_type": "longrope", "factor": 2.0}},
+            "llama3, yarn; a whole model with",
+        ),
         (LLAMA, {"rope_parameters": ROPE | {"mscale": 0.7}}, "mscale"),
         (LLAMA, {"rope_parameters": {"full_attention": ROPE, "sliding_attention": ROPE}}, "full_attention"),
         (LLAMA, {"rope_scaling": {"type": "linear"}}, "factor"),

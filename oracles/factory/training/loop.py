@@ -127,13 +127,18 @@ class Trainer:
         self._loss: Callable[[Tensor], Tensor] = Compiled(task) if compiled else task.loss
 
     def step(self) -> float:
-        """Take one step and return its loss in nats per token."""
+        """Take one step and return its loss in nats per token.
+
+        Raises:
+            ValueError: the rows are too few, or the workers cannot share them.
+            RuntimeError: the task's loss raised ValueError, which is its cause.
+        """
         recipe = self.recipe
         rows = self.batches.batch(self.num_done, recipe.num_steps)
         self.num_tokens += rows[:, 1:].numel()
         for optimiser, peak in zip(self.optimisers, self.peaks, strict=True):
             optimiser.param_groups[0]["lr"] = peak * recipe.rate_factor(self.num_done)
-        loss = self._loss(workers.share(rows).to(self.device))
+        loss = self._loss_of(workers.share(rows).to(self.device))
         self.model.zero_grad()
         torch.autograd.backward(loss)
         loss = workers.average(self.model, loss)
@@ -142,6 +147,12 @@ class Trainer:
             optimiser.step()
         self.num_done += 1
         return loss.item()
+
+    def _loss_of(self, rows: Tensor) -> Tensor:
+        try:
+            return self._loss(rows)
+        except ValueError as error:  # no argument's fault: whoever writes a task wants to see where it was
+            raise RuntimeError("the training went wrong in its own code, at the place above") from error
 
     def _identity(self) -> str:
         """Return what a resumed run must share; its schedule may change, and follows from the step alone."""

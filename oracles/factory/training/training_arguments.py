@@ -117,8 +117,7 @@ def train_as_asked(
         watch: see ``run``.
 
     Raises:
-        ValueError: there is no state to go on from, or it belongs to another run.
-        RuntimeError: a step raised ValueError, which is its cause.
+        ValueError: there is no state to go on from, or it belongs to another run; see ``Trainer.step`` too.
     """
     asked = recipe if args.steps is None else replace(recipe, num_steps=args.steps)
     numbers = {name: getattr(args, name, None) for name in ARITHMETIC}
@@ -127,8 +126,5 @@ def train_as_asked(
     )
     if (begun := _begun(args)) is not None:
         trainer.resume(begun.name)
-    try:
-        run(trainer, watch)
-    except ValueError as error:  # no argument's fault: whoever writes a task wants to see where it was
-        raise RuntimeError("the training went wrong in its own code, at the place above") from error
+    run(trainer, watch)
     return trainer.may_export
