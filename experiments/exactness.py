@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from exactspec.ending import as_program
-from exactspec.parser import positive, refusing
+from exactspec.parser import number_in, positive, refusing
 from experiments.harness.arguments import add_choice, add_strategies, common_parser, settings_of
 from experiments.harness.arms import PLAIN, problems_of, without_problems
 from experiments.harness.building import build_shared
@@ -119,8 +119,9 @@ class Runner:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments."""
     parser = common_parser(__doc__, num_prompts=None, max_new_tokens=32)
-    parser.add_argument("--batch-sizes", type=positive, nargs="+", default=[1, 8], help="(%(default)s)")
-    parser.add_argument("--temperature", type=float, default=0.8, help="of the coupled cases (%(default)s)")
+    add = parser.add_argument
+    add("--batch-sizes", type=positive, nargs="+", default=[1, 8], help="(%(default)s)")
+    add("--temperature", type=number_in("[0, inf)"), default=0.8, help="of the coupled cases (%(default)s)")
     add_filters(parser, " of the coupled cases", top_p=0.95)
     add_choice(parser, AS_SHIPPED, "all that run as shipped")
     add_strategies(parser)

@@ -19,7 +19,7 @@ import numpy as np
 
 import drafts
 from exactspec.ending import as_program
-from exactspec.parser import positive, refusing
+from exactspec.parser import number_in, positive, refusing
 from experiments.harness.pair import load_pair, pair_parser
 from experiments.strategies.tree_shapes import shape_of
 from specdec import (
@@ -50,7 +50,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = pair_parser(__doc__, num_prompts=8, max_new_tokens=64)
     add = parser.add_argument
     add("--longest", type=positive, default=12, help="tokens of the recorded drafts (%(default)s)")
-    add("--temperature", type=float, default=0.0, help="of the requests (%(default)s)")
+    add("--temperature", type=number_in("[0, inf)"), default=0.0, help="of the requests (%(default)s)")
     add("--rule", choices=("coupled", "standard"), default="coupled", help="of sampled requests (%(default)s)")
     add(
         "--trees",

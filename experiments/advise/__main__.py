@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from exactspec.ending import as_program
-from exactspec.parser import positive, refusing
+from exactspec.parser import number_in, positive, refusing
 from experiments.advise.advice_parts import CLOSE
 from experiments.advise.cells import CHAINS, LENGTH, TREES, Adviser, Cell
 from experiments.harness.arguments import add_choice, add_strategies, common_parser
@@ -42,7 +42,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     parser, names = common_parser(__doc__, num_prompts=64, max_new_tokens=64), [*CHAINS, TREES]
     add = parser.add_argument
     add("--batch-sizes", type=positive, nargs="+", default=[1, 8, 32], help="rows in flight (1 8 32)")
-    add("--temperatures", type=float, nargs="+", default=[0.0, 0.8], help="0 is greedy (0 0.8)")
+    add("--temperatures", type=number_in("[0, inf)"), nargs="+", default=[0.0, 0.8], help="0 is greedy (0 0.8)")
     add_filters(parser, " where the temperature is not 0", top_p=0.95)
     add_rule(parser)
     add("--longest", type=positive, default=8, help="drafts that are thought about (%(default)s)")

@@ -1,9 +1,10 @@
 """How sampled arms draw: by rejection with the rule that fits their source, coupled, or by a rule of that name."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from exactspec.parser import number_in
 from specdec import DraftSource, SamplingParams
 from specdec.verify import RULES
 
@@ -15,7 +16,7 @@ FILTER_OPTIONS = {"top_p": "nucleus mass"}
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how tokens are chosen, and how drafts are judged."""
-    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (%(default)s)")
+    parser.add_argument("--temperature", type=number_in("[0, inf)"), default=0.0, help="0 is greedy (%(default)s)")
     add_filters(parser)
     add_rule(parser)
 
@@ -30,7 +31,19 @@ def add_filters(parser: argparse.ArgumentParser, where: str = "", **usual: float
     """
     for name, default in {**no_filters(), **usual}.items():
         option, told = f"--{name.replace('_', '-')}", f"{FILTER_OPTIONS[name]}{where} (%(default)s)"
-        parser.add_argument(option, type=type(default), default=default, help=told)
+        parser.add_argument(option, type=_reader_of(name, type(default)), default=default, help=told)
+
+
+def _reader_of(name: str, kind: type) -> Callable[[str], Any]:
+    """Return what reads a filter, and raises ArgumentTypeError for a value that ``SamplingParams`` refuses."""
+
+    def read(text: str) -> Any:
+        try:
+            return getattr(SamplingParams(**{name: kind(text)}), name)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
 
 
 def no_filters() -> dict[str, Any]:

@@ -46,6 +46,8 @@ class ArmSpec:
             raise ValueError(f"--arms {text}: {name} is no strategy; there are {', '.join(STRATEGIES)}")
         if length is not None and all(option.key != LENGTH for option in STRATEGIES[name].options):
             raise ValueError(f"--arms {text}: {name} has no draft length; leave :{length} out")
+        if length is not None and int(length) == 0:
+            raise ValueError(f"--arms {text}: a length of 0 drafts nothing, as plain decoding does; give :1 or more")
         if nodes is not None and int(nodes) == 0:
             raise ValueError(f"--arms {text}: a budget of 0 verifies no draft; give /1 or more")
         return ArmSpec(name, None if length is None else int(length), None if nodes is None else int(nodes))

@@ -1,9 +1,9 @@
 """Tell from two tokenizers alone how much of a target's text a draft model with the other one can draft.
 
 ``python -m experiments.studies.overlap code-draft smollm2`` reads no weights: it asks which pieces of the target's
-vocabulary the model's has too, byte for byte, and how often they occur in text. ``drafts.OtherVocabulary`` drafts these
-and no others, so the share of common ids is a bound of its acceptance, and the mean run one of what a draft can be
-worth.
+vocabulary the model's has too, byte for byte, and how often they occur in text. ``drafts.OtherVocabulary`` with
+``mapping="intersection"`` drafts these and no others, so the share of common ids is a bound of its acceptance, and the
+mean run one of what a draft can be worth.
 """
 
 from collections.abc import Sequence

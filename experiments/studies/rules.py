@@ -39,7 +39,10 @@ LEGEND = {
     "so; of drawn candidates the ratio has their luck, and may exceed 1",
     "tau run": "tokens a step of a run by the rule alone, on texts of its own",
 }
-OF_CHAINS = "Of whole chains, no lossless rule that knows the same laws keeps more than block verification."
+OF_CHAINS = (
+    "In expectation over chains, no lossless rule that knows the same laws keeps more than block verification; "
+    "on these few another may, by their luck."
+)
 OF_TREES = "Of whole trees no optimum is known: one position is all that can be told."
 
 

@@ -28,11 +28,11 @@ from pathlib import Path
 
 from exactspec.ending import as_program
 from exactspec.parser import Parser, command_like_this, positive, refusing
-from experiments.sweep.grid import GRID, Grid, read_grid
+from experiments.sweep.grid import GRID, Grid, Unit, read_grid
 from experiments.sweep.sweep_results import CSV, PARQUET, conclusion, rows_of, table_of, write_tables
 from experiments.sweep.working import Seat, Worker, result_of
 from specdec.stats.report import show
-from specdec.system import keep_first
+from specdec.system import keep_first, write_whole
 
 
 def failures(grid: Grid, folder: Path) -> list[str]:
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with refusing("sweep"):
         grid = read_grid(arguments.file)
         seat = Seat.here(arguments.threads)
-        check_same(folder, arguments.file)
+        keep_grid(folder, arguments.file, grid)
         Worker(grid, folder, seat, arguments.retry).work()
     if seat.rank:  # torchrun would end the one that prints as soon as another one returns 1
         return 0
@@ -79,20 +79,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def check_same(folder: Path, file: Path) -> None:
-    """Keep the grid's file in the folder, and refuse a folder that holds another one.
+def keep_grid(folder: Path, file: Path, grid: Grid) -> None:
+    """Keep the grid's file in the folder; refuse it if a unit that the folder has a result of would be another one.
 
     Raises:
-        ValueError: it does, or cannot be written.
+        ValueError: it would, or the folder cannot be written.
     """
-    kept, content = folder / GRID, file.read_text(encoding="utf-8")
+    content = file.read_text(encoding="utf-8")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        keep_first(kept, content)
+        keep_first(folder / GRID, content)
+        if (folder / GRID).read_text(encoding="utf-8") != content:
+            check_same(folder, grid)
+            write_whole(folder / GRID, content)
     except OSError as error:
         raise ValueError(f"--out: {folder} cannot be written: {error}") from error
-    if kept.read_text(encoding="utf-8") != content:
-        raise ValueError(f"--out: {folder} holds a sweep of another file; give another folder")
+
+
+def check_same(folder: Path, grid: Grid) -> None:
+    """Refuse another grid for a folder if it would lose a unit that ended well there; a longer one goes on.
+
+    Raises:
+        ValueError: it would; with the unit.
+    """
+    kept, units = read_grid(folder / GRID), {unit.number: unit for unit in grid.units}
+    for old in kept.units:
+        found, new = result_of(folder, old), units.get(old.number)
+        if found is None or found["error"] is not None:
+            continue
+        if new is None or (kept.experiment, old.argv) != (grid.experiment, new.argv):
+            was, now = _words(kept, old), "not there" if new is None else _words(grid, new)
+            raise ValueError(f"{folder} holds unit {old.name} {was}; here it is {now}: give another --out")
+
+
+def _words(grid: Grid, unit: Unit) -> str:
+    return f"{grid.experiment} {shlex.join(unit.argv)}"
 
 
 if __name__ == "__main__":

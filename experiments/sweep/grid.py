@@ -1,5 +1,6 @@
 """The file of a sweep: an experiment, options that all units share, and a grid of others."""
 
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -86,7 +87,11 @@ def read_grid(path: Path) -> Grid:
         units.append(Unit(number, chosen, tuple(_argv({**fixed, **chosen}))))
     grid = Grid(experiment, tuple(units))
     for unit in units:
-        grid.plan(unit, Path("unused"), 1)
+        try:
+            grid.plan(unit, Path("unused"), 1)
+        except SystemExit:
+            print(f"so says {path}, unit {unit.name} {unit.chosen}", file=sys.stderr)
+            raise
     return grid
 
 

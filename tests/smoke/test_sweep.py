@@ -67,10 +67,16 @@ def test_files_that_make_no_sense_are_refused(text, message, tmp_path):
 
 def test_an_option_that_does_not_exist_is_refused_before_anything_runs(tmp_path, capsys):
     path = tmp_path / "grid.toml"
-    path.write_text("[grid]\nsede = [1, 2]", encoding="utf-8")
-    with pytest.raises(SystemExit):
-        main([str(path), "--out", str(tmp_path / "out")])
-    assert "unrecognized arguments: --sede" in capsys.readouterr().err
+    for line, message in (
+        ("sede = [1, 2]", "unrecognized arguments: --sede"),
+        ("temperature = [0, -1]", "lie in [0, inf)"),
+    ):
+        path.write_text(f"[grid]\n{line}", encoding="utf-8")
+        with pytest.raises(SystemExit):
+            main([str(path), "--out", str(tmp_path / "out")])
+        printed = capsys.readouterr().err
+        assert message in printed
+        assert f"so says {path}, unit 000" in printed
     assert not (tmp_path / "out").exists()
 
 
@@ -96,8 +102,13 @@ def test_one_table_of_all_units_which_are_not_done_twice(checkpoints, tmp_path, 
     times = {file: file.stat().st_mtime_ns for file in out.rglob(DONE)}
     assert main([str(path), "--out", str(out), "--threads", "1"]) == 0
     assert {file: file.stat().st_mtime_ns for file in out.rglob(DONE)} == times
-    path.write_text(path.read_text(encoding="utf-8") + "seed = [1]\n", encoding="utf-8")
-    with pytest.raises(SystemExit, match="holds a sweep of another file"):
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("[1, 2]", "[1, 2, 3]") + "# longer\n", encoding="utf-8")
+    assert main([str(path), "--out", str(out), "--threads", "1"]) == 0
+    assert {file: file.stat().st_mtime_ns for file in times} == times
+    assert len(rows_of(read_grid(out / "grid.toml"), out)) == 6
+    path.write_text(text + "seed = [1]\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"holds unit 0000 .*; here it is .* --seed 1: give another"):
         main([str(path), "--out", str(out)])
 
 
