@@ -158,6 +158,7 @@ def told() -> Differences:
     fake: Any = SimpleNamespace(
         arms=(PLAIN, *speedups), speedup=lambda arm, *_, **__: speedups[arm], has_draws=True, law=law,
         decoding_speedup=lambda arm, *_: None if arm == "a" else speedups["c"],
+        clusters=lambda: [[{"prompts": ["of two turns"]}]],
         check_results=lambda arm: [True, arm != "b"],
     )  # fmt: skip
     first, second = summary.conclusion(fake).splitlines()
@@ -173,8 +174,8 @@ def told() -> Differences:
         "five units": [method(*five).low is None for method in (paired_ratio, bootstrap_ratio)],
     }
     expected = {
-        "first": "b is faster than plain decoding on 2 prompts: decoding alone 1.25 [1.10, 1.40], end to end 1.50 "
-        "[1.20, 1.90]; a is not told apart from it: end to end 2.00 (n = 6, wide).",
+        "first": "b is faster than plain decoding on 1 prompt (2 outputs an arm): decoding alone "
+        "1.25 [1.10, 1.40], end to end 1.50 [1.20, 1.90]; a is not told apart from it: end to end 2.00 (n = 6, wide).",
         "second": "7 of 8 outputs, of 4 arms, have their length and come again with their seed; they are draws of one "
         "law, not one text, and the largest e-value against that law is 3.2.",
         "columns": ["arm", "tokens/s", "decoding alone", "end to end", "bootstrap", "no loops", "identical"],

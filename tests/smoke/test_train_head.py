@@ -217,6 +217,9 @@ def test_files_that_hold_no_text_of_the_oracle_are_named(tmp_path: Path) -> None
     for name, fault in (("plain", "is no readable safetensors file"), ("other", "holds no text of an oracle")):
         with pytest.raises(ValueError, match=f"{name} {fault}"):
             own_text(tmp_path / name, END, held_out=False)
+    save_file({"tokens": torch.tensor([END, 5, END], dtype=torch.int32)}, tmp_path / "few")
+    with pytest.raises(ValueError, match=r"few: none of its 1 texts is (held out|learned on) \(8 of 256 "):
+        [own_text(tmp_path / "few", END, held_out=held_out) for held_out in (True, False)]
     with pytest.raises(ValueError, match=r"ids from 0 to 9, and the model has 0\.\.8: give text of this very model"):
         check_text_ids(torch.arange(10), 9)
 
@@ -357,7 +360,7 @@ def _interruptible() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_interruptible")
 @pytest.mark.parametrize("make", TASKS.values())
-def test_an_interrupted_run_is_saved_and_goes_on_with_the_same_bits(make, tmp_path: Path) -> None:
+def test_an_interrupted_run_is_saved_and_goes_on_with_the_same_bits(make, tmp_path: Path, capsys) -> None:
     whole = trainer(make(), tmp_path / "whole", 8)
     run(whole)
     parts = trainer(make(), tmp_path / "parts", 8)
@@ -369,6 +372,7 @@ def test_an_interrupted_run_is_saved_and_goes_on_with_the_same_bits(make, tmp_pa
 
     with pytest.raises(KeyboardInterrupt):
         run(parts, interrupt)
+    assert "which is saved: --resume goes on" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     again = trainer(make(), tmp_path / "parts", 8)
     again.resume()

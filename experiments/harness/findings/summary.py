@@ -187,8 +187,8 @@ def headline(outcome: Outcome, timed: bool) -> list[str]:
 
 def conclusion(outcome: Outcome) -> str:
     """Return in two sentences, a line each, what a run of models says."""
-    count = len(outcome.check_results(PLAIN))
-    on = f" on {count} prompt{'s' if count > 1 else ''}"
+    count, outputs = sum(len(own[0]["prompts"]) for own in outcome.clusters()), len(outcome.check_results(PLAIN))
+    on = f" on {count} prompt{'s' if count > 1 else ''}" + (f" ({outputs} outputs an arm)" if outputs > count else "")
     speedups = {arm: outcome.speedup(arm) for arm in outcome.arms if arm != PLAIN}
     best = max(speedups, key=lambda arm: speedups[arm].value)
     told = [arm for arm in speedups if verdict(speedups[arm], outcome.speedup(arm, method=bootstrap_ratio)) == "faster"]

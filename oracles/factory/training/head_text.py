@@ -82,6 +82,10 @@ def own_text(path: Path, end: int, *, held_out: bool) -> HeadText:
     bounds = (tokens == end).nonzero()[:, 0].tolist()
     texts = [tokens[begin:after] for begin, after in pairwise(bounds) if after > begin + 1]
     kept = [text for text in texts if _is_held_out(text) == held_out]
+    if not kept:
+        part = "held out" if held_out else "learned on"
+        told = f"none of its {len(texts)} texts is {part} ({HELD_OUT} of 256 are held out, by a hash)"
+        raise ValueError(f"{path}: {told}: give some 100 texts or more")
     return HeadText.of((text, torch.ones(len(text), dtype=torch.bool)) for text in kept)
 
 

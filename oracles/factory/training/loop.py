@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -259,6 +260,7 @@ def _steps(trainer: Trainer, must_stop: Callable[[], bool]) -> Iterator[dict[str
             }
         if must_stop():
             trainer.save()
+            bar.write(f"stopped after step {trainer.num_done}, which is saved: --resume goes on", file=sys.stderr)
 
 
 @contextmanager
