@@ -116,10 +116,11 @@ def _lines(text: str) -> list[Any]:
 
 
 def _is_conversation(value: Any) -> bool:
-    """Tell whether a value is a list of messages: all have a role, a user's is among them, and something is said."""
+    """Tell whether a value is a list of messages: all have a role, and all say something, or some and a user."""
     if not isinstance(value, list) or not all(isinstance(one, dict) and "role" in one for one in value):
         return False
-    return any(one["role"] == "user" for one in value) and any("content" in one or "tool_calls" in one for one in value)
+    says = ["content" in one or "tool_calls" in one for one in value]
+    return any(says) and (all(says) or any(one["role"] == "user" for one in value))
 
 
 def _row_of(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """The command ``exactspec``: what it lists and runs, and its helps, which load no library."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -132,7 +133,8 @@ def test_a_program_whose_output_goes_nowhere_tells_its_reason_all_the_same(says,
         words = f"import os, sys; os.close(1); sys.stdout = None\n{words}"
     command = [sys.executable, "-c", words]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(command, env=buffered, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         process.stdout.close()
         process.stdin.close()
         assert process.stderr.read() == ("" if says == "None" else "a reason\n")

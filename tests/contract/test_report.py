@@ -92,7 +92,10 @@ def test_the_conclusion_names_the_fastest_that_is_told_apart(noisy, sure, words)
     kept = [
         {arm: {"seconds": [s], "num_tokens": 9, "stats": None, **same} for arm, s in unit.items()} for unit in units
     ]
-    entries = [{"unit": number, "error": None, "kind": "a", "arms": arms} for number, arms in enumerate(kept)]
+    entries = [
+        {"unit": number, "error": None, "kind": "a", "prompts": [str(number)], "arms": arms}
+        for number, arms in enumerate(kept)
+    ]
     assert conclusion(Outcome([*times], entries)).startswith(words)
 
 

@@ -82,7 +82,7 @@ def test_ends_beyond_the_vocabulary_are_no_error_and_said_if_there_is_no_other(f
 
 
 def test_what_is_no_name_and_no_path():
-    for name, words in (("x" * 5000, "can be no path: File name too long"), (None, "name_or_path is None; give a")):
+    for name, words in (("x" * 5000, "as a path: File name too long"), (None, "name_or_path is None; give a")):
         for loads in (load, oracles.checkpoints.loading.load_tokenizer, oracles.load_trainable, head_folder):
             with pytest.raises(ValueError, match=words):
                 loads(name)
