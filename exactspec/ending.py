@@ -31,18 +31,18 @@ def ended(name: str, program: Callable[[], int | None]) -> int | None:
     try:
         try:
             status = _or_interrupted(name, program)
-        except SystemExit as stop:
-            if isinstance(stop.code, str):  # a reason, which is told whether or not the output is read
-                print(stop.code, file=sys.stderr)
-                stop.code = 1
+        except SystemExit:
             _flush()
             raise
         _flush()
-    except BrokenPipeError:
+    except BrokenPipeError as error:
         if not _is_unread(sys.stdout.fileno()):
             raise
         # What is left is flushed when the process ends: it goes nowhere, and says nothing.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        stop = error.__context__
+        if isinstance(stop, SystemExit) and isinstance(stop.code, str):  # a reason is told in any case
+            raise stop from None
         return UNREAD
     return status
 

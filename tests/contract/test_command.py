@@ -138,7 +138,7 @@ def test_a_program_whose_output_goes_nowhere_tells_its_reason_all_the_same(says,
         process.stdout.close()
         process.stdin.close()
         assert process.stderr.read() == ("" if says == "None" else "a reason\n")
-    assert process.returncode == ((says != "None") if is_closed else ending.UNREAD)
+    assert process.returncode == (1 if says != "None" else 0 if is_closed else ending.UNREAD)
 
 
 def test_another_pipe_that_breaks_is_an_error(monkeypatch, tmp_path):
