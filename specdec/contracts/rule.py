@@ -131,7 +131,7 @@ class Rule:
 def _declares_late(cls: type, name: str) -> bool:
     """Tell whether a class has its ``__call__`` from a nearer class than what it says under a name."""
     own = [{"__call__", name} & vars(one).keys() for one in cls.__mro__]
-    return "__call__" in next(filter(None, own)) and name not in next(filter(None, own))
+    return next(filter(None, own)) == {"__call__"}
 
 
 # What a rule says of itself; some say it in fields.

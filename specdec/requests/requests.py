@@ -242,10 +242,7 @@ def _per_request(
         params = [sampling or SamplingParams()] * count
     else:
         if isinstance(sampling, (str, Mapping)) or not isinstance(sampling, Iterable):
-            raise ValueError(
-                f"sampling={sampling!r} must be SamplingParams, such as SamplingParams(temperature=0.8), or a list "
-                "with one per prompt"
-            )
+            raise ValueError(f"sampling={sampling!r} must be SamplingParams(...), or a list with one per prompt")
         params = list(sampling)
     if len(params) != count:
         raise ValueError(f"sampling has {len(params)} entries for {count} prompts; pass one, or one per prompt")

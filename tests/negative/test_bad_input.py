@@ -66,7 +66,7 @@ BAD = {
     "too few sampling": ({"sampling": [GREEDY]}, r"sampling has 1 entries for 2 prompts; pass one, or one per prompt"),
     "too many sampling": ({"sampling": [GREEDY] * 3}, r"sampling has 3 entries for 2 prompts"),
     "wrong sampling": ({"sampling": [GREEDY, {"temperature": 1.0}]}, r"sampling\[1\] is dict, not SamplingParams"),
-    "sampling as a dict": ({"sampling": {"top_k": 1}}, r"sampling=\{.top_k.: 1\} must be SamplingParams, such as"),
+    "sampling as a dict": ({"sampling": {"top_k": 1}}, r"sampling=\{.top_k.: 1\} must be SamplingParams\(\.\.\.\), or"),
     "bias out of range": (
         {"sampling": SamplingParams(logit_bias={16: 1.0})},
         r"sampling.*logit_bias has id 16, outside",
@@ -91,7 +91,7 @@ BAD = {
     "number as stop": ({"stop": 5}, r"stop=5 must be a string, or a list"),
     "tensor as stop": ({"stop": [torch.tensor([1, 2])]}, r"stop holds a tensor; give strings or lists of ids"),
     "tensor in a stop": ({"stop": [[torch.tensor(1)]]}, r"stop holds a tensor"),
-    "number as sampling": ({"sampling": 1.0}, r"sampling=1\.0 must be SamplingParams, .*or a list"),
+    "number as sampling": ({"sampling": 1.0}, r"sampling=1\.0 must be SamplingParams\(\.\.\.\), or a list"),
     "half a pair in a stop": (
         {"stop": ["a", "x\ud83d"], "pieces": LETTERS},
         r"stop has '\\ud83d' at character 1: half of a surrogate pair",
