@@ -134,7 +134,7 @@ def _identity(run: Run) -> dict[str, Any]:
     kept = {name: value for name, value in measuring_arguments(run.arguments).items() if name not in _PLACE}
     options = {f"--{name.replace('_', '-')}": value for name, value in kept.items()}
     prompts = [name for entry in run.outcome.done for name in entry["prompts"]]
-    return {**facts, **options, "list of arms": list(run.outcome.arms), "list of prompts": prompts}
+    return {**options, **facts, "list of arms": list(run.outcome.arms), "list of prompts": prompts}
 
 
 def other_machine(run: Run, reference: Run) -> str | None:

@@ -32,7 +32,7 @@ above_0 = number_in("(0, inf)")
 def _limit(text: str) -> tuple[str, float]:
     """Return what NAME:MILLISECONDS bounds, and the bound in seconds."""
     name, _, bound = text.partition(":")
-    if name not in LIMITS:
+    if name not in LIMITS or not bound:
         raise argparse.ArgumentTypeError(f"give {', '.join(LIMITS)} and milliseconds, as ttft:500, not {text}")
     return name, above_0(bound) / 1e3
 
@@ -46,7 +46,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add("--arms", nargs="+", default=arms, metavar="ARM", help=f"{text} ({' '.join(arms)})")
     rates = parser.add_mutually_exclusive_group().add_argument
     rates("--rates", type=above_0, nargs="+", metavar="RATE", help="requests a second (as --loads says)")
-    rates("--loads", type=above_0, nargs="+", default=[0.25, 0.5, 0.75, 1.0, 1.25], metavar="SHARE",
+    rates("--loads", type=above_0, nargs="+", metavar="SHARE",
         help="rates as shares of what plain decoding serves with all rows (0.25 0.5 0.75 1 1.25)")  # fmt: skip
     add("--arrivals", metavar="FILE", help="times of arrivals in seconds, a line each; with --rates on their scale "
         "(a Poisson process)")  # fmt: skip
@@ -105,6 +105,8 @@ def check(arguments: Mapping[str, Any]) -> None:
         raise ValueError("--max-new-tokens: one token has no time per token after the first; give 2 or more")
     for text in arguments["arms"]:
         ArmSpec.parse(text)
+    if arguments["arrivals"] is not None and arguments["loads"] is not None:
+        raise ValueError("--loads: --arrivals says when requests arrive; give --rates to put them on another scale")
     if arguments["rates"] is not None or arguments["arrivals"] is not None:
         rates_of(arguments, capacity=0.0)
 

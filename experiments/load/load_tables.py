@@ -156,7 +156,7 @@ def conclusions(loads: Sequence[Load], limits: Mapping[str, float], foretold: Ma
         own = [load for load in loads if load.rate == rate]
         words = [f"{rate:.3g} requests/s:"]
         if timed := {load.arm: load.mean_tpot for load in own if load.mean_tpot is not None and not load.is_saturated}:
-            words.append(f"least time per token {_least(timed)}" + _as_predicted(rate, timed, foretold))
+            words.append(f"least mean time per token {_least(timed)}" + _as_predicted(rate, timed, foretold))
         words += [_most_goodput({load.arm: load.goodput(limits) for load in own}), _queues(own)]
         told.append(" ".join(words))
     return told

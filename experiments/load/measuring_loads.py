@@ -20,6 +20,9 @@ from specdec import Oracle
 from specdec.calibration_run import pass_seconds
 from specdec.prompts import NamedPrompt
 
+# Rates if nobody says any, as shares of what plain decoding serves with all rows.
+LOADS = (0.25, 0.5, 0.75, 1.0, 1.25)
+
 
 def poisson_arrivals(rate: float, seconds: float, seed: int) -> list[float]:
     """Return the times of a Poisson process in which as many requests arrive as the rate says: rate x seconds, rounded.
@@ -141,7 +144,7 @@ def rates_of(arguments: Mapping[str, Any], capacity: float) -> list[float]:
     elif arguments["arrivals"] is not None:
         rates = [mean_rate(read_arrivals(Path(arguments["arrivals"])))]
     else:
-        rates = [share * capacity for share in sorted(set(arguments["loads"]))]
+        rates = [share * capacity for share in sorted(set(arguments["loads"] or LOADS))]
     for rate in rates:
         arrivals_of(arguments, rate)
     return rates

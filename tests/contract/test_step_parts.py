@@ -89,7 +89,7 @@ def test_the_conclusions_name_both_batches() -> None:
     ]  # fmt: skip
     assert [*conclusions(rows)] == [
         "k = 2: pays to batch 2 as measured, pays to batch 2 as predicted.",
-        "k = 4: does not pay at batch 1 as measured, pays to batch 4 and beyond as predicted.",
+        "k = 4: does not pay at batch 1 as measured, pays at every batch to 4 as predicted.",
     ]
 
 

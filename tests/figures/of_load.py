@@ -284,15 +284,15 @@ def compared() -> Differences:
         words=differences(
             dict(zip("01234", words, strict=True)),
             {
-                "0": "0.05 requests/s: least time per token drafted (predicted: drafted); most goodput drafted (1); no "
-                "queue grows.",
-                "1": "0.1 requests/s: least time per token drafted (predicted: drafted); most goodput of all arms "
+                "0": "0.05 requests/s: least mean time per token drafted (predicted: drafted); most goodput drafted "
+                "(1); no queue grows.",
+                "1": "0.1 requests/s: least mean time per token drafted (predicted: drafted); most goodput of all arms "
                 "alike (1); saturated: plain.",
-                "2": "0.2 requests/s: least time per token plain (predicted: all saturated); no request of any arm "
-                "keeps the limit; no queue grows.",
-                "3": "0.05 requests/s: least time per token plain (predicted: plain); most goodput plain (0.3); too "
-                "few requests tell whether queues grow.",
-                "4": "0.05 requests/s: least time per token drafted; most goodput drafted (1); no queue grows.",
+                "2": "0.2 requests/s: least mean time per token plain (predicted: all saturated); no request of any "
+                "arm keeps the limit; no queue grows.",
+                "3": "0.05 requests/s: least mean time per token plain (predicted: plain); most goodput plain (0.3); "
+                "too few requests tell whether queues grow.",
+                "4": "0.05 requests/s: least mean time per token drafted; most goodput drafted (1); no queue grows.",
             },
         ),
     )

@@ -95,6 +95,7 @@ def test_a_run_without_a_capacity_ends_there(checkpoints, tmp_path, capsys, monk
         (["--arms", "magic", "small_transformer"], "--arms magic: magic is no strategy"),
         (["--arms", "small_transformer", "small_transformer"], "--arms: small_transformer stands there twice"),
         (["--arrivals", "absent"], "--arrivals absent: cannot be read"),
+        (["--arrivals", "absent", "--loads", "1"], "--loads: --arrivals says when requests arrive"),
         (["--oracle", "recorded:x"], "--oracle recorded:x: times are measured here"),
     ],
 )

@@ -50,7 +50,7 @@ def conclusions(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _until(at: float | None, smallest: int, largest: int) -> str:
     if at is None:
-        return f"pays to batch {largest} and beyond"
+        return f"pays at every batch to {largest}"
     return f"does not pay at batch {smallest}" if at <= smallest else f"pays to batch {at:.0f}"
 
 
