@@ -14,7 +14,7 @@ class Cascade(Combination):
 
     A later source is not asked for rows that an earlier one served: a model after a lookup works only for the rows that
     the lookup leaves. ``Draft.source`` says who proposed each node. Scouts are a draft too: after a ``Lookahead`` with
-    a window nobody else is asked (use ``Merged`` there).
+    a window no other member is asked (use ``Merged`` there).
 
     Args:
         members: two sources or more, combinations too, cheapest first.

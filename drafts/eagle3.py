@@ -12,8 +12,8 @@ _FIX = "give a stepping head, such as oracles.load_head returns for EAGLE-3 (exi
 class Eagle3(HeadSource):
     """Draft tokens sampled from a small head that goes on from what the oracle's layers made of the text so far.
 
-    After a step the head reads every token that stands beside the oracle's hidden states of the position before; from
-    the pending token on it goes on with features of its own.
+    After a step the head reads every token that stands, together with the oracle's hidden states of the position before
+    it; from the pending token on it uses features of its own.
 
     Args:
         head: a stepping head, such as ``oracles.load_head`` returns for EAGLE-3; bound to the decoder's oracle.
@@ -33,11 +33,11 @@ class Eagle3(HeadSource):
         under every lossless rule. Keys that were made of the head's own features are taken back after every step. A row
         of a single id has no hidden states yet, and drafts nothing in its first step. Reproducible. Inside ``Merged``
         and ``Cascade`` it reads the hidden states of what other members drafted too.
-    Cost: one pass of the head over the tokens that stand since the last one, then one a further token (trees: a
-        level), and a cache of one layer and a feature a slot. If the head offers it, all passes of a chain, or of a
-        tree whose shape is known beforehand, are one call (see ``ChainSampler``, ``TreeSampler``). The oracle hands
-        over the outputs of the head's layers at all scored nodes, and of the prompt: B * N * D numbers a layer, and
-        one gather.
+    Cost: one pass of the head over the tokens that were accepted since the last one, then one for each further token
+        (trees: level), and a cache of one layer with a feature for each slot. If the head offers it, all passes of a
+        chain, or of a tree whose shape is known beforehand, are one call (see ``ChainSampler``, ``TreeSampler``). The
+        oracle hands over the outputs of the head's layers at all scored nodes and for the prompt: B * N * D numbers a
+        layer, and one gather.
     Source: Li et al. 2025 (EAGLE-3, arXiv 2503.01840); trees: Li et al. 2024 (EAGLE-2, arXiv 2406.16858).
     Deviations: EAGLE's own trees re-rank at every temperature, and another rule verifies them; here drawn nodes stay.
     """

@@ -43,22 +43,23 @@ class EarlyExit(SampledSource):
         oracle: the decoder's own, one whose pass can be cut (``specdec.contracts.LayeredOracle``).
         num_layers: k, the layers to draft with, from 1 to one less than the oracle has.
         head: turns streams after layer k ``[R, D]`` into logits ``[R, V]``, such as ``oracles.load_head`` returns;
-            None: the oracle's own last norm and head, untrained for this place, which a warning says once. A
+            None: the oracle's own last norm and head, untrained for this place (a warning says so once). A
             ``specdec.contracts.LayerHead`` must be made for layer k.
         num_draft_tokens: tokens to draft; shorthand for ``length=Fixed(num_draft_tokens)``. Default 3.
         length: a length policy.
         temperature: of the drafts; None follows each request, 0 drafts greedily.
 
     Raises:
-        ValueError: no model, an argument out of range, an oracle whose pass cannot be cut, a head that is no function
-            or for another layer; in the decoder, another oracle than this one.
+        ValueError: no model, an argument out of range, an oracle whose pass cannot be cut, a head that is not a
+            function or is for another layer; in the decoder, another oracle than this one.
 
     Guarantee: the declared law of a node is the one its token was drawn from, so it is lossless under every lossless
         rule. The verify pass has the bits of a whole one if the oracle is ``bitwise``. Reproducible.
     Cost: for a chain of N tokens N + 1 passes of k layers, one node a row, and N calls of the head; the verify pass
-        leaves out those k layers for its N + 1 nodes. So no layer's work is done twice. Drafting costs the head, and
-        that k layers run node by node. In a batch whose policy ends some rows before a draw (``Entropy``), those rows
-        take part in one pass more, which nothing uses. No cache of its own. The streams take B * (N + 1) * D numbers.
+        leaves out those k layers for its N + 1 nodes. So no layer's work is done twice. What drafting costs is the
+        head, and running k layers node by node. In a batch whose policy ends some rows before a draw (``Entropy``),
+        those rows take part in one more pass, which nothing uses. No cache of its own. The streams take B * (N + 1) * D
+        numbers.
     Source: Zhang et al. 2023, "Draft & Verify" (arXiv 2309.08168); Elhoushi et al. 2024, "LayerSkip"
         (arXiv 2404.16710), section 4.3, whose cache of exit states and keys this is; adapters after frozen layers:
         Liu et al. 2024, "Kangaroo" (arXiv 2404.18911).
@@ -123,13 +124,14 @@ class _Session(MemorylessSession):
             lower = _LowerLayers(source.oracle, source.num_layers, lent)
 
             def next_logits(depth: int, tokens: Tensor, live: IntArray) -> Tensor:
-                # Rows that draft nothing need their pending token's stream too: the verify pass is one for all rows.
+                # Rows that draft nothing need their pending token's stream too: the verify pass is one pass for all
+                # rows.
                 lower.feed(lent.latest(depth, tokens), lower.drew if depth else every)
                 lower.drew = live
                 return scatter_rows(self._logits(lower.streams[-1], live), live, len(rows))
 
             draft = self.sampler(rows, context, limits, randomness, next_logits)
-            # Where a policy looked at the law after the last token, and drew none, that token was fed already.
+            # If a policy looked at the law after the last token and drew none, that token was fed already.
             if len(lower.streams) == draft.width:
                 lower.feed(draft.tokens[:, -1:], lower.drew)
         layers = (source.num_layers, source.oracle.num_layers)

@@ -15,13 +15,13 @@ from specdec.transfers import on_device, on_host
 class Forced:
     """Draft the ids that a request's grammar leaves no choice about; a request without a grammar gets no draft.
 
-    Where a mask has one id, the target's law has it too, and the draft stands for certain: it costs the width of the
-    pass and no drafting model. Give it to ``Cascade`` or ``Merged`` with a source for the other positions.
+    If a mask allows one id, the target's law is on that id too, and the draft is certain to stand: it widens the pass,
+    and costs no drafting model. Give it to ``Cascade`` or ``Merged`` with a source for the other positions.
 
     Args:
         num_draft_tokens: the longest draft.
-        max_ids: also draft where so many ids are allowed: the likeliest of them by the oracle's last law, that of the
-            latest position of its own drafts that stands. 1: positions without a choice only.
+        max_ids: also draft at positions with up to this many allowed ids: the likeliest of them by the oracle's last
+            law, that of the latest position of its own drafts that stands. 1: only positions without a choice.
 
     Raises:
         ValueError: an argument out of range.

@@ -38,7 +38,7 @@ class Lookahead:
     the pending token in the pool's n-grams that begin with it, newest first; those that begin alike share nodes.
 
     Args:
-        window: W, columns of the lookahead branch; 0 leaves it out, and the pool has the text alone.
+        window: W, columns of the lookahead branch; 0 leaves it out, and the pool has only what the text gives it.
         ngram: N, length of the n-grams, 2 or more.
         guesses: G, continuations verified in a pass, 1 or more.
         pool_size: n-grams kept for each row, the newest win; 0 keeps none, so that nothing is ever guessed.

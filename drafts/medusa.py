@@ -1,10 +1,10 @@
-"""Draft with Medusa's heads: each tells a token further ahead from the oracle's last hidden state."""
+"""Draft with Medusa's heads: each predicts a token further ahead from the oracle's last hidden state."""
 
 from specdec.drafting import BlockSource
 
 
 class Medusa(BlockSource):
-    """Draft from heads that tell the laws of the next tokens at once, none of which depends on another.
+    """Draft from heads that give the laws of the next tokens at once, none of which depends on another.
 
     Args:
         head: what ``oracles.load_head`` returned, for the decoder's oracle.
@@ -21,8 +21,8 @@ class Medusa(BlockSource):
 
     Guarantee: the declared law of a node is the one its token was drawn from. Lossless under every lossless rule. A row
         of one id has no hidden state before it and drafts nothing.
-    Cost: a step reads each head that drafts once, residual blocks and a read-out of O(D V); of what is accepted the
-        states are copied.
+    Cost: a step reads each drafting head once, its residual blocks and a read-out of O(D V); the states of accepted
+        tokens are copied.
     Source: Cai et al. 2024 (Medusa, arXiv 2401.10774).
     Deviations: the paper verifies by typical acceptance, which is lossy; here any rule does. Its trees take each head's
         best ids at every temperature; so do ours if drafts are greedy (``temperature=0``).

@@ -14,11 +14,11 @@ class Merged(Combination):
     The members draft independently of each other. Their trees hang side by side on the pending token, in the order of
     the members. If an earlier sibling already carries the token of a deterministic node, the two become one. So two
     lookups that agree cost the nodes of one, and a lookup goes on from the nodes of a model that it agrees with.
-    ``Draft.source`` says who proposed each node (of a joint one: the first).
+    ``Draft.source`` says who proposed each node (for a joint node: the first member).
 
     Args:
-        members: two sources or more, combinations too; the rule is offered the first one's nodes first. Of a row's node
-            budget each member may use what those before it do not offer to fill.
+        members: two sources or more, combinations too; the rule is offered the first one's nodes first. Each member may
+            use the part of a row's node budget that those before it do not offer to fill.
 
     Raises:
         ValueError: see ``Combination``; the engine refuses rules that judge chains only.
@@ -27,7 +27,7 @@ class Merged(Combination):
         merged or dropped; ``without_replacement`` counts siblings by the same member only. Reproducible if all
         members are.
     Cost: the sum of the members' proposals; a scoring pass as wide as the longest merged row. If two members drafted,
-        one host synchronisation, which keeps the pass so narrow, and O(B N) host work per node of all members but the
+        one host synchronisation, which keeps the pass that narrow, and O(B N) host work per node of all members but the
         first.
     Source: Miao et al. 2024 (SpecInfer, arXiv 2305.09781), the merge of trees by several speculators.
     Deviations: drawn nodes that carry equal ids stay apart, because a merged one would declare a wrong law.

@@ -49,7 +49,7 @@ class NGram(SampledSource):
         model: what ``NGramModel.train`` returned (``NGram.train`` does both, ``NGram.load`` reads a saved one).
         num_draft_tokens: tokens to draft; shorthand for ``length=Fixed(num_draft_tokens)``. Default 5.
         sampled: draw from the model's laws, warped as the request asks (penalties along the drafted path included),
-            and declare them. Without it every token is the likeliest one, a point mass.
+            and declare them. Otherwise every token is the likeliest one, a point mass.
         temperature: of sampled drafts; None follows each request, 0 drafts greedily after the request's warping.
         length: a length policy.
         tree: the shape of the drafts, in place of a length (see ``SmallTransformer``).
@@ -59,9 +59,9 @@ class NGram(SampledSource):
             ``open``, another vocabulary than the oracle's.
 
     Guarantee: declared laws are those drawn from; reproducible; a row's draft depends on its own ids only.
-    Cost: greedy O(B order log S) to find the states of S contexts, and two reads per token; nothing V-wide unless
-        ``length`` reads entropies. Sampled O(B V) per token, and the host reads back the draws at every token. A tree
-        takes O(V) per node that has children, and what ``TreeSampler`` says.
+    Cost: if greedy, O(B order log S) to find the states of S contexts, and two reads per token; nothing V-wide unless
+        ``length`` reads entropies. If sampled, O(B V) per token, and the host reads back the draws at every token. A
+        tree takes O(V) per node that has children, and the costs of ``TreeSampler``.
     """
 
     name = "ngram"

@@ -1,4 +1,4 @@
-"""Draft with a model that has another tokenizer: what both vocabularies can spell, read again where they differ."""
+"""Draft with a model that has another tokenizer: by the pieces that both vocabularies have, or by text read again."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,7 +38,7 @@ from specdec.laws import argmax
 from specdec.transfers import HOST, on_device
 
 Mapping = Literal["intersection", "text"]
-# Ids of the model for one of the target that its cache has room for.
+# How many of the model's ids its cache has room for, for each id of the target.
 _MOST_IDS = 4
 
 
@@ -46,9 +46,9 @@ class OtherVocabulary(SampledSource):
     """Draft tokens sampled from a model whose ids mean something else than the oracle's.
 
     Pieces of the two vocabularies are the same if their bytes are. The model's law is restricted to the common pieces,
-    renormalised, and indexed by the oracle's ids, so that it is a law like any other; of the other pieces of the oracle
-    none is drafted. The model reads what stands as its own ids: a common piece as it is, any other one as text, back to
-    the last stable boundary (``specdec.drafting.Spelling``), to where its cache is rolled back too.
+    renormalised, and indexed by the oracle's ids, so that it is a law like any other; the oracle's other pieces are
+    never drafted. The model reads what stands as its own ids: a common piece as it is, any other one as text, read
+    again from the last stable boundary (``specdec.drafting.Spelling``), to which its cache is rolled back too.
 
     Args:
         model: any object with the oracle contract, whose tokenizer spells text byte for byte.
@@ -58,23 +58,24 @@ class OtherVocabulary(SampledSource):
             to the restricted law.
         mapping: "intersection": as above. "text": the model goes on greedily in its own ids, and the oracle's tokenizer
             reads what it wrote; drafts are point masses, and any piece of the oracle may be drafted. What that
-            tokenizer cannot spell, as the rest of a word where it puts a space before all that it reads, is not.
-        tokenizers: of the model and of the oracle, if they are not what these bring (``tokenizers.Tokenizer``).
+            tokenizer cannot spell is not: the rest of a word, say, if it puts a space before all that it reads.
+        tokenizers: for the model and for the oracle, if not the ones that they bring (``tokenizers.Tokenizer``).
 
     Raises:
         ValueError: no model, an argument out of range; mapping="text" with a temperature above 0, or with a length that
-            reads confidences or entropies. In ``open``: a tokenizer that is missing, or the model's changes the text
-            that it reads (it puts a space before it, say); for an intersection, vocabularies without a common piece.
+            reads confidences or entropies. In ``open``: a tokenizer is missing, or the model's changes the text that it
+            reads (it puts a space before it, say); for an intersection, vocabularies without a common piece.
 
     Guarantee: the declared law of a node is the one its token was drawn from; greedy tokens and texts are point masses.
         Lossless under every lossless rule for chains. What the model reads follows from a row's ids alone, so it is
         reproducible. A row whose text ends within a character that the model cannot read yet drafts nothing until it
-        can; so does one whose text takes over four times as many of the model's ids, or more than its context.
+        can; so does one whose text takes more than four times as many of the model's ids, or more than the model's
+        context.
     Cost: a pass of the model for each token, and O(V) to move its logits; to catch up, one pass if the model is at most
-        two ids behind, else one more. Nothing is drafted in one native call. An emitted id that the model lacks costs a
-        look-up, or its tokenizer some ten microseconds, in Python. Ids that are taken back cost reading all others
-        again. The vocabularies are read once a source, about 0.1 s for 50,000 ids. A text takes as many passes a token
-        as the row's text so far took ids of the model for one of the oracle, and one more.
+        two ids behind, else one more. Nothing is drafted in one native call. An emitted id that the model lacks costs,
+        in Python, a look-up or some ten microseconds of its tokenizer. Ids that are taken back cost reading all others
+        again. The vocabularies are read once per source, about 0.1 s for 50,000 ids. A text takes, for each token, as
+        many passes as the row's text so far took ids of the model for each of the oracle's, and one more in all.
     Source: Timor et al. 2025 (arXiv 2502.05202), token-level intersection (TLI). Texts: the assisted generation of
         transformers with an ``assistant_tokenizer``.
     Deviations: pieces are compared by their bytes, not as they are written, so that tokenizers of different kinds agree
@@ -188,7 +189,7 @@ class _Reader:
         for row, prompt in zip(rows.tolist(), prompts, strict=True):
             self.spellings[row] = Spelling(self.shared)
             _, text = self._read(row, 0, prompt.tolist())
-            texts.append(np.array(text or [0], dtype=np.int64))  # of an id alone no key is made
+            texts.append(np.array(text or [0], dtype=np.int64))  # a lone id makes no key
         self.model.begin(rows, texts)
 
     def end(self, rows: IntArray) -> None:
@@ -196,7 +197,7 @@ class _Reader:
         self.model.end(rows)
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
-        """Learn what stands; arguments as of ``DraftSession.sync``."""
+        """Learn what stands; arguments as in ``DraftSession.sync``."""
         read = [
             self._read(row, size, [one for one in ids if one >= 0])
             for row, size, ids in zip(rows.tolist(), keep.tolist(), new_ids.tolist(), strict=True)
@@ -274,7 +275,7 @@ class _TextSession(DraftSession):
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         limits = depth_limits(self.length, rows, context.num_committed, budget)
-        # As many ids of the model for each of the target as there were so far, and one, so that the last word is whole.
+        # As many ids of the model for each of the target as there were so far, and one more to complete the last word.
         wanted = -(-limits * self.reader.sizes[rows] // context.num_committed) + 1
         counts = np.where(limits > 0, np.minimum(wanted, self.reader.room(rows, context.num_committed)), 0)
         written, undefined = self._write(rows, context, counts)
@@ -304,9 +305,9 @@ class _TextSession(DraftSession):
         return written, on_device(first_undefined(peaks), HOST) if peaks else None
 
     def _tokens(self, ids: Sequence[int], limit: int) -> list[int]:
-        """Return up to ``limit`` ids of the target that spell what the model wrote, up to what is no whole character.
+        """Return up to ``limit`` ids of the target that spell what the model wrote, as far as its characters are whole.
 
-        Some tokenizers have ids that their model lacks: there the text ends.
+        Some tokenizers have ids that their model lacks: the text ends there.
         """
         written = self.reader.shared.text_of(ids)
         try:
@@ -316,16 +317,16 @@ class _TextSession(DraftSession):
         return self._read(text)[:limit]
 
     def _read(self, text: str) -> list[int]:
-        """Return ids of the target that spell a text, which goes on from another one, or as much of it as they can."""
+        """Return ids of the target that spell a text that continues another one, or as much of it as they can."""
         content = text.encode()
         size, ids = self._spell(text, content)
         if size < len(content) and text.startswith(" "):
-            # Some tokenizers put a space before all that they read: it is the one that stands there.
+            # Some tokenizers put a space before all that they read: it serves as the one that is there.
             _, ids = max((size, ids), self._spell(text[1:], content), key=lambda found: found[0])
         return ids
 
     def _spell(self, text: str, content: bytes) -> tuple[int, list[int]]:
-        """Return the first ids that the target reads of a text, as far as they spell ``content``, and how far."""
+        """Return how many bytes of ``content`` the ids spell that the target reads first in a text, and these ids."""
         found, size = list[int](), 0
         ids = self.tokenizer.encode(text, add_special_tokens=False).ids
         for one in takewhile(lambda one: one < self.vocab_size, ids):

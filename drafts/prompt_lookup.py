@@ -16,8 +16,8 @@ Match = Literal["last", "first"]
 class PromptLookup:
     """Draft what followed the longest earlier occurrence of the context's suffix (prompt and output).
 
-    The suffix is ``min_ngram`` to ``max_ngram`` tokens long; the longest one that occurs earlier wins, and among its
-    occurrences the ``match`` one. An occurrence may overlap the suffix but is never the suffix itself. Drafts are point
+    The suffix is ``min_ngram`` to ``max_ngram`` tokens long; the longest one that occurs earlier wins, and ``match``
+    chooses among its occurrences. An occurrence may overlap the suffix but is never the suffix itself. Drafts are point
     masses.
 
     Args:
@@ -25,8 +25,8 @@ class PromptLookup:
         max_ngram: longest suffix looked for, in tokens.
         min_ngram: shortest suffix that counts as a match.
         match: "last" prefers the most recent occurrence, "first" the earliest.
-        min_continuation: an occurrence counts only if at least so many tokens follow it. An occurrence near the end of
-            the context has few followers; a larger number looks for another one, with a shorter suffix if need be.
+        min_continuation: an occurrence counts only if at least this many tokens follow it. An occurrence near the end
+            of the context has few followers; a larger number looks for another one, with a shorter suffix if need be.
         wrap: if the copy reaches the end of the context, go on with what was copied (the draft becomes periodic, as
             overlapping copies of LZ77 do). Without it the draft ends there.
         length: a length policy that reads no entropy.
@@ -36,7 +36,7 @@ class PromptLookup:
 
     Guarantee: deterministic, so lossless under every lossless rule; reproducible; a row's draft depends on its own ids
         only. Contexts shorter than the n-gram are legal: what fits is matched, else the draft is empty.
-    Cost: O(L) for a row of L ids, and O(``max_ngram``) for each place where its last id stands before, in numpy for all
+    Cost: O(L) for a row of L ids, and O(``max_ngram``) for each place where its last id occurs before, in numpy for all
         rows at once; no memory between steps. If ``length`` reads confidences, each copied token has n / (n + 1) for a
         match of n tokens: a score, which a calibration turns into a survival.
     Source: Saxena 2023, "Prompt Lookup Decoding" (apoorvumang/prompt-lookup-decoding).
@@ -113,10 +113,10 @@ class _Session(MemorylessSession):
             ``[B, N]`` ids, any beyond their counts; ``[B]`` counts, 0 if nothing matches; ``[B]`` tokens that agree
             with the suffix, up to ``max_ngram``.
 
-        Cost: O(B L), and O(``max_ngram``) for each place where the last id stands before.
+        Cost: O(B L), and O(``max_ngram``) for each place where the last id occurs before.
         """
         rows, size = np.arange(len(ids)), ids.shape[1] + 1
-        # Where the last id stands before: of these few places alone it matters how many ids before them agree.
+        # The places where the last id occurs before: only for these few does it matter how many ids before them agree.
         last = ids[rows, np.maximum(sizes - 1, 0)][:, None]
         row, at = np.nonzero((ids == last) & (np.arange(ids.shape[1]) < sizes[:, None] - self.source.min_continuation))
         length = np.ones_like(at)
@@ -126,7 +126,7 @@ class _Session(MemorylessSession):
             if not grows.any():
                 break
             length += grows
-        # The longest match of each row, and of those the one that is asked for, as one number.
+        # The longest match of each row, and among equals the one that is asked for, as one number.
         best = np.zeros(len(ids), dtype=np.int64)
         np.maximum.at(best, row, length * size + (at if self.source.match == "last" else size - 1 - at))
         matched, place = np.divmod(best, size)
@@ -134,7 +134,7 @@ class _Session(MemorylessSession):
         found = matched >= self.source.min_ngram
         available = np.where(found, sizes - 1 - at, 0)
         counts = limits * found if self.source.wrap else np.minimum(limits, available)
-        # Of a row without a match, which drafts nothing, any column will do.
+        # For a row without a match, which drafts nothing, any column will do.
         period = np.maximum(available, 1)[:, None]
         columns = sizes[:, None] - period + np.arange(max(limits.tolist(), default=0)) % period
         return ids[rows[:, None], columns], counts, np.where(found, matched, 0)

@@ -45,13 +45,13 @@ class Quantized(SampledSource):
         temperature: of the drafts; None follows each request, 0 drafts greedily.
 
     Raises:
-        ValueError: no model, an argument out of range, an oracle that lends its cache to nobody, a view with another
+        ValueError: no model, an argument out of range, an oracle that does not lend its cache, a view with another
             vocabulary or for caches of another format; in the decoder, another oracle than this one.
 
     Guarantee: the declared law of a node is the one its token was drawn from, so it is lossless under every lossless
         rule. The keys that stand have the bits of plain decoding if the oracle is ``bitwise``. Reproducible.
-    Cost: for a chain of N tokens N passes of the view over one node a row, all in one call if the view offers that (see
-        ``ChainSampler``). Rows with a spent budget take part in none. No cache of its own; the view's weights are
+    Cost: for a chain of N tokens, N passes of the view over one node a row, all in one call if the view offers that
+        (see ``ChainSampler``). Rows with a spent budget take part in none. No cache of its own; the view's weights are
         resident beside the oracle's.
     Source: Zhao et al. 2024, "QSpec" (arXiv 2410.11305): one model in two precisions, one cache, which the verify pass
         overwrites. Cf. Tiwari et al. 2025, "QuantSpec" (arXiv 2502.10424).

@@ -27,12 +27,12 @@ class SmallTransformer(ModelSource):
         under every lossless rule. A row near the end of the model's own context drafts less, and at its end nothing.
         Rows with a spent budget take part in no pass.
     Cost: one pass of one or two tokens a row to catch up, then one pass per further token, and the model's own cache
-        for all rows. If the model offers it, all passes are one call, which asks ``length``, or of greedy tokens one
-        graph on its device, if ``length`` reads nothing (see ``ChainSampler``).
-        Confidences (a gather if drawn, a softmax if greedy) and entropies are computed only if ``length`` reads them.
-        A tree takes one pass a level, of the level's nodes that have children. If its shape is known beforehand, that
-        is one call too (see ``TreeSampler``, which also says when it waits for the device). The model reads accepted
-        nodes again in its next catch-up, which stays one pass.
+        for all rows. If the model offers it, all passes are one call, which asks ``length``; or, if tokens are greedy
+        and ``length`` reads nothing, one graph on its device (see ``ChainSampler``). Confidences (a gather if drawn, a
+        softmax if greedy) and entropies are computed only if ``length`` reads them. A tree takes one pass a level, over
+        the level's nodes that have children. If its shape is known beforehand, that is one call too (see
+        ``TreeSampler``, which also says when it waits for the device). The model reads accepted nodes again in its next
+        catch-up, which stays one pass.
     Source: Leviathan et al. 2023 (arXiv 2211.17192), algorithm 1; Chen et al. 2023 (arXiv 2302.01318). Trees: Miao et
         al. 2024 (SpecInfer, arXiv 2305.09781); Chen et al. 2024 (Sequoia, arXiv 2402.12374).
     """

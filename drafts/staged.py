@@ -53,12 +53,12 @@ class Staged(SampledSource):
 
     Args:
         draft_model: any object with the oracle contract and the target's vocabulary.
-        inner: drafts chains for the model; ``Staged`` itself, to any depth, is one.
+        inner: drafts chains for the model; it may be a ``Staged`` itself, to any depth.
         num_draft_tokens: depth of the draft; shorthand for ``length=Fixed(num_draft_tokens)``. Default 8.
         length: a length policy; one that reads confidences is asked about every token, and ends the trunk after the
-            inner step that the token came in.
-        width: children of each node of the trunk: the token drafted, and ``width - 1`` siblings out of the law that is
-            known already, drawn without replacement (the next best ids if decoding is greedy). 1: chains.
+            inner step in which the token came.
+        width: children of each node of the trunk: the token drafted, and ``width - 1`` siblings from the law that is
+            already known, drawn without replacement (the next best ids if decoding is greedy). 1: chains.
         temperature: of the model's laws; None follows each request, 0 drafts greedily.
 
     Raises:
@@ -70,10 +70,10 @@ class Staged(SampledSource):
         token is dropped: the inner budget leaves room for the token after the inner draft. Every inner step draws from
         streams of its own. In coupled mode the inner verdict compares ids too, so that the trunk is the unstaged
         model's draft. Reproducible if the inner source is.
-    Cost: at most one model pass of up to depth tokens per token drafted; the more of the inner drafts stands, the fewer
-        passes. O(V) per token. One host synchronisation per inner step: the next inner draft needs to know what it
-        follows. The inner source is called once per inner step, and told what stands after each. ``Draft.stages``
-        counts passes, tokens and time of each stage.
+    Cost: at most one model pass of up to depth tokens per token drafted; the more inner tokens stand, the fewer passes.
+        O(V) per token. One host synchronisation per inner step: the next inner draft needs to know what it follows. The
+        inner source is called once per inner step, and told what stands after each. ``Draft.stages`` counts passes,
+        tokens and time of each stage.
     Source: Spector and Re 2023 (arXiv 2308.04623), staged speculation: a draft tree, and speculation for the draft
         model.
     Deviations: siblings hang on the nodes of one sampled trunk and have no children of their own; the paper branches
@@ -185,7 +185,7 @@ class _Ahead:
 
     @property
     def numbers(self) -> tuple[IntArray, ...]:
-        """What draws on a device read of the host."""
+        """The arrays of the host that draws on a device read."""
         return *self.inner.numbers, self.by
 
     def verdict_numbers(
@@ -262,7 +262,7 @@ class _Session(DraftSession):
         counts: IntArray,
         confidence: FloatArray,
     ) -> IntArray:
-        """Return the limits ``[B]`` after asking the policy once a depth about the new tokens of the rows ``live``."""
+        """Return the limits ``[B]`` after asking the policy, once per depth, about the new tokens of rows ``live``."""
         asked = counts.copy()
         asked[live] = before
         for depth in range(int(before.min()) + 1, int(counts.max()) + 1):
@@ -276,7 +276,7 @@ class _Session(DraftSession):
     def _step(
         self, rows: IntArray, context: Context, trunk: Trunk, live: IntArray, limits: IntArray, randomness: _Ahead
     ) -> tuple[StageInfo, ...]:
-        """Let the trunk of the rows ``live`` ``[R]`` grow by what one model pass gives; the rest is of these rows."""
+        """Let the trunk of the rows ``live`` ``[R]`` grow by one model pass; all other arguments are of these rows."""
         began, ids, ends = time.perf_counter(), trunk.ids[live], context.num_committed + randomness.by
         room = limits - randomness.by - 1  # the token after the inner draft is kept too
         warping = context.warping.extended(ids, ends)

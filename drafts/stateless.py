@@ -46,7 +46,7 @@ def stateless(
     """Turn ``(ids of one row, budget) -> ids`` into a draft source; a decorator, with or without arguments.
 
     The function gets the prompt and output of a row, the pending token last, and how many tokens it may draft (1 or
-    more); it returns at most so many, or none. The source is named after it::
+    more); it returns at most that many, or none. The source is named after it::
 
         @stateless(num_draft_tokens=4)
         def repeat_last(ids: list[int], budget: int) -> list[int]:
@@ -57,12 +57,12 @@ def stateless(
         num_draft_tokens: the largest budget.
 
     Raises:
-        ValueError: what is no function, a negative budget; in use, an answer that is no list of ids, longer than its
-            budget or outside the oracle's vocabulary.
+        ValueError: something that is not a function, a negative budget; in use, an answer that is not a list of ids, is
+            longer than its budget or is outside the oracle's vocabulary.
 
-    Guarantee: drafts are point masses, so they are lossless under every lossless rule, provided that the function
-        is one of its arguments only; reproducible under the same condition.
-    Cost: one call a row and step, and a list of the row's ids for it: O(L) a row of Python's own time.
+    Guarantee: drafts are point masses, so they are lossless under every lossless rule, provided that the answer depends
+        only on the arguments; reproducible under the same condition.
+    Cost: one call a row and step, and a list of the row's ids for it: O(L) a row of Python's time.
     """
     if function is None:
         return partial(StatelessSource, num_draft_tokens=num_draft_tokens)

@@ -1,4 +1,4 @@
-"""Draft what most often followed the longest suffix that stands elsewhere, in the text or in earlier outputs."""
+"""Draft what most often followed the longest suffix that occurs elsewhere, in the text or in earlier outputs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -31,13 +31,13 @@ _END = -1  # stands after each remembered output
 class SuffixAutomaton:
     """Draft what followed earlier occurrences of the context's suffix, the more tokens the longer the match.
 
-    Every suffix of the context (prompt and output) that stands earlier in it, or in an output of an earlier run, is a
-    candidate. A candidate of m tokens drafts up to alpha m, alpha = ``tokens_per_match``. Their order is that of
-    D(node), the share of occurrences that went on so: of the children of a node, each has D of the node times its count
-    over theirs together. Chains follow the most frequent child, of equal ones the latest; trees take the nodes with the
-    largest D. The candidate whose sum of D over its nodes is largest drafts: that many tokens would stand if
-    frequencies were probabilities. The context wins over the store, and a longer match over a shorter one, if the sums
-    are equal. Drafts are point masses; ``Draft.confidence`` has each node's share given its parent.
+    Every suffix of the context (prompt and output) that occurs earlier in it, or in an output of an earlier run, is a
+    candidate. A candidate of m tokens drafts up to alpha m, alpha = ``tokens_per_match``. They are ordered by D(node),
+    the share of occurrences that went on this way: a child has D of its parent times its own count over the counts of
+    all the parent's children. Chains follow the most frequent child, the latest among equals; trees take the nodes with
+    the largest D. The candidate whose sum of D over its nodes is largest drafts: that many tokens would stand if
+    frequencies were probabilities. If the sums are equal, the context wins over the store, and a longer match over a
+    shorter one. Drafts are point masses; ``Draft.confidence`` has each node's share given its parent.
 
     Args:
         num_draft_tokens: the longest path; for chains it is shorthand for ``length=Fixed(num_draft_tokens)``. Default
@@ -46,25 +46,26 @@ class SuffixAutomaton:
         min_ngram: the shortest suffix that counts as a match.
         max_nodes: the most nodes of a tree; None: chains.
         min_confidence: a node with a smaller D is left out.
-        store_size: ids of earlier outputs that are kept, the newest outputs win; 0 keeps none. See ``remember``.
+        store_size: how many ids of earlier outputs are kept, the newest outputs win; 0 keeps none. See ``remember``.
         length: a length policy for chains, one that reads no entropy.
 
     Raises:
         ValueError: an argument out of range, or a length beside a tree; in ``open``, a store with ids that the oracle
             does not have.
 
-    Guarantee: deterministic, so lossless under every lossless rule (trees: that judges trees). Reproducible: the store
-        is frozen when a run begins, so a request's drafts depend on its own ids and on the runs before. What a run put
-        out is remembered when the run ends, in the order in which its requests began, whatever the batch; a run that
-        is abandoned leaves nothing. Threads may run at once; of runs that end at the same moment one may leave nothing.
+    Guarantee: deterministic, so lossless under every lossless rule (trees: every one that judges trees). Reproducible:
+        the store is frozen when a run begins, so a request's drafts depend on its own ids and on the runs before. A
+        run's outputs are remembered when the run ends, in the order in which its requests began, whatever the batch; a
+        run that is abandoned leaves nothing. Threads may run at once; if runs end at the same moment, one may leave
+        nothing.
     Cost: pure Python, a loop over rows. Each id of the prompt takes some microseconds at the beginning, and about 0.5
-        kB; each emitted one as much, and L / p steps more in text that repeats p ids all along. A draft takes a few
+        kB; each emitted one as much, and L / p steps more in text that repeats p ids throughout. A draft takes a few
         operations for each candidate and node. Up to 64 ids that are taken back within a step, as inside ``Staged``,
         cost what adding them did; for more the row's text is read anew. The first run after outputs were remembered
         reads the store.
     Source: Oliaro et al. 2024 (SuffixDecoding, arXiv 2411.04975), section 3.
-    Deviations: suffix automata, which hold suffixes of any length, in place of trees of bounded depth; of suffixes with
-        equal occurrences only the longest, which may draft most, is a candidate. Ties are broken by recency. Their
+    Deviations: suffix automata, which hold suffixes of any length, in place of trees of bounded depth; among suffixes
+        with equal occurrences only the longest, which may draft most, is a candidate. Ties are broken by recency. Their
         store is updated while requests run.
     """
 
@@ -95,8 +96,8 @@ class SuffixAutomaton:
         self.tokens_per_match, self.min_ngram, self.max_nodes = tokens_per_match, min_ngram, max_nodes
         self.min_confidence, self.store_size = min_confidence, store_size
         self._outputs: list[list[int]] = []  # replaced, never changed
-        # That of the outputs beside it, and their largest id, once a run has asked; of earlier outputs if these were
-        # replaced since.
+        # Outputs, their store and their largest id, once a run has asked; earlier ones if the outputs were replaced
+        # since.
         self._store: tuple[list[list[int]], Automaton, int] | None = None
 
     @property
@@ -175,7 +176,7 @@ def _tree(text: Automaton, state: int, size: int, depth: int, least: float) -> _
     parents: list[int] = []
     beliefs: list[float] = []
     value = 0.0
-    # D with its sign changed, then what breaks ties: the latest first.
+    # D negated, then what breaks ties: the latest first.
     heap: list[tuple[float, int, int, int, int, float]] = []
     parent, share, level = -1, 1.0, 0
     levels = {-1: 0}

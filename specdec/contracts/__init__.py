@@ -2,8 +2,8 @@
 
 Shapes: B rows of a batch, N draft nodes, V vocabulary. A draft's parent -1 is the *pending* token: it is committed, but
 its keys are not yet in the cache. In a scoring call the pending token is node 0 and draft node i is node i + 1:
-``Draft.tree`` makes that shift, and whatever follows counts its nodes.
-Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the model stays on the model's device.
+``Draft.tree`` makes that shift, and all later code counts its nodes. Host-side bookkeeping (rows, lengths) is numpy
+int64; what follows from the model stays on the model's device.
 """
 
 from specdec.contracts.arrays import BoolArray, Float32Array, FloatArray, IntArray, constant, pad_rows

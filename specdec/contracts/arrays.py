@@ -14,14 +14,14 @@ Float32Array = NDArray[np.float32]
 
 @lru_cache(maxsize=64)
 def constant(size: int, value: int) -> IntArray:
-    """Return ``[size]`` times one value; nobody can write to it."""
+    """Return an array ``[size]`` of one value; nobody can write to it."""
     array = np.full(size, value, dtype=np.int64)
     array.flags.writeable = False
     return array
 
 
 def pad_rows(rows: Sequence[Sequence[int] | IntArray], fill: int = 0) -> IntArray:
-    """Return ``[B, W]`` ids side by side, W of the longest, ``fill`` after those of each row."""
+    """Return rows of ids as one array ``[B, W]``, W the longest length, with ``fill`` after the ids of each row."""
     padded = np.full((len(rows), max(map(len, rows), default=0)), fill, dtype=np.int64)
     for place, ids in zip(padded, rows, strict=True):
         place[: len(ids)] = ids

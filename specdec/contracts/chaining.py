@@ -17,8 +17,8 @@ class Draws(NamedTuple):
     """What chains and trees need beside logits.
 
     Attributes:
-        filters: ``[F, B]`` what laws are made by, see ``Warping.filters``.
-        keys: of B rows, what ids are drawn by; None: they are not drawn.
+        filters: ``[F, B]`` by which laws are made, see ``Warping.filters``.
+        keys: by which the ids of B rows are drawn; None: they are not drawn.
     """
 
     filters: FloatArray
@@ -33,8 +33,8 @@ class ChainWatch(Protocol):
     """Who decides, between the tokens of chains, how far they go.
 
     Attributes:
-        limits: ``[B]`` tokens of each row. What is told below may lower them, never below what is drawn already.
-        reads_entropy, reads_confidence: what is told.
+        limits: ``[B]`` tokens of each row. The calls below may lower them, but never below what is already drawn.
+        reads_entropy, reads_confidence: which of the two it is told.
     """
 
     limits: IntArray
@@ -62,10 +62,10 @@ class ChainWatch(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class TreePlan:
-    """The nodes of a tree that is known beforehand; a plan is equal to itself alone.
+    """The nodes of a tree that is known beforehand; a plan is equal only to itself.
 
     Args:
-        parents: ``[N]`` of each node an earlier one, -1 the pending token. Nodes stand level by level, parents in
+        parents: ``[N]`` an earlier node for each node, -1 for the pending token. Nodes come level by level, parents in
             order, siblings side by side.
 
     Raises:
@@ -81,13 +81,13 @@ class TreePlan:
 
     @cached_property
     def owners(self) -> IntArray:
-        """``[N]`` the place of each node's parent among those that have children, the pending token first."""
+        """``[N]`` the place of each node's parent among the nodes that have children, the pending token first."""
         owners: IntArray = np.cumsum(np.diff(self.parents, prepend=-1) > 0)
         return owners
 
     @cached_property
     def depths(self) -> IntArray:
-        """``[I]`` of those that have children, 0: the pending token."""
+        """``[I]`` the depths of the nodes that have children, 0 for the pending token."""
         inner = self.parents[np.flatnonzero(np.diff(self.parents, prepend=-2))]
         depths = np.zeros_like(inner)
         for place in range(1, len(inner)):
@@ -96,12 +96,12 @@ class TreePlan:
 
 
 class ChainingOracle(Oracle, Protocol):
-    """An oracle that follows its ids, greedy or drawn, without being asked for each: see ``Oracle.chains``.
+    """An oracle that follows its own ids, greedy or drawn, without being asked for each: see ``Oracle.chains``.
 
-    It takes and returns arrays of the host: whoever drafts on one goes on with Python's numbers.
+    It takes and returns arrays of the host: who drafts with it goes on with Python's numbers.
 
     Attributes:
-        adjusts: whether it takes ``adjustments``; who does not say so is given None.
+        adjusts: whether it takes ``adjustments``; an oracle that does not say so is given None.
     """
 
     adjusts: bool
@@ -128,19 +128,21 @@ class ChainingOracle(Oracle, Protocol):
             ends: ``[B]`` how many ids stand: more than the cache holds if the row drafts, else at least as many.
             cache, rows: see ``Oracle.score``. A row needs slots and positions for its ids, and for all that it drafts
                 but the last.
-            limits: ``[B]`` how many ids to follow in each row, 1 or more in one of them; those of a watch at first.
+            limits: ``[B]`` how many ids to follow in each row, 1 or more in one of them; with a watch, its limits at
+                the start.
             watch: is told what it reads, on the host, and may lower the limits. What it raises is raised here.
-            draws: how laws are made of logits, and by which numbers ids are drawn; None, or no keys: the likeliest.
+            draws: how laws are made of logits, and by which numbers ids are drawn; None, or without keys: ids are the
+                likeliest.
             adjustments: what changes logits before that; see ``adjusts``.
 
         Returns:
-            ``[B, N]`` ids, N the largest limit at the end; their logits before adjustments, or the largest ones if ids
-            are drawn, NaN if there is one; if they are, ``[B, N, V]`` float32 the laws drawn from, uniform if the
-            logits allow none. All are 0 beyond a row's limit.
+            ``[B, N]`` ids, N the largest limit at the end; their logits before adjustments, or the largest logits if
+            ids are drawn, NaN if there is one; and, if ids are drawn, ``[B, N, V]`` float32 the laws drawn from,
+            uniform if the logits allow none. All are 0 beyond a row's limit.
 
-            If a watch ended all chains before a draw, those of that step are a further column of logits:
-            ``[B, N + 1]``. The cache keeps the keys of what stands and of all drafted ids but the last of a row; of the
-            last too if it was ended before a draw.
+            If a watch ended all chains before a draw, the logits of that step are a further column: ``[B, N + 1]``. The
+            cache keeps the keys of what stands and of all drafted ids but the last of a row; of the last too if it was
+            ended before a draw.
 
         Raises:
             ValueError: a row lacks the room, ``ends`` are out of range, or an id is outside the vocabulary.
@@ -168,17 +170,17 @@ class ChainingOracle(Oracle, Protocol):
             ids, ends, cache, rows: see ``follow_ids``; a row needs slots for its ids and for the nodes of its tree
                 that have children.
             plan: of N nodes, I of which have children, the pending token among them.
-            limits: ``[B]`` each row's tree has the first so many nodes of the plan, N in one of them.
+            limits: ``[B]`` how many of the plan's nodes, from the first on, each row's tree has; N in one of them.
             draws: how laws are made of logits, and by which numbers children are drawn without replacement. Without
                 keys they are the best ids of the law, the lowest of equals; an only child is the likeliest id.
             adjustments: what changes logits before that; see ``adjusts``.
 
         Returns:
-            ``[B, N]`` ids, -1 beyond a row's limit, if the law has too few ids, and below such a node; ``[B, I]`` of
-            each node that has children the logit before adjustments that is largest, or that of the likeliest id if
-            children are not drawn, NaN if there is one, -inf if the row has no such node; if children were drawn,
-            ``[B I, V]`` float32 the laws drawn from, row after row, uniform if the logits allow none, 0 if the row has
-            no such node. The cache keeps the keys of what stands.
+            ``[B, N]`` ids, -1 beyond a row's limit, for children that the law has too few ids for, and below those;
+            ``[B, I]`` for each node that has children the largest logit before adjustments, or that of the likeliest id
+            if children are not drawn: NaN if there is one, -inf if the row lacks the node; if children were drawn, ``[B
+            I, V]`` float32 the laws drawn from, row after row, uniform if the logits allow none, 0 if the row lacks the
+            node. The cache keeps the keys of what stands.
 
         Guarantee: bit for bit what single passes, ``Warping.laws`` and ``Randomness.choose`` give.
         Cost: a pass a level; if drawn, O(I V) memory a row for the laws.
@@ -194,7 +196,7 @@ class DeviceChainingOracle(Oracle, Protocol):
         That is the lowest of equal ones, and the first NaN if there is one.
 
         Args:
-            tokens: ``[B, M]`` of each row the ids that stand and have no keys, M at most ``BITWISE_NODES``; padding may
+            tokens: ``[B, M]`` the ids of each row that stand and have no keys, M at most ``BITWISE_NODES``; padding may
                 be any valid id.
             counts: ``[B]`` how many these are, 1..M.
             cache, rows: see ``Oracle.score``. A row needs slots and positions for its ids, and for all that it drafts
@@ -209,13 +211,13 @@ class DeviceChainingOracle(Oracle, Protocol):
         Raises:
             ValueError: a row lacks the room.
 
-        Guarantee: the ids are those of single passes, as far as their scores are; see ``Oracle.bitwise``.
+        Guarantee: the ids are those of single passes if the scores are; see ``Oracle.bitwise``.
         Cost: a copy to the device; nothing waits for it.
         """
 
 
 class Chaining(Protocol):
-    """What says whether it drafts by itself."""
+    """A model or head that says whether it drafts by itself."""
 
     @property
     def chains(self) -> bool:
@@ -225,7 +227,7 @@ class Chaining(Protocol):
 def can_draft_natively(model: Chaining, warping: Warping) -> bool:
     """Tell whether a model or head drafts by itself with the adjustments that a warping makes.
 
-    Grammars are asked for a mask between any two tokens, and compiled code asks nobody.
+    A grammar must be asked for a mask between any two tokens, and compiled code asks nobody.
     """
     if not model.chains or warping.adjustments is None:
         return model.chains
@@ -233,5 +235,5 @@ def can_draft_natively(model: Chaining, warping: Warping) -> bool:
 
 
 def can_chain_on_device(model: object, warping: Warping) -> bool:
-    """Tell whether the device of a model or head drafts greedy chains as a warping asks: of logits as they are."""
+    """Tell whether a model's or head's device drafts the greedy chains that a warping asks for: of unchanged logits."""
     return bool(declared(model, "chains_on_device")) and warping.adjustments is None

@@ -25,7 +25,7 @@ class Resume:
 
     Attributes:
         oracle: whose pass it is: the decoder's own.
-        layers: (lowest, last) as of ``specdec.contracts.LayeredOracle.score``.
+        layers: (lowest, last) as in ``specdec.contracts.LayeredOracle.score``.
         stream: ``[B, N+1, D]`` before layer ``lowest``, of the pending token and every node; finite for padding.
     """
 
@@ -35,7 +35,7 @@ class Resume:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What a ``LayeredOracle.score`` of the nodes takes beside what it takes of a whole pass."""
+        """What ``LayeredOracle.score`` takes for the nodes beside the arguments of a whole pass."""
         return {"layers": self.layers, "stream": self.stream}
 
     def to(self, device: torch.device) -> "Resume":
@@ -58,7 +58,7 @@ class Draft:
         laws: the law each node was *actually drawn from*, shape ``[B, N]``; None: every token was chosen
             deterministically (a point mass on itself). Never a soft probability of a greedily chosen token.
         without_replacement: ``[B, N]`` bool: the node's earlier siblings by the same source were removed from its law
-            (without ``source`` all siblings are by one). None: no node.
+            (without ``source``, all siblings are by the same one). None: no node.
         confidence: ``[B, N]`` the source's belief that the node stands; beside the law, never in place of it.
         is_scout: ``[B, N]`` bool: scored and handed back, never verified, without verified descendants.
         source: ``[B, N]`` int64, index into ``source_names``: who proposed the node.
@@ -73,7 +73,7 @@ class Draft:
         resume: the lower layers of the scoring pass are done; only by sources that share the target's cache.
         is_native: a drafting model made the whole draft in one call of compiled code; results report it.
 
-    Siblings stand in the order in which they were drawn.
+    Siblings are in the order in which they were drawn.
     """
 
     tokens: Tensor
@@ -117,10 +117,10 @@ class Draft:
         return self.is_scout is None and is_chain(self.parents)
 
     def after(self, pending: int | IntArray) -> Tree:
-        """Return what is to be scored, where the draft lies: the nodes, the pending token ``[B]`` as their root."""
+        """Return the nodes to score, on the draft's device, with the pending tokens ``[B]`` as their roots."""
         parents, counts = None if self.parents is None else parents_with_root(self.parents), self.num_nodes
-        # A sum by torch, whose code a pass has driven out of the CPU's caches, takes 40 microseconds beside a large
-        # model.
+        # Not by torch: a pass of a large model drives torch's code out of the CPU's caches, and then its sum takes 40
+        # microseconds.
         scored = torch.from_numpy(counts.numpy() + 1) if counts.is_cpu else counts + 1
         return Tree(with_root(self.tokens, pending), parents, scored)
 
@@ -144,7 +144,7 @@ class Draft:
         return self._move(move) if self.tokens.device != device else self
 
     def numbers(self) -> Iterator[Tensor]:
-        """Yield the tensors that ``to`` moves, but for what is as wide as the vocabulary."""
+        """Yield the tensors that ``to`` moves, except those as wide as the vocabulary."""
         given = [getattr(self, name) for name in _WITH_ROWS]
         yield from (value for value in given if isinstance(value, Tensor))
         if self.laws is not None:
@@ -170,14 +170,14 @@ class Draft:
         """Return a draft of nodes taken from several drafts of the same rows.
 
         Args:
-            parts: one or more; of them the values of nodes are taken, and nothing else.
+            parts: one or more; only the values of their nodes are taken.
             nodes: ``[B, W]`` places of the nodes in the parts side by side; any for padding, which is cleared.
             parents: ``[B, W]`` of the new draft; None for chains.
             num_nodes: ``[B]`` of the new draft.
 
         Returns:
-            A draft. It has confidences if all parts have some; nodes lack what else their part lacks. Its laws are None
-            if all are point masses.
+            A draft. It has confidences if all parts have some; a node lacks whatever else its part lacks. Its laws are
+            None if all are point masses.
 
         Cost: O(B W), and a copy of the parts' tables of laws; no synchronisation.
         """
@@ -203,8 +203,8 @@ def first_undefined(peaks: Sequence[Tensor]) -> Tensor:
     """Return ``Draft.undefined`` ``[B, 1]`` of a source with one model.
 
     Args:
-        peaks: ``[B, D]`` of successive depths, one or more; the logits that ids were made of. Finite if
-            nothing was read.
+        peaks: one or more of ``[B, D]``, of successive depths: the logits that ids were made of, finite where nothing
+            was read.
     """
     peak = peaks[0] if len(peaks) == 1 else torch.cat(list(peaks), dim=1)
     if peak.is_cpu and np.max(on_host(peak), initial=-np.inf) < np.inf:  # a NaN is the maximum
@@ -213,7 +213,8 @@ def first_undefined(peaks: Sequence[Tensor]) -> Tensor:
     return depth.masked_fill(peak < torch.inf, NEVER).amin(1, keepdim=True)
 
 
-# What has an entry for each row; for each node, laws and parents apart; and what stands for none, if not 0.
+# Fields with an entry for each row; those with one for each node, but for laws and parents; the values for none, if not
+# 0.
 _WITH_ROWS = tuple(f.name for f in fields(Draft) if f.name not in ("source_names", "stages", "is_native"))
 _OF_NODES = ("tokens", "without_replacement", "confidence", "is_scout", "source", "decided")
 _NONE = {"parents": -1, "undefined": NEVER}
@@ -232,7 +233,8 @@ class Budget:
     max_nodes: IntArray
 
 
-# What is a tensor of a draft, with one entry for each node or, of counts, for each row; and its type, if one is asked.
+# The tensors of a draft with one entry for each node (``num_nodes``: for each row), and their types, if a type is asked
+# for.
 _TYPES = {
     "tokens": torch.int64,
     "num_nodes": torch.int64,

@@ -24,7 +24,7 @@ class Adjustments:
         penalties: ``[3, B]`` for repetition, presence and frequency of ids that stand or lie on a node's path.
         bias_ends: ``[B]`` where the biases of each row end in the two lists that follow.
         bias_ids, biases: ``[K]`` ids, each once a row, and what is added to their logits.
-        min_new_tokens: ``[B]`` where fewer tokens of output stand before the next one, EOS has no probability.
+        min_new_tokens: ``[B]`` if fewer tokens of output stand before the next one, EOS has no probability.
         eos_ids: ``[E]``.
     """
 
@@ -55,7 +55,7 @@ class DraftKernels(Protocol):
 
     @property
     def are_compiled(self) -> bool:
-        """Whether laws and draws are compiled code's."""
+        """Whether compiled code computes laws and draws."""
 
     @property
     def walks(self) -> Any:
@@ -73,7 +73,7 @@ class Warping(Protocol):
 
     @property
     def kernels(self) -> DraftKernels:
-        """What computes laws: the decoder's."""
+        """The decoder's kernels, which compute laws."""
 
     def laws(
         self,
@@ -87,7 +87,7 @@ class Warping(Protocol):
         Args:
             logits: ``[B, M, V]``.
             draft: of ``[B, N]`` tokens; penalties and counts at a node see its path in them.
-            nodes: ``[M]`` scored nodes (0 = pending token) at which the logits stand; None: all N + 1.
+            nodes: ``[M]`` the scored nodes (0 = pending token) that the logits are of; None: all N + 1.
             temperature: replaces every row's own (0: greedy); None: the request's.
         """
 
@@ -103,7 +103,7 @@ class Warping(Protocol):
 
     @property
     def has_grammars(self) -> bool:
-        """Whether a grammar masks some of the rows: a mask of its own at every node, which no ``adjustments`` hold."""
+        """Whether a grammar masks some of the rows. Every node has its own mask, which no ``adjustments`` hold."""
 
     def allowed(self, row: int, path: IntArray) -> BoolArray | None:
         """Return ``[V]`` bool, which ids the grammar of a row allows after the ids that stand and drafted ones.
@@ -113,8 +113,8 @@ class Warping(Protocol):
             path: ``[D]`` drafted ids, in order.
 
         Returns:
-            The mask; it allows no id if the vocabulary cannot go on. None: the row has no grammar, or no text comes
-            this way (an id of the path is not allowed, or ends the grammar's text).
+            The mask; it allows no id if the vocabulary cannot go on. None: the row has no grammar, or no text takes
+            this path (an id of it is not allowed, or ends the grammar's text).
         """
 
     def filters(self, temperature: float | None = None) -> FloatArray | None:
@@ -183,7 +183,7 @@ class Randomness(Protocol):
 
     @property
     def numbers(self) -> tuple[IntArray, ...]:
-        """What draws on a device read of the host; the engine has it go there with the pass."""
+        """The arrays of the host that draws on a device read; the engine sends them there with the pass."""
         return ()
 
     def select(self, rows: IntArray) -> "Randomness":
@@ -219,19 +219,20 @@ class Randomness(Protocol):
         """Return the numbers by which a compiled judge draws a verdict, as ``choose`` would.
 
         Args:
-            num_rows: B, of the batch that is drawn for.
-            verdict: that is drawn; who draws by keys does not read it.
+            num_rows: B, the rows of the batch.
+            verdict: to be drawn; draws by keys do not read it.
             purposes: of the draws of the stop and of the next token, both at node 0.
 
         Returns:
             Integers: the path of one stream for each row (see ``specdec.kernels.draws.Streams``), then the
             codes of the purposes that extend it; in coupled mode a key a row, then a position for each.
             Or ``[B, 2]`` numbers on [0, 1), for the stop and for the next token. None, which is the default: the rule
-            judges and ``choose`` draws, because there are other streams, or it does more than draw by numbers.
+            judges and ``choose`` draws, because the streams are of another kind, or ``choose`` does more than draw by
+            numbers.
         """
         return None
 
 
 def numbers_of(randomness: Randomness) -> Iterator[IntArray]:
-    """Yield what draws on a device read of the host, which only devices ask for: what to ``stage``."""
+    """Yield the arrays of the host that draws on a device read, for ``stage``; only devices ask for them."""
     yield from randomness.numbers

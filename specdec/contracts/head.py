@@ -24,8 +24,8 @@ class Features:
         starts: ``[B]`` the first position of each row.
         counts: ``[B]`` how many positions, 0..M.
         scored: a ``[B, W, D]`` tensor for each layer that the head reads, where the oracle put it, in its dtype.
-        columns: ``[B, M]`` where among W the states of position ``starts[b] + i`` stand; from ``counts[b]`` on any of
-            them. None: in order, and M is W.
+        columns: ``[B, M]`` which of the W columns holds the states of position ``starts[b] + i``; any column from
+            ``counts[b]`` on. None: they are in order, and M is W.
     """
 
     rows: IntArray
@@ -64,10 +64,10 @@ class Head(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Its ids, which are the oracle's; ids that it never drafts among them."""
+        """How many ids it has: those of the oracle, including ids that it never drafts."""
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> Any:
-        """Return an empty ``Cache`` for the features of ``capacity`` positions a row, and what it makes of them.
+        """Return an empty ``Cache`` for the features of ``capacity`` positions a row, and what the head makes of them.
 
         Raises:
             ValueError: it would exceed ``max_cache_bytes``.
@@ -94,7 +94,7 @@ class SteppingHead(Head, Oracle, Protocol):
 
 
 class HostOracle(Oracle, Protocol):
-    """An oracle that lends a head what the head has none of its own of."""
+    """An oracle that lends a head the parts that the head lacks."""
 
     @property
     def hidden_size(self) -> int:
@@ -106,7 +106,7 @@ class HostOracle(Oracle, Protocol):
 
     @property
     def embedding_rows(self) -> int:
-        """Rows of the embedding table: ``vocab_size``, or more where rows pad it."""
+        """Rows of the embedding table: ``vocab_size``, or more if rows pad it."""
 
     def embed(self, ids: Tensor) -> Tensor:
         """Return ``[..., D]`` rows of the embedding table, in the oracle's dtype and on its device.
@@ -115,7 +115,7 @@ class HostOracle(Oracle, Protocol):
         """
 
     def read_out_after(self, norm: Any) -> Callable[[Tensor], Tensor]:
-        """Return what reads logits ``[R, V]`` from streams ``[R, D]`` through another last norm than the oracle's own.
+        """Return what reads logits ``[R, V]`` from streams ``[R, D]`` through a last norm in place of the oracle's own.
 
         Args:
             norm: a module that has ``weight``, ``bias`` (or None) and ``eps``, of the oracle's width.
@@ -125,7 +125,7 @@ class HostOracle(Oracle, Protocol):
 class Block(Protocol):
     """The laws of the tokens after some rows' pending ones, depth by depth, for S nodes of a row at a time.
 
-    Every node of a depth shares what the head made of the row; it differs by the ids before it alone, if at all.
+    The nodes of a depth share what the head made of the row; they differ only by the ids before them, if at all.
     """
 
     def logits(self, depth: int, previous: Tensor, above: Tensor | None = None) -> Tensor:
@@ -134,13 +134,13 @@ class Block(Protocol):
         Args:
             depth: the call's number, below the depth that was opened.
             previous: ``[R, S]`` int64 the ids of the nodes: drafted ones, at depth 0 the pending token.
-            above: ``[R, S]`` int64 which node of the call before is each one's parent; None: its first.
+            above: ``[R, S]`` int64 each node's parent among the nodes of the previous call; None: the first of these.
         """
 
     def confidence(self, depth: int, previous: Tensor) -> Tensor:
         """Return ``[R, S]`` float64: the chance that the token at a depth stands if all before it do.
 
-        It is told before the token is drawn, of the ids before it. Only if the head ``has_confidence``.
+        It is told before the token is drawn, from the ids before it. Only if the head ``has_confidence``.
         """
 
 
@@ -183,7 +183,7 @@ class ChainingBlockHead(BlockHead, Protocol):
     """A block head that draws along its blocks by itself: see ``BlockHead.chains``.
 
     Attributes:
-        adjusts: whether it takes ``adjustments``; who does not say so is never given any.
+        adjusts: whether it takes ``adjustments``; a head that does not say so is never given any.
     """
 
     adjusts: bool
@@ -229,6 +229,6 @@ class DeviceBlockHead(BlockHead, Protocol):
         Returns:
             What ``DeviceChainingOracle.device_chains`` does; the cache is as it was.
 
-        Guarantee: the ids are those that ``open_block`` gives, as far as its laws are.
+        Guarantee: the ids are those that ``open_block`` gives, if the laws are.
         Cost: a copy to the device; nothing waits for it.
         """

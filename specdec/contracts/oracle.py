@@ -17,7 +17,7 @@ class ChatEncoder(Protocol):
 
     @property
     def end_ids(self) -> tuple[int, ...]:
-        """Ids that end an answer; empty if nobody knows."""
+        """Ids that end an answer; empty if none is known."""
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -27,7 +27,7 @@ class ChatEncoder(Protocol):
         """Return the ids of a list of messages, up to where the answer begins.
 
         Raises:
-            ValueError: a message is unusable; with its number.
+            ValueError: a message is unusable; gives its number.
         """
 
 
@@ -69,7 +69,7 @@ class Scores:
         return argmax(self.logits)
 
     def detach(self) -> "Scores":
-        """Return scores that no gradients are taken of: of a model whose own training is still on."""
+        """Return scores that no gradients are taken of, for a model that is still being trained."""
         logits = None if self.logits is None else self.logits.detach()
         likeliest = None if self.likeliest is None else (self.likeliest[0], self.likeliest[1].detach())
         return Scores(logits, tuple(layer.detach() for layer in self.hidden), likeliest)
@@ -136,7 +136,7 @@ class Cache(Protocol):
 class Oracle(Protocol):
     """A model that scores trees of tokens on its own cache (target or draft model alike).
 
-    One of your own derives from ``OracleDefaults``, which has what it need not say, and writes ``new_cache`` and
+    One of your own derives from ``OracleDefaults``, which supplies what it need not say, and writes ``new_cache`` and
     ``score``; ``oracles.TabularLM`` is a short one.
     """
 
@@ -158,16 +158,16 @@ class Oracle(Protocol):
 
     @property
     def chat_template(self) -> ChatEncoder | None:
-        """How conversations become prompts; None: prompts are texts or ids. Who does not say so has none."""
+        """How conversations become prompts; None: prompts are texts or ids. An oracle that does not say so has none."""
         return None
 
     @property
     def device(self) -> torch.device:
-        """Its tensors lie there, and those handed to ``score`` must, but for ids: see ``ids_device``."""
+        """Where its tensors lie, and where those handed to ``score`` must lie, except ids: see ``ids_device``."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of its arithmetic."""
+        """The type of its arithmetic."""
 
     @property
     def backend(self) -> str:
@@ -196,12 +196,12 @@ class Oracle(Protocol):
 
     @property
     def is_recorded(self) -> bool:
-        """Whether it repeats recorded texts, as ``RecordedOracle`` spells out; who does not say so is a model."""
+        """Whether it repeats recorded texts, as ``RecordedOracle`` spells out; one that does not say so is a model."""
         return False
 
     @property
     def cache_format(self) -> Hashable | None:
-        """What its caches hold, and how: oracles of equal formats can score on each other's. None: nobody else can."""
+        """What its caches hold, and how: oracles of equal formats can score on each other's. None: only it can."""
         return None
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> Any:
@@ -235,9 +235,9 @@ class Oracle(Protocol):
             rows: ``[B]`` the cache rows, distinct.
             want: logits of all nodes, of the last real node of each row, or none.
             hidden: layers whose outputs are returned beside the logits.
-            first: the first so many nodes of every row were scored by calls since the last commit, and their keys lie
-                after the prefix; only the others are scored, and M - first nodes returned. So a tree grows level by
-                level.
+            first: how many of every row's first nodes were scored by calls since the last commit, so that their keys
+                lie after the prefix; only the others are scored, and M - first nodes are returned. So a tree grows
+                level by level.
 
         Cost: a pass over the model's weights and the rows' keys; O(B M V) memory for the logits of all nodes. Nothing
         waits for the device.
@@ -247,15 +247,17 @@ class Oracle(Protocol):
 class OracleDefaults:
     """What an oracle says of itself unless it says otherwise.
 
-    An oracle that does not derive from it need not have these: see ``declared``. What is a property here is said
-    otherwise by an attribute of the class or a property, not by one that ``__init__`` sets.
+    An oracle that does not derive from it need not have these: see ``declared``. To override what is a property here,
+    use an attribute of the class or a property, not an attribute that ``__init__`` sets.
 
     Attributes:
         chat_template, is_recorded: see ``Oracle``.
         num_experts: how many a layer chooses from: the wider a pass, the more of them it reads.
-        ids_device: where ids, parents and counts lie that ``score`` takes, if it brings them to its device by itself.
+        ids_device: where the ids, parents and counts that ``score`` takes lie, if it brings them to its device by
+            itself.
         chains_on_device: whether it drafts chains on its device, as ``DeviceChainingOracle`` spells out.
-        counts: of its passes, by attributes whose names ``specdec.engine.metering`` lists; None: it counts none.
+        counts: an object with its counts of passes, under the names that ``specdec.engine.metering`` lists; None: it
+            counts none.
     """
 
     chat_template: Any = None
@@ -292,7 +294,7 @@ class OracleDefaults:
 
     @property
     def cache_format(self) -> Hashable | None:
-        """See ``Oracle``; None: nobody else scores on its caches."""
+        """See ``Oracle``; None: no other oracle scores on its caches."""
         return None
 
 
@@ -305,7 +307,7 @@ def declared(oracle: object, part: str) -> Any:
 
 
 def ids_device(oracle: Oracle) -> torch.device:
-    """Return where the ids, parents and counts of nodes lie that an oracle's ``score`` takes."""
+    """Return the device of the ids, parents and counts that an oracle's ``score`` takes."""
     device: torch.device = declared(oracle, "ids_device") or oracle.device
     return device
 

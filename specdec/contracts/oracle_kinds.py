@@ -1,4 +1,4 @@
-"""Contracts of oracles that can more, or know less: passes cut between layers, shared prompts, recorded texts."""
+"""Contracts of oracles that can do more, or know less: passes cut between layers, shared prompts, recorded texts."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
@@ -10,13 +10,13 @@ from specdec.contracts.oracle import Cache, Oracle, Scores, Want, declared
 
 
 class LayeredOracle(Oracle, Protocol):
-    """An oracle whose pass can be cut between two of its ``num_layers``: the parts leave the bits of the whole."""
+    """An oracle whose pass can be cut between two of its ``num_layers``: the parts give the bits of the whole."""
 
     def read_out(self, stream: Tensor) -> Tensor:
-        """Return logits ``[R, V]`` from a residual stream ``[R, D]``, as after the last layer."""
+        """Return logits ``[R, V]`` from a residual stream ``[R, D]`` of the last layer."""
 
     def last_norm(self, stream: Tensor) -> Tensor:
-        """Return a residual stream ``[R, D]``, as after the last layer, as the head reads it: normed."""
+        """Return a residual stream ``[R, D]`` of the last layer as the head reads it: normed."""
 
     def score(
         self,
@@ -50,7 +50,7 @@ class LayerHead(Protocol):
 
     @property
     def num_layers(self) -> int:
-        """The layers below it: it reads the residual stream after so many."""
+        """How many layers are below it: it reads the residual stream after these."""
 
     def __call__(self, stream: Tensor) -> Tensor:
         """Return logits ``[R, V]`` from a residual stream ``[R, D]``."""
@@ -61,7 +61,7 @@ class RecordedOracle(Oracle, Protocol):
 
     Its ``score`` returns no logits but ``Scores.likeliest`` alone, so nothing of the vocabulary's size is ever made. A
     node whose whole path (ids that stand, ancestors, itself) is the beginning of a record with its whole prompt has the
-    recorded id that follows; any other node has whatever id, for it cannot stand: one of its ancestors, or the node
+    recorded id that follows; any other node may have any id, for it cannot stand: one of its ancestors, or the node
     itself, is not what was recorded, so no verdict enters it.
 
     What reads logits is refused: temperatures above 0, penalties and biases, ``return_logprobs``, sources that need
@@ -69,7 +69,7 @@ class RecordedOracle(Oracle, Protocol):
     """
 
     def recorded_length(self, prompt: IntArray, name: str) -> int:
-        """Return the ids of the record that a prompt ``[L]`` selects, prompt and output together: its row ends there.
+        """Return how many ids, of prompt and output together, the record of a prompt ``[L]`` has: its row ends there.
 
         Args:
             prompt: ids.
@@ -86,7 +86,7 @@ def as_recorded(oracle: Oracle) -> RecordedOracle | None:
 
 
 def check_model(model: object, argument: str) -> None:
-    """Raise ValueError, naming the argument, if something else is given than a model, a name for instance."""
+    """Raise ValueError, naming the argument, if something other than a model is given, such as a name."""
     if isinstance(model, type) or not hasattr(model, "vocab_size"):
         raise ValueError(f"{argument}={model!r} is no model: give what oracles.load returns")
 
@@ -98,7 +98,7 @@ def check_has_laws(oracle: Oracle, who: str) -> None:
 
 
 class PrefixOracle(Oracle, Protocol):
-    """An oracle whose caches are tables of pages on a memory that they may share."""
+    """An oracle whose caches are tables of pages of a memory that they may share."""
 
     @property
     def prefix_key(self) -> Hashable:
@@ -123,10 +123,10 @@ class PromptRows(Protocol):
         """Their cache."""
 
     def begin(self, rows: IntArray, texts: Sequence[IntArray]) -> None:
-        """Empty rows for new occupants; ``cache.lengths`` says how many ids of each text stand there already."""
+        """Empty rows for new occupants; ``cache.lengths`` says how many ids of each text are already there."""
 
     def keep(self, rows: IntArray, texts: Sequence[IntArray]) -> None:
-        """Learn what stands in rows; later ones may find it, so they are not cut back into its full pages."""
+        """Learn what stands in rows. Later rows may find it, so these rows are not cut back into its full pages."""
 
     def end(self, rows: IntArray, texts: Sequence[IntArray]) -> None:
         """Learn what stands in rows whose requests have ended."""
@@ -136,4 +136,4 @@ class Prefixes(Protocol):
     """What a decoder keeps, from one run to the next, of the texts that draft models have read."""
 
     def rows_of(self, model: Oracle, num_rows: int, num_slots: int) -> PromptRows | None:
-        """Return rows for a run of a model; None: the rows of its caches are no tables of pages."""
+        """Return rows for a run of a model; None: the rows of its caches are not tables of pages."""

@@ -52,7 +52,7 @@ class NativeJudge(IntEnum):
 
 
 class Reads(Enum):
-    """What the stops of a rule follow from: a replay of records refuses what they have too little for, in these words.
+    """What the stops of a rule follow from; a replay whose records say too little for a rule refuses it in these words.
 
     DRAFTED: p and q of the drafted tokens.
     SIBLINGS: where siblings were drawn from laws, whole laws too.
@@ -92,8 +92,8 @@ class VerificationRule(Protocol):
     def native_judge(self) -> NativeJudge | None:
         """Which compiled judge has the law of ``__call__``; None: none has.
 
-        A decoder compares the two before it uses the judge, which reads logits and draws by itself. Who overrides
-        ``__call__`` declares it anew: see ``Rule``.
+        A decoder compares the two before it uses the judge, which reads logits and draws by itself. A class that
+        overrides ``__call__`` declares it anew: see ``Rule``.
         """
 
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
@@ -129,7 +129,7 @@ class Rule:
 
 
 def _declares_late(cls: type, name: str) -> bool:
-    """Tell whether a class has its ``__call__`` from a nearer class than what it says under a name."""
+    """Tell whether a class has its ``__call__`` from a nearer base than its attribute of this name."""
     own = [{"__call__", name} & vars(one).keys() for one in cls.__mro__]
     return next(filter(None, own)) == {"__call__"}
 

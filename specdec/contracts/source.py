@@ -83,7 +83,7 @@ class Offers:
         calibration: measured figures that draft lengths depend on; stored in the result.
         max_depth: longest path ever drafted; a step whose budget is below it counts as shortened.
         max_nodes: upper bound of a draft's nodes (a chain's is its depth), for the cache's slack.
-        nested: a draft within a smaller limit is the beginning of one within a larger; replays rest on it.
+        nested: a draft within a smaller limit is the beginning of one within a larger limit; replays rely on it.
     """
 
     trees: bool = False
@@ -143,8 +143,8 @@ class DraftSession(Protocol):
     def close(self) -> None:
         """Leave to later runs what they may know of this one: all its requests have ended.
 
-        Nobody calls it for a run that was abandoned, and it may be called again. A source that remembers across runs is
-        read when a session is opened, and never in mid-run.
+        It is not called for a run that was abandoned, and it may be called again. A source that remembers across runs
+        is read when a session is opened, and never in mid-run.
         """
         return
 
@@ -188,7 +188,7 @@ class DraftSource(Protocol):
 
 
 def check_source(source: object, argument: str) -> None:
-    """Raise ValueError, naming the argument, if something else is given than a draft source, a name for instance."""
+    """Raise ValueError, naming the argument, if something other than a draft source is given, such as a name."""
     parts = ("name", "needs", "offers", "vocab_size", "open")
     if not isinstance(source, type) and all(hasattr(source, part) for part in parts):
         return
@@ -201,7 +201,7 @@ def check_source(source: object, argument: str) -> None:
 
 
 def check_tensors(source: DraftSource, draft: Draft, batch: int) -> None:
-    """Raise ValueError if a source's answer is no draft for ``batch`` rows, by its shapes and types."""
+    """Raise ValueError if the shapes and types of a source's answer are not those of a draft for ``batch`` rows."""
     fault = form_fault(draft, batch)
     if fault is not None:
         raise ValueError(f"draft {source.name!r} is malformed: {fault}")

@@ -63,7 +63,7 @@ class Ending(IntEnum):
         return self.name.lower()
 
 
-# How the trace of a run takes a field of StepInfo in: as a column with one number a row; as a list a row, of as many
+# How the trace of a run stores a field of StepInfo: as a column with one number a row; as a list a row, of as many
 # entries as another field says (optional: None if nobody asked for it); or as a list of sources, -1 if there is none.
 # MEANING is what the column of the records holds.
 KIND, MEANING = "kind", "meaning"
@@ -87,7 +87,7 @@ class StepInfo:
 
     Some arrays are those that the run works on, and all are kept for its statistics: read them, do not write them.
 
-    These fields are the columns of a run's trace, and so of its records: what each means stands with it.
+    These fields are the columns of a run's trace, and so of its records; each has its meaning beside it.
     ``engine.outcome`` fills them in; ``Stats`` says which are summed up.
 
     Attributes:
@@ -102,8 +102,9 @@ class StepInfo:
         source_names: provenance names.
         tokens: ``[B, D + 1]`` emitted ids, -1 beyond num_emitted.
         logprobs: ``[B, D + 1]`` of the emitted ids, if they were asked for.
-        seconds: wall time of the step by phase: "propose", "score", "verify", "commit". On CUDA the host's until
-            a later step, then the device's: a phase is over when the device has done what was asked of it by then.
+        seconds: wall time of the step by phase: "propose", "score", "verify", "commit". On CUDA it is the host's until
+            a later step, then the device's: a phase is over when the device has done all that it was asked to do by
+            then.
         num_nodes: width of the scoring call: its nodes per row, padding and root included. (A ``Draft`` counts real
             nodes.)
         stages: the work of the stages inside the draft source.

@@ -1,7 +1,7 @@
 """Token trees: depths, ancestors and paths, computed for a whole batch without a loop over rows.
 
-Here stands the one shift between draft nodes and scored nodes (``with_root``). Whatever follows a draft, from scoring
-to the record of the step, counts scored nodes: node 0 is the pending token, draft node i is node i + 1.
+The one shift between draft nodes and scored nodes is here (``with_root``). Everything after a draft, from scoring to
+the record of the step, counts scored nodes: node 0 is the pending token, draft node i is node i + 1.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ def is_chain(parents: Tensor | None) -> bool:
     if not parents.is_cpu:
         return False
     above = on_host(parents)
-    if above.size and above.shape[1] > 1 and above[0, 1] != 0:  # of most trees, and soon told
+    if above.size and above.shape[1] > 1 and above[0, 1] != 0:  # true of most trees, and quick to tell
         return False
     return bool((above == np.arange(-1, above.shape[1] - 1)).all())
 
@@ -51,8 +51,8 @@ def is_chain(parents: Tensor | None) -> bool:
 class Tree:
     """A scoring call's nodes; what follows from them is computed once, when it is first asked for.
 
-    In the engine's calls node 0 is the pending token, the only root. A draft does not know that token: in the tree of a
-    draft 0 stands in its place.
+    In the engine's calls node 0 is the pending token, the only root. A draft does not know that token: its tree has 0
+    in that place.
 
     Args:
         tokens: ``[B, M]`` int64.
@@ -102,7 +102,7 @@ class Tree:
 
     @cached_property
     def depth(self) -> Tensor:
-        """``[B, M]`` int64: 0 for a root. Cost: of trees that of ``ancestors``."""
+        """``[B, M]`` int64: 0 for a root. Cost: for trees, that of ``ancestors``."""
         if self.parents is None:
             return torch.arange(self.size, device=self.tokens.device).expand(self.tokens.shape)
         return self.ancestors.sum(-1) - 1
@@ -134,16 +134,16 @@ def with_root(values: Tensor, root: int | IntArray = 0) -> Tensor:
         if isinstance(root, int):
             return torch.constant_pad_nd(values, (1, 0), root)
         return torch.cat([on_device(root, values.device).unsqueeze(1), values], dim=1)
-    nodes = values.numpy()  # numpy's way is in the CPU's caches still when a pass has driven torch's out
+    nodes = values.numpy()  # numpy's code is still in the CPU's caches when a pass has driven torch's out
     full = np.empty((len(nodes), nodes.shape[1] + 1), dtype=nodes.dtype)
     full[:, 0], full[:, 1:] = root, nodes
     return torch.from_numpy(full)
 
 
 def parents_with_root(parents: Tensor) -> Tensor | None:
-    """Return what the parents of draft nodes ``[B, N]`` become as nodes are scored, ``[B, N + 1]``; None for chains."""
+    """Return the parents of scored nodes ``[B, N + 1]`` from those of draft nodes ``[B, N]``; None for chains."""
     if is_chain(parents):
         return None
-    if parents.is_cpu:  # numpy's way, as of ``with_root``
+    if parents.is_cpu:  # by numpy, as in ``with_root``
         return torch.from_numpy(on_host(with_root(parents, -2)) + 1)
     return with_root(parents + 1, -1)

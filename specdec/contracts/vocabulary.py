@@ -24,7 +24,7 @@ def check_vocabulary(name: str, vocab_size: int, tokenizer: object | None, oracl
         oracle: the target.
 
     Raises:
-        ValueError: another vocabulary.
+        ValueError: the vocabularies differ.
 
     Cost: O(V) the first time that two tokenizers meet; tokens that are added to one later go unnoticed.
     """
@@ -44,7 +44,7 @@ def check_vocabulary(name: str, vocab_size: int, tokenizer: object | None, oracl
 
 @dataclass(frozen=True, eq=False)
 class _ByIdentity:
-    """A tokenizer that is equal to itself alone."""
+    """A tokenizer that is equal only to itself."""
 
     tokenizer: Any
 

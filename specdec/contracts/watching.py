@@ -46,7 +46,7 @@ class WatchedSource(DraftSource):
 
     Args:
         inner: the source.
-        watch: makes of a session of the source, the oracle and the number of rows the session that is used.
+        watch: returns the session to use, given one of the source, the oracle and the number of rows.
     """
 
     inner: DraftSource
@@ -81,5 +81,5 @@ class _FrozenSession(WatchedSession):
 
 
 def frozen(source: DraftSource) -> DraftSource:
-    """Return a source whose runs leave nothing to later ones: equal runs of it are equal whatever it remembers."""
+    """Return a source whose runs leave nothing to later ones: equal runs have equal results, whatever it remembers."""
     return WatchedSource(source, lambda session, oracle, num_rows: _FrozenSession(session))

@@ -36,7 +36,7 @@ _OF_ORACLES = (
 
 
 def check_oracle(oracle: Oracle) -> None:
-    """Raise ValueError if an oracle lacks what steps and results read of it."""
+    """Raise ValueError if an oracle lacks an attribute that steps or results read."""
     missing = [part for part in _OF_ORACLES if not hasattr(oracle, part)]
     if missing:
         raise ValueError(
@@ -91,7 +91,7 @@ def check_pair(oracle: Oracle, draft: DraftSource, rule: VerificationRule) -> No
 
 
 def check_logprobs(oracle: Oracle, return_logprobs: bool) -> None:
-    """Raise ValueError if it is not said whether log-probabilities are asked for, or the oracle knows none."""
+    """Raise ValueError if ``return_logprobs`` is not a bool, or if the oracle has no log-probabilities."""
     if not isinstance(return_logprobs, bool | np.bool_):
         raise ValueError(f"return_logprobs={return_logprobs!r} must be True or False")
     if return_logprobs and as_recorded(oracle) is not None:
@@ -99,7 +99,7 @@ def check_logprobs(oracle: Oracle, return_logprobs: bool) -> None:
 
 
 def check_form(source: DraftSource, offers: Offers, draft: Draft, batch: int, oracle: Oracle) -> None:
-    """Raise ValueError if a draft cannot be scored, as far as its shapes, its types and, on the host, its ids tell."""
+    """Raise ValueError if a draft's shapes, its types or (on the host) its ids show that it cannot be scored."""
     fault, size = form_fault(draft, batch), oracle.vocab_size
     if fault is None and draft.tokens.shape[1] > offers.max_nodes:
         fault = f"{draft.width} nodes a row are over the {offers.max_nodes} of offers.max_nodes"
@@ -127,7 +127,7 @@ def _foreign_id(source: DraftSource, token: int, node: int, vocab_size: int) -> 
 
 
 def scores_error(oracle: Oracle, logits: Tensor, wanted: tuple[int, ...]) -> ValueError:
-    """Return the error that logits of another shape than a pass asked for are raised as."""
+    """Return the error to raise for logits whose shape is not the one that a pass asked for."""
     return ValueError(
         f"oracle of type {type(oracle).__name__} scored logits of the shape {tuple(logits.shape)}, not {wanted}: give "
         "one for each row, each node and each of the vocab_size ids; cut those that pad the vocabulary"
@@ -135,13 +135,13 @@ def scores_error(oracle: Oracle, logits: Tensor, wanted: tuple[int, ...]) -> Val
 
 
 def draft_error(fault: Fault, source: DraftSource, draft: Draft, frame: Frame, vocab_size: int = 0) -> Exception:
-    """Return the error that a fault of a step is raised as, whoever found it.
+    """Return the error to raise for a fault of a step, whoever found it.
 
     Args:
         fault: what is wrong, and where.
-        source, draft: that drafted, and what.
+        source, draft: who drafted, and what.
         frame: the step's.
-        vocab_size: of the oracle; read if an id is wrong.
+        vocab_size: the oracle's; read only if an id is wrong.
     """
     code, row, node = fault.code, fault.row, fault.node
     request, position = frame.requests[row], frame.context.num_committed[row]
@@ -170,7 +170,7 @@ def draft_error(fault: Fault, source: DraftSource, draft: Draft, frame: Frame, v
 
 
 def _told_of_row(code: FaultCode, draft: Draft, row: int, node: int, num_names: int) -> str:
-    """Return what is told of a fault of a draft node beside its source and request."""
+    """Return what the message says of a draft node's fault, besides source and request."""
     if code is FaultCode.COUNT:
         return f"num_nodes must lie in 0..{draft.width}"
     if code is FaultCode.PARENT:
@@ -192,11 +192,11 @@ def _told_of_row(code: FaultCode, draft: Draft, row: int, node: int, num_names: 
 def check_decision(
     source: DraftSource, rule: VerificationRule, draft: Draft, decision: Decision, evidence: Evidence, frame: Frame
 ) -> None:
-    """Raise if the step's numbers mean nothing; oracle and source first, for a rule may rely on them.
+    """Raise if a step's numbers mean nothing. Oracle and source are checked before the rule, which may rely on them.
 
     Raises:
         FloatingPointError: a law of the target is undefined, or one of a model that the source drafts with.
-        ValueError: a draft's tree or one of its laws is broken, or the rule's verdict, or the draft is over its budget.
+        ValueError: a draft's tree, one of its laws or the rule's verdict is broken, or the draft is over its budget.
     """
     bad = evidence.bad_nodes
     if np.count_nonzero(bad) and (bad := bad & (np.arange(bad.shape[1]) <= decision.num_nodes[:, None])).any():
@@ -243,7 +243,7 @@ def _refuse(source: DraftSource, draft: Draft, frame: Frame, faults: dict[FaultC
 
 
 def _first(wrong: BoolArray) -> tuple[int, ...]:
-    """Return the first place that holds True in ``[B, ...]``; one does."""
+    """Return the place of the first True in ``[B, ...]``; there is one."""
     return tuple(int(at[0]) for at in wrong.nonzero())
 
 
@@ -260,7 +260,7 @@ def _broken_verdicts(decision: Decision, evidence: Evidence) -> dict[str, BoolAr
         if decision.is_scout is not None:
             barred |= decision.is_scout
         outside = outside[:, None] | ((probs > 0) & barred)
-        # NaN is told first: a draw from it may be anything.
+        # NaN is reported first: a draw from it may be anything.
         no_law = (probs < -SUM_TOLERANCE) | ~_is_law(probs.sum(1, keepdims=True))
         faults["stop_probs hold NaN or a negative number, or do not sum to 1"] = no_law
     faults["stop_probs give weight to padding, a scout or what is no node"] = outside
@@ -270,7 +270,7 @@ def _broken_verdicts(decision: Decision, evidence: Evidence) -> dict[str, BoolAr
 
 
 def _is_law(mass: NDArray[np.float64]) -> BoolArray:
-    """Return bool, of the same shape: whether numbers of this sum are a law; NaN is none."""
+    """Return bool of the same shape: whether numbers with this sum are a law; with a NaN they are not."""
     return np.abs(mass - 1) <= SUM_TOLERANCE
 
 
@@ -284,7 +284,7 @@ def _broken_trees(
 ) -> dict[FaultCode, BoolArray]:
     """Return, for each fault that a tree may have, ``[B]`` bool: the rows that have it.
 
-    ``size`` ``[B]`` counts draft nodes; the others are of scored nodes ``[B, N+1]``, root first.
+    ``size`` ``[B]`` counts draft nodes; the other arguments describe scored nodes ``[B, N+1]``, root first.
     """
     faults: dict[FaultCode, Any] = {FaultCode.COUNT: (size < 0) | (size > width)}
     if parents is None and is_scout is None and source is None:

@@ -65,20 +65,20 @@ class SpeculativeDecoder:
         draft: proposes tokens; None: autoregressive decoding through the same step.
         rule: how drafts are judged, by name or as an object; "coupled" makes sampled output equal plain decoding's.
         budget: chooses which drafted tokens of all rows are verified, as ``SharedBudget`` does; None: all of them.
-        max_cache_bytes: bound of the cache's memory; None: half of what is free.
-        prefix_sharing: what is known of a prompt's beginning, from earlier requests and runs, is not read again; a
-            thread that steps while another one does gets an error.
+        max_cache_bytes: bound on the cache's memory; None: half of what is free.
+        prefix_sharing: the beginning of a prompt is not read again if an earlier request or run has read it; a thread
+            that steps while another one does gets an error.
         kernels: what computes laws, draws and verdicts: "native" (compiled code on the CPU), "reference" (the torch
-            operations and rules that define it), None: native where it can be had.
+            operations and rules that define it), None: native if it is available.
 
     Raises:
-        ValueError: no oracle, unknown rule or kernels, or a source, rule and oracle that cannot work together, and why.
+        ValueError: no oracle, unknown rule or kernels; or source, rule and oracle cannot work together, and why.
 
     Guarantee: for rules with ``lossless``, the joint law of the output is that of plain decoding, whatever the source,
         the batch and the order of requests; greedy and coupled output is equal token for token if
         ``result.exactness`` says "exact". If ``result.reproducible``, output does not depend on batch-mates.
-    Cost: one oracle pass a step for all rows, one host synchronisation, and per row O(N) bookkeeping and a copy of its
-        ids; with stop strings two decodings of a window a token.
+    Cost: a step takes one oracle pass for all rows and one host synchronisation; a row takes O(N) bookkeeping and a
+        copy of its ids, and with stop strings two decodings of a window for each token.
     """
 
     def __init__(
@@ -137,9 +137,9 @@ class SpeculativeDecoder:
             ValueError: an argument is unusable (named, with the fix), before anything is computed; or, in a step, a
                 draft or a verdict breaks its contract (names source or rule, and the request), or a grammar leaves no
                 id or ends too early (names request and position).
-            ImportError: a grammar is asked for, and its library is missing.
-            FloatingPointError: logits of the oracle or of a draft model hold NaN or +inf, or the oracle's allow no
-                token; names request and position.
+            ImportError: a request has a grammar, and the library for it is missing.
+            FloatingPointError: logits of the oracle or of a draft model hold NaN or +inf, or the oracle's logits allow
+                no token; names request and position.
             RuntimeError: with ``prefix_sharing``, another thread is in a step of this decoder.
         """
         state = self.start(prompts, max_new_tokens, sampling, seed, stop, batch_size, return_logprobs)
@@ -199,7 +199,7 @@ class SpeculativeDecoder:
             FloatingPointError: see ``generate``.
             RuntimeError: another thread is in a step of this state, or, with ``prefix_sharing``, of this decoder.
 
-        Guarantee: whatever ends a step before its end (an error, Ctrl-C), no further step goes on from this state.
+        Guarantee: if anything (an error, Ctrl-C) cuts a step short, no further step goes on from this state.
         """
         has_begun = False
         try:
@@ -212,7 +212,7 @@ class SpeculativeDecoder:
             draft = state.session.propose(frame.rows, frame.context, frame.budget, frame.randomness.extend("draft"))
             check_form(self.draft, self.offers, draft, len(frame.rows), self.oracle)
             nodes = draft.after(frame.pending)
-            packed = self._verify.pack(draft, nodes, frame)  # now: a pass drives all of it out of the CPU's caches
+            packed = self._verify.pack(draft, nodes, frame)  # before the pass drives all of it out of the CPU's caches
             proposed = state.now()
 
             scores = self._verify.score(draft, nodes, frame, state.cache, state.return_logprobs)
@@ -275,7 +275,7 @@ class SpeculativeDecoder:
         )
 
     def _admit(self, state: State) -> None:
-        """Seat waiting requests: give them rows, prefill, begin; then those that wait for what these read."""
+        """Seat waiting requests (rows, prefill, begin), then those that waited for these to read a common beginning."""
         while (seated := state.slots.admit(state.seating.seat)).size:
             began = time.perf_counter()
             prompts = [state.slots.requests[i].prompt for i in state.slots.occupants[seated]]
@@ -303,7 +303,7 @@ class SpeculativeDecoder:
     def _emit(self, state: State, frame: Frame, outcome: StepOutcome, scores: Scores) -> None:
         """Append the blocks up to their ends, tell the source, release finished rows."""
         rows, slots, endings = frame.rows, state.slots, outcome.endings
-        tokens = outcome.emitted.copy()  # what the source does with it is not the record's
+        tokens = outcome.emitted.copy()  # a copy: a source that changes it does not change the record
         num_committed = slots.append(rows, tokens, outcome.counts)
         state.session.sync(rows, frame.context.num_committed, tokens, self._verify.told(scores, outcome))
         left = frame.seated.max_lengths - num_committed
@@ -312,7 +312,7 @@ class SpeculativeDecoder:
             self._retire(state, rows[finished], endings[finished])
 
     def _cut_at_stops(self, state: State, frame: Frame, outcome: StepOutcome) -> StepOutcome:
-        """Return what a step made, cut where a request's own stop comes first."""
+        """Return a step's outcome, cut at a request's own stop if that comes first."""
         counts, endings = outcome.counts.copy(), outcome.endings.copy()
         for b in frame.seated.with_stops:
             request = state.slots.requests[frame.requests[b]]
@@ -341,7 +341,7 @@ class SpeculativeDecoder:
             output += tokens
             reason = None if state.has_work else state.finish_reasons[0]
             text = holder.push(output[:-1] if reason == "eos" else output, final=reason is not None)
-            if reason is not None:  # who has the last event need not ask for another
+            if reason is not None:  # a caller that has the last event need not ask for another
                 state.end_run()
             yield StreamEvent(tokens, text, provenance_of(info), reason)
-        state.end_run()  # of a stream of nothing; any other run has ended, and may be ended again
+        state.end_run()  # for a stream of nothing; any other run has ended, and may be ended again

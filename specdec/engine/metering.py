@@ -13,27 +13,27 @@ from specdec.transfers import crossings
 
 
 class Mark(Protocol):
-    """A place in what a device was asked to do, as ``torch.cuda.Event`` is one."""
+    """A place in a device's queue of work, such as a ``torch.cuda.Event``."""
 
     def query(self) -> bool:
-        """Return whether the device has come there; nothing waits."""
+        """Return, without waiting, whether the device has reached it."""
 
     def synchronize(self) -> Any:
-        """Wait until it has."""
+        """Wait until the device has reached it."""
 
     def elapsed_time(self, other: Self) -> float:
-        """Return the milliseconds from here to a later place; the device has come to both."""
+        """Return the milliseconds from here to a later place; the device has reached both."""
 
 
 @dataclass(frozen=True)
 class DeviceSeconds:
-    """Seconds of phases on a device: one is over when the device has done what it was asked to do by then.
+    """Seconds of phases on a device: a phase is over when the device has done all that it was asked to do by then.
 
-    The host asks for a pass and goes on, so that by its own clock the pass takes as long as asking for it, and the next
-    wait all the rest.
+    The host asks for a pass and goes on: by its clock the pass takes only as long as asking for it, and the next wait
+    takes all the rest.
 
     Args:
-        seconds: of the phases, in order; the host's until ``settle``, then the device's.
+        seconds: of each phase, in order; the host's until ``settle``, then the device's.
         marks: before the first phase and after each.
     """
 
@@ -42,14 +42,14 @@ class DeviceSeconds:
 
     @property
     def are_over(self) -> bool:
-        """Whether the device has come to the last mark, so that ``settle`` waits for nothing."""
+        """Whether the device has reached the last mark, so that ``settle`` waits for nothing."""
         return self.marks[-1].query()
 
     def settle(self) -> None:
-        """Put the device's seconds in the place of the host's, in the same dict.
+        """Replace the host's seconds by the device's, in the same dict.
 
-        They are never more together than the host's: what the device still had to do before the first mark is no part
-        of them, and two clocks may run differently.
+        Their sum is never more than the host's: work that the device still had before the first mark does not count,
+        and two clocks may run differently.
         """
         self.marks[-1].synchronize()
         taken = [1e-3 * before.elapsed_time(after) for before, after in pairwise(self.marks)]
@@ -58,7 +58,7 @@ class DeviceSeconds:
         self.seconds.update({phase: scale * one for phase, one in zip(self.seconds, taken, strict=True)})
 
 
-# Of an oracle's counts, those that add up.
+# The counts of an oracle that are summed.
 _OF_PASSES = ("passes_in_graphs", "passes_outside", "computed_nodes", "padded_nodes", "captures")
 _OF_COPIES = ("uploads", "downloads", "idle_seconds")
 
@@ -67,8 +67,8 @@ class Meter:
     """Add up what happens in steps, from the first ``mark`` of each to its ``end``.
 
     Args:
-        sources: whose counts are read, and which.
-        put: puts a mark into what a device was asked to do; None: there is none.
+        sources: the objects whose counts are read, each with the names of these counts.
+        put: puts a mark into a device's queue of work; None: there is no such device.
 
     Attributes:
         counts: the sums, by the names of the counts.
@@ -82,7 +82,7 @@ class Meter:
         self.counts: Counter[str] = Counter()
 
     def mark(self) -> None:
-        """Put a mark between two phases, or before the first; what a step makes the device do counts from there."""
+        """Put a mark before the first phase, or between two; a step's work on the device counts from the first mark."""
         if self._before is None:
             self._before = self._now()
         if self._put is not None:
@@ -92,7 +92,7 @@ class Meter:
         """Count up to here.
 
         Args:
-            seconds: of the step's phases, the host's; the device's take their place when it has come to their end,
+            seconds: of the step's phases, by the host's clock; the device's replace them once it has reached their end,
                 which it has by the step after.
         """
         before, self._before = self._before or {}, None
@@ -104,7 +104,7 @@ class Meter:
             self._phases.pop(0).settle()
 
     def finish(self) -> dict[str, float]:
-        """Return the counts of a run at its end, and settle what phases are left: waits for the device."""
+        """Return the counts of a run at its end, and settle the phases that are left, which waits for the device."""
         while self._phases:
             self._phases.pop(0).settle()
         return dict(self.counts)
@@ -114,23 +114,23 @@ class Meter:
 
 
 def meter_of(oracle: Oracle) -> Meter | None:
-    """Return what meters the steps of an oracle; None: there is nothing to count on the host.
+    """Return the meter of an oracle's steps; None: the oracle is on the host and counts no passes.
 
     Its counts are "uploads", "downloads" and "idle_seconds", of this thread's copies to and from the oracle's device if
-    that is none of the host; "passes_in_graphs", "passes_outside", "computed_nodes", "padded_nodes" and "captures" if
-    the oracle counts its passes.
+    that is not the host; "passes_in_graphs", "passes_outside", "computed_nodes", "padded_nodes" and "captures" if the
+    oracle counts its passes.
     """
     passes = declared(oracle, "counts")
     sources: list[tuple[Any, Sequence[str]]] = [] if passes is None else [(passes, _OF_PASSES)]
     if oracle.device.type != "cpu":
         copies = crossings(oracle.device)
-        copies.waited = None  # what lies between two runs is no time of either
+        copies.waited = None  # the time between two runs belongs to neither
         sources.append((copies, _OF_COPIES))
     return Meter(sources, marking(oracle.device)) if sources else None
 
 
 def marking(device: torch.device) -> Callable[[], Mark] | None:
-    """Return what puts a mark with a time into what a CUDA device was asked to do; None: there is no such device."""
+    """Return what puts a timed mark into a CUDA device's queue of work; None: the device is not one of CUDA."""
     if device.type != "cuda" or not torch.cuda.is_available():
         return None
 

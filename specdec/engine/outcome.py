@@ -35,7 +35,7 @@ class Decision:
         num_nodes: ``[B]`` of the draft.
         stop: ``[B]`` node where the walk stopped.
         next_ids: ``[B]`` the token drawn there.
-        is_scout: ``[B, N+1]``, of the root nothing is read; None: no node.
+        is_scout: ``[B, N+1]``, the root's entry is never read; None: no node is a scout.
         source: likewise; None: all nodes are by source 0.
         walk: None for chains.
         logprobs: ``[B, N+1]`` along the accepted path, the next token last; None if nobody asked for them.
@@ -88,7 +88,7 @@ def block_of(decision: Decision) -> tuple[IntArray, IntArray]:
 
 @dataclass(frozen=True, kw_only=True)
 class StepOutcome(Decision):
-    """What a step made, from which the rest of its record follows; nobody writes it afterwards.
+    """What a step made, from which the rest of its record follows; nobody changes it afterwards.
 
     Attributes:
         block: ``[B, N+1]`` the accepted tokens and the next one, -1 beyond.
@@ -96,7 +96,8 @@ class StepOutcome(Decision):
         counts: ``[B]`` how many tokens of each block are emitted.
         endings: ``[B]`` codes of the ``Ending`` that each row has met.
         judge: who judged: the rule's name, "native: " before it if a compiled judge did.
-        likeliest: of the step's scores, on the host, for a source that reads logits of a device; None: not asked for.
+        likeliest: that of the step's scores, on the host, for a source that reads logits of a device; None: not asked
+            for.
     """
 
     block: IntArray
@@ -109,7 +110,7 @@ class StepOutcome(Decision):
     @cached_property
     def emitted(self) -> IntArray:
         """``[B, N+1]`` the tokens that are emitted, -1 beyond."""
-        # If no row met an ending, blocks stand whole.
+        # If no row met an ending, the blocks are emitted whole.
         if not any(self.endings.tolist()):
             return self.block
         return np.where(np.arange(self.block.shape[1]) < self.counts[:, None], self.block, -1)
@@ -130,8 +131,8 @@ def record(
         outcome: what the step made.
         draft: what was verified.
         requests, num_committed, seconds: see ``StepInfo``.
-        shortened: ``[B]`` rows whose draft the end of the text shortened; those that a budget cut are the draft's.
-        name: of the source, if the draft does not say whose its nodes are.
+        shortened: ``[B]`` rows whose draft the end of the text shortened; the draft says which ones a budget cut.
+        name: of the source; used if the draft does not say whose its nodes are.
 
     Cost: O(B N) for chains, O(B N^2) for trees.
     """
@@ -174,7 +175,7 @@ def _on_chains(decision: Decision, accepted: IntArray, num_verified: IntArray) -
     """Return what walks along chains did; scouts end a chain, since no verified node hangs on one."""
     first, source = _first_nodes(decision.tokens.shape[1]), decision.source
     ranks, at_leaf = first.take(accepted, axis=0), accepted == num_verified
-    # Of the accepted nodes, of the verified ones, and of those that a verdict was given on: 0, or -1 beyond.
+    # The accepted nodes, the verified ones, and those that a verdict was given on: 0 for each, -1 beyond.
     sources = [ranks, first.take(num_verified, axis=0), first.take(np.minimum(accepted + 1, num_verified), axis=0)]
     if source is not None:
         sources = [np.where(chosen == 0, source[:, 1:], -1) for chosen in sources]
@@ -198,7 +199,7 @@ def _on_trees(decision: Decision, accepted: IntArray, num_verified: IntArray) ->
     on_path = nodes <= accepted[:, None]
     is_elder = (above[:, :, None] == above[:, None, :]) & is_verified[:, None, :] & (nodes < nodes[:, None])
     num_children = (is_verified & (above == decision.stop[:, None])).sum(1)
-    # The walk tried the children of the nodes on its way, up to the one it went into; of its stop all.
+    # At each node on its way the walk tried the children up to the one it went into; at its stop it tried all.
     ends_above, went_into = level > accepted[:, None], walk.path[rows, level]
     is_tried = (
         (walk.path[rows, level - 1] == above) & (level <= accepted[:, None] + 1) & (ends_above | (nodes <= went_into))

@@ -13,7 +13,7 @@ from specdec.stats import Records, Stats, Table, cell, count_of
 from specdec.theory import Calibration
 
 Provenance = Literal["draft", "recovered", "bonus"]
-# Of a notebook's table: characters of a text, and what the columns mean.
+# A notebook's table: how many characters of a text it shows, and what its columns mean.
 _SHOWN = 200
 _LEGEND = {
     "end": "why it ended",
@@ -26,9 +26,10 @@ _LEGEND = {
 def exactness_claim(
     oracle: Oracle, draft: DraftSource, rule: VerificationRule, budget: NodeBudget | None = None
 ) -> str:
-    """Return a run's claim: "exact", "exact up to numerics", "lossy: " with the rule, or with the budget.
+    """Return a run's claim: "exact", "exact up to numerics", or "lossy: " with the rule or the budget.
 
-    "exact" needs an oracle that is ``bitwise``, and drafts that leave every pass within the nodes for which it is.
+    "exact" needs an oracle that is ``bitwise``, and drafts that keep every pass within the number of nodes for which it
+    is.
     """
     if not rule.lossless:
         return f"lossy: {rule_label(rule)}"
@@ -55,8 +56,8 @@ class Result:
         records: one row per request and step.
         logprobs: log-probability of each new id under the warped target law (the unwarped one at temperature 0), if
             they were asked for.
-        seeds: replaying a request alone with its seed gives its output again, if ``reproducible`` and the source
-            remembers of other runs what it did then.
+        seeds: replaying a request alone with its seed gives its output again, if ``reproducible`` and if the source
+            remembers the same of other runs as it did then.
         exactness: "exact", "exact up to numerics" (the oracle is not ``bitwise``, or drafts may make a pass wider than
             ``BITWISE_NODES``), or "lossy: ..." with the rule and its parameters.
         backend: of the oracle's passes, "native" or "eager" for instance.
@@ -64,8 +65,8 @@ class Result:
             judge did that it declares; both, after a semicolon, if both did.
         drafter: who drafted: the source's name, "native: " before it if its model drafted in one call of compiled
             code; empty if nothing was drafted.
-        kernels: by which laws and draws were computed, "native" or "reference".
-        calibration: the measured figures that draft lengths depended on; None: on none.
+        kernels: what computed laws and draws, "native" or "reference".
+        calibration: the measured figures that draft lengths depended on; None: there were none.
         reproducible: a request's output does not depend on its batch-mates, its slot or scheduling. False: sampled
             rows shared a budget, or the source says so; a request replayed alone may then draw other ids.
     """
@@ -140,7 +141,7 @@ def logprobs_of(infos: Sequence[StepInfo], num_requests: int) -> list[list[float
 
 
 def provenance_of(info: StepInfo) -> list[Provenance]:
-    """Return where each token came from that the first row of a step emitted."""
+    """Return the origin of each token that the first row of a step emitted."""
     last: Provenance = "bonus" if info.stopped_at_leaf[0] else "recovered"
     drafted: list[Provenance] = ["draft"] * int(info.num_accepted[0])
     return [*drafted, last][: int(info.num_emitted[0])]

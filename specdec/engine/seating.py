@@ -1,4 +1,4 @@
-"""Rows of a cache for requests: empty ones, or such that hold what is known of a prompt already."""
+"""Rows of a cache for requests: empty ones, or ones that already hold the known beginning of a prompt."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,7 +19,7 @@ INSIDE = "thread"
 
 
 class Turn(dict[str, int]):
-    """Who is at what only one thread may be at: {INSIDE: the thread}, or nothing, as in every copy of it."""
+    """A lock that says which thread holds it: {INSIDE: the thread}, or empty if none does. Copies are empty."""
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return Turn, ()
@@ -46,7 +46,7 @@ def leave(turn: Turn) -> None:
 
 
 def alone(turn: Turn, act: Callable[[], T]) -> T:
-    """Return what ``act`` does, and keep other threads out meanwhile, wherever Ctrl-C comes.
+    """Return what ``act`` returns, and keep other threads out meanwhile, wherever Ctrl-C comes.
 
     Raises:
         RuntimeError: another thread is inside.
@@ -66,8 +66,8 @@ class Seating:
 
     Args:
         cache: the run's.
-        turn: of the threads that take steps, with those of other runs that write to the same books; None: no other
-            run does.
+        turn: the lock of threads that take steps, shared with the other runs that write to the same books; None: no
+            other run does.
 
     Attributes:
         cache, turn: the same.
@@ -78,7 +78,7 @@ class Seating:
 
     @property
     def figures(self) -> dict[str, int]:
-        """What the statistics tell of it, by their names."""
+        """Its figures for the statistics, by name."""
         return {}
 
     def share(self, session: DraftSession) -> None:
@@ -90,24 +90,24 @@ class Seating:
         return True
 
     def prompts_are_read(self, rows: IntArray, prompts: Sequence[IntArray]) -> None:
-        """Learn that the cache holds prompts but for their last ids."""
+        """Learn that the cache holds prompts, all but their last ids."""
 
     def leave(self, row: int, ids: IntArray) -> None:
         """Learn that a request has ended; ``ids`` stand, the pending one the last of them."""
 
     def give_up(self) -> None:
-        """Learn that the run cannot go on: what other runs may use instead of it is free."""
+        """Learn that the run cannot go on, and free what other runs may use instead."""
 
 
 class KnownPrefixes(Seating):
-    """Requests start in rows that hold the known beginnings of their prompts; what they leave is known to later ones.
+    """Requests start in rows that hold the known beginnings of their prompts; later requests know what they leave.
 
-    A request waits while there are not enough pages for all that it may write, and while one that is seated with it is
-    about to read a page that both begin with: it is read once.
+    A request waits while there are not enough pages for all that it may write. It also waits while a request that is
+    seated with it is about to read a page that both begin with, so that the page is read once.
 
     Args:
         cache: the run's; its rows have no pages.
-        turn: of the threads that write to the books of its memory.
+        turn: the lock of threads that write to the books of its memory.
         slack: slots that a request may write beyond its longest text.
         reads_prompts: the source reads scores of whole prompts, so that all of them are computed, and none is kept.
         of_drafts: what the source's own models know.
@@ -172,7 +172,7 @@ def _new_rows(
 
 
 def _common_pages(one: IntArray, other: IntArray) -> int:
-    """Return how many full pages two prompts begin with alike, without their last ids."""
+    """Return how many full pages two prompts, without their last ids, have in common at their beginning."""
     size = min(len(one), len(other)) - 1
     differs = np.flatnonzero(one[:size] != other[:size])
     return int(differs[0] if differs.size else size) // PAGE
@@ -183,11 +183,10 @@ class Prefixes:
 
     Args:
         oracle: whose.
-        max_bytes: bound of the memory; None: as many pages as a run's rows can fill, and as many again, within half of
-            what is free.
+        max_bytes: bound on the memory; None: twice as many pages as a run's rows can fill, within half of what is free.
 
     Raises:
-        ValueError: the oracle's rows are no tables of pages.
+        ValueError: the oracle's rows are not tables of pages.
     """
 
     def __init__(self, oracle: Oracle, max_bytes: int | None) -> None:
@@ -206,7 +205,7 @@ class Prefixes:
         Args:
             requests: of the run.
             num_rows, capacity: rows, and slots of each.
-            source: drafts.
+            source: that drafts.
 
         Raises:
             ValueError: a request needs more pages than there may be.
@@ -232,11 +231,11 @@ def rows_of(oracle: Oracle, max_bytes: int | None, prefix_sharing: bool) -> Open
 
     Args:
         oracle: whose.
-        max_bytes: bound of the cache's memory; None: half of what is free.
-        prefix_sharing: keep what was read from one run to the next.
+        max_bytes: bound on the cache's memory; None: half of what is free.
+        prefix_sharing: whether to keep, from one run to the next, what was read.
 
     Raises:
-        ValueError: a value of another type, or the oracle's rows are no tables of pages.
+        ValueError: a value of another type, or the oracle's rows are not tables of pages.
     """
     if not isinstance(prefix_sharing, bool):
         raise ValueError(f"prefix_sharing={prefix_sharing!r} must be True or False")

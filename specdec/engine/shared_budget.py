@@ -34,7 +34,7 @@ class NodeBudget(Protocol):
         """Whether the joint law of all rows stays the oracle's; ``output_law(..., rows=2)`` tells."""
 
     def take(self, draft: Draft) -> BoolArray:
-        """Return ``[B, N]``, on the host, the nodes that are verified: of a node's path all, of padding none.
+        """Return ``[B, N]``, on the host, the nodes to verify: with each node its whole path, and no padding.
 
         To be lossless it must take positions in one order over all rows. Whether a position is taken may depend on what
         was revealed before: laws, confidences and tokens of positions already taken, in any row. It may not depend on
@@ -44,27 +44,28 @@ class NodeBudget(Protocol):
 
 @dataclass(frozen=True)
 class SharedBudget:
-    """Verify at most so many nodes a step in all rows together, the likeliest to stand first.
+    """Verify at most ``max_nodes`` nodes a step in all rows together, the likeliest to stand first.
 
     The score of a node is the product of the beliefs in the nodes above it, times what is believed of its own position
     before its token is drawn. The belief in a node is the source's confidence if it tells one, else the probability of
-    a drawn token under its own law q. Of a drawn node that is not known before the draw: its position has the mean, the
-    sum of q(x)^2 over all x. A score is at most that of the node above it. Nodes are taken from the largest score down;
-    of equal ones the lower row goes first, then the smaller depth, then the earlier node.
+    a drawn token under its own law q. For a drawn node this probability is not known before the draw, so its position
+    has the mean: the sum of q(x)^2 over all x. A score is at most that of the node above it. Nodes are taken from the
+    largest score down; among equals the lower row goes first, then the smaller depth, then the earlier node.
 
     Args:
-        max_nodes: of a step, in all rows together; 0 is plain decoding.
-        belief: in a point mass of a source that tells no confidence, from 0 to 1.
+        max_nodes: the most nodes of a step, in all rows together; 0 is plain decoding.
+        belief: the belief, from 0 to 1, in a point mass of a source that tells no confidence.
 
     Raises:
         ValueError: a number out of its range.
 
     Guarantee: lossless with every lossless rule, the joint law of all rows included, if a confidence is a function of
         the node and of what lies above it. At temperature 0 and in coupled mode the tokens are those without a budget.
-        Else the tokens of a seed depend on the batch: ``Result.reproducible`` is False.
+        Otherwise the tokens of a seed depend on the batch: ``Result.reproducible`` is False.
     Cost: O(B N log(B N)) on the host, and the sum of squares of each drawn law, O(V); waits for the device if the draft
         lies there.
-    Source: the order of DSpark (DeepSpec, 2026, arXiv 2607.05147), whose appendix shows how looking first biases.
+    Source: the order of DSpark (DeepSpec, 2026, arXiv 2607.05147), whose appendix shows how looking first biases the
+        output.
     Deviations: the number of nodes is fixed beforehand, and no confidence of a drawn token decides about that token.
     """
 
@@ -83,26 +84,25 @@ class SharedBudget:
 
 @dataclass(frozen=True)
 class CostBudget:
-    """Verify as many nodes a step as pay at its batch, the likeliest of all rows to stand first.
+    """Verify as many nodes a step as pay off at its batch size, the likeliest of all rows to stand first.
 
     With B rows in flight a step verifies at most B k nodes, k being ``Calibration.best_length(B, num_draft_tokens)``.
-    What is decided comes in this order: the rows of the step; the number B k; one after the other the positions that
-    are taken, as ``SharedBudget`` takes them. No number depends on a draft of the step.
+    Decisions come in this order: the rows of the step; the number B k; then, one after the other, the positions that
+    are taken, as ``SharedBudget`` takes them. The number does not depend on the step's drafts.
 
     Args:
         calibration: what drafted tokens are worth and cost, from ``specdec.calibrate`` at some batch size.
-        num_draft_tokens: how many the source drafts at most; of a tree its nodes.
+        num_draft_tokens: the most tokens that the source drafts; for a tree, its nodes.
         belief: see ``SharedBudget``.
 
     Raises:
         ValueError: no calibration, or a number out of its range.
 
-    Guarantee: as of ``SharedBudget``.
-    Cost: as of ``SharedBudget``, and O(num_draft_tokens) a step. Drafting costs what it costs without a budget.
-    Source: the step costs of vLLM's adaptive verification (its documentation, 2026), which sizes the budget of a step
-        by them.
-    Deviations: there earlier confidences of the requests take part in the number; here it is the same for all batches
-        of one size.
+    Guarantee: see ``SharedBudget``.
+    Cost: that of ``SharedBudget``, and O(num_draft_tokens) a step. Drafting costs what it costs without a budget.
+    Source: vLLM's adaptive verification (its documentation, 2026), which sizes the budget of a step by step costs.
+    Deviations: there the number also depends on earlier confidences of the requests; here it is the same for all
+        batches of one size.
     """
 
     calibration: Calibration
@@ -127,7 +127,7 @@ class CostBudget:
 
 
 def take_best(draft: Draft, max_nodes: int, belief: float) -> BoolArray:
-    """Return ``[B, N]`` so many nodes at most, the likeliest to stand; arguments as of ``SharedBudget``."""
+    """Return ``[B, N]`` at most ``max_nodes`` nodes, the likeliest to stand; arguments as in ``SharedBudget``."""
     nodes = np.arange(draft.width)
     score, depth = _scores(draft, belief)
     is_real = nodes < on_host(draft.num_nodes)[:, None]
@@ -180,10 +180,10 @@ def share(source: DraftSource, budget: NodeBudget | None, coupled: bool) -> Draf
     Args:
         source: that drafts.
         budget: of each step; None: the source as it is.
-        coupled: of the rule: tokens are drawn by position alone, so that no choice of nodes can change them.
+        coupled: the rule's: tokens are drawn by position alone, so that no choice of nodes can change them.
 
     Raises:
-        ValueError: the budget is none, or the source is one that drafts nothing or whose drafts cannot be cut.
+        ValueError: the budget is not a ``NodeBudget``, or the source drafts nothing, or its drafts cannot be cut.
     """
     if budget is None:
         return source
@@ -211,7 +211,7 @@ def share(source: DraftSource, budget: NodeBudget | None, coupled: bool) -> Draf
 
 @dataclass(frozen=True)
 class _Shared(WatchedSource):
-    """The source that rows share a budget of."""
+    """A source whose rows share a budget."""
 
     @property
     def offers(self) -> Offers:
@@ -230,7 +230,7 @@ class _Session(WatchedSession):
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         draft = self.inner.propose(rows, context, budget, randomness)
         check_tensors(self.source, draft, len(rows))
-        # What has nothing to choose from goes on as it is, and so does what is broken: the engine says how.
+        # A draft with nothing to choose from goes on as it is. So does a broken one: the engine says what is wrong.
         if not draft.width or not _is_sound(draft):
             return draft
         if not self.coupled:
@@ -241,7 +241,7 @@ class _Session(WatchedSession):
 
 
 def _is_sound(draft: Draft) -> bool:
-    """Tell whether counts and parents make a tree of each row, and ids and indices lie in the table of its laws."""
+    """Tell whether counts and parents make a tree of each row, and ids and indices lie within the table of its laws."""
     counts, parents, laws = on_host(draft.num_nodes), _parents_of(draft), draft.laws
     is_tree = (parents >= -1) & (parents < np.arange(draft.width))
     if laws is not None and not laws.all_points:
@@ -265,7 +265,7 @@ def _check_order(source: DraftSource, draft: Draft) -> None:
 
 
 def _check_taken(budget: NodeBudget, draft: Draft, taken: BoolArray) -> None:
-    """Raise ValueError if a budget has not taken a part of each row's tree."""
+    """Raise ValueError if the nodes that a budget took are not a tree of real nodes in each row."""
     name, shape = type(budget).__name__, tuple(draft.tokens.shape)
     if not isinstance(taken, np.ndarray):
         raise ValueError(f"budget {name}: take returned a {type(taken).__name__}; give an array of numpy, bool {shape}")
@@ -278,7 +278,7 @@ def _check_taken(budget: NodeBudget, draft: Draft, taken: BoolArray) -> None:
 
 
 def _with_root(taken: BoolArray) -> BoolArray:
-    """Return ``[B, N+1]``: the pending token before the nodes, always taken."""
+    """Return ``[B, N+1]``: the pending token, always taken, and then the nodes."""
     return np.pad(taken, ((0, 0), (1, 0)), constant_values=True)
 
 
@@ -287,7 +287,7 @@ def cut(draft: Draft, taken: BoolArray) -> Draft:
 
     Args:
         draft: of ``[B, N]`` nodes.
-        taken: ``[B, N]``, on the host; of a node's path all, of padding none.
+        taken: ``[B, N]``, on the host: with each node its whole path, and no padding.
     """
     counts = taken.sum(1)
     shortened = counts < on_host(draft.num_nodes)

@@ -1,4 +1,4 @@
-"""Which request sits in which cache row, and the ids that stand there: plain bookkeeping, testable without a model."""
+"""Which request sits in which cache row, and the ids in it: plain bookkeeping, testable without a model."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ class Slots:
         """Seat waiting requests, in their order, in idle rows and return those rows, ascending.
 
         Args:
-            seat: gives a request a row of the cache, or returns that it has to wait, and all after it.
+            seat: gives a request a row of the cache, or returns that it has to wait, and with it all later ones.
         """
         idle = np.flatnonzero(self.occupants == IDLE)[: len(self.waiting)]
         seated = idle

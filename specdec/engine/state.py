@@ -29,7 +29,7 @@ from specdec.transfers import Upload
 
 @dataclass(frozen=True)
 class Seated:
-    """The rows in flight and what does not change while they are: its arrays serve many steps, and nobody writes them.
+    """The rows in flight and what does not change while they are: its arrays serve many steps; nobody writes to them.
 
     Attributes:
         rows: ``[B]``, ascending.
@@ -37,7 +37,7 @@ class Seated:
         params, keys: of these requests.
         prompt_lengths, max_lengths: ``[B]``.
         ignore_eos: ``[B]`` bool.
-        with_stops: indices into the rows of those that a stop may end; a grammar is one.
+        with_stops: indices into the rows of the requests that a stop may end; a grammar counts as a stop.
     """
 
     rows: IntArray
@@ -54,8 +54,8 @@ class Seated:
 class State:
     """A run under way: what the next step needs, and what the result tells.
 
-    Guarantee: a step is taken as a whole, or no other one is: a state whose step was interrupted refuses to go on, and
-        ``emitted`` still tells what stands.
+    Guarantee: after an interrupted step no other one is taken: the state refuses to go on, and ``emitted`` still tells
+        what stands.
     """
 
     slots: Slots
@@ -101,7 +101,7 @@ class State:
         return bool(self.slots.waiting) or self.slots.rows.size > 0
 
     def hold_back(self) -> None:
-        """Let each waiting request wait only after ``arrive``: for loads in which requests come one by one."""
+        """Have each waiting request wait for ``arrive`` first, for loads in which requests come one by one."""
         self.slots.to_come.update(self.slots.waiting)
         self.slots.waiting.clear()
 
@@ -111,12 +111,12 @@ class State:
         Raises:
             ValueError: it was not held back, or has arrived before.
 
-        Guarantee: as ever, its tokens do not depend on when it arrives if the result is reproducible.
+        Guarantee: if the result is reproducible, its tokens do not depend on when it arrives.
         """
         if request not in self.slots.to_come:
             told = "it has arrived before, has no room for a token, or is none of this run"
             raise ValueError(f"request {request} is not held back: {told}")
-        self.slots.waiting.append(request)  # first: at no time there is none, or a loop in another thread would end
+        self.slots.waiting.append(request)  # first: there is work at any time, or a loop in another thread would end
         self.slots.to_come.remove(request)
 
     def begin_step(self) -> None:
@@ -137,14 +137,14 @@ class State:
         self._in_step = True
 
     def now(self) -> float:
-        """Return the time in seconds; a device's is noted, and what a step makes it do counts from the first time."""
+        """Return the time in seconds, and mark it on a device; a step's work there counts from its first mark."""
         now = time.perf_counter()
         if self.meter is not None:
             self.meter.mark()
         return now
 
     def end_step(self, info: StepInfo) -> None:
-        """Take the record of a step in, and note that cache, books and session agree again."""
+        """Take in the record of a step, and note that cache, books and session agree again."""
         self.recorder.infos.append(info)
         self.recorder.elapsed.append(time.perf_counter() - self.started)
         if self.meter is not None:
@@ -156,7 +156,7 @@ class State:
         """Let other threads take steps after one that did not come to its end.
 
         Args:
-            began: whether it had begun; then it leaves nothing to go on with, and its pages are free.
+            began: whether it had begun; if so, the run cannot go on, and its pages are freed.
         """
         try:
             if began and self._in_step:
@@ -195,8 +195,8 @@ class State:
     def emitted(self) -> list[list[int]]:
         """Return the new ids of each request so far: of those that ended, and of those in flight.
 
-        Guarantee: what a step interrupted is there for all of its rows or for none; either is the beginning of the
-            output that an uninterrupted run writes.
+        Guarantee: the ids of an interrupted step are there for all of its rows or for none; either way it is the
+            beginning of the output that an uninterrupted run writes.
         """
         found = [list(output) for output in self.outputs]
         for row, request in enumerate(self.slots.occupants):
@@ -229,9 +229,9 @@ class Frame(NamedTuple):
     Attributes:
         rows, requests: ``[B]`` see ``Seated``.
         seated: what else does not change while these rows are in flight.
-        context, warping, budget, randomness: of them.
+        context, warping, budget, randomness: of these rows.
         pending: ``[B]`` the last committed id of each row.
-        uploads: what goes to a device with the step's copies, and is found there until the step ends.
+        uploads: what goes to a device with the step's copies, and stays there until the step ends.
     """
 
     rows: IntArray

@@ -34,12 +34,12 @@ from specdec.sampling import BatchWarping
 from specdec.transfers import stage, together_on_host
 from specdec.verify import confirm_judge
 
-# What a call of compiled code reads of drafts, and what becomes of them, once it has written it.
+# What a call of compiled code reads of drafts, and what becomes of them, once the call has written it.
 Packed = tuple[PackedDrafts, StepOutcome]
 
 
 class Verifier:
-    """Score the drafts of steps, and tell what becomes of them, but for the stops of requests.
+    """Score the drafts of steps, and tell what becomes of them, apart from the stops of requests.
 
     Args:
         oracle, source, rule, kernels: the decoder's.
@@ -64,7 +64,7 @@ class Verifier:
         return self.judge is not None and draft.laws is None and warping.is_argmax()
 
     def pack(self, draft: Draft, nodes: Tree, frame: Frame) -> Packed | None:
-        """Return what the compiled judge reads of drafts before their pass; None: there is none for them.
+        """Return what the compiled judge reads of drafts before their pass; None: no judge reads them.
 
         Args:
             draft: of the rows.
@@ -107,7 +107,7 @@ class Verifier:
         What the verdict reads beside the logits goes to the device with the pass; nothing does if ids are compared.
 
         Raises:
-            ValueError: there are not as many logits as the oracle has ids, or not for all nodes.
+            ValueError: a node's logits are not as many as the oracle's ids, or a node has none.
         """
         if not self._is_here:
             if return_logprobs or not self.compares_ids(draft, frame.warping):
@@ -128,7 +128,7 @@ class Verifier:
         return scores
 
     def told(self, scores: Scores, outcome: StepOutcome) -> Scores:
-        """Return the scores of a step as its source hears of them: the path with them, and what was brought along."""
+        """Return the scores of a step as its source gets them: with the path and with the ``likeliest`` on the host."""
         if outcome.likeliest is not None:
             scores = replace(scores, likeliest=outcome.likeliest)
         if not self._needs.hidden:
@@ -148,7 +148,7 @@ class Verifier:
         """Return what becomes of drafts.
 
         Args:
-            draft, nodes, frame: as of ``pack``.
+            draft, nodes, frame: see ``pack``.
             scores: of the nodes.
             return_logprobs: whether they are asked for.
             packed: what ``pack`` returned.
@@ -156,10 +156,10 @@ class Verifier:
         Raises:
             ValueError, FloatingPointError: see ``draft_error`` and ``check_decision``.
         """
-        # What the source reads of a device comes to the host with the rest.
+        # What the source reads from a device comes to the host with the rest.
         given = scores.likeliest if self._needs.logits else None
         likeliest = None if given is None or given[0].is_cpu else given
-        # Log-probabilities are read off the logits: where these lie on a device, all of the verdict does.
+        # Log-probabilities are read off the logits: if these lie on a device, the whole verdict does.
         elsewhere = return_logprobs and device_of(scores).type != "cpu"
         made = None if packed is None or elsewhere else self._natively(packed, draft, nodes, scores, frame, likeliest)
         if made is None:
@@ -178,7 +178,7 @@ class Verifier:
         frame: Frame,
         likeliest: Likeliest | None,
     ) -> StepOutcome | None:
-        """Return what becomes of drafts in one call; None if no compiled judge does for them."""
+        """Return what becomes of drafts in one call; None if no compiled judge can."""
         (drafts, made), logits, numbers = packed, None, None
         try:
             if drafts.way is not None:
@@ -216,7 +216,7 @@ class Verifier:
 
 
 def _ends(block: IntArray, accepted: IntArray, eos_ids: Sequence[int], frame: Frame) -> tuple[IntArray, IntArray]:
-    """Return how many tokens of each whole block stand ``[B]``, and which ``Ending`` each row has met."""
+    """Return ``[B]`` how many tokens of each whole block are emitted, and which ``Ending`` each row has met."""
     counts = accepted + 1
     eos = first_eos(block, counts, eos_ids, frame.seated.ignore_eos)
     endings = np.zeros(len(counts), dtype=np.int64)  # Ending.NONE

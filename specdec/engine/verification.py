@@ -31,13 +31,13 @@ class Evidence:
     """The figures by which ``check_decision`` tells whether a step's decisions mean anything, on the host.
 
     Attributes:
-        bad_nodes: ``[B, N+1]`` bool: logits with NaN or +inf, or without any finite value; of padding too.
+        bad_nodes: ``[B, N+1]`` bool: logits with NaN or +inf, or without any finite value; padding included.
         bad_laws: ``[B, N]`` bool: draft nodes whose declared law does not sum to 1 or cannot give their token; None if
             no laws are declared.
         undefined: see ``Draft``.
-        stop_probs: ``[B, N+1]`` as the rule gave them; those of the root if it gave a point; None: it gave points only.
-        next_mass: ``[B, 1]`` sum of the law of the next token, 1 for a point; None: points only.
-        likeliest: of the scores, if it was asked for: no evidence, but it came along.
+        stop_probs: ``[B, N+1]`` as the rule gave them; 1 at the root for a row that has a point; None: all are points.
+        next_mass: ``[B, 1]`` sum of the law of the next token, 1 for a point; None: all are points.
+        likeliest: that of the scores, if it was asked for: no evidence, but it comes in the same copy.
     """
 
     bad_nodes: BoolArray
@@ -156,7 +156,7 @@ def _logprobs(tree: Tree, stop: Tensor, next_ids: Tensor, warped: Laws, scores: 
 def log_probs_at(laws: Laws, logits: Tensor, at: Tensor, ids: Tensor) -> Tensor:
     """Return ``[B, K]`` the log-probabilities of ids after the scored nodes ``at``, whose laws are given.
 
-    Those under a point mass are of the unwarped logits ``[B, N+1, V]``. Cost: O(B K V).
+    Under a point mass they are those of the unwarped logits ``[B, N+1, V]``. Cost: O(B K V).
     """
     rows = logits.gather(1, at.unsqueeze(-1).expand(-1, -1, logits.shape[-1])).double()
     unwarped = rows.log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
