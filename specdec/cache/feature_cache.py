@@ -51,7 +51,7 @@ class FeatureSlots(SlotCache):
         self.known[rows] = starts + counts
 
     def check_put(self, rows: IntArray, starts: IntArray, counts: IntArray) -> None:
-        """Raise ValueError if features cannot be put; arguments and errors as of ``put``."""
+        """Raise ValueError if features cannot be put; arguments and errors as in ``put``."""
         slack = np.minimum(self.known[rows] - starts, starts - self.lengths[rows])
         if min(slack.tolist(), default=0) < 0:
             raise ValueError(f"features from {starts} on leave a gap, or change what keys were made of, in rows {rows}")
@@ -92,7 +92,7 @@ class FeatureSlots(SlotCache):
         self.known[rows] = 0
 
     def commit(self, rows: IntArray, path: Tensor | None, num_kept: IntArray) -> None:
-        """Keep nodes, as of ``SlotCache.commit``, and what they left for their children."""
+        """Keep nodes, as in ``SlotCache.commit``, and what they left for their children."""
         which = np.stack([rows, self._lengths[rows], num_kept])
         super().commit(rows, path, num_kept)
         if path is not None:

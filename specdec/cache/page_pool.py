@@ -14,7 +14,7 @@ PAGE = 16
 
 
 def count_pages(num_slots: int) -> int:
-    """Return how many pages hold so many slots."""
+    """Return how many pages hold that many slots."""
     return -(-num_slots // PAGE)
 
 
@@ -49,7 +49,7 @@ class PagePool:
         is_dirty: ``[num_pages]`` bool: which of them may hold something else than zeros.
         num_evicted: pages of known texts that were given away.
 
-    Guarantee: ``find`` compares ids, and not only their hashes. Threads take turns: who calls sees to that.
+    Guarantee: ``find`` compares ids, and not only their hashes. Threads take turns: the caller sees to that.
     Cost: of ``take`` O(num_pages); of ``find`` and ``keep`` a hash a page.
     """
 
@@ -79,7 +79,7 @@ class PagePool:
         return int(np.count_nonzero(self.uses[pages] == 0))
 
     def take(self, count: int) -> IntArray:
-        """Return ``count`` pages that nobody uses, side by side if so many are; whoever books them counts their uses.
+        """Return ``count`` pages that nobody uses, side by side if possible; whoever books them counts their uses.
 
         Raises:
             ValueError: there are fewer.
@@ -97,9 +97,9 @@ class PagePool:
         return free[first : first + count]
 
     def leave(self, pages: IntArray) -> None:
-        """Let a row that is gone use pages no more, from the next count of free ones on.
+        """Take pages from a row that is gone, as of the next count of free pages.
 
-        Guarantee: alone of all methods it may be called at any time and by any thread, as finalizers are.
+        Guarantee: it is the only method that may be called at any time and by any thread, as finalizers are.
         """
         self._left.append(pages)
 

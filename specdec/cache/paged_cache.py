@@ -1,4 +1,4 @@
-"""Caches whose rows are tables of pages: 16 slots lie together, and which pages are a row's says its table."""
+"""Caches whose rows are tables of pages: 16 slots lie together, and a row's table says which pages it has."""
 
 import math
 import weakref
@@ -17,7 +17,7 @@ from specdec.transfers import on_device, on_host, together_on_device
 
 
 class PageMemory(ABC):
-    """Hold the contents of pages; a subclass says how they lie.
+    """Hold the contents of pages; a subclass says how they are laid out.
 
     Args:
         num_pages: of them.
@@ -88,7 +88,7 @@ class PagedCache(SlotCache):
         Args:
             row: of the cache.
             known: the pages that hold them, as ``PagePool.find`` returns them.
-            num_slots: that the row needs, those among them.
+            num_slots: that the row needs, including those.
 
         Raises:
             ValueError: there are not enough pages.
@@ -125,7 +125,7 @@ class PagedCache(SlotCache):
         self._leave()
 
     def _take(self, row: int, first: int, num_slots: int) -> None:
-        """Give a row pages from its ``first`` one on, cleared, so that it has as many as hold so many slots."""
+        """Give a row pages from its ``first`` one on, cleared, so that it has as many as that many slots take."""
         pool, count = self.memory.pool, count_pages(num_slots)
         taken, uses = pool.take(count - first), pool.uses
         self.pages[row, first:count], self.rooms[row] = taken, count * PAGE
@@ -147,13 +147,13 @@ class PagedCache(SlotCache):
         """Return where slots lie, counted in slots over all pages; beyond a row's pages, in the page after the last.
 
         Args:
-            rows, slots: of one shape, or of such that numpy brings to one.
+            rows, slots: of one shape, or of shapes that numpy broadcasts to one.
         """
         lines: IntArray = self.pages[rows, slots // PAGE].astype(np.int64) * PAGE + slots % PAGE
         return lines
 
     def span(self, rows: IntArray, num_pages: int) -> IntArray:
-        """Return ``[B, num_pages]`` the first pages of rows; after a row's last page its first one stands again."""
+        """Return ``[B, num_pages]`` the first pages of rows; after a row's last page its first one repeats."""
         pages = self.pages[rows, :num_pages].astype(np.int64)
         return np.where(pages < self.memory.pool.num_pages, pages, pages[:, :1])
 
@@ -172,7 +172,8 @@ class TensorMemory(PageMemory):
         leading, trailing: of the tensor's shape, around the slots of all pages.
         num_pages: that rows can have.
         dtype, device: of the numbers.
-        num_spare: 1: a page more takes what is written beyond the pages of a row; 0: every row has pages for all slots.
+        num_spare: 1: one more page takes what is written beyond the pages of a row; 0: every row has pages for all
+            slots.
 
     Attributes:
         lines: ``[*leading, 16 * (num_pages + num_spare), *trailing]``.

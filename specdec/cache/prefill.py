@@ -13,12 +13,12 @@ CHUNK = BITWISE_NODES
 def prefill(
     oracle: Oracle, cache: Cache, rows: IntArray, prompts: Sequence[IntArray], needs: Needs | None = None
 ) -> tuple[Scores | None, int]:
-    """Put all but the last token of each prompt into the cache, as far as they do not stand there already.
+    """Put all but the last token of each prompt into the cache, except those that are there already.
 
     Args:
         oracle: scores the chunks.
         cache: of that oracle.
-        rows: ``[B]`` cache rows. What stands in them are first tokens of their prompts, and none if scores are needed.
+        rows: ``[B]`` cache rows. They may hold the first tokens of their prompts, but none if scores are needed.
         prompts: ids of each row, ragged.
         needs: which scores are returned, ``[B, L, ...]`` over the L scored tokens of the longest prompt (beyond a row's
             own tokens they are arbitrary); None: none.
@@ -50,10 +50,10 @@ def prefill(
 
 
 def _passes(counts: IntArray, room: IntArray) -> Iterator[IntArray]:
-    """Yield who reads ``counts`` ``[B]`` tokens in each pass: those left that have ``room`` ``[B]`` for the most."""
+    """Yield the rows of each pass, which read ``counts`` ``[B]``: those left with ``room`` ``[B]`` for the most."""
     left = np.flatnonzero(counts)
     while left.size:
-        # Who has no room for its own tokens is told so by the pass.
+        # A row without room for its own tokens is told so by the pass.
         fits = np.maximum(room, counts)[left] >= counts[left].max()
         yield left[fits]
         left = left[~fits]

@@ -17,9 +17,8 @@ class PrefixMemory:
     """Keep a model's memory of pages from one run to the next.
 
     Args:
-        model: whose.
-        max_bytes: bound of the memory; None: as many pages as a run's rows can fill, and as many again, within half of
-            what is free.
+        model: whose memory.
+        max_bytes: bound on the memory; None: twice as many pages as a run's rows can fill, within half of what is free.
     """
 
     def __init__(self, model: PrefixOracle, max_bytes: int | None = None) -> None:
@@ -61,7 +60,7 @@ class PrefixMemory:
         """Return how many pages a memory has for rows that can fill ``count`` of them."""
         size = self._model.page_bytes
         if self._max_bytes is not None:
-            # One more is that which padding may be written to.
+            # One more page is the one that padding may be written to.
             return max(self._max_bytes // size - 1, 0)
         check_fits(2 * count * size, 2, count * PAGE, None, self._model.device)
         return 2 * count

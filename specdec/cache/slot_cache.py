@@ -15,7 +15,8 @@ from specdec.contracts import IntArray
 from specdec.transfers import on_device
 
 _GROUPS = Path("/sys/fs/cgroup")
-# Of a container's memory: files with the limit and what is used, and the pages of files in it that can be dropped.
+# A container's memory: the files with its limit, its use and its statistics, and which of these counts file pages that
+# can be dropped.
 CONTAINERS = (
     (_GROUPS / "memory.max", _GROUPS / "memory.current", _GROUPS / "memory.stat", "inactive_file"),
     (
@@ -30,10 +31,11 @@ CONTAINERS = (
 def free_memory(device: torch.device) -> int:
     """Return the bytes that can still be allocated on ``device``.
 
-    On the host no more than a container leaves; all memory if the system is silent, and no limit if it hides that too.
+    On the host no more than a container leaves; all memory if the system does not say what is free, and no limit if it
+    hides that too.
     """
     if device.type == "cuda":
-        # What was freed torch keeps for its next tensors, and the device counts it as taken.
+        # Torch keeps what was freed for its next tensors, and the device counts it as taken.
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + kept
     meminfo = Path("/proc/meminfo")
@@ -63,7 +65,7 @@ def check_fits(needed: int, num_rows: int, capacity: int, max_bytes: int | None,
         max_bytes: the limit; None: half of what is free on ``device``.
 
     Raises:
-        ValueError: it would; with the argument to change.
+        ValueError: it would; names the argument to change.
     """
     limit = free_memory(device) // 2 if max_bytes is None else max_bytes
     if needed > limit:
@@ -87,8 +89,8 @@ class SlotCache(ABC):
     Attributes:
         lengths: ``[num_rows]`` slots that stand, on the host; read-only.
 
-    Guarantee: what a predecessor left in a row, NaN included, cannot reach the next occupant: ``reset`` leaves no slot
-        that was written as it was.
+    Guarantee: what a predecessor left in a row, NaN included, cannot reach the next occupant: ``reset`` leaves none of
+        the written slots as it was.
     """
 
     def __init__(self, num_rows: int, capacity: int) -> None:
@@ -251,7 +253,7 @@ class KVCache(SlotCache):
 
 
 def move_kept(payload: Tensor, row_dim: int, slot_dim: int, which: IntArray, path: Tensor) -> None:
-    """Move the nodes of paths in some rows to the front of the slots behind what stands there.
+    """Move the nodes of paths in some rows to the first slots after what stands there.
 
     Args:
         payload: rows and slots among other dimensions.

@@ -1,4 +1,4 @@
-"""What draft sources share: chains and trees drawn, a drafting model's cache, sources made of others."""
+"""What draft sources share: drawing chains and trees, a drafting model's cache, sources made of others."""
 
 from specdec.drafting.assembly import compact
 from specdec.drafting.automaton import Automaton

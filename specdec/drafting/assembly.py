@@ -1,4 +1,4 @@
-"""Nodes that are absent or not kept, taken out of trees."""
+"""Take nodes that are absent or not kept out of trees."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from specdec.transfers import on_host, together_on_device
 
 
 class CompactTrees(NamedTuple):
-    """The real nodes of trees side by side, W of the row that has most.
+    """The real nodes of trees side by side; W is how many the row with the most has.
 
     Attributes:
         order: ``[B, W]`` the place of each among all nodes, any for padding.
@@ -30,7 +30,7 @@ def compact(is_real: BoolArray, above: IntArray) -> CompactTrees:
     """Return trees without the nodes that are not real.
 
     Args:
-        is_real: ``[B, S]``; no node that is real stands below one that is not.
+        is_real: ``[B, S]``; no real node is below one that is not real.
         above: ``[B, S]``, or ``[S]`` for all rows, each node's parent.
     """
     num_nodes = is_real.sum(1)
@@ -51,7 +51,7 @@ def compact(is_real: BoolArray, above: IntArray) -> CompactTrees:
 def compact_nodes(is_real: Tensor, above: Tensor, max_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return ``order``, ``parents`` and ``num_nodes`` of trees ``[B, S]`` without the nodes that are not real.
 
-    ``max_nodes`` is the most that a row can have: see ``compact_on_device``, which serves elsewhere than on the host.
+    ``max_nodes`` is the most that a row can have: see ``compact_on_device``, which does this on a device.
     """
     if not is_real.is_cpu:
         return compact_on_device(is_real, above, max_nodes)
@@ -61,9 +61,9 @@ def compact_nodes(is_real: Tensor, above: Tensor, max_nodes: int) -> tuple[Tenso
 
 
 def compact_on_device(is_real: Tensor, above: Tensor, max_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what ``compact`` does of tensors ``[B, S]`` on a device, without a look at them.
+    """Return what ``compact`` does, of tensors ``[B, S]`` on a device, without reading them on the host.
 
-    Nobody knows how many nodes the widest row has, so that W is S, or ``max_nodes`` if no row can have more.
+    How many nodes the widest row has is not known, so W is S, or ``max_nodes`` if no row can have more.
 
     Returns:
         ``order``, ``parents`` and ``num_nodes``.

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from heapq import nsmallest
 from typing import NamedTuple
 
-# The ids that can be taken back one by one: in text that repeats itself, what each has changed is as long as the text.
+# How many ids can be taken back one by one: in text that repeats itself, each one's changes are as long as the text.
 _UNDOABLE = 64
 
 
@@ -35,16 +35,16 @@ class Automaton:
     Attributes:
         ids: the text so far.
         whole: the state of the whole text.
-        following: of each state, id -> state of its parts with that id after them.
-        links: of each state, that of its longest suffix that ends at more places; -1 for state 0.
-        lengths: of each state, ids of its longest part.
-        counts: of each state but 0, how often its parts stand in the text; they may overlap.
-        latest: of each state but 0, how many ids the text had when its parts last ended.
+        following: for each state, id -> state of its parts with that id after them.
+        links: for each state, the state of its longest suffix that ends at more places; -1 for state 0.
+        lengths: for each state, how many ids its longest part has.
+        counts: for each state but 0, how often its parts occur in the text; they may overlap.
+        latest: for each state but 0, how many ids the text had when its parts last ended.
 
     Cost: O(L) time and memory for a text of L ids, some microseconds an id in Python; see ``append`` and ``cut``.
     Source: Blumer et al. 1985, "The smallest automaton recognizing the subwords of a text" (Theoretical Computer
         Science 40).
-    Deviations: it counts occurrences while it grows, and gives ids back, the last first.
+    Deviations: it counts occurrences while it grows, and can take ids back, the last first.
     """
 
     def __init__(self, ids: Iterable[int] = ()) -> None:
@@ -59,7 +59,7 @@ class Automaton:
         for one in ids:
             self._grow(one)
         self._steps = deque[_Step](maxlen=_UNDOABLE)  # of the latest ids that were appended since
-        # Suffixes are shorter: what is known of a state is handed on before its own suffix hands it on.
+        # The longest first: a state has handed its numbers to its suffix before that suffix hands them on.
         for state in sorted(range(1, len(self.links)), key=self.lengths.__getitem__, reverse=True):
             above = self.links[state]
             self.counts[above] += self.counts[state]
@@ -68,8 +68,8 @@ class Automaton:
     def append(self, one: int) -> None:
         """Let an id follow the text.
 
-        Cost: O(1) amortised, and O(S) for S suffixes of the text that end at different places each: few, but L / p
-            in a text that repeats p ids all along.
+        Cost: O(1) amortised, and O(S) for S suffixes of the text that each end at different places: few, but L / p in a
+            text that repeats p ids throughout.
         """
         before = self.whole
         split = self._grow(one)
@@ -100,7 +100,7 @@ class Automaton:
         if lengths[there] == lengths[at] + 1:
             links[last] = there
             return -1
-        # The shorter parts of ``there`` end at a place more now: they get a state of their own.
+        # The shorter parts of ``there`` end at one more place now: they get a state of their own.
         clone = self._add(lengths[at] + 1, following[there].copy(), 0, 0)
         links[clone] = links[there]
         links[there] = links[last] = clone
@@ -121,8 +121,8 @@ class Automaton:
     def cut(self, size: int) -> None:
         """Take ids back, so that the first ``size`` are left.
 
-        Cost: for up to 64 ids that were appended, what appending them took; for more, and for those that it was made
-            of, O(L).
+        Cost: for up to 64 ids that were appended, what appending them took; for more, and for ids that it was built
+            from, O(L).
         """
         if size < len(self.ids) - len(self._steps):
             self._build(self.ids[:size])
@@ -152,15 +152,15 @@ class Automaton:
         self.whole = step.before
 
     def match(self) -> tuple[int, int]:
-        """Return the state of the longest suffix that stands in the text before too, and its ids; 0, 0: there is none.
+        """Return the state and length of the longest suffix that also occurs earlier in the text; 0, 0: there is none.
 
-        That it may overlap itself is legal: the two end at different places.
+        The two occurrences may overlap: they end at different places.
         """
         state = self.links[self.whole]
         return (state, self.lengths[state]) if state > 0 else (0, 0)
 
     def follow(self, state: int, length: int, one: int) -> tuple[int, int]:
-        """Return the longest suffix of another text that stands in this one, once an id follows that text.
+        """Return the longest suffix of another text that occurs in this one, after an id is added to that text.
 
         Args:
             state, length: the longest suffix before it; 0, 0 at the beginning.
@@ -176,7 +176,7 @@ class Automaton:
         return 0, 0
 
     def suffixes(self, state: int, length: int, least: int) -> Iterator[tuple[int, int]]:
-        """Yield a matched part and the suffixes of it that end at more places each, down to ``least`` ids."""
+        """Yield a matched part and those of its suffixes that each end at more places, down to ``least`` ids."""
         while state > 0 and length >= least:
             yield state, length
             state = self.links[state]
@@ -185,8 +185,8 @@ class Automaton:
     def children(self, state: int, most: int = 1) -> list[tuple[int, int, float]]:
         """Return what follows a state's parts: ids, their states, and the shares of the occurrences that they follow.
 
-        The most frequent come first, of equal ones the latest. What nothing follows, at the end of the text, does not
-        count; the end of one of several texts counts, but is no child.
+        The most frequent come first, the latest among equals. An occurrence at the end of the text, which nothing
+        follows, does not count; the end of one of several texts counts, but is no child.
         """
         following, counts = self.following[state], self.counts
         if len(following) == 1:

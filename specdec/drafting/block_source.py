@@ -89,7 +89,7 @@ class _BlockModel(HiddenStates, RunModel):
     What rows draft in a step is known from ``catch_up`` on.
 
     Args:
-        head: whose.
+        head: that drafts.
         num_rows: slots.
         capacity: ids that a row may hold; the head's own context may be shorter.
         device: where drafts lie.
@@ -106,7 +106,7 @@ class _BlockModel(HiddenStates, RunModel):
         self.has_confidence, self.device = head.has_confidence, device
 
     def room(self, rows: IntArray, num_committed: IntArray) -> IntArray:
-        """Return ``[B]`` how many tokens each row may draft: none after a single id, which nothing is known before."""
+        """Return ``[B]`` how many tokens each row may draft: none after a single id, which has no states before it."""
         self.check(rows, num_committed)
         most = np.minimum(self.head.num_laws, self.head.max_context - num_committed)
         return np.where(num_committed > 1, np.maximum(most, 0), 0)
@@ -115,7 +115,7 @@ class _BlockModel(HiddenStates, RunModel):
         """Open the blocks of some rows.
 
         Raises:
-            ValueError: the head's logits are not of its vocabulary; so in ``advance`` and ``grow``.
+            ValueError: the head's logits are not of its vocabulary; also in ``advance`` and ``grow``.
         """
         self._live, self._batch, self._depth, self._first = live, len(rows), 0, 0
         pending = on_device(context.pending[live], self.device)
@@ -139,7 +139,7 @@ class _BlockModel(HiddenStates, RunModel):
         return head.follow_blocks(self.cache, rows, context.pending, limits, watch, draws, adjustments)
 
     def device_follower(self, context: Context) -> FollowOnDevice | None:
-        """Return what has the head's device follow greedy blocks if it can that, else None."""
+        """Return what has the head's device follow greedy blocks if it can do that, else None."""
         return self._follow_on_device if can_chain_on_device(self.head, context.warping) else None
 
     def _follow_on_device(self, rows: IntArray, context: Context, limits: IntArray) -> Draft:
@@ -150,7 +150,7 @@ class _BlockModel(HiddenStates, RunModel):
         self._block = None
 
     def advance(self, rows: IntArray, tokens: Tensor, live: IntArray) -> Tensor:
-        """Return the laws of the next depth; rows that draft no more are among those read."""
+        """Return the laws of the next depth; rows that no longer draft are read too."""
         return self._next(take(tokens, self._live))
 
     def grow(self, rows: IntArray, frontier: Frontier) -> Tensor:

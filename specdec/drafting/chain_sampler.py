@@ -81,7 +81,7 @@ class _Asked(ChainWatch):
 
     Attributes:
         limits: ``[B]`` what is left of them.
-        confidence: ``[B, N]`` of the tokens drafted, as far as the policy was asked, where the draft lies or on the
+        confidence: ``[B, N]`` of the tokens drafted, as far as the policy was asked, on the draft's device or on the
             host; None if it reads none.
     """
 
@@ -135,7 +135,7 @@ class ChainSampler:
                 not read.
             follow: given rows, context, limits, a watch (None: nobody is asked) and how ids are drawn (None:
                 greedily), returns what ``ChainingOracle.follow_ids`` does; None if the model cannot. It serves if all
-                rows draft greedily or all are sampled, and the numbers of the draws are to be had.
+                rows draft greedily or all are sampled, and the numbers of the draws are available.
             follow_on_device: given rows that draft, their context and limits, returns their greedy chains, which the
                 model's device has made; None if it cannot. It serves if all rows draft greedily and the policy reads
                 nothing.
@@ -165,7 +165,7 @@ class ChainSampler:
             return self._drawn(rows, context, limits, randomness, next_logits, confidence)
 
     def _is_forced(self, context: Context) -> bool:
-        """Tell whether the likeliest ids are drafted in all rows, and nobody is asked."""
+        """Tell whether the likeliest ids are drafted in all rows, and no policy is asked."""
         return not self._asks and context.warping.is_greedy(self.temperature)
 
     def _followed(
@@ -243,7 +243,7 @@ class ChainSampler:
         is_known = (drew and asked.limits is limits) or self.device.type == "cpu"
         num_nodes = on_device(asked.limits, self.device) if is_known else _lengths(drew, tokens)
         high = torch.cat(peaks, dim=1)
-        # On another device nobody waits to know whether they are finite.
+        # On another device the host does not wait to know whether they are finite.
         is_fine = not high.shape[1] or (high.is_cpu and bool(np.isfinite(on_host(high)).all()))
         self.length.drafted(rows, asked.limits)
         beliefs = None if asked.confidence is None else on_device(asked.confidence, self.device)
@@ -264,7 +264,7 @@ def _is_idle(rows: Tensor, live: IntArray) -> Tensor:
 
 
 def _lengths(drew: list[IntArray], rows: Tensor) -> Tensor:
-    """Return ``[B]`` how often each of the rows drew, where they lie: of slices, for which nothing goes there."""
+    """Return ``[B]`` how often each of the rows drew, on their device: by slices, for which nothing is copied there."""
     counts = rows.new_zeros(len(rows))
     for live in drew:
         counts = counts + scatter_rows(rows.new_ones(len(live)), live, len(rows))

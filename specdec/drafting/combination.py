@@ -34,7 +34,7 @@ class Combination(ABC):
         members: two sources or more, in the order in which they are asked.
 
     Raises:
-        ValueError: fewer members, one that is no source, members with different vocabularies, or one that needs more
+        ValueError: fewer members, one that is not a source, members with different vocabularies, or one that needs more
             of the target than logits and hidden layers.
     """
 
@@ -95,7 +95,7 @@ class Combination(ABC):
         budget: Budget,
         randomness: Randomness,
     ) -> list[Draft]:
-        """Return a draft of all rows by each member, within the budget together; empty if a member is not heard.
+        """Return a draft of all rows by each member, within the budget together; empty if a member is not asked.
 
         Args:
             sessions: of the members.
@@ -128,7 +128,7 @@ def proposal(
     budget: Budget,
     randomness: Randomness,
 ) -> Draft:
-    """Return the draft of a source that serves inside another; a malformed one is a ValueError, by its name."""
+    """Return the draft of a source that serves inside another; a malformed one raises ValueError with its name."""
     draft = session.propose(rows, context, budget, randomness)
     check_tensors(source, draft, len(rows))
     return draft
@@ -151,7 +151,7 @@ class CombinationSession(DraftSession):
         self.source, self.sessions = source, sessions
         # The row's place in the batch that drafted last; -1: it took no part since it was told what stands.
         self._at = np.full(num_rows, -1, dtype=np.int64)
-        # See merge; after the batch stands a row without nodes, which -1 finds.
+        # See merge; the last row, which -1 finds, has no nodes.
         self._places = [np.zeros((1, 1), dtype=np.int64) for _ in sessions]
 
     def share(self, prefixes: Prefixes) -> None:
@@ -198,8 +198,8 @@ class CombinationSession(DraftSession):
 def _of_nodes(scores: Scores, nodes: IntArray) -> Scores:
     """Return the scores of a member's nodes ``[B, K]``, and after them those of the path, if it reads hidden layers.
 
-    Other members may have drafted what stands: their nodes are none of its own. Of chains a shared budget may have
-    dropped the ends: nodes beyond those that were scored cannot stand, and any scores are told of them.
+    Other members may have drafted what stands: their nodes are not among its own. A shared budget may have dropped the
+    ends of chains: nodes beyond those that were scored cannot stand, and their scores are arbitrary.
     """
     given = (scores.logits, *scores.hidden, *(scores.likeliest or ()))
     nodes = np.minimum(nodes, next(values.shape[1] for values in given if values is not None) - 1)

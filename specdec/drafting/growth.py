@@ -1,6 +1,7 @@
-"""How a tree grows, level by level, on the host: which nodes are scored, and where their children stand.
+"""How a tree grows, level by level, on the host: which nodes are scored, and where their children are.
 
-A shape that reads no confidence decides all of it before anything is drawn; one that does decides when it has looked.
+A shape that reads no confidence decides all of it before anything is drawn; one that reads confidences decides after it
+has looked.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from specdec.drafting.shapes import Level, TreeShape
 
 @dataclass(frozen=True)
 class Places(Level):
-    """The nodes of one level, and where they stand; -1 stands for no node.
+    """The nodes of one level, and where they are; -1: no node.
 
     Attributes:
         slot: ``[B, W]`` place among the nodes of all levels, padding and absent ones included; -1: the pending token.
@@ -47,7 +48,7 @@ class Selection:
     """Some nodes of a level, side by side.
 
     Attributes:
-        columns: ``[B, W]`` where they stood.
+        columns: ``[B, W]`` where they were.
         is_chosen: ``[B, W]`` bool: False for padding.
     """
 
@@ -90,9 +91,9 @@ class Family:
 
     Attributes:
         size: that number.
-        columns: ``[C]`` where among the scored nodes there are such nodes.
-        draws: ``[B, C]`` bool: which of these nodes are such.
-        number: ``[B, C]`` theirs.
+        columns: ``[C]`` the columns of the scored nodes that have such nodes.
+        draws: ``[B, C]`` bool: which nodes in these columns they are.
+        number: ``[B, C]`` the numbers of the nodes.
     """
 
     size: int
@@ -129,7 +130,7 @@ class Children:
 
     @staticmethod
     def of(scored: ScoredLevel, counts: IntArray, num_slots: int, look: Callable[[], FloatArray]) -> "Children":
-        """Return so many children ``[B, W]`` of each scored node, in slots from ``num_slots`` on."""
+        """Return ``counts`` ``[B, W]`` children of each scored node, in slots from ``num_slots`` on."""
         nodes = scored.places
         rows, ends = np.arange(len(counts))[:, None], counts.cumsum(1)
         total, order = ends[:, -1], np.arange(int(ends[:, -1].max()))
@@ -159,7 +160,7 @@ class Children:
 
 @dataclass(frozen=True)
 class Step:
-    """One level of growth: what is scored, and its children; None: it gets none, and the tree ends."""
+    """One level of growth: what is scored, and its children; None: there are none, and the tree ends."""
 
     scored: ScoredLevel
     children: Children | None
@@ -181,8 +182,8 @@ def growth(
 
     Args:
         shape, max_depth, max_nodes: see above.
-        look: returns ``[B, W]`` what ``Level.confidence`` is, of the level that was drawn last; waits for the device.
-        best: returns what ``TreeShape.children`` is given, of nodes that follow those of the last step; waits too.
+        look: returns ``[B, W]`` the ``Level.confidence`` of the level that was drawn last; waits for the device.
+        best: returns what ``TreeShape.children`` is given, for nodes that follow those of the last step; waits too.
 
     A step must be drawn before the next one is asked for, unless the shape reads no confidence: then nothing is looked
     at.

@@ -14,8 +14,8 @@ from specdec.drafting.model import DraftModel
 class HiddenStates:
     """Hand a head the hidden states of every position that stands, and take back its memory of all others.
 
-    A session calls ``begin``, ``sync`` and ``end`` with what it is called with, if its source's needs are
-    ``Needs(hidden=head.layers)``. Between steps the head knows the positions of all ids of a row but the pending one.
+    A session whose source has ``Needs(hidden=head.layers)`` calls ``begin``, ``sync`` and ``end`` with the arguments
+    that it is called with. Between steps the head knows the positions of all ids of a row but the pending one.
 
     Args:
         head: takes the features.
@@ -26,7 +26,7 @@ class HiddenStates:
     Attributes:
         known: ``[num_rows]`` how many positions the head was given, from 0 on.
 
-    Cost: of a step what the head makes of the root and the accepted nodes.
+    Cost: a step takes what the head makes of the root and the accepted nodes.
     """
 
     def __init__(self, head: Head, cache: Cache, num_rows: int, capacity: int) -> None:
@@ -34,7 +34,7 @@ class HiddenStates:
         self.known: IntArray = np.zeros(num_rows, dtype=np.int64)
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
-        """Take in new requests: the positions of their prompts but for the last id, if that is not all.
+        """Take in new requests: the positions of their prompts before the last id's, if there are any.
 
         Raises:
             ValueError: the scores lack the layers.
@@ -127,11 +127,11 @@ def of_each_id(logits: Tensor, head: Head) -> Tensor:
 class HeadModel(HiddenStates, DraftModel):
     """Keep a stepping head's cache in step with the ids that stand in each row, and with their hidden states.
 
-    To the head a row has one id less, without the first, and so has its context: id j of the head is read beside the
-    hidden states of position j. A row of a single id has none yet, and drafts nothing.
+    To the head a row lacks its first id, and so does its context: id j of the head is read beside the hidden states of
+    position j. A row of a single id has none yet, and drafts nothing.
 
     Args:
-        head: drafts.
+        head: that drafts.
         num_rows: slots of the run.
         capacity: ids a row may hold; the head's own context may be shorter.
         device: where logits are handed back.
@@ -168,7 +168,7 @@ class HeadModel(HiddenStates, DraftModel):
         return np.where(num_committed > 1, super().room(rows, num_committed - 1), 0)
 
     def own_context(self, rows: IntArray, context: Context) -> Context:
-        """Return a context as the head has it."""
+        """Return a context as the head sees it."""
         return replace(context, ids=own_ids(context.ids), num_committed=context.num_committed - 1)
 
     def catch_up(self, rows: IntArray, context: Context, live: IntArray, depth: int = 1) -> Tensor:

@@ -12,7 +12,7 @@ from specdec.transfers import on_device
 
 
 class ChainStart(NamedTuple):
-    """Where chains begin that a model scores."""
+    """Where the chains that a model scores begin."""
 
     rows: IntArray  # ``[R]``
     standing: IntArray  # ``[R, M]`` the ids that stand and have no keys, padded with the last of each row
@@ -20,7 +20,7 @@ class ChainStart(NamedTuple):
 
 
 class JudgingModel(DraftModel):
-    """Score chains that another source drafts for a drafting model; arguments as of ``DraftModel``."""
+    """Score chains that another source drafts for a drafting model; arguments as in ``DraftModel``."""
 
     def chain_start(self, rows: IntArray, ids: IntArray, ends: IntArray) -> ChainStart:
         """Return where chains begin that follow the first ``ends[b]`` ids of each row.

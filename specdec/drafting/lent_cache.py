@@ -14,14 +14,14 @@ from specdec.transfers import on_device
 
 
 class LentCache:
-    """Draft on the decoder's own cache, in a ``with`` block: rows grow by what is scored, and then are as they were.
+    """Draft on the decoder's own cache, in a ``with`` block: rows grow by what is scored, and afterwards are as before.
 
     What stands has the oracle's keys, so nothing is prefilled and no row is ever behind: the pending token is the only
     one without keys.
 
     Args:
         name: the source, for the message.
-        context: of the rows; the cache is its own.
+        context: of the rows; it holds the cache.
         rows: ``[B]``.
         oracle: scores on the cache.
 

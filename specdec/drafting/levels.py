@@ -17,7 +17,7 @@ from specdec.transfers import on_device, on_host
 
 @dataclass(frozen=True)
 class Nodes:
-    """The nodes of one level, drawn: tensors ``[B, W]`` on the device; where they stand is known beside them.
+    """The nodes of one level, drawn: tensors ``[B, W]`` on the device; their places are kept elsewhere.
 
     Attributes:
         tokens: their ids.
@@ -36,7 +36,7 @@ class Nodes:
     laws: Laws
 
     def confidence(self) -> FloatArray:
-        """Return ``[B, W]`` what ``specdec.drafting.shapes.shape.Level`` calls so; waits for the device."""
+        """Return ``[B, W]`` the ``confidence`` of ``specdec.drafting.shapes.shape.Level``; waits for the device."""
         values: FloatArray = on_host(self.path_belief * self.is_real)
         return values
 
@@ -89,7 +89,7 @@ class Candidates:
 
     @cached_property
     def probs(self) -> Tensor:
-        """``[B, W, V]`` the laws, to be read only, by which confidences go; for a point mass the warm one."""
+        """``[B, W, V]`` read-only: the laws that confidences are read from; for a point mass, the warm law."""
         if not self.by_rank:
             return self.laws.dense_view()
         warm = self.warm().dense_view()
@@ -161,7 +161,7 @@ class Candidates:
         return ids
 
     def _top_ids(self, k: int) -> tuple[Tensor, Tensor]:
-        """Return the largest of ``probs`` and their ids, ``[B, W, k]``, fewer if there are not so many ids."""
+        """Return the largest of ``probs`` and their ids, ``[B, W, k]``, fewer if there are not that many ids."""
         k = min(k, self.probs.shape[-1])
         if not self._rankings or self._rankings[0][0].shape[-1] < k:
             self._rankings[:] = [top_ids(self.probs, k)]
@@ -172,8 +172,8 @@ class Candidates:
 def top_ids(probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k largest of probabilities ``[..., V]`` in falling order, and their ids, the lowest of equals first.
 
-    Cost: that of ``topk``, which leaves the order of equals open, and on the host a look at its values; a few
-        operations of O(V) more if some are equal, and on other devices, where a look would have to wait.
+    Cost: that of ``topk``, which leaves the order of equals open, and on the host a look at its values; a few more
+        operations of O(V) if some are equal, and on other devices, where a look would have to wait.
     """
     size = probs.shape[-1]
     if probs.device.type == "cpu":

@@ -18,7 +18,7 @@ def merge(parts: Sequence[Draft], names: Sequence[str]) -> tuple[Draft, list[Int
 
     A node that was chosen deterministically and whose id an earlier sibling carries already could never be entered: the
     two become one, with the children of both and the provenance of the first. Drawn nodes are never merged or dropped.
-    The children of a node stand in the order of the parts, each part's in its own.
+    The children of a node are in the order of the parts, and within a part in its own order.
 
     Args:
         parts: one or more, of the same rows.
@@ -42,7 +42,7 @@ def merge(parts: Sequence[Draft], names: Sequence[str]) -> tuple[Draft, list[Int
 def _merge(
     parts: Sequence[Draft], names: Sequence[str], live: Sequence[int], graft: "_Graft | None"
 ) -> tuple[Draft, list[IntArray]]:
-    """Return what ``merge`` does of parts that lie on one device; ``live`` are those with nodes, if several grafted."""
+    """Return what ``merge`` does of parts that lie on one device; ``live`` have nodes, and are grafted if several."""
     own_names = [part.source_names or (name,) for part, name in zip(parts, names, strict=True)]
     starts = np.cumsum([0, *map(len, own_names)]).tolist()
     parts = [
@@ -67,7 +67,7 @@ def _merge(
 
 
 def _place(part: Draft, device: torch.device) -> Draft:
-    """Return a draft on a device; of one without nodes there is little to bring."""
+    """Return a draft on a device; one without nodes has little to move."""
     if part.width or part.tokens.device == device:
         return part.to(device)
     undefined = None if part.undefined is None else on_device(part.undefined, device)
@@ -86,7 +86,7 @@ def _undefined(parts: Sequence[Draft], num_names: Sequence[int]) -> Tensor | Non
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """Return names, those that are taken with the first number after them that makes another one."""
+    """Return distinct names: one that is taken already gets the first number that makes it a new one."""
     taken: dict[str, None] = {}
     for name in names:
         own, number = name, 1

@@ -68,7 +68,7 @@ class DraftModel(RunModel):
         self.cache, self._slack = self._rows.cache, slack
         self._place = ids_device(model)
         self._at_once = min(2 + slack, CHUNK)  # ids a row may be behind for one pass to catch up
-        self.ids = np.zeros((num_rows, self.capacity + 1), dtype=np.int64)  # the last column: of what stands beyond
+        self.ids = np.zeros((num_rows, self.capacity + 1), dtype=np.int64)  # the last column: for what stands beyond
         # Rows, first columns, tokens.
         self._unread: tuple[IntArray, IntArray, PendingDownload] | None = None
 
@@ -101,7 +101,7 @@ class DraftModel(RunModel):
         self._rows.end(rows, texts)
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None = None) -> None:
-        """Keep the keys of the ids that stand; arguments as of ``DraftSession.sync``. Cost: see ``read_back``."""
+        """Keep the keys of the ids that stand; arguments as in ``DraftSession.sync``. Cost: see ``read_back``."""
         if self._unread is not None:
             self.read_back()
         agrees = self.ids[self._places(rows, keep, new_ids.shape[1])] == new_ids
@@ -125,8 +125,8 @@ class DraftModel(RunModel):
     def catch_up(self, rows: IntArray, context: Context, live: IntArray, depth: int = 1) -> Tensor:
         """Score the ids that stand and have no keys yet; the last of them is the pending token.
 
-        After full acceptance of a chain these are two: the last drafted token was never fed to the model. Of a tree
-        nothing is kept, so that they are what was emitted; one pass takes them all.
+        After full acceptance of a chain these are two: the last drafted token was never fed to the model. After a tree,
+        of which nothing is kept, they are what was emitted; one pass takes them all.
 
         Args:
             rows: ``[B]``.
@@ -166,13 +166,13 @@ class DraftModel(RunModel):
         return self._chaining.follow_ids(*call, watch, draws, context.warping.adjustments)
 
     def device_follower(self, context: Context) -> FollowOnDevice | None:
-        """Return ``follow_on_device`` if the model can that in the rows of a context, else None."""
+        """Return ``follow_on_device`` if the model can do that in the rows of a context, else None."""
         return self.follow_on_device if can_chain_on_device(self.model, context.warping) else None
 
     def follow_on_device(self, rows: IntArray, context: Context, limits: IntArray) -> Draft:
         """Catch up, and have the device follow the likeliest ids of rows that draft; see ``DeviceChainingOracle``.
 
-        Cost: one call, and of rows that are far behind the passes of ``catch_up``.
+        Cost: one call, and the passes of ``catch_up`` for rows that are far behind.
         """
         model, ids, ends = cast(DeviceChainingOracle, self.model), context.ids, context.num_committed
         self.come_near(rows, ids, ends)
@@ -246,14 +246,14 @@ class DraftModel(RunModel):
         sizes = counts.tolist()
         columns = first[:, None] + np.arange(max(sizes, default=0))
         if len(set(sizes)) > 1:
-            # Of a row that reads nothing this is its last id that has a key.
+            # For a row that reads nothing this is its last id that has a key.
             columns = np.minimum(columns, stops[:, None] - 1)
         tokens = ids[np.arange(len(rows))[:, None], columns]
         self.ids[rows[:, None], columns] = tokens
         return tokens, counts
 
     def advance(self, rows: IntArray, tokens: Tensor, live: IntArray) -> Tensor:
-        """Score the token drafted last, ``[B, 1]``, of the rows that draft on; arguments as of ``catch_up``.
+        """Score the token drafted last, ``[B, 1]``, of the rows that draft on; arguments as in ``catch_up``.
 
         Returns:
             ``[B, 1, V]`` logits of the token after it, zero for a row that took no part.
@@ -290,7 +290,7 @@ class DraftModel(RunModel):
         return on_device(values, self.model.device)
 
     def note(self, rows: IntArray, starts: IntArray, draft: Draft) -> None:
-        """Remember chains, which follow the first ``starts[b]`` ids of each row; of trees nothing was kept."""
+        """Remember chains, which follow the first ``starts[b]`` ids of each row; trees left nothing to keep."""
         if draft.parents is not None:
             return
         if draft.tokens.is_cpu:

@@ -39,14 +39,14 @@ class SampledSource:
         length: a length policy.
         temperature: of the drafts; None follows each request, 0 drafts greedily.
         tree: the shape of the drafts, in place of a length.
-        default: tokens to draft if none of them says.
+        default: tokens to draft if no argument says.
 
     Attributes:
         length, temperature, tree: the same; a source with a tree has no length.
 
     Raises:
-        ValueError: an argument out of range, what is no length policy or no shape, two ways of saying a length, a tree
-            beside a length, a tree that is re-ranked and not greedy.
+        ValueError: an argument out of range, something that is not a length policy or a shape, two ways of saying a
+            length, a tree beside a length, a tree that is re-ranked and not greedy.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class RunModel(Protocol):
     """A drafting model at work on one run; it gives logits for the ids that stand and for those drafted after them.
 
     ``rows`` are slots of the run, ``live`` are indices into the batch of a call. Contexts are those of ``own_context``.
-    The logits of rows that take no part are not read. A class that names this one as its base need not write what has a
-    default: trees, a confidence, whole drafts and ``note`` are for models that have them.
+    The logits of rows that take no part are not read. A class that names this one as its base need not write the
+    methods with a default: trees, a confidence, whole drafts and ``note`` are for models that have them.
 
     Attributes:
         has_confidence: whether it tells its own belief in a token.
@@ -101,7 +101,7 @@ class RunModel(Protocol):
         """Take in new requests."""
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
-        """Learn what stands; arguments as of ``DraftSession.sync``."""
+        """Learn what stands; arguments as in ``DraftSession.sync``."""
 
     def end(self, rows: IntArray) -> None:
         """Forget finished requests."""
@@ -165,7 +165,7 @@ class ModelSource(SampledSource, ABC):
 
     @abstractmethod
     def open_model(self, oracle: Oracle, num_rows: int, capacity: int) -> RunModel:
-        """Return the model at work; arguments as of ``DraftSource.open``."""
+        """Return the model at work; arguments as in ``DraftSource.open``."""
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
         """Return a session for a run."""
@@ -227,7 +227,7 @@ class ChainSession(_Session):
 
 
 class TreeSession(_Session):
-    """Draft trees, level by level; arguments as of ``ChainSession``."""
+    """Draft trees, level by level; arguments as in ``ChainSession``."""
 
     def __init__(self, model: RunModel, sampler: TreeSampler) -> None:
         super().__init__(model)
@@ -253,7 +253,7 @@ class HeadSource(ModelSource, ABC):
     Its arguments are those of ``SampledSource``.
 
     Attributes:
-        head: which must be one of the decoder's oracle.
+        head: it must belong to the decoder's oracle.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Whether a file holds an n-gram model; drafting with one relies on all of this."""
+"""Checks that a file holds an n-gram model; drafting with one relies on all of them."""
 
 import re
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ def check_contents(model: NGramModel) -> None:
     """Check the arrays of a model, whose types and shapes fit.
 
     Raises:
-        ValueError: they are no trie of contexts, or no laws; it names the array.
+        ValueError: they are not a trie of contexts, or not laws; names the array.
 
     Cost: O(P log P) time, O(P) memory.
     """
@@ -111,7 +111,7 @@ def _lower(model: NGramModel, owners: IntArray, pairs: IntArray) -> FloatArray:
 
 
 def _check_laws(model: NGramModel, lower: FloatArray) -> None:
-    """Check that the law of every state is one."""
+    """Check that the law of every state is a law."""
     for name in ("probs", "backoff", "best_probs"):
         values = getattr(model, name)
         _need(((values > 0) & (values <= 1 + _SLACK)).all(), f"{name} hold what is no probability")

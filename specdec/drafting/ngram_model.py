@@ -30,8 +30,8 @@ class NGramModel:
     its longest seen suffix. So every id has positive probability in every context.
 
     State 0 is the empty context. State s > 0 extends state ``keys[s - 1] // vocab_size`` to the left by the id
-    ``keys[s - 1] % vocab_size``; keys ascend, and one more than any key closes them. The *pairs* of a state are its
-    seen continuations, ids ascending.
+    ``keys[s - 1] % vocab_size``; keys ascend, and a last one is larger than any key of a state. The *pairs* of a state
+    are its seen continuations, ids ascending.
 
     Args:
         order: length of the longest n-gram; contexts have up to order - 1 ids.
@@ -118,7 +118,7 @@ class NGramModel:
 
         Raises:
             ValueError: an argument out of range, a single text, no ids, ids outside the vocabulary, a text without a
-                tokenizer or a file that is no UTF-8.
+                tokenizer or a file that is not UTF-8.
 
         Cost: O(order T log T) time and O(order T) memory for T ids.
         """

@@ -21,11 +21,11 @@ from specdec.laws import Laws, scatter_rows
 from specdec.transfers import on_device
 
 # Given the rows that take part (indices), the nodes, how many of them each of these rows wants, and how they are drawn
-# or chosen, it returns ids, peaks and laws, as ``DraftModel.grow_whole``.
+# or chosen, it returns ids, peaks and laws, as ``DraftModel.grow_whole`` does.
 GrowWhole = Callable[[IntArray, TreePlan, IntArray, Draws], tuple[IntArray, Float32Array, Float32Array | None]]
 
 
-# Trees without absent nodes: also the ids ``[B, W]``, 0 for padding, and the law that each comes of, -1 for padding.
+# Trees without absent nodes: also the ids ``[B, W]``, 0 for padding, and the law that each comes from, -1 for padding.
 PresentNodes = tuple[CompactTrees, IntArray, IntArray]
 
 
@@ -61,7 +61,7 @@ def draft_trees(
     is_whole = takes_all and -1 not in ids.reshape(-1).tolist()
     trees, present, law = _all_present(plan, batch) if is_whole else _present_nodes(plan, live, ids, batch)
     made, undefined = ids if is_whole else present, None
-    # That all are finite is soon told. Some may be -inf; a NaN is the maximum.
+    # It is quick to tell that all are finite. Some may be -inf; a NaN is the maximum.
     if not np.isfinite(peaks).all() and not peaks.max() < np.inf:
         depths = np.where(peaks < np.inf, NEVER, plan.depths).min(1, keepdims=True)
         undefined = on_device(scatter_rows(torch.from_numpy(depths), live, batch, NEVER), device)
@@ -76,7 +76,7 @@ def draft_trees(
 
 @lru_cache(maxsize=256)
 def _all_present(plan: TreePlan, batch: int) -> PresentNodes:
-    """Return trees none of whose nodes is absent, but for their ids; nobody writes to it."""
+    """Return trees none of whose nodes is absent, without their ids; nobody writes to them."""
     return _present_nodes(plan, np.arange(batch), np.zeros((batch, len(plan.parents)), dtype=np.int64), batch)
 
 

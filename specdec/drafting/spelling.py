@@ -15,7 +15,7 @@ _BYTE = re.compile("<0x([0-9A-F]{2})>")
 _SPACE = "\u2581"
 # Bytes after which text is not read again, if no word begins.
 _LONGEST = 64
-# Texts whose ids are kept.
+# How many texts have their ids kept.
 _MOST_TEXTS = 1 << 16
 
 
@@ -64,8 +64,8 @@ def _bytes_of(piece: str | None, alphabet: dict[str, int] | None) -> bytes | Non
 class SharedPieces:
     """The pieces that a model's vocabulary and its target's have in common, and how the model spells the others.
 
-    Pieces agree if their bytes do; control tokens agree with control tokens alone. Of equal pieces of one vocabulary
-    the lowest id counts, but that all of the target's are read.
+    Pieces agree if their bytes do; control tokens agree only with control tokens. If pieces of one vocabulary are
+    equal, the lowest id counts, except that all of the target's ids are read.
 
     Args:
         tokenizer: of the model, a ``tokenizers.Tokenizer``.
@@ -75,8 +75,8 @@ class SharedPieces:
 
     Attributes:
         model_ids, target_ids: ``[K]`` the ids of the K common pieces.
-        to_model: of each id of the target the model's id of that piece; -1: it has none.
-        content: of each id of the target its bytes, empty if it is no piece.
+        to_model: for each id of the target, the model's id of that piece; -1: it has none.
+        content: for each id of the target, its bytes; empty if it is no piece.
         control: ids of the target that stand for no text.
 
     Cost: both vocabularies are read once, about 0.1 s for 50,000 ids.
@@ -142,8 +142,8 @@ class Spelling:
     Attributes:
         ids: the target's.
         own: the model's.
-        is_whole: whether the model's spell all of them.
-        stable: the first so many of the model's ids are as they were when ``settle`` was last called.
+        is_whole: whether the model's ids spell all of the target's.
+        stable: how many of the model's ids, from the first on, are as they were when ``settle`` was last called.
 
     Cost: O(1) for an id that the model has; for another one the tokenizer reads a word, or a table tells what it read
         before.
@@ -177,7 +177,7 @@ class Spelling:
             self._read_again(spelled)
 
     def _begins_word(self, content: bytes) -> bool:
-        """Tell whether text before an id and text from it on can be read each for itself."""
+        """Tell whether the text before an id and the text from it on can each be read by itself."""
         begins_character = not content or content[0] & 0xC0 != 0x80  # UTF-8; what is none may have no such byte
         is_long = len(self._open) >= (_LONGEST if begins_character else 2 * _LONGEST)
         return (content[:1].isspace() and not self._open[-1:].isspace()) or is_long

@@ -92,13 +92,13 @@ class TreeSampler:
                 ``node=i``, the depth of that node and ``purpose="draft"``.
             next_logits: returns logits ``[B, size, V]`` of a frontier's nodes, finite or -inf.
             grow_whole: drafts trees that are known beforehand, see ``DraftModel.grow_whole``; None if the model cannot.
-                It serves if all rows draft greedily or all are sampled, and the numbers of the draws are to be had.
+                It serves if all rows draft greedily or all are sampled, and the numbers of the draws are available.
 
         Guarantee: the declared laws are those drawn from. What is drawn is kept; a law with too few ids leaves nodes
-            absent, and so is what would stand below them. A row's tree follows from its own ids, budget and draws.
+            absent, and what would be below them is absent too. A row's tree follows from its own ids, budget and draws.
         Cost: one call of ``grow_whole`` if that serves. Else per level one call of ``next_logits``, one warping and,
             for each number of children, one draw. Waits for the device once a level if the shape reads confidences;
-            which nodes are absent is looked at on the host only, and elsewhere the draft is as wide as it can be.
+            absent nodes are looked for on the host only, and on a device the draft is as wide as it can be.
         """
         depth, nodes = np.maximum(np.minimum(budget.max_depth, room), 0), np.maximum(budget.max_nodes, 0)
         planned = None if grow_whole is None else self.shape.plan(depth, nodes)
@@ -117,7 +117,7 @@ class TreeSampler:
         known: list[Step] = []
         if not self.shape.reads_confidence:
             steps = known = list(steps)
-        # What the draws read goes to the device with the first pass, and all that is decided already.
+        # What the draws read goes to the device with the first pass, and so does all that is decided already.
         beforehand = chain(numbers_of(randomness), chain.from_iterable(step.arrays for step in known))
         with stage(chain(beforehand, () if self.shape.num_kept is None else (nodes,)), self.device):
             for step in steps:
@@ -134,7 +134,7 @@ class _TreeGrowth:
     """Trees while they are drawn.
 
     Args:
-        sampler: whose.
+        sampler: that draws them.
         context, randomness: of the rows.
         next_logits: see ``TreeSampler``.
 
@@ -161,7 +161,7 @@ class _TreeGrowth:
             return self._candidates(scored).best(k)
 
     def draw(self, step: Step) -> None:
-        """Score the nodes of a step, unless a shape had a look at them, and draw their children."""
+        """Score the nodes of a step, unless a shape has looked at them already, and draw their children."""
         candidates = self._candidates(step.scored)
         if step.children is not None:
             self._level = candidates.children(step.children, step.scored.places.depth, self._randomness)
@@ -191,7 +191,7 @@ class _TreeGrowth:
 
 
 def _some_points(laws: Laws) -> bool:
-    """Tell whether some of a warping's laws are point masses: on a device by their number, for to look would wait."""
+    """Tell whether some of a warping's laws are point masses: on a device by their number, for a look would wait."""
     return not laws.has_no_points if laws.index.is_cpu else len(laws.table) < laws.index.numel()
 
 

@@ -42,13 +42,13 @@ class Trunk:
         self._index = torch.full((batch, depth), -1, dtype=torch.int64, device=device)
         self._others = torch.full((batch, depth, num_others), -1, dtype=torch.int64, device=device)
         self._tables: list[Tensor] = []
-        # What rows grew by: ids and where each stands (row and column in the laws, chain and depth in the trunk), laws,
-        # the logits that gave them, and what brings the places along with the next copy to the device.
+        # What rows grew by: ids and where each is (row and column in the laws, chain and depth in the trunk), laws, the
+        # logits that gave them, and what brings the places along with the next copy to the device.
         self._coming: list[tuple[tuple[IntArray, ...], Laws, Tensor, Upload]] = []
         self._confidence = torch.zeros(batch, depth, dtype=torch.float64, device=device) if keeps_confidence else None
 
     def note_undefined(self, live: IntArray, behind: IntArray) -> None:
-        """Remember how many tokens after their chains a model was undefined for the rows ``live`` ``[R]``.
+        """Remember, for the rows ``live`` ``[R]``, how many tokens after its chain a model was undefined.
 
         Args:
             live: indices into the batch.
@@ -119,12 +119,12 @@ class Trunk:
     def branched(self, max_nodes: IntArray, randomness: Randomness) -> Draft:
         """Return the chains with ``num_others`` siblings beside each token, as far as ``max_nodes`` ``[B]`` goes.
 
-        If a token is drawn, its siblings are drawn without replacement from what it leaves of its law, fewer if the
-        law holds fewer ids. If it is chosen, they are the next best ids. A row takes siblings from the
-        first token on, all of a token's or none. Confidences are left out: siblings have none.
+        If a token is drawn, its siblings are drawn without replacement from what is left of its law, fewer if the law
+        holds fewer ids. If it is chosen, they are the next best ids. A row takes siblings from the first token on, all
+        of a token's or none. Confidences are left out: siblings have none.
 
-        Cost: no pass; O(B depth V) to draw. Elsewhere than on the host nobody looks how many siblings were drawn, and
-            the draft is as wide as the most that there can be.
+        Cost: no pass; O(B depth V) to draw. On a device nobody looks how many siblings were drawn, and the draft is as
+            wide as it can be.
         """
         full = np.minimum((max_nodes - self.counts) // self.num_others, self.counts)
         depths = np.arange(int(self.counts.max(initial=0)))
@@ -163,7 +163,7 @@ def _siblings(chain: Draft, wanted: Tensor, likeliest: Tensor, depths: IntArray,
         return Draft(likeliest.masked_fill(~wanted.unsqueeze(-1), -1).flatten(1), chain.num_nodes * count)
     own = chain.tokens.unsqueeze(-1)
     rest = excluding(chain.laws, own, torch.ones_like(own, dtype=torch.bool))
-    # A law that holds the trunk's id alone comes back as it was.
+    # A law that holds only the trunk's id comes back as it was.
     drawable = wanted & (chain.laws.index >= 0) & (rest.probs_of(chain.tokens) == 0)
     laws = rest.with_points(~drawable)
     drawn = randomness.choose(laws, depths, depths, "draft", count)

@@ -14,7 +14,7 @@ from specdec.grammars import Constraint
 
 _GRAMMARS = ("json_schema", "regex", "grammar")
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
-# What a record cannot answer: its next id stands, whatever else the model thought of.
+# What a record cannot honour: its next id is given, whatever else the model thought of.
 _READ_LOGITS = ("temperature", *_PENALTIES, "logit_bias", "min_new_tokens", *_GRAMMARS)
 _NUMBERS = ("temperature", "top_p", "min_p", *_PENALTIES)
 
@@ -61,7 +61,7 @@ class SamplingParams:
         presence_penalty: subtracted from the logits of ids in the output.
         frequency_penalty: subtracted once per occurrence in the output.
         logit_bias: added to the logits of these ids; -inf bans one.
-        min_new_tokens: EOS has probability 0 before so many tokens were produced.
+        min_new_tokens: EOS has probability 0 until that many tokens were produced.
         ignore_eos: EOS does not end the request.
         json_schema: the output is a JSON value that this schema (a mapping, or JSON text) allows. One grammar at most.
         regex: the output matches this expression as a whole.
@@ -112,7 +112,7 @@ class SamplingParams:
         self._check_grammar()
 
     def _check_grammar(self) -> None:
-        """Raise ValueError for a grammar that is no text, or for two of them."""
+        """Raise ValueError for a grammar that is not text, or for two grammars."""
         given = [name for name in _GRAMMARS if getattr(self, name) is not None]
         for name in given:
             kinds = (str, Mapping) if name == "json_schema" else (str,)

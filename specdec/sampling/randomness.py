@@ -67,7 +67,7 @@ class Keyed:
         kernels: what draws.
 
     Raises:
-        ValueError: a part has another number of entries; told when a number is needed.
+        ValueError: a part has another number of entries; raised when a number is needed.
 
     Attributes:
         draws_by_keys: whether draws are those of ``Keyed``, by which compiled code draws the same. A derived class that
@@ -130,7 +130,7 @@ class Keyed:
 
     @property
     def numbers(self) -> tuple[IntArray, ...]:
-        """What draws on a device read of the host; the engine has it go there with the pass."""
+        """The arrays of the host that draws on a device read; the engine sends them there with the pass."""
         return (self.keys,)
 
     def chain_keys(self, purpose: str) -> ChainKeys | None:
@@ -168,7 +168,7 @@ class Coupled:
         kernels: what draws.
 
     Attributes:
-        draws_by_keys: as of ``Keyed``; here ``choose`` alone counts.
+        draws_by_keys: see ``Keyed``; here only ``choose`` counts.
 
     Guarantee: the same law at the same position of the same request gives the same id for every source, stage, node
         and draft length, so sampled output equals plain decoding token for token.
@@ -203,7 +203,7 @@ class Coupled:
 
     @property
     def numbers(self) -> tuple[IntArray, ...]:
-        """What draws on a device read of the host; the engine has it go there with the pass."""
+        """The arrays of the host that draws on a device read; the engine sends them there with the pass."""
         return self.positions, self.keys
 
     def chain_keys(self, purpose: str) -> ChainKeys | None:

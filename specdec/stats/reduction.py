@@ -23,7 +23,7 @@ def _suffix_sums(counts: IntArray) -> IntArray:
 
 
 class Reduction:
-    """The trace of a run, summed over the rows of each of its requests: a group each."""
+    """The trace of a run, summed over the rows of each of its requests, which are the groups."""
 
     def __init__(self, trace: Trace, num_requests: int) -> None:
         self.trace, self.group, self.num_groups = trace, trace.columns["request"], num_requests

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-# Columns that matter most: so many at most stand on a terminal that was not asked for all.
+# The most columns, those that matter most, that a terminal shows if it was not asked for all.
 MOST = 5
 # A column with a longer cell is one of words, which are wrapped.
 _LONG = 48
@@ -61,7 +61,7 @@ def side_by_side(first: Sequence[str], widths: Mapping[str, int], room: int) -> 
 
     Args:
         first: columns that every group begins with.
-        widths: column -> what it takes of the room, its borders among it; of all columns, in their order.
+        widths: column -> what it takes of the room, including its borders; for all columns, in their order.
         room: of a group.
     """
     left = room_of_others = room - sum(widths[name] for name in first)
@@ -82,7 +82,7 @@ class Table:
     Attributes:
         title: what it shows.
         rows: column -> value, each; at least one, and all with the first one's columns.
-        note: what it is of, and how that was measured; paragraphs are parted by an empty line.
+        note: what it is about, and how that was measured; an empty line separates paragraphs.
         key: the name of the rows in a summary; "": they follow from what else it holds.
         brief: up to ``MOST`` columns that a terminal shows if it was not asked for all; (): all.
         legend: what the columns mean. A label is a column, several with ", " between them ("; " if their names have
@@ -130,14 +130,14 @@ class Table:
         return Kind.INTERVAL if texts and all(map(_BEGINS_WITH_NUMBER.match, texts)) else Kind.TEXT
 
     def leading(self) -> int:
-        """Return how many of the first columns it takes to tell the rows apart; 1 if all of them do not."""
+        """Return how many of the first columns it takes to tell the rows apart; 1 if even all columns do not."""
         for count in range(1, len(self.names) + 1):
             if len({tuple(map(str, [*row.values()][:count])) for row in self.rows}) == len(self.rows):
                 return count
         return 1
 
     def visible_columns(self, wide: bool) -> tuple[str, ...]:
-        """Return the columns that a terminal shows: all if it was asked for all or no others matter more."""
+        """Return the columns that a terminal shows: all if it was asked for all or if no column matters more."""
         return self.names if wide or not self.brief else self.brief
 
     def legend_of(self, names: Sequence[str]) -> dict[str, str]:

@@ -36,8 +36,8 @@ class Stats:
     Attributes:
         num_requests: requests counted.
         num_steps: verify passes, one per row that takes part.
-        target_calls: scoring calls of the oracle after prefill; a batch shares one. Of a request: those it was in.
-        prefill_calls: scoring calls that covered prompts; of a request: those of all prompts read with its own.
+        target_calls: scoring calls of the oracle after prefill; a batch shares one. For a request: those it was in.
+        prefill_calls: scoring calls that covered prompts; for a request: those of all prompts read with its own.
         num_drafted: verified draft nodes.
         num_scouts: nodes scored and handed back, never verified.
         num_accepted: draft tokens kept by verdicts, before truncation.
@@ -56,23 +56,23 @@ class Stats:
         tried_at_rank: entry k - 1 counts the verdicts on a k-th sibling, the earlier ones rejected.
         accepted_at_rank: entry k - 1 counts those that kept it.
         drafted_by_source: verified draft nodes by who proposed them.
-        tried_by_source: verdicts by whose node they were on: the walk stood at its parent and had rejected its earlier
+        tried_by_source: verdicts by who proposed the node: the walk stood at its parent and had rejected its earlier
             siblings, of any source.
         accepted_by_source: accepted tokens by who proposed them.
         stages: name -> counts and times of a stage inside the draft source (see ``StageInfo``); of the run only.
         seconds: wall time by phase: prefill, propose, score, verify, commit, other. A request has its equal share of
             the calls it was in, and of "other" in proportion to that. On CUDA a step's phase is over when the device
-            has done what was asked of it by then; what it still had to do before a step, of prompts, is in "other".
-        device: what the steps made the oracle's device do, by name: "uploads" and "downloads", of a drafting model
-            there too, and "idle_seconds", from the end of a wait for a copy back to the next copy; and of an oracle
-            that counts its passes "passes_in_graphs", "passes_outside", "computed_nodes", "padded_nodes" among these,
-            "captures". Of the run only; empty if there is nothing to count.
+            has done all that it was asked to do by then; its work on prompts that was left before a step is in "other".
+        device: what the steps made the oracle's device do, by name: "uploads" and "downloads" (those of a drafting
+            model there included), "idle_seconds" (from the end of a wait for a copy back to the next copy) and, if the
+            oracle counts its passes, "passes_in_graphs", "passes_outside", "computed_nodes", "padded_nodes" (among
+            these) and "captures". Of the run only; empty if there is nothing to count.
         first_token_seconds: sum over requests of the time from the run's start to their first token.
         num_first_tokens: requests that have one.
-        num_prefix_tokens: tokens of prompts that stood in the cache already, with ``prefix_sharing``; of the run only.
-        num_draft_prefix_tokens: the same of the models that a source drafts with, all of them together.
+        num_prefix_tokens: tokens of prompts that were in the cache already, with ``prefix_sharing``; of the run only.
+        num_draft_prefix_tokens: the same for the models that a source drafts with, all of them together.
         num_evicted_pages: pages whose texts were forgotten because others needed them; of the run only.
-        most_pages: the most pages that rows used at a time. None: they were not shared, or it is a request.
+        most_pages: the most pages that rows used at a time. None: pages were not shared, or this is a request.
         cache_bytes: payload of the cache. None: not reported.
         weight_bytes: weights of the oracle. None: not reported.
         requests: the same figures for each request; empty for a request and for pooled runs.

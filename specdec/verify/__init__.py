@@ -1,4 +1,4 @@
-"""Verification: the rules, one a file; draws from their verdicts; the check of the compiled judge that one declares."""
+"""Verification: the rules, one a file; draws from their verdicts; the check of a rule's compiled judge."""
 
 from specdec.verify.block import BlockVerification
 from specdec.verify.multi_draft import MultiDraft

@@ -1,4 +1,4 @@
-"""What rules for chains share: they refuse trees, compare ids, draw on from a residual; the verdict of ``Standard``."""
+"""What rules for chains share: to refuse trees, compare ids and draw from a residual; the verdict of ``Standard``."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from specdec.laws import Laws, has_residual, residual, where
 
 
 def refuse_tree(name: str, draft: Draft) -> None:
-    """Raise ValueError if a draft is no chain for the rule of that name, and name the rules that judge it."""
+    """Raise ValueError if a draft is not a chain for the rule of that name; it names the rules that judge it."""
     if not draft.is_chain:
         raise ValueError(
             f"rule {name!r} judges chains only; for drafts that branch use rule='multi_draft', 'traversal' or "
@@ -19,14 +19,14 @@ def refuse_tree(name: str, draft: Draft) -> None:
 
 
 def compare_ids(draft: Draft, target: Laws) -> Verdict:
-    """Return the verdict on chains ``[B, N]`` of which the target's laws ``[B, N+1]`` are all points."""
+    """Return the verdict on chains ``[B, N]`` if the target's laws ``[B, N+1]`` are all points."""
     agree = (draft.tokens == target.point[:, : draft.width]).cumprod(1).sum(1)
-    # Padding that agrees follows on a draft that agrees wholly.
+    # Padding counts as agreeing only after a draft that agrees wholly.
     return Verdict(Laws.points(torch.minimum(agree, draft.num_nodes)), draft.width + 1, target.gather)
 
 
 def next_law_of(draft: Draft, target: Laws, weights: Tensor | None = None) -> Callable[[Tensor], Laws]:
-    """Return what gives the law of the token after the stop: max(w p - q, 0) / sum, and p after the whole chain.
+    """Return what computes the law of the token after the stop: max(w p - q, 0) / sum, and p after the whole chain.
 
     Args:
         draft: chains ``[B, N]``; q is the law that the token after the stop was drawn from.

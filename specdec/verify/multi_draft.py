@@ -63,7 +63,7 @@ def _offer_all(draft: Draft, target: Laws) -> tuple[Tensor, Tensor]:
     waiting = torch.zeros(left.shape[:2], dtype=torch.float64, device=left.device)
     waiting[:, 0] = 1.0
     rows = torch.arange(len(left), device=left.device)
-    is_point = target.index < 0  # to which ids are compared
+    is_point = target.index < 0  # ids are compared with it
     for node in range(draft.width):
         parent = above[:, node]
         law = left[rows, parent]

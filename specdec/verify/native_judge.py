@@ -18,14 +18,14 @@ _NEAR = 1e-12
 
 
 class JudgeDiffers(UserWarning):
-    """A rule declares a compiled judge that decides otherwise than its ``__call__``, which is used in its place."""
+    """A rule declares a compiled judge that decides otherwise than its ``__call__``, which is used instead."""
 
 
 def confirm_judge(rule: VerificationRule, native: NativeWalks | None) -> NativeJudge | None:
     """Return the compiled judge that a rule declares, if kernels have it and its law is that of ``__call__``.
 
     Warns:
-        JudgeDiffers: it is not.
+        JudgeDiffers: its law is another.
 
     Cost: some verdicts on two dozen small drafts, a few milliseconds; once in a process for the rules known by name.
     """
@@ -49,7 +49,7 @@ def confirm_judge(rule: VerificationRule, native: NativeWalks | None) -> NativeJ
 
 @cache
 def _known_disagreement(name: str, call: Any, declared: NativeJudge, trees: bool, native: NativeWalks) -> str | None:
-    """Return ``_disagreement`` of the rule of a name, compared once for what it is made of."""
+    """Return ``_disagreement`` of the rule of a name; equal arguments are compared once."""
     return _disagreement(RULES[name], native)
 
 
@@ -72,7 +72,7 @@ def _difference(rule: VerificationRule, native: NativeWalks, draft: Draft, is_gr
         return f"it refuses drafts that are sound: {fault}"
     try:
         return _distance(rule, _target(logits, is_greedy), draft, *(torch.from_numpy(part) for part in told))
-    except Exception as error:  # whatever a rule of somebody else raises, a run with it raises again
+    except Exception as error:  # whatever a user's rule raises here, a run with it raises again
         return f"__call__ raises {type(error).__name__}: {error}"
 
 

@@ -24,7 +24,7 @@ def resolve_rule(rule: str | VerificationRule) -> VerificationRule:
     """Return the rule of that name, or the object itself.
 
     Raises:
-        ValueError: unknown name, or nothing that can judge, a class among it; the message lists the known ones.
+        ValueError: an unknown name, or something that cannot judge, such as a class; lists the known names.
     """
     if callable(rule) and not isinstance(rule, type):
         return rule

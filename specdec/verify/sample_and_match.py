@@ -15,7 +15,7 @@ class SampleAndMatch(Rule):
     """Draw the target's own next token at each node and go on into the child that carries it.
 
     If no child does, the walk stops and the drawn token is the next one: its law there is the target's without the
-    children's ids. Of equal siblings the first one is followed.
+    children's ids. Among equal siblings the first one is followed.
 
     Guarantee: lossless on any tree, also if the draft's declared laws are wrong: they are not read.
     Cost: O(B N^2) and, for sampled rows, one copy of the target's laws and a sum over it, O(B N V).
@@ -50,7 +50,7 @@ class SampleAndMatch(Rule):
 
 @dataclass(frozen=True)
 class CoupledMatch(SampleAndMatch):
-    """Sample and match with draws keyed by absolute position alone: ids so drawn are compared.
+    """Sample and match with draws keyed by absolute position alone: ids drawn this way are compared.
 
     Sampled output equals plain decoding's token for token, with any source; see ``specdec.sampling.Coupled``.
     """
@@ -60,7 +60,7 @@ class CoupledMatch(SampleAndMatch):
 
 
 def _eligible(draft: Draft) -> Tensor:
-    """Return ``[B, N]`` bool: the nodes that a walk may enter; of equal siblings the first one alone."""
+    """Return ``[B, N]`` bool: the nodes that a walk may enter; only the first of equal siblings."""
     verified, above = draft.is_verified, draft.tree.above
     if draft.tree.is_chain:
         return verified

@@ -1,4 +1,4 @@
-"""What the rules for trees share that read laws: ids compared at temperature 0, and laws without earlier siblings."""
+"""What rules for trees that read laws share: ids compared at temperature 0, and laws without earlier siblings."""
 
 import torch
 from torch import Tensor

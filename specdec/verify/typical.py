@@ -15,11 +15,11 @@ from specdec.theory import check_finite
 class Typical(Rule):
     """Accept draft token x if p(x) > min(epsilon, delta exp(-H(p))), and follow the longest path of such tokens.
 
-    p is the target's law at the node's parent, after warping, and H(p) its entropy in nats. Of paths of one length the
-    first one is followed. The next token is drawn from p at the stop, whatever was rejected there.
+    p is the target's law at the node's parent, after warping, and H(p) its entropy in nats. Among paths of one length
+    the first one is followed. The next token is drawn from p at the stop, whatever was rejected there.
 
     Args:
-        epsilon: the threshold where p is certain, in [0, 1).
+        epsilon: the threshold if p is certain, in [0, 1).
         delta: how the threshold falls with the entropy, 0 or more.
 
     Raises:
@@ -30,7 +30,7 @@ class Typical(Rule):
         output is plain decoding's.
     Cost: O(B N V) for the entropies of sampled rows, O(B N^2) for paths. There is no native judge.
     Source: Cai et al. 2024 (Medusa, arXiv 2401.10774), typical acceptance.
-    Deviations: Medusa accepts the first drafted token always, because the target itself chose it greedily; here every
+    Deviations: Medusa always accepts the first drafted token, because the target itself chose it greedily; here every
         draft token has to pass, and the token that the target adds after the stop is drawn, not its likeliest.
     """
 

@@ -21,7 +21,7 @@ class DrawnVerdict:
 
     Attributes:
         stops: ``[B]`` laws over the nodes, as the rule gave them.
-        drawn_stop: ``[B]`` drawn from them; a point may lie anywhere, so it is no node before that was checked.
+        drawn_stop: ``[B]`` drawn from them; a point may lie anywhere, so it must be checked before it counts as a node.
         stop: ``[B]`` the same, within the nodes.
         next_law: ``[B]`` of the token after the stop.
         next_ids: ``[B]`` drawn from it.
@@ -81,7 +81,7 @@ def _check_form(rule: VerificationRule, verdict: Verdict, draft: Draft) -> None:
 
 
 class ChainVerifier:
-    """Verify chains by laws that are at hand, for a model that is no decoder's target.
+    """Verify chains by given laws, for a model that is not a decoder's target.
 
     Args:
         rule: a lossless rule.
@@ -101,7 +101,7 @@ class ChainVerifier:
         """Return what becomes of chains ``[B, N]``, on the host.
 
         Args:
-            draft: what was drafted; faults of it are not told.
+            draft: what was drafted; its faults are not reported.
             laws: ``[B, N+1]`` of the model.
             randomness: of the rows.
             columns: what else comes to the host.
@@ -123,7 +123,7 @@ class ChainVerifier:
         return all_on_host(own | dict(columns))
 
     def _natively(self, draft: Draft, laws: Laws, randomness: Randomness) -> PackedDrafts | None:
-        """Return what becomes of chains in one call; None if no compiled judge does for them."""
+        """Return what becomes of chains in one call; None if no compiled judge can."""
         if self._judge is None or self._walks is None or not draft.tokens.is_cpu or not laws.index.is_cpu:
             return None
         numbers = None

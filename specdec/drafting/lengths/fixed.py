@@ -18,7 +18,7 @@ class Fixed(LengthPolicy, LengthSession):
         with_confidence: have drafts carry confidences, although none is read (for a calibration).
 
     Raises:
-        ValueError: a negative number or a fraction; with_confidence is no truth value.
+        ValueError: a negative number or a fraction; with_confidence is not a bool.
     """
 
     num_draft_tokens: int
@@ -55,7 +55,7 @@ def resolve(
         has_laws: whether tokens are drafted from laws; a lookup has none.
 
     Raises:
-        ValueError: both are given, a length that is no policy, or one that reads entropies of what has no laws.
+        ValueError: both are given, a length that is not a policy, or one that reads entropies of what has no laws.
     """
     if length is None:
         return Fixed(default if num_draft_tokens is None else num_draft_tokens)

@@ -51,7 +51,7 @@ class Heuristic(LengthPolicy):
         return self.max_draft_tokens
 
     def next_limits(self, limits: IntArray, drafted: IntArray, accepted: IntArray) -> IntArray:
-        """Return ``[B]`` the lengths after drafts of which so many tokens stand."""
+        """Return ``[B]`` the lengths after drafts of which ``accepted`` tokens stand."""
         moved = np.clip(limits + np.where(accepted == drafted, 2, -1), 1, self.max_draft_tokens)
         return np.where(drafted > 0, moved, limits)
 

@@ -154,7 +154,7 @@ def shortened(length: LengthSession, rows: IntArray, confidence: Tensor, counts:
         confidence: ``[B, N]`` of all candidates.
         counts: ``[B]`` candidates.
 
-    Cost: the policy is asked once for each further candidate, and the host waits for each answer.
+    Cost: the policy is asked once for each further candidate; the host waits for each answer.
     """
     for depth in range(1, int(counts.max(initial=0))):
         counts = ended(counts, depth, length.continues(rows, confidence[:, :depth]))

@@ -1,4 +1,4 @@
-"""Thresholds for a policy's score: one that stands still, one that follows acceptance, one of marginal value."""
+"""Thresholds for a policy's score: one that is constant, one that follows acceptance, one of marginal value."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -124,11 +124,11 @@ class MarginalValue(ScheduleSession):
 
     r is what the request emitted per unit of time so far, plain steps being the unit: tokens over the sum of
     ``Calibration.step_cost`` of its steps. It begins at the calibrated rate, with the weight of 16 passes, and never
-    counts below 1, the rate of plain decoding, which is to be had at any time.
+    counts below 1, the rate of plain decoding, which is available at any time.
 
     Args:
         calibration: holds the costs.
-        longest: drafted tokens.
+        longest: the most drafted tokens.
         num_rows: slots of the run.
     """
 
@@ -154,10 +154,10 @@ def as_schedule(threshold: float | Schedule) -> Schedule:
     """Return a schedule as it is, or the one that keeps a number.
 
     Raises:
-        ValueError: a number outside 0..1, or what is neither.
+        ValueError: a number outside 0..1, or something that is neither.
     """
     if isinstance(threshold, int | float | np.number):
-        check_share("threshold", threshold)  # a truth value is none
+        check_share("threshold", threshold)  # a bool is none
         return Constant(float(threshold))
     if isinstance(threshold, type) or not hasattr(threshold, "open"):
         raise ValueError(f"threshold={threshold!r} is neither a number nor a schedule such as Tracked(0.6)")

@@ -13,7 +13,7 @@ from specdec.drafting.lengths.schedules import Constant, MarginalValue, Schedule
 from specdec.theory import Calibration, check_count, check_flag
 from specdec.transfers import on_device, on_host
 
-# A row's own survivals over those predicted: how many accepted tokens the calibration weighs, and how many steps the
+# A row's own survivals over those predicted: how many accepted tokens the calibration counts as, and how many steps the
 # row remembers.
 _PRIOR_TOKENS, _MEMORY = 8.0, 64.0
 
@@ -132,7 +132,7 @@ class _Session(Feedback):
 
     def continues(self, rows: IntArray, confidence: Tensor) -> Tensor:
         last = on_host(confidence.double())[:, -1]
-        if self.calibration is not None or not self.policy.per_token:  # else nothing reads what is cumulated
+        if self.calibration is not None or not self.policy.per_token:  # else nothing reads the products
             self.cumulative[rows] *= last if self.calibration is None else self.calibration.acceptance(last)
             survival = self._survives(rows, confidence.shape[1])
         score = last if self.policy.per_token else survival

@@ -115,11 +115,12 @@ class ReRanked(_Growing):
     """Grow more than is kept, and keep the best nodes by cumulative confidence, as EAGLE-2 does.
 
     A level's ``width`` best nodes get ``width`` children each; of all nodes so made, the ``num_nodes`` with the largest
-    product of confidences along their path are the draft. Such a set is a tree: no node is above its parent.
+    product of confidences along their path are the draft. Such a set is a tree: no node's product is above its
+    parent's.
 
     Which nodes are kept depends on their tokens. For tokens chosen by rank that is a choice among candidates. *Drawn*
-    tokens that were kept so would follow another law than the one they were drawn from, and move the output. So sources
-    refuse this shape unless they draft greedily.
+    tokens that were kept this way would follow another law than the one they were drawn from, and move the output. So
+    sources refuse this shape unless they draft greedily.
 
     Args:
         num_nodes: nodes of a draft.

@@ -27,7 +27,7 @@ def optimal_tree(
 
         G(m, k, d) = max over s in 1..m of p(k) F(s, d - 1) + G(m - s, k + 1, d),    F(s, 0) = 1, G(0, k, d) = 0
 
-    so that a child stands only if its elder siblings do. Of all n and d the best by the predicted speed-up is taken;
+    so that a child exists only if its elder siblings do. Among all n and d the best by the predicted speed-up is taken;
     among equals the shallowest, then the smallest.
 
     Args:
@@ -51,7 +51,7 @@ def optimal_tree(
     Deviations: Sequoia assumes, and so does this, that a child's acceptance depends on its rank alone, neither on its
         depth nor on the text nor on what its siblings' subtrees hold ("positional acceptance"). A measured vector also
         depends on the rule and the temperature. Sequoia's cost of a depth counts the draft's passes; so does this, and
-        takes their width for free.
+        takes their width to be free.
     """
     check_count("max_nodes", max_nodes, 0)
     check_count("max_depth", max_depth, 0)
@@ -61,7 +61,7 @@ def optimal_tree(
     for depth in range(1, max_depth + 1):
         for size in range(1, max_nodes + 1):
             if tables[depth][0, size] <= tables[depth][0, size - 1]:
-                continue  # so many nodes would not all be used
+                continue  # that many nodes would not all be used
             tokens = 1.0 + float(tables[depth][0, size])
             speed = predicted_speedup(tokens, width_cost(size + 1), draft_cost_ratio * depth, other_cost)
             if speed > best_speed * (1 + 1e-12):

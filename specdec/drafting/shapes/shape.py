@@ -79,10 +79,10 @@ class TreeShape(Protocol):
         """How many of the nodes that were grown are kept, the best by confidence; None: all, which may be drawn."""
 
     def plan(self, max_depth: IntArray, max_nodes: IntArray) -> tuple[TreePlan, IntArray] | None:
-        """Return the trees of rows that may be so deep ``[B]`` and have so many nodes ``[B]``, if ``paths`` tell.
+        """Return the trees of rows with at most that depth ``[B]`` and that many nodes ``[B]``, if ``paths`` tells.
 
         Returns:
-            The nodes of the largest of them, and how many of these, the first ones, each row's tree has, ``[B]``: the
+            The nodes of the largest of them, and ``[B]`` how many of these, from the first on, each row's tree has: the
             trees that ``scored`` and ``children`` grow. None if they are decided as they grow.
         """
 

@@ -78,7 +78,7 @@ class StaticShape(ABC):
     def _sizes(self, max_depth: IntArray, max_nodes: IntArray) -> IntArray:
         """Return ``[B]`` the nodes of trees cut to their rows' limits.
 
-        Nodes stand level by level, so that what a limit leaves is the first so many of them.
+        Nodes come level by level, so that a limit leaves the first of them.
         """
         whole = self.levels.searchsorted(max_depth, side="right")
         sizes: IntArray = np.maximum(np.minimum(whole, max_nodes), 0)

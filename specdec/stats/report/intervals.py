@@ -1,9 +1,9 @@
 """Ratios of paired measurements: two intervals, what they decide, and what it would take to decide.
 
 How many units they need was simulated, with ratios of units that are lognormal (sigma 0.35) or have a heavy tail (1 +
-half a Lomax variate of index 2.5), and lognormal weights (sigma 0.5). What 95 % intervals cover, by the delta method
-and by the bootstrap; high / low of the bootstrap (lognormal: median, 95th percentile); how often ``verdict`` tells a
-ratio of 1 from 1:
+half a Lomax variate of index 2.5), and lognormal weights (sigma 0.5). The columns: coverage of 95 % intervals, by the
+delta method and by the bootstrap; high / low of the bootstrap (lognormal: median, 95th percentile); how often
+``verdict`` tells a ratio of 1 from 1:
 
 | units | lognormal  | heavy tail | high / low     | wrong verdicts: lognormal, heavy tail |
 | ----- | ---------- | ---------- | -------------- | ------------------------------------- |
@@ -13,7 +13,7 @@ ratio of 1 from 1:
 | 8     | 0.92, 0.92 | 0.79, 0.87 | 2.0, 4.6       | 0.06, 0.11                            |
 | 20    | 0.93, 0.94 | 0.83, 0.91 | 1.5, 1.9       | 0.05, 0.11                            |
 
-So 5 units are enough if 20 are: neither coverage nor verdicts gain by more of them. With a heavy tail even 40 cover
+So 5 units are enough if 20 are: neither coverage nor verdicts gain from more. With a heavy tail even 40 cover
 0.86 and 0.91; nearly all wrong verdicts are then "slower", from samples without a large ratio ("faster": 0.3 %). What 5
 or 6 units cost is width: now and then the bootstrap has a bound far away. Such an interval is not printed; its bounds
 are kept, as verdicts read them.
@@ -27,14 +27,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-# With fewer units the bootstrap tells of its resamples more than of the measurement.
+# With fewer units the bootstrap says more of its resamples than of the measurement.
 FEWEST_UNITS = 5
-# Bounds further apart, as 0.4 and 2, tell a reader little.
+# Bounds further apart, such as 0.4 and 2, tell a reader little.
 WIDEST_PRINTED = 4.0
 _RESAMPLES = 4000
-# Where one unit rules, the bootstrap's bounds may be further off than a float reaches.
+# If one unit dominates, the bootstrap's bounds may be further off than a float reaches.
 _FURTHEST_LOG = 500.0
-# Swaps of up to so many units are all tried, those of more drawn.
+# With up to this many units all swaps are tried; with more, swaps are drawn.
 _ENUMERATED, _SWAPS, _SWAPS_AT_ONCE = 16, 100_000, 2_000
 _SAMPLES_OF_POWER, _SWAPS_OF_POWER = 1_000, 10_000
 
@@ -48,7 +48,7 @@ class Interval:
     """An estimate and the interval that covers its true value in ``level`` of experiments.
 
     ``low`` and ``high`` are None if there are too few units for an interval. As text it has no bounds either if
-    ``high`` is more than ``WIDEST_PRINTED`` times ``low``, but the number of units and a word that says so.
+    ``high`` is more than ``WIDEST_PRINTED`` times ``low``: then it has the number of units and a word that says so.
     """
 
     value: float
@@ -62,7 +62,7 @@ class Interval:
 
 
 def format_estimate(value: float, low: float | None, high: float | None, num_units: int | None = None) -> str:
-    """Return an estimate with its bounds; without those, or if they lie far apart, with how many units it is of."""
+    """Return an estimate with its bounds; without those, or if they lie far apart, with its number of units."""
     notes = [] if num_units is None else [f"n = {num_units}"]
     if low is not None and high is not None:
         if high <= WIDEST_PRINTED * low:
@@ -170,7 +170,7 @@ def ratio_change(new: Sums, old: Sums, level: float = 0.95) -> Interval:
     """Return a ratio of sums over the same ratio measured before, with an interval clustered by unit.
 
     Args:
-        new, old: numerators and denominators ``[n]`` of the same units, in the same order: of a unit that is hard both
+        new, old: numerators and denominators ``[n]`` of the same units, in the same order: for a unit that is hard both
             times only the difference counts.
         level: coverage in (0, 1).
 
@@ -193,9 +193,9 @@ def ratio_change(new: Sums, old: Sums, level: float = 0.95) -> Interval:
 def swap_p_value(new: Sums, old: Sums, bound: float = 1.0, seed: int = 0) -> float:
     """Return the p-value of the test that units' ratios are at least ``bound`` times what they were.
 
-    If they are just that, a unit's ratio new over ``bound``, and its ratio old, could as well have come the other way
-    round: the logarithm of its change would have the other sign. The share of such swaps, each unit's by a fair coin,
-    after which the mean change is as low or lower is the p-value. The mean weighs a unit by the root of the product of
+    If they are just that, a unit's new ratio over ``bound`` and its old ratio could as well have come the other way
+    round: the logarithm of its change would have the other sign. The p-value is the share of such swaps, each unit's by
+    a fair coin, after which the mean change is as low or lower. The mean weighs a unit by the root of the product of
     its denominators, which no swap and no scale of a whole run changes.
 
     Args:
@@ -206,9 +206,9 @@ def swap_p_value(new: Sums, old: Sums, bound: float = 1.0, seed: int = 0) -> flo
     Raises:
         ValueError: see ``ratio_change``; or a number is not positive.
 
-    Guarantee: at most a with a probability of at most a, if each unit's logarithm of the change is distributed about
-        log(bound), or about more, symmetrically; so it is if nothing changed between two measurements of a unit.
-    Cost: all 2^n swaps of up to 16 units; 100,000 drawn ones of more, with 10^-5 as the least value.
+    Guarantee: at most a with a probability of at most a, if each unit's logarithm of the change is distributed
+        symmetrically about log(bound) or more; it is if nothing changed between two measurements of a unit.
+    Cost: all 2^n swaps for up to 16 units; for more, 100,000 drawn ones, with 10^-5 as the least value.
     Source: Fisher 1935 (The Design of Experiments, section 21); drawn swaps: Phipson and Smyth 2010.
     """
     (a, b), (c, d) = _two_samples(new, old, 0.5)
@@ -239,7 +239,7 @@ def _random_swaps(n: int, count: int, rng: np.random.Generator) -> NDArray[np.fl
 
 
 def smallest_loss(interval: Interval, power: float = 0.9, bound: float = 1.0) -> float:
-    """Return the share that has to be lost to be found with this probability, both by the interval and by swaps.
+    """Return the smallest share whose loss is found with this probability, both by the interval and by swaps.
 
     It is found if the interval lies below ``bound`` and ``swap_p_value`` is at most (1 - level) / 2.
 

@@ -1,6 +1,6 @@
-"""Texts and tables on a terminal, no wider than it is; the same words as plain text where output is none.
+"""Texts and tables on a terminal, no wider than it is; the same words as plain text if output is not one.
 
-``rich`` draws from Python's random numbers when it is imported, so that only functions import what does.
+``rich`` draws from Python's random numbers when it is imported, so only functions import what imports it.
 """
 
 import os
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from rich.table import Table as Grid
 
 Shown = str | Table
-# Characters of a line where output is no terminal.
+# Characters of a line if output is not a terminal.
 WIDTH = 100
 # The environment variable that names another form than a terminal's: a document, with all columns.
 FORM, MARKDOWN = "SPECDEC_TABLES", "markdown"
-# Characters between columns, the least of a column of many words and of few, a word and a heading that are not broken.
+# Characters: between columns; the least of a column of many words, and of few; of a word, and of a heading, that are
+# not broken.
 _GAP, _WORDS, _FEW, _LONGEST, _HEADING = 2, 24, 10, 36, 14
-# A column of words is not cut below that, however narrow the terminal is.
+# A column of words is not cut below this, however narrow the terminal is.
 _NARROWEST = 8
 
 
@@ -39,7 +40,7 @@ def text_of(parts: Iterable[Shown], console: "Console", wide: bool = False) -> s
 
     Args:
         parts: texts are wrapped; tables have their title, note and legend before them.
-        console: its width holds.
+        console: whose width they keep to.
         wide: whether all columns of tables are shown, or those that matter most.
     """
     return "\n\n".join(_text(part, console, wide) for part in parts)
@@ -141,7 +142,7 @@ def _width(table: Table, name: str) -> int:
 
 
 def column_groups(table: Table, names: Sequence[str], width: int) -> list[list[str]]:
-    """Return the columns that stand side by side: more groups than one if the width does not hold all.
+    """Return the columns that stand side by side, in more than one group if the width does not hold all.
 
     Each group begins with the columns that tell the rows apart.
     """

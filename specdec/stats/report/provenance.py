@@ -42,7 +42,8 @@ def _git(*arguments: str) -> str | None:
 def code_commit() -> str | None:
     """Return the commit of this checkout; None outside of one; "+changes" after it if tracked files differ.
 
-    It is read once a process, which runs the files as they were when it began: who measures for hours asks first.
+    It is read once per process, which runs the files as they were when it began: to measure for hours, ask for it
+    first.
     """
     # An installed copy may lie inside somebody else's checkout: only one that git tracks has a commit.
     commit = _git("rev-parse", "HEAD") if _git("ls-files", "--error-unmatch", Path(__file__).name) else None
@@ -83,7 +84,7 @@ def provenance(
 
     Args:
         arguments: of the run.
-        device: it ran on.
+        device: that it ran on.
         backend: of the oracle's passes.
 
     Returns:
