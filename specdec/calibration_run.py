@@ -65,14 +65,14 @@ def calibrate(
     Args:
         oracle: the target.
         make_source: makes the source with a length policy: ``lambda length: SmallTransformer(model, length=length)``.
-        prompts: like those to be decoded, but others.
+        prompts: like those to be decoded, but not the same ones.
         num_draft_tokens: of the drafts; longer ones are judged by extrapolation to a survival of 0.
         max_new_tokens: per prompt.
         sampling: as it will be used; acceptance depends on it.
         rule: as it will be used.
         seed: of the runs.
-        batch_size: rows in flight (None, or more than there are prompts: as many as these). Costs are those of steps
-            with so many rows, and of no other batch size.
+        batch_size: rows in flight (None, or more than there are prompts: one for each prompt). Costs are those of steps
+            with that many rows, and of no other batch size.
         kernels: as they will be used, see ``SpeculativeDecoder``.
 
     Raises:
@@ -154,12 +154,12 @@ def pass_seconds(oracle: Oracle, widths: Sequence[int], batch_size: int = 1) -> 
 
 
 def _timing(chunks: Sequence[_Columns], num_rows: int) -> FloatArray:
-    """Return what ``_steps`` does of several runs, one after the other."""
+    """Return what ``_steps`` does, for several runs, one after the other."""
     return np.concatenate([np.zeros((5, 0)), *(_steps(chunk, num_rows) for chunk in chunks)], axis=1)
 
 
 def _steps(columns: _Columns, num_rows: int) -> FloatArray:
-    """Return ``[5, S]`` of the steps of a run that had so many rows in flight, from its records.
+    """Return ``[5, S]`` of the steps of a run that had ``num_rows`` rows in flight, from its records.
 
     They are seconds of drafting, of scoring and of the rest, the longest path, and the width without the root.
     """
@@ -179,7 +179,7 @@ def _costs(
 
     All are medians, as some steps wait for other programs. v' has the shape of the passes, scaled to the run's own pass
     of one node. What a drafted step takes beyond its pass (verdict, bookkeeping), or spares (if the source ran a part
-    of the pass), is laid on its nodes, one like the other.
+    of the pass), is spread evenly over its nodes.
     """
     drafting, scoring, rest = plain[:3]
     if not len(rest):

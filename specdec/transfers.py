@@ -115,7 +115,7 @@ class _Way:
 
     @property
     def uploads(self) -> list[Upload]:
-        """Those that live, the latest first."""
+        """The uploads that are alive, the latest first."""
         return [upload for known in reversed(self._uploads) if (upload := known()) is not None]
 
     def take_pending(self) -> list[PendingDownload]:
@@ -160,7 +160,7 @@ class _Way:
         return (tensor.pin_memory() if self._pinned else tensor).to(self.device, non_blocking=True)
 
     def fetch(self, values: Tensor) -> Tensor:
-        """Return what lies on the device on the host, once it is there."""
+        """Return on the host what lies on the device, once it has arrived."""
         self.crossings.begin_copy()
         self.crossings.downloads += 1
         landed = self._land(values) if self._pinned else values.cpu()

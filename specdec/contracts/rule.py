@@ -55,8 +55,8 @@ class Reads(Enum):
     """What the stops of a rule follow from; a replay whose records say too little for a rule refuses it in these words.
 
     DRAFTED: p and q of the drafted tokens.
-    SIBLINGS: where siblings were drawn from laws, whole laws too.
-    DRAWN: where a token was drawn from a law, whole laws too.
+    SIBLINGS: if siblings were drawn from laws, whole laws too.
+    DRAWN: if a token was drawn from a law, whole laws too.
     LAWS: whole laws.
     """
 

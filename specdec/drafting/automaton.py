@@ -26,8 +26,8 @@ class _Step(NamedTuple):
 class Automaton:
     """Hold a text so that its parts are found in time that does not depend on its length.
 
-    A state stands for all parts that end at the same places; state 0 is the empty part. Of a text with L ids there are
-    fewer than 2 L states.
+    A state stands for all parts that end at the same places; state 0 is the empty part. A text with L ids has fewer
+    than 2 L states.
 
     Args:
         ids: the text; a negative id ends one of several texts, and is part of no draft.

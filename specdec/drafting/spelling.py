@@ -178,7 +178,7 @@ class Spelling:
 
     def _begins_word(self, content: bytes) -> bool:
         """Tell whether the text before an id and the text from it on can each be read by itself."""
-        begins_character = not content or content[0] & 0xC0 != 0x80  # UTF-8; what is none may have no such byte
+        begins_character = not content or content[0] & 0xC0 != 0x80  # in UTF-8; other bytes may never begin one
         is_long = len(self._open) >= (_LONGEST if begins_character else 2 * _LONGEST)
         return (content[:1].isspace() and not self._open[-1:].isspace()) or is_long
 

@@ -74,7 +74,7 @@ class State:
     judges: set[str] = field(default_factory=set)
     drafters: set[str] = field(default_factory=set)
     started: float = field(default_factory=time.perf_counter)
-    # Of all requests of the run; see Seated.
+    # For all requests of the run; see Seated.
     _max_lengths: IntArray = field(init=False)
     _ignore_eos: BoolArray = field(init=False)
     _has_stops: BoolArray = field(init=False)

@@ -26,7 +26,7 @@ def invert(weights: FloatArray, uniforms: FloatArray) -> IntArray:
 
 
 class Breakpoints:
-    """Compare what a compiled judge draws with its own law, a verdict of each law once.
+    """Compare what a compiled judge draws with its own law, for each law once.
 
     Guarantee: the stop, and the next token after every stop that can be, are asked for at 0, at each breakpoint of the
         running sum, and at the float64 numbers next to it on both sides. So a wrong comparison, sum or end of the
@@ -46,8 +46,8 @@ class Breakpoints:
             following: ``[B, N+1, V]``, the law of the next token after each stop.
 
         Raises:
-            AssertionError: a draw differs, or the law is none; the message names the rule, the row, the node and the
-                numbers.
+            AssertionError: a draw differs, or the law is not a law; the message names the rule, the row, the node and
+                the numbers.
         """
         new = np.array([row for row in range(len(stops)) if self._is_new(stops[row], following[row])], int)
         if not new.size:

@@ -127,12 +127,13 @@ def check_draft(
 ) -> None:
     """Check that a draft source conforms to its contract, by running it in the real engine.
 
-    Checked are: the form of every draft (shapes, ids, tree, scouts, budgets, what it offers); that every node with a
+    It checks the form of every draft (shapes, ids, tree, scouts, budgets, what it offers); that every node with a
     real law was drawn from exactly that law and that nothing drawn was dropped (tokens of an inner verdict are left
-    to ``check_lossless``); that no two draws of a step have one name, and so one number; that no global random state is
-    used; that a request gets the same drafts when it is alone in its batch (unless ``offers.reproducible`` is False);
-    and that it gets them again after ids were given to the source and taken back. The last is not checked if the source
-    needs scores or declares ``offers.adaptive``: then ids that were taken back may change its drafts.
+    to ``check_lossless``); that no two draws of a step have the same name, and so the same number; that no global
+    random state is used; that a request gets the same drafts when it is alone in its batch (unless
+    ``offers.reproducible`` is False); and that it gets them again after ids were given to the source and taken back.
+    The last is not checked if the source needs scores or declares ``offers.adaptive``: then ids that were taken back
+    may change its drafts.
 
     Args:
         source: the source.
@@ -145,7 +146,7 @@ def check_draft(
 
     Raises:
         AssertionError: with a table of the faults and where each was seen first.
-        ValueError: what is given is no draft source, or nothing could be drafted.
+        ValueError: ``source`` is not a draft source, or nothing could be drafted.
 
     Guarantee: laws are compared as numbers, not statistically. What a source does outside ``choose`` is seen only
         if it changes from run to run.

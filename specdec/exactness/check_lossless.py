@@ -48,10 +48,10 @@ def check_lossless(
     """Check that a decoder's output law is its oracle's: by enumeration, by samples, or in coupled mode by tokens.
 
     Args:
-        decoder: with a small vocabulary (3 or 4 ids), so that its law can be enumerated; any with an ``effect``, and
-            any in coupled mode.
+        decoder: with a small vocabulary (3 or 4 ids), so that its law can be enumerated; with an ``effect``, or in
+            coupled mode, any decoder.
         prompt: of the request that is looked at.
-        max_new_tokens: length of the sequences; None: depth + 1, the least in which a step can draft so many tokens.
+        max_new_tokens: length of the sequences; None: depth + 1, the least in which a step can draft that many tokens.
         depth: how many drafted tokens of one step the check must reach; None: as many as the draft offers. Give less to
             say that less is enough.
         sampling: None is temperature 1 here: greedy decoding would show little.
@@ -59,12 +59,12 @@ def check_lossless(
         mates: prompts that run in the same batch.
         batch_size: rows in flight; None: all, by samples 64.
         tolerance: largest total variation by enumeration; None: 1e-10 for a float64 oracle, else 1e-5 (float32 laws).
-        max_leaves: bound of the enumeration.
+        max_leaves: bound on the enumeration.
         num_seeds: requests compared in coupled mode.
-        effect: test samples in place of enumerating, as many as see this total variation with probability 0.99: for
-            any oracle, through its real cache. 0.05 takes about 13,000 requests, 0.1 a quarter of that. Not in coupled
+        effect: test samples instead of enumerating, enough to see this total variation with probability 0.99: for any
+            oracle, through its real cache. 0.05 takes about 13,000 requests, 0.1 a quarter of that. Not in coupled
             mode, which compares tokens.
-        level: bound of the probability of a false alarm of that test. A suite of n such tests, each at a rate / n,
+        level: bound on the probability of a false alarm of that test. A suite of n such tests, each at a rate / n,
             fails wrongly with at most that rate.
         seed: of its requests.
 
@@ -104,7 +104,7 @@ def check_lossless(
 
 
 def _length(decoder: SpeculativeDecoder, max_new_tokens: int | None, depth: int | None) -> int:
-    """Return how long sequences are: so long that one step can draft ``depth`` tokens.
+    """Return how long sequences are: long enough for one step to draft ``depth`` tokens.
 
     Raises:
         ValueError: they are asked to be shorter, or ``depth`` is negative.

@@ -25,7 +25,7 @@ class Divergence:
         position: index into the new ids.
         first: id that the first run emitted there; None if it had ended.
         second: likewise of the second run.
-        margin: best minus second-best logit there, of a plain pass over the common prefix.
+        margin: best minus second-best logit there, in a plain pass over the common prefix.
         gap: best logit minus the lower one of the two ids that were emitted; infinite if a run had ended.
         noise: by how much a logit there moves when the same prefix is scored in passes of other widths and batches.
         verdict: "numerical tie": noise on both logits can bridge the gap. "state bug": it cannot.

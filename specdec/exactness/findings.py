@@ -45,12 +45,12 @@ class Draw:
 
 @dataclass(frozen=True)
 class Recorder(Randomness):
-    """Randomness that keeps what is drawn from laws with more than one id, in streams that it hands on too.
+    """Randomness that keeps what is drawn from laws with more than one id, also in the streams that it hands on.
 
     Args:
         inner: draws.
         rows: ``[B]`` the rows of the whole batch that this object serves.
-        draws: takes the draws of each row of the whole batch.
+        draws: collects the draws of each row of the whole batch.
         path: parts by which the streams were extended.
     """
 
@@ -66,7 +66,7 @@ class Recorder(Randomness):
 
     @property
     def numbers(self) -> tuple[IntArray, ...]:
-        """What draws on a device read of the host."""
+        """The arrays of the host that draws on a device read."""
         return self.inner.numbers
 
     def select(self, rows: IntArray) -> "Recorder":
@@ -136,7 +136,7 @@ def honesty_findings(draft: Draft, draws: list[list[Draw]], offers: Offers) -> F
 
     Every node with a real law is matched with a draw of its token from exactly that law; every draw made for the draft
     must be matched by a node, because dropping drawn tokens biases the output. What an inner verdict decided cannot be
-    matched: of such a node only the law's form is looked at.
+    matched: for such a node only the law's form is checked.
     """
     for b, size in enumerate(draft.num_nodes.tolist()):
         laws = draft.node_laws[b, :size]

@@ -15,11 +15,11 @@ def p_value(counts: Counts, probs: Floats) -> float:
 
     Args:
         counts: ``[C]``.
-        probs: ``[C]``, of sum 1 up to rounding.
+        probs: ``[C]``, which sum to 1 up to rounding.
 
     Returns:
         e^-x (e x / d)^d for x above d, else 1, which is no smaller than P(n KL(empirical law, law) >= x). x is n KL of
-        these n counts, in nats, and d the number of cells less one. 0 if something came that cannot come.
+        these n counts, in nats, and d the number of cells less one. 0 if something was counted that cannot come.
 
     Guarantee: under the law a value of at most a comes with a probability of at most a, for any counts: no cell is too
         small, and no approximation fails far out in the tail, where alarms of one in a million lie.
@@ -49,7 +49,7 @@ def noncentrality(freedom: int, level: float, power: float) -> float:
 
     Args:
         freedom: the number of cells less one, at least 1.
-        level: bound of the probability of an alarm under the truth.
+        level: bound on the probability of an alarm under the truth.
         power: probability of an alarm at that distance, by the noncentral chi-square law of twice the entropy.
     """
     bound = 2 * threshold(freedom, level)
@@ -57,7 +57,7 @@ def noncentrality(freedom: int, level: float, power: float) -> float:
 
 
 def samples_for(effect: float, num_cells: int, level: float, power: float) -> int:
-    """Return how many samples tell a law over so many cells from one at total variation ``effect``.
+    """Return how many samples tell a law over ``num_cells`` cells from one at total variation ``effect``.
 
     A law at total variation d has a relative entropy of at least 2 d^2 nats (Pinsker).
     """

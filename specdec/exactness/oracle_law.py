@@ -1,6 +1,6 @@
 """The law that a decoder's output ought to have: plain recursion over whole prefixes, with plain warping of its own.
 
-But for how a prompt is read, and unusable stops are refused, nothing here is shared with the engine or with
+Except for how a prompt is read, and how unusable stops are refused, nothing here is shared with the engine or with
 ``specdec.sampling``: one id at a time, Python floats, no cache reuse.
 """
 
@@ -90,7 +90,7 @@ def plain_law(
 
 
 def plain_logits(oracle: Oracle, prefixes: Sequence[Sequence[int]]) -> list[list[float]]:
-    """Return the logits after each prefix (all of one length), each computed from nothing in one pass.
+    """Return the logits after each prefix (all of one length), each computed from scratch in one pass.
 
     Raises:
         ValueError: the oracle is recorded text.

@@ -113,7 +113,7 @@ class _Scripted(Randomness):
 
     @property
     def numbers(self) -> tuple[IntArray, ...]:
-        """What draws on a device read of the host."""
+        """The arrays of the host that draws on a device read."""
         return self.ordinary.numbers
 
     def select(self, rows: IntArray) -> "_Scripted":
@@ -220,7 +220,7 @@ def _joint_law(
     """Return the joint law of the ids of requests, one for each of the prompts; see ``output_law``."""
     if decoder.rule.coupled:
         raise ValueError("decoder draws in coupled mode, which is proved by token equality: use check_lossless")
-    # Branches are no batch-mates of each other if it could make a difference.
+    # Branches share no batch if that could make a difference.
     size = _MAX_WAVE if len(prompts) == 1 and decoder.offers.reproducible else 1
     law: JointLaw = {}
     queue, breakpoints = [_Branch()], Breakpoints()
@@ -270,20 +270,20 @@ def output_law(
         batch_size: rows in flight; None: all branches of a wave at once. Small numbers exercise slot reuse.
         max_leaves: the largest number of branches.
         rows: requests of one batch whose draws are all enumerated; their law is joint, ``{(ids of row 0, ids of row 1,
-            ...): probability}``. Of a lossless decoder it is ``product_law`` of the oracle's laws. It tells what
+            ...): probability}``. For a lossless decoder it is ``product_law`` of the oracle's laws. It shows what
             marginals do not: rows that decide about each other. None: one request, and its own law.
 
     Raises:
-        ValueError: the decoder draws in coupled mode (compare tokens instead), there are more than ``max_leaves``,
-            ``rows`` is no positive integer, or a tuple has not one prompt for each row.
+        ValueError: the decoder draws in coupled mode (compare tokens instead), there are more branches than
+            ``max_leaves``, ``rows`` is not a positive integer, or a tuple does not have one prompt for each row.
         AssertionError: the compiled judge draws otherwise than its own law says; see ``Breakpoints``.
 
     Guarantee: exact up to float64 rounding of the laws. Draws that share a name share their number, as in a real run.
         Verdicts are those of a real run. The compiled judge that the rule declares gives them, from its own law, with
         given numbers in place of hashed ones. If a rule declares no judge, its ``__call__`` gives them.
     Cost: every branch is decoded once, in about as many ``generate`` calls as one branch has undecided draws. With
-        several rows, and if the source is not ``reproducible``, in a call for each branch; the branches of rows
-        multiply: two or three ids, one or two drafted, two or three tokens.
+        several rows, or if the source is not ``reproducible``, each branch takes a call of its own. The branches of
+        rows multiply: keep to two or three ids, one or two drafted, two or three tokens.
     """
     if rows is not None:
         check_count("rows", rows)
@@ -294,10 +294,10 @@ def output_law(
 
 
 def product_law(laws: Sequence[Law]) -> JointLaw:
-    """Return the joint law of rows that have nothing to do with each other: ``{(ids of row 0, ...): probability}``.
+    """Return the joint law of independent rows: ``{(ids of row 0, ...): probability}``.
 
     Args:
-        laws: one for each row, as of ``oracle_law``.
+        laws: one for each row, as from ``oracle_law``.
 
     Cost: the product of their sizes.
     """

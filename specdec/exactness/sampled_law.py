@@ -1,4 +1,4 @@
-"""The output law by samples, where enumeration ends: outputs of the real engine, sorted into cells of known mass."""
+"""The output law by samples, beyond enumeration: outputs of the real engine, sorted into cells of known mass."""
 
 import heapq
 import itertools
@@ -19,7 +19,7 @@ from specdec.sampling import SamplingParams
 Ids = tuple[int, ...]
 # More cells see more kinds of bias, and need more requests for the same effect.
 MOST_CELLS = 16
-# A beginning that so many outputs share has a cell of its own.
+# A beginning that at least this many outputs are expected to share has a cell of its own.
 LEAST_EXPECTED = 5
 POWER = 0.99
 # Rows in flight, if nobody says otherwise.
@@ -160,7 +160,7 @@ def _ends_in_place(output: Ids, longest: int, ends_at: Callable[[Ids], bool]) ->
 
 
 def _with_mates(prompt: Prompt, mates: Sequence[Prompt], count: int) -> tuple[list[Prompt], list[bool]]:
-    """Return ``count`` equal prompts, among them about one mate to eight of them, and which are no mates."""
+    """Return ``count`` equal prompts, with about one mate among them for every eight, and which are not mates."""
     prompts, is_asked = [], []
     for number in range(count):
         prompts.append(prompt)
@@ -172,7 +172,7 @@ def _with_mates(prompt: Prompt, mates: Sequence[Prompt], count: int) -> tuple[li
 
 
 def _cell_table(cells: Cells, counts: Any) -> str:
-    """Return the cells that are furthest off, by their part of the statistic."""
+    """Return the cells that are furthest off, by their share of the statistic."""
     names = {number: f"{list(prefix)}" for prefix, number in cells.cells.items()}
     names |= {number: f"{list(prefix)} and another id" for prefix, number in cells.others.items()}
     expected = np.array(cells.probs) * counts.sum()

@@ -12,7 +12,7 @@ from specdec.contracts import BoolArray, IntArray
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-# Masks are kept for the nodes of a few steps, which drafts and verdicts both ask for: so many bytes a request.
+# Masks are kept for the nodes of a few steps, which drafts and verdicts both ask for: this many bytes a request.
 _KEPT_BYTES = 2**23
 _NOTHING = np.zeros(0, dtype=np.int64)
 
@@ -22,8 +22,8 @@ class _Place(NamedTuple):
 
     Attributes:
         bits: a bit for each id, the lowest first; ends beyond the vocabulary included.
-        is_over: whether these can be nothing but an end of the text.
-        failure: what the library says where it has no mask; "": it has one.
+        is_over: whether nothing may follow but an end of the text.
+        failure: what the library says if it has no mask; "": it has one.
     """
 
     bits: NDArray[np.uint8]
@@ -38,8 +38,8 @@ class _Place(NamedTuple):
 class Grammar:
     """Tell which ids may follow the output of a request, whatever was drafted, verified or rejected in between.
 
-    There is one matcher. Asked about ids, it goes back to what they have in common with those that it has read, and on
-    from there; so no rejected draft leaves anything behind.
+    There is one matcher. Asked about ids, it goes back to the beginning that they share with those that it has read,
+    and on from there; so no rejected draft leaves anything behind.
 
     Args:
         start: a matcher before its first id, which is only copied.
@@ -51,8 +51,8 @@ class Grammar:
     Raises:
         ValueError: no id may come first.
 
-    Guarantee: the mask is the library's for these ids. Where the grammar leaves a single text to go on with, it allows
-        its usual piece only, not every spelling.
+    Guarantee: the mask is the library's for these ids. If the grammar leaves only one text to go on with, the mask
+        allows only its usual piece, not every spelling.
     Cost: a mask of the library (10 to 300 microseconds for 50,000 ids) for each node that was not asked for lately; the
         latest masks are kept, V / 8 bytes each, 8 MiB of them and of the ids before them.
     """
@@ -91,12 +91,12 @@ class Grammar:
         """Return ``[V]`` bool, which ids may come next.
 
         Args:
-            output: ids that stand, ``[L]``; the prompt is none of them.
+            output: ids that stand, ``[L]``, without the prompt.
             path: drafted ids after them.
 
         Returns:
-            The mask, without any id if the vocabulary cannot go on. None: no text comes this way, because an id of the
-            path was not allowed, or the grammar was finished before it or by it.
+            The mask, without any id if the vocabulary cannot go on. None: no text takes this path, because an id of it
+            was not allowed, or the grammar was finished before it or by it.
         """
         place = self._place(output, path)
         return None if place is None or (path.size and place.is_over) else self._mask(place)[: self._size]
@@ -105,7 +105,8 @@ class Grammar:
         """Return the index, among the last ``num_new`` ids of an output, of the one that finishes the grammar.
 
         Returns:
-            That index: after the id nothing may come but an end of the text, or it is one. ``num_new`` if none does.
+            That index: after the id nothing may come but an end of the text, or the id is one. ``num_new`` if none
+                does.
 
         Raises:
             ValueError: an id that the grammar does not allow, which a law gives only if it leaves no id at all.
@@ -158,7 +159,7 @@ class Grammar:
         return _Place(np.packbits(mask, bitorder="little"), not goes_on and bool(mask.any()))
 
     def _go_to(self, ids: IntArray) -> "LLMatcher":
-        """Return the matcher, which stands after ids; in its state of error if it refuses one."""
+        """Return the matcher after it has read ids; in its error state if it refuses one."""
         if self._matcher is None or self._matcher.is_error():
             self._matcher, self._read = self._start.deep_copy(), _NOTHING
         shorter = min(len(self._read), len(ids))

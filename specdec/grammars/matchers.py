@@ -30,14 +30,15 @@ class Constraint(NamedTuple):
 def make_grammars(
     oracle: Oracle, constraints: Sequence[Constraint | None], prompt_lengths: Sequence[int]
 ) -> list[Grammar | None]:
-    """Return the grammar of each request, None where it asked for none.
+    """Return the grammar of each request, None if it asked for none.
 
     Raises:
         ImportError: ``llguidance`` is missing.
         ValueError: names the request: the oracle has no tokenizer that the library reads, the library refuses the
             grammar, or no id can begin a text of it.
 
-    Cost: a few tenths of a second the first time that a tokenizer is met; the library's own for each other grammar.
+    Cost: a few tenths of a second the first time that a tokenizer is met; the library's own time for each other
+        grammar.
     """
     made: dict[Constraint, Grammar] = {}
     found: list[Grammar | None] = []
@@ -91,7 +92,7 @@ def _matcher(oracle: Oracle, constraint: Constraint, name: str) -> "LLMatcher":
 
 @lru_cache(maxsize=4)
 def _vocabulary(tokenizer: Any, vocab_size: int, end_ids: tuple[int, ...]) -> "LLTokenizer":
-    """Return a tokenizer as the library reads it; what ids it lacks are control tokens, which no text holds."""
+    """Return a tokenizer as the library reads it; ids that it lacks are control tokens, which no text holds."""
     from llguidance import LLTokenizer
 
     own = Tokenizer.from_str(tokenizer.to_str())

@@ -1,4 +1,4 @@
-"""Draws by torch operations: the definition of every draw, and what runs where nothing is compiled.
+"""Draws by torch operations: the definition of every draw, and what runs if nothing is compiled.
 
 Source: Salmon et al. 2011 ("Parallel random numbers: as easy as 1, 2, 3") for the counter-based idea; the mixer is
 splitmix64 (Steele, Lea, Flood 2014).

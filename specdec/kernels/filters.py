@@ -1,4 +1,4 @@
-"""Temperature, top-k, top-p and min-p by torch operations: the reference, and what runs where nothing is compiled."""
+"""Temperature, top-k, top-p and min-p by torch operations: the reference, and what runs if nothing is compiled."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,7 +14,7 @@ from specdec.transfers import on_host
 _COLD = 1e-6
 
 
-# Laws that are summed at once on CUDA, where the order of a sum depends on their number; a line is whole pieces of it.
+# Laws that are summed at once on CUDA, where the order of a sum depends on their number; V is padded to whole pieces.
 _LAWS, _PIECE = 64, 16
 
 

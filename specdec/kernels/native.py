@@ -1,4 +1,4 @@
-"""What computes laws and draws by compiled code, where numbers lie on the CPU in a type that it reads.
+"""What computes laws and draws by compiled code, if numbers lie on the CPU in a type that it reads.
 
 ``laws.h``, ``draws.h``, ``penalties.h`` and ``laws.cpp`` in Python; verdicts are in ``compiled/walks.py``.
 """
@@ -38,7 +38,7 @@ _NUMBER = Struct("q")
 
 @final
 class NativeKernels(Kernels):
-    """The same by compiled code on the CPU, for float32 and float64; elsewhere what it derives from.
+    """Compute the same by compiled code on the CPU, for float32 and float64; otherwise as the base class does.
 
     Args:
         built: the library; None: the one that is shipped.
@@ -84,7 +84,8 @@ class NativeKernels(Kernels):
         """Apply penalties in place. Cost: O(L) a row with penalties and O(L + N) for each of its nodes, O(V) memory.
 
         Raises:
-            IndexError: in a row with penalties an id lies beyond the vocabulary, or more of them stand than there are.
+            IndexError: in a row with penalties an id lies beyond the vocabulary, or more ids are said to stand than
+                there are.
         """
         if not _is_read(logits):
             super().penalise(logits, tokens, mask, past)
@@ -115,7 +116,7 @@ class NativeKernels(Kernels):
         return ids
 
     def race(self, laws: Laws, k: int, keys: IntArray, positions: IntArray, depth: Any) -> Tensor:
-        """Return winners of races; errors as of ``draw``."""
+        """Return winners of races; errors as in ``draw``."""
         if not _are_read(laws):
             return super().race(laws, k, keys, positions, depth)
         if keys.size != positions.size:
@@ -182,7 +183,7 @@ def _repeat(values: Any, shape: torch.Size) -> tuple[bytes, int]:
 
 @cache
 def _make_once() -> NativeKernels | NativeUnavailable:
-    """Return the compiled kernels, or why there are none: nobody tries twice in a process."""
+    """Return the compiled kernels, or why there are none: a process tries only once."""
     try:
         return NativeKernels()
     except NativeUnavailable as error:
@@ -205,7 +206,7 @@ REFERENCE = Kernels()
 
 
 def best_kernels() -> Kernels:
-    """Return the compiled kernels, or the reference, with one warning that says why, where they cannot be had."""
+    """Return the compiled kernels, or the reference, with one warning that says why, if they are not available."""
     try:
         return native_kernels()
     except NativeUnavailable as error:
@@ -214,7 +215,7 @@ def best_kernels() -> Kernels:
 
 
 def resolve_kernels(kernels: str | None, device: torch.device) -> Kernels:
-    """Return kernels by name, "native" or "reference", or the best to be had for None.
+    """Return kernels by name, "native" or "reference", or the best available for None.
 
     Args:
         kernels: their name.

@@ -1,4 +1,4 @@
-"""What computes laws and draws by torch operations: the definition, and what runs where nothing is compiled."""
+"""What computes laws and draws by torch operations: the definition, and what runs if nothing is compiled."""
 
 from typing import Any, ClassVar, Protocol
 

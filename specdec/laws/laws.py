@@ -27,8 +27,8 @@ class Laws:
         point: ``S`` int64, the id that carries all the mass if ``index`` is -1; else ignored.
 
     Guarantee: several entries may share one row (siblings drawn from one law cost one row).
-    Laws of one shape may share ``index`` and ``point``, whoever made them: who wants others makes new ones, as
-        ``with_points`` does, and writes to none.
+    Laws of one shape may share ``index`` and ``point``, whoever made them: to have other ones, make new tensors, as
+        ``with_points`` does, and never write to these.
     """
 
     table: Tensor
@@ -48,7 +48,7 @@ class Laws:
 
     @staticmethod
     def stack(laws: Sequence["Laws"], dim: int) -> "Laws":
-        """Stack laws of equal shape along a new dimension ``dim``; cost and tables as of ``concat``."""
+        """Stack laws of equal shape along a new dimension ``dim``; cost and tables as in ``concat``."""
         return Laws.concat([Laws(law.table, law.index.unsqueeze(dim), law.point.unsqueeze(dim)) for law in laws], dim)
 
     @staticmethod

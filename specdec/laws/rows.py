@@ -27,7 +27,7 @@ def take(values: Tensor, places: NDArray[np.int64]) -> Tensor:
 def scatter_rows(values: Tensor, places: NDArray[np.int64], batch: int, fill: int = 0) -> Tensor:
     """Return values ``[R, ...]`` at ``places`` ``[R]`` of ``[batch, ...]``, ``fill`` elsewhere.
 
-    Cost: O(size) of what is returned; none if the places are all.
+    Cost: O(size) of what is returned; none if the places are all rows.
     """
     if len(places) == batch:
         return values

@@ -29,7 +29,7 @@ def read_file(path: Path) -> Columns:
             is UTF-8, with or without a byte-order mark; blank lines are no rows.
 
     Raises:
-        ValueError: another ending, a file that cannot be read, text that is not UTF-8, a row that is no object; the
+        ValueError: another ending, a file that cannot be read, text that is not UTF-8, a row that is not an object; the
             message has the file, the row and the fix.
     """
     kind = SUFFIXES.get(path.suffix)
@@ -57,7 +57,7 @@ def is_unicode(text: str) -> bool:
 
 
 class _Cells(Sequence[Any]):
-    """A column whose cells are read when they are asked for: one that is no UTF-8 is found in its row."""
+    """A column whose cells are read when they are asked for: one that is not UTF-8 is found in its row."""
 
     def __init__(self, column: Any) -> None:
         self._column = column
@@ -131,7 +131,7 @@ def _row_of(value: Any) -> Any:
 
 
 def _json_values(text: str) -> list[Any]:
-    """Return the values that stand one after the other; of a list that is no conversation, its own."""
+    """Return the values that stand one after the other; of a list that is not a conversation, its own."""
     decoder, at = json.JSONDecoder(), 0
     values: list[Any] = []
     while found := _INK.search(text, at):

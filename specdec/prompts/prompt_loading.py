@@ -15,9 +15,9 @@ from specdec.theory import check_count
 # Columns that may hold the text; "turns" is Spec-Bench's, a list of what a user says in turn, "messages" holds whole
 # conversations, "prompt" is HumanEval's, "text" or "prompt" MBPP's, "question" GSM8K's.
 TEXT_COLUMNS = ("prompt", "text", "turns", "messages", "question", "instruction")
-# Of a task whose rows have two columns, what the second one is called: Alpaca's, Dolly's, SQuAD's.
+# If a task's rows have two columns, what the second one is called: Alpaca's, Dolly's, SQuAD's.
 SECOND_COLUMNS = {"instruction": ("input", "context"), "question": ("context",)}
-# Those of its kind and its name, the first that exists.
+# Columns of a prompt's kind and of its name; the first that exists counts.
 KIND_COLUMNS = ("kind", "category")
 NAME_COLUMNS = ("id", "question_id", "task_id")
 # What tables call the prompts of every kind together.
@@ -97,7 +97,7 @@ def _conversation(name: str, kind: str, messages: list[Mapping[str, Any]], place
 
 
 def _labels(data: Columns, wanted: Sequence[str], count: int, source: str | Path, absent: str) -> list[str]:
-    """Return the cells of the first column that exists as strings; ``absent``, about a row's number, where none is."""
+    """Return the cells of the first column that exists as strings; ``absent``, about a row's number, if none is."""
     column = next((name for name in wanted if name in data), None)
     try:
         cells: list[Any] = [None] * count if column is None else list(data[column])
@@ -111,7 +111,7 @@ def _labels(data: Columns, wanted: Sequence[str], count: int, source: str | Path
 
 
 def _kinds(data: Columns, count: int, source: str | Path) -> list[str]:
-    """Return each row's kind; errors are as of ``load_prompts``."""
+    """Return each row's kind; errors are as in ``load_prompts``."""
     if not any(name in data for name in KIND_COLUMNS):
         return [ALL] * count
     kinds = _labels(data, KIND_COLUMNS, count, source, "no kind")
@@ -147,7 +147,7 @@ def _evenly(kinds: Sequence[str], num_prompts: int | None) -> list[int]:
 def _text_column(columns: Sequence[str], asked: str | None, source: str | Path) -> str:
     """Return the column that was asked for, or the only one that may hold the text, alone or with a second one.
 
-    Errors are as of ``load_prompts``.
+    Errors are as in ``load_prompts``.
     """
     wanted = TEXT_COLUMNS if asked is None else (asked,)
     found = [name for name in wanted if name in columns]
@@ -188,7 +188,7 @@ def load_prompts(
 
     Raises:
         ValueError: unreadable source, unknown ending or column, several columns that may hold the text, empty prompt,
-            no prompts, messages that ``generate`` refuses too, a kind "all" beside others, or ``num_prompts`` is no
+            no prompts, messages that ``generate`` refuses too, a kind "all" beside others, or ``num_prompts`` is not a
             positive integer; the message has the fix.
 
     Cost: reads the whole file, or downloads the split.

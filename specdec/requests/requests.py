@@ -27,7 +27,7 @@ Stops = Stop | Sequence[Stop] | Sequence[Sequence[Stop] | None] | None
 _BYTES = (bytes, bytearray, memoryview)
 # Seeds are folded into keys of 64 bits.
 _SEEDS = range(-(2**63), 2**63)
-# Templates whose oracles were given raw text, by their identity: each is spoken of once.
+# Templates whose oracles were given raw text, by their identity: each is warned of once.
 _TOLD: WeakValueDictionary[int, ChatEncoder] = WeakValueDictionary()
 
 
@@ -69,7 +69,7 @@ def make_requests(
 
     Raises:
         ValueError: names the argument, the prompt and the fix.
-        ImportError: a grammar is asked for, and its library is missing.
+        ImportError: a request has a grammar, and the library for it is missing.
     """
     asked = list_prompts(prompts)
     check_count("max_new_tokens", max_new_tokens, least=0)
@@ -116,7 +116,7 @@ def list_prompts(prompts: Any) -> list[Any]:
     """Return prompts as a list; a bare list of messages is one conversation.
 
     Raises:
-        ValueError: a single string, or nothing that can be gone through.
+        ValueError: a single string, or something that cannot be iterated over.
     """
     if is_conversation(prompts):
         return [prompts]
@@ -126,7 +126,7 @@ def list_prompts(prompts: Any) -> list[Any]:
 
 
 def seed_of_one(seed: Seed | Sequence[Seed]) -> int | Sequence[Seed]:
-    """Return the seed argument of a run of one request, in which a tuple is a seed and no list of seeds."""
+    """Return the seed argument of a run of one request, in which a tuple is a seed and not a list of seeds."""
     return [seed] if isinstance(seed, tuple) else seed
 
 
@@ -189,7 +189,7 @@ def _warn_of_raw_text(oracle: Oracle) -> None:
     encoder: ChatEncoder | None = declared(oracle, "chat_template")
     if encoder is None or id(encoder) in _TOLD:
         return
-    with suppress(TypeError):  # one that takes no weak reference is told each time
+    with suppress(TypeError):  # one that takes no weak reference is warned of each time
         _TOLD[id(encoder)] = encoder
     how = '[[{"role": "user", "content": ...}]], or ids if raw text is meant'
     warnings.warn(f"the oracle has a chat template, and a prompt is raw text: give {how}", RawPrompt, stacklevel=6)
@@ -273,14 +273,14 @@ def _is_int(value: Any) -> bool:
 
 
 def _one_seed(seed: Any, name: str) -> Seed:
-    """Return a seed in Python's own ints; errors as of ``_part_of_seed``."""
+    """Return a seed in Python's own ints; errors as in ``_part_of_seed``."""
     if isinstance(seed, tuple):
         return tuple(_part_of_seed(part, seed, name) for part in seed)
     return _part_of_seed(seed, seed, name)
 
 
 def _part_of_seed(part: Any, seed: Any, name: str) -> int:
-    """Return a part of a seed; ValueError if it is no integer, or if another one would give the same numbers."""
+    """Return a part of a seed; ValueError if it is not an integer, or if another one would give the same numbers."""
     if not _is_int(part):
         raise ValueError(f"{name} is {seed!r}; give an int or a tuple of ints")
     if int(part) not in _SEEDS:

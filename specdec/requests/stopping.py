@@ -19,7 +19,7 @@ _BYTE = re.compile("<0x[0-9A-F]{2}>")
 def first_eos(block: IntArray, counts: IntArray, eos_ids: Sequence[int], ignore: BoolArray) -> IntArray | None:
     """Return ``[B]`` the index of the first EOS in each block ``[B, W]`` of ``counts[b]`` tokens, W if none.
 
-    None if there is none in any block, which is told at once.
+    None if there is none in any block, which is quick to tell.
     """
     width, found = block.shape[1], [block == eos for eos in eos_ids]
     if not any(map(np.count_nonzero, found)):
@@ -89,7 +89,7 @@ def _ends_in(strings: Sequence[str], tokenizer: Any, output: Sequence[int]) -> b
     while True:
         begin = byte_run_start(tokenizer, output, max(len(output) - window, 0))
         before = tokenizer.decode(list(output[begin:settled])).rstrip(UNFINISHED)
-        # If the window begins inside a character, its first text is none of the output's.
+        # If the window begins inside a character, its first text is not the output's.
         if begin == 0 or (len(before) >= longest and not before.startswith(UNFINISHED)):
             return any(s in tokenizer.decode(list(output[begin:])) for s in strings)
         window *= 2
@@ -139,7 +139,7 @@ class TextHolder:
     def __init__(self, tokenizer: Any | None, stop_strings: Sequence[str]) -> None:
         self._tokenizer: Any = tokenizer
         self._stops = stop_strings
-        # The text of the ids before this one was shown and is over; what was shown of the text of the others.
+        # The first id whose text may still change, all before it being shown; how much of the others' text was shown.
         self._first = self._shown = 0
 
     def push(self, ids: Sequence[int], final: bool) -> str:

@@ -14,7 +14,7 @@ except ImportError:  # no POSIX system
     fcntl = None  # type: ignore[assignment]
 
 LOCK = "lock"
-# How often a folder is made again that a holder took away.
+# How often a folder that a holder removed is made again.
 TRIES = 100
 
 
@@ -24,14 +24,14 @@ class Held(ValueError):
 
 @contextmanager
 def hold(folder: Path, argument: str) -> Iterator[Path]:
-    """Make a folder where it is absent, and hold it against every other process until the block ends.
+    """Make a folder if it is absent, and hold it against every other process until the block ends.
 
     The claim is ``flock``'s on the file "lock" in the folder. The system drops it with the process, however that ends:
     a file that a killed process left holds nothing. If there is no ``flock`` (Windows), the folder is made and is not
     held, so that one program run twice at once still loses work there.
 
     Args:
-        folder: it goes again if nothing was written.
+        folder: it is removed again if nothing was written.
         argument: by which the user named it, for messages.
 
     Raises:
@@ -74,7 +74,7 @@ def _runs(process: int) -> bool:
 
 
 def _claim(folder: Path, argument: str) -> ExitStack:
-    """Return the claim on a folder, which is made where it is absent: its last holder may just take it away."""
+    """Return the claim on a folder, which is made if it is absent: its last holder may be removing it just now."""
     tries = 1
     while True:
         try:

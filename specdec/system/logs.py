@@ -20,7 +20,7 @@ def warn_once(text: str) -> None:
 
 @contextmanager
 def quiet_imports() -> Iterator[None]:
-    """Let nothing below an error be logged until the block ends, by anyone.
+    """Suppress everybody's log messages below errors until the block ends.
 
     Some libraries warn as they are imported of what is none of their importer's business, such as kernels for another
     device.

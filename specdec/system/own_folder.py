@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
-# A folder that may be entered and not listed (0711) is opened as a place alone, where the system knows that.
+# A folder that may be entered and not listed (0711) is opened only as a place, if the system can do that.
 _PLACE = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 _MOST_LINKS = 40
 
@@ -22,7 +22,7 @@ def own_folder(path: Path) -> Path:
     """Return a folder's path without links in it, after a look at every folder on the way; what is absent is made.
 
     Each folder is opened in the one before it, and no link is followed unread: a link of this user or of root is walked
-    as its text says. What is made has the mode 0700. Where a system tells no owners (Windows), nothing is looked at.
+    as its text says. What is made has the mode 0700. If the system does not tell owners (Windows), nothing is checked.
 
     Args:
         path: of the folder.

@@ -23,7 +23,7 @@ class OwnModules(MetaPathFinder, InspectLoader):
     """Find our packages by their second names, and those that are kept ours by their first.
 
     Attributes:
-        kept: packages that are looked for beside ``specdec`` alone.
+        kept: packages that are looked for only beside ``specdec``.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class OwnModules(MetaPathFinder, InspectLoader):
         return None
 
     def keep(self, package: str) -> None:
-        """Look for a package beside ``specdec`` alone from here on.
+        """Look for a package only beside ``specdec`` from here on.
 
         Raises:
             ImportError: another package of that name is loaded.

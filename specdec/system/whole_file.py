@@ -12,7 +12,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """Replace a file, so that at every moment, and after a crash, it is the old one or the new one.
 
     Args:
-        path: of the file. What is written stands beside it first, as ``<name>.<process>.new``; a kill may leave that
+        path: of the file. The content is written beside it first, as ``<name>.<process>.new``; a kill may leave that
             behind, an error does not.
         content: text is written as UTF-8.
     """

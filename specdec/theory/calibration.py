@@ -13,7 +13,7 @@ from specdec.theory.ranges import check_finite, check_share
 from specdec.theory.width import FloatArray, WidthCurve
 
 _MAX_BINS = 32
-_LONGEST = 1000  # If theory knows no best length (free drafts, certain acceptance), a rate is that of this one.
+_LONGEST = 1000  # If theory knows no best length (free drafts, certain acceptance), the rate is that of this length.
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Calibration:
         check_finite("rate", self.rate)
 
     def step_cost(self, num_drafted: NDArray[np.int64]) -> FloatArray:
-        """Return what steps cost that draft and verify so many tokens, of any shape: v'(n + 1) + c' n."""
+        """Return what steps cost that draft and verify ``num_drafted`` tokens, of any shape: v'(n + 1) + c' n."""
         return self.width_cost.at(num_drafted + 1) + self.draft_cost * num_drafted
 
     def next_costs(self, longest: int) -> FloatArray:
@@ -113,8 +113,8 @@ class Calibration:
 
             min over m of  (v'(n + m + 1) - v'(n + 1) + c' m) / (1 + b + ... + b^(m - 1)),    b = ``first``
 
-        With m = 1 that is c' and the node's own share of v'. A larger m counts if a node is dear and those after it are
-        cheap, as at the edge of a matrix tile. Each of them is worth b times the one before.
+        With m = 1 that is c' and the node's own share of v'. A larger m counts if a node is expensive and those after
+        it are cheap, as at the edge of a matrix tile. Each of them is worth b times the one before.
 
         Cost: O(longest^2).
         """
@@ -126,7 +126,7 @@ class Calibration:
     def best_length(self, num_rows: int, longest: int) -> int:
         """Return how many of ``longest`` drafted tokens a row pay to verify in a batch, on average.
 
-        It is the k with the most tokens for the time of a step, the smallest of equals::
+        It is the k with the most tokens for the time of a step, the smallest among equals::
 
             (1 + b + ... + b^k) / (v'(R (k + 1) / B) + c' longest),    b = ``first``
 
@@ -167,8 +167,9 @@ class Calibration:
         """Fit the survivals to drafts and what became of them.
 
         Args:
-            confidence: of each draft, its tokens' ``[N]``; drafts should not have been ended by their confidence.
-            num_accepted: of each draft, how many of its tokens were accepted.
+            confidence: for each draft, ``[N]`` those of its tokens; drafts should not have been ended by their
+                confidence.
+            num_accepted: for each draft, how many of its tokens were accepted.
             draft_cost: c', in plain steps.
             width_cost: v'(n), in plain steps.
 

@@ -1,4 +1,4 @@
-"""The ranges of arguments, anywhere: shares, counts, finite numbers, flags. Texts and truth values are no numbers."""
+"""The ranges of arguments, anywhere: shares, counts, finite numbers, flags. Strings and bools are no numbers."""
 
 import math
 from numbers import Integral, Real

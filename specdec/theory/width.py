@@ -16,8 +16,8 @@ FloatArray = NDArray[np.float64]
 class WidthCurve:
     """v(n), the time of n nodes a row over that of one: measured at some widths, and straight between them.
 
-    Beyond the largest width v goes on as steeply as it rose on the whole. Whoever holds the curve says of what the time
-    is: a pass, or a whole step.
+    Beyond the largest width v rises as steeply as it did on the whole. Whoever holds the curve says what is timed: a
+    pass, or a whole step.
 
     Args:
         num_nodes: widths in ascending order, the first of which is 1: the pending token alone.
@@ -25,7 +25,7 @@ class WidthCurve:
         batch_size: rows of each measured pass, all of them of that width.
 
     Raises:
-        ValueError: widths or costs that are not so.
+        ValueError: other widths or costs.
     """
 
     num_nodes: tuple[int, ...]
@@ -42,12 +42,12 @@ class WidthCurve:
 
     @staticmethod
     def linear(node_cost: float) -> "WidthCurve":
-        """Return the curve of which every node more adds ``node_cost``."""
+        """Return the curve on which every further node adds ``node_cost``."""
         return WidthCurve((1, 2), (1.0, 1.0 + node_cost))
 
     @staticmethod
     def of_seconds(num_nodes: Sequence[int], seconds: Sequence[float], batch_size: int = 1) -> "WidthCurve":
-        """Return the curve of measured times. One that falls short of an earlier one is a reading's error: that stands.
+        """Return the curve of measured times. One below an earlier one is an error of reading: the earlier one counts.
 
         Args:
             num_nodes: widths in ascending order from 1.
@@ -59,7 +59,7 @@ class WidthCurve:
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "WidthCurve":
-        """Return what ``dataclasses.asdict`` made, JSON's lists among it."""
+        """Return what ``dataclasses.asdict`` made, also with the lists of JSON."""
         return WidthCurve(tuple(plain["num_nodes"]), tuple(plain["costs"]), plain["batch_size"])
 
     def __call__(self, num_nodes: int) -> float:

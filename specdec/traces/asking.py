@@ -48,7 +48,7 @@ class Longest(Fixed):
 
 
 class Told(Paths):
-    """A shape that is known beforehand, and notes whether anybody reads which nodes it has."""
+    """A shape that is known beforehand, and that notes whether anybody reads which nodes it has."""
 
     was_read = False
 
@@ -72,7 +72,7 @@ class Block:
     """The drafts of one step on the host, as ``DenseRecords`` has them, each as wide as it is.
 
     Attributes:
-        says_confidence: whether confidences were to be had; so for drafts without a node.
+        says_confidence: whether confidences were available, as they are for drafts without a node.
         is_chosen: whether no token was drawn.
     """
 
@@ -92,7 +92,7 @@ class Asking(WatchedSession):
     Args:
         blocks: takes the drafts.
         heard: what a length policy would be told.
-        coupled: whether draws are.
+        coupled: whether draws are coupled.
         laws: takes what drafts gave to the tokens of the output; None: nobody asks.
 
     Raises:

@@ -111,7 +111,7 @@ class DenseRecords:
         )
 
 
-# What has an entry for each node, and what stands beyond them; what is written as it is.
+# Columns with an entry for each node, and what pads them; attributes that are written as they are.
 _OF_NODES: dict[str, float] = {"tokens": 0, "parents": -1, "confidence": 0.0, "entropy": 0.0}
 _NOTED = ("outputs", "paths", "exactness", "is_chosen", "rule", "repeats")
 

@@ -57,9 +57,9 @@ def record_chains(
         make_source: makes the source with a length policy: ``lambda length: SmallTransformer(model, length=length)``.
             A shorter draft of it is the beginning of a longer one.
         prompts, max_new_tokens, sampling, seed, stop, batch_size: as in ``SpeculativeDecoder.generate``.
-        num_draft_tokens: of the longest drafts; replays may ask for as many.
-        rule: by which a run judges. Coupled runs write the recorded outputs, as greedy ones do; of other sampled runs a
-            replay tells what they did given these outputs: exactly if drafts are chosen, else in expectation.
+        num_draft_tokens: of the longest drafts; replays may ask for up to as many.
+        rule: by which a run judges. Coupled runs write the recorded outputs, as greedy ones do; for other sampled runs
+            a replay tells what they did given these outputs: exactly if drafts are chosen, else in expectation.
         entropies: record those of the laws that tokens are drawn from too, for policies that read them.
         kernels: see ``SpeculativeDecoder``.
 

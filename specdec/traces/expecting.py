@@ -2,14 +2,14 @@
 
 Let a sampled run that is not coupled have written the output y. A step begins somewhere on y and drafts from laws q.
 What it accepted, given y, follows from p and q of y's own tokens. Under the standard rule a token is drafted and
-accepted with probability min(p, q), and drawn after a rejection with max(p - q, 0), which makes p in all. So the next
+accepted with probability min(p, q), and drawn after a rejection with max(p - q, 0), which adds up to p. So the next
 token of y, if the step reaches it, was drafted and accepted with probability min(p, q) / p; among siblings it was
 accepted as the one of each rank with a probability that the record has (``specdec/traces/siblings.py``). The step's
 block ends with the first token that was not accepted, or with the bonus token at a leaf. Every step draws anew, so
 where steps begin is a Markov chain along y, and the expected number of steps is a sum over positions.
 
 The tokens that a step accepted are y's own. So a policy that reads confidences and entropies lets a draft go on along y
-by those of y's tokens. What it drafts after a rejected token hangs on tokens that are not in y.
+by those of y's tokens. What it drafts after a rejected token depends on tokens that are not in y.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def expectations_by_length(records: DenseRecords, length: LengthPolicy) -> Colum
     Raises:
         ValueError: the policy decides by what the output does not tell.
 
-    Cost: O(P N) for P positions and drafts of N tokens; of a policy that adapts O(P N^2).
+    Cost: O(P N) for P positions and drafts of N tokens; for a policy that adapts O(P N^2).
     """
     if length.adaptive:
         return _with_feedback(records, length)
@@ -120,8 +120,8 @@ def _walk(
     """Return the columns of steps that follow one another along the outputs, in one of C courses each.
 
     Args:
-        reached: ``[C, P, D]`` how likely a step accepts at least so many tokens of the output, from 1 on.
-        onward: ``[C, P, D + 1]`` the course of the step after one that accepted so many; None: there is one course.
+        reached: ``[C, P, D]`` how likely a step accepts at least 1, 2, ... tokens of the output.
+        onward: ``[C, P, D + 1]`` the course of the step after one that accepted that many; None: there is one course.
         first: ``[R]`` the courses of the requests' first steps; None: 0.
         drafted: ``[C, P]`` tokens of a step, for the column ``num_drafted``; None: no column.
     """
@@ -206,7 +206,7 @@ def _depths(records: DenseRecords) -> IntArray:
 def _reach_probabilities(
     records: DenseRecords, by_rank: FloatArray, depths: IntArray, paths: Sequence[Path_]
 ) -> FloatArray:
-    """Return ``[P, D]`` how likely a step accepts so many tokens, of trees with some nodes, cut to depths ``[P]``."""
+    """Return ``[P, D]`` how likely a step accepts that many tokens, in trees of some nodes, cut to depths ``[P]``."""
     ahead = np.stack([_ahead(records, own) for own in by_rank.T], axis=2)  # [P, D, R]
     nodes: dict[Path_, FloatArray] = {(): np.ones(len(depths))}
     found = np.zeros(ahead.shape[:2])

@@ -37,7 +37,7 @@ KINDS = ("draft", "scout", "recovered", "bonus")
 
 @dataclass(frozen=True)
 class Seen:
-    """What a step shows of its nodes before it is told what became of them; on the host but for what is drawn from.
+    """What a step shows of its nodes before it is told what became of them; on the host, except what is drawn from.
 
     Attributes:
         tokens, parents: ``[B, N]`` of the draft, parents -1 for the pending token.

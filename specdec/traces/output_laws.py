@@ -63,12 +63,12 @@ def fault_of_siblings(draft: Draft) -> str | None:
 
 
 def _is_same(laws: Laws, one: int, other: int) -> bool:
-    """Tell whether two rows of a table are equal; -1 is a point mass, and none of them."""
+    """Tell whether two rows of a table are equal; -1 is a point mass, and no row."""
     return min(one, other) >= 0 and torch.equal(laws.table[one], laws.table[other])
 
 
 # By rule: the probability [P] that a token of the output was drafted and accepted in a step that reaches it, from its p
-# and q, of chains. By each of them a token drafted from a point mass stands if and only if the output has it.
+# and q, of chains. Under each of them a token drafted from a point mass stands if and only if the output has it.
 ACCEPTED: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {
     "standard": lambda p, q: np.minimum(1, q / p),
     "multi_draft": lambda p, q: np.minimum(1, q / p),  # with one child a node it is the standard rule

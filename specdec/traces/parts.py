@@ -22,11 +22,11 @@ _MEND = f"delete {RUN}, and call record_nodes with the arguments of that run: it
 class NodeRecords:
     """Node records on the disk: what a run wrote, whole or not.
 
-    They lie in parts. Every request stands in one part, with all its rows and with its output.
+    They lie in parts. Every request is in one part, with all its rows and with its output.
 
     Args:
-        folder: that ``record_nodes`` wrote to; who writes to it holds it.
-        run: what tells the run that writes from others, JSON values; the folder is made if it is absent. None: whatever
+        folder: that ``record_nodes`` wrote to; a process that writes to it holds it.
+        run: JSON values that tell the run that writes from others; the folder is made if it is absent. None: whatever
             run the folder has.
 
     Attributes:
@@ -34,7 +34,7 @@ class NodeRecords:
         ended: a request that has ended -> its new ids, and why it ended.
 
     Raises:
-        ValueError: the folder belongs to another run, the message has what differs; a request stands in two parts; the
+        ValueError: the folder belongs to another run, the message has what differs; a request is in two parts; the
             folder has no records; a file is damaged, with what to do.
 
     Guarantee: a part is a file that is replaced as a whole, and nothing but these files says what is done. So a kill at

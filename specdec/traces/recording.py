@@ -47,15 +47,15 @@ def record_nodes(
         prompts, max_new_tokens, sampling, seed, stop, batch_size: as in ``decoder.generate``.
         logprobs: add the column ``logprob``.
         label: what else tells this run from another, such as the name of a drafting model; a folder is for one run.
-            The oracle is told by its kind, its vocabulary and the likeliest ids after some ids.
-        requests_per_part: a part is written when so many requests have ended, and at the end.
+            The oracle is identified by its kind, its vocabulary and the likeliest ids after some ids.
+        requests_per_part: a part is written when that many requests have ended, and at the end.
 
     Returns:
         The records of all requests, those of earlier calls among them.
 
     Raises:
         ValueError: as ``decoder.generate``; the folder holds another run, or a damaged file, or another process records
-            there; ``requests_per_part`` is no positive integer; the oracle is recorded text, which has no laws.
+            there; ``requests_per_part`` is not a positive integer; the oracle is recorded text, which has no laws.
 
     Guarantee: outputs are those of ``decoder.generate``. Killed at any byte, the next call with the same arguments goes
         on: parts that are written stay, requests in none of them are decoded again, and every request has its rows
@@ -105,7 +105,7 @@ def _run(
 
 
 def _identity(decoder: SpeculativeDecoder, requests: Sequence[Request], logprobs: bool, label: str) -> dict[str, Any]:
-    """Return what tells a run from another."""
+    """Return what tells one run from another."""
     asked = [
         (r.prompt.tolist(), r.max_length, _plain(r.sampling), r.stop_strings, r.stop_ids, r.seed) for r in requests
     ]

@@ -29,10 +29,10 @@ class Replay:
     Attributes:
         columns: name -> ``[S]`` in the order of requests and steps: ``request``, ``step`` (of the request),
             ``num_committed`` when it began, ``num_drafted`` (verified nodes), ``num_accepted`` and ``num_emitted``.
-            Of expected steps a row is a position of an output, and ``step`` is absent; ``probability`` is that of a
+            For expected steps a row is a position of an output, and ``step`` is absent; ``probability`` is that of a
             step to begin there, and the others are what such a step would do. ``num_drafted`` is absent if the output
-            does not tell it; of trees ``num_planned`` is what their shape plans within the budget: a law with fewer ids
-            than it has children leaves some nodes absent.
+            does not tell it; for trees ``num_planned`` is what their shape plans within the budget: a law with fewer
+            ids than it has children leaves some nodes absent.
         claim: what the numbers are.
         num_steps_error: standard error of ``num_steps``, if the record has estimates of what drawn siblings did (three
             or more below a node, without replacement, and a law of many ids); 0: none. That of ``block_efficiency`` is
@@ -123,7 +123,7 @@ def _check_paths(records: DenseRecords, paths: tuple[Path_, ...]) -> None:
 def _expectations(
     records: DenseRecords, length: LengthPolicy | None, shape: TreeShape | None
 ) -> tuple[dict[str, IntArray | FloatArray], float]:
-    """Return the expectations of drafts that were drawn; ValueError if the nodes of a shape hang on draws."""
+    """Return the expectations of drafts that were drawn; ValueError if the nodes of a shape depend on draws."""
     if length is not None:
         return expectations_by_length(records, length), 0.0
     assert shape is not None

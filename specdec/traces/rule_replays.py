@@ -17,7 +17,7 @@ _ROWS = 256
 def expected_acceptance(records: NodeRecords, rule: str | VerificationRule) -> dict[str, IntArray | FloatArray]:
     """Return the expected accepted and emitted tokens of every recorded step under a rule; see ``replay``.
 
-    Every other id of the vocabulary is taken for one, the rest: for these rules the probability of each stop depends
+    All other ids of the vocabulary are taken for one id, the rest: for these rules the probability of each stop depends
     on p and q of the drafted tokens alone.
 
     Raises:
@@ -42,7 +42,7 @@ def expected_acceptance(records: NodeRecords, rule: str | VerificationRule) -> d
 
 
 class _Drafts:
-    """The recorded drafts again, a row for each step."""
+    """The recorded drafts, rebuilt, a row for each step."""
 
     def __init__(self, records: NodeRecords) -> None:
         rows = records.columns()

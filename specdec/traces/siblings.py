@@ -1,10 +1,10 @@
 """As which of several drawn siblings a token of the output was accepted.
 
 The children of a node are offered in drawing order, each to the law that the rejected ones left of the target's
-(``specdec/verify/multi_draft.py``). Of the output only the accepted token is known, so what was rejected before it is
-summed over. A rejected id x has q(x) above what was left of p(x), so that nothing of it is left. Hence what is left
-after some rejections follows from the probabilities of the rejected ids alone, and for draws with replacement from
-their number alone.
+(``specdec/verify/multi_draft.py``). The output tells only the accepted token, so what was rejected before it is summed
+over. A rejected id x has q(x) above what was left of p(x), so that nothing of it is left. Hence what is left after some
+rejections follows from the probabilities of the rejected ids alone, and for draws with replacement from their number
+alone.
 
 ``sample_and_match`` gives token y of the output, drawn first, to the first child that carries it: that is the walk of
 ``multi_draft`` with a point mass on y as the target's law.
@@ -48,7 +48,7 @@ class _Histories:
     """Some ways in which siblings were rejected, one after the other.
 
     Attributes:
-        weight: ``[H]`` their probabilities; of drawn ones such that expectations are kept.
+        weight: ``[H]`` their probabilities; for drawn ones such that expectations are kept.
         law: ``[H, V]`` that the next sibling is drawn from.
         left: ``[H, V]`` of the target's law.
     """
@@ -96,7 +96,7 @@ class _Histories:
 def acceptance_without_replacement(
     target: FloatArray, drawn: FloatArray, token: int, count: int, generator: np.random.Generator
 ) -> FloatArray:
-    """Return what ``acceptance_with_replacement`` does, of siblings drawn without replacement: ``[E, R]`` estimates.
+    """Return what ``acceptance_with_replacement`` does, for siblings drawn without replacement: ``[E, R]`` estimates.
 
     Args:
         target, drawn, token, count: see there; the sibling of each rank is drawn from q without the earlier ones.
@@ -124,7 +124,7 @@ def acceptance_without_replacement(
 def _ranks(
     histories: _Histories, first: list[float], token: int, count: int, most: int, generator: np.random.Generator
 ) -> tuple[list[float], int]:
-    """Return what there is of each rank, and of how many of them, the first ones, it is exact."""
+    """Return the acceptance of each rank, and for how many ranks, from the first on, it is exact."""
     found, known = list(first), count
     for rank in range(1, count):
         found.append(histories.next_acceptance(token))
@@ -151,7 +151,7 @@ def _normalise(mass: FloatArray) -> FloatArray:
 
 
 def _without_each(law: FloatArray) -> FloatArray:
-    """Return ``[H, V]`` the sum of all entries of a law but each; without cancellation at the largest."""
+    """Return ``[H, V]`` for each entry of a law the sum of all others; without cancellation at the largest."""
     others: FloatArray = law.sum(1, keepdims=True) - law
     best, rows = law.argmax(1), np.arange(len(law))
     rest = law.copy()

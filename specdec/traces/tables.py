@@ -55,7 +55,7 @@ def read_columns(path: Path) -> dict[str, Any]:
     """Return name -> arrays of numbers or bools, lists of strings, or lists of lists.
 
     Raises:
-        ValueError: the file is damaged; with the columns, where they can be told.
+        ValueError: the file is damaged; names the columns, if they can be told.
     """
     import pyarrow.parquet as pq
 

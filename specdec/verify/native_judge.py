@@ -25,7 +25,7 @@ def confirm_judge(rule: VerificationRule, native: NativeWalks | None) -> NativeJ
     """Return the compiled judge that a rule declares, if kernels have it and its law is that of ``__call__``.
 
     Warns:
-        JudgeDiffers: its law is another.
+        JudgeDiffers: its law is a different one.
 
     Cost: some verdicts on two dozen small drafts, a few milliseconds; once in a process for the rules known by name.
     """

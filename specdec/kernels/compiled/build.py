@@ -21,7 +21,7 @@ from specdec.system import LOG, Unsafe, private_folder, warn_once
 
 HEADERS = Path(__file__).parents[1] / "cpp"
 BUILDING = "building-"  # a folder in which a library is compiled
-_ABANDONED_SECONDS = 3600.0  # no build takes as long
+_ABANDONED_SECONDS = 3600.0  # no build takes this long
 COMPILERS = ("c++", "g++", "clang++")
 WARNINGS = ("-Wall", "-Wextra")
 # Contraction off: a multiplication and an addition are fused only if the code says so.
@@ -38,12 +38,12 @@ TELLING = ("vendor_id", "cpu family", "model", "model name", "flags", "Features"
 
 
 class NativeUnavailable(RuntimeError):
-    """Compiled code cannot be had here. The message is the reason, and the way out if there is one."""
+    """Compiled code is not available here. The message has the reason, and the fix if there is one."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What becomes one library.
+    """The sources of one library.
 
     Attributes:
         name: what users are told is compiled, such as "the native pass".
@@ -133,7 +133,7 @@ def _load(path: Path) -> ctypes.CDLL:
     if file is None:
         raise Unsafe(f"{path} was changed by somebody while it was loaded")
     try:
-        # It stays open: the loader takes a name that it has seen for the library that it was.
+        # It stays open: the loader takes a name that it has seen before for the library that had it.
         return ctypes.CDLL(f"/proc/self/fd/{file}")
     except OSError as error:
         os.close(file)
@@ -225,7 +225,7 @@ def build(unit: Unit, cache: Path, compiler: Sequence[str], flags: Sequence[str]
 
 
 def _remove_old(cache: Path) -> None:
-    """Remove what builds left that were killed; a younger one may run on another host, which knows nothing of locks."""
+    """Remove what killed builds left; a recent one may still run on another host, where our locks are not known."""
     for left in cache.glob(f"{BUILDING}*"):
         with suppress(OSError):
             if left.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
@@ -273,7 +273,7 @@ def _run(command: list[str], folder: Path | None = None) -> str:
 
 @contextmanager
 def _announce(name: str, version: str) -> Iterator[None]:
-    """Tell the user what a compilation, for which there is a wait, is for; log how long it took."""
+    """Tell the user, who has to wait, what is being compiled; log how long it took."""
     start, outcome = time.monotonic(), "failed after"
     LOG.warning(f"specdec: compiling {name} with {version}, once for this machine ...")
     try:

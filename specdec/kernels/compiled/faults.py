@@ -4,18 +4,18 @@ from enum import IntEnum
 
 
 class FaultCode(IntEnum):
-    """What is wrong. Of several faults the first kind here is told, then the first row, then the first node.
+    """What is wrong. Among several faults the first kind here is reported, then the first row, then the first node.
 
     TOKEN: the vocabulary lacks a node's id; padding too.
-    COUNT: there cannot be so many nodes.
+    COUNT: there cannot be that many nodes.
     PARENT: a node hangs on itself, on a later one or on none; padding too.
     SCOUT: a verified node hangs on a scout.
-    SOURCE: a node is by a source that there is not.
-    TABLE: the law of a node is none of the table; padding too.
-    LOGITS: the target's logits at a node are no law.
-    MODEL: a model that was drafted with gave logits that are no law; its column stands for the node.
-    LAW: a node cannot have been drawn from its law, or that is no law.
-    BUDGET: there are too many nodes, or too deep ones; the depth stands for the node.
+    SOURCE: a node is by a source that does not exist.
+    TABLE: the law of a node is not in the table; padding too.
+    LOGITS: the target's logits at a node make no law.
+    MODEL: a drafting model gave logits that make no law; its column takes the place of the node.
+    LAW: a node cannot have been drawn from its law, or that is not a law.
+    BUDGET: there are too many nodes, or too deep ones; the depth takes the place of the node.
     """
 
     TOKEN = 1

@@ -1,4 +1,4 @@
-"""The library of laws, draws, penalties and walks, and the filters whose names stand in ``laws.h``."""
+"""The library of laws, draws, penalties and walks, and the filters, whose names are in ``laws.h``."""
 
 import ctypes
 

@@ -13,7 +13,7 @@ _first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 def place(array: NDArray[Any]) -> int:
     """Return the address of a contiguous array, which must outlive its use.
 
-    To ask numpy for it costs about a microsecond, and several after a pass; to ask ctypes less.
+    Asking numpy for it costs about a microsecond, and several after a pass; asking ctypes costs less.
 
     Raises:
         TypeError: the array can be written, and is not contiguous.

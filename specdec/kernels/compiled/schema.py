@@ -1,6 +1,6 @@
 """What crosses to C++: structures whose fields are read from the headers, and arrays that are checked against them.
 
-A field's line in a header is all that is said of it::
+A field is declared by its line in a header alone::
 
     const int64_t* parents;  // [batch][width] or null: chains
 
@@ -68,7 +68,7 @@ class Array(NamedTuple):
     is_written: bool
 
 
-_SMALL = 4096  # bytes; to copy so many costs less than to ask numpy for an address
+_SMALL = 4096  # bytes; copying this many costs less than asking numpy for an address
 LATER: Any = object()  # in place of an array that ``Crossing.fill`` brings
 
 
@@ -77,7 +77,7 @@ class Crossing(ctypes.Structure):
 
     Attributes:
         members: its fields by name, but for ``is_double``: what an array must be; None for numbers and structures.
-        neutral: the numbers that fields have unless they are given, where the header says so.
+        neutral: the numbers that fields have unless they are given, if the header says so.
         tells_kind: whether it has a field ``is_double``.
         kept: what it points to, which must not go before it does.
     """
@@ -97,9 +97,9 @@ class Crossing(ctypes.Structure):
             values: of the fields, LATER for an array that is not known yet.
 
         Raises:
-            ValueError: an array has another shape, or is absent where there must be one, or cannot be written to.
+            ValueError: an array has another shape, or is absent though it must not be, or cannot be written to.
             OtherKind: an array's numbers are of another kind.
-            TypeError: nothing is said of a field.
+            TypeError: a field has no value.
 
         Cost: half a microsecond an array.
         """
@@ -113,7 +113,7 @@ class Crossing(ctypes.Structure):
         return made
 
     def fill(self, sizes: Mapping[str, int], floats: Kind | None, /, **values: Any) -> None:
-        """Set some fields; arguments and errors as of ``of``."""
+        """Set some fields; arguments and errors as in ``of``."""
         if self.tells_kind:
             self.is_double = floats is _KINDS["double"]
         self.kept += values.values()
@@ -132,7 +132,7 @@ class Crossing(ctypes.Structure):
             assert kind is not None
             if not isinstance(wanted, tuple):
                 wanted = (wanted,)
-            # The two usual cases; whatever else is looked at closely.
+            # The two usual cases; anything else is looked at closely.
             if isinstance(value, Tensor):
                 if value.dtype is kind[1] and value.shape == wanted and value.is_cpu and value.is_contiguous():
                     setattr(self, name, value.data_ptr())
@@ -150,7 +150,7 @@ class Crossing(ctypes.Structure):
 def _whole(where: str, value: Numbers | None, kind: Kind, wanted: tuple[int, ...], is_written: bool) -> Numbers:
     """Return an array that fits its line, with numbers that lie side by side: as it is, or a copy.
 
-    A line with one size takes so many numbers in any shape.
+    A line with one size takes that many numbers in any shape.
     """
     if value is None:
         raise ValueError(f"{where} is absent")

@@ -66,8 +66,8 @@ class NativeWalks:
 class PackedDrafts(_Drafts):  # type: ignore[valid-type, misc]
     """Drafts in the structure that compiled code reads, with room for what becomes of them.
 
-    ``take`` brings what is known after their pass; then ``draw`` writes the verdict, and what an ``OpenVerdict`` is
-    asked can be told.
+    ``take`` brings what is known after their pass; then ``draw`` writes the verdict, and the methods of an
+    ``OpenVerdict`` can be called.
 
     Args:
         walks: whose functions are called.
@@ -76,8 +76,8 @@ class PackedDrafts(_Drafts):  # type: ignore[valid-type, misc]
         budget: of the rows.
         ignores_eos: ``[B]``.
         eos_ids: what else ends a row.
-        way: laws decide: walks go on as long as an id that comes next is accepted, and then another one is drawn. None:
-            ids are compared; what follows is not read then.
+        way: how laws decide: walks go on as long as an id that comes next is accepted, and then another one is drawn.
+            None: ids are compared, and the arguments below are not read.
         filters: ``[F, B]`` float64, a row for each of FILTERS; at temperature 0 a law is the point mass of the
             likeliest id. None: laws are given.
         laws: ``[B, W]`` of the target; None: they are made of logits.
@@ -178,13 +178,13 @@ class PackedDrafts(_Drafts):  # type: ignore[valid-type, misc]
         id, and so on.
 
         Args:
-            numbers: what is drawn by if laws decide. ``[K]`` int64, the path of the streams (see ``Streams.path``),
+            numbers: those to draw by, if laws decide. ``[K]`` int64, the path of the streams (see ``Streams.path``),
                 then the codes of the purposes of the stop and of the next token. RACED: a key for each row, then a
-                position for each; see ``Kernels.race``. Or, but for RACED, ``[B, 2]`` float64 on [0, 1): for the
-                stop and for the next token.
+                position for each; see ``Kernels.race``. Or, but for RACED, ``[B, 2]`` float64 on [0, 1): for the stop
+                and for the next token.
 
         Raises:
-            Fault: a draft is not as ``specdec.contracts.Draft`` says, or over its budget, or logits are no law.
+            Fault: a draft is not as ``specdec.contracts.Draft`` says, or over its budget, or logits make no law.
             ValueError: numbers that nothing can be drawn by, or ``take`` has brought nothing yet.
 
         Cost: O(B W) for chains, O(B W D) for trees D deep. If laws decide, O(V) more for each node that was drawn
@@ -215,7 +215,7 @@ class PackedDrafts(_Drafts):  # type: ignore[valid-type, misc]
             raise self._told()
 
     def law(self) -> tuple[FloatArray, NDArray[Any]]:
-        """Return the law that a verdict is drawn from, where laws decide. Who ends at which id is not read.
+        """Return the law that a verdict is drawn from, if laws decide. Which ids end a row is not read.
 
         Returns:
             ``[B, W]`` float64, the probability of stopping at each node, and ``[B, W, V]`` in the type of the logits,
@@ -236,7 +236,7 @@ class PackedDrafts(_Drafts):  # type: ignore[valid-type, misc]
         return stops, following
 
     def verify(self, rows: Rows, uniforms: FloatArray) -> tuple[IntArray, IntArray]:
-        """Return what given numbers make of some rows, where laws decide.
+        """Return what given numbers make of some rows, if laws decide.
 
         Args:
             rows: ``[M]`` of the batch, each as often as it is asked about.

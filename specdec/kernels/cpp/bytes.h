@@ -5,8 +5,8 @@
 
 namespace specdec {
 
-// To each word of `sum`, modulo 2^32, the products of four bytes: those of `inputs` count from 0 to 255, those of `weights`
-// have signs.
+// Each word of `sum` plus, modulo 2^32, the products of four bytes: those of `inputs` are unsigned, those of `weights`
+// signed.
 #if SPECDEC_LANES == 16 && defined(__AVX512VNNI__)
 INL Words dot_register(Words sum, Words inputs, Words weights) {
     return (Words)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)inputs, (__m512i)weights);
@@ -20,7 +20,7 @@ INL Words add_pairs(Shorts a, Shorts b) {
 #if SPECDEC_LANES == 8
     return (Words)_mm256_madd_epi16((__m256i)a, (__m256i)b);
 #else
-    const Flags products = (Flags)(a * b);  // 255 * -128 is no less than a short holds
+    const Flags products = (Flags)(a * b);  // 255 * -128 still fits a short
     return (Words)((Flags)((Words)products << 16) >> 16) + (Words)(products >> 16);
 #endif
 }
@@ -81,7 +81,7 @@ INL W larger_words(W a, W b) {
     return r;
 }
 
-// Words with a sign, rounded to the nearest float.
+// Signed words, rounded to the nearest float.
 INL V vfloat(W w) {
     V r;
     EACH_REGISTER r.p[i] = __builtin_convertvector((Flags)w.p[i], Floats);

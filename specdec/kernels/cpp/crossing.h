@@ -7,14 +7,14 @@
 namespace specdec {
 
 // `key` is the largest one such that the amounts of all keys from it up reach the bound; `above` is the sum of the
-// amounts above it. Where rounding keeps even all amounts below the bound, `key` is at most the smallest.
+// amounts above it. If rounding keeps even the sum of all amounts below the bound, `key` is at most the smallest.
 template <class Key>
 struct Crossing {
     Key key;
     double above;
 };
 
-// The same of a few keys, the amounts above which are known.
+// The same for a few keys; the sum of the amounts above them is known.
 template <class Key, class Amount>
 Crossing<Key> crossing_of_few(Key* keys, int64_t count, double above, double bound, Amount amount) {
     std::sort(keys, keys + count, [](Key a, Key b) { return a > b; });

@@ -24,8 +24,8 @@ INL uint64_t extended(uint64_t key, uint64_t part) {
     return mixed(mixed(key + WEYL) ^ mixed(part * WEYL + 1));
 }
 
-// The key of a stream: `path` holds a seed for each stream, then parts to extend it by, of which each begins with its
-// length: a number for each stream, or one for all.
+// The key of a stream: `path` holds a seed for each stream, then the parts to extend it by, each of which begins with
+// its length: a number for each stream, or one for all.
 inline uint64_t key_at(const int64_t* path, int64_t words, int64_t streams, int64_t stream) {
     uint64_t key = uint64_t(path[stream]);
     for (int64_t at = streams; at < words; at += 1 + path[at])
@@ -51,7 +51,7 @@ class Running {
     double total() const { return sums_.back(); }
 
     // The first id at which the sum exceeds `uniform` parts of the total, or reaches all of it, should rounding put the
-    // threshold there. So no id of weight 0 is drawn. Of a law that holds NaN the last id.
+    // threshold there. So no id of weight 0 is drawn. For a law that holds NaN, the last id.
     int64_t draw(double uniform) const {
         const double threshold = uniform * total();
         const auto ends = [=](double sum) { return sum > threshold || sum >= total(); };
@@ -94,8 +94,8 @@ class Running {
     std::vector<uint32_t> filled_;  // of each group a bit for each id that has weight and was not taken out
 };
 
-// Draw `count` ids of a law without replacement, by the numbers of `key`; -1 where none is left, but some id where a
-// single draw finds none.
+// Draw `count` ids of a law without replacement, by the numbers of `key`; -1 if none is left, but some id if a single
+// draw finds none.
 template <class T>
 void draw(const T* weights, int64_t size, uint64_t key, int64_t count, int64_t* ids) {
     Running<T> running(weights, size);
@@ -109,8 +109,8 @@ void draw(const T* weights, int64_t size, uint64_t key, int64_t count, int64_t* 
 // An id's exponential waiting time: 53 bits, centred, so that it is finite and not below +0.
 INL double waiting(uint64_t cell) { return 0 - log64((double(cell >> 11) + 0.5) * 0x1p-53); }
 
-// The `count` ids of the largest weight over waiting time, best first, the lowest id first among equals; -1 where no id
-// of positive weight is left, but 0 where a single draw finds none.
+// The `count` ids of the largest weight over waiting time, best first, the lowest id first among equals; -1 if no id of
+// positive weight is left, but 0 if a single draw finds none.
 template <class T>
 void race(const T* weights, int64_t size, uint64_t key, int64_t count, int64_t* ids) {
     struct Runner {

@@ -120,7 +120,7 @@ INL V vgelu_tanh(V x) {
 // x, or 0 for negative x; NaN stays.
 INL V vrelu(V x) { return vselect(vless(x, vzero()), vzero(), x); }
 
-// What stands between the two halves of an MLP. `bindings.py` reads the names.
+// The functions between the two halves of an MLP. `bindings.py` reads the names.
 enum Activation : int32_t { SILU, GELU, GELU_TANH, RELU };
 
 INL V activate(V x, Activation kind) {

@@ -3,8 +3,8 @@
 // A `V` is always 16 floats, whatever a register holds: one register of 16 lanes (AVX-512), two of 8 (AVX2) or four of
 // 4 (SSE with FMA, NEON). Code above this header sees only the 16, so an order of sums never depends on the machine.
 //
-// What keeps the bits: +, -, * and / are correctly rounded per lane; a fused multiply-add happens only where `vfma`
-// stands (compile with -ffp-contract=off and without fast-math); `hsum` adds in one fixed tree. The sign and the
+// What keeps the bits: +, -, * and / are correctly rounded per lane; a fused multiply-add happens only where `vfma` is
+// called (compile with -ffp-contract=off and without fast-math); `hsum` adds in one fixed tree. The sign and the
 // payload of a NaN are the only bits that may differ between machines.
 #pragma once
 
@@ -39,7 +39,7 @@
 
 #define INL inline __attribute__((always_inline))
 
-// Stands before a loop of a constant, small number of rounds that must live in registers.
+// Goes before a loop of a constant, small number of rounds that must live in registers.
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
@@ -158,7 +158,8 @@ INL V vload_i8(const int8_t* from) {
     return r;
 }
 
-// Ask for the line `bytes` behind an address. It may lie outside of every array, so it is counted as a number.
+// Ask for the line `bytes` behind an address. It may lie outside of every array, so the address is computed as a
+// number.
 INL void prefetch(const char* from, uintptr_t bytes) {
     __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(from) + bytes));
 }
@@ -275,7 +276,7 @@ INL W operator>>(W a, int count) {
 
 #if SPECDEC_LANES == 16
 // Write those of 16 words that the mask names one after the other, and return how many. All 16 places may be written.
-// Narrower registers have no instruction for it: a loop over numbers is faster there.
+// Narrower registers have no instruction for this: a loop over numbers is faster there.
 INL int vpack(uint32_t* to, W words, Mask mask) {
     const __m512i names = (__m512i)mask.p[0];
     const __mmask16 which = _mm512_test_epi32_mask(names, names);

@@ -38,7 +38,7 @@ void entropies(const T* table, int64_t rows, int64_t size, double* found) {
     for (int64_t row = 0; row < rows; ++row) found[row] = entropy(table + row * size, size);
 }
 
-// What is drawn from: a law for each entry, a row of the table or (index -1) a point, and `count` ids from each.
+// What is drawn from: a law for each entry, either a row of the table or (index -1) a point. Each gives `count` ids.
 struct Drawing {
     const void* table;     // [rows][size]
     const int64_t* index;  // [entries]
@@ -100,7 +100,7 @@ EXPORT int64_t specdec_race(const Drawing* from, const int64_t* keys, const int6
 // Write the laws of logits, float32 or float64.
 EXPORT void specdec_laws(const Warp* warp) { (warp->is_double ? laws<double> : laws<float>)(*warp); }
 
-// Change the logits of ids that stand before a node. Returns 0, or -1 if an id is none.
+// Change the logits of ids that stand before a node. Returns 0, or -1 if an id is not in the vocabulary.
 EXPORT int64_t specdec_penalise(const Before* before) {
     const FloatMode mode;
     if (!is_sound(*before)) return -1;
@@ -117,7 +117,8 @@ EXPORT void specdec_entropies(const void* table, int64_t is_double, int64_t rows
 }
 
 // Walk through drafts, and write for each row how many nodes it has, the node where its walk stops, how many tokens are
-// accepted, the next one, how many are emitted and what ends it; then blocks, and for trees depths and paths. Tells a fault.
+// accepted, the next one, how many are emitted and what ends it; then blocks, and for trees depths and paths. Reports a
+// fault.
 EXPORT void specdec_walk(const Drafts* drafts, Fault* fault, int64_t* out, int64_t* block) {
     walk(*drafts, written(*drafts, out, block), *fault);
 }
@@ -128,7 +129,7 @@ EXPORT void specdec_verify(const Drafts* drafts, const Target* target, Fault* fa
     (drafts->is_double ? verify<double> : verify<float>)(*drafts, *target, written(*drafts, out, block), *fault);
 }
 
-// Write the law of such a verdict: with which probability each walk stops at each node, [batch][width], and what follows
+// Write the law of such a verdict: the probability that each walk stops at each node, [batch][width], and what follows
 // there but for the sum, [batch][width][size] in the logits' type. `out` and `block` are room.
 EXPORT void specdec_verdict_law(const Drafts* drafts, const Target* target, Fault* fault, int64_t* out, int64_t* block,
                                 double* stops, void* next) {

@@ -10,7 +10,8 @@
 
 namespace specdec {
 
-// How a row is sampled; these numbers change nothing. Python names its lists by these fields. A new one comes last.
+// How a row is sampled; the numbers given here change nothing. Python names its lists by these fields. A new one comes
+// last.
 struct Sampling {
     double temperature = 1;
     double top_k = 0;
@@ -46,7 +47,7 @@ INL void by_groups(const T* from, T* to, int64_t size, T filler, Work work) {
 // The largest number of a row; a NaN anywhere gives NaN.
 template <class T>
 T largest(const T* row, int64_t size) {
-    constexpr int SIDE = 4 * GROUP;  // so many chains of comparisons hide the time that one takes
+    constexpr int SIDE = 4 * GROUP;  // this many chains of comparisons hide the time that one takes
     T most[SIDE];
     std::fill(most, most + SIDE, row[0]);
     const int64_t full = size / SIDE * SIDE;
@@ -178,10 +179,10 @@ struct Kept {
 // The smallest set of best ids that reaches `top_p` of the mass, the lowest id first among equals. Weights are at most
 // 1, and 1 is among them.
 //
-// Only ids of a weight from `least` on are looked at. Say that an id in the set had less than half of
-// (1 - top_p) mass / size. So had all ids that are not before it, and together less than half of (1 - top_p) mass.
-// Those before it then had reached top_p of the mass, with a margin that rounding does not reach, and the set had ended
-// there. Mostly the ids of a weight some times as large reach that mass too, and fewer are looked at.
+// Only ids of weight `least` or more are looked at. Suppose that an id in the set had less than half of (1 - top_p)
+// mass / size. So would all ids that are not before it, which together would have less than half of (1 - top_p) mass.
+// Those before it would then have reached top_p of the mass, by a margin that rounding does not reach, and the set
+// would have ended there. Mostly the ids of some times that weight reach that mass too, and fewer are looked at.
 template <class T>
 Kept<T> nucleus(const T* weights, int64_t size, double mass, double top_p, Bits<T>* keys) {
     constexpr double TIMES = 16, MARGIN = 1e-9;
@@ -231,12 +232,12 @@ void divide(T* row, int64_t size, T by) {
     for (int64_t i = full; i < size; ++i) row[i] /= by;
 }
 
-// Write the law of a row of logits, or NaN where it has none: a logit is NaN or +infinity, or all are -infinity.
-// Returns the largest logit. `keys` is room for `size` numbers.
+// Write the law of a row of logits, or NaN if it has none: a logit is NaN or +infinity, or all are -infinity. Returns
+// the largest logit. `keys` is room for `size` numbers.
 //
-// A filter drops ids by the weights of this row alone, and leaves one at least of those that the ones before it left.
-// top_p and min_p are two bounds on the same weights, of which the stricter holds: that leaves something because both
-// keep the best id. A filter that may drop it has to look at what the others have left.
+// A filter drops ids by the weights of this row alone, and leaves at least one of those that the filters before it
+// left. top_p and min_p are two bounds on the same weights, of which the stricter holds: that leaves something because
+// both keep the best id. A filter that may drop the best id has to look at what the others have left.
 template <class T>
 T law(const T* logits, int64_t size, const Sampling& ask, T* probs, Bits<T>* keys) {
     using Limits = std::numeric_limits<T>;
@@ -245,7 +246,8 @@ T law(const T* logits, int64_t size, const Sampling& ask, T* probs, Bits<T>* key
         std::fill(probs, probs + size, Limits::quiet_NaN());
         return most;
     }
-    // Colder, 1 / heat would be infinite, and 0 times that NaN; hotter it would be 0, and -infinity times that NaN.
+    // If colder, 1 / heat would be infinite, and 0 times that NaN; if hotter, it would be 0, and -infinity times that
+    // NaN.
     const double coldest = double(Limits::min() / Limits::epsilon()), hottest = double(Limits::max());
     const T heat = T(std::min(std::max(ask.temperature, coldest), hottest));
     const bool has_k = ask.top_k > 0 && ask.top_k < double(size);

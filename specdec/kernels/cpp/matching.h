@@ -12,7 +12,7 @@ class Matching : public Walking {
   public:
     explicit Matching(int64_t size) : size_(size), room_(new T[size_t(size)]) {}
 
-    // The same as of `Offering`.
+    // See `Offering`.
     void share(const Row& row, int64_t node, const LawOf<T>& target, double* probs) {
         double entered = 0;
         const double left = match(row, node, target, [&](int64_t child, double mass) {
@@ -31,8 +31,8 @@ class Matching : public Walking {
     }
 
   private:
-    // Take the ids of a scored node's children out of the law, and tell each child with what the law still gave its id:
-    // nothing, if an elder one carries it too. Returns the mass that is left.
+    // Take the ids of a scored node's children out of the law, and call `tell` for each child with the probability that
+    // the law still gave its id: 0 if an elder one carries it too. Returns the mass that is left.
     template <class Tell>
     double match(const Row& row, int64_t node, const LawOf<T>& target, Tell tell) {
         T* rest = nullptr;

@@ -39,7 +39,7 @@ struct Penalties {
     }
 };
 
-// Whether every id of the rows with penalties is one.
+// Whether every id of the rows with penalties is in the vocabulary.
 inline bool is_sound(const Before& before) {
     const auto are_ids = [&](const int64_t* ids, int64_t count) {
         return std::all_of(ids, ids + count, [&](int64_t id) { return id >= 0 && id < before.size; });

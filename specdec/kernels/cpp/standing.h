@@ -1,4 +1,4 @@
-// The verdicts of the rules "block" and "traversal": whole paths are asked whether they stand before what they begin with.
+// The verdicts of the rules "block" and "traversal": whole paths are asked before their beginnings whether they stand.
 //
 // A node has a weight, the probability that the walk stops at it or below; the root's is 1. Its children take from the
 // node's law and weight, one after the other. Then each node stands with the weight that its children have left it, and
@@ -12,7 +12,7 @@
 
 namespace specdec {
 
-// What so many parts of a law have more than another law, summed over all ids.
+// By how much `weight` times a law exceeds another law, summed over the ids where it does.
 template <class T>
 double excess(const LawOf<T>& law, double weight, const LawOf<T>& other, int64_t size) {
     if (!law.probs) return std::max(weight - double(other.of(law.point)), 0.0);
@@ -31,7 +31,7 @@ double excess(const LawOf<T>& law, double weight, const LawOf<T>& other, int64_t
     return total(sums);
 }
 
-// Of drafts whose ids were drawn; where all were chosen, `Offering` has the same law and computes less.
+// For drafts whose ids were drawn; if all were chosen, `Offering` has the same law and computes less.
 template <class T>
 class Standing {
   public:
@@ -57,13 +57,13 @@ class Standing {
             // Drawn from a law with nothing left beside it, an id stands: the ratio is 1 up to rounding there.
             probs[child + 1] = ratio > 1 || (is_whole && law.probs && more == 0) ? 1 : ratio;
             left_.take(drawn, taken_[size_t(child)] = weight);
-            // The sum stands in this order so that 1 stays exactly 1. To a point ids are compared.
+            // The sum is in this order so that 1 stays exactly 1. If the law is a point, ids are compared.
             if (law.probs || !is_whole) weight = more / std::max(more + (1 - weight), LEAST);
         });
         probs[node] = weight;
     }
 
-    // Ask whether nodes stand: write with which probability each is the first that does, in place of the weights.
+    // Ask whether nodes stand: write the probability that each is the first that does, in place of the weights.
     void settle(const Row& row, double* probs) {
         std::fill(asked_.begin(), asked_.end(), 1.0);
         for (int64_t node = 0; node <= row.count; ++node) none_[size_t(node)] = 1 - probs[node];
@@ -77,7 +77,7 @@ class Standing {
         for (int64_t node = 0; node <= row.count; ++node) probs[node] *= asked_[size_t(node)];
     }
 
-    // What the children of a node leave if none of them stands, nor what is below them.
+    // What the children of a node leave if neither they nor any nodes below them stand.
     LawOf<T> after(const Row& row, int64_t node, const LawOf<T>& target) {
         left_.open(target);
         row.each_child(node, [&](int64_t child) {

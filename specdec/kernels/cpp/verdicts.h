@@ -46,7 +46,7 @@ bool exceeds(const LawOf<T>& law, const LawOf<T>& other, int64_t size) {
 }
 
 // The probability that an id stands once it is reached. One that was drawn from a law with nothing left beside it
-// stands: the ratio is 1 up to rounding there. To a point ids are compared.
+// stands: the ratio is 1 up to rounding there. If the law is a point, ids are compared.
 template <class T>
 double acceptance(const LawOf<T>& target, const LawOf<T>& drawn, bool is_chosen, int64_t id, int64_t size) {
     const double p = double(target.of(id));
@@ -109,8 +109,7 @@ class Leftover {
         return narrowed && normalise(narrowed) ? LawOf<T>(static_cast<const T*>(narrowed)) : law;
     }
 
-    // Take what a child was drawn from out of so many parts of the law, if that leaves anything. Of a point it leaves
-    // the point.
+    // Take what a child was drawn from out of `weight` times the law, if that leaves anything. A point stays a point.
     void take(const LawOf<T>& drawn, double weight) { pending_ = drawn, weight_ = T(weight), has_pending_ = true; }
 
   private:
@@ -153,8 +152,8 @@ class Offering : public Walking {
   public:
     explicit Offering(int64_t size) : left_(size) {}
 
-    // Offer the children of a node that the walk stands at with the probability `probs[node]`: write with which it stops
-    // there, and with which it goes on into each.
+    // Offer the children of a node that the walk stands at with the probability `probs[node]`: write the probability
+    // that it stops there, and that it goes on into each.
     void share(const Row& row, int64_t node, const LawOf<T>& target, double* probs) {
         double waiting = probs[node];
         offer(row, node, target, [&](int64_t child, double accept) {
@@ -171,7 +170,8 @@ class Offering : public Walking {
     }
 
   private:
-    // Offer the children of a scored node, and tell each with the probability that it stands if it is offered.
+    // Offer the children of a scored node, and call `tell` for each with the probability that it stands if it is
+    // offered.
     template <class Tell>
     void offer(const Row& row, int64_t node, const LawOf<T>& target, Tell tell) {
         left_.open(target);

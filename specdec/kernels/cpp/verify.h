@@ -1,7 +1,7 @@
 // A whole verdict: laws of the logits, where the walk stops, the id that follows.
 //
-// It is what `laws.h`, `verdicts.h` or `matching.h`, and `draws.h` compute one after the other, but of no node beyond
-// the stop, and of none that the walk cannot reach.
+// It is what `laws.h`, `verdicts.h` or `matching.h`, and `draws.h` compute one after the other, but for no node beyond
+// the stop, and for none that the walk cannot reach.
 #pragma once
 
 #include <memory>
@@ -43,7 +43,7 @@ class Judge {
           keys_(new Bits<T>[size_t(by.size)]),
           stops_(new double[size_t(of.width)]) {}
 
-    // Go on with another row. Tell which ids are none, and which declared laws cannot have been drawn from.
+    // Go on with another row. Report ids outside the vocabulary, and declared laws that cannot have been drawn from.
     void open(const Walk& walk) {
         row_ = walk.row, at_ = -1;
         const int64_t size = walk.is_counted() ? of_.sizes[row_] : 0, root = row_ * of_.width;
@@ -72,7 +72,7 @@ class Judge {
         return walk.to_end([&](int64_t node, int64_t depth) { return winner(node, depth); });
     }
 
-    // Write with which probability a walk stops at each node, [width], and what follows after a stop there but for the
+    // Write the probability that a walk stops at each node, [width], and what follows after a stop there but for the
     // sum, [width][size]; zeros at padding. `drawn` draws from these numbers.
     template <class Rule>
     void tell(Rule& rule, double* stops, T* next) {
@@ -96,7 +96,7 @@ class Judge {
         stops[0] = 1;
     }
 
-    // Pass what a node has on to its children, if there is anything and anyone.
+    // Pass what a node has on to its children, if it has anything and any children.
     template <class Rule>
     void pass(Rule& rule, const Row& row, int64_t node, double* stops) {
         if (stops[node] != 0 && has_children(row, node)) rule.share(row, node, law(node), stops);
@@ -179,7 +179,7 @@ class Judge {
         return !law.probs || std::abs(sum_of(law.probs, by_.size) - 1) <= by_.tolerance;
     }
 
-    // The target's law at a node of the row; the one before is overwritten. Tells a law that is none.
+    // The target's law at a node of the row; the one before is overwritten. Reports logits that make no law.
     LawOf<T> law(int64_t node) {
         const int64_t at = row_ * of_.width + node;
         if (by_.laws.index) return LawOf<T>(by_.laws, at, by_.size);
@@ -202,7 +202,7 @@ class Judge {
     const std::unique_ptr<double[]> stops_;
 };
 
-// Call `with` the rule that a way stands for. Of ids that were all chosen, what is offered and what stands have one law.
+// Call `with` the rule that a way stands for. If all ids were chosen, offering and standing have one law.
 template <class T, class With>
 void by_way(const Drafts& drafts, const Target& target, With with) {
     if (target.way == MATCHED)
@@ -213,8 +213,8 @@ void by_way(const Drafts& drafts, const Target& target, With with) {
         with(Offering<T>(target.size));
 }
 
-// Go through the rows; `work` on those that have no fault and stand after none. If a fault is told, what is written means
-// nothing.
+// Go through the rows; `work` on those that have no fault and come after none. If a fault is reported, what is written
+// means nothing.
 template <class T, class Work>
 void each_sound_row(const Drafts& drafts, const Written& to, Judge<T>& judge, Fault& fault, Work work) {
     for (int64_t row = 0; row < drafts.batch; ++row) {

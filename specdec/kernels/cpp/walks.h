@@ -1,4 +1,4 @@
-// Walks through drafted trees where the target says one id after each node, and the blocks that they emit.
+// Walks through drafted trees for which the target says one id after each node, and the blocks that they emit.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 namespace specdec {
 
-// What may be wrong with a row. Of several faults the first kind is told, then the first row, then the first node.
-// Mirrored by `FaultCode` in `faults.py`, which says what each means.
+// What may be wrong with a row. Among several faults the first kind is reported, then the first row, then the first
+// node. Mirrored by `FaultCode` in `faults.py`, which says what each means.
 enum FaultCode : int64_t { TOKEN = 1, COUNT, PARENT, SCOUT, SOURCE, TABLE, LOGITS, MODEL, LAW, BUDGET };
 
 // The first fault of a batch; the code is 0 if there is none.
@@ -63,10 +63,10 @@ struct Walk {
         return std::isfinite(of.is_double ? static_cast<const double*>(of.peaks)[at] : double(static_cast<const float*>(of.peaks)[at]));
     }
 
-    // Whether the number of nodes is one, so that the nodes can be read.
+    // Whether the number of nodes is possible, so that the nodes can be read.
     bool is_counted() const { return of.sizes[row] >= 1 && of.sizes[row] <= of.width; }
 
-    // Tell what is wrong with the row's draft, with the logits after its nodes, and with its size. Writes depths.
+    // Report what is wrong with the row's draft, with the logits after its nodes, and with its size. Writes depths.
     void check(Fault& fault) const {
         for (int64_t column = 0; of.undefined && column < of.columns; ++column)
             if (of.undefined[row * of.columns + column] < of.never) fault.tell(MODEL, row, column);
@@ -88,7 +88,7 @@ struct Walk {
         if (size - 1 > of.max_nodes[row] || deepest > of.max_depth[row]) fault.tell(BUDGET, row, deepest);
     }
 
-    // Tell what is wrong with a real node below a node above it.
+    // Report what is wrong with a real node, given the node above it.
     void check_node(int64_t node, int64_t above, Fault& fault) const {
         const int64_t source = of.sources ? of.sources[row * (of.width - 1) + node - 1] : 0;
         if (source < 0 || source >= of.num_sources) fault.tell(SOURCE, row, node);
@@ -150,7 +150,7 @@ struct Walk {
     }
 };
 
-// If a fault is told, what is written means nothing.
+// If a fault is reported, what is written means nothing.
 inline void walk(const Drafts& drafts, const Written& to, Fault& fault) {
     for (int64_t row = 0; row < drafts.batch; ++row) {
         const Walk one{drafts, to, row};

@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
-# Private use, planes 16 and 15: 131,068 characters that no text of the world has a need of.
+# Private use, planes 16 and 15: 131,068 characters that no text in the world needs.
 _PRIVATE = (range(0x100000, 0x10FFFE), range(0xF0000, 0xFFFFE))
 
 
@@ -37,7 +37,7 @@ class ControlTokens:
     Args:
         tokenizer: is read, and never changed.
         source: of the template. A token that was added to the vocabulary without being special is control if the
-            source names it and it holds a sign (``<think>``), and else a word like others.
+            source names it and it holds a sign (``<think>``), otherwise it is a word like any other.
 
     Attributes:
         ids: text -> id, of all control tokens.
@@ -69,7 +69,8 @@ class ControlTokens:
 
         Args:
             text: from ``mark``.
-            markers: as given there, and one more, which stands for the answers, the n-th for the n-th of them.
+            markers: as given there, and one more, which stands for the answers: its n-th occurrence for the n-th of
+                them.
             answers: ids.
 
         Raises:

@@ -17,7 +17,7 @@ def check_messages(messages: Any) -> list[Message]:
     """Return messages as plain data of their own.
 
     Raises:
-        ValueError: they are no list of messages with a role and a content; with the number of the message and the fix.
+        ValueError: they are not a list of messages with a role and a content; gives the message's number and the fix.
     """
     if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence) or not messages:
         raise ValueError(f"a conversation is a list of messages, not {messages!r:.80}")
@@ -71,10 +71,10 @@ def _plain(value: Any, name: str) -> Any:
 
 
 def with_system(messages: Sequence[Message], system: str | None) -> list[Message]:
-    """Return messages with a system's words in front, unless they have their own; None: as they are.
+    """Return messages with a system message in front, unless they have their own; None: as they are.
 
     Raises:
-        ValueError: the words are no text.
+        ValueError: it is not text.
     """
     if system is not None and not isinstance(system, str):
         raise ValueError(f"system is {system!r:.80}; give a string")

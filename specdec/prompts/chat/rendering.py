@@ -30,7 +30,7 @@ class Renderer:
         source: Jinja; ``raise_exception``, ``tojson`` and loop controls are there, as published templates expect.
 
     Raises:
-        ValueError: the source is no Jinja; with the line.
+        ValueError: the source is not Jinja; gives the line.
     """
 
     def __init__(self, source: str) -> None:
@@ -48,8 +48,8 @@ class Renderer:
         """Return a conversation as text.
 
         Raises:
-            ValueError: the template refuses the messages, or fails on them, with its own words; or it writes what is no
-                Unicode text.
+            ValueError: the template refuses the messages, or fails on them, with its own words; or it writes something
+                that is not Unicode text.
         """
         try:
             text = self._template.render(**{**variables, "messages": messages})
@@ -61,7 +61,7 @@ class Renderer:
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-    """Return JSON as it is: Jinja's own filter writes signs of HTML in other ways."""
+    """Return plain JSON: Jinja's own filter escapes the characters of HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
 

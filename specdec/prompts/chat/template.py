@@ -36,7 +36,7 @@ class ChatTemplate:
         bos_token, eos_token: their texts, which templates write by name; None: there is none.
         name: where the source comes from; summaries have it.
         stop_strings: an answer ends before one of them too.
-        arguments: of the template, where ``encode`` gives no others.
+        arguments: of the template, if ``encode`` gives no others.
 
     Attributes:
         source, name, stop_strings, arguments: see above.
@@ -44,7 +44,7 @@ class ChatTemplate:
             conversation of one question and one answer.
 
     Raises:
-        ValueError: the source is no Jinja.
+        ValueError: the source is not Jinja.
 
     Guarantee: a control token that stands in a message's text is text there, and no text becomes one (but through a
         template that takes users' texts apart at the characters that control tokens begin or end with). In an
@@ -109,7 +109,7 @@ class ChatTemplate:
             messages: ``{"role": ..., "content": ...}`` each. A content is a string, a list of parts that the template
                 knows, or an answer's ids, which stay as they are (a control token at their end is left out: the
                 template writes its own). Other keys are the template's.
-            system: the system's words, unless the messages begin with their own.
+            system: the system message, unless the messages begin with their own.
             add_generation_prompt: end where the assistant begins.
             arguments: of the template, such as ``enable_thinking=False`` or ``tools``. Like roles, they are the
                 program's own words: control tokens in them are not escaped.
@@ -123,7 +123,7 @@ class ChatTemplate:
         used = (self.source, *strings_of(given), *keys_of(given))
         private = absent_characters(num_markers + count + 2 * self._hiding.num_characters, *used)
         markers, places = private[:num_markers], private[num_markers : num_markers + count]
-        before = len(conversation) - len(messages)  # a system's words
+        before = len(conversation) - len(messages)  # a system message
         answers, conversation = self._without_answers(conversation, places)
         plain, marked = self._with_markers(conversation, render, private[num_markers + count :], markers, before)
         if not answers and marked == self._control.mark(plain, markers):
@@ -167,7 +167,7 @@ class ChatTemplate:
     ) -> tuple[str, str]:
         """Return the conversation as text, and that with a marker for each control token that the template wrote.
 
-        ``before`` of the messages are a system's words that came by themselves.
+        ``before`` of the messages are a system message that was given by itself.
 
         A character that control tokens begin or end with is hidden in what the messages say: what is found then was
         written by the template. A template that takes texts apart at such characters shows it by another text; then

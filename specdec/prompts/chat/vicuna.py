@@ -1,4 +1,4 @@
-"""The template of Vicuna 1.1, which papers on speculative decoding ask their questions under."""
+"""The template of Vicuna 1.1, with which papers on speculative decoding ask their questions."""
 
 from typing import Any
 

@@ -5,7 +5,7 @@ from functools import cached_property
 
 from specdec.theory.ranges import check_count, check_positive
 
-# Two products meet every position that a query sees, scores and weighted sum: a multiply-add each for every dimension.
+# Two products for every position that a query sees, scores and weighted sum: a multiply-add each for every dimension.
 _FLOPS_PER_MEETING = 4
 
 
@@ -28,7 +28,7 @@ class ModelShape:
         bytes_per_cached: of a number in the cache.
 
     Raises:
-        ValueError: a size that cannot be.
+        ValueError: an impossible size.
     """
 
     num_layers: int
@@ -143,7 +143,7 @@ def visible_positions(width: int, context: int, window: int | None = None) -> in
 def attention_work_naive(prompt: int, generated: int, width: int, num_layers: int = 1) -> int:
     """Return the FLOPs of attention without a cache: the sum of 4 width t^2 for prompt <= t < prompt + generated.
 
-    Every pass computes all t queries again, and multiplies each with all t keys, those that the mask hides too.
+    Every pass computes all t queries again, and multiplies each with all t keys, including those that the mask hides.
 
     Args:
         prompt: tokens before the first pass, >= 1.

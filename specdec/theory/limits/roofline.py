@@ -48,7 +48,7 @@ class Roofline:
         return cost.intensity < self.ridge
 
     def share(self, cost: PassCost, seconds: float) -> float:
-        """Return the share of the roofline that a pass of so many seconds reached: the least time over its own.
+        """Return the share of the roofline that a pass of ``seconds`` reached: the least time over its own.
 
         Raises:
             ValueError: ``seconds`` is not finite and above 0.
@@ -111,7 +111,7 @@ def best_draft_length(alpha: float, width_cost: WidthCurve, draft_cost: float, l
 
     Args:
         alpha: acceptance rate in [0, 1], equal and independent at every position.
-        width_cost: v, time of a pass of so many nodes over that of one.
+        width_cost: v, time of a pass of that many nodes over that of one.
         draft_cost: time of drafting one token over that of a pass of one node, >= 0.
         longest: draft length, >= 0.
 
