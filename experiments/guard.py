@@ -34,13 +34,13 @@ _MACHINE = ("processor", "cores", "threads", "device")
 _PLACE = ("threads", "device", "backend")  # the same, as options
 _VERSION = ("time", "commit", "python", "packages", "platform", "backend", "key", "arguments", "refused")
 COLUMNS = {
-    "run, reference": "the figure in either (accept_len: tokens of a row's verify pass, the last one included; speed: "
+    "run, reference": "the figure in each (accept_len: tokens of a row's verify pass, the last one included; speed: "
     f"{END_TO_END}, {WHOLE_IS})",
     "change": "run over reference with its interval, paired by prompt or batch",
-    "p": "of the test that swaps what a unit showed in both",
+    "p": "of the test that swaps a unit's figures between the runs",
     "sees": f"the smallest loss that would be found with a chance of {POWER:.0%}, if prompts vary as measured",
-    "fell": "the interval lies below 1, of a speed below 1 less the tolerance, and p, which tests the same bound, is "
-    "not above the rate of false alarms of one figure",
+    "fell": "whether the interval lies below 1 (for a speed: below 1 less the tolerance) and p, which tests the same "
+    "bound, is at most the rate of false alarms of one figure",
 }
 
 

@@ -25,12 +25,12 @@ from specdec.stats import Table
 NAME = "threshold"
 _FIXED = "fixed "
 NOTE = (
-    "Over best: wall time of the fixed length that was fastest on these prompts, which flatters it, over the arm's, "
-    "with its interval."
+    "Over best: wall time of the best fixed length over the arm's, with an interval; it is the best on these very "
+    "prompts, which flatters it."
 )
 LEGEND = {
-    "counted": "tokens per plain step's time if a drafted token costs what the calibration says (no clock of this run "
-    "is in it)",
+    "counted": "tokens in the time of a plain step, if a drafted token costs what the calibration says (this run's "
+    "times play no part)",
     "tau": "tokens per verify pass",
     "used": "accepted / drafted",
 }

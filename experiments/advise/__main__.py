@@ -27,13 +27,13 @@ HIDDEN = ("intervals", "why not", "missing", "measured", "law e")
 COLUMNS = {
     "best": "the length or tree that should pay most",
     "tau": "tokens of a step, predicted like the four that follow",
-    "v, drafting, rest": "a step's pass, its drafting and all else, in plain passes",
+    "v, drafting, rest": "times of a step's pass, its drafting and all else, over that of a plain pass",
     "predicted": f"{DECODING_ALONE}, from other prompts than those on which it was measured",
     **SPEEDS,
     "bootstrap": f"{END_TO_END} with the bootstrap's interval; wide: bounds more than a factor of {WIDEST_PRINTED:g} "
     "apart",
-    "identical": "prompts whose ids are plain decoding's",
-    "checked": "draws that have their length, the same ids in every round",
+    "identical": "prompts whose output ids are plain decoding's",
+    "checked": "draws of the right length, with the same ids in every round",
 }
 
 

@@ -19,7 +19,7 @@ from specdec.stats import Stats, Table
 from specdec.theory import WidthCurve, predicted_speedup
 
 NOTE = (
-    "A prompt whose output is not its record fails, and stands in no table.\n\n"
+    "A prompt whose output is not its record fails, and is in no table.\n\n"
     "alpha and tau are the model's own if the records were written greedily. If they were drawn, that holds for drafts "
     "that are chosen, as all of these are at temperature 0; for drafts drawn from laws q they are a lower bound: "
     "sum p q in place of sum min(p, q)."
@@ -28,11 +28,11 @@ WORTH = {
     **{name: REASONS[name] for name in ("tau", "tau full", "alpha", "used", "nodes")},
     "tau full": "the same over steps whose draft neither the record's end nor the number of tokens shortened",
     "drafted": "passes of the source per verify pass",
-    "c": "a drafted token over a pass of one node, stated",
-    "v": "a pass of so many nodes (their mean) over such a pass, stated",
-    "rows": "in flight, over plain decoding's",
-    "speed-up": "tau rows / (v + c drafted), of stated costs: nothing of it is measured",
-    "identical": "prompts whose ids are plain decoding's",
+    "c": "stated cost of a drafted token, over a pass of one node",
+    "v": "stated cost of a pass of so many nodes (their mean), over a pass of one",
+    "rows": "rows in flight, over plain decoding's",
+    "speed-up": "tau rows / (v + c drafted), from stated costs: no time in it is measured",
+    "identical": "prompts whose output ids are plain decoding's",
 }
 UNPRICED = "No speed-up: no model ran, so that times mean nothing. State what drafting and width cost: {}."
 OPTIONS = "--draft-cost C and --width-cost V"

@@ -22,17 +22,17 @@ LATENCY = {
 }
 THROUGHPUT = {
     "requests": "that arrived in the time that counts",
-    "tokens/s": "emitted in that time, of all rows",
+    "tokens/s": "emitted in that time, by all rows",
     "goodput": "requests a second that keep the limit",
     "good": "their share of the requests",
-    "rows": "in use, mean over that time",
-    "queue": "by how much it grows: requests a second, over those that arrive",
-    "saturated": "whether that is more than 10% (-: fewer than 10 requests do not tell)",
+    "rows": "mean of the rows in use over that time",
+    "queue": "how fast it grows: requests a second, as a share of those that arrive",
+    "saturated": "whether the queue grows by more than 10% (-: fewer than 10 requests do not tell)",
 }
 PREDICTED = {
-    "expected rows": "in use as a token finds them, its own among them, by the prediction; beyond the capacity all",
-    "tau": "tokens of a row's step with so many, by the arm's steps at all rates, without those that seat requests",
-    "v": "cost of their width: time of a pass of as many nodes a row over one of 1, of passes timed apart",
+    "expected rows": "rows in use that a token meets, its own included, as predicted; all rows beyond the capacity",
+    "tau": "tokens of a row's step with that many rows, from the arm's steps at all rates but those that seat requests",
+    "v": "cost of their width: time of a pass of as many nodes a row over a pass of 1, both timed apart",
     "TPOT": "ms, mean of the requests",
     "over plain": "plain decoding's TPOT at that rate over the arm's",
     "predicted TPOT; predicted ratio": "both from v, tau, and what drafting and the rest take with the expected rows "
@@ -40,8 +40,8 @@ PREDICTED = {
 }
 CAPACITY = {
     "predicted capacity": "requests a second that a full batch serves, by the same parts (-: too few full steps)",
-    "holds to": "the highest rate measured at which, and below which, the queue does not grow",
-    "tokens/s": "the most, of all rates",
+    "holds to": "the highest measured rate up to which the queue never grows",
+    "tokens/s": "the most at any rate",
 }
 
 

@@ -35,13 +35,13 @@ from specdec.stats.report import show
 STATIC, CONTINUOUS = "static", "continuous"
 STOP = "\n\n"
 COLUMNS = {
-    "tokens/s": "of all requests, medians of rounds and their range",
-    "latency s, 95 %": "from the start until a request's last token, waiting for a row included",
-    "first s": "until its first token",
-    "rows in use": "of the batch, mean over scoring calls",
+    "tokens/s": "over all requests: the median of the rounds and their range",
+    "latency s, 95 %": "from the start to a request's last token, waiting for a row included; median, 95th percentile",
+    "first s": "from the start to its first token, mean",
+    "rows in use": "share of the batch's rows, mean over scoring calls",
     "tau": "tokens of a row's step",
-    "ids as plain": "that are plain decoding's in static batches",
-    "ids as static": "of draws, that are the arm's own in static batches",
+    "ids as plain": "ids that are plain decoding's in static batches",
+    "ids as static": "of an arm that draws: ids that are its own in static batches",
 }
 
 

@@ -47,9 +47,9 @@ _LEGEND = {
     "sums": "blocks: gathered and added in the order of the blocks; reduced: by all_reduce",
     "ms a pass": "of all requests, prompts left out",
     "kB a token": "sent by each process for an emitted token, prompts left out",
-    "formula": "the same from the shapes of the model and of every pass",
+    "formula": "the same, computed from the shapes of the model and of every pass",
     "MB": "weights of each process",
-    "tokens, bits": "whether outputs, and logits of a prompt, are those of the first row of the arm",
+    "tokens, bits": "whether the outputs, and the logits of a prompt, are those of the arm's first row",
 }
 Row = dict[str, Any]
 

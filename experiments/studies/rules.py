@@ -30,20 +30,20 @@ from specdec.theory import acceptance, distinct_pair_optimum, independent_draws_
 from specdec.transfers import on_host
 
 LEGEND = {
-    "rule": "lossy ones say so",
+    "rule": "a lossy one is marked",
     "judge": "who judged in the run: the rule, or the compiled judge that it declares (native)",
-    "tokens a step": "expected on these drafts, with the token that the target adds",
-    "over": "the same over that of the leading rule, with the interval over prompts",
-    "first": "share of steps that keep a first token, expected",
-    "of the optimum": "this share over the most that any lossless rule reaches at one position with candidates drawn "
-    "so; of drawn candidates the ratio has their luck, and may exceed 1",
-    "tau run": "tokens a step of a run by the rule alone, on texts of its own",
+    "tokens a step": "expected on these drafts, the token that the target adds included",
+    "over": "the same over the leading rule's, with an interval over prompts",
+    "first": "expected share of steps that keep a first token",
+    "of the optimum": "that share over the most that any lossless rule reaches, in expectation over candidates drawn "
+    "this way, at one position; on the candidates that were drawn it may exceed 1 by chance",
+    "tau run": "tokens a step of a separate run by this rule alone, which writes its own texts",
 }
 OF_CHAINS = (
     "In expectation over chains, no lossless rule that knows the same laws keeps more than block verification; "
-    "on these few another may, by their luck."
+    "on these few chains another rule may, by chance."
 )
-OF_TREES = "Of whole trees no optimum is known: one position is all that can be told."
+OF_TREES = "No optimum is known for whole trees, only for one position."
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,10 @@ from specdec.stats.report import paired_ratio, show
 Row = dict[str, Any]
 LEGEND = {
     "prompt": "tokens of a second turn's prompt",
-    "read": "of these by the oracle: the others stood in its cache",
-    "by the draft": "of these by the draft model",
+    "read": "of these, tokens that the oracle read: the others were in its cache",
+    "by the draft": "of these, tokens that the draft model read",
     "first ms": "milliseconds to the first token of the second turn",
-    "ratio": "of these times, without sharing over with it",
+    "ratio": "that time without prefix sharing over that with it",
 }
 
 

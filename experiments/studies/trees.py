@@ -39,12 +39,12 @@ SIZES = (2, 4, 8, 16)
 OPTIMUM, BEST = "optimum", "best of "
 COLUMNS = {
     "nodes, depth": "of the shape",
-    "nodes per step": "drafted, fewer where the budget ends",
+    "nodes per step": "drafted nodes, fewer where the budget ends",
     "tau": "tokens per verify pass",
     "tau full": "the same over steps whose draft the budget did not shorten, which theory predicts",
     **SPEEDS,
-    f"tau, theory; {DECODING_ALONE}, theory": "from the calibration alone, which saw the first prompts only; a shape "
-    "that grows has none",
+    f"tau, theory; {DECODING_ALONE}, theory": "from the calibration alone, which saw the first prompts only; a growing "
+    "shape has none",
 }
 
 

@@ -23,8 +23,8 @@ _RATIOS = (DECODING_ALONE, END_TO_END)
 LEGEND = {
     **SPEEDS,
     "tau": "tokens per verify pass of a row",
-    "alpha": "accepted given reached",
-    "outputs": "how many are plain decoding's, or draws that have their length and come again with their seed",
+    "alpha": "of the draft tokens that the verdict reached, the share accepted",
+    "outputs": "how many are plain decoding's, or draws of the right length that their seed gives again",
 }
 
 

@@ -270,10 +270,10 @@ def cause_rows(outcome: Outcome) -> list[dict[str, Any]]:
 
 
 CAUSES = {
-    "compared with": "plain decoding, and settings in which it differs",
-    "rows, W": "of the most frequent pass with drafts, of those with a plain pass of as many rows: rows, nodes each",
+    "compared with": "plain decoding, and the settings in which it differs",
+    "rows, W": "rows, and nodes of each, of the most frequent pass with drafts that has a plain pass of as many rows",
     "t(W)/t(1)": "the median time of such a pass over that of the plain one",
-    "causes": "which of the common causes of slow speculation the figures show; one of cost if the arm would gain "
+    "causes": "the common causes of slow speculation that the figures show; a cost is one if the arm would gain "
     f"{GAIN - 1:.0%} without it",
 }
 CAUSES_BRIEF = ("arm", "compared with", "W", "t(W)/t(1)", "causes")

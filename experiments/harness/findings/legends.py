@@ -19,7 +19,7 @@ def speed_legend(outcome: Outcome) -> dict[str, str]:
     """Return what the columns of the table of speed mean."""
     first, checks = (_DRAWN_TIMES, _DRAWN_CHECKS) if outcome.has_draws else (_SAME_TIMES, _SAME_CHECK)
     names = columns_of_kinds(outcome).values()
-    of_kinds = {", ".join(names): f"{END_TO_END}, of the prompts of one kind"} if names else {}
+    of_kinds = {", ".join(names): f"{END_TO_END}, for the prompts of one kind"} if names else {}
     return {**first, **_SPEED, **of_kinds, **checks}
 
 
@@ -36,23 +36,23 @@ WHOLE_IS = "plain decoding's wall time over the arm's for as many tokens, prefil
 SPEEDS = {DECODING_ALONE: ALONE_IS, END_TO_END: WHOLE_IS}
 
 SPEED_NOTE = (
-    "Ratios with 95 % intervals; n: units, where they are too few for an interval; wide: its bounds lie more than a "
-    f"factor of {WIDEST_PRINTED:g} apart."
+    "Ratios with 95 % intervals; n: the number of units, if they are too few for an interval; wide: an interval whose "
+    f"bounds lie more than a factor of {WIDEST_PRINTED:g} apart."
 )
-_SAME_TIMES = {**SPEEDS, DECODING_ALONE: f"{ALONE_IS} (-: a peer does not tell its prefill)"}
+_SAME_TIMES = {**SPEEDS, DECODING_ALONE: f"{ALONE_IS} (-: a peer does not report its prefill)"}
 _DRAWN_TIMES = {**_SAME_TIMES, END_TO_END: f"{WHOLE_IS}; every arm draws a text of its own"}
 _SPEED = {
-    "bootstrap": f"{END_TO_END} of all prompts with the interval of the cluster bootstrap",
-    "no loops": "time per token over time per token, prefill left out, of the steps whose tokens stand in no loop (a "
-    "block of up to 16 tokens, three times or more in a row)",
+    "bootstrap": f"{END_TO_END} over all prompts, with the interval of the cluster bootstrap",
+    "no loops": "plain decoding's time per token over the arm's, prefill left out, in steps whose tokens are in no "
+    "loop (a block of up to 16 tokens, three times or more in a row)",
 }
-_SAME_CHECK = {"identical": "prompts whose ids are plain decoding's"}
+_SAME_CHECK = {"identical": "prompts whose output ids are plain decoding's"}
 _DRAWN_CHECKS = {
-    "checked": "in place of equal ids, prompts whose output is as long as was asked for, or ends with its text, and is "
-    "the same one in every round (with one round, the first prompts are decoded once more)",
-    "law e": "how many times likelier the tokens are under the oracle's law flattened or sharpened to the power of "
-    f"1 -+ {TILT:g} than under itself, over every {EVERY}th prompt or batch: drawn from that law it reaches x with a "
-    "probability of at most 1/x",
+    "checked": "in place of equal ids: prompts whose output has the length asked for, or ends with its text, and is "
+    "the same in every round (with one round, the first prompts are decoded once more)",
+    "law e": "how many times likelier the tokens are under the oracle's law to the power of 1 -+ "
+    f"{TILT:g}, which flattens or sharpens it, than under the law itself, over every {EVERY}th prompt or batch; if the "
+    "tokens are drawn from the law, this reaches x with a probability of at most 1/x",
 }
 
 REASONS_NOTE = (
@@ -61,18 +61,18 @@ REASONS_NOTE = (
 REASONS = {
     "tau": "tokens per verify pass of a row",
     "tau full": "the same over steps whose draft the budget did not shorten",
-    "alpha": "accepted given reached",
+    "alpha": "of the draft tokens that the verdict reached, the share accepted",
     "used": "accepted / drafted",
     "nodes": "width of a pass, the pending token and padding included",
     "T ms": "T, a pass of plain decoding, in milliseconds",
-    "v": "a verify pass over T",
-    "c": "drafting one token over T",
-    "propose/T": "drafting, per step",
-    "other/T": "all that is neither drafting nor scoring, per step",
-    "rows": "in flight, over plain decoding's: less than 1 where rows end at different times",
-    "predicted": f"{DECODING_ALONE}, as these parts make it",
-    "from alpha": "the same with tau by theory",
-    DECODING_ALONE: "what was measured, which leaves prefill out, as theory does",
+    "v": "time of a verify pass, over T",
+    "c": "time to draft one token, over T",
+    "propose/T": "drafting time of a step, over T",
+    "other/T": "time of a step that is neither drafting nor scoring, over T",
+    "rows": "rows in flight, over plain decoding's: less than 1 if rows end at different times",
+    "predicted": f"{DECODING_ALONE}, computed from these parts",
+    "from alpha": "the same, with tau from theory",
+    DECODING_ALONE: "as measured, prefill left out, as in theory",
 }
 REASONS_BRIEF = ("arm", "tau", "v", "propose/T", "other/T")
 
@@ -82,8 +82,8 @@ AGAINST_BRIEF = ("arm", DECODING_ALONE, END_TO_END, "verdict", "to tell")
 def against_note(against: str) -> str:
     """Return what the table of pairs with an arm is of."""
     return (
-        f"Pairs with {against}, on the same prompts. The verdict goes by {END_TO_END} and needs both of its intervals, "
-        "the bootstrap's too."
+        f"Pairs with {against}, on the same prompts. The verdict goes by {END_TO_END}: both of its intervals, the "
+        "bootstrap's too, must agree."
     )
 
 
@@ -94,7 +94,7 @@ def against_legend(against: str) -> dict[str, str]:
     return {
         **ratios,
         "bootstrap": f"{END_TO_END} with the interval of the cluster bootstrap",
-        "to tell": "how many units would tell the arms apart with even odds, if the ratio is what was measured",
+        "to tell": "how many units would tell the arms apart with even odds, if the ratio is as measured",
     }
 
 
@@ -103,32 +103,32 @@ WORK = {
     "batch; columns of kinds likewise",
     "bootstrap": "the same with the interval of the bootstrap",
     "no loops": "the same outside loops",
-    "drafted": "nodes of a pass beside the pending token that are verified",
+    "drafted": "nodes of a pass that are verified, the pending token not counted",
     "scouts": "nodes that are scored, never verified",
-    "extra nodes": "nodes of a pass beside the pending token, drafted and scouts",
+    "extra nodes": "drafted nodes and scouts together",
     "drafter": "who drafted: the source, or its model in one call of compiled code (native)",
     "judge": "who judged: the rule, or the compiled judge that it declares (native)",
 }
 WORK_BRIEF = ("arm", ALL, "no loops", "extra nodes", "judge")
 
 SPEC_BENCH_ALONE, SPEC_BENCH_WHOLE = f"Spec-Bench, {DECODING_ALONE}", f"Spec-Bench, {END_TO_END}"
-# Of tables that one experiment alone has, by their titles.
+# Tables that only one experiment has, by their titles.
 OWN_TABLES = {
     SPEC_BENCH_ALONE: {
         DECODING_ALONE: f"{ALONE_IS}, with 95 % intervals clustered by question, its turns and seeds together",
-        "no loops": "the same of the steps whose tokens stand in no loop",
-        "in loops": "the share of the arm's tokens that do",
-        "accepted": "mean accepted tokens as Spec-Bench counts them, those that a verify pass emits, the recovered or "
-        "bonus token among them",
+        "no loops": "the same, in steps whose tokens are in no loop",
+        "in loops": "the share of the arm's tokens that are in loops",
+        "accepted": "mean accepted tokens as Spec-Bench counts them: all that a verify pass emits, the recovered or "
+        "bonus token included",
         "bootstrap": f"{DECODING_ALONE} with the interval of the cluster bootstrap",
-        "tokens/s, plain": "the arm's and plain decoding's, over all tokens",
+        "tokens/s, plain": "the arm's speed and plain decoding's, over all tokens",
     },
     SPEC_BENCH_WHOLE: {
         END_TO_END: f"{WHOLE_IS}, with 95 % intervals clustered by question, its turns and seeds together",
-        "Spec-Bench ratio": "that of its speed.py, the mean over questions of tokens per second over plain decoding's, "
-        "in which a question of few tokens counts as much as one of many (-: in batches), clustered likewise",
-        "answers": "of all turns, with all seeds",
+        "Spec-Bench ratio": "as its speed.py computes it: mean tokens per second of a question, over plain decoding's "
+        "mean, so that a question of few tokens counts as much as one of many (-: in batches); clustered likewise",
+        "answers": "over all turns and seeds",
         "bootstrap": f"{END_TO_END} with the interval of the cluster bootstrap",
-        "tokens/s, plain": "the arm's and plain decoding's, a mean over questions",
+        "tokens/s, plain": "the arm's speed and plain decoding's, means over questions",
     },
 }

@@ -61,16 +61,16 @@ _MOST = 8
 
 ACCEPTANCE = {
     "accept_len": "tokens that a verify pass of a row emits, the recovered or bonus token included (tau)",
-    "accept_rate@k": "of the steps that proposed more than k tokens in a row, those that kept more than k (0-based, "
-    "survival of the prefix)",
+    "accept_rate@k": "of the steps that proposed more than k tokens in a row, the share that kept more than k "
+    "(0-based, survival of the prefix)",
     "verify_rate": "(accepted + steps) / (proposed + steps), the share of verified nodes that became tokens, a step's "
     "last one included",
-    "proposed": "draft tokens of a step",
-    "tokens/answer": "of a prompt",
-    "cond_accept@k": "kept more than k of those steps that kept k (the tokens before it given)",
+    "proposed": "draft tokens per step",
+    "tokens/answer": "output tokens per prompt",
+    "cond_accept@k": "of those steps that kept the first k, the share that kept more (given the tokens before)",
     "drafts": "steps that proposed something",
-    "drafted": "tokens that they proposed, of all rounds",
-    "cut": "steps of which the end of the text cut tokens off, which accept_len does not count and verify_rate does",
+    "drafted": "tokens that they proposed, in all rounds",
+    "cut": "steps that lost tokens to the end of the text; accept_len does not count these tokens, verify_rate does",
     "ends": "how the first round's answers ended",
 }
 
@@ -147,17 +147,17 @@ def stage_rows(outcome: Outcome) -> list[dict[str, Any]]:
 
 
 DEVICE_NOTE = (
-    "Of a step. eager passes, and those of transformers, copy and wait by themselves too, which nobody counts."
+    "Per step. Eager passes, and those of transformers, also copy and wait by themselves, which is not counted."
 )
 DEVICE = {
-    "copies up, copies down": "to the device and back, of a drafting model's too",
-    "waits": "times that the host waited, by copies back and by captures of graphs",
-    "idle ms, idle": "from the end of a wait to the next copy, in milliseconds and as a share of decoding (the device "
-    "is idle at least so long: gaps between the operations of a pass are not seen)",
+    "copies up, copies down": "to the device and back, a drafting model's included",
+    "waits": "times that the host waited, for copies back and captures of graphs",
+    "idle ms, idle": "time from the end of a wait to the next copy, in milliseconds and as a share of decoding (the "
+    "device is idle at least that long: gaps between the operations of a pass are not seen)",
     "passes": "of the oracle, prompts left out",
     "in graphs": "the share of these that were replays of a graph",
-    "captures": "in all",
-    "padding": "the share of the nodes computed that stood for none, up to the widest row or to the shape of a graph",
+    "captures": "graphs captured in the whole run",
+    "padding": "the share of computed nodes that fill a pass up to its widest row or to the shape of a graph",
 }
 DEVICE_BRIEF = ("arm", "waits", "idle", "in graphs", "padding")
 # Its columns, and of these the shares, which are printed in percent.

@@ -27,15 +27,17 @@ from specdec.stats.report import Panel, Shown, panels, show
 COLUMNS = {
     **SPEEDS,
     "predicted": f"{DECODING_ALONE}: tau rows (a + (n - 1) a_score) / (w a_score + what drafting and the rest take by "
-    "the parts below); n, w: the mean pass of plain decoding and of the arm over a plain one of all rows, by passes "
-    "timed apart of as many rows as each step had",
-    "v": "the time of a pass of 1 + k nodes a row over one of 1, of passes timed apart",
-    "tau, rows": "tokens of a step and rows in flight, over plain decoding's: as measured",
+    "the parts below); n, w: mean time of a pass of plain decoding and of the arm over that of a plain pass of all "
+    "rows, from passes timed apart with as many rows as each step had",
+    "v": "time of a pass of 1 + k nodes a row over that of a pass of 1, both timed apart",
+    "tau": "measured tokens of a row's step",
+    "rows": "measured rows in flight, over plain decoding's",
 }
 PARTS = (
-    "A step in milliseconds, sums of phases' medians, of steps with all rows in flight: a: plain; b: once, c: for each "
-    "drafted token, by least squares over all k above 0, in all and by phase (rest: verdict, commit, what lies between "
-    "steps); k = 1 and on: the residual there, measured over a + b + c k, less 1."
+    "Milliseconds of a step with all rows in flight, as sums of the phases' medians. a: a plain step; b: what a draft "
+    "adds once; c: what each drafted token adds; b and c by least squares over all k above 0, in all and by phase "
+    "(rest: verdict, commit, what lies between steps). k = 1 and on: the residual there, measured over a + b + c k, "
+    "less 1."
 )
 
 

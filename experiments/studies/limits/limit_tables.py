@@ -28,13 +28,13 @@ SHORT, NEW = (9, 19), 64
 
 CACHE_NOTE = (
     "Bytes of keys and values that a row must keep, by the heads that have them (MHA: each its own; GQA: some share; "
-    "MQA: all share) and with a sliding window. Equal at: the context from which on a pass of one row reads more of "
-    "them than of weights."
+    "MQA: all share) and with a sliding window. Equal at: the context from which a pass of one row reads more bytes "
+    "of these than of weights."
 )
 ATTENTION_NOTE = (
     "Millions of FLOPs of attention (scores and weighted sum, a multiply-add is two), linear layers left out. Naive: "
-    "each pass computes all queries again and meets all keys. Cached: one query a pass, the prompt's others not "
-    "counted; they are in the last columns."
+    "each pass computes all queries again and meets all keys. Cached: one query a pass; the prompt's other "
+    "queries count in the last columns only."
 )
 
 
@@ -102,24 +102,24 @@ READ_MB = (1, 4, 16, 64, 256)
 FREE = 1.1
 
 MACHINE_NOTE = (
-    "Read: the fastest of torch's reductions over as many bytes, again and again, so that what fits into the caches is "
-    "read from there. Products: of square matrices, by the fastest of torch's ways to multiply them. The fastest round "
+    "Read: the fastest of torch's reductions over that many bytes, repeated, so that what fits into the caches is read "
+    "from there. Products: of square matrices, by the fastest of torch's ways to multiply them. The fastest round "
     "counts."
 )
 PASSES_NOTE = (
-    "A chain of so many nodes in each row, logits of all. Bound by: memory if reading the bytes takes longer than the "
-    "FLOPs, at the rates measured in this run. Least: the longer of the two. Share: the least time over the measured "
-    "one, the part of the roofline that the pass reaches."
+    "Each row has a chain of that many nodes, with logits of all. Bound by: memory if reading the bytes takes longer "
+    "than the FLOPs, at the rates measured in this run. Least: the longer of the two. Share: the least time over the "
+    "measured one, the part of the roofline that the pass reaches."
 )
 WIDTH_NOTE = (
-    "Break-even: the width from which on the roofline is bound by computing; below it more nodes are free in theory. "
+    "Break-even: the width from which the roofline is bound by computing; below it more nodes are free in theory. "
     f"Free: the widest measured pass that takes at most {FREE} times one of a single node. Ridge: FLOPs a byte at "
     "which reading and computing take the same time."
 )
-CONTEXT_NOTE = "Share of cache: keys and values among the bytes of a pass of one node. v: over a pass of one node."
+CONTEXT_NOTE = "Share of cache: keys and values among the bytes of a pass of one node. v: time over such a pass's."
 GAINS_NOTE = (
-    "Expected tokens a step over v(k + 1) + k draft cost, the best k in brackets; v as measured, and as the roofline "
-    "alone would have it. Acceptance is taken to be the same at every position, and drafting the same share of a pass."
+    "Expected tokens a step over v(k + 1) + k draft cost, the best k in brackets; v as measured, and by the roofline "
+    "alone. Acceptance is taken to be the same at every position, and drafting a token the same share of a pass."
 )
 
 
@@ -196,11 +196,11 @@ def gain_rows(groups: Sequence[Passes], alphas: Sequence[float], draft_cost: flo
 
 
 WINDOW_NOTE = (
-    "The same sizes with a sliding window, random weights (of a GGUF file: its own), the smallest batch. Cache MB: "
+    "The same sizes with a sliding window, random weights (a GGUF file: its own), the smallest batch. Cache MB: "
     "what a pass reads; our caches keep what the window has left behind, so a window saves time here, not memory."
 )
 PREFILL_NOTE = (
-    "One prompt in passes of so many tokens, logits of the last one. MB: read by all passes together. Longest pass: "
+    "One prompt in passes of that many tokens, logits of the last one. MB: read by all passes together. Longest pass: "
     "how long a row that decodes beside it would wait. Share: the least time over the measured one, at the bandwidth "
     "of a pass after the shortest context."
 )
