@@ -2,7 +2,7 @@
 
 import difflib
 
-# A group's commands: each runs the module of its name in ``experiments``, or the module that stands before the line.
+# A group's commands: each runs the module of its name in ``experiments``, or the module named before its line.
 GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
     "First": {
         "demo": "every strategy beside plain decoding: two minutes",
@@ -74,7 +74,7 @@ GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
         "make_arithmetic_prompts": ("experiments.prompts.make_arithmetic", "write the held-out arithmetic problems"),
     },
 }
-# Modules that run without being listed lie in these packages: ``exactspec oracles.factory.corpus --check``.
+# Modules that run without being listed are in these packages: ``exactspec oracles.factory.corpus --check``.
 RUNNABLE = ("experiments", "oracles")
 
 
@@ -85,7 +85,7 @@ def modules() -> dict[str, str]:
 
 
 def module_of(name: str) -> str | None:
-    """Return the module that a command runs: it may be written with hyphens; None: there is no such command."""
+    """Return the module that a command runs; its name may have hyphens. None: there is no such command."""
     if name.partition(".")[0] in RUNNABLE and "." in name:
         return name
     return modules().get(name.replace("-", "_"))
@@ -106,7 +106,7 @@ def listing() -> str:
     lines = [
         "usage: exactspec COMMAND [OPTIONS]",
         "",
-        "Speculative decoding for research. Of one command: exactspec COMMAND --help",
+        "Speculative decoding for research. Help for a command: exactspec COMMAND --help",
     ]
     width = max(map(len, modules()))
     for group, rows in GROUPS.items():

@@ -1,4 +1,4 @@
-"""Draft with a DFlash or DSpark head, which gives the laws of a block at once, paired with plain decoding."""
+"""Draft with a DFlash or DSpark head, which gives all laws of a block at once, paired with plain decoding."""
 
 from exactspec.ending import as_program
 from experiments.harness.running import script

@@ -1,8 +1,8 @@
-"""Talk to a model: answers in the colours of ``watch`` as they are written, then tokens a second and tau.
+"""Talk to a model: answers appear as they are written, in the colours of ``watch``, then tokens a second and tau.
 
 ``python -m experiments.chat`` talks to SmolLM2, which ``python -m oracles.smollm2`` fetches, once. Every line of the
-terminal, or of a pipe, is a question; the next one goes on after its answer. Ctrl-C stops an answer, ``/new`` begins
-another conversation, ``/quit`` or Ctrl-D ends. Question i, from 0, has the seed (SEED, i).
+terminal, or of a pipe, is a question that continues the conversation. Ctrl-C stops an answer, ``/new`` begins another
+conversation, ``/quit`` or Ctrl-D ends. Question i, from 0, has the seed (SEED, i).
 """
 
 import importlib

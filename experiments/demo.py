@@ -1,6 +1,6 @@
-"""The demo: every strategy beside plain decoding on as many prompts as two minutes hold, and what follows from it.
+"""The demo: every strategy beside plain decoding on as many prompts as fit into two minutes, and what follows.
 
-Takes the options of ``experiments.compare``; --num-prompts is the most prompts that are decoded.
+It takes the options of ``experiments.compare``; --num-prompts is the most prompts to decode.
 """
 
 import sys

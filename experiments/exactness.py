@@ -1,7 +1,7 @@
-"""Prove that no strategy moves the output: by law on tables, by tokens on every prompt, at batch 1 and 8.
+"""Prove that no strategy changes the output: by law on tables, by tokens on every prompt, at batch 1 and 8.
 
-Laws: the real engine's output law is enumerated and compared with the oracle's. Tokens: greedy and coupled output of
-every strategy, rule and batch size is compared with plain decoding at batch 1.
+Laws: the real engine's output law is enumerated and compared with the oracle's. Tokens: greedy and coupled outputs of
+every strategy, rule and batch size are compared with those of plain decoding at batch 1.
 """
 
 import argparse
@@ -120,8 +120,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments."""
     parser = common_parser(__doc__, num_prompts=None, max_new_tokens=32)
     add = parser.add_argument
-    add("--batch-sizes", type=positive, nargs="+", default=[1, 8], help="(%(default)s)")
-    add("--temperature", type=number_in("[0, inf)"), default=0.8, help="of the coupled cases (%(default)s)")
+    add("--batch-sizes", type=positive, nargs="+", default=[1, 8], help="rows in flight (%(default)s)")
+    add("--temperature", type=number_in("[0, inf)"), default=0.8, help="temperature of the coupled cases (%(default)s)")
     add_filters(parser, " of the coupled cases", top_p=0.95)
     add_choice(parser, AS_SHIPPED, "all that run as shipped")
     add_strategies(parser)

@@ -1,10 +1,10 @@
-"""Fail if drafts lost acceptance or speed between two runs: of the same experiment, at two commits or two times.
+"""Fail if drafts lost acceptance or speed between two runs of one experiment, at two commits or two times.
 
-``python -m experiments.guard RUN REFERENCE`` reads the folders that an experiment wrote, such as ``compare``. For every
-drafting arm it compares accept_len, the tokens of a verify pass, and the speed over plain decoding of the same run. It
-exits with 1 and the table if one of them fell, the speed by more than two runs of one program may differ. Runs that are
-not of the same experiment, with the same arguments on the same prompts, are refused; on another processor, or with
-another --threads, --device or --backend, the speed is not judged.
+``python -m experiments.guard RUN REFERENCE`` reads the folders that an experiment, such as ``compare``, wrote. For
+every drafting arm it compares accept_len, the tokens of a verify pass, and the speed over plain decoding of the same
+run. It exits with 1 and the table if either fell: the speed, by more than two runs of one program may differ. It
+refuses runs that differ in experiment, arguments or prompts. If the processor, --threads, --device or --backend differ,
+it does not judge speed.
 """
 
 import argparse
@@ -223,14 +223,16 @@ def guard(run: Run, reference: Run, tolerance: float = SPEED_TOLERANCE) -> tuple
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments."""
     parser = Parser(__doc__)
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run to be judged")
-    parser.add_argument("reference", type=Path, metavar="REFERENCE", help="folder of an earlier run of the same")
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run to judge")
+    parser.add_argument(
+        "reference", type=Path, metavar="REFERENCE", help="folder of an earlier run of the same experiment"
+    )
     parser.add_argument(
         "--speed-tolerance",
         type=float,
         default=SPEED_TOLERANCE,
         metavar="SHARE",
-        help="by how much whole runs of an unchanged program may differ in speed (%(default)s)",
+        help="share by which whole runs of an unchanged program may differ in speed (%(default)s)",
     )
     return parser.parse_args(argv)
 

@@ -1,7 +1,7 @@
 """Draft from n-grams of the oracle's own Jacobi window, paired with plain decoding.
 
-Three arms show its parts: a pool of the window's n-grams only, a pool of the text's n-grams only (no window), and an
-empty pool, which verifies nothing and costs as much as the window.
+Three more arms show its parts: only the window's n-grams in the pool, only the text's n-grams (no window), and an empty
+pool, which verifies nothing and costs what the window costs.
 """
 
 from exactspec.ending import as_program

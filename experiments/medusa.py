@@ -1,4 +1,4 @@
-"""Draft with Medusa's heads, each for a token further ahead, paired with plain decoding."""
+"""Draft with Medusa's heads, each for one token further ahead, paired with plain decoding."""
 
 from exactspec.ending import as_program
 from experiments.harness.running import script

@@ -1,13 +1,13 @@
 """Tokens per step by draft length, replayed from one dense record of each source, beside runs with each length.
 
 A prompt lookup and a small transformer are recorded once, at every position of what the oracle writes after the shipped
-prompts. Every length policy is then replayed from the record, without a model, and run for comparison. With a
-temperature, runs and records are coupled. With --rule standard they are not: the replays then tell what runs did on
-their way to the recorded outputs, and the runs beside them wrote other outputs. If drafts are drawn, the replays are
+prompts. Every length policy is then replayed from the record, without a model, and also run, for comparison. With a
+temperature, runs and records are coupled. With --rule standard they are not: the replays then describe runs that lead
+to the recorded outputs, and the runs beside them write other outputs. If drafts are drawn, the replays are
 expectations, and lengths that follow the share of accepted tokens are left out.
 
-With --trees the small transformer's trees are replayed too, all from one record of their nodes together: coupled, or
-with --rule standard by the rule multi_draft, with drawn siblings.
+With --trees, the small transformer's trees are replayed too, all from one record of their combined nodes: coupled, or,
+with --rule standard, by the rule multi_draft, with drawn siblings.
 """
 
 import argparse
@@ -50,8 +50,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = pair_parser(__doc__, num_prompts=8, max_new_tokens=64)
     add = parser.add_argument
     add("--longest", type=positive, default=12, help="tokens of the recorded drafts (%(default)s)")
-    add("--temperature", type=number_in("[0, inf)"), default=0.0, help="of the requests (%(default)s)")
-    add("--rule", choices=("coupled", "standard"), default="coupled", help="of sampled requests (%(default)s)")
+    add("--temperature", type=number_in("[0, inf)"), default=0.0, help="temperature of the requests (%(default)s)")
+    add("--rule", choices=("coupled", "standard"), default="coupled", help="rule of sampled requests (%(default)s)")
     add(
         "--trees",
         nargs="*",

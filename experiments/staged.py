@@ -1,6 +1,6 @@
 """Draft with a model that is itself decoded speculatively, paired with plain decoding and with the same model unstaged.
 
-The unstaged arm, small_transformer, has the same draft model and the same depth.
+The unstaged arm, small_transformer, has the same draft model and draft depth.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Draft what most often followed the longest suffix that stands elsewhere, paired with plain decoding."""
+"""Draft what most often followed the longest suffix that occurs elsewhere, paired with plain decoding."""
 
 from exactspec.ending import as_program
 from experiments.harness.running import script

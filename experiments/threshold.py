@@ -1,8 +1,8 @@
 """Draft lengths that follow the draft's confidence, beside fixed lengths and plain decoding.
 
-The arms: a small transformer, or the head that --drafter names, drafts chains of each fixed length (--gammas), and with
-each policy: "threshold" (the moving threshold, calibrated on this machine), "constant" and "tracked" (thresholds on
-each token's confidence), "entropy" and "heuristic".
+A small transformer, or the head that --drafter names, drafts chains: one arm for each fixed length (--gammas), and one
+for each policy: "threshold" (the moving threshold, calibrated on this machine), "constant" and "tracked" (thresholds
+on each token's confidence), "entropy" and "heuristic".
 """
 
 from collections.abc import Sequence

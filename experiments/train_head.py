@@ -1,12 +1,12 @@
 """Train what drafts for an oracle: a head of some ``--kind`` that reads its layers, or a small transformer.
 
-It learns what the oracle's whole law says of the tokens that it will draft: an EAGLE-3 head running on over its own
-features, a DSpark head in blocks after many anchors of a text, Medusa's heads side by side, exit heads each after some
-of the oracle's layers, a small transformer token by token. It reads text that the oracle wrote: ``--own-text`` of
+It learns the oracle's whole law of the tokens that it will draft: an EAGLE-3 head running on over its own features, a
+DSpark head in blocks after many anchors of a text, Medusa's heads side by side, exit heads after some of the oracle's
+layers each, a small transformer token by token. It learns on text that the oracle wrote: ``--own-text`` of
 ``oracles.factory.own_text``, or ``--shards`` of conversations. Features and laws are computed anew from the text, once
-for all drafts of a window. A head lies in OUT/head, in the format of ``speculators`` or of Medusa's authors, which
-``oracles.load_head`` opens (exit heads: ours, in OUT/head/K); a draft model in OUT/draft_model, for ``oracles.load``:
-it reads all ids through the oracle's embeddings and writes the most frequent.
+for all drafts of a window. A head is written to OUT/head, in the format of ``speculators`` or of Medusa's authors,
+which ``oracles.load_head`` opens (exit heads: ours, in OUT/head/K). A draft model is written to OUT/draft_model, for
+``oracles.load``: it reads all ids through the oracle's embeddings, and writes only the most frequent.
 """
 
 import argparse
@@ -91,25 +91,29 @@ class Pupil:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(__doc__)
     add = parser.add_argument
-    add("--kind", choices=tuple(KINDS), default="eagle3", help="what is trained (%(default)s)")
-    add("--oracle", default="code", help="that it drafts for, as oracles.load takes it (%(default)s)")
-    add("--verifier", help="what config.json calls the oracle, for servers (eagle3, dspark, medusa: as --oracle)")
+    add("--kind", choices=tuple(KINDS), default="eagle3", help="what to train (%(default)s)")
+    add("--oracle", default="code", help="oracle that it drafts for, as oracles.load takes it (%(default)s)")
+    add("--verifier", help="name of the oracle in config.json, for servers (eagle3, dspark, medusa: as --oracle)")
     text = parser.add_mutually_exclusive_group(required=True)
     text.add_argument("--own-text", type=Path, help="safetensors of text that the oracle wrote")
-    told = "folders of conversations that the oracle wrote; what the first one holds out measures"
+    told = "folders of conversations that the oracle wrote; measured on what the first one holds out"
     text.add_argument("--shards", type=Path, nargs="+", metavar="FOLDER", help=told)
     _add_shape(parser)
-    add("--init", type=Path, metavar="FOLDER", help="begin with the weights, and ids, of a finished one of this shape")
-    told = f"sum of {', '.join(LOSSES)}, from the oracle's whole law or the text (kl; dspark: {DSPARK_LOSS})"
+    add(
+        "--init", type=Path, metavar="FOLDER", help="begin with the weights and ids of a finished one of the same shape"
+    )
+    told = f"loss, a sum of {', '.join(LOSSES)}, from the oracle's whole law or the text (kl; dspark: {DSPARK_LOSS})"
     add("--loss", metavar="SUM", help=told)
-    add("--discount", type=float, help="by which a further token counts less (eagle3, dspark, medusa: 0.8)")
+    add("--discount", type=float, help="factor by which each further token counts less (eagle3, dspark, medusa: 0.8)")
     add(
         "--served",
         choices=get_args(Arithmetic),
-        help="features and laws of the pass that serves, on a CPU, in this arithmetic (of the pass that trains)",
+        help="take features and laws from the serving pass, on a CPU, in this arithmetic (from the training pass)",
     )
     add("--rate", type=float, default=4e-3, help="peak rate; twice that for a draft model's matrices (%(default)s)")
-    add("--fall", type=float, default=0.4, help="last share of the run, over which rates fall to 0 (%(default)s)")
+    add(
+        "--fall", type=float, default=0.4, help="share of the run, at its end, over which rates fall to 0 (%(default)s)"
+    )
     add("--window", type=positive, default=512, help="tokens of a window (%(default)s)")
     add("--step-tokens", type=positive, default=4096, help="tokens of a step (%(default)s)")
     add("--dev-windows", type=positive, default=16, help="held-out windows to measure on (%(default)s)")
@@ -125,21 +129,21 @@ def _add_shape(parser: argparse.ArgumentParser) -> None:
         "--num-draft-tokens", type=positive, metavar="K",
         help="tokens of a draft that it learns: steps unrolled, a block, or heads (eagle3: 3, dspark: 6, medusa: 4)",
     )  # fmt: skip
-    add("--layers", type=int, nargs="+", metavar="L", help="whose outputs it reads (EAGLE-3's usual three)")
-    told = "round the weights of its linear layers to this in every product, as serving will (they are not rounded)"
+    add("--layers", type=int, nargs="+", metavar="L", help="layers whose outputs it reads (EAGLE-3's usual three)")
+    told = "format to round its linear layers' weights to in every product, as serving will (none)"
     add("--learn-as", choices=tuple(FORMATS), help=told)
     told = "it writes the N most frequent ids of the text (all; draft_model: 8192)"
     add("--vocab-size", type=positive, metavar="N", help=told)
-    add("--lm-head", choices=("oracle", "own"), help="rows of its head, stored if own (oracle)")
+    add("--lm-head", choices=("oracle", "own"), help="whose rows its head has; its own are stored (oracle)")
     add("--intermediate-size", type=positive, help="width of its MLPs (the oracle's; draft_model: 1024)")
     add("--hidden-size", type=positive, metavar="H", help="width of a draft model, a multiple of 64 (384)")
     told = "layers of its own (dspark, draft_model: 2; medusa: residual blocks, 1)"
     add("--own-layers", type=positive, metavar="N", help=told)
-    add("--markov-rank", type=positive, metavar="R", help="of its Markov head (dspark: 16)")
-    add("--anchors", type=positive, metavar="N", help="blocks that begin in a window, at most (dspark: 128)")
+    add("--markov-rank", type=positive, metavar="R", help="rank of its Markov head (dspark: 16)")
+    add("--anchors", type=positive, metavar="N", help="most blocks that begin in a window (dspark: 128)")
     add("--num-layers", type=positive, nargs="+", metavar="K", help="layers below each of several exit heads (1 2 3)")
     add("--inner-size", type=positive, help="width of an exit head's adapter (768)")
-    add("--mask-id", type=int, metavar="ID", help="id at the places of a block (dspark: the rarest of the text)")
+    add("--mask-id", type=int, metavar="ID", help="mask id at the places of a block (dspark: the text's rarest id)")
 
 
 def _texts(args: argparse.Namespace) -> tuple[HeadText, HeadText]:

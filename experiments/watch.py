@@ -1,8 +1,8 @@
 """Watch one generation: drafted, recovered and bonus tokens in colour; then how fast it is beside plain decoding.
 
 ``python -m experiments.watch "def add(a, b):" --strategy prompt_lookup`` shows the strategy's generation live. Then
-both sides decode the prompt again and again, interleaved, and what is said of speed are medians of these pairs.
-``--picture FILE`` writes what the terminal showed at the end, as SVG.
+both sides decode the prompt several times, interleaved; the speeds are medians of these pairs. ``--picture FILE`` saves
+the final screen as SVG.
 """
 
 from collections.abc import Sequence
@@ -90,7 +90,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add_column(parser)
     add("--repeats", type=positive, default=REPEATS, help="interleaved pairs that are timed afterwards (%(default)s)")
     add("--prompt-lines", type=positive, metavar="N", help="show the last N lines of the prompt (all)")
-    add("--picture", type=picture_path, metavar="FILE", help="write what was shown at the end, as .svg")
+    add("--picture", type=picture_path, metavar="FILE", help="file for a picture of the final screen, as .svg")
     return vars(parser.parse_args(argv))
 
 

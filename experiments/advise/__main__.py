@@ -1,9 +1,9 @@
-"""Say which strategy pays on this machine with this oracle, how long its drafts should be, and why others do not.
+"""Say which strategy pays on this machine with this oracle, how long its drafts should be, and why others do not pay.
 
-For every batch size and temperature, plain decoding and every strategy with drafts of one token and with long ones
-decode half of the prompts. From these runs and the cost of a pass's width follow the speed-up of every length between
-the two, the best length or tree, and what is in the way of what does not pay. The best of every strategy is then
-measured on the other prompts; a prediction that is off by more than a tenth names the part of a step that it misses.
+For every batch size and temperature, plain decoding and every strategy decode half of the prompts, with drafts of one
+token and with long drafts. These runs and the cost of a pass's width predict the speed-up of every length in between,
+the best length or tree, and what stops the others from paying. Each strategy's best is then measured on the other
+prompts. If a prediction is off by more than a tenth, the part of a step that it misses is named.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,10 +43,10 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add = parser.add_argument
     add("--batch-sizes", type=positive, nargs="+", default=[1, 8, 32], help="rows in flight (1 8 32)")
     add("--temperatures", type=number_in("[0, inf)"), nargs="+", default=[0.0, 0.8], help="0 is greedy (0 0.8)")
-    add_filters(parser, " where the temperature is not 0", top_p=0.95)
+    add_filters(parser, " if the temperature is not 0", top_p=0.95)
     add_rule(parser)
-    add("--longest", type=positive, default=8, help="drafts that are thought about (%(default)s)")
-    add_choice(parser, None, "all that can be had", names)
+    add("--longest", type=positive, default=8, help="longest drafts considered (%(default)s)")
+    add_choice(parser, None, "all that this oracle can have", names)
     add_strategies(parser, names, chosen=(LENGTH, "shape"))
     return vars(parser.parse_args(argv))
 

@@ -1,8 +1,8 @@
 """Write the files of benchmarks/: every table under the command that printed it.
 
-The strategies' pages quote them; ``--pages`` alone puts what they hold there. What a file says before
-its first section is written by hand and stays. Each command runs in a process of its own, one after the other; nothing
-else should run on the machine meanwhile.
+The strategies' pages quote these figures; ``--pages`` only copies them there. What a file says before its first section
+is written by hand and stays. Commands run one after the other, each in its own process; nothing else should run on the
+machine meanwhile.
 """
 
 import sys
@@ -17,10 +17,10 @@ from experiments.bench.sections import COMMANDS, QUESTIONS, lacks, machine, read
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the commands and write a section after each of them, so that nothing is lost on interruption."""
     parser = Parser(__doc__)
-    help_text = f"sections to measure again, the others stay; titles: {'; '.join(COMMANDS)}"
+    help_text = f"sections to measure again; the others stay as they are; titles: {'; '.join(COMMANDS)}"
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--only", choices=COMMANDS, nargs="+", metavar="TITLE", help=help_text)
-    what.add_argument("--pages", action="store_true", help="measure nothing; write the figures of the documents")
+    what.add_argument("--pages", action="store_true", help="measure nothing; only write the figures that pages quote")
     args = parser.parse_args(argv)
     asked = () if args.pages else args.only or COMMANDS
     if absent := [title for title in asked if lacks(COMMANDS[title])]:

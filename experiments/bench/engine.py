@@ -1,10 +1,10 @@
 """What a run costs outside the oracle, by batch size: a step, and what a request adds at its start and end.
 
-The embedded oracle decodes the shipped prompts with prompt lookup. A step is drafting, warping, verdict, draws and
-bookkeeping: its wall time without the calls of ``Oracle.score``. Before the first step prompts are tokenized and the
-cache is allocated, the first one also seats its requests and counts as their start, and after the last one records and
-statistics are worked out. Rounds of the batch sizes are interleaved in one process, and each begins with a run that is
-not timed, since after a run of another batch size a dozen steps are slower. A figure is the median over rounds.
+The embedded oracle decodes the shipped prompts with prompt lookup. A step's cost is its wall time without the calls of
+``Oracle.score``: drafting, warping, verdict, draws and bookkeeping. The start covers tokenizing prompts, allocating the
+cache, and the first step, which seats the requests; the end covers working out records and statistics. Rounds of the
+batch sizes are interleaved in one process. Each begins with an untimed run, since a dozen steps are slower after a run
+of another batch size. A figure is the median over rounds.
 """
 
 import argparse

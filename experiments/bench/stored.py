@@ -1,7 +1,8 @@
 """A published model beside llama.cpp: on the same GGUF file, and on other storages of its weights.
 
-Ours reads the file in whole numbers (``arithmetic="int8"``), in float products, or its weights in bfloat16. llama.cpp
-reads the file itself, and files written from the weights that it stands for. Arms are interleaved in one process.
+Our arms compute with the file in whole numbers (``arithmetic="int8"``) or in float products, or with its weights in
+bfloat16. llama.cpp reads the file itself, and files written from the weights that it encodes. Arms are interleaved in
+one process.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -145,12 +146,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = Parser(__doc__)
     add = parser.add_argument
     add("--model", default="smollm2", help="name of a published model, or a GGUF file of plain Llama's shape (smollm2)")
-    add("--prompts", default=str(CONVERSATIONS), help="whose ids are scored (the shipped conversations)")
-    add("--prompt-length", type=positive, default=100, help="ids before those that are decoded (%(default)s)")
-    add("--new-tokens", type=positive, default=64, help="that a call adds (%(default)s)")
-    add("--threads", type=positive, default=2, help="of all programs (%(default)s)")
-    add("--rounds", type=positive, default=9, help="in which every arm runs once (%(default)s)")
-    add("--repeats", type=positive, default=30, help="passes a round at most; their median counts (%(default)s)")
+    add("--prompts", default=str(CONVERSATIONS), help="prompts whose ids are scored (the shipped conversations)")
+    add("--prompt-length", type=positive, default=100, help="ids of a prompt (%(default)s)")
+    add("--new-tokens", type=positive, default=64, help="tokens that a call adds (%(default)s)")
+    add("--threads", type=positive, default=2, help="threads of every program (%(default)s)")
+    add("--rounds", type=positive, default=9, help="rounds, in each of which every arm runs once (%(default)s)")
+    add("--repeats", type=positive, default=30, help="most passes of a round; their median counts (%(default)s)")
     asked = parser.parse_args(argv)
     if names := missing():
         parser.error(f"{' and '.join(names)} not installed: pip install 'exactspec[llamacpp]'")

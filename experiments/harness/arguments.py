@@ -105,15 +105,15 @@ def common_parser(
         help="embedded or published name, checkpoint directory, GGUF file, hf:DIR or recorded:FILE (%(default)s)",
     )
     add_prompts(parser, num_prompts, usual_prompts, spread)
-    add("--max-new-tokens", type=positive, default=max_new_tokens, help="per prompt (%(default)s)")
-    seeds = "of sampling: prompt i has the seed (SEED, i) in every arm (%(default)s)"
+    add("--max-new-tokens", type=positive, default=max_new_tokens, help="most new tokens per prompt (%(default)s)")
+    seeds = "seed of sampling: prompt i has the seed (SEED, i) in every arm (%(default)s)"
     add("--seed", type=seed_number, default=0, help=seeds)
     add_template_options(parser)
     add_placement(parser)
     add("--out", default="runs", help="folder for the results (%(default)s)")
     if not resumes:
         return parser
-    add("--fresh", action="store_true", help="drop what an interrupted run with these arguments has measured")
+    add("--fresh", action="store_true", help="drop what an interrupted run with these arguments measured")
     return parser
 
 
@@ -132,7 +132,7 @@ def add_prompts(
 
 
 def add_column(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says where a file's prompts stand."""
+    """Add the option that names the column of a file's prompts."""
     parser.add_argument("--column", help=f"column that holds the prompts (the only one of {', '.join(TEXT_COLUMNS)})")
 
 
@@ -146,19 +146,21 @@ def add_placement(parser: argparse.ArgumentParser, arithmetic: str = "float32") 
     """Add the options that say where and how models compute; ``arithmetic``: what its help calls the default."""
     add = parser.add_argument
     add("--device", type=_device, default="cpu", help="cpu, cuda, cuda:1, ... (%(default)s)")
-    add("--dtype", choices=DTYPES, help="of the arithmetic (float32 on the CPU, the file's own on CUDA)")
+    add("--dtype", choices=DTYPES, help="dtype of the arithmetic (float32 on the CPU, the file's own on CUDA)")
     add(
-        "--backend", choices=get_args(Backend), help="of all models (native if it can run; graphed on CUDA; else eager)"
+        "--backend",
+        choices=get_args(Backend),
+        help="backend of all models (native if it can run; graphed on CUDA; else eager)",
     )
     add(
         "--weights",
         choices=get_args(WeightType),
-        help="of all models' linear layers but exit heads (as they are stored)",
+        help="weights of all models' linear layers, exit heads excepted (as they are stored)",
     )
     add(
         "--arithmetic",
         choices=get_args(Arithmetic),
-        help=f"of the oracle's products with a GGUF file's weights ({arithmetic})",
+        help=f"arithmetic of the oracle's products with a GGUF file's weights ({arithmetic})",
     )
     add_switch(
         parser, "--bitwise", "the oracle's scores must not depend on the pass, bit for bit: see docs/internals/cuda.md"
@@ -180,7 +182,7 @@ def paired_parser(
     add_sampling(parser)
     add_switch(parser, "--ignore-eos", "go on after an end of text, so that all outputs are equally long")
     add("--repeats", type=positive, default=1, help="rounds per prompt, the order of the arms rotated (%(default)s)")
-    add("--against", metavar="ARM", help="pair every arm with this one too, with a verdict")
+    add("--against", metavar="ARM", help="also pair every arm with this one, and give verdicts")
     add_switch(parser, "--wide", "print all columns of the tables", "no: the five that matter most; tables.md has all")
     add("--show", type=positive, metavar="N", help="print the first N outputs of every drafting arm, in colours")
     add(
@@ -238,7 +240,7 @@ def add_choice(
         told: which these are, in words.
         names: all that can be named.
     """
-    text = f"of {', '.join(names)} ({told})"
+    text = f"strategies to run, of {', '.join(names)} ({told})"
     parser.add_argument("--strategies", nargs="+", choices=[*names], default=usual, metavar="NAME", help=text)
 
 

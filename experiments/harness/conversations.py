@@ -68,10 +68,10 @@ def add_template_options(parser: argparse.ArgumentParser) -> None:
         "--template",
         default=AUTO,
         metavar="auto|none|vicuna|FILE",
-        help="a prompt is a user's turn under the oracle's own chat template if it has one, raw text, or a turn "
-        "under another template (%(default)s)",
+        help="what a prompt is: a user's turn under the oracle's own chat template, or raw text if it has none (auto); "
+        "raw text (none); or a turn under another template (%(default)s)",
     )
-    add("--system", metavar="TEXT", help="the system's words before every conversation that has none (none)")
+    add("--system", metavar="TEXT", help="a system message for every conversation that has none (none)")
     add(
         "--template-arg",
         type=template_argument,
@@ -79,15 +79,15 @@ def add_template_options(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="NAME=VALUE",
-        help="of the template, such as enable_thinking=false (none)",
+        help="argument of the template, such as enable_thinking=false (none)",
     )
 
 
 def add_turns(parser: argparse.ArgumentParser) -> None:
     """Add the choice between first turns and all."""
     text = (
-        "of prompts with several: the first, or all, each after plain decoding's answer to the one before; auto: all "
-        "under a template, the first of raw text (%(default)s)"
+        "which turns of prompts with several are decoded: the first, or all, each after plain decoding's answer to the "
+        "one before; auto: all under a template, the first of raw text (%(default)s)"
     )
     parser.add_argument("--turns", choices=(FIRST, EVERY, AUTO), default=FIRST, help=text)
 

@@ -24,9 +24,14 @@ def live_parser(
     add("--strategy", choices=list(STRATEGIES), default=strategy, help="what drafts (%(default)s)")
     what = "embedded or published name, checkpoint directory, GGUF file or hf:DIR (%(default)s)"
     add("--oracle", default=oracle, help=what)
-    add("--max-new-tokens", type=positive, default=max_new_tokens, help="of a generation (%(default)s)")
+    add(
+        "--max-new-tokens",
+        type=positive,
+        default=max_new_tokens,
+        help="most new tokens of a generation (%(default)s)",
+    )
     add_sampling(parser)
-    add("--seed", type=seed_number, default=0, help="of sampling (%(default)s)")
+    add("--seed", type=seed_number, default=0, help="seed of sampling (%(default)s)")
     add_template_options(parser)
     add_placement(parser, arithmetic)
     add_strategies(parser)

@@ -21,7 +21,7 @@ def pair_parser(description: str | None, num_prompts: int, max_new_tokens: int) 
     add("--oracle", default="code", help="embedded or published name, checkpoint directory or GGUF file (%(default)s)")
     add("--model", default="code-draft", help="the small transformer (%(default)s)")
     add_prompts(parser, num_prompts)
-    add("--max-new-tokens", type=positive, default=max_new_tokens, help="per prompt (%(default)s)")
+    add("--max-new-tokens", type=positive, default=max_new_tokens, help="most new tokens per prompt (%(default)s)")
     add_template_options(parser)
     add_placement(parser)
     return parser

@@ -42,11 +42,11 @@ def add_record_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that ``--oracle recorded:FILE`` has."""
     group = parser.add_argument_group("--oracle recorded:FILE: repeat recorded texts, for sources that need no logits")
     add = group.add_argument
-    add("--record-column", help="column of what followed (the first of completion, ..., reference, output_ids)")
-    add("--tokenizer", help="of the model that wrote: tokenizer.json, its directory or an embedded name (code)")
+    add("--record-column", help="column of the recorded outputs (the first of completion, ..., reference, output_ids)")
+    add("--tokenizer", help="the writer's tokenizer: tokenizer.json, its directory or an embedded name (code)")
     text = "stated cost c of a drafted token over a pass of one node: C for all arms, ARM=C for one"
     add("--draft-cost", nargs="+", metavar="C", help=text)
-    add("--width-cost", metavar="V", help="stated cost of a node more in a pass, or v(1),v(2),... of such widths")
+    add("--width-cost", metavar="V", help="stated cost of each further node of a pass, or v(1),v(2),... by width")
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def add_rule(parser: argparse.ArgumentParser) -> None:
     """Add the options that say by which rule drafts are judged, and by which kernels."""
     text = (
         f"how drafts are judged: {REJECTION} (rule {CHAINS} on chains, {TREES} on trees), {COUPLED} (sampled output is "
-        "plain decoding's, token for token; fewer tokens stand), or a rule by name (%(default)s)"
+        "plain decoding's, token for token; fewer tokens are accepted), or a rule by name (%(default)s)"
     )
     parser.add_argument("--rule", choices=(REJECTION, *RULES), default=REJECTION, help=text)
     what = "what computes laws, draws and verdicts: compiled code, or its definition in torch (native if it can)"

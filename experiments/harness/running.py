@@ -243,7 +243,7 @@ def comparing(parser: argparse.ArgumentParser, usual: Sequence[str] | None = Non
     """Add the choice of strategies (those of ``usual``; None: all) and peers, and their options; return the parser."""
     add_choice(parser, usual, "all that can run" if usual is None else " ".join(usual))
     peers = list(PEERS)
-    text = f"other programs beside ours, greedy, on the oracle's own checkpoint: {', '.join(peers)}"
+    text = f"other programs to run beside ours, greedy, on the oracle's checkpoint: {', '.join(peers)}"
     parser.add_argument("--peer", nargs="+", choices=peers, default=[], metavar="NAME", help=text)
     add_strategies(parser, running=lambda asked: {*asked_or_ready(asked), *strategies_read(asked["peer"])})
     add_record_options(parser)

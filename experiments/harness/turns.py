@@ -21,7 +21,7 @@ from specdec.prompts import NamedPrompt
 
 def add_seeds(parser: argparse.ArgumentParser) -> None:
     """Add the choice of several seeds."""
-    text = "in place of --seed: all arms decode every prompt once with each, at a temperature above 0 (--seed alone)"
+    text = "in place of --seed: every arm decodes every prompt once with each, at a temperature above 0 (--seed alone)"
     parser.add_argument("--seeds", type=seed_number, nargs="+", metavar="SEED", help=text)
 
 

@@ -1,8 +1,8 @@
 """Requests that arrive by a Poisson process, or as in a file, at several rates: latency and goodput, drafts or none.
 
-Arrivals are open-loop: nobody waits for answers. Rows are filled as they become free, first come, first served. Every
-arm serves the same requests with the same seeds at the same times. Outputs that are draws of an arm's own go on past
-ends of text, so that all are as long. The prediction takes the time of a wider pass from passes that are timed apart.
+Arrivals are open-loop: they do not wait for answers. Free rows are filled first come, first served. Every arm serves
+the same requests with the same seeds at the same times. If an arm draws texts of its own, outputs go on past ends of
+text, so that all are equally long. The prediction takes the time of a wider pass from passes that are timed apart.
 """
 
 import argparse
@@ -42,22 +42,22 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     parser = common_parser(__doc__, num_prompts=None, max_new_tokens=64)
     add = parser.add_argument
     arms = ["prompt_lookup", "small_transformer:2", "small_transformer:4", "small_transformer:4/8"]
-    text = "NAME, with :LENGTH of its drafts, with /NODES that all rows verify at most, beside plain decoding"
+    text = "arms beside plain decoding: NAME, :LENGTH of its drafts, /NODES that all rows verify at most"
     add("--arms", nargs="+", default=arms, metavar="ARM", help=f"{text} ({' '.join(arms)})")
     rates = parser.add_mutually_exclusive_group().add_argument
     rates("--rates", type=above_0, nargs="+", metavar="RATE", help="requests a second (as --loads says)")
     rates("--loads", type=above_0, nargs="+", metavar="SHARE",
         help="rates as shares of what plain decoding serves with all rows (0.25 0.5 0.75 1 1.25)")  # fmt: skip
-    add("--arrivals", metavar="FILE", help="times of arrivals in seconds, a line each; with --rates on their scale "
+    add("--arrivals", metavar="FILE", help="times of arrivals in seconds, one a line; scaled to --rates if given "
         "(a Poisson process)")  # fmt: skip
-    add("--seconds", type=above_0, default=20.0, help="in which requests arrive, at each rate (%(default)s)")
+    add("--seconds", type=above_0, default=20.0, help="seconds in which requests arrive, at each rate (%(default)s)")
     add("--warm-up", type=number_in("[0, 1)"), default=0.2,
-        help="share of that time, at its start, that is cut off (%(default)s)")  # fmt: skip
+        help="share of that time, at its start, that does not count (%(default)s)")  # fmt: skip
     add("--goodput", type=_limit, nargs="+", default=[("ttft", 0.5), ("tpot", 0.05)], metavar="LIMIT",
-        help="what a good request keeps, in ms: ttft:, tpot:, e2el: (ttft:500 tpot:50)")  # fmt: skip
+        help="limits that a good request keeps, in ms: ttft:, tpot:, e2el: (ttft:500 tpot:50)")  # fmt: skip
     add("--batch-size", type=positive, default=8, help="rows (%(default)s)")
     add_sampling(parser)
-    add_switch(parser, "--ignore-eos", "go on after an end of text; draws of an arm's own do")
+    add_switch(parser, "--ignore-eos", "go on after an end of text; arms that draw texts of their own always do")
     add_switch(parser, "--wide", "print all columns of the tables", "no: the five that matter most")
     add_strategies(parser, running=lambda arguments: [re.split("[:/]", arm)[0] for arm in arguments["arms"]])
     return needing_a_model(vars(parser.parse_args(argv)), "load")

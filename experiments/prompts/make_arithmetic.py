@@ -21,7 +21,7 @@ def rows() -> list[dict[str, str]]:
 def main() -> None:
     """Write the problems as JSON lines."""
     parser = Parser(__doc__)
-    parser.add_argument("--out", type=Path, default=OUT, help="file to write (that which ships)")
+    parser.add_argument("--out", type=Path, default=OUT, help="file to write (the shipped one)")
     out = parser.parse_args().out
     out.parent.mkdir(parents=True, exist_ok=True)
     found = rows()

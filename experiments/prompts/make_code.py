@@ -1,8 +1,8 @@
 """Make the shipped prompts from the test split of the corpus: ``python -m experiments.prompts.make_code``.
 
-Three kinds, interleaved: ``completion`` (the file up to the middle of a function), ``copy_heavy`` (a function or class
-and the start of its edited copy) and ``docstring`` (the file up to an opening docstring). No prompt, its reference
-included, shares ``PASSAGE_TOKENS`` tokens in a row with the training text or with another prompt. Deterministic.
+Three kinds are interleaved: ``completion`` (the file up to the middle of a function), ``copy_heavy`` (a function or
+class and the start of its edited copy) and ``docstring`` (the file up to an opening docstring). No prompt, its
+reference included, shares ``PASSAGE_TOKENS`` tokens in a row with the training text or another prompt. Deterministic.
 """
 
 import ast
@@ -276,7 +276,7 @@ def make_prompts(
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the prompts as JSON lines."""
     parser = Parser(__doc__)
-    parser.add_argument("--out", type=Path, default=OUT, help="file to write (that which ships)")
+    parser.add_argument("--out", type=Path, default=OUT, help="file to write (the shipped one)")
     parser.add_argument("--tokenizer", type=Path, default=TOKENIZER, help="tokenizer.json of the model that reads them")
     parser.add_argument("--per-kind", type=positive, default=PER_KIND, help="number of prompts of a kind")
     args = parser.parse_args(argv)

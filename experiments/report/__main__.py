@@ -1,7 +1,7 @@
 """Write one HTML page of runs: what they conclude and why, tables, pictures, provenance.
 
 The page needs no network and no other file. It has light and dark colours, and can be printed. A RUN is a folder that
-an experiment wrote; its last line names it. That of a sweep stands for the runs of its units that ended well.
+an experiment wrote and named in its last line. A sweep's folder means the runs of all its units that ended well.
 """
 
 import argparse

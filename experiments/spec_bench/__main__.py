@@ -1,8 +1,8 @@
 """Spec-Bench's tables: the speed-up of every strategy by task, decoding alone and end to end, with intervals.
 
 ``python -m experiments.spec_bench --file question.jsonl`` asks the questions of Spec-Bench (Xia et al. 2024, arXiv
-2401.07851), or those of any file of prompts. Of a conversation every turn is decoded, each after plain decoding's
-answer to the one before. The answers of each arm are written as files that Spec-Bench's speed.py and equal.py read.
+2401.07851), or those of any file of prompts. Every turn of a conversation is decoded, each after plain decoding's
+answer to the one before. Each arm's answers are written to a file that Spec-Bench's speed.py and equal.py read.
 """
 
 import json

@@ -78,9 +78,9 @@ def _strategy(name: str, source: Callable[..., DraftSource], kind: str, *options
     )
 
 
-_ALL = Option("num-draft-tokens", None, int, "tokens to draft per step (all that the head has laws for)")
+_ALL = Option("num-draft-tokens", None, int, "tokens to draft per step (as many as the head has laws for)")
 HEAD_WEIGHTS = Option(
-    "head-weights", None, one_of(*get_args(WeightType)), "type of a head's layers (that of --weights)"
+    "head-weights", None, one_of(*get_args(WeightType)), "weight type of a head's layers (that of --weights)"
 )
 HEAD = Option("head", None, str, "head for this oracle: embedded name or folder (what ships for it)")
 # What drafts chains token by token, and may stand beside others or stop by its confidence.
@@ -89,7 +89,10 @@ HEAD_SOURCES: Mapping[str, Callable[..., DraftSource]] = {
     "block_drafter": drafts.BlockDrafter,
 }
 _LAYERS = Option(
-    "aux-layers", None, one_of("inputs", "outputs"), "what the config's layers mean (what its format says)"
+    "aux-layers",
+    None,
+    one_of("inputs", "outputs"),
+    "what the config's layers mean: inputs or outputs (as its format says)",
 )
 _CHECK = Option("check-layers", False, yes_or_no, "try the neighbouring layers too, and warn: yes or no")
 

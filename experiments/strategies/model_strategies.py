@@ -34,7 +34,7 @@ def _other_vocabulary(settings: Settings, oracle: Oracle) -> DraftSource:
 
 SMALL_TRANSFORMER = Strategy("small_transformer", (depth(4), *MODEL_OPTIONS), _chains)
 OTHER_VOCABULARY = Strategy("other_vocabulary", (depth(3), *MODEL_OPTIONS), _other_vocabulary)
-_SHAPE = Option("shape", "paths:0.0,0.1,0.2,1.0,2.0", str, FORMS)
+_SHAPE = Option("shape", "paths:0.0,0.1,0.2,1.0,2.0", str, f"shape of the tree: {FORMS}")
 TREE = Strategy("tree", (_SHAPE, *MODEL_OPTIONS), _trees)
 
 
@@ -43,7 +43,7 @@ CALIBRATING = (
         TRAIN_ON,
         help="text files or folders of shards to calibrate on, separated by commas (the corpus's training modules)",
     ),
-    Option("calibrate-prompts", 12, positive, "excerpts of them that are decoded for the calibration"),
+    Option("calibrate-prompts", 12, positive, "excerpts of these to decode for the calibration"),
 )
 
 
@@ -113,7 +113,7 @@ THRESHOLD = Strategy(
     "threshold",
     (
         depth(16),
-        Option("drafter", "model", one_of("model", *HEAD_SOURCES), "whose confidence is asked"),
+        Option("drafter", "model", one_of("model", *HEAD_SOURCES), "what drafts, and whose confidence counts"),
         *MODEL_OPTIONS,
         HEAD,
         HEAD_WEIGHTS,

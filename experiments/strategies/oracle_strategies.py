@@ -31,7 +31,7 @@ EARLY_EXIT = Strategy(
     "early_exit",
     (
         depth(2),
-        Option("num-layers", None, int, "layers to draft with (the head's; without one a third of the oracle's)"),
+        Option("num-layers", None, int, "layers to draft with (the head's; without a head, a third of the oracle's)"),
         Option("head", None, str, "trained head: embedded name or folder; none: the oracle's own"),
     ),
     _early_exit,
@@ -60,7 +60,9 @@ QUANTIZED = Strategy(
     "quantized",
     (
         depth(3),
-        Option("draft-weights", "int8", one_of(*_KINDS), f"the view's linear layers: {', '.join(_KINDS)}"),
+        Option(
+            "draft-weights", "int8", one_of(*_KINDS), f"weight type of the view's linear layers: {', '.join(_KINDS)}"
+        ),
     ),
     _quantized,
     needs_model="drafts with the oracle's own weights",

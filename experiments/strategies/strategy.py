@@ -117,7 +117,7 @@ MODEL_OPTIONS = (
         "model-weights",
         None,
         one_of(*get_args(WeightType)),
-        "type of its linear layers (that of --weights)",
+        "weight type of the draft model's linear layers (that of --weights)",
     ),
 )
 TRAIN_ON = Option(
@@ -132,7 +132,7 @@ ORDER = Option("order", 4, int, "longest n-gram")
 def lookup_options(min_ngram: int) -> tuple[Option, Option]:
     """Return the options of prompt lookup's suffixes."""
     return (
-        Option("max-ngram", 3, int, "longest suffix that is looked for"),
+        Option("max-ngram", 3, int, "longest suffix to look up"),
         Option("min-ngram", min_ngram, int, "shortest suffix that counts as a match"),
     )
 

@@ -46,11 +46,11 @@ SUFFIX_AUTOMATON = _strategy(
     drafts.SuffixAutomaton,
     (
         depth(8),
-        Option("tokens-per-match", 2.0, float, "tokens to draft for each matched one"),
+        Option("tokens-per-match", 2.0, float, "tokens to draft for each matched token"),
         Option("min-ngram", 1, int, "shortest suffix that counts as a match"),
         Option("min-confidence", 0.0, float, "paths less likely than this get no node"),
         Option("max-nodes", None, int, "nodes of a tree (chains)"),
-        Option("store-size", 0, int, "ids kept of the outputs of earlier prompts"),
+        Option("store-size", 0, int, "ids to keep of the outputs of earlier prompts"),
     ),
 )
 LOOKAHEAD = _strategy(
@@ -59,8 +59,8 @@ LOOKAHEAD = _strategy(
     (
         Option("window", 3, int, "columns of the lookahead branch"),
         Option("ngram", 5, int, "length of the n-grams"),
-        Option("guesses", 3, int, "n-grams verified per step"),
-        Option("pool-size", 1024, int, "n-grams kept for each request"),
+        Option("guesses", 3, int, "n-grams to verify per step"),
+        Option("pool-size", 1024, int, "n-grams to keep for each request"),
         Option("from-prompt", True, yes_or_no, "the pool takes the n-grams of the text too: yes or no"),
     ),
     variants={

@@ -1,9 +1,8 @@
 """Static against continuous batching, plain and with drafts: speed, latency of a request, time to its first token.
 
-All requests are there at the start. Static batches wait for their last row before the next batch begins; continuous
-ones seat the next request as soon as a row is free. Outputs end where the text has a blank line, so they differ in
-length.
-"tau, lock-step" is what the same steps would yield if every row kept only as many tokens as the worst one.
+All requests are there at the start. A static batch waits for its last row before the next batch begins; a continuous
+one seats the next request as soon as a row is free. Outputs end at a blank line, so they differ in length.
+"tau, lock-step" is what the same steps would yield if every row kept only as many tokens as the worst row.
 """
 
 import statistics
@@ -131,7 +130,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add = parser.add_argument
     add("--batch-sizes", type=positive, nargs="+", default=[4, 8, 16], help="rows in flight (4 8 16)")
     add_sampling(parser)
-    add("--rounds", type=positive, default=5, help="of every arm, interleaved (%(default)s)")
+    add("--rounds", type=positive, default=5, help="rounds of every arm, interleaved (%(default)s)")
     add_choice(parser, ("prompt_lookup", "small_transformer"), "prompt_lookup small_transformer")
     add_strategies(parser)
     return vars(parser.parse_args(argv))

@@ -1,8 +1,8 @@
-"""Measure what the positions are worth at which a JSON schema leaves no choice, or little.
+"""Measure what drafts gain at the positions where a JSON schema leaves no choice, or little.
 
 ``python -m experiments.studies.forced`` asks the published chat model for JSON under four schemas, with short and long
-keys and enumerations, each with and without free spaces. Each answer is decoded by plain masked decoding and with
-drafts of forced ids, of nearly forced ones, and of forced ones with a lookup for the others.
+keys and enumerations, each with and without free spaces. Every answer is decoded by plain masked decoding, and with
+drafts of forced ids, of nearly forced ids, and of forced ids with a lookup for the rest.
 """
 
 import json
@@ -123,10 +123,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(__doc__)
     add = parser.add_argument
     add("--oracle", default="smollm2", help="embedded or published name, folder or GGUF file (smollm2)")
-    add("--num-prompts", type=int, default=len(THINGS), choices=range(1, len(THINGS) + 1), help="answers a schema (6)")
-    add("--max-new-tokens", type=positive, default=200, help="of an answer at most (200)")
-    add("--near", type=positive, default=4, help="ids that a nearly forced position allows at most (4)")
-    add("--repeats", type=positive, default=3, help="times that every answer is decoded by every arm (3)")
+    add(
+        "--num-prompts", type=int, default=len(THINGS), choices=range(1, len(THINGS) + 1), help="answers per schema (6)"
+    )
+    add("--max-new-tokens", type=positive, default=200, help="most new tokens of an answer (200)")
+    add("--near", type=positive, default=4, help="most ids that a nearly forced position allows (4)")
+    add("--repeats", type=positive, default=3, help="times that every arm decodes every answer (3)")
     add("--out", type=Path, help="folder for forced.json")
     add_placement(parser)
     options = parser.parse_args(argv)

@@ -1,6 +1,6 @@
 """Measure strategies after prompts of many lengths: the same places in the same texts, with more or less before them.
 
-What a longer prompt changes: lookups find more, passes read a longer cache, and the prefill takes longer. Without
+A longer prompt lets lookups find more, gives passes a longer cache to read, and takes longer to prefill. Without
 --prompts, the texts are held-out modules of the local standard library.
 """
 

@@ -1,9 +1,9 @@
 """Tell from two tokenizers alone how much of a target's text a draft model with the other one can draft.
 
-``python -m experiments.studies.overlap code-draft smollm2`` reads no weights: it asks which pieces of the target's
-vocabulary the model's has too, byte for byte, and how often they occur in text. ``drafts.OtherVocabulary`` with
-``mapping="intersection"`` drafts these and no others, so the share of common ids is a bound of its acceptance, and the
-mean run one of what a draft can be worth.
+``python -m experiments.studies.overlap code-draft smollm2`` reads no weights. It counts which pieces of the target's
+vocabulary are also, byte for byte, in the draft model's, and how often they occur in text. ``drafts.OtherVocabulary``
+with ``mapping="intersection"`` drafts only these, so the share of common ids bounds its acceptance, and the mean run
+bounds what a draft can be worth.
 """
 
 from collections.abc import Sequence
@@ -83,8 +83,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = Parser(__doc__)
     add = parser.add_argument
     place = "embedded or published name, checkpoint directory, tokenizer.json or GGUF file"
-    add("draft", metavar="DRAFT", help=f"whose tokenizer the draft model has: {place}")
-    add("target", metavar="TARGET", help="whose tokenizer the oracle has: likewise")
+    add("draft", metavar="DRAFT", help=f"draft model's tokenizer: {place}")
+    add("target", metavar="TARGET", help="oracle's tokenizer, likewise")
     add("--prompts", nargs="+", default=sorted(map(str, SHIPPED.glob("*.jsonl"))), help="files of text (all shipped)")
     args = parser.parse_args(argv)
     with refusing("overlap"):

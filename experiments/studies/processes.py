@@ -1,8 +1,8 @@
 """Run one model on several processes that share it (tensor parallelism), and compare them with one process.
 
-Every number of processes decodes the same prompts on this machine, plainly, with drafts, and with sampled drafts. Sums
-over blocks must give the bits and tokens of one process, and every byte that is sent must be in the formula; the run
-fails if not. On few cores more processes gain nothing: they are there for models that one machine does not hold.
+Each number of processes decodes the same prompts on this machine: plainly, with drafts, and sampled with drafts. The
+run fails unless sums over blocks give the bits and tokens of one process, and the bytes sent are those of the formula.
+On few cores more processes gain nothing: they are for models that one machine cannot hold.
 """
 
 import hashlib
@@ -61,8 +61,8 @@ class Options:
     oracle: str = option("code", "embedded name or checkpoint directory")
     counts: tuple[int, ...] = option((1, 2, 4), "numbers of processes")
     prompts: str = option(str(PROMPTS), "JSONL, parquet or text file (the shipped ones)")
-    num_prompts: int = option(2, "how many")
-    max_new_tokens: int = option(32, "per prompt")
+    num_prompts: int = option(2, "number of prompts")
+    max_new_tokens: int = option(32, "most new tokens per prompt")
     threads: int = option(1, "torch threads of each process")
     timeout: int = option(60, "seconds after which a process counts as gone")
 

@@ -1,8 +1,8 @@
 """Every verification rule on the same drafts: what each keeps of them, beside what any rule could keep at one position.
 
-A run is decoded once with a leading rule, and every other rule judges the same drafts by the same laws on the way. So
-rules are told apart without the luck of their draws: what stands here are expectations over the verdict alone. Beside
-them stand runs by each rule, which write texts of their own. Chains and trees are drawn by a small transformer.
+A leading rule decodes once, and on the way every other rule judges the same drafts by the same laws. So no rule gains
+by lucky draws: the figures are expectations over the verdict alone. Beside them are figures of a run by each rule,
+which writes its own texts. A small transformer drafts the chains and the trees.
 """
 
 import argparse
@@ -161,9 +161,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments."""
     parser = pair_parser(__doc__, num_prompts=12, max_new_tokens=64)
     add = parser.add_argument
-    add("--num-draft-tokens", type=positive, default=5, help="of the chains (%(default)s)")
-    add("--tree", default="kary:2x3", metavar="SHAPE", help="of the trees (%(default)s)")
-    add("--temperature", type=float, default=1.0, help="of the requests, above 0 (%(default)s)")
+    add("--num-draft-tokens", type=positive, default=5, help="tokens of the chains (%(default)s)")
+    add("--tree", default="kary:2x3", metavar="SHAPE", help="shape of the trees (%(default)s)")
+    add("--temperature", type=float, default=1.0, help="temperature of the requests, above 0 (%(default)s)")
     return parser.parse_args(argv)
 
 

@@ -1,7 +1,7 @@
 """Measure what the second turn of a conversation costs if its beginning is not read again.
 
-It asks those of the prompts that have a second turn. Each arm decodes the first turn, and then the second one after the
-answer, with ``prefix_sharing`` and without, one after the other; greedily, so that --seed changes nothing.
+It uses the prompts that have a second turn. Each arm decodes the first turn and then, after its answer, the second,
+once with ``prefix_sharing`` and once without. Decoding is greedy, so --seed changes nothing.
 """
 
 from collections.abc import Mapping, Sequence

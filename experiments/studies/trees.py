@@ -1,9 +1,9 @@
 """Measure trees of many shapes and sizes beside plain decoding and beside what theory predicts for them.
 
-First the run is calibrated on some of its prompts: acceptance by rank under a wide tree, the cost of a pass's width,
-and what steps with two chains and with a small, a deep and a wide tree take. From these follow the tree that should pay
-best and, for each size, the tree that should yield most tokens; they are measured with the shapes that were asked for.
-Growing shapes have no prediction.
+The run is first calibrated on some of its prompts. It measures acceptance by rank under a wide tree, the cost of a
+pass's width, and the time of steps with two chains and with a small, a deep and a wide tree. From these follow the tree
+that should pay best and, for each size, the tree that should yield most tokens. These are measured together with the
+shapes asked for. Growing shapes have no prediction.
 """
 
 import json
@@ -107,12 +107,12 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     parser = paired_parser(__doc__)
     add = parser.add_argument
     add("--model", default="code-draft", help="draft model: embedded name or checkpoint directory (%(default)s)")
-    add("--shapes", nargs="*", default=list(SHAPES), metavar="SHAPE", help=f"({' '.join(SHAPES)})")
-    add("--sizes", nargs="*", type=positive, default=list(SIZES), help="of theory's best trees (%(default)s)")
-    add("--max-nodes", type=positive, default=32, help="of the optimum (%(default)s)")
-    add("--max-depth", type=positive, default=8, help="of theory's trees (%(default)s)")
-    add("--ranks", type=positive, default=4, help="siblings that are calibrated (%(default)s)")
-    add("--calibrate-on", type=positive, default=12, help="prompts, the first ones (%(default)s)")
+    add("--shapes", nargs="*", default=list(SHAPES), metavar="SHAPE", help=f"trees to measure ({' '.join(SHAPES)})")
+    add("--sizes", nargs="*", type=positive, default=list(SIZES), help="nodes of theory's best trees (%(default)s)")
+    add("--max-nodes", type=positive, default=32, help="most nodes of the optimum (%(default)s)")
+    add("--max-depth", type=positive, default=8, help="greatest depth of theory's trees (%(default)s)")
+    add("--ranks", type=positive, default=4, help="siblings to calibrate (%(default)s)")
+    add("--calibrate-on", type=positive, default=12, help="prompts to calibrate on, the first ones (%(default)s)")
     return vars(parser.parse_args(argv))
 
 

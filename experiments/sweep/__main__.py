@@ -4,7 +4,7 @@
 
     experiment = "compare"            # or a strategy, such as "prompt_lookup"
 
-    [options]                         # of every unit, named as on the experiment's command line
+    [options]                         # for every unit, named as on the experiment's command line
     strategies = ["prompt_lookup"]
     num-prompts = 8
 
@@ -12,12 +12,12 @@
     prompt-lookup-num-draft-tokens = [2, 4, 8]
     temperature = [0, 0.8]
 
-``torchrun --nproc-per-node 4 -m experiments.sweep grid.toml`` starts four workers; so does starting the plain command
-four times with --threads, without which the first takes all cores. On several machines give all of them the same --out
-in a shared folder. Each claims units there, and as many cores of its own as it has threads. While others hold too many
-cores, or the device of a unit, it says so and waits: no time is measured on shared ones. The units of a
-worker that died are done by the others, and an interrupted sweep goes on. (torchrun ends all of its workers if one is
-killed; start it again, or give it --max-restarts.)
+``torchrun --nproc-per-node 4 -m experiments.sweep grid.toml`` starts four workers. So does the plain command, started
+four times with --threads, without which the first takes all cores. On several machines give all workers the same --out,
+in a shared folder. Each worker claims units there, and as many cores of its own as it has threads. While others hold
+too many cores, or a unit's device, it says so and waits: no time is measured on shared ones. If a worker dies, the
+others do its units, and an interrupted sweep goes on. (torchrun ends all of its workers if one is killed; start it
+again, or give it --max-restarts.)
 """
 
 import argparse
@@ -52,7 +52,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("file", type=Path, help="the grid, as TOML")
     add("--out", type=Path, help="folder shared by all workers (runs/sweep-NAME OF THE FILE)")
     add("--threads", type=positive, help="torch threads of a worker (an equal share of the cores)")
-    add("--retry", action="store_true", help="do units again that failed")
+    add("--retry", action="store_true", help="run failed units again")
     return parser.parse_args(argv)
 
 

@@ -1,8 +1,9 @@
 """Distil draft models from an oracle: ``python -m oracles.factory.distil code-draft code-draft-tiny --own-text FILE``.
 
-All of them learn from the same passes of the oracle, half of them over the corpus and half over text that the oracle
-wrote (``python -m oracles.factory.own_text``), because that is the text that a draft is used on. A name may carry the
-divergence it learns by, ``code-draft:total-variation``. Once the run has ended, ``--export`` writes one directory each.
+All drafts learn from the same passes of the oracle: half over the corpus, half over text that the oracle wrote
+(``python -m oracles.factory.own_text``), because that is the text that a draft is used on. A name may carry the
+divergence that the draft learns by: ``code-draft:total-variation``. When the run has ended, ``--export`` writes a
+directory for each draft.
 """
 
 import argparse
@@ -24,7 +25,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(__doc__)
     parser.add_argument("pupils", nargs="+", metavar="RECIPE[:DIVERGENCE]", help=f"one of {', '.join(sorted(RECIPES))}")
     add_run_arguments(parser)
-    parser.add_argument("--export", type=Path, help="folder that gets a directory for every pupil")
+    parser.add_argument("--export", type=Path, help="folder for a directory of every pupil")
     add = parser.add_argument
     add("--teacher", type=Path, default=EMBEDDED / "code", help="directory of the oracle (default: code)")
     add("--own-text", type=Path, required=True, help="safetensors of text that the oracle wrote")

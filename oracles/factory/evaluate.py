@@ -2,8 +2,8 @@
 
 Commands: bits, text, drafts, arithmetic.
 
-Figures are those of the split *test*; choices are made on *dev* (``--split dev``), so that *test* stays unseen. A
-checkpoint is an embedded name or a directory. ``COMMAND --help`` lists a command's options.
+Figures are of the split *test*; choices are made on *dev* (``--split dev``), so that *test* stays unseen. A checkpoint
+is an embedded name or a directory. ``COMMAND --help`` lists a command's options.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,15 +25,23 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "device": {"default": "cpu", "help": "where the models run (default %(default)s)"},
     "drafts": {"nargs": "*", "metavar": "DRAFT", "help": "checkpoints of draft models (those that ship)"},
     "heads": {"nargs": "*", "metavar": "HEAD", "default": ["code-exit"], "help": "exit heads (code-exit)"},
-    "split": {"choices": ("dev", "test"), "default": "test", "help": "of the text (default %(default)s)"},
-    "max-bytes": {"type": positive, "default": 2_000_000, "help": "of it, in whole files (default %(default)s)"},
-    "ngram-bytes": {"type": int, "default": 50_000_000, "help": "of train, for the 5-gram model (default %(default)s)"},
+    "split": {"choices": ("dev", "test"), "default": "test", "help": "split of the text (default %(default)s)"},
+    "max-bytes": {"type": positive, "default": 2_000_000, "help": "bytes of it, in whole files (default %(default)s)"},
+    "ngram-bytes": {
+        "type": int,
+        "default": 50_000_000,
+        "help": "bytes of train for the 5-gram model (default %(default)s)",
+    },
     "prompts": {"type": Path, "help": "JSONL with prompt and reference (the shipped one; for dev excerpts)"},
-    "num-prompts": {"type": positive, "default": 120, "help": "how many (default %(default)s)"},
-    "tokens": {"type": positive, "default": 128, "help": "written after each (default %(default)s)"},
-    "batch-size": {"type": positive, "default": 8, "help": "decoded together (default %(default)s)"},
-    "show": {"type": int, "default": 0, "help": "print the first continuations (default %(default)s)"},
-    "num-problems": {"type": positive, "default": NUM_HELD_OUT, "help": "of those held out (default %(default)s)"},
+    "num-prompts": {"type": positive, "default": 120, "help": "number of prompts (default %(default)s)"},
+    "tokens": {"type": positive, "default": 128, "help": "tokens written after each (default %(default)s)"},
+    "batch-size": {"type": positive, "default": 8, "help": "prompts decoded together (default %(default)s)"},
+    "show": {"type": int, "default": 0, "help": "print the first N continuations (default %(default)s)"},
+    "num-problems": {
+        "type": positive,
+        "default": NUM_HELD_OUT,
+        "help": "number of held-out problems (default %(default)s)",
+    },
 }
 EVERY = ("oracle", "device")
 TEXT, WRITING = ("split", "max-bytes"), ("prompts", "num-prompts", "tokens", "batch-size")

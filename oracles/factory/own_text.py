@@ -1,7 +1,7 @@
 """Let an oracle write text for its drafts: ``python -m oracles.factory.own_text --out runs/own-text.safetensors``.
 
-Each text goes on from the first tokens of a window of the training corpus: a half of them drawn at temperature 1, a
-quarter at temperature 0.8 with top-p 0.95, a quarter greedy. Every text has a seed of its own.
+Each text continues the first tokens of a window of the training corpus: half of the texts are drawn at temperature 1, a
+quarter at temperature 0.8 with top-p 0.95, a quarter are greedy. Every text has its own seed.
 """
 
 import argparse
@@ -31,12 +31,17 @@ def main() -> None:
     add = parser.add_argument
     add("--oracle", default="code", help="an embedded checkpoint or a directory (default %(default)s)")
     add("--out", type=Path, required=True, help="file to write")
-    add("--texts", type=positive, default=8192, help="how many (default %(default)s)")
+    add("--texts", type=positive, default=8192, help="number of texts (default %(default)s)")
     add("--length", type=positive, default=512, help="tokens of a text, its beginning included (default %(default)s)")
     add("--beginning", type=positive, default=64, help="tokens taken from the corpus (default %(default)s)")
     add("--batch-size", type=positive, default=128, help="texts written side by side (default %(default)s)")
     add("--modules-only", action="store_true", help="begin from the standard library, which needs no download")
-    add("--seed", type=natural, default=1, help="of the choice of beginnings and of the draws (default %(default)s)")
+    add(
+        "--seed",
+        type=natural,
+        default=1,
+        help="seed of the choice of beginnings and of the draws (default %(default)s)",
+    )
     add_threads(parser)
     args = parser.parse_args()
     with refusing("oracles.factory.own_text"):

@@ -1,7 +1,7 @@
 """Train an embedded model: ``python -m oracles.factory.train code --out runs/code --export oracles/embedded/code``.
 
-Resume with the same command and ``--resume``. Prolong a finished run with ``--prolong`` and more ``--steps``: it goes
-on from the last step at peak rates. ``--init DIRECTORY`` starts from exported weights with fresh optimisers.
+To resume, give the same command and ``--resume``. To prolong a finished run, give ``--prolong`` and more ``--steps``:
+it goes on from the last step at peak rates. ``--init DIRECTORY`` starts from exported weights with fresh optimisers.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(__doc__)
     parser.add_argument("recipe", choices=sorted(RECIPES))
     add_run_arguments(parser)
-    parser.add_argument("--export", type=Path, help="folder of the finished checkpoint")
+    parser.add_argument("--export", type=Path, help="folder for the finished checkpoint")
     add = parser.add_argument
     add("--init", type=Path, help="directory of an exported checkpoint of the same shape to start from")
     add("--tokenizer", type=Path, default=TOKENIZER, help="tokenizer.json of the texts (that of code)")

@@ -1,6 +1,6 @@
 """Write the pickled weights of a head, ``*.bin`` or ``*.pt``, as safetensors beside them.
 
-``python -m oracles.heads.convert FOLDER`` reads tensors alone: ``torch.load(weights_only=True)`` runs no code of the
+``python -m oracles.heads.convert FOLDER`` reads only tensors: ``torch.load(weights_only=True)`` runs no code of the
 file. Nothing else is changed, and nothing is overwritten.
 """
 
@@ -62,7 +62,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Convert a folder's pickles, and say where the safetensors lie."""
     parser = Parser(__doc__)
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="of the head, with its config.json")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder of the head, with its config.json")
     args = parser.parse_args(argv)
     with refusing("oracles.heads.convert"):
         print(convert(args.folder))

@@ -2,9 +2,9 @@
 
 ``python -m experiments.bench.oracle`` interleaves all arms of a model in every round of one process and prints tables:
 medians with their range, and medians of ratios that are paired by round (lowest .. highest). Torch compiles nothing.
-Native bits do not depend on the pass, and greedy ids of float32 arithmetic agree between native, eager and
-``transformers``, or the run fails; of bfloat16 arithmetic and of llama.cpp the share of ids that agree is printed.
-Where llama.cpp is not installed it is left out: ``pip install 'exactspec[llamacpp]'``.
+The run fails unless native bits are the same in every pass, and native, eager and ``transformers`` passes give the same
+greedy ids in float32 arithmetic. For bfloat16 arithmetic and llama.cpp it prints the share of ids that agree.
+llama.cpp is left out if it is not installed: ``pip install 'exactspec[llamacpp]'``.
 """
 
 from collections.abc import Sequence

@@ -29,13 +29,13 @@ class BenchOptions:
     """What was asked for."""
 
     parts: tuple[str, ...] = option(PARTS, "what to measure (all)", choices=PARTS)
-    shapes: tuple[str, ...] = option(("10m", "110m"), "of random weights", choices=SHAPES)
-    vocab_size: int | None = option(None, "in place of the shapes' own", type=positive)
+    shapes: tuple[str, ...] = option(("10m", "110m"), "shapes of the models, with random weights", choices=SHAPES)
+    vocab_size: int | None = option(None, "vocabulary size in place of the shapes' own", type=positive)
     threads: tuple[int, ...] = option(_THREADS, "numbers of threads (1, 2 and all cores)")
-    rounds: int = option(9, "in which every arm runs once")
+    rounds: int = option(9, "rounds, in each of which every arm runs once")
     batches: tuple[int, ...] = option((1, 8), "batch sizes of plain decoding")
-    new_tokens: int = option(64, "that decoding adds to a prompt")
-    repeats: int = option(30, "passes a round at most; their median counts")
+    new_tokens: int = option(64, "tokens that decoding adds to a prompt")
+    repeats: int = option(30, "most passes of a round; their median counts")
 
 
 def parse(argv: Sequence[str] | None, description: str | None) -> BenchOptions:

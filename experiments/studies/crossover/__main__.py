@@ -1,9 +1,8 @@
-"""Up to which batch drafts pay: speed-up by batch size and draft length, beside what a wider pass's cost predicts.
+"""Up to which batch drafts pay: speed-up by batch size and draft length, beside the prediction from a pass's cost.
 
-At every batch size plain decoding and a strategy with drafts of each length decode the same prompts, interleaved, past
+At every batch size, plain decoding and a strategy with drafts of each length decode the same prompts, interleaved, past
 the ends of texts. A step is taken apart by phase: step(0) = a, step(k) = a + b [k > 0] + c k for k drafted tokens.
-The prediction takes the time of each pass from passes of as many rows that are timed apart, and all else from these
-parts.
+The prediction takes the time of each pass from separately timed passes of as many rows, and all else from these parts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -74,9 +73,15 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     """Return the arguments."""
     parser = common_parser(__doc__, num_prompts=32, max_new_tokens=64)
     add = parser.add_argument
-    add("--batch-sizes", type=positive, nargs="+", default=[1, 2, 4, 8, 16, 32], help="rows (1 2 4 8 16 32)")
-    add("--draft-lengths", type=positive, nargs="+", default=[1, 2, 4, 8], help="tokens, two at least (1 2 4 8)")
-    text = "drafts chains that no policy ends (%(default)s)"
+    add("--batch-sizes", type=positive, nargs="+", default=[1, 2, 4, 8, 16, 32], help="rows in flight (1 2 4 8 16 32)")
+    add(
+        "--draft-lengths",
+        type=positive,
+        nargs="+",
+        default=[1, 2, 4, 8],
+        help="tokens of a draft; at least two lengths (1 2 4 8)",
+    )
+    text = "what drafts: chains of a fixed length (%(default)s)"
     add("--strategy", choices=FIXED, default="small_transformer", help=text)
     add_sampling(parser)
     add_strategies(parser, FIXED, chosen=(LENGTH,))

@@ -1,10 +1,10 @@
 """Compare a device with the CPU, and passes in graphs with eager ones.
 
-``python -m experiments.studies.device`` has five parts: scores and texts of an oracle against the CPU's; a layer's
-attention by width, batch and context, its time and bits; passes of random weights, eagerly, in graphs and bitwise;
-whole runs; and whether speculation writes plain decoding's tokens in the last two modes. A part is a
-JSON file in --out. Figures of the same arguments, files, code, device and versions are not measured again, so an
-interrupted run goes on; --fresh begins anew. ``--device cpu --shapes tiny`` tries the program without.
+``python -m experiments.studies.device`` has five parts: scores and texts of an oracle against the CPU's; time and bits
+of a layer's attention by width, batch and context; passes of random weights, eager, in graphs and bitwise; whole runs;
+and whether speculation writes plain decoding's tokens in the last two modes. Each part is a JSON file in --out. Figures
+of the same arguments, files, code, device and versions are not measured again, so an interrupted run goes on; --fresh
+begins anew. ``--device cpu --shapes tiny`` tries the program without a device.
 """
 
 import json

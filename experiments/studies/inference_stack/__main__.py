@@ -1,10 +1,10 @@
 """From naive decoding to speculation, one idea an arm, on one gate: the same ids.
 
-``python -m experiments.studies.inference_stack`` decodes greedily with every arm at every batch size: first calls in
-new processes with an empty cache of torch's compiler, then the ids of all prompts of the gate against those of the
-naive arm, then times in interleaved rounds. It prints tables and draws ``stack.png``. An arm that writes other ids is
-printed as failed, not as fast. All figures lie in ``results.json`` in --out, and what is there is not measured again,
-so that a run that was interrupted goes on; --fresh begins anew.
+``python -m experiments.studies.inference_stack`` decodes greedily with every arm at every batch size. It measures first
+calls, in new processes with an empty cache of torch's compiler; compares the ids of all prompts of the gate with the
+naive arm's; and times interleaved rounds. It prints tables and draws ``stack.png``. An arm that writes other ids is
+printed as failed, not as fast. All figures are in ``results.json`` in --out, and figures in it are not measured again,
+so an interrupted run goes on; --fresh begins anew.
 """
 
 import os

@@ -30,11 +30,11 @@ Generates = Callable[[str], Generate]
 class StackOptions(StudyOptions):
     """What was asked for."""
 
-    subject: str = option("arithmetic", "what is decoded", choices=SUBJECTS)
-    groups: tuple[str, ...] = option(tuple(GROUPS), "of arms (all)", choices=GROUPS)
-    arms: tuple[str, ...] | None = option(None, "of these groups (all)", nargs="+", metavar="ARM")
+    subject: str = option("arithmetic", "what to decode", choices=SUBJECTS)
+    groups: tuple[str, ...] = option(tuple(GROUPS), "groups of arms (all)", choices=GROUPS)
+    arms: tuple[str, ...] | None = option(None, "arms of these groups (all)", nargs="+", metavar="ARM")
     parts: tuple[str, ...] = option(PARTS, "what to measure (all)", choices=PARTS)
-    side_gate_prompts: int = option(256, "those of --gate-prompts for arms beside the stack")
+    side_gate_prompts: int = option(256, "how many of --gate-prompts the arms beside the stack decode")
     device: str = option("cpu", "cpu, cuda, cuda:1, ...")
 
 

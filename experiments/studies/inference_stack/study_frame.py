@@ -89,12 +89,12 @@ class StudyOptions:
 
     subject: str
     batches: tuple[int, ...] = option((1, 8, 32, 128), "batch sizes")
-    rounds: int = option(10, "that are timed")
-    warm_ups: int = option(3, "rounds before them")
-    round_seconds: float = option(0.3, "a round lasts that long at least", type=number_in("[0, inf)"))
-    num_prompts: int = option(10_000, "that the timed rounds draw from")
+    rounds: int = option(10, "timed rounds")
+    warm_ups: int = option(3, "rounds before the timed ones")
+    round_seconds: float = option(0.3, "least seconds of a round", type=number_in("[0, inf)"))
+    num_prompts: int = option(10_000, "prompts that the timed rounds draw from")
     gate_prompts: int | None = option(
-        None, "whose outputs are compared (all: 3,277 problems of arithmetic)", type=positive
+        None, "prompts whose outputs are compared (all: 3,277 problems of arithmetic)", type=positive
     )
     threads: int = option(None, "torch threads (torch's own choice)", type=positive)
     out: Path = option(None, "folder for the figures (runs/NAME/SUBJECT)", type=Path)

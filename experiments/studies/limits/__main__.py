@@ -1,9 +1,9 @@
-"""Say what a pass has to do at least, what this machine could do with it, and what it does.
+"""Say what a pass has to do at least, how fast this machine could do it, and how fast it does.
 
-Prints the bytes of caches and the work of attention by kind, the roofline of this machine as measured in the same run,
-and for each batch size, context and width what bounds a pass and which share of the roofline it reaches; then what long
-contexts, a sliding window and chunks of a prompt change, and what speculation would gain. Contexts beyond the oracle's
-own are served by random weights of its sizes, or natively by those of a GGUF file.
+Prints the bytes of caches and the work of attention by kind, and the roofline of this machine, measured in the same
+run. For each batch size, context and width it says what bounds a pass and which share of the roofline the pass reaches;
+then what long contexts, a sliding window and chunks of a prompt change, and what speculation would gain. For contexts
+beyond the oracle's own it uses random weights of the same sizes, or, natively, those of a GGUF file.
 """
 
 import json

@@ -30,24 +30,24 @@ class Options:
     shape: str | None = option(
         None, "random weights of this shape, in place of an oracle", exclusive=True, choices=SHAPES
     )
-    storage: str = option("bfloat16", "of the weights of --shape, if native", choices=_STORAGES)
+    storage: str = option("bfloat16", "type of the weights of --shape, if native", choices=_STORAGES)
     backend: Backend | None = option(
-        None, "of the passes (native if it can run, else eager)", choices=("native", "eager")
+        None, "backend of the passes (native if it can run, else eager)", choices=("native", "eager")
     )
     batch_sizes: tuple[int, ...] = option((1, 8), "rows of a pass")
-    widths: tuple[int, ...] = option((1, 2, 4, 8, 16, 32), "nodes a row")
-    contexts: tuple[int, ...] = option((128, 1024, 4096, 8192), "")
+    widths: tuple[int, ...] = option((1, 2, 4, 8, 16, 32), "nodes per row of a pass")
+    contexts: tuple[int, ...] = option((128, 1024, 4096, 8192), "tokens in the cache")
     window: int = option(1024, "positions of the sliding window")
     prefill: int = option(8192, "tokens of the prompt that is cut into chunks")
-    chunks: tuple[int, ...] = option((64, 128, 512, 2048), "their sizes")
+    chunks: tuple[int, ...] = option((64, 128, 512, 2048), "tokens of a chunk")
     alphas: tuple[float, ...] = option(
         (0.5, 0.6, 0.7, 0.8, 0.9), "acceptance rates (0.5 .. 0.9)", type=number_in("[0, 1]")
     )
-    draft_cost: float = option(0.1, "of a draft token, over a pass of one node", type=number_in("[0, inf)"))
-    rounds: int = option(3, "in which every pass runs; medians count")
-    repeats: int = option(10, "passes a round at most")
+    draft_cost: float = option(0.1, "cost of a draft token, over a pass of one node", type=number_in("[0, inf)"))
+    rounds: int = option(3, "rounds, in each of which every pass runs; medians count")
+    repeats: int = option(10, "most passes of a round")
     threads: int | None = option(None, "torch threads (torch's own choice)", type=positive)
-    out: Path = option("runs/limits", "folder of pictures and JSON", type=Path)
+    out: Path = option("runs/limits", "folder for pictures and JSON", type=Path)
 
     @property
     def positions(self) -> int:

@@ -1,10 +1,10 @@
-"""What fewer bits cost and save: every precision as an oracle, and as a draft of the float32 oracle.
+"""What fewer bits cost and save: every precision as an oracle, and as a draft for the float32 oracle.
 
 ``python -m experiments.studies.precision`` decodes greedily with every precision of a checkpoint at every batch size
-and counts the outputs that differ from the float32 oracle's, measures bits per byte of held-out code and speeds in
-interleaved rounds, and drafts for the float32 oracle with views of fewer bits, whose text must stay what it was. All
-figures lie in ``results.json`` in --out, and what is there is not measured again, so that a run that was interrupted
-goes on; --fresh begins anew.
+and counts the outputs that differ from the float32 oracle's. It measures bits per byte of held-out code, and speeds in
+interleaved rounds. It also lets views of fewer bits draft for the float32 oracle, whose text must not change. All
+figures are in ``results.json`` in --out, and figures in it are not measured again, so an interrupted run goes on;
+--fresh begins anew.
 """
 
 from collections.abc import Sequence

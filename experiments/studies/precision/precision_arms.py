@@ -161,11 +161,11 @@ class Options(StudyOptions):
     arms: tuple[str, ...] = option(None, "precisions (all whose packages are installed)", nargs="+", metavar="ARM")
     not_run: tuple[str, ...] = ()
     parts: tuple[str, ...] = option(PARTS, "what to measure (all)", choices=PARTS)
-    passages: int = option(120, "of held-out code, for bits per byte")
-    draft_subjects: tuple[str, ...] = option(SUBJECTS, "what is drafted (all)", choices=SUBJECTS)
+    passages: int = option(120, "passages of held-out code, for bits per byte")
+    draft_subjects: tuple[str, ...] = option(SUBJECTS, "subjects to decode with drafts (all)", choices=SUBJECTS)
     draft_batches: tuple[int, ...] = option((1, 8), "batch sizes with drafts")
-    draft_prompts: int = option(32, "that are decoded with drafts")
-    views: tuple[str, ...] = option(DRAFTING, f"that draft ({', '.join(DRAFTING)})", metavar="ARM")
+    draft_prompts: int = option(32, "prompts to decode with drafts")
+    views: tuple[str, ...] = option(DRAFTING, f"views that draft ({', '.join(DRAFTING)})", metavar="ARM")
     lengths: tuple[int, ...] = option((4, 8), "tokens of a draft")
 
     @property

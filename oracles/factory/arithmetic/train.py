@@ -49,9 +49,9 @@ RECIPES = {
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(__doc__)
     parser.add_argument("recipe", choices=sorted(RECIPES))
-    parser.add_argument("--problems", type=positive, default=512, help="problems of a step (default %(default)s)")
+    parser.add_argument("--problems", type=positive, default=512, help="problems per step (default %(default)s)")
     add_run_arguments(parser)
-    parser.add_argument("--export", type=Path, help="folder of the finished checkpoint")
+    parser.add_argument("--export", type=Path, help="folder for the finished checkpoint")
     return parser
 
 

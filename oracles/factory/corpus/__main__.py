@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--gather", action="store_true", help="download the wheels of the manifest and verify them")
     action.add_argument("--check", action="store_true", help="verify every wheel and file by its hash")
-    action.add_argument("--write", action="store_true", help="make a new manifest from the wheels that are there")
+    action.add_argument("--write", action="store_true", help="make a new manifest from the wheels in the folder")
     parser.add_argument("--root", type=Path, default=GATHERED, help="the gathered folder (runs/corpus)")
     args = parser.parse_args(argv)
     folder = wheel_folder(args.root)

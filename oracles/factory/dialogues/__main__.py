@@ -1,8 +1,8 @@
 """Let a chat model write text for its drafts to learn on: ``python -m oracles.factory.dialogues ACTION``.
 
-``documents`` downloads what half of the conversations are about. ``write`` goes on after the last whole part, until it
-is stopped or has enough. ``shards`` compresses the ids of the parts that no shard holds, for the repository. ``count``
-says what parts hold.
+``documents`` downloads the texts that half of the conversations are about. ``write`` goes on after the last whole part
+until it is stopped or has enough. ``shards`` compresses, for the repository, the ids of parts that are in no shard yet.
+``count`` says what the parts hold.
 """
 
 import argparse
@@ -49,21 +49,26 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--arithmetic",
         choices=get_args(Arithmetic),
-        help="of its products, as oracles.load takes it (int8 on a CPU)",
+        help="arithmetic of its products, as oracles.load takes it (int8 on a CPU)",
     )
     add("--device", default="cpu", help="where it writes (default %(default)s)")
     add(
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
-        help="of its arithmetic, as oracles.load takes it (the file's own on CUDA)",
+        help="dtype of its arithmetic, as oracles.load takes it (the file's own on CUDA)",
     )
-    add("--documents", type=Path, default=Path("runs/documents"), help="gathered packages (default %(default)s)")
+    add(
+        "--documents",
+        type=Path,
+        default=Path("runs/documents"),
+        help="folder of gathered packages (default %(default)s)",
+    )
     add("--parts", type=Path, default=Path("runs/dialogues"), help="folder of the parts (default %(default)s)")
     add(
         "--shards",
         type=Path,
         default=Path("oracles/factory/dialogues/smollm2"),
-        help="of compressed ids (default %(default)s)",
+        help="folder of compressed ids (default %(default)s)",
     )
     add(
         "--benchmark",
@@ -72,10 +77,10 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="JSONL with turns that no text may share 13 tokens with",
     )
-    add("--tokens", type=positive, default=8_000_000, help="of answers, enough (default %(default)s)")
+    add("--tokens", type=positive, default=8_000_000, help="tokens of answers that are enough (default %(default)s)")
     add("--batch-size", type=positive, default=64, help="conversations side by side (default %(default)s)")
-    add("--part-size", type=positive, default=256, help="conversations of a part, at most (default %(default)s)")
-    add("--seed", type=natural, default=1, help="of the draws (default %(default)s)")
+    add("--part-size", type=positive, default=256, help="most conversations of a part (default %(default)s)")
+    add("--seed", type=natural, default=1, help="seed of the draws (default %(default)s)")
     add_threads(parser)
     return parser
 

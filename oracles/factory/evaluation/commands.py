@@ -54,7 +54,7 @@ def bits(args: argparse.Namespace) -> None:
 
 
 def text(args: argparse.Namespace) -> None:
-    """Print how much of what the oracle writes, and of real text, stands in loops; then the continuations asked for."""
+    """Print how much of the oracle's text, and of real text, is in loops; then the continuations asked for."""
     tokenizer, files = load_tokenizer(args.oracle), sample(read_split(args.split), args.max_bytes)
     passages = _passages(args, tokenizer, files)
     engine, prompts = load(args.oracle, device=args.device), [passage.prompt for passage in passages]
@@ -105,7 +105,7 @@ def drafts(args: argparse.Namespace) -> None:
 
 
 def arithmetic(args: argparse.Namespace) -> None:
-    """Print which share of the held-out problems is answered exactly, and how far drafts agree with the oracle."""
+    """Print the share of held-out problems answered exactly, and how far drafts agree with the oracle."""
     problems = [Problem.of_number(int(number)) for number in split()[1]][: args.num_problems]
     oracle = Checkpoint.read(args.oracle, args.device)
     rows = []

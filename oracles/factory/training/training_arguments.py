@@ -25,18 +25,20 @@ ARITHMETIC = ("precision", "served")
 def add_run_arguments(parser: argparse.ArgumentParser, out: Path | None = None, steps: int | None = None) -> None:
     """Add the options of a run, whatever is trained; without a default for ``--out`` it must be given."""
     add = parser.add_argument
-    where = "folder of the resumable state and the loss curve" + ("" if out is None else f" ({out})")
+    where = "folder for the resumable state and the loss curve" + ("" if out is None else f" ({out})")
     add("--out", type=Path, default=out, required=out is None, help=where)
     add("--resume", action="store_true", help="go on from the state in --out")
-    add("--prolong", action="store_true", help="go on with more --steps from the last step at peak rates in --out")
-    add("--seed", type=natural, default=0, help="of the initial weights and the data's order (default %(default)s)")
-    length = "length of the run" + (", if not the recipe's" if steps is None else f" ({steps})")
+    add("--prolong", action="store_true", help="with more --steps, go on from the last step at peak rates in --out")
+    add(
+        "--seed", type=natural, default=0, help="seed of the initial weights and the data's order (default %(default)s)"
+    )
+    length = "steps of the run" + (", if not the recipe's" if steps is None else f" ({steps})")
     add("--steps", type=int, default=steps, help=length)
-    add("--stop-after", type=int, help="stop, saved, when this many steps are done")
+    add("--stop-after", type=int, help="save and stop after this many steps")
     add("--save-every", type=int, default=50, help="steps between saved states (default %(default)s)")
-    add("--device", default="cpu", help="where to train (default %(default)s)")
+    add("--device", default="cpu", help="device to train on (default %(default)s)")
     add_threads(parser)
-    told = "of the matrix products, if not the saved run's, or what the device multiplies faster"
+    told = "precision of the matrix products, if not the saved run's, or the one in which the device is faster"
     add("--precision", choices=PRECISIONS, help=told)
     add("--compile", action="store_true", help="compile the loss: faster after half a minute; needs a C++ compiler")
 
