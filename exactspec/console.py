@@ -14,13 +14,13 @@ from exactspec.parser import STARTED_AS
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:
-    """Run a program, or list them all; of one that is unknown, name the nearest.
+    """Run a program, or list them all; for an unknown name, tell the nearest.
 
     Args:
         argv: the command and its options; None: of this process.
 
     Returns:
-        2 for an unknown command, 0 for the list and for a program that ends without a status of its own, else as of
+        2 for an unknown command, 0 for the list and for a program that ends without a status of its own, else that of
         ``exactspec.ending``.
     """
     words = list(sys.argv[1:] if argv is None else argv)
@@ -50,7 +50,7 @@ def _unknown(name: str) -> int:
 def run(name: str, module: str, options: Sequence[str]) -> int:
     """Run a module as the program of this process.
 
-    A folder of the user's that has the name of one of our packages does not hide ours.
+    A folder of the user's with the name of one of our packages does not hide ours.
 
     Args:
         name: of the command, for the usage.

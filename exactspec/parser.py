@@ -18,7 +18,7 @@ _LEFT_OUT = "[OPTIONS]"
 
 
 def command() -> str | None:
-    """Return how this program was started, for its usage; None: neither by the command nor as a module."""
+    """Return how this program was started, for its usage; None: neither with the command nor as a module."""
     main = sys.modules["__main__"]
     started: str | None = getattr(main, STARTED_AS, None)
     if started is not None or main.__spec__ is None:
@@ -27,7 +27,7 @@ def command() -> str | None:
 
 
 def command_like_this(module: str) -> str:
-    """Return how another of our programs is started in the way in which this one was.
+    """Return how to start another of our programs in the same way as this one.
 
     Args:
         module: that holds it, such as ``experiments.report``.
@@ -54,7 +54,7 @@ def _whole(text: str, least: int) -> int:
 
 
 def number_in(interval: str) -> Callable[[str], float]:
-    """Return what reads a number of an interval, such as "[0, 1)", and raises ArgumentTypeError for any other text."""
+    """Return a reader of numbers in an interval, such as "[0, 1)"; it raises ArgumentTypeError for any other text."""
     low, high = map(float, interval[1:-1].split(","))
     holds_low, holds_high = interval.startswith("["), interval.endswith("]")
 
@@ -72,7 +72,7 @@ def number_in(interval: str) -> Callable[[str], float]:
 
 @contextmanager
 def refusing(name: str) -> Iterator[None]:
-    """End the program of that name with the reason if an argument, or a file that it names, is unusable."""
+    """End the program of that name, with the reason, if an argument or a file that it names is unusable."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -93,12 +93,12 @@ class _Help(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """Parse options that are written out; an error stands first, and the usage, if it is short, last.
+    """Parse options, which must be written out; an error is printed first and the usage, if it is short, last.
 
     A folded group is one of many alike: ``--help`` names it, ``--help NAME`` prints its options.
 
     Args:
-        description: whose lines are kept, without the marks of code.
+        description: its lines are kept, without the marks of code.
         options: of ``argparse.ArgumentParser``.
     """
 
@@ -117,7 +117,7 @@ class Parser(argparse.ArgumentParser):
         self._add_action(self._help)
 
     def add_folded_group(self, name: str) -> Any:
-        """Return a group of options, as ``add_argument_group`` does, that the help names and does not print."""
+        """Return a group of options, as ``add_argument_group`` does, which the help names but does not print."""
         group = self.add_argument_group(name)
         self._folded[name] = group
         self._help.nargs, self._help.metavar = "?", "NAME"
@@ -141,7 +141,7 @@ class Parser(argparse.ArgumentParser):
             self._action_groups = groups
 
     def format_help(self) -> str:
-        """Return the help, after a usage that leaves the options to it if they are many."""
+        """Return the help, after a usage that leaves out the options if they are many."""
         given = self.usage
         self.usage = self.format_usage().removeprefix("usage: ").rstrip("\n").replace("%", "%%")
         try:
@@ -169,7 +169,7 @@ class Parser(argparse.ArgumentParser):
         """Return the arguments.
 
         Raises:
-            RuntimeError: a help was asked for, so that libraries are stand-ins, and the parser did not print it.
+            RuntimeError: help was asked for, so libraries are stand-ins, but the parser did not print it.
         """
         parsed = super().parse_args(args, namespace)
         if stand_ins.are_up():

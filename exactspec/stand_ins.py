@@ -16,19 +16,19 @@ HELP = ("-h", "--help")
 
 
 def asks_for_help(words: Sequence[str]) -> bool:
-    """Tell whether a command line asks for a help; after ``--`` stand no options."""
+    """Tell whether a command line asks for help; there are no options after ``--``."""
     options = words[: words.index("--")] if "--" in words else words
     return any(word in HELP for word in options)
 
 
 def is_spared(module: str) -> bool:
-    """Tell whether a help needs no such module: it is neither ours nor of the standard library."""
+    """Tell whether help can do without a module: it is neither ours nor of the standard library."""
     top = module.partition(".")[0]
     return top not in OURS and top not in sys.stdlib_module_names and not top.startswith("_")
 
 
 class StandIn:
-    """Take any attribute, index, call and union; as a decorator give back what is decorated, as a base nothing."""
+    """Allow any attribute, index, call and union; as a decorator return what is decorated, as a base class nothing."""
 
     def __getattr__(self, name: str) -> "StandIn":
         """Return another stand-in."""
@@ -65,14 +65,14 @@ class StandInModule(ModuleType):
 
 
 def _attribute(name: str) -> StandIn:
-    """Return a stand-in for an attribute; what Python itself asks for is absent."""
+    """Return a stand-in for an attribute; those that Python itself asks for are absent."""
     if name.startswith("__") and name.endswith("__"):
         raise AttributeError(name)
     return StandIn()
 
 
 class _StandInFinder(MetaPathFinder, Loader):
-    """Find stand-ins for all modules that a help needs not."""
+    """Find stand-ins for all modules that help does not need."""
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Return how a stand-in is made."""
@@ -87,12 +87,12 @@ class _StandInFinder(MetaPathFinder, Loader):
 
 
 def put_up() -> None:
-    """Let stand-ins take the places of all libraries that are imported from here on, until the process ends."""
+    """Let stand-ins replace all libraries that are imported from here on, until the process ends."""
     sys.meta_path.insert(0, _StandInFinder())
 
 
 def are_up() -> bool:
-    """Tell whether libraries may be stand-ins, with which nothing but a help can be printed."""
+    """Tell whether libraries may be stand-ins, with which only help can be printed."""
     return any(isinstance(finder, _StandInFinder) for finder in sys.meta_path)
 
 

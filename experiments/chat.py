@@ -37,7 +37,7 @@ ORACLE = "smollm2"
 
 
 def parse(argv: Sequence[str] | None) -> dict[str, Any]:
-    """Return the arguments; the published model's products are of whole numbers if nothing is said of arithmetic."""
+    """Return the arguments; without --arithmetic the published model's products are of whole numbers."""
     default = f"float32; int8 for {ORACLE} on the cpu where --dtype and --weights are not given"
     # Of all strategies it is the fastest on that model, greedily: benchmarks/every-strategy.md.
     arguments = vars(live_parser(__doc__, ORACLE, "suffix_automaton", 512, default).parse_args(argv))
@@ -61,7 +61,7 @@ class Chat:
 
     Guarantee: greedy and coupled answers are plain decoding's, of the same conversation from its beginning, if the
         oracle is ``bitwise``, and else up to numerics; others follow its law.
-    Cost: a turn reads what is new in it; all of it if the oracle's rows are no tables of pages.
+    Cost: a turn reads only what is new; the whole conversation if the oracle's rows are not tables of pages.
     """
 
     def __init__(self, arguments: Mapping[str, Any], console: Console) -> None:
@@ -85,7 +85,7 @@ class Chat:
         self.said: list[dict[str, Any]] = []
 
     def ask(self, question: str) -> bool:
-        """Answer a question and go on from there, or say why not, and stay; return whether it was answered."""
+        """Answer a question and keep the answer, or say why not and keep nothing; return whether it was answered."""
         with holding_ctrl_c() as pressed:
             try:
                 asked = with_system([*self.said, {"role": "user", "content": question}], self._system)
@@ -123,7 +123,7 @@ class Chat:
         self._console.print(self._palette.segments(pieces), soft_wrap=True)
 
     def _tell(self, run: Run, reason: FinishReason | None) -> None:
-        """Print the figures of an answer, and why it is not whole (None: it was interrupted)."""
+        """Print the figures of an answer, and why it is incomplete (None: it was interrupted)."""
         limit = "--max-new-tokens" if run.tokens == self._max_new_tokens else f"the context is full, {NEW} begins anew"
         speed = None if run.speed is None else f"{run.speed:,.0f} tokens/s"
         cut = {None: "interrupted", "length": f"length ({limit})"}.get(reason)
@@ -136,7 +136,7 @@ class Chat:
 
 @contextmanager
 def holding_ctrl_c() -> Iterator[list[int]]:
-    """Keep Ctrl-C in a list, so that a step that is under way ends as a whole; pressed again it is raised."""
+    """Keep Ctrl-C in a list, so that the step under way is finished; if it is pressed again, it is raised."""
     pressed: list[int] = []
 
     def press(number: int, frame: Any) -> None:

@@ -80,7 +80,7 @@ class Finding:
 
     @property
     def fell(self) -> bool:
-        """Whether the figure fell: the interval and the test have to agree."""
+        """Whether the figure fell: the interval and the test must agree."""
         return self.change.high is not None and self.change.high < self.figure.bound and self.p_value <= self.rate
 
     def row(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def one_run(folder: Path) -> Run:
     """Return the run of a folder.
 
     Raises:
-        ValueError: it holds none at its end, or one that ended with problems.
+        ValueError: it holds no run that has ended, or one that ended with problems.
     """
     (run,) = load_runs([folder])
     if run.summary["problems"]:
@@ -138,7 +138,7 @@ def _identity(run: Run) -> dict[str, Any]:
 
 
 def other_machine(run: Run, reference: Run) -> str | None:
-    """Return how the runs' machines, or the options that place models on them, differ; None: speeds can be compared."""
+    """Return how the machines, or the options that place models on them, differ; None: speeds can be compared."""
     pairs = {name: (run.facts.get(name), reference.facts.get(name)) for name in _MACHINE}
     pairs |= {f"--{name}": (run.arguments.get(name), reference.arguments.get(name)) for name in _PLACE}
     told = [f"{name} {new} in place of {old}" for name, (new, old) in pairs.items() if new != old]
@@ -197,7 +197,8 @@ def guard(run: Run, reference: Run, tolerance: float = SPEED_TOLERANCE) -> tuple
         tolerance: the share of an arm's speed that may be lost between whole runs of one program, in [0, 1).
 
     Raises:
-        ValueError: the tolerance is none, the runs are not of the same, nothing drafted, or there are too few prompts.
+        ValueError: the tolerance is not one, the runs are not of the same experiment, nothing drafted, or there are too
+            few prompts.
     """
     if not 0 <= tolerance < 1:
         raise ValueError(f"--speed-tolerance must be a share in [0, 1), such as 0.05; got {tolerance}")

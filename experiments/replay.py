@@ -74,7 +74,7 @@ def policies(longest: int, entropies: bool) -> dict[str, LengthPolicy]:
 
 
 def same_steps(replayed: Replay, result: Result) -> bool:
-    """Tell whether every step of a replay is the run's; accepted tokens beyond the end of an output are left out."""
+    """Tell whether every step of a replay is the run's; accepted tokens beyond an output's end are ignored."""
     kept = result.records.columns()
     columns = {name: np.asarray(kept[name]) for name in (*_COLUMNS, "request", "num_committed")}
     order = np.lexsort((columns["num_committed"], columns["request"]))
@@ -88,7 +88,7 @@ def same_steps(replayed: Replay, result: Result) -> bool:
 
 
 def is_told(dense: DenseRecords, policy: LengthPolicy) -> bool:
-    """Tell whether a record answers for a policy: drawn drafts not for one that adapts to drafts that it cut itself."""
+    """Tell whether a record suffices for a policy: drawn drafts do not, if it adapts to drafts that it cut itself."""
     return dense.p is None or not (policy.adaptive and (policy.reads_confidence or policy.reads_entropy))
 
 

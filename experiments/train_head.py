@@ -69,9 +69,9 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Pupil:
-    """A head in training, what writes it into a folder, what a parameter is called there, and its config, if any.
+    """A head in training, what writes it to a folder, the names of parameters there, and its config, if any.
 
-    ``parts``: networks that lie in folders of their own in that folder, by name; None: all lies in it.
+    ``parts``: networks with subfolders of their own, by name; None: everything is in the folder itself.
     """
 
     task: HeadDistillation
@@ -81,7 +81,7 @@ class Pupil:
     parts: Mapping[str, nn.Module] | None = None
 
     def begin(self, folder: Path) -> None:
-        """Take the weights of a finished one; ValueError: it is another."""
+        """Take the weights of a finished head; ValueError: it is of another kind or shape."""
         if self.values is not None:
             check_meaning(folder, self.values)
         for name, part in (self.parts or {"": self.task.model}).items():
@@ -291,7 +291,7 @@ def measure(task: HeadDistillation, text: HeadText, places: Tensor, num_done: in
 
 
 def by_kind(task: HeadDistillation, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the acceptance on held-out conversations of each kind; without it where there is no window of them."""
+    """Return the acceptance on held-out conversations of each kind; a kind too short for a window has none."""
     begin, held_out = begin_of(load_tokenizer(args.oracle)), list(Shards(args.shards[0]).split("dev"))
     rows = []
     for kind in sorted({one.kind for one in held_out}):
@@ -334,7 +334,7 @@ def train(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Train a head, and say how often what it drafts would stand."""
+    """Train a head, and say how often its drafts would be accepted."""
     args = _parser().parse_args(argv)
     with training(args, "train_head"):
         train(args)

@@ -153,7 +153,7 @@ def comparison(outcome: Outcome, arm: str, output: Sequence[int]) -> str:
 
 
 def speeds(outcome: Outcome, arm: str) -> list[str]:
-    """Return how fast an arm is, both ratios, a sentence each, and what a reader must know of them."""
+    """Return both ratios of an arm, a sentence each, and what a reader must know about them."""
     alone, whole = outcome.decoding_speedup(arm, method=median_ratio), outcome.speedup(arm, method=median_ratio)
     assert alone is not None
     told = [_speed(name, ratio) for name, ratio in ((DECODING_ALONE, alone), (END_TO_END, whole))]
@@ -168,14 +168,14 @@ def speeds(outcome: Outcome, arm: str) -> list[str]:
 
 
 def _speed(name: str, ratio: Interval) -> str:
-    """Return what a ratio says; nothing is claimed where its interval holds 1, or where it has none."""
+    """Return what a ratio says; nothing is claimed if its interval contains 1, or if it has none."""
     if verdict(ratio) == "not told apart":
         return f"{name.capitalize()}: not told apart from plain decoding, {ratio}."
     return f"{name.capitalize()}: {ratio} times as fast as plain decoding."
 
 
 def _of_loops(outcome: Outcome, arm: str) -> list[str]:
-    """Return how much of the text goes round in circles, which is easily drafted, and the speed beside that."""
+    """Return how much of the text is in loops, which are easily drafted, and the speed outside them."""
     share, outside = outcome.loop_share(arm), outcome.speedup_outside(arm)
     if not share:
         return []

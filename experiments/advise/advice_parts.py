@@ -17,13 +17,13 @@ class Parts:
     """What makes up a speed-up. Times are in T, a pass of plain decoding.
 
     Args:
-        tokens: tau, of a row's step.
+        tokens: tau, the tokens of a row's step.
         rows: in flight, over plain decoding's.
         drafting: of a step.
         scoring: v, a step's pass.
-        rest: what a step takes beside drafting and scoring.
-        plain: what a plain step takes beside its pass.
-        once: T itself, in seconds; 1 where nothing was timed.
+        rest: what a step takes besides drafting and scoring.
+        plain: what a plain step takes besides its pass.
+        once: T itself, in seconds; 1 if nothing was timed.
     """
 
     tokens: float
@@ -36,7 +36,7 @@ class Parts:
 
     @staticmethod
     def of(plain: Stats, stats: Stats) -> "Parts":
-        """Return the parts that a run had, beside plain decoding of the same prompts; prefill is none of them."""
+        """Return the parts of a run, beside plain decoding of the same prompts; prefill is left out."""
         once = plain.seconds_per_call("score") or float("nan")
         return Parts(
             stats.block_efficiency or float("nan"),
@@ -91,9 +91,9 @@ def _describe(name: str, predicted: float, measured: float) -> str | None:
 def missing(predicted: Parts, measured: Parts) -> dict[str, str]:
     """Return the parts that a prediction misses, in words by name; empty if it is close enough.
 
-    The part that brings the prediction nearest to the measured speed-up by being put right comes first; then the one
-    that does so for the prediction mended so far, too high or too low, and so on until what is left is within
-    ``CLOSE``. Times are compared in milliseconds, each run's by its own T, and T is a part like the others.
+    First comes the part whose correction brings the prediction nearest to the measured speed-up; then the part that
+    does so for the prediction corrected so far, and so on until the rest is within ``CLOSE``. Times are compared in
+    milliseconds, each run's by its own T, and T is a part like the others.
 
     Args:
         predicted, measured: parts of the same arm.
@@ -103,7 +103,7 @@ def missing(predicted: Parts, measured: Parts) -> dict[str, str]:
     found: dict[str, str] = {}
 
     def distance(name: str) -> float:
-        """Return how far the prediction is away, on a log scale, if one more part is put right."""
+        """Return how far off the prediction is, on a log scale, if one more part is corrected."""
         return abs(_gain({**mended, name: true[name]}) - _gain(true))
 
     while abs(math.exp(_gain(mended) - _gain(true)) - 1) > CLOSE and len(found) < len(words):

@@ -1,4 +1,4 @@
-"""The run that predictions follow from, and what its trees tell of others."""
+"""The run that predictions are made from, and what its trees tell about others."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -89,7 +89,7 @@ def outcome_of(arms: Sequence[Arm], prompts: Sequence[NamedPrompt], batch_size: 
 
 
 def to_time(units: Sequence[Unit]) -> Sequence[Unit]:
-    """Return up to four units, spread over all of them: at most every second one, the first among them."""
+    """Return up to four units, spread over all of them: at most every second one, beginning with the first."""
     return units[:: max(2, math.ceil(len(units) / _MOST_TIMED))]
 
 
@@ -113,7 +113,7 @@ def _texts(arm: Arm, units: Sequence[Unit], new: int) -> list[tuple[Stats, Mappi
 def cost_of_nodes(oracle: Oracle, rows: int) -> WidthCurve:
     """Return the time of passes by all their nodes: of fewer rows with a node each, then of wider rows.
 
-    The least of three readings of each, as other programs only ever add to one.
+    Each time is the least of three readings, since other programs can only add to one.
     """
     *fewer, _ = doubling(rows)
     seconds = np.min(
@@ -151,7 +151,7 @@ def shapes_to_read(ranks: int, deepest: int) -> dict[str, Paths]:
 
 
 def best_of(acceptance_by_rank: Sequence[float], size: int, max_depth: int) -> Paths:
-    """Return the tree of so many nodes that should yield most tokens, whatever it costs."""
+    """Return the tree of that many nodes that should yield most tokens, whatever it costs."""
     return optimal_tree(
         acceptance_by_rank, width_cost=lambda _: 1.0, draft_cost_ratio=0.0, max_nodes=size, max_depth=max_depth
     )
@@ -159,14 +159,14 @@ def best_of(acceptance_by_rank: Sequence[float], size: int, max_depth: int) -> P
 
 @dataclass(frozen=True)
 class Trees:
-    """What a calibration run tells of trees.
+    """What a calibration run tells about trees.
 
     Args:
-        acceptance_by_rank: of one position, the earlier siblings rejected.
-        siblings: how many younger siblings stand for an elder one in a draft; drawn ones may be equal, and are one.
+        acceptance_by_rank: at one position, the earlier siblings rejected.
+        siblings: how many younger siblings a draft has per elder one; drawn siblings that are equal count as one.
         depths: of the trees that were read, ascending.
         yields: at these depths, accepted tokens over the number that acceptance by rank predicts. They differ because
-            acceptance depends on the depth too, and because the last drafts of a text are cut.
+            acceptance also depends on depth, and because the last drafts of a text are cut.
         reach: at these depths, drafted levels over the depth.
         tokens, rows: of plain decoding and the trees that were read, ascending: tau, and rows in flight over plain
             decoding's.
@@ -187,7 +187,7 @@ class Trees:
 
     @staticmethod
     def of(found: Calibrated, nodes: WidthCurve, shapes: Mapping[str, Paths]) -> "Trees":
-        """Return what the trees of a calibration run tell of others.
+        """Return what the trees of a calibration run tell about others.
 
         Args:
             found: all arms timed, those of ``ON_ALL`` on all units.
@@ -224,12 +224,12 @@ class Trees:
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "Trees":
-        """Return what ``dataclasses.asdict`` made. Raises KeyError or TypeError for other fields than these."""
+        """Return it from what ``dataclasses.asdict`` made. Raises KeyError or TypeError for other fields."""
         costs = {name: Costs.from_dict(plain[name]) for name in ("costs", "chain_costs")}
         return Trees(**{**plain, **costs, "plain": Work(**plain["plain"])})
 
     def work(self, shape: Paths) -> Work:
-        """Return the work of steps with trees of a shape none of whose ranks is beyond those that were read."""
+        """Return the work of steps with trees of a shape; all of its ranks must have been read."""
         depth = shape.max_depth
         stand = np.interp(depth, self.depths, self.yields) * (expected_tree_tokens(shape, self.acceptance_by_rank) - 1)
         reach, tokens = float(np.interp(depth, self.depths, self.reach)), 1 + float(stand)
@@ -266,7 +266,7 @@ def _mean_nodes(shape: Paths, siblings: float) -> float:
 
 
 def _siblings(shape: Paths, nodes: float) -> float:
-    """Return the ``siblings`` with which a tree has so many nodes; 1 if it has all of them, or does not branch."""
+    """Return the ``siblings`` at which a tree has that many nodes; 1 if it has all of them, or does not branch."""
     if nodes >= shape.num_nodes or not shape.branches:
         return 1.0
     return float(optimize.brentq(lambda siblings: _mean_nodes(shape, siblings) - nodes, 0.0, 1.0))

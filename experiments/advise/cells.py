@@ -79,7 +79,7 @@ class Advised:
 def halves(prompts: Sequence[NamedPrompt]) -> tuple[list[NamedPrompt], list[NamedPrompt]]:
     """Return two halves of the prompts, each in their order and of one kind: every second one of each of their kinds.
 
-    Where a kind has one more in one half, the next such kind has it in the other.
+    If a kind has an odd number, the extra prompt goes to the halves in turn.
     """
     kinds = [*dict.fromkeys(prompt.kind for prompt in prompts)]
     by_kind = sorted(range(len(prompts)), key=lambda number: kinds.index(prompts[number].kind))
@@ -105,11 +105,11 @@ class Adviser:
     def choose(self, cells: Sequence[Cell]) -> dict[str, str]:
         """Build every source once, before anything is measured; return the strategies that are left out, and why.
 
-        Those are some of which none was asked for by name.
+        Only strategies that were not asked for by name are left out.
 
         Raises:
-            ValueError: one that was asked for, or whose options were given, cannot be had for this oracle; or a cell
-                cannot be sampled; the reason.
+            ValueError: this oracle cannot have a strategy that was asked for, or whose options were given, or a cell
+                cannot be sampled; with the reason.
         """
         asked, (first, *others) = self.arguments["strategies"], map(self._of_cell, cells)
         for arguments in (first, *others):
@@ -199,7 +199,7 @@ class Adviser:
 def why_not(one: Advised, measured: Parts, alone: Interval, intervals: Sequence[Interval]) -> str | None:
     """Return why a strategy was not measured as faster; None if it was.
 
-    A prediction that it does not pay has said so; of one that it pays, the measured parts have the reason.
+    If the prediction says that it does not pay, it has the reason; else the measured parts have it.
 
     Args:
         one: of the strategy.

@@ -1,4 +1,4 @@
-"""From runs with drafts of some lengths: what the others would do, which pays most, and what is in the way."""
+"""From runs with drafts of some lengths: what other lengths would do, which pays most, and what is in the way."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class Line:
     node: float = 0.0
 
     def at(self, work: Work) -> float:
-        """Return the time of calls with so much work on average."""
+        """Return the time of calls with this work on average."""
         return self.fixed + self.level * work.levels + self.node * work.nodes
 
 
@@ -64,11 +64,11 @@ class Costs:
 
     Args:
         nodes: time of a pass by the nodes of all its rows together, over that of one node.
-        scoring: v over what ``nodes`` says of it, as (fixed, factor); a run's passes find less in the processor's
-            caches than passes by themselves, and a source may have done a part of them.
+        scoring: v over what ``nodes`` predicts, as (fixed, factor): a run's passes find less in the processor's caches
+            than passes by themselves, and a source may have done a part of them.
         drafting, rest: lines.
-        plain: what plain decoding takes beside its passes.
-        once: a plain pass in seconds; 1 where nothing was timed.
+        plain: what plain decoding takes besides its passes.
+        once: a plain pass in seconds; 1 if nothing was timed.
     """
 
     nodes: WidthCurve
@@ -82,8 +82,8 @@ class Costs:
     def of(readings: Sequence[Reading], nodes: WidthCurve, plain_rows: float) -> "Costs":
         """Return the costs that fit the readings best, by relative error; none of them is negative.
 
-        A single reading tells no fixed part from what grows: drafting is taken to grow with the levels, the rest to be
-        fixed, and scoring to follow the curve.
+        A single reading cannot separate the fixed part from the growing one: drafting is then taken to grow with the
+        levels, the rest to be fixed, and scoring to follow the curve.
 
         Args:
             readings: of one source with drafts of several sizes.
@@ -100,13 +100,13 @@ class Costs:
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "Costs":
-        """Return what ``dataclasses.asdict`` made. Raises KeyError or TypeError for other fields than these."""
+        """Return it from what ``dataclasses.asdict`` made. Raises KeyError or TypeError for other fields."""
         lines = {name: Line(**plain[name]) for name in ("drafting", "rest")}
         fixed, factor = plain["scoring"]
         return Costs(**{**plain, **lines, "nodes": WidthCurve.from_dict(plain["nodes"]), "scoring": (fixed, factor)})
 
     def parts(self, work: Work, plain: Work) -> Parts:
-        """Return the parts of a step with so much work.
+        """Return the parts of a step with this work.
 
         Args:
             work: means of its calls.
@@ -119,7 +119,7 @@ class Costs:
 
 
 def _fit(kinds: Sequence[Sequence[float] | FloatArray], times: Sequence[float]) -> list[float]:
-    """Return what a unit of each kind of work takes, at least 0; of more kinds than times the later ones take nothing.
+    """Return what a unit of each kind of work takes, at least 0; if there are fewer times, later kinds take nothing.
 
     Args:
         kinds: ``[K]`` the work of each kind, ``[S]`` readings each.
@@ -150,7 +150,7 @@ class Prediction:
 
 
 def predict(steps: Steps, costs: Costs, length: int) -> Prediction:
-    """Return what drafts of a length would do; those of the run were as long at least."""
+    """Return what drafts of a length would do; the run's drafts must be at least as long."""
     return Prediction(length, costs.parts(steps.work(length), steps.plain()))
 
 
@@ -160,7 +160,7 @@ def best(found: Sequence[Prediction]) -> Prediction:
 
 
 def obstacle(found: Sequence[Prediction]) -> str | None:
-    """Return why no length pays, as ``in_the_way`` says it of the length that lacks least; None if one pays."""
+    """Return why no length pays, in the words of ``in_the_way`` for the length that lacks least; None if one pays."""
     if best(found).speedup >= WORTH:
         return None
     nearest = min(found, key=lambda one: _lacking(one.parts))
@@ -168,11 +168,11 @@ def obstacle(found: Sequence[Prediction]) -> str | None:
 
 
 def cure(parts: Parts) -> dict[str, float] | None:
-    """Return which parts of a step that does not pay must be how small, in plain passes, for it to pay.
+    """Return how small which parts of a step that does not pay must be, in plain passes, for it to pay.
 
-    If one part is enough by itself, that one. Else several, the largest first, all but the last at their minimum:
-    nothing for drafting, one pass for scoring, plain decoding's value for the rest. None if all together are not
-    enough.
+    If one part is enough by itself, it is that one. Else there are several, the largest first, all but the last at
+    their minimum: nothing for drafting, one pass for scoring, plain decoding's value for the rest. None if all together
+    are not enough.
     """
     excess, wastes = _excess(parts), _wastes(parts)
     found: dict[str, float] = {}
@@ -217,7 +217,7 @@ def _excess(parts: Parts) -> float:
 
 
 def _wastes(parts: Parts) -> dict[str, float]:
-    """Return what could go of each part at best."""
+    """Return how much of each part could be saved at best."""
     return {
         "drafting": parts.drafting,
         "rest": max(parts.rest - parts.plain, 0.0),
@@ -226,7 +226,7 @@ def _wastes(parts: Parts) -> dict[str, float]:
 
 
 def _lacking(parts: Parts) -> tuple[int, float]:
-    """Return how many parts stand in a step's way, and which share must go of what could go of them."""
+    """Return how many parts are in a step's way, and which share of what they could save they must save."""
     found, wastes = cure(parts), _wastes(parts)
     if found is None:
         return len(wastes) + 1, -parts.tokens * parts.rows

@@ -17,7 +17,7 @@ class Work:
         tokens: tau, the mean tokens of a row's step.
         rows: mean rows in flight of a scoring call; requests that end early leave it.
         nodes: mean nodes of a call, all rows and their pending tokens together.
-        levels: mean of a call's longest draft: so many tokens come one after the other.
+        levels: mean of a call's longest draft, whose tokens come one after the other.
     """
 
     tokens: float
@@ -33,7 +33,7 @@ class Steps:
     Args:
         request: ``[S]`` whose step it is.
         batch: ``[S]`` the batch of requests that began together.
-        drafted, accepted: ``[S]`` nodes of its draft, a chain, and how many stood.
+        drafted, accepted: ``[S]`` nodes of its draft, a chain, and how many were accepted.
         emitted: ``[S]`` tokens.
     """
 
@@ -74,9 +74,9 @@ class Steps:
         return self._work(drafted, emitted)
 
     def _onward(self) -> float:
-        """Return how often a draft that stood as a whole would have gone on to stand, had it been longer.
+        """Return how often a wholly accepted draft would have been accepted further, had it been longer.
 
-        That is taken to be how often the first token of the draft after it stood; 1 if there is none.
+        That is taken to be how often the first token of the draft after it was accepted; 1 if there is none.
         """
         order = np.argsort(self.request, kind="stable")
         request, drafted, accepted = self.request[order], self.drafted[order], self.accepted[order]
@@ -84,7 +84,7 @@ class Steps:
         return float((accepted[1:][after] > 0).mean()) if after.any() else 1.0
 
     def _work(self, drafted: Sequence[IntArray], emitted: int) -> Work:
-        """Return the work of steps that draft so many tokens, ``[steps]`` of each request, and emit so many in all."""
+        """Return the work of steps that draft these tokens, ``[steps]`` of each request, and emit this many in all."""
         batch = np.zeros(len(drafted), dtype=np.int64)
         batch[self.request] = self.batch
         width = max(map(len, drafted))
@@ -101,17 +101,17 @@ class Steps:
 
 
 def shorten(drafted: IntArray, accepted: IntArray, longest: int, length: int, onward: float) -> Iterator[int]:
-    """Yield how many tokens each step drafts if drafts have at most ``length``, of a request's steps with longer ones.
+    """Yield how many tokens steps draft if drafts have at most ``length``, from a request's steps with longer ones.
 
-    A shorter draft ends amid the tokens that stood of the longer one. The next draft is taken to begin there and to
-    say what the longer one went on to say: exact for a model that drafts its likeliest tokens, or drafts in coupled
-    mode. So stretches in which drafts stand are met more often, as they are by shorter drafts. If all ``longest``
-    tokens of a draft were accepted, nobody knows how it would have gone on. Its next token is then taken as accepted
+    A shorter draft ends amid the accepted tokens of the longer one. The next draft is taken to begin there and to
+    repeat how the longer one went on: this is exact for a model that drafts its likeliest tokens, or in coupled mode.
+    So stretches in which drafts are accepted are met more often, as they are by shorter drafts. If all ``longest``
+    tokens of a draft were accepted, it is unknown how it would have gone on. Its next token is then taken as accepted
     with probability ``onward``: every n-th time, not by chance.
 
     Args:
         drafted, accepted: ``[S]`` of the request's steps, in order.
-        longest: what ended long drafts that could have gone on.
+        longest: the length that ended long drafts that could have gone on.
         length: 1 or more.
         onward: in [0, 1].
     """

@@ -31,7 +31,7 @@ OF_SHAPES = {
 
 @dataclass(frozen=True)
 class Figures:
-    """What stands in one document.
+    """The figures of one document.
 
     Attributes:
         title: the section that is quoted; ", sampled" after it is its sampled twin.
@@ -179,7 +179,7 @@ def _needs(sections: Mapping[str, str], wanted: Figures) -> str:
 
 
 def put(text: str, figures: str) -> str:
-    """Return a document with other figures between its marks.
+    """Return a document with new figures between its marks.
 
     Raises:
         ValueError: it does not have each mark once, in this order.

@@ -1,7 +1,7 @@
 """Printed tables as pages have them: no line is wider than 120 characters.
 
-A table that is too wide says once what all its rows share, gives a long text a number and puts it below, and is cut
-between columns. Each part begins with the columns that tell its rows apart. No number changes.
+If a table is too wide, what all its rows share is said once, long texts are numbered and put below, and the table is
+cut between columns. Each part begins with the columns that tell its rows apart. No number changes.
 """
 
 import re
@@ -23,7 +23,7 @@ def lay_out(printed: str, front: str = "") -> str:
 
     Args:
         printed: Markdown; blank lines stand between its paragraphs, tables and headings.
-        front: what the page begins with; sentences that stand there are not said again, legends go by their title.
+        front: the page's beginning; its sentences are not repeated below, and legends in it are named by their title.
     """
     said = " ".join(front.split())
     parts: list[str] = []
@@ -38,7 +38,7 @@ def lay_out(printed: str, front: str = "") -> str:
 
 
 def _prose(block: str, said: str) -> Iterator[str]:
-    """Yield the lines of a paragraph or a list without what is said already."""
+    """Yield the lines of a paragraph or a list without what has been said."""
     items = re.split(r"\n(?=- )", block) if block.startswith("- ") else [_unsaid(_without_paths(block), said)]
     for item in items:
         if item:
@@ -50,7 +50,7 @@ def _without_paths(block: str) -> str:
 
 
 def _unsaid(text: str, said: str) -> str:
-    """Return a paragraph without the sentences that are said; of a legend its title stays."""
+    """Return a paragraph without the sentences that have been said; a legend keeps its title."""
     sentences = re.split(r"(?<=\.) ", text)
     new = [sentence for sentence in sentences if sentence not in said]
     if new == sentences:

@@ -1,4 +1,4 @@
-"""The sections of benchmarks/: the command that prints each, and the files that they stand in."""
+"""The sections of benchmarks/: the command that prints each, and the files that hold them."""
 
 import os
 import platform
@@ -158,14 +158,14 @@ def read_sections(folder: Path = FOLDER) -> dict[str, str]:
 
 
 def _parts_of(path: Path) -> tuple[str, dict[str, str]]:
-    """Return what a file says before its first section, and title -> body; of one that is not there a title."""
+    """Return what a file says before its first section, and title -> body; for an absent file, a heading."""
     text = path.read_text(encoding="utf-8") if path.exists() else f"# {next(iter(FILES[path.name]))}\n"
     front, *parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)
     return front.strip(), {title: body.strip() for title, body in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def write_section(title: str, printed: str, folder: Path = FOLDER) -> None:
-    """Write a section into its file, in which all others and what stands before them stay."""
+    """Write a section into its file; the other sections, and what comes before them, stay."""
     path = folder / next(name for name, commands in FILES.items() if title in commands)
     front, sections = _parts_of(path)
     sections[title] = lay_out(without(printed, LEFT_OUT.get(path.name, ())), front)
@@ -176,7 +176,7 @@ def write_section(title: str, printed: str, folder: Path = FOLDER) -> None:
 
 
 def without(printed: str, tables: Sequence[str]) -> str:
-    """Return what was printed less the third-level sections of these titles."""
+    """Return what was printed, without the third-level sections of these titles."""
     parts = re.split(r"^(?=### )", printed, flags=re.MULTILINE)
     return "".join(part for part in parts if part.partition("\n")[0].removeprefix("### ") not in tables).strip()
 

@@ -34,10 +34,10 @@ _ASKS = ("--strategies", "--strategy", "--arms")
 
 
 class ExperimentParser(Parser):
-    """Parse the options of an experiment: strategies' defaults are those for the oracle and device that are named.
+    """Parse the options of an experiment; strategies' defaults are those for the oracle and device that it names.
 
     Attributes:
-        running: returns, of the arguments, the strategies that run; None: no other ones have options.
+        running: returns the strategies that the arguments run; None: only these have options.
     """
 
     running: Callable[[Mapping[str, Any]], Collection[str]] | None = None
@@ -94,8 +94,8 @@ def common_parser(
 ) -> argparse.ArgumentParser:
     """Return a parser of the options that every experiment has; the numbers are defaults (None: all prompts).
 
-    One that does not go on where it was interrupted has nothing to begin afresh. ``usual_prompts`` says what is read if
-    no prompts are named, and ``spread`` which of them are taken if not all are.
+    An experiment that does not resume has no --fresh. ``usual_prompts`` says what is read if no prompts are named, and
+    ``spread`` which prompts are taken if not all are.
     """
     parser = ExperimentParser(description)
     add = parser.add_argument
@@ -137,13 +137,13 @@ def add_column(parser: argparse.ArgumentParser) -> None:
 
 
 def add_switch(parser: argparse.ArgumentParser, flag: str, text: str, usual: str = "no") -> None:
-    """Add an option that yes or no follows, or nothing, which is yes; ``usual`` says what it is if it is not given."""
+    """Add an option that takes yes, no, or nothing, which means yes; ``usual`` says what holds if it is not given."""
     how = {"type": yes_or_no, "nargs": "?", "const": True, "default": False, "metavar": "YES_OR_NO"}
     parser.add_argument(flag, **how, help=f"{text} ({usual})")  # type: ignore[arg-type]
 
 
 def add_placement(parser: argparse.ArgumentParser, arithmetic: str = "float32") -> None:
-    """Add the options that say where and how models compute; ``arithmetic``: what its help calls the default."""
+    """Add the options that say where and how models compute; ``arithmetic``: its default, in words of the help."""
     add = parser.add_argument
     add("--device", type=_device, default="cpu", help="cpu, cuda, cuda:1, ... (%(default)s)")
     add("--dtype", choices=DTYPES, help="dtype of the arithmetic (float32 on the CPU, the file's own on CUDA)")
@@ -206,7 +206,7 @@ def add_strategy(
 ) -> None:
     """Add a strategy's own options, with its name before theirs if several strategies share a command line.
 
-    Those of the keys ``chosen`` the program chooses itself: there are arguments of their names, and no options.
+    The program itself chooses those of the keys ``chosen``: they are arguments, but not options.
     """
     assert isinstance(parser, Parser)
     group = parser.add_folded_group(strategy.name) if prefixed else parser.add_argument_group(strategy.name)
@@ -236,9 +236,9 @@ def add_choice(
 
     Args:
         parser: of the program.
-        usual: those that run if none is named; None: the program finds them.
-        told: which these are, in words.
-        names: all that can be named.
+        usual: the strategies that run if none is named; None: the program finds them.
+        told: ``usual`` in words.
+        names: the strategies that can be named.
     """
     text = f"strategies to run, of {', '.join(names)} ({told})"
     parser.add_argument("--strategies", nargs="+", choices=[*names], default=usual, metavar="NAME", help=text)
@@ -258,7 +258,7 @@ def add_strategies(
 ) -> None:
     """Add the options of several strategies, with their names before them; ``chosen`` as above.
 
-    ``running`` returns which of them run, of the arguments: the options of others are refused.
+    ``running`` returns which of them the arguments run: the options of others are refused.
     """
     assert isinstance(parser, ExperimentParser)
     parser.running = running
@@ -293,7 +293,7 @@ def _files_of(value: Any) -> list[tuple[str, int, int]]:
 
 
 def measuring_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that say what is measured, without those of where results lie and how they are shown."""
+    """Return the arguments that decide what is measured, not where results go or how they are shown."""
     return {name: value for name, value in arguments.items() if name not in _NOT_MEASURED}
 
 
@@ -314,7 +314,7 @@ def fingerprint(arguments: Mapping[str, Any], prompts: Sequence[Any]) -> str:
 
 @cache
 def _code() -> str:
-    """Return a hash of our packages' code, once a process, which runs what it was when it began."""
+    """Return a hash of our packages' code, taken once: a process runs the code that there was when it began."""
     digest, root = hashlib.sha256(), Path(__file__).parents[2]
     for package in PACKAGES:
         for path in sorted(file for end in ("py", "h", "cpp") for file in (root / package).rglob(f"*.{end}")):

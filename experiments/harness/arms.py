@@ -1,4 +1,4 @@
-"""The arms of an experiment: what decodes the same prompts, and what is kept of it."""
+"""The arms of an experiment: what decodes the same prompts, and what is kept of each run."""
 
 import sys
 import time
@@ -83,8 +83,8 @@ def units_of(
 
     Those with problems come last, each by itself. ``seed``: of all units.
 
-    Guarantee: the conversations that a batch goes on with began in one batch, so that no conversation is in two
-        clusters; a later batch may be smaller for it.
+    Guarantee: the conversations that a batch continues began in one batch, so no conversation is in two clusters; a
+        later batch may be smaller because of this.
     """
     problems = problems or {}
     kinds: dict[tuple[int, str], dict[int, list[int]]] = {}
@@ -103,7 +103,7 @@ def units_of(
 
 
 def _first_batches(prompts: Sequence[NamedPrompt], batch_size: int, problems: Mapping[int, str]) -> list[int]:
-    """Return for each prompt the batch, of its kind's, in which its conversation began; one below 0 is of no other."""
+    """Return, for each prompt, the batch of its kind in which its conversation began; one below 0 is its own alone."""
     found: list[int] = []
     by_name: dict[str, int] = {}
     counts: Counter[str] = Counter()
@@ -131,15 +131,15 @@ class Measurement:
         settings: how it computed.
         stats: of the run, as plain types; None for a peer.
         records: columns with one row per prompt and step; None for a peer.
-        calibration: what draft lengths depended on, as plain types; None: on nothing measured.
-        rule: by which drafts were judged; None for a peer.
-        repeats_plain: whether its tokens are to be plain decoding's: greedily, and coupled. If not, they are draws of
-            the same law.
+        calibration: the measurements that draft lengths depended on, as plain types; None: on none.
+        rule: that judged the drafts; None for a peer.
+        repeats_plain: whether its tokens must be plain decoding's, as greedy and coupled ones must. If not, they are
+            draws of the same law.
         finish_reasons: of each prompt: "eos", "stop" or "length"; None for a peer.
-        rooms: the tokens that each prompt's output may have at most, the context counted; None for a peer.
+        rooms: the most tokens that each prompt's output may have, given the context; None for a peer.
         judge: who judged its drafts, as ``Result.judge`` says it; None for a peer.
         drafter: who drafted, as ``Result.drafter`` says it; None for a peer.
-        kernels: by which laws and draws were computed; None for a peer.
+        kernels: that computed laws and draws; None for a peer.
     """
 
     seconds: float
@@ -176,8 +176,8 @@ class EngineArm:
         oracle: shared by all arms.
         draft: None: plain decoding.
         sampling: of every prompt.
-        rule: of ``--rule``: at a temperature above 0 all arms emit the same tokens if they are coupled, and draws of
-            the same law else.
+        rule: of ``--rule``: at a temperature above 0 all arms emit the same tokens if they are coupled, else draws of
+            the same law.
         kernels, budget: see ``SpeculativeDecoder``.
 
     Raises:
@@ -200,7 +200,7 @@ class EngineArm:
 
     @property
     def repeats_plain(self) -> bool:
-        """Whether it is to emit plain decoding's tokens: greedily, and coupled."""
+        """Whether it must emit plain decoding's tokens: it is greedy or coupled."""
         return self.sampling.temperature == 0 or self.decoder.rule.coupled
 
     def run(self, prompts: Sequence[NamedPrompt], seeds: Sequence[tuple[int, int]], max_new_tokens: int) -> Measurement:
@@ -221,7 +221,7 @@ class EngineArm:
 
 
 def rooms_of(records: Mapping[str, Sequence[Any]], count: int, max_new_tokens: int, max_context: int) -> list[int]:
-    """Return how many tokens each of ``count`` outputs may have at most, by the steps of a run.
+    """Return the most tokens that each of ``count`` outputs may have, from the steps of a run.
 
     A request without a step was asked for no token, or has no room.
     """

@@ -19,7 +19,7 @@ from specdec.contracts import FOREIGN, DraftSource
 
 
 def asked_or_ready(arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the strategies that were asked for; else all but those that lack what they ask for."""
+    """Return the strategies that were asked for; if none were, all but those that lack an option they need."""
     ready = [name for name, strategy in STRATEGIES.items() if strategy.is_ready(arguments)]
     return tuple(ready if arguments["strategies"] is None else arguments["strategies"])
 
@@ -45,9 +45,9 @@ def usable(arguments: Mapping[str, Any]) -> tuple[str, ...]:
 def engine_arms(
     arguments: Mapping[str, Any], oracle: Oracle, sources: Mapping[str, DraftSource | None]
 ) -> list[EngineArm]:
-    """Return an arm of our engine for every source, which draws and judges as a command line asks; None: plain.
+    """Return an arm of our engine for every source (None: plain), which draws and judges as a command line asks.
 
-    Where the oracle is recorded text, outputs are compared with it.
+    If the oracle is recorded text, outputs are compared with it.
     """
     kind = EngineArm if record_file(arguments) is None else RecordedArm
     sampling, judging = sampling_of(arguments), judging_of(arguments)
@@ -93,7 +93,7 @@ def _naming_alone(strategy: Strategy) -> Iterator[None]:
 
 @contextmanager
 def _naming_shared(strategy: Strategy) -> Iterator[None]:
-    """The same, where several strategies share a command line, which puts their names before their options'."""
+    """The same if several strategies share a command line, which puts their names before their options'."""
     try:
         with _naming_alone(strategy):
             yield
@@ -102,7 +102,7 @@ def _naming_shared(strategy: Strategy) -> Iterator[None]:
 
 
 def _add_prefix(told: str, strategy: Strategy) -> str:
-    """Return words with the strategy's options as command lines have them that several strategies share."""
+    """Return words with the strategy's options as on a command line that several strategies share."""
     names = "|".join(option.name for option in strategy.options)
     return re.sub(rf"(?<!\S)(\(?)--({names})(?![\w-])", rf"\1--{strategy.name.replace('_', '-')}-\2", told)
 

@@ -1,4 +1,4 @@
-"""How prompts are put to a model that answers in conversations: under which template, after which words of a system."""
+"""How prompts are put to a model that answers in conversations: under which template, after which system message."""
 
 import argparse
 import hashlib
@@ -41,7 +41,7 @@ class LaterTurn(NamedPrompt):
 
 
 def template_argument(text: str) -> str:
-    """Return NAME=VALUE as it is, if it is that, and the name is not given in another way."""
+    """Return NAME=VALUE as it is, if it has this form and no other option gives the name."""
     name, sign, _ = text.partition("=")
     if not sign or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
@@ -51,7 +51,7 @@ def template_argument(text: str) -> str:
 
 
 def _values_of(pairs: Sequence[str]) -> dict[str, Any]:
-    """Return name -> value; one that is JSON (false, 3), or what Python calls that (False), is read as such."""
+    """Return name -> value; a value that is JSON (false, 3), or Python's word for it (False), is read as such."""
     found: dict[str, Any] = {}
     for name, _, value in (pair.partition("=") for pair in pairs):
         try:
@@ -119,7 +119,7 @@ def _template_named(asked: str, name: str, oracle: Any) -> ChatTemplate:
 
 
 def _ends_of_texts(checkpoint: Path) -> tuple[str | None, str | None]:
-    """Return the texts of BOS and EOS by a GGUF file or a checkpoint directory; None: it names none."""
+    """Return the texts of BOS and EOS that a GGUF file or a checkpoint directory names; None: it names none."""
     if not checkpoint.is_file():
         return boundary_tokens(checkpoint)
     vocabulary = read_vocabulary(GGUFFile(checkpoint))

@@ -1,4 +1,4 @@
-"""Units of a run whose times other work on the machine spoilt, as far as plain decoding's own times tell."""
+"""Units of a run whose times were spoilt by other work on the machine, as far as plain decoding's times show."""
 
 import shlex
 from pathlib import Path

@@ -1,7 +1,7 @@
 """What can be checked of outputs that are draws of a law, and not plain decoding's own: lengths, seeds, the law.
 
-A rule that draws by rejection gives every arm a text of its own. Its length is known, one seed gives one text, and the
-text has to look as drawn from the oracle's law.
+A rule that draws by rejection gives every arm its own text. The text's length is known, one seed gives one text, and
+the text must look as if drawn from the oracle's law.
 """
 
 import math
@@ -58,7 +58,7 @@ class LawEvidence:
 
 
 def e_value_text(value: float) -> str:
-    """Return an e-value as it is printed; one that is too small for a number is not 0."""
+    """Return an e-value as it is printed; one too small for a float is not printed as 0."""
     return f"{value:.2g}" if value else "< 1e-300"
 
 
@@ -81,7 +81,7 @@ def law_evidence(oracle: Oracle, prompt: IntArray, tokens: Sequence[int], sampli
 
     Args:
         oracle: whose law it should follow.
-        prompt, tokens: ids; of the output at least one.
+        prompt, tokens: ids; the output has at least one.
         sampling: temperature above 0 and filters, without penalties.
 
     Cost: passes over prompt and output, 128 tokens each, on a cache of its own.
@@ -106,10 +106,10 @@ def sum_of(parts: Sequence[Sums]) -> Sums:
 
 
 def soundness(runs: Sequence[Measurement]) -> list[bool]:
-    """Return for each prompt whether its output has its length, the same in every round.
+    """Return, for each prompt, whether its output has the right length and is the same in every round.
 
-    An output that ends by its length has as many tokens as it has room for, another one at least 1 and no more than
-    these.
+    An output that ends by its length has as many tokens as it has room for; any other has at least 1 and no more than
+    that.
     """
     found = []
     kept = zip(runs[0].tokens, runs[0].rooms or (), runs[0].finish_reasons or (), strict=True)
@@ -143,9 +143,10 @@ def texts_in(records: Mapping[str, Sequence[Any]], count: int) -> list[list[int]
 
 
 def add_checks(entry: dict[str, Any], unit: Unit, arms: Sequence[Arm], max_new_tokens: int) -> None:
-    """Add to a unit's journal entry what is checked of its draws outside of the clock: law and seeds.
+    """Add to a unit's journal entry the untimed checks of its draws: law and seeds.
 
-    The law of every fourth unit; of the first one, if it had one round, also that its seeds give the same texts again.
+    The law is checked in every fourth unit. In the first one, if it had one round, the seeds must also give the same
+    texts again.
     """
     for arm in () if unit.index % EVERY else arms:
         kept = entry["arms"][arm.name]

@@ -1,4 +1,4 @@
-"""An append-only file of finished units, so that an interrupted experiment goes on from there."""
+"""An append-only file of finished units, from which an interrupted experiment goes on."""
 
 import json
 import os
@@ -50,8 +50,8 @@ class Journal:
     """Finished units of one experiment, one JSON object a line.
 
     Args:
-        path: of the file, in a folder that exists; what it holds is read. A last line that an interruption cut off is
-            dropped. Without entries there need be no file.
+        path: of the file, in a folder that exists; its entries are read. A last line that an interruption cut off is
+            dropped. If there are no entries there need be no file.
         fresh: start empty.
         way: what goes on with it after an interruption; None: the command of this process.
 
@@ -78,7 +78,7 @@ class Journal:
     def append(self, entry: dict[str, Any]) -> None:
         """Write one unit (``unit``: its index, ``error``: None or a message) and see it to the disk.
 
-        The file ``COMMAND`` beside the first one says what goes on with them after an interruption.
+        With the first one, the file ``COMMAND`` is written: the command that goes on after an interruption.
         """
         is_first = not self.entries
         with self.path.open("a", encoding="utf-8") as file:
@@ -91,13 +91,13 @@ class Journal:
             write_whole(self.path.with_name(COMMAND), f"{way}\n")
 
     def close(self) -> Path:
-        """Rename the file: the experiment is complete, and the next one with these arguments measures afresh."""
+        """Rename the file: the experiment is complete, and the next run with these arguments starts anew."""
         self.path.with_name(COMMAND).unlink(missing_ok=True)
         return self.path.replace(self.path.with_name(UNITS))
 
 
 def command_line(program: str, words: Sequence[str]) -> str:
-    """Return the command that goes on with an experiment: --fresh would throw away what it has measured."""
+    """Return the command that goes on with an experiment, without --fresh, which would drop what was measured."""
     return f"{program} {shlex.join(word for word in words if word != '--fresh')}"
 
 
@@ -105,7 +105,7 @@ def command_line(program: str, words: Sequence[str]) -> str:
 def hold_journal(folder: Path, fresh: bool, way: str | None = None) -> Iterator[Journal]:
     """Hold a folder of results until the block ends.
 
-    It is said on stderr if it holds a finished experiment, and which others beside it were interrupted.
+    stderr says if the folder holds a finished experiment, and which experiments beside it were interrupted.
 
     Args:
         folder: it is made if it is absent; see ``specdec.system.hold``.
@@ -128,12 +128,12 @@ def hold_journal(folder: Path, fresh: bool, way: str | None = None) -> Iterator[
 
 
 def find_unfinished(parent: Path) -> list[Path]:
-    """Return the folders of results in a folder whose experiment has not ended, and is not running either."""
+    """Return the folders of results in a folder whose experiment has not ended and is not running."""
     return sorted(path.parent for path in parent.glob(f"*/{JOURNAL}") if holder(path.parent) is None)
 
 
 def _interruption_note(folder: Path) -> str:
-    """Return what a user should know of an experiment that was interrupted."""
+    """Return what a user should know about an interrupted experiment."""
     try:
         way = (folder / COMMAND).read_text(encoding="utf-8").strip()
     except OSError:  # killed before it was written, or not to be read

@@ -18,7 +18,7 @@ from specdec.requests import FinishReason
 def live_parser(
     description: str | None, oracle: str, strategy: str, max_new_tokens: int, arithmetic: str = "float32"
 ) -> ExperimentParser:
-    """Return a parser of the options that programs share which show a generation of one row; the rest are defaults."""
+    """Return a parser of the options of programs that show a generation of one row; other arguments are defaults."""
     parser = ExperimentParser(description)
     add = parser.add_argument
     add("--strategy", choices=list(STRATEGIES), default=strategy, help="what drafts (%(default)s)")

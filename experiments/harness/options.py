@@ -1,4 +1,4 @@
-"""Options of a program, each said once: as a field of a dataclass."""
+"""Options of a program, each stated once, as a field of a dataclass."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import field, fields
@@ -14,7 +14,7 @@ def option(default: Any, text: str, exclusive: bool = False, **more: Any) -> Any
 
     Args:
         default: of the field. Whole numbers are at least 1; a tuple takes several values; False is a switch.
-        text: of the help; the default is added, unless the text ends with what it is, in brackets.
+        text: of the help; the default is added, unless the text ends with brackets that name it.
         exclusive: it excludes the other exclusive ones.
         more: for ``argparse``.
     """
@@ -45,14 +45,14 @@ def parse_options(
     complete: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: values,
     problem: Callable[[Chosen], str | None] = lambda _: None,
 ) -> Chosen:
-    """Return what a command line asks for; of several values each stands once.
+    """Return what a command line asks for; a value that is given twice counts once.
 
     Args:
         kind: dataclass whose fields, those that ``option`` made, are the options.
         description: of the program.
         argv: None: the words of this process.
-        complete: returns the values as they are to be, those that are no options among them.
-        problem: returns why what is chosen cannot be; None: it can.
+        complete: returns the final values, those that are not options included.
+        problem: returns why the choice cannot be used; None: it can.
 
     Raises:
         SystemExit: an argument cannot be; with the reason.

@@ -1,4 +1,4 @@
-"""Experiments on recorded texts in place of a model: which run, what they cost at stated prices, and their tables."""
+"""Experiments on recorded texts in place of a model: which can run, what they cost at stated prices, their tables."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ class Costs:
     """What drafting and width are said to cost.
 
     Attributes:
-        draft: c by arm; "" holds for those that are not named.
+        draft: c by arm; "" is for arms that are not named.
         width: v.
     """
 
@@ -110,7 +110,7 @@ def _passes_per_step(stats: Stats) -> float:
 
 
 def check_recorded(strategies: Sequence[str], peers: Sequence[str], arguments: Mapping[str, Any]) -> None:
-    """Refuse what recorded text cannot answer, and its options where there is none.
+    """Refuse what recorded text cannot answer, and the options of recorded text if there is none.
 
     Raises:
         ValueError: names the option or the strategy, the reason and the fix.
@@ -142,7 +142,7 @@ def check_recorded(strategies: Sequence[str], peers: Sequence[str], arguments: M
 
 
 def _check_arms(costs: Costs | None, strategies: Sequence[str]) -> None:
-    """Refuse a cost of what is neither a strategy that runs nor a variant of one."""
+    """Refuse costs of anything but a strategy that runs or a variant of one."""
     arms = [*strategies, *(variant for name in strategies for variant in STRATEGIES[name].variants)]
     for arm in costs.draft if costs else ():
         if arm and arm not in arms:

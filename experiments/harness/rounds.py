@@ -1,4 +1,4 @@
-"""Interleaved rounds: every arm once a round, what they return compared, medians with their range, paired ratios."""
+"""Interleaved rounds: every arm runs once a round; results are compared; medians with their range, paired ratios."""
 
 import statistics
 import time
@@ -38,7 +38,7 @@ class TimedArm:
         name: its own among the arms of a run.
         run: does the work once.
         twin: the arm that makes the same ids; None: there is none.
-        strict: whether ids unlike the twin's end the run; else the share of equal ones is kept.
+        strict: whether ids that differ from the twin's end the run; if not, the share of equal ids is kept.
     """
 
     name: str
@@ -140,13 +140,13 @@ def _compare(arms: Sequence[TimedArm], made: Mapping[str, Round], agreement: dic
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait for what a device has been given to do; a CPU has done it."""
+    """Wait until a device has done what it was given; a CPU has done it already."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def waiting(action: Callable[[], object], device: torch.device) -> Callable[[], None]:
-    """Return a call that ends when a device has done what the action gives it to do."""
+    """Return a call that ends when a device has done what the action gave it."""
 
     def act() -> None:
         action()
@@ -169,7 +169,7 @@ def median_seconds(
 
     Args:
         action: is timed.
-        most: calls, and at least 3 of them (or ``most``) even where they take longer than the budget.
+        most: calls at most; at least 3 of them (or ``most``) are made even if they take longer than the budget.
         undo: runs after every call, untimed.
         budget: seconds.
     """

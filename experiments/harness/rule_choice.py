@@ -26,8 +26,8 @@ def add_filters(parser: argparse.ArgumentParser, where: str = "", **usual: float
 
     Args:
         parser: of the program.
-        where: they hold, in words.
-        usual: defaults; other filters keep all.
+        where: when they hold, in words.
+        usual: defaults; the other filters keep everything.
     """
     for name, default in {**no_filters(), **usual}.items():
         option, told = f"--{name.replace('_', '-')}", f"{FILTER_OPTIONS[name]}{where} (%(default)s)"
@@ -35,7 +35,7 @@ def add_filters(parser: argparse.ArgumentParser, where: str = "", **usual: float
 
 
 def _reader_of(name: str, kind: type) -> Callable[[str], Any]:
-    """Return what reads a filter, and raises ArgumentTypeError for a value that ``SamplingParams`` refuses."""
+    """Return a reader of a filter; it raises ArgumentTypeError for a value that ``SamplingParams`` refuses."""
 
     def read(text: str) -> Any:
         try:
@@ -47,7 +47,7 @@ def _reader_of(name: str, kind: type) -> Callable[[str], Any]:
 
 
 def no_filters() -> dict[str, Any]:
-    """Return the arguments of filters that keep all."""
+    """Return the arguments of filters that keep everything."""
     return {name: getattr(SamplingParams, name) for name in FILTER_OPTIONS}
 
 

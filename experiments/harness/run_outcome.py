@@ -22,14 +22,14 @@ _PHASES = ("seconds_propose", "seconds_score", "seconds_verify", "seconds_commit
 
 @dataclass(frozen=True)
 class OutsideLoops:
-    """The steps of a unit none of whose tokens stands in a loop, summed up over its rounds and requests.
+    """The steps of a unit that have no token in a loop, summed over its rounds and requests.
 
     Attributes:
         steps: of rows.
         tokens: that they emitted.
         seconds: the rows' shares of the phases; neither prefill nor what lies between steps.
         emitted: tokens of all steps.
-        looped: those of them that stand in loops.
+        looped: those of them that are in loops.
     """
 
     steps: int
@@ -133,12 +133,12 @@ class Outcome:
         return len(self.clusters()) < FEWEST_UNITS <= len(self.rounds(PLAIN))
 
     def repeats_plain(self, arm: str) -> bool:
-        """Whether an arm is to emit plain decoding's tokens; if not, they are draws of the same law."""
+        """Whether an arm must emit plain decoding's tokens; if not, its tokens are draws of the same law."""
         return all(entry["arms"][arm]["repeats_plain"] for entry in self.done)
 
     @property
     def has_draws(self) -> bool:
-        """Whether outputs of some arm are draws of their own, so that arms emit other texts, of other lengths."""
+        """Whether some arm draws its own outputs, so that arms emit different texts, of different lengths."""
         return not all(map(self.repeats_plain, self.arms))
 
     def _times(self, arm: str, kind: str) -> list[float]:
@@ -147,7 +147,7 @@ class Outcome:
     def _as_many(self, against: str, arm: str, kind: str) -> list[float]:
         """Return another arm's times for as many tokens as this arm emitted: decoding scaled, prefill as it is.
 
-        A peer does not tell its prefill: all of its time is scaled.
+        A peer does not report its prefill: all of its time is scaled.
         """
         clusters = [[entry["arms"] for entry in cluster] for cluster in self.clusters(kind)]
         prefill = [sum(_prefill(arms[against]) for arms in cluster) for cluster in clusters]
@@ -195,14 +195,14 @@ class Outcome:
         """Return who judged an arm's drafts, who drafted or whose kernels computed; None: a peer.
 
         Args:
-            did: "judge", "drafter" or "kernels", in whose words ``Result`` tells it.
+            did: "judge", "drafter" or "kernels"; the answer is in the words of ``Result``.
             arm: of the outcome.
         """
         found = {name for entry in self.done if (name := entry["arms"][arm][did])}
         return "; ".join(sorted({part for name in found for part in name.split("; ")})) or None
 
     def calibrations(self, arm: str) -> list[dict[str, Any]]:
-        """Return the calibrations that an arm's draft lengths depended on; a resumed run has measured another."""
+        """Return the calibrations that an arm's draft lengths depended on; a resumed run measures one more."""
         measured = [entry["arms"][arm]["calibration"] for entry in self.done]
         return [one for i, one in enumerate(measured) if one is not None and one not in measured[:i]]
 
@@ -224,14 +224,14 @@ class Outcome:
         return self._loops[arm, kind]
 
     def loop_share(self, arm: str, kind: str = ALL) -> float | None:
-        """Return the share of an arm's tokens that stand in loops; None for a peer."""
+        """Return the share of an arm's tokens that are in loops; None for a peer."""
         found = sum_of(self._outside(arm, kind))
         return found.looped / found.emitted if found.emitted else None
 
     def speedup_outside(self, arm: str, kind: str = ALL) -> Interval | None:
         """Return plain decoding's time over the arm's, for as many tokens, both in steps outside loops.
 
-        None for a peer, or if everything stands in loops.
+        None for a peer, or if everything is in loops.
         """
         pairs = zip(self._outside(PLAIN, kind), self._outside(arm, kind), strict=True)
         both = [(plain, own) for plain, own in pairs if plain.tokens and own.tokens]
@@ -244,10 +244,10 @@ class Outcome:
         return paired_ratio([unit.tokens for unit in found], [unit.steps for unit in found]) if found else None
 
     def check_results(self, arm: str) -> list[bool]:
-        """Return for each prompt whether its outputs passed what is checked of them.
+        """Return, for each prompt, whether its outputs passed their check.
 
-        That is whether every round of an arm that ``repeats_plain`` emitted plain decoding's ids; of draws, whether
-        each has its length, the same ids in every round.
+        For an arm that ``repeats_plain``: whether every round emitted plain decoding's ids. For draws: whether each
+        output has its length and the same ids in every round.
         """
         name = "identical" if self.repeats_plain(arm) else "sound"
         return [passed for entry in self.done for passed in entry["arms"][arm][name]]
@@ -268,7 +268,7 @@ class Outcome:
     def problems(self) -> list[str]:
         """Return what went wrong: failed prompts, and outputs that differ although they are claimed to be exact.
 
-        Of a failure the last line; the journal keeps the whole traceback.
+        Of a failure it gives the last line; the journal keeps the whole traceback.
         """
         failed = [entry for entry in self.entries if entry["error"] is not None]
         found = [f"prompts {entry['prompts']}: {entry['error'].strip().splitlines()[-1]}" for entry in failed]
@@ -300,7 +300,7 @@ _DIFFERS = "differs from plain decoding's"
 def check_cells(outcome: Outcome, arm: str) -> dict[str, str | None]:
     """Return the cells of a table that say what was checked of an arm's outputs, and how many passed.
 
-    None for the evidence against the law of draws that nobody held against it.
+    The evidence against the law is None for draws that were not held against it.
     """
     passed, law = outcome.check_results(arm), outcome.law(arm)
     count = f"{sum(passed)}/{len(passed)}"
@@ -310,7 +310,7 @@ def check_cells(outcome: Outcome, arm: str) -> dict[str, str | None]:
 
 
 def speed_cells(outcome: Outcome, arm: str, kind: str = ALL, against: str = PLAIN) -> dict[str, str | None]:
-    """Return the cells of a table that say how fast an arm is: both ratios, None for one that a peer does not have."""
+    """Return the cells of a table that say how fast an arm is: both ratios, None for the one that a peer lacks."""
     if arm == against:
         return {DECODING_ALONE: "1", END_TO_END: "1"}
     alone = outcome.decoding_speedup(arm, kind, against)
@@ -323,7 +323,7 @@ def speed_words(outcome: Outcome, arm: str) -> str:
 
 
 def _prefill(kept: dict[str, Any]) -> float:
-    """Return the seconds of an arm's prefill in a unit, all rounds together; 0 for a peer, which does not tell it."""
+    """Return the seconds of an arm's prefill in a unit, all rounds together; 0 for a peer, which does not report it."""
     return 0.0 if kept["stats"] is None else float(kept["stats"]["seconds"]["prefill"])
 
 

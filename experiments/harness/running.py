@@ -37,7 +37,7 @@ COMPARE = "compare"
 
 
 def build_arms(plan: Plan, oracle: Oracle) -> Sequence[Arm | RefusedArm]:
-    """Return plain decoding, the strategies, their variants and the peers, those that refuse among them."""
+    """Return plain decoding, the strategies, their variants and the peers, including those that refuse."""
     arguments = plan.arguments
     arms: list[Arm | RefusedArm] = [*engine_arms(arguments, oracle, {PLAIN: None})]
     if plan.asked:
@@ -186,7 +186,7 @@ def conduct(
 
 
 def _drop_old(journal: Journal, trace: int) -> None:
-    """Remove what an earlier run left and this one does not go on with: its page, and traces of other measurements."""
+    """Remove what an earlier run left and this one does not continue: its page, and traces of other measurements."""
     folder = journal.path.parent
     (folder / PAGE).unlink(missing_ok=True)
     if not (journal.entries and trace):
@@ -220,7 +220,7 @@ def _measure(study: Study, by_seed: dict[int, list[NamedPrompt]], arms: Sequence
 
 
 def _origin(unit: Unit) -> str | int:
-    """Return what units of one text share; of others the unit's own index."""
+    """Return what units of one text share; for other units, their own index."""
     return unit.prompts[0].origin or unit.index
 
 

@@ -1,4 +1,4 @@
-"""How an arm computes: what must be equal for a ratio of two arms' times to be due to their drafts."""
+"""How an arm computes: what must be equal if a ratio of two arms' times is to be due to their drafts."""
 
 import gc
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ class Settings:
         backend: of the target's passes, or the other program.
         dtype: of their arithmetic.
         device: where.
-        bitwise: whether bits were checked to be independent of the pass; None: nobody says.
+        bitwise: whether bits were checked to be independent of the pass; None: unknown.
         batch_size: prompts decoded together.
         threads: of the host.
         num_experts: that a layer of the target chooses from; no part of a comparison.

@@ -104,8 +104,8 @@ class Study:
             choose: returns their prompts; None: ``--prompts`` names them.
 
         Raises:
-            ValueError: the arguments cannot be used, two prompts would have one name, or the form of tables that the
-                environment asks for.
+            ValueError: the arguments or the form of tables that the environment asks for cannot be used, or two prompts
+                would have one name.
         """
         arguments = plan.arguments
         seeds = seeds_of(arguments)
@@ -147,11 +147,11 @@ class Study:
     def measure(self, units: Sequence[AnyPiece], measure_one: Callable[[AnyPiece], dict[str, Any]]) -> list[Any]:
         """Measure what the journal lacks; return the entries of the units that did not fail.
 
-        A unit that fails is written down with its error, and the others go on.
+        A unit that fails is recorded with its error, and the others go on.
 
         Args:
             units: of the experiment.
-            measure_one: returns what is kept of a unit beside what ``Piece.entry`` says of it.
+            measure_one: returns what is kept of a unit, besides ``Piece.entry``.
         """
         journal, left = self.journal, [unit for unit in units if not self.journal.is_done(unit.index)]
         num_done = len(units) - len(left)
@@ -174,7 +174,7 @@ class Study:
     def finish(self, units: Sequence[Piece] = (), problems: Sequence[str] = ()) -> list[str]:
         """End the journal if there are no problems and no unit failed; return what went wrong, for ``tell``.
 
-        It comes before anything is printed: who stops reading leaves an experiment that is complete.
+        It comes before anything is printed, so the experiment is complete even if nobody reads the output to its end.
         """
         entries = [self.journal.entries[unit.index] for unit in units]
         failed = [f"{entry['kind']}: {entry['error'].strip().splitlines()[-1]}" for entry in entries if entry["error"]]

@@ -1,4 +1,4 @@
-"""Whether torch's threads have cores of their own: if they have not, they wait for one another."""
+"""Whether torch's threads have cores of their own: if not, they wait for one another."""
 
 import sys
 
@@ -34,7 +34,7 @@ def slowdown() -> float:
 def take_threads(num_threads: int | None) -> None:
     """Set how many threads torch has (None: it stays), and tell the user if they are slower than one.
 
-    Another process holds a core then, and times mean little.
+    In that case another process holds a core, and times mean little.
     """
     if num_threads is not None:
         torch.set_num_threads(num_threads)

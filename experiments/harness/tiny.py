@@ -30,7 +30,7 @@ Network = TypeVar("Network", bound=nn.Module)
 def tiny_transformer(step: float | None = None) -> Transformer:
     """Return a random two-layer transformer in float64 whose laws are far from uniform.
 
-    ``step``: the same one with weights rounded to multiples of it, coarse enough to have other laws if it is 0.5.
+    ``step``: round the same weights to its multiples; 0.5 is coarse enough to change the laws.
     """
     config = TransformerConfig(
         vocab_size=3, hidden_size=16, intermediate_size=24, num_layers=2, num_heads=2, max_context=64
@@ -69,7 +69,7 @@ def tiny_medusa(oracle: Transformer) -> MedusaHead:
 
 
 def _random(network: Network) -> Network:
-    """Return a network in float64 whose weights are large and random, norms apart."""
+    """Return a network in float64 whose weights, except norms, are large and random."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
@@ -81,7 +81,7 @@ def _random(network: Network) -> Network:
 
 
 def letters(*pieces: str) -> Tokenizer:
-    """Return a tokenizer of these pieces; of two letters at most, the longer ones are read in place of the letters."""
+    """Return a tokenizer of these pieces, of one or two letters; the longer ones are read in place of the letters."""
     merges = [(piece[0], piece[1]) for piece in pieces if len(piece) > 1]
     return Tokenizer(BPE({piece: one for one, piece in enumerate(pieces)}, merges))
 

@@ -1,4 +1,4 @@
-"""Node records of an experiment's first prompts: decoded again after the timed rounds, for traces on the page.
+"""Node records of an experiment's first prompts, decoded again after the timed rounds, for traces on the page.
 
 ``RUN/nodes/`` holds ``trace.json`` (which arms and prompts) and for each arm a folder of node records, with
 ``tokens.json`` (what the ids stand for, and where the records differ from the timed rounds) once they are complete.
@@ -31,10 +31,10 @@ TokenText = str | list[int] | None
 
 
 def token_texts(tokenizer: Any | None, ids: Iterable[int]) -> dict[int, TokenText]:
-    """Return for each id its text; its bytes, if they are no UTF-8; None, if nothing is known of it.
+    """Return, for each id, its text; its bytes if they are not UTF-8; None if the id is unknown.
 
     Args:
-        tokenizer: a ``tokenizers.Tokenizer``; None: nothing is known of any id.
+        tokenizer: a ``tokenizers.Tokenizer``; None: all ids are unknown.
         ids: each once or more often.
 
     Cost: see ``piece_bytes``.
@@ -95,7 +95,7 @@ class Tracing:
 
 
 def drop_traces(folder: Path) -> None:
-    """Remove the traces of an earlier run from the folder of results of one that begins afresh."""
+    """Remove an earlier run's traces from the folder of a run that begins afresh."""
     if (folder / NODES).exists():
         shutil.rmtree(folder / NODES)
 
@@ -114,7 +114,7 @@ def trace_arms(tracing: Tracing, arms: Sequence[Arm], others: Iterable[str], out
         wrote other tokens than in the timed rounds. (With another claim, or if other steps made the same tokens,
         stderr says so.) Nothing if no prompt is traced.
 
-    Guarantee: killed at any moment, the next run goes on, see ``record_nodes``.
+    Guarantee: if it is killed at any moment, the next run goes on; see ``record_nodes``.
     """
     if not tracing.prompts:
         return []
@@ -159,7 +159,7 @@ def slugs_of(names: Sequence[str]) -> dict[str, str]:
 def _begin(tracing: Tracing, slugs: dict[str, str], left_out: Sequence[str], rules: dict[str, str]) -> None:
     """Write which arms and prompts are traced, and by which rules sampled arms drew.
 
-    Records of others, which an interrupted run left, are dropped.
+    Other records that an interrupted run left are dropped.
     """
     both = zip(tracing.prompts, tracing.prompt_ids(), strict=True)
     prompts = [{"name": prompt.name, "kind": prompt.kind, "ids": ids} for (_, prompt), ids in both]
@@ -187,7 +187,7 @@ def _trace(tracing: Tracing, arm: EngineArm, folder: Path, outcome: Outcome) -> 
 def _differences(
     tracing: Tracing, arm: str, tokens: Mapping[int, list[int]], steps: Sequence[list[Step]], outcome: Outcome
 ) -> dict[str, Any]:
-    """Return the arm's claim, and the prompts whose tokens, or else steps, are not those of its first timed round."""
+    """Return the arm's claim, and the prompts whose tokens, or steps, are not those of its first timed round."""
     timed, other_tokens, other_steps = _steps_of_rounds(outcome, arm), [], []
     for number, (_, prompt) in enumerate(tracing.prompts):
         wanted = timed[prompt.name]
@@ -201,7 +201,7 @@ def _differences(
 
 
 def _report(arm: str, found: Mapping[str, Any]) -> list[str]:
-    """Return what refutes the arm's claim; say on stderr what does not."""
+    """Return what refutes the arm's claim; report other differences on stderr."""
     refuting = []
     for what in ("tokens", "steps"):
         for name in found[f"other_{what}"]:

@@ -1,8 +1,8 @@
-"""Turns of conversations, and several seeds of sampling, with each of which all arms decode every prompt once.
+"""Turns of conversations, and several seeds of sampling: all arms decode every prompt once with each seed.
 
-What is measured is then a (prompt, seed), and what intervals count is a prompt, its seeds pooled. Outputs of one prompt
-share its difficulty, so that they are no independent measurements: to count each by itself would make intervals too
-narrow. A seed needs no cluster of its own: streams are keyed by seed and prompt, and two prompts share no draw.
+Each (prompt, seed) is then measured, and intervals count prompts, their seeds pooled. Outputs of one prompt share its
+difficulty, so they are not independent measurements: to count each by itself would make intervals too narrow. A seed
+needs no cluster of its own: streams are keyed by seed and prompt, and two prompts share no draw.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def seeds_of(arguments: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the seeds that a command line asks for.
 
     Raises:
-        ValueError: there are several of greedy decoding, or one stands twice.
+        ValueError: there are several for greedy decoding, or one is given twice.
     """
     asked = arguments.get("seeds")
     if asked is None:
@@ -42,7 +42,7 @@ def seeds_of(arguments: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def prompts_by_seed(prompts: Sequence[NamedPrompt], seeds: Sequence[int]) -> dict[int, list[NamedPrompt]]:
-    """Return seed -> its prompts; those of a later seed than the first have it in their names.
+    """Return seed -> its prompts; after the first seed, prompts have the seed in their names.
 
     Raises:
         ValueError: two of all these prompts would have one name.
@@ -108,7 +108,7 @@ class Turns:
         return replace(prompt, messages=(*before.messages, answer, *prompt.messages))
 
     def complete_all(self) -> list[NamedPrompt]:
-        """Return the prompts with all that was said before them, but those after an answer that is missing."""
+        """Return the prompts with all that was said before them, except those after a missing answer."""
         found = []
         for prompt in self._prompts.values():
             try:

@@ -82,10 +82,10 @@ def report(loads: Sequence[Load], arguments: Mapping[str, Any], capacity: Mappin
 
 
 def _cells(study: Study, measuring: Loads) -> list[Cell]:
-    """Measure the capacity, and return all cells, that of the capacity first; it alone if that failed.
+    """Measure the capacity, and return all cells, the capacity's first; that one alone if it failed.
 
     Raises:
-        SystemExit: at a share of the capacity nobody arrives.
+        SystemExit: at a share of the capacity no request arrives.
     """
     first = Cell(0, CAPACITY, 0.0, CAPACITY)
     if not (done := study.measure([first], measuring.measure)):
@@ -96,10 +96,10 @@ def _cells(study: Study, measuring: Loads) -> list[Cell]:
 
 
 def check(arguments: Mapping[str, Any]) -> None:
-    """Refuse what can be told to be unusable before a model is loaded.
+    """Refuse what is unusable, as far as that is known before a model is loaded.
 
     Raises:
-        ValueError: an arm, outputs of one token, a file of arrivals, or a rate at which nobody arrives.
+        ValueError: an arm, outputs of one token, a file of arrivals, or a rate at which no request arrives.
     """
     if arguments["max_new_tokens"] < 2:
         raise ValueError("--max-new-tokens: one token has no time per token after the first; give 2 or more")

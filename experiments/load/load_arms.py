@@ -60,7 +60,7 @@ class ArmSpec:
 
 
 def repeats_plain(arguments: Mapping[str, Any]) -> bool:
-    """Tell whether all arms are to write plain decoding's tokens: greedily or coupled, and by a rule without loss."""
+    """Tell whether all arms must write plain decoding's tokens: greedy or coupled ones, by a lossless rule."""
     rule = arguments["rule"]
     is_lossless = rule == REJECTION or RULES[rule].lossless
     return is_lossless and (arguments["temperature"] == 0 or rule == COUPLED)

@@ -1,13 +1,13 @@
 """What the cost of a pass's width predicts of a load: seconds a step by rows in flight, then a queue in balance.
 
-A step of n rows takes T(n) = a(n) v(n, w) + drafting(n) + rest(n): a is the pass of plain decoding, v the cost of w
-nodes a row from passes that are timed apart, all else as measured in steps of n rows. At a rate of l requests a second,
-of L tokens each, a prompt's pass takes P and stops all rows, so that a row's token takes
+A step of n rows takes T(n) = a(n) v(n, w) + drafting(n) + rest(n). Here a is plain decoding's pass and v the cost of w
+nodes a row, from passes that are timed apart; all else is as measured in steps of n rows. Requests of L tokens arrive
+at a rate of l a second. A prompt's pass takes P and stops all rows, so a row's token takes
 
     TPOT = T(1 + x) / tau(1 + x) / (1 - l P)
 
-beside x other rows: as many as are in flight on the whole, for a Poisson arrival finds the mean. By Little's law
-x = l (P + L TPOT). Nothing balances above l = 1 / (P + L T(B) / (B tau(B))) with B rows: the capacity.
+beside x other rows: the mean number in flight, since that is what a Poisson arrival finds. By Little's law
+x = l (P + L TPOT). With B rows, nothing balances above l = 1 / (P + L T(B) / (B tau(B))): the capacity.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,12 +25,12 @@ ENOUGH = 3
 
 @dataclass(frozen=True)
 class StepCosts:
-    """An arm's steps by rows in flight, those that seat requests left out; straight between the numbers of rows.
+    """An arm's steps by rows in flight, without those that seat requests; linear between the numbers of rows.
 
     Attributes:
         rows: numbers of rows of which there are enough steps, ascending.
         tau: tokens of a row's step.
-        nodes: scored in a row, the pending token among them.
+        nodes: scored in a row, the pending token included.
         score, rest: seconds of the pass, and of all else, drafting included; medians.
     """
 
@@ -42,7 +42,7 @@ class StepCosts:
 
     @staticmethod
     def of(runs: Sequence[Served]) -> "StepCosts | None":
-        """Return those of an arm's runs; None: there are too few steps of every number of rows."""
+        """Return them from an arm's runs; None: there are too few steps of every number of rows."""
         by_rows: dict[int, list[ServedStep]] = {}
         for step in (step for run in runs for step in run.steps if not step.seated):
             by_rows.setdefault(step.rows, []).append(step)
@@ -76,7 +76,7 @@ class Prediction:
         curves: of passes, by number of rows, ascending.
         batch_size: rows at most.
         prefill: seconds of a prompt's pass.
-        num_tokens: of a request, on the mean.
+        num_tokens: of a request, mean.
     """
 
     steps: StepCosts
@@ -91,24 +91,24 @@ class Prediction:
         return self.plain.at("score", rows) * self.width_cost(rows) + self.steps.at("rest", rows)
 
     def width_cost(self, rows: float) -> float:
-        """Return v of a step, straight between the numbers of rows whose passes were timed."""
+        """Return v of a step, linear between the numbers of rows whose passes were timed."""
         nodes = self.steps.at("nodes", rows)
         costs = [float(curve.at(nodes)) for curve in self.curves]
         return float(np.interp(rows, [curve.batch_size for curve in self.curves], costs))
 
     @property
     def saw_full(self) -> bool:
-        """Whether enough steps of the arm and of plain decoding had all rows: fewer rows do not tell the capacity."""
+        """Whether enough steps of the arm and of plain decoding had all rows; without them the capacity is unknown."""
         return min(self.steps.rows[-1], self.plain.rows[-1]) >= self.batch_size
 
     @property
     def capacity(self) -> float:
-        """The requests a second above which the queue grows; too high where not ``saw_full``."""
+        """The requests a second above which the queue grows; too high if not ``saw_full``."""
         full = self.batch_size
         return 1 / (self.prefill + self.num_tokens * self.step_seconds(full) / (full * self.steps.at("tau", full)))
 
     def rows(self, rate: float) -> float:
-        """Return the rows that a token finds in use at a request rate, its own among them; they need not be whole."""
+        """Return the rows in use that a token meets at a request rate, its own included; they need not be whole."""
         if rate >= self.capacity:
             return float(self.batch_size)
         beside = brentq(
@@ -122,11 +122,11 @@ class Prediction:
         return None if rate >= self.capacity else self._token(rate, self.rows(rate))
 
     def _rows(self, others: float) -> float:
-        """Return the rows in use where a token's own has so many others beside it."""
+        """Return the rows in use if a token's own row has this many others beside it."""
         return min(float(self.batch_size), 1 + others)
 
     def _token(self, rate: float, rows: float) -> float:
-        """Return the seconds of an output token in steps of so many rows."""
+        """Return the seconds of an output token in steps of this many rows."""
         return self.step_seconds(rows) / self.steps.at("tau", rows) / (1 - rate * self.prefill)
 
 
@@ -137,7 +137,7 @@ def prefill_seconds(runs: Sequence[Served]) -> float:
 
 
 def tokens_of(runs: Sequence[Served]) -> float:
-    """Return the tokens of a request, on the mean."""
+    """Return the mean number of tokens of a request."""
     return float(np.mean([len(request.tokens) for run in runs for request in run.requests]))
 
 

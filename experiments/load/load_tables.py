@@ -1,4 +1,4 @@
-"""The tables of loads, what they say in a line each, and whether the arms of a load did the same work."""
+"""The tables of loads, a line on each rate, and whether the arms of a load did the same work."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -187,7 +187,7 @@ def _least(values: Mapping[str, float | None]) -> str:
 
 
 def _as_predicted(rate: float, arms: Mapping[str, Any], foretold: Mapping[str, Prediction]) -> str:
-    """Return which of some arms was to be the fastest."""
+    """Return which of some arms was predicted to be the fastest."""
     predicted = {arm: foretold[arm].tpot(rate) for arm in arms if arm in foretold}
     if all(one is None for one in predicted.values()):
         return " (predicted: all saturated);" if predicted else ";"
@@ -245,11 +245,11 @@ def differing(loads: Sequence[Load], only_lengths: bool) -> dict[str, int]:
 
 
 def told_of_work(loads: Sequence[Load], repeats_plain: bool) -> str:
-    """Return what is said of the outputs.
+    """Return a sentence on the outputs.
 
     Args:
         loads: of all arms and rates.
-        repeats_plain: whether outputs are to be plain decoding's: greedily, and coupled.
+        repeats_plain: whether outputs must be plain decoding's, as greedy and coupled ones must.
     """
     unlike = differing(loads, only_lengths=not repeats_plain)
     total = sum(len(load.served.requests) for load in loads if load.arm != PLAIN)
@@ -260,9 +260,9 @@ def told_of_work(loads: Sequence[Load], repeats_plain: bool) -> str:
 
 
 def problems_of_work(loads: Sequence[Load], repeats_plain: bool) -> list[str]:
-    """Return a line for each arm that did other work than plain decoding, and was to do the same.
+    """Return a line for each arm that should have done plain decoding's work and did not.
 
-    Arms that are exact up to numerics may write other ids; those that are lossy may write others, and as many.
+    Arms that are exact up to numerics may write other ids; lossy arms may write others, but as many.
     """
     claims = {load.arm: load.served.claim for load in loads}
     what = "plain decoding's" if repeats_plain else "as long as plain decoding's"

@@ -25,9 +25,9 @@ LOADS = (0.25, 0.5, 0.75, 1.0, 1.25)
 
 
 def poisson_arrivals(rate: float, seconds: float, seed: int) -> list[float]:
-    """Return the times of a Poisson process in which as many requests arrive as the rate says: rate x seconds, rounded.
+    """Return the times of a Poisson process with a fixed number of arrivals: rate x seconds, rounded.
 
-    Given their number, the arrivals are those of exponential gaps on a scale on which one more comes at the very end.
+    Given their number, the arrivals have exponential gaps, scaled so that one more arrival would come at the very end.
 
     Args:
         rate: requests a second, above 0.
@@ -35,7 +35,7 @@ def poisson_arrivals(rate: float, seconds: float, seed: int) -> list[float]:
         seed: of the gaps.
 
     Returns:
-        Seconds from the start, ascending; they may be none.
+        Seconds from the start, ascending; there may be none.
     """
     after = np.cumsum(np.random.default_rng(seed).standard_exponential(round(rate * seconds) + 1))
     times: list[float] = (seconds * after[:-1] / after[-1]).tolist()
@@ -46,8 +46,8 @@ def read_arrivals(path: Path) -> list[float]:
     """Return the times in a file: seconds, one a line, ascending; the first one is put at 0.
 
     Raises:
-        ValueError: no such file, a line that is no time or earlier than the one before, or less than two different
-            times.
+        ValueError: no such file, a line that is no time or is earlier than the one before, or fewer than two
+            different times.
     """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
@@ -76,12 +76,12 @@ def _time(text: str) -> float | None:
 
 
 def mean_rate(times: Sequence[float]) -> float:
-    """Return the requests a second of arrivals that begin at 0: gaps over the time that they take."""
+    """Return the requests a second of arrivals that begin at 0: the number of gaps over their time."""
     return (len(times) - 1) / times[-1]
 
 
 def at_rate(times: Sequence[float], rate: float) -> list[float]:
-    """Return arrivals that begin at 0 on a scale on which their mean rate is another one."""
+    """Return arrivals that begin at 0, rescaled to another mean rate."""
     factor = mean_rate(times) / rate
     return [factor * time for time in times]
 

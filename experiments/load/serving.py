@@ -1,7 +1,7 @@
 """Serve requests that arrive over time, and what the field calls TTFT, TPOT, ITL, E2EL and goodput.
 
-Terms are those of the serving benchmarks of vLLM and SGLang. A request counts if it arrived within the window; what it
-takes is counted to its end, wherever that lies.
+Terms are those of the serving benchmarks of vLLM and SGLang. A request counts if it arrived within the window; its
+times are taken to its end, wherever that is.
 """
 
 import time
@@ -43,7 +43,7 @@ class ServedStep:
         rows: in flight.
         seated: requests that it seated, their prompts' passes included.
         emitted: tokens, of all rows.
-        nodes: scored in all rows, the pending tokens among them.
+        nodes: scored in all rows, the pending tokens included.
         seconds: "propose", "score", "rest" (verify and commit) and "other", which holds the prompts' passes.
     """
 
@@ -115,7 +115,7 @@ def serve(
     sampling: SamplingParams,
     seed: int,
 ) -> Served:
-    """Decode requests as they arrive until the last one has ended; whoever finds no row free waits, first come first.
+    """Decode requests as they arrive until the last one has ended; those that find no free row wait in order.
 
     Args:
         decoder: of the arm.
@@ -126,7 +126,7 @@ def serve(
         sampling: of each.
         seed: request i has the seed (seed, i).
 
-    Guarantee: an arrival does not wait for answers, and is seen when the step under way ends.
+    Guarantee: an arrival does not wait for answers, and is noticed when the step under way ends.
     """
     seeds = [(seed, number) for number in range(len(prompts))]
     state = decoder.start(prompts, max_new_tokens, sampling, seeds, batch_size=batch_size)
@@ -165,7 +165,7 @@ LIMITS = ("ttft", "tpot", "e2el")
 
 @dataclass(frozen=True)
 class Window:
-    """The time that counts, in seconds from the start of a load: the start is cut off, and so is what follows."""
+    """The time that counts, in seconds from the start of a load: its beginning and what comes after are cut off."""
 
     begin: float
     end: float
@@ -202,7 +202,7 @@ def e2el(request: ServedRequest) -> float:
 def tpot(request: ServedRequest) -> float | None:
     """Return the time per output token after the first one; None if there is no other.
 
-    Tokens that stand with the first one, in the same step, count with the others.
+    Further tokens of the first one's step count with the others.
     """
     others = sum(request.counts) - 1
     return (e2el(request) - ttft(request)) / others if others else None
@@ -214,7 +214,7 @@ def itls(request: ServedRequest) -> list[float]:
 
 
 def percentiles(values: Sequence[float]) -> list[float | None]:
-    """Return P50, P95 and P99, straight between the values; None of no values."""
+    """Return P50, P95 and P99, linear between the values; None if there are no values."""
     if not values:
         return [None] * len(PERCENTILES)
     found: list[float | None] = np.percentile(values, PERCENTILES).tolist()
@@ -222,7 +222,7 @@ def percentiles(values: Sequence[float]) -> list[float | None]:
 
 
 def is_good(request: ServedRequest, limits: Mapping[str, float]) -> bool:
-    """Tell whether a request keeps every limit; one of a single token keeps that of the time per token.
+    """Tell whether a request keeps every limit; one with a single token keeps the limit on time per token.
 
     Args:
         request: that ended.
@@ -256,7 +256,7 @@ def rows_in_use(served: Served, window: Window) -> float:
 def queue_growth(served: Served, window: Window) -> float:
     """Return by how many requests a second the queue grows: the slope of its length over the window's time.
 
-    It is that of least squares over every moment. A request stands in the queue from its arrival until it is seated.
+    It is a least-squares fit over every moment. A request is in the queue from its arrival until it is seated.
     """
     middle = (window.begin + window.end) / 2
     moment = 0.0
@@ -268,7 +268,7 @@ def queue_growth(served: Served, window: Window) -> float:
 
 
 def is_saturated(served: Served, window: Window) -> bool | None:
-    """Tell whether the queue keeps more than a tenth of the requests of the window; None: they are fewer than ten."""
+    """Tell whether the queue keeps more than a tenth of the window's requests; None: there are fewer than ten."""
     arrived = len(counted(served, window))
     if arrived < ENOUGH_REQUESTS:
         return None

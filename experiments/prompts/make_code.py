@@ -133,7 +133,7 @@ def _rename(text: str, old: str, new: str) -> str:
 
 
 def share_kept(edited: str, text: str) -> float:
-    """Return the share of the edited lines, blank ones aside, that stand in the text as they are; 0 if none is."""
+    """Return the share of the edited lines, blank ones aside, that are in the text unchanged; 0 if none is."""
     lines = [line for line in edited.split("\n") if line.strip()]
     kept = set(text.split("\n"))
     return sum(line in kept for line in lines) / max(1, len(lines))
@@ -177,7 +177,7 @@ Found = tuple[Definition, Prompt]
 
 
 def _taking_turns(found: Iterable[Found]) -> list[Prompt]:
-    """Return the prompts in turns from every package, and of a package from every module.
+    """Return the prompts, taken in turn from every package, and within a package from every module.
 
     The prompts of a module are ordered by the hashes of their ids.
     """
@@ -231,7 +231,7 @@ def without_shared(prompts: list[Prompt], tokenizer: Tokenizer, train: Iterable[
 
 
 class Distinct:
-    """The passages of the prompts chosen so far; it turns down a prompt that shares one with them."""
+    """The passages of the prompts chosen so far; a prompt that shares one of them is rejected."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Start with no prompt."""

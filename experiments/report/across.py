@@ -29,7 +29,7 @@ _WHICH = (
 
 
 def overview(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
-    """Return a row for every run: what it is of, and its fastest arm with both intervals and their verdict."""
+    """Return a row for every run: what it measured, and its fastest arm with both intervals and their verdict."""
     for run in runs:
         row = {"run": run.label, "experiment": run.facts.get("experiment"), "oracle": run.arguments["oracle"]}
         row |= {name.replace("_", " "): run.arguments[name] for name in ("batch_size", "temperature")}
@@ -44,7 +44,7 @@ def overview(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
 def _axes(runs: Sequence[Run]) -> dict[str, str]:
     """Return the arguments that can lie across a picture, with their labels: numbers, of a strategy for instance.
 
-    What is yes or no is none.
+    Arguments that are yes or no are left out.
     """
     own = sorted({name for run in runs for name in run.arguments if "." in name})
     numbers = [name for name in own if all(type(run.arguments.get(name)) in (int, float) for run in runs)]
@@ -76,7 +76,7 @@ def _setting(run: Run) -> dict[str, Any]:
 def _groups(runs: Sequence[Run], name: str) -> list[list[Run]]:
     """Return the runs that differ in one argument alone, by what they share.
 
-    Those without a partner are left out, and of those that differ in nothing all but the first.
+    Runs without a partner are left out, and of runs that differ in nothing, all but the first.
     """
     groups: dict[str, dict[float, Run]] = {}
     drawn = [run.arguments for run in runs if run.arguments["temperature"] > 0]
@@ -98,8 +98,8 @@ _Groups = Mapping[tuple[tuple[str, str], ...], Sequence[Run]]
 def _together(groups: Sequence[list[Run]], name: str) -> list[_Groups]:
     """Return the groups of each picture, by what tells them apart.
 
-    Groups of one machine and one experiment become series of one picture, if at most ``FEW`` values tell
-    them apart and there are colours for all.
+    Groups of one machine and one experiment become series of one picture, if at most ``FEW`` values tell them apart
+    and there are colours for all.
     """
     settings = [_setting(group[0]) for group in groups]
     values = {key: {json.dumps(one.get(key)) for one in settings} for key in settings[0]} if settings else {}
@@ -125,8 +125,8 @@ def _arms(group: Sequence[Run], name: str) -> list[str]:
 def _theory(group: Sequence[Run], name: str, arm: str) -> list[tuple[float, float]]:
     """Return theory's curve of an arm.
 
-    Of draft lengths it is what the steps of the longest tell of shorter ones; of others, each run's prediction from its
-    acceptance rate. Empty for arms that did not draft chains.
+    For draft lengths it is what the steps of the longest tell about shorter ones; for other arguments, each run's
+    prediction from its acceptance rate. Empty for arms that did not draft chains.
     """
     if name.endswith(_LENGTH):
         return [(one.length, one.speedup) for one in predictions(group[-1], arm)]
@@ -139,7 +139,7 @@ def _theory(group: Sequence[Run], name: str, arm: str) -> list[tuple[float, floa
 def _series_of(groups: _Groups, name: str) -> list[Series]:
     """Return a series for every arm of every group: named by what tells groups apart if there is one arm.
 
-    An arm has its colour of the page if it is one series.
+    An arm that is one series has its colour of the page.
     """
     found: list[Series] = []
     is_alone = len({arm for group in groups.values() for arm in _arms(group, name)}) == 1

@@ -1,7 +1,7 @@
 """Charts as plotly reads them, drawn by ``charts.js`` in the reader's colours.
 
 Colours are CSS with the page's custom properties, such as ``var(--c1)``; ``charts.js`` turns them into numbers, and
-again when the reader's colours change. Texts are escaped: plotly reads tags in them.
+does so again when the reader's colours change. Texts are escaped, because plotly reads tags in them.
 """
 
 import html
@@ -86,7 +86,7 @@ def colour(number: int) -> str:
 
 
 def mix(share: float, of: str) -> str:
-    """Return so much of a colour on the paper's."""
+    """Return a share of a colour on the paper's."""
     return f"color-mix(in oklab, {of} {share:.0%}, {PAPER})"
 
 

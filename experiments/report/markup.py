@@ -31,7 +31,7 @@ def items(texts: Sequence[str]) -> str:
 
 
 def _characters(of: Table, name: str) -> int:
-    """Return how many characters a column takes side by side at least, its borders among them."""
+    """Return the fewest characters that a column takes side by side with others, its borders included."""
     if of.kind(name) is Kind.LONG:
         return _OF_LONG
     words = [
@@ -65,6 +65,6 @@ def pairs(values: Mapping[str, Any]) -> str:
 
 
 def fold(summary: str, body: str, kind: str = "") -> str:
-    """Return HTML under a line that opens it, of a class."""
+    """Return HTML, of a class, that folds out under a line."""
     opening = f'<details class="{kind}">' if kind else "<details>"
     return f"{opening}<summary>{html.escape(summary)}</summary>{body}</details>"

@@ -26,7 +26,7 @@ _LEFT_OUT = ("fresh",)
 
 
 def _arguments_of(run: Run) -> dict[str, Any]:
-    """Return the arguments of a run, without strategies that nobody asked for and that its oracle could not have."""
+    """Return the arguments of a run, without strategies that its oracle could not have and nobody asked for."""
     found, refused = dict(run.arguments), run.facts.get("refused", {})
     if found.get("strategies") is not None:
         found["strategies"] = [name for name in found["strategies"] if name not in refused]
@@ -34,7 +34,7 @@ def _arguments_of(run: Run) -> dict[str, Any]:
 
 
 def _is_asked(arguments: Mapping[str, Any], experiment: str, name: str) -> bool:
-    """Tell whether an argument is an option that a run read from its command line, and was not left open."""
+    """Tell whether an argument is an option that the run read, and that was given."""
     # An experiment of one strategy derives the arguments of others from its own; options of idle ones are refused.
     ran, peers = arguments.get("strategies") or (), arguments.get("peer") or ()
     is_read = name.rpartition(".")[0] in {"", experiment, *ran, *strategies_read(peers)}
@@ -58,7 +58,7 @@ def _flag(name: str, experiment: str) -> str:
 
 
 def command_of(run: Run) -> str:
-    """Return the command that does a run again, with every option that it read and that was not left open."""
+    """Return the command that repeats a run, with every option that it read and that was given."""
     experiment, arguments = str(run.facts["experiment"]), _arguments_of(run)
     words = ["python", "-m", modules().get(experiment, f"experiments.{experiment}")]
     for name, value in arguments.items():
@@ -68,7 +68,7 @@ def command_of(run: Run) -> str:
 
 
 def commit_note(run: Run) -> str:
-    """Return which code computed a run's tables for the page, if it is not surely that of the run; else nothing."""
+    """Return which code computed a run's tables for the page, unless it is certainly the run's own; else nothing."""
     now, then = facts_now({})["commit"], run.facts.get("commit")
     if now == then and then is not None and "+" not in then:
         return ""
@@ -98,19 +98,19 @@ def _prompts(run: Run) -> str:
 
 
 _SHORTER = (
-    "What is said of shorter drafts than an arm's own charges drafting in proportion to their length: too little, "
-    "where a draft costs something once. experiments.advise measures both."
+    "What is said of shorter drafts than an arm's own takes drafting to cost in proportion to their length. That is "
+    "too little if a draft also has a fixed cost; experiments.advise measures both."
 )
 
 
 def verdicts(run: Run) -> list[Table]:
-    """Return the speed of every arm over plain decoding, both ratios, and the verdict; none without times."""
+    """Return both ratios of every arm over plain decoding, and the verdict; nothing without times."""
     rows = against_rows(run.outcome, PLAIN) if run.is_timed else []
     return [Table("Verdicts", rows, against_note(PLAIN), legend=against_legend(PLAIN))] if rows else []
 
 
 def further(run: Run, common: Sequence[Table]) -> list[Table]:
-    """Return the tables that an experiment has beside those of all experiments."""
+    """Return the tables that an experiment has besides the common ones."""
     known = {one.key for one in common}
     return [
         Table(name, rows, legend=OWN_TABLES.get(name, {}))

@@ -33,15 +33,15 @@ class Section:
     """A part of the page, with an entry in its table of contents.
 
     Attributes:
-        name: anchor; a letter, then letters, digits, ``_`` and ``-``. No other section of the page has it, so that of a
-            run, of which a page can hold several, has the run's in it.
+        name: anchor; a letter, then letters, digits, ``_`` and ``-``. No other section of the page has it. A page can
+            hold several runs, so the anchor of a run's section contains the run's.
         title: plain text; the page escapes it.
         body: HTML. Whoever makes it has escaped what comes from models and files (``html.escape``).
-        style: CSS; the page has it once, however many sections bring the same text.
-        script: JavaScript, run after the whole page is there; once as well.
+        style: CSS; the page has it once, even if several sections bring it.
+        script: JavaScript, run once, after the whole page is there.
         data: what JSON can hold, read by the script from ``<script type="application/json" id="data-NAME">``; None:
             nothing.
-        parts: anchor -> title of its parts, which stand under its entry; the body has these anchors.
+        parts: anchor -> title of its parts, which are listed under its entry; the body has these anchors.
     """
 
     name: str
@@ -60,8 +60,8 @@ def embed_json(data: object) -> str:
         data: plain types; no NaN, no infinity.
 
     Returns:
-        ASCII without ``<``, ``>`` and ``&``: these stand as ``\\u003c`` and the like, as do line separators (U+2028)
-        and lone surrogates. ``JSON.parse`` returns the texts as they were.
+        ASCII without ``<``, ``>`` and ``&``: they are written as ``\\u003c`` and the like, as are line separators
+        (U+2028) and lone surrogates. ``JSON.parse`` returns the texts as they were.
 
     Raises:
         ValueError: a number that JSON does not know.
@@ -74,7 +74,7 @@ def _check(sections: Sequence[Section]) -> None:
     """Refuse sections that would break the page.
 
     Raises:
-        ValueError: a name that is no anchor or stands twice, or a style or script that would end early.
+        ValueError: a name that is no anchor or occurs twice, or a style or script that would end early.
     """
     names = [name for section in sections for name in (section.name, *section.parts)]
     for section in sections:
@@ -161,7 +161,7 @@ def plotly_source() -> str:
 def pack_plotly() -> str:
     """Return the library as a page holds it: ``gzip`` in Base64, which the browser unpacks by itself.
 
-    The package has the whole library only, 4.8 MB of text; packed it is 1.9 MB, and loads nothing either.
+    The package has only the whole library, 4.8 MB of text; packed it is 1.9 MB, and still loads nothing.
 
     Raises:
         ValueError: see ``plotly_source``.
@@ -178,7 +178,7 @@ def _figure(picture: Picture, number: int, name: str) -> str:
 
 
 def figures_of(pictures: Sequence[Picture | str], name: str) -> str:
-    """Return the places of pictures, then the sentences that stand for those that a run cannot have.
+    """Return the places of pictures, then the sentences in place of those that a run cannot have.
 
     Args:
         pictures: or sentences.

@@ -1,4 +1,4 @@
-"""The pictures of one run; where it lacks what one needs, a sentence in its place."""
+"""The pictures of one run; if it lacks what a picture needs, a sentence in its place."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ _SHARES: dict[str, Any] = {"tickformat": ".0%", "range": [0.0, 1.03]}
 
 
 def number_of(run: Run, arm: str) -> int:
-    """Return an arm's number, by which it is coloured: among those beside plain decoding of all runs of the page."""
+    """Return an arm's number, which decides its colour: its place among the page's arms other than plain decoding."""
     return THEORY if arm == PLAIN else (run.page_arms or [one for one in run.outcome.arms if one != PLAIN]).index(arm)
 
 
@@ -56,7 +56,7 @@ def speeds(run: Run) -> list[Picture | str]:
 def _speed(run: Run, ratio: str, meaning: str) -> Picture | str:
     found = by_kind(run.outcome, ratio)
     if not found:
-        return f"No picture of {ratio}: other programs do not tell their prefill."
+        return f"No picture of {ratio}: other programs do not report their prefill."
     note = f"{meaning[0].upper()}{meaning[1:]}, by kind of prompt, with 95 % intervals."
     title, numbers = f"{ratio.capitalize()} by kind of prompt", {arm: number_of(run, arm) for arm in found}
     return with_level_1(dots_by_name(title, note, over_plain(ratio), found, numbers), "x")
@@ -77,8 +77,8 @@ def by_length(run: Run) -> Picture | str:
         return "No picture of speed by draft length: no arm drafted chains."
     note = (
         "Points: measured at the arm's longest draft, with 95 % intervals. Dashed: theory for drafts cut shorter, from "
-        "the same steps, a pass costing the more, the more nodes it has, straight from plain decoding's to the arm's, "
-        "and drafting in proportion to its length."
+        "the same steps. It takes a pass's cost to be linear in its nodes, from plain decoding's to the arm's, and "
+        "drafting's to be proportional to length."
     )
     title = "Decoding alone by draft length"
     return with_level_1(points(title, note, "longest draft, tokens", over_plain(DECODING_ALONE), drawn))
@@ -92,7 +92,7 @@ def by_phase(run: Run) -> Picture | str:
     phases = list(dict.fromkeys(phase for by in times.values() for phase in by))
     # Light to dark: the phases of an arm are shades of its colour.
     colours = {phase: shades(run, times, (1 + number) / len(phases)) for number, phase in enumerate(phases)}
-    note = "Wall time per emitted token of all prompts, an arm in shades of its colour; peers do not tell theirs."
+    note = "Wall time per emitted token over all prompts, each arm in shades of its colour; peers do not report theirs."
     return stack_bars("Time by phase", note, "milliseconds per emitted token", times, colours, ".3f")
 
 
@@ -119,8 +119,8 @@ def acceptance(run: Run, by: str) -> Picture | str:
     if not drawn:
         return f"No picture of acceptance by {by}: nothing was drafted."
     meaning = {
-        "position": ("position in the draft", "Share of the verdicts at a position that kept its token."),
-        "rank": ("rank among siblings", "Share of the verdicts on a k-th sibling, the earlier ones rejected."),
+        "position": ("position in the draft", "Share of verdicts at a position that kept its token."),
+        "rank": ("rank among siblings", "Share of verdicts on a k-th sibling that kept it, the earlier ones rejected."),
     }
     across, note = meaning[by]
     if by == "rank" and max(len(rates) for rates in found.values()) < 2:
@@ -142,14 +142,14 @@ def acceptance_histogram(run: Run) -> Picture | str:
         _tokens(n): shades(run, found, 0.15 + 0.85 * n / most) if n else [LINE] * len(found) for n in range(most + 1)
     }
     note = (
-        "Share of the steps by how many drafted tokens they kept, the more the darker; the recovered or bonus token is "
-        "not counted."
+        "Share of the steps by how many drafted tokens they kept: darker is more. The recovered or bonus token is not "
+        "counted."
     )
     return stack_bars("Accepted tokens of a step", note, "share of the steps", found, colours, ".0%", **_SHARES)
 
 
 def shades(run: Run, arms: Iterable[str], share: float) -> list[str]:
-    """Return so much of each arm's colour on the paper's."""
+    """Return each arm's colour, mixed with the paper's; ``share``: the arm's part."""
     return [mix(share, colour(number_of(run, arm))) for arm in arms]
 
 

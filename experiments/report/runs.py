@@ -24,9 +24,9 @@ class Run:
         folder: that it wrote.
         label: its name on the page.
         anchor: the same as part of an anchor, different for each run of a page.
-        summary: of ``summary.json``; what was no number there is None.
+        summary: of ``summary.json``; what is not a number there is None.
         outcome: of ``units.jsonl``, or of the journal that a run with problems leaves.
-        page_arms: names beside plain decoding of all runs of the page, by whose places they are coloured; (): its own.
+        page_arms: all arms of the page other than plain decoding, whose places decide colours; (): the run's own.
     """
 
     folder: Path
@@ -148,7 +148,7 @@ def _outcome(folder: Path, summary: Mapping[str, Any]) -> Outcome:
 
 
 def _has_problems(outcome: Outcome, summary: Mapping[str, Any]) -> bool:
-    """Tell whether a journal is that of the summary beside it: a run with problems leaves both, and so does a kill."""
+    """Tell whether a journal belongs to the summary beside it: a run with problems leaves both, as a kill does."""
     problems, prompts = summary["problems"], summary["arms"][PLAIN]["prompts"]
     measured = sum(len(entry["prompts"]) for entry in outcome.done)
     return bool(problems) and set(outcome.problems()) <= set(problems) and measured == prompts
@@ -159,7 +159,7 @@ def load_runs(folders: Sequence[Path], labels: Mapping[Path, str] | None = None)
 
     Args:
         folders: that experiments wrote.
-        labels: folder -> its name on the page; of others it is the folder's own.
+        labels: folder -> its name on the page; other folders have their own names.
 
     Raises:
         ValueError: a folder given twice, or one that holds no run at its end; with the reason and the fix.

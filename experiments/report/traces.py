@@ -107,14 +107,14 @@ def _section(folder: Path, arm: str, anchor: str, trace: Mapping[str, Any], miss
 
 
 def _decision(rule: str | None) -> str:
-    """Return when a drafted token stands, by the rule of a sampled arm; None: greedily."""
+    """Return when a drafted token is accepted, by the rule of a sampled arm; None: greedily."""
     if rule is None:
         return GREEDY
     return COUPLED if RULES[rule].coupled else DRAWN.format(rule=rule)
 
 
 def _differences(found: Mapping[str, Any]) -> list[str]:
-    """Return in which ways a trace is not what was timed, a sentence each."""
+    """Return how a trace differs from what was timed, a sentence each."""
     told, claim = [], found["claim"]
     if found["other_tokens"]:
         why = "although the arm is claimed to be exact" if claim == "exact" else f"as the arm's claim allows ({claim})"
@@ -224,7 +224,7 @@ def decisions_of(columns: Mapping[str, NDArray[Any]], parent: NDArray[Any], step
     """Return what became of each node, as a place in ``DECISIONS``.
 
     Children are tried in the order of their ranks: those after the accepted one are not reached, and neither are those
-    of nodes that do not stand.
+    of nodes that are not accepted.
 
     Args:
         columns: of the records.

@@ -25,7 +25,7 @@ def _shape_text(run: Run, shapes: Mapping[str, str], arm: str) -> str:
 
 
 def paths_of(run: Run, shapes: Mapping[str, str], arm: str) -> tuple[Path, ...] | None:
-    """Return the nodes of the trees that an arm drafted, if they were known beforehand and branch.
+    """Return the nodes of the trees that an arm drafted, if these were known beforehand and branch.
 
     Args:
         run: of the arm.
@@ -42,7 +42,7 @@ def paths_of(run: Run, shapes: Mapping[str, str], arm: str) -> tuple[Path, ...] 
 
 
 def acceptance(records: Sequence[Mapping[str, Sequence[Any]]], paths: Sequence[Path]) -> dict[Path, tuple[int, int]]:
-    """Return how often each node of a tree stood, and how often its parent did, over steps with the whole tree.
+    """Return how often each node of a tree was accepted, and its parent, over steps with the whole tree.
 
     Args:
         records: of an arm, a unit each.
@@ -57,7 +57,7 @@ def acceptance(records: Sequence[Mapping[str, Sequence[Any]]], paths: Sequence[P
 
 
 def _places(paths: Sequence[Path]) -> dict[Path, float]:
-    """Return where nodes stand across, the pending token ``()`` among them: leaves side by side, others over theirs."""
+    """Return where nodes and the pending token ``()`` are across: leaves side by side, others above theirs."""
     nodes = sorted([(), *paths])
     children: dict[Path, list[Path]] = {node: [] for node in nodes}
     for node in nodes[1:]:
@@ -110,7 +110,7 @@ def _nodes(places: Mapping[Path, float], rates: Mapping[Path, float | None], siz
 
 
 def tree_map(arm: str, paths: Sequence[Path], records: Sequence[Mapping[str, Sequence[Any]]], colour: str) -> Picture:
-    """Return a static tree whose nodes have the colour of their acceptance, given that their parent stood.
+    """Return a static tree whose nodes are coloured by their acceptance, given that the parent was accepted.
 
     Args:
         arm: its name.

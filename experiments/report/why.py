@@ -43,7 +43,7 @@ def _nodes(stats: Stats) -> float:
 
 
 def _curve(plain: Stats, stats: Stats) -> WidthCurve:
-    """Return the time of passes by their nodes: plain decoding's, the arm's, and straight between them."""
+    """Return the time of passes by their nodes: plain decoding's, the arm's, and linear between them."""
     once, widths = plain.seconds_per_call("score") or float("nan"), [1]
     costs = [1.0]
     for one in (plain, stats):
@@ -56,8 +56,8 @@ def _curve(plain: Stats, stats: Stats) -> WidthCurve:
 def predictions(run: Run, arm: str) -> list[Prediction]:
     """Return what drafts of every length up to the arm's own would do: its steps with their drafts cut shorter.
 
-    A pass is taken to cost the more, the more nodes it has, straight from plain decoding's to the arm's. Empty if the
-    arm did not draft chains.
+    The cost of a pass is taken to be linear in its nodes, from plain decoding's to the arm's. Empty if the arm did not
+    draft chains.
     """
     stats = run.drafting[arm]
     if not drafts_chains(stats):
@@ -74,7 +74,7 @@ def in_the_way(run: Run, arm: str) -> tuple[Prediction, str | None] | None:
 
 
 def acceptance_for(stats: Stats, tokens: float) -> float | None:
-    """Return the acceptance rate at which chains as long as an arm's yield so many tokens a step; None: no rate does.
+    """Return the acceptance rate at which chains as long as an arm's yield ``tokens`` a step; None: no rate does.
 
     Args:
         stats: of the arm, which drafted.
@@ -92,7 +92,7 @@ _NOTICEABLE = 0.02
 
 
 def shares(parts: Parts) -> dict[str, float]:
-    """Return which shares of an arm's step are drafting, scoring and all else."""
+    """Return the shares of drafting, scoring and all else in an arm's step."""
     found = {"drafting": parts.drafting, "scoring": parts.scoring, "the rest": parts.rest}
     return {name: part / sum(found.values()) for name, part in found.items()}
 
@@ -115,7 +115,7 @@ def _step(parts: Parts, speeds: str) -> list[str]:
 
 
 def _affordable(parts: Parts) -> str:
-    """Return what drafting may cost for a losing arm to break even with as many tokens a step as it has."""
+    """Return what drafting may cost if a losing arm is to break even with the tokens a step that it has."""
     # What steps with as many tokens leave of plain decoding's time.
     allowed = parts.tokens * parts.rows * (1 + parts.plain) - parts.scoring - parts.rest
     if allowed <= 0:
@@ -138,7 +138,7 @@ def _break_even(parts: Parts, stats: Stats) -> str:
 
 
 def _length(run: Run, arm: str) -> list[str]:
-    """Return which length would be best of those that the run tells of, and what is in its way."""
+    """Return the best of the lengths that the run tells about, and what is in its way."""
     found = in_the_way(run, arm)
     if found is None:
         return []

@@ -27,8 +27,8 @@ def write_answers(
 ) -> Path:
     """Write a file for each arm of ours, and return their folder.
 
-    A line is a question with the answers to its turns. Lines are in the order of the questions' numbers, so that line i
-    of every file is of one question. With several seeds each has a folder of its own.
+    A line is a question with the answers to its turns. Lines are in the order of the questions' numbers, so line i of
+    every file is about the same question. If there are several seeds, each has its own folder.
 
     Args:
         outcome: of units of one prompt each.
@@ -53,7 +53,7 @@ def write_answers(
 
 
 def _questions(outcome: Outcome, seed: int | None) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Return the number and category of each question, and the entries of its turns with one seed, by number."""
+    """Return number and category of each question and the entries of its turns with one seed, ordered by number."""
     found = []
     for cluster in outcome.clusters():
         name, turns = cluster[0]["prompts"][0], [entry for entry in cluster if entry.get("seed") == seed]
@@ -68,7 +68,7 @@ def _choice(
 ) -> dict[str, Any]:
     """Return what an arm answered to a question: texts, steps, tokens and seconds by turn, tokens of every step.
 
-    Of several rounds, which have the same tokens and steps, the mean time.
+    Several rounds have the same tokens and steps; their mean time is given.
     """
     kept = [entry["arms"][arm] for entry in turns]
     outputs = [texts_in(one["records"], 1)[0] for one in kept]
@@ -86,7 +86,7 @@ def _choice(
 
 
 def _step_lengths(records: dict[str, list[Any]]) -> list[int]:
-    """Return how many tokens each step of the first round emitted, the recovered or bonus token among them."""
+    """Return how many tokens each step of the first round emitted, the recovered or bonus token included."""
     both = zip(records["round"], records["tokens"], strict=True)
     return [len(tokens) for number, tokens in both if number == 0]
 
@@ -99,15 +99,15 @@ _OF_BOTH = ("task", "arm")
 
 
 def by_task(outcome: Outcome) -> Outcome:
-    """Return an outcome whose kinds are Spec-Bench's tasks, and categories that it does not have."""
+    """Return an outcome whose kinds are Spec-Bench's tasks, and any categories that Spec-Bench does not have."""
     entries = [{**entry, "kind": TASKS[0] if entry["kind"] in MT_BENCH else entry["kind"]} for entry in outcome.entries]
     return Outcome(outcome.arms, entries)
 
 
 def question_speeds(outcome: Outcome, arm: str, kind: str = ALL) -> list[float] | None:
-    """Return the tokens per second of each question, of several seeds the mean.
+    """Return the tokens per second of each question; the mean, if there are several seeds.
 
-    That is the tokens of all its turns over their wall time, prefill included; of several rounds their mean time.
+    That is the tokens of all its turns over their wall time (the mean of several rounds), prefill included.
 
     Returns:
         A number for each cluster of ``outcome``; None if several prompts were decoded together.
@@ -129,7 +129,7 @@ def _speed(turns: Sequence[dict[str, Any]]) -> float:
 
 
 def spec_bench_ratio(outcome: Outcome, arm: str, kind: str = ALL) -> Interval | None:
-    """Return the mean over questions of an arm's tokens per second over that of plain decoding's, with an interval.
+    """Return an arm's mean tokens per second of a question over plain decoding's mean, with an interval.
 
     None if several prompts were decoded together.
 

@@ -1,4 +1,4 @@
-"""The registry of draft strategies: a new one stands in a file beside this one, and has a line in ``STRATEGIES``."""
+"""The registry of draft strategies: a new one has a file beside this one, and a line in ``STRATEGIES``."""
 
 from experiments.strategies import (
     combined,

@@ -46,7 +46,7 @@ class Strategy:
         build: makes the source from the settings (option key -> value; ``oracle``, ``device``, ``dtype`` of the run).
         variants: arms beside it in its own experiment: name -> the settings in which they differ.
         needs_model: what it asks of the oracle that recorded text cannot give, as the end of a sentence; "": nothing.
-        asks: the key of an option that must be given unless a head for the strategy ships with the oracle; "": of none.
+        asks: the key of an option that must be given unless a head for the strategy ships with the oracle; "": none.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Strategy:
     asks: str = ""
 
     def is_ready(self, arguments: Settings) -> bool:
-        """Whether it has what it asks for on this command line; nobody runs it unasked if it has not."""
+        """Whether this command line has what it asks for; if not, it runs only if it is asked for by name."""
         given = not self.asks or arguments[f"{self.name}.{self.asks}"] is not None
         return given or self.name in heads_of(arguments["oracle"])
 
@@ -99,7 +99,7 @@ def yes_or_no(text: str) -> bool:
 
 
 def one_of(*names: str) -> Callable[[str], str]:
-    """Return what reads one of some names, and raises ArgumentTypeError for any other text."""
+    """Return a reader of these names; it raises ArgumentTypeError for any other text."""
 
     def name(text: str) -> str:
         if text not in names:
@@ -139,7 +139,7 @@ def lookup_options(min_ngram: int) -> tuple[Option, Option]:
 
 _OWN_TEXT = str(Path(dialogues.__file__).parent / "smollm2")
 _SMOL_DRAFT: Settings = {"model": "smol-draft", "model_weights": "q4_0-int8"}
-# Oracle -> strategy -> key of an option -> its default. Lengths pay where products are of whole numbers.
+# Oracle -> strategy -> key of an option -> its default. These lengths pay with products of whole numbers.
 PUBLISHED_SETTINGS: Mapping[str, Mapping[str, Settings]] = {
     "code": {"early_exit": {"head": "code-exit"}},
     "smollm2": {
@@ -167,7 +167,7 @@ PUBLISHED_SETTINGS: Mapping[str, Mapping[str, Settings]] = {
 
 
 def published_settings(strategy: str, run: Settings) -> Settings:
-    """Return a strategy's defaults for the oracle of a run, without weights that its device or dtype cannot compute.
+    """Return a strategy's defaults for the oracle of a run, without weights that the device or dtype cannot compute.
 
     Args:
         strategy: its name.

@@ -88,7 +88,7 @@ def training_files(settings: Settings) -> tuple[Path, ...]:
 
 
 def training_sequences(paths: Iterable[Path], tokenizer: Any) -> list[Path | list[int]]:
-    """Return what lies at some paths: a text file as it is, of a folder of shards the ids of conversations to train on.
+    """Return what some paths hold: a text file itself, or the ids of a folder of shards' training conversations.
 
     Raises:
         ValueError: a path is absent, or a folder without shards.
@@ -107,7 +107,7 @@ def training_sequences(paths: Iterable[Path], tokenizer: Any) -> list[Path | lis
 
 @lru_cache(maxsize=1)
 def _train(files: tuple[Path, ...], vocab_size: int, order: int, tokenizer: Any) -> NGramModel:
-    """Return the model of some files; strategies that count the same ones share it."""
+    """Return the model of some files; strategies that count the same files share it."""
     return NGramModel.train(training_sequences(files, tokenizer), vocab_size, order, tokenizer)
 
 

@@ -52,7 +52,7 @@ class Served:
         seconds: of the whole.
         latency, first: seconds from the start to the last and to the first token of every request.
         calls, rows: scoring calls, and the rows in flight in them, summed.
-        emitted, worst: tokens; and those that would have stood in lock-step.
+        emitted, worst: tokens; and those that lock-step would have kept.
         tokens: of every request, in their order.
     """
 
@@ -84,7 +84,7 @@ def serve(decoder: SpeculativeDecoder, prompts: Sequence[Prompt], options: "Opti
 
 
 def _note(served: Served, requests: IntArray, emitted: IntArray, elapsed: float) -> None:
-    """Take a step in."""
+    """Record a step."""
     served.calls += 1
     served.rows += len(requests)
     served.emitted += int(emitted.sum())
@@ -152,10 +152,10 @@ def rows_of(
 ) -> list[dict[str, Any]]:
     """Return the rows of one batch size: every arm in both ways, in interleaved rounds.
 
-    An arm's ids are compared with plain decoding's; those that are draws of its own, with its own in static batches.
+    An arm's ids are compared with plain decoding's; ids that it draws itself, with its own in static batches.
 
     Raises:
-        AssertionError: they are others, and the oracle is ``bitwise``.
+        AssertionError: they differ, and the oracle is ``bitwise``.
     """
     sampling = sampling_of(arguments)
     are_draws = sampling.temperature > 0 and not decoders[PLAIN].rule.coupled

@@ -43,7 +43,7 @@ def modules_held_out() -> list[NamedPrompt]:
 
 
 def choose(arguments: Mapping[str, Any]) -> list[NamedPrompt]:
-    """Return the last ids before one place of each text, in every length that was asked for; the length is the kind.
+    """Return the ids before one place of each text, in every length that was asked for; the length is the kind.
 
     Raises:
         ValueError: the oracle has no tokenizer, or no text is long enough.

@@ -123,7 +123,7 @@ def decode(oracle: ParallelTransformer, texts: Sequence[str], max_new_tokens: in
 
 
 def run_share(rank: int, count: int, port: int, options: Options, texts: Sequence[str], out: str) -> None:
-    """Be one of several processes; the first one writes the rows, which are everybody's."""
+    """Be one of several processes; the first one writes the rows, which are the same in all."""
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_PORT": port}
     os.environ.update({name: str(number) for name, number in numbers.items()} | {"MASTER_ADDR": "127.0.0.1"})
     torch.set_num_threads(options.threads)
@@ -136,14 +136,14 @@ def run_share(rank: int, count: int, port: int, options: Options, texts: Sequenc
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens on."""
+    """Return a free port of this machine."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         return int(bound.getsockname()[1])
 
 
 def measure(count: int, options: Options, texts: Sequence[str]) -> list[Row]:
-    """Return the rows of so many processes, which decode these texts.
+    """Return the rows of ``count`` processes, which decode these texts.
 
     Raises:
         ValueError: one of them failed; with its error.
@@ -162,7 +162,7 @@ def measure(count: int, options: Options, texts: Sequence[str]) -> list[Row]:
 
 
 def faults_of(rows: Sequence[Row]) -> list[str]:
-    """Return what must not be: other bits or tokens than the first processes' blocks give, bytes beside the formula."""
+    """Return the faults: bits or tokens that differ from the first processes' blocks, bytes that the formula lacks."""
     firsts = {row["arm"]: row for row in reversed(rows) if row["sums"] == "blocks"}
     found = []
     for row in rows:

@@ -52,8 +52,8 @@ class Kept:
 
     Attributes:
         tokens: by rule, draft tokens.
-        first: by rule, the probability that a first token stands.
-        bound: the optimum of ``first``; None: it is not known for such candidates.
+        first: by rule, the probability that a first token is kept.
+        bound: the optimum of ``first``; None: it is unknown for such candidates.
     """
 
     tokens: Mapping[str, float]
@@ -63,12 +63,12 @@ class Kept:
 
 @dataclass(frozen=True)
 class Panel(Rule):
-    """Judge as the leading rule does, and keep what others would do; for runs of one request at a time.
+    """Judge as the leading rule does, and record what the others would do; for runs of one request at a time.
 
     Attributes:
         leading: whose verdicts count.
-        others: by name; of their verdicts the law of the stop is read.
-        kept: a step each.
+        others: by name; the law of where they stop is read.
+        kept: one entry a step.
     """
 
     leading: VerificationRule

@@ -40,8 +40,8 @@ class Turns:
 
     Attributes:
         tokens: of their prompts.
-        read, read_by_drafts: of these by the oracle, and by the draft model.
-        first: seconds to the first token, a question an entry.
+        read, read_by_drafts: of these, read by the oracle and by the draft model.
+        first: seconds to the first token, an entry a question.
         outputs: ids of both turns, of every question.
     """
 
@@ -52,7 +52,7 @@ class Turns:
     outputs: list[list[list[int]]] = field(default_factory=list)
 
     def add(self, first: Result, second: Result, num_tokens: int) -> None:
-        """Take in a question: the results of both turns, and how long the second one's prompt is."""
+        """Add a question: the results of both turns, and the length of the second one's prompt."""
         stats = second.stats
         self.tokens += num_tokens
         self.read += num_tokens - stats.num_prefix_tokens
@@ -62,7 +62,7 @@ class Turns:
 
 
 def choose(arguments: Mapping[str, Any]) -> list[NamedPrompt]:
-    """Return as many prompts with a second turn as are asked for, at equal distances.
+    """Return as many prompts with a second turn as are asked for, evenly spaced.
 
     Raises:
         ValueError: there is none.

@@ -51,7 +51,7 @@ COLUMNS = {
 def calibrate_trees(
     arguments: Mapping[str, Any], oracle: Oracle, model: Oracle, prompts: Sequence[NamedPrompt]
 ) -> Trees:
-    """Return what runs of plain decoding, of chains and of trees tell of others, at the batch size that will be run."""
+    """Return what runs of plain decoding, chains and trees tell about other trees, at the batch size of the run."""
     chosen = [replace(prompt, kind="all") for prompt in prompts[: arguments["calibrate_on"]]]
     size, shapes = min(arguments["batch_size"], len(chosen)), shapes_to_read(arguments["ranks"], arguments["max_depth"])
     sources = {PLAIN: None, **{name: tree_source(model, shape) for name, shape in shapes.items()}}
@@ -71,7 +71,7 @@ def calibration_of(folder: Path, fresh: bool, make: Callable[[], Trees]) -> Tree
 
 
 def all_shapes(asked: Mapping[str, TreeShape], arguments: Mapping[str, Any], found: Trees) -> dict[str, TreeShape]:
-    """Return the shapes to be measured, those that were asked for first, by the names of their arms."""
+    """Return the shapes to measure, by the names of their arms; those asked for come first."""
     shapes = {**asked}
     for size in arguments["sizes"]:
         shapes[f"{BEST}{size}"] = best_of(found.acceptance_by_rank, size, arguments["max_depth"])
@@ -79,7 +79,7 @@ def all_shapes(asked: Mapping[str, TreeShape], arguments: Mapping[str, Any], fou
 
 
 def tree_for_theory(shape: TreeShape, found: Trees) -> Paths | None:
-    """Return a shape as a tree of which theory can tell; None if it grows, or has ranks that were not calibrated."""
+    """Return a shape as a tree that theory can predict; None if it grows, or has ranks that were not calibrated."""
     tree = None if shape.paths is None else Paths(shape.paths)
     return None if tree is None or tree.ranks.max(initial=-1) >= len(found.acceptance_by_rank) else tree
 

@@ -106,7 +106,7 @@ SHOWN: dict[str, tuple[dict[str, Any], dict[Cause, str]]] = {
     ),
     "drafts that fall": (
         {"stats": Stats(num_drafted=10, num_accepted=2, num_recovered=3)},
-        {Cause.ACCEPTANCE: "0.40 of what is reached stands"},
+        {Cause.ACCEPTANCE: "0.40 of the draft tokens reached are accepted"},
     ),
     "no drafts": ({"stats": Stats(num_recovered=0), "widening": None}, {}),
     "experts": (

@@ -76,7 +76,7 @@ class Models:
 
     @property
     def llama_storages(self) -> tuple[str, ...]:
-        """Storages that llama.cpp can be measured with: none where it is not installed."""
+        """Storages that llama.cpp can be measured with: none if it is not installed."""
         return () if missing() else STORAGES
 
     def _once(self, program: str, storage: str, make: Callable[[], Made]) -> Made:

@@ -88,7 +88,7 @@ class Measured:
         return {**first, **cells, "median ms": f"{spread.median * 1e3:.3f}", "range": span}
 
     def ratio(self, above: str | None, below: str | None) -> Spread | None:
-        """Return the seconds of one arm over another's; None where one did not run."""
+        """Return the seconds of one arm over another's; None if one did not run."""
         if above is None or below is None or not self.timings.has(above, below):
             return None
         return self.timings.ratio(above, below)
@@ -102,7 +102,7 @@ class Part:
         title: of its table.
         arms: makes them for a shape's models.
         rows: of its table, for one shape and number of threads.
-        note: stands below the title.
+        note: printed below the title.
     """
 
     title: str

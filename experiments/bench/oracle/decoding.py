@@ -23,7 +23,7 @@ def name_of(batch: int, program: str) -> str:
 
 
 def mark_nothing() -> None:
-    """Take no note of a token."""
+    """Ignore a token."""
 
 
 def decode(model: Oracle, num_new: int, prompts: Tensor, mark: Callable[[], None] = mark_nothing) -> Tensor:
@@ -33,7 +33,7 @@ def decode(model: Oracle, num_new: int, prompts: Tensor, mark: Callable[[], None
         model: scores, on a cache of its own.
         num_new: ids that are added to each prompt.
         prompts: ``[B, P]`` ids.
-        mark: is called whenever an id of each row is there.
+        mark: is called whenever there is a new id of each row.
     """
     batch, length = prompts.shape
     rows, ones = np.arange(batch), torch.ones(batch, dtype=torch.int64, device=prompts.device)

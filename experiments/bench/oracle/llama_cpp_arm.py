@@ -56,13 +56,13 @@ class LlamaCpp:
         self.length = 0
 
     def set_threads(self, number: int) -> None:
-        """Use so many threads from now on."""
+        """Use this many threads from now on."""
         self._lib.llama_set_n_threads(self._context, number, number)
 
     def score(self, ids: IntArray, every: bool = True) -> NDArray[np.float32]:
         """Append ids ``[n]`` to the sequence; return the logits ``[n, V]`` of all of them, or ``[1, V]`` of the last.
 
-        They lie in llama.cpp's memory until its next call.
+        They stay in llama.cpp's memory until its next call.
 
         Raises:
             RuntimeError: llama.cpp refuses them.

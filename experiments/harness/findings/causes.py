@@ -17,19 +17,19 @@ from specdec.stats import Stats
 
 Records = Mapping[str, Sequence[Any]]
 
-# So many passes of a shape, of either kind, tell what it takes.
+# This many passes of a shape, of either kind, are enough to time it.
 _ENOUGH = 3
 
 
 @dataclass(frozen=True)
 class Widening:
-    """The most frequent pass of an arm that verified drafts, of those with a plain one of as many rows, beside it.
+    """The arm's most frequent pass with drafts that has a plain pass of as many rows, beside that plain pass.
 
     Attributes:
         rows: in flight.
         nodes: W, of each row, padding included.
         cost: t(W)/t(1), a ratio of medians.
-        fewer: the same of the fewest rows of which the run has enough passes of W nodes and of one; None: it has not.
+        fewer: the same for the fewest rows that have enough passes of W nodes and of one; None: there are none.
     """
 
     rows: int
@@ -39,7 +39,7 @@ class Widening:
 
     @staticmethod
     def of(plain: Sequence[Records], own: Sequence[Records]) -> "Widening | None":
-        """Return it from the records of every unit; None if there is nothing to compare.
+        """Return it, from the records of every unit; None if there is nothing to compare.
 
         A pass is wide if it has more than one node a row. It is compared with plain decoding's pass of as many rows. If
         plain decoding never had as many rows in flight, the arm's own passes without drafts take its place.
@@ -62,7 +62,7 @@ class Widening:
 
     @property
     def of_one_row(self) -> float:
-        """What t(W)/t(1) of a row alone would be if a pass had a fixed price, and one for each node."""
+        """What t(W)/t(1) would be for one row, if a pass costs a fixed price and a price for each node."""
         if self.cost <= 1 or self.cost >= self.nodes:
             return self.cost
         node = (self.cost - 1) / (self.rows * (self.nodes - self.cost))  # over the fixed price
@@ -81,7 +81,7 @@ def _passes(units: Sequence[Records]) -> dict[tuple[int, int], list[float]]:
     return found
 
 
-# A cost is a cause if an arm would gain so much without it: a pass as cheap as a plain one, a draft twice as fast.
+# A cost is a cause if an arm would gain this much without it: passes as cheap as plain ones, drafts twice as fast.
 GAIN = 1.1
 # More passes outside of graphs, more waits than one a step, and a larger idle share are causes.
 OUTSIDE, MORE_WAITS, IDLE = 0.05, 1.05, 0.1
@@ -103,17 +103,17 @@ class Cause(StrEnum):
 
 
 HELP: Mapping[Cause, str] = {
-    Cause.GRAPHS: "a pass outside pays for starting every operation: --backend graphed, and drafts whose shapes come "
-    "back (a fixed length, a tree of a shape known beforehand, at most 128 nodes)",
+    Cause.GRAPHS: "a pass outside a graph pays for starting every operation: --backend graphed, and drafts whose "
+    "shapes recur (a fixed length, a tree of a shape known beforehand, at most 128 nodes)",
     Cause.PASS: "fewer nodes a step, by shorter drafts or smaller trees; docs/guides/limits.md has the width that "
     "is free",
     Cause.DRAFT: "a smaller model, fewer of its layers, or weights of fewer bits; lookups and n-grams cost next to "
     "nothing",
-    Cause.BATCH: "shorter drafts the more rows there are, and none beyond some; exactspec crossover measures it",
+    Cause.BATCH: "shorter drafts for more rows, and none above some batch size, which exactspec crossover measures",
     Cause.WAITS: "sources that draft on the host, or a model's chains of a fixed length; docs/internals/cuda.md says "
     "what each source takes",
-    Cause.ACCEPTANCE: "a source that is closer to the target, or none for such texts; a draft length that follows what "
-    "stands",
+    Cause.ACCEPTANCE: "a source that is closer to the target, or none for such texts; a draft length that follows "
+    "acceptance",
     Cause.EXPERTS: "fewer nodes a step; in a large batch plain passes read most experts anyway",
     Cause.BASELINE: "a baseline of the same settings: --against ARM pairs with another arm",
 }
@@ -121,7 +121,7 @@ HELP: Mapping[Cause, str] = {
 
 @dataclass(frozen=True)
 class Figures:
-    """What a run says of an arm; None is what it does not say.
+    """What a run says of an arm; None: the run does not say it.
 
     Attributes:
         settings, baseline: how the arm and plain decoding computed.
@@ -155,7 +155,7 @@ class Figures:
         return self.settings.differing_from(self.baseline)
 
     def gain(self, **parts: float) -> float:
-        """Return how many times as fast the arm would be if some parts of its step were others."""
+        """Return how many times as fast the arm would be if these parts of its step were as given."""
         return replace(self.parts, **parts).speedup / self.parts.speedup if self.parts else 1.0
 
     @property
@@ -216,7 +216,7 @@ def _acceptance(figures: Figures) -> str | None:
     alpha = None if figures.stats is None else figures.stats.acceptance_rate
     if figures.stats is None or not figures.stats.num_drafted or alpha is None or alpha >= ACCEPTANCE:
         return None
-    return f"{alpha:.2f} of what is reached stands"
+    return f"{alpha:.2f} of the draft tokens reached are accepted"
 
 
 def _experts(figures: Figures) -> str | None:
@@ -238,7 +238,7 @@ _FINDERS: Mapping[Cause, Callable[[Figures], str | None]] = dict(
 
 
 def causes_of(figures: Figures) -> dict[Cause, str]:
-    """Return the causes that an arm's figures show, with these figures in words."""
+    """Return the causes that an arm's figures show, each with the figures in words."""
     told = {cause: finder(figures) for cause, finder in _FINDERS.items()}
     return {cause: words for cause, words in told.items() if words is not None}
 
@@ -250,7 +250,7 @@ def cause_sentences(outcome: Outcome, arm: str) -> list[str]:
 
 
 def cause_rows(outcome: Outcome) -> list[dict[str, Any]]:
-    """Return of each arm but plain decoding what it is compared with, what a wider pass cost it, and its causes."""
+    """Return, for each arm but plain decoding, what it is compared with, what a wider pass cost it, and its causes."""
     rows = []
     for arm in outcome.arms:
         if arm != PLAIN:

@@ -1,4 +1,4 @@
-"""Generations in colour: which tokens were drafted, and by whom, which were drawn anew, which came on top."""
+"""Generations in colour: which tokens were drafted, and by what, which were recovered, and which are bonus tokens."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ class Emitted:
         tokens: ids.
         accepted: how many of them were drafted.
         sources: of each of these, the source's name.
-        at_leaf: whether the whole path of the draft stood, so that what follows is a bonus.
+        at_leaf: whether the whole path of the draft was accepted, so that what follows is a bonus.
     """
 
     tokens: Sequence[int]
@@ -67,7 +67,7 @@ def steps_in(columns: Mapping[str, Sequence[Any]], request: int) -> Iterator[Emi
 
 
 class Pieces:
-    """Cut one request's output into pieces as it grows; text that is not certain yet goes with a later token.
+    """Cut one request's output into pieces as it grows; text that is not certain yet is kept for a later token.
 
     Args:
         tokenizer: of the oracle; None: ids are shown.
@@ -95,7 +95,7 @@ class Pieces:
 
 
 class Palette:
-    """A style for every origin; sources get theirs in the order in which they come."""
+    """A style for every origin; sources get theirs in order of appearance."""
 
     def __init__(self) -> None:
         self._styles = dict(_FIXED)
@@ -110,7 +110,7 @@ class Palette:
         return Text.assemble(*((piece.text.translate(_SHOWN), self.style(piece.origin)) for piece in pieces))
 
     def segments(self, pieces: Sequence[Piece]) -> Segments:
-        """Return pieces as ``text`` does, to go on a line with: a console wraps no line of them, and keeps tabs."""
+        """Return pieces as ``text`` does, to continue a line: a console does not wrap them, and keeps tabs."""
         found = []
         for piece in pieces:
             style = Style.parse(self.style(piece.origin))
@@ -135,7 +135,7 @@ def colour_text(prompt: str, steps: Sequence[Emitted], tokenizer: Any | None, pa
 
 
 def show_outputs(outcome: Outcome, prompts: Sequence[NamedPrompt], tokenizer: Any | None, count: int) -> None:
-    """Print the first outputs of every arm but plain decoding, coloured where the terminal has colours."""
+    """Print the first outputs of every arm but plain decoding, coloured if the terminal has colours."""
     console, palette = Console(highlight=False, soft_wrap=True), Palette()
     texts = {prompt.name: prompt.text for prompt in prompts}
     left = {arm: count for arm in outcome.arms if arm != PLAIN}

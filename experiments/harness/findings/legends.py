@@ -9,7 +9,7 @@ UNTIMED = "no model ran, so that times mean nothing."
 
 
 def columns_of_kinds(outcome: Outcome) -> dict[str, str]:
-    """Return the column of each kind of prompt, if there are several: its name, or another than the tables' own."""
+    """Return the column of each kind of prompt, if there are several: its name, unless the tables use that already."""
     kinds = outcome.kinds if len(outcome.kinds) > 1 else ()
     own = {"arm", "tokens/s", *SPEEDS, *_SPEED, *_SAME_CHECK, *_DRAWN_CHECKS, *WORK}
     return {kind: f"kind {kind}" if kind in own else kind for kind in kinds}
@@ -80,7 +80,7 @@ AGAINST_BRIEF = ("arm", DECODING_ALONE, END_TO_END, "verdict", "to tell")
 
 
 def against_note(against: str) -> str:
-    """Return what the table of pairs with an arm is of."""
+    """Return the note of the table of pairs with an arm."""
     return (
         f"Pairs with {against}, on the same prompts. The verdict goes by {END_TO_END}: both of its intervals, the "
         "bootstrap's too, must agree."

@@ -35,14 +35,14 @@ _OF_FILES = {*STORED, *WHOLE} - {*FORMATS}
 
 
 def weight_types(oracle: LoadedOracle) -> set[str]:
-    """Return what an oracle's linear layers are stored in: the names of dtypes and formats."""
+    """Return the types in which an oracle's linear layers are stored: names of dtypes and formats."""
     return oracle.native.weight_types if isinstance(oracle, NativeTransformer) else {oracle.weight_type}
 
 
 def bytes_per_weight(oracle: LoadedOracle) -> float:
-    """Return the bytes that a weight takes; where weights may be of several types, as in GGUF files, the mean of all.
+    """Return the bytes that a weight takes; if weights are of several types, as in GGUF files, the mean of all.
 
-    *Deviations*: in that mean an input embedding that is no read-out counts too, though passes read few of its rows.
+    *Deviations*: that mean includes an input embedding that is not tied, though passes read few of its rows.
     """
     kinds = weight_types(oracle)
     if len(kinds) == 1 and not kinds & _OF_FILES:

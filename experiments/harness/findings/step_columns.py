@@ -11,7 +11,7 @@ from specdec.stats import Stats
 
 
 def of_drafts(stats: Stats) -> dict[str, Any]:
-    """Return what an arm's drafts are worth: tokens of a verify pass, shares that stand, the width of a pass."""
+    """Return what an arm's drafts are worth: tokens of a verify pass, shares accepted, the width of a pass."""
     return {
         "tau": stats.block_efficiency,
         "tau full": stats.block_efficiency_full,
@@ -25,8 +25,8 @@ def reason(plain: Stats, stats: Stats) -> dict[str, Any]:
     """Return why an arm is as fast as it is: the parts of its speed-up, and what they predict.
 
     A step of the arm costs v + propose / T + other / T, one of plain decoding 1 + its own other / T, with T the time of
-    a scoring pass of plain decoding in this run. A step emits tau tokens for each of its rows, of which there are fewer
-    than plain decoding has, where rows end at different times. Prefill is left out.
+    a scoring pass of plain decoding in this run. A step emits tau tokens for each of its rows; there are fewer rows
+    than in plain decoding if they end at different times. Prefill is left out.
     """
     parts, once = Parts.of(plain, stats), plain.seconds_per_call("score") or float("nan")
     expected = stats.theoretical_block_efficiency()
@@ -103,13 +103,13 @@ def _row(outcome: Outcome, arm: str, stats: Stats, depth: int) -> dict[str, Any]
 
 
 def cut_steps(records: dict[str, list[Any]]) -> int:
-    """Return how many steps emitted fewer tokens than they accepted and drew: the end of the text cut these off."""
+    """Return how many steps emitted fewer tokens than they accepted and drew: the end of the text cut the rest off."""
     both = zip(records["num_accepted"], records["num_emitted"], strict=True)
     return sum(emitted < accepted + 1 for accepted, emitted in both)
 
 
 def ends_of(outcome: Outcome, arm: str) -> str:
-    """Return how many answers of an arm's first round ended in which way."""
+    """Return how many answers of an arm's first round ended in each way."""
     kept = [entry["arms"][arm]["finish_reasons"] for entry in outcome.done]
     counts = Counter(reason for rounds in kept for reason in rounds[0])
     return ", ".join(f"{reason} {counts[reason]}" for reason in sorted(counts))
@@ -166,11 +166,11 @@ _SHARES = ("idle", "in graphs", "padding")
 
 
 def device_work(stats: Stats, nodes: int) -> dict[str, Any] | None:
-    """Return what a step made a device do, by the columns of its table; None where that was not counted.
+    """Return what a step made a device do, by the columns of its table; None for what was not counted.
 
     Args:
         stats: of an arm.
-        nodes: that its scoring calls had, of all rows, each as wide as the widest.
+        nodes: of its scoring calls, in all rows, each row counted as wide as the widest.
 
     Returns:
         None if nothing was counted.

@@ -1,4 +1,4 @@
-"""What an experiment found: tables, reasons, and the files that hold it."""
+"""What an experiment found: tables, reasons, and the files that hold them."""
 
 import json
 import textwrap
@@ -59,7 +59,7 @@ Tables = Callable[[Outcome], Sequence[Table]]
 def speed_rows(outcome: Outcome, refused: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return how fast each arm is, both ratios, with intervals, and how many outputs passed their check.
 
-    A peer or a strategy that refused has a row with its own words, or the first of them.
+    A peer or a strategy that refused has a row with the words of its refusal, shortened if they are long.
     """
     rows = []
     for arm in outcome.arms:
@@ -77,9 +77,9 @@ def speed_rows(outcome: Outcome, refused: Mapping[str, str]) -> list[dict[str, A
 
 
 def against_rows(outcome: Outcome, against: str) -> list[dict[str, Any]]:
-    """Return every arm's speed over one of them, both ratios; a verdict, and what it would take to tell.
+    """Return both ratios of every arm over one of them, a verdict, and how many units would give one.
 
-    The verdict goes by end to end, with both intervals.
+    The verdict goes by end to end, with both of its intervals.
     """
     rows = []
     for arm in outcome.arms:
@@ -123,7 +123,7 @@ def _summary_without_times(outcome: Outcome, arm: str) -> dict[str, Any]:
 
 
 def _checks(outcome: Outcome, arm: str) -> dict[str, Any]:
-    """Return how many prompts passed the check of their outputs; of draws, the evidence against their law too."""
+    """Return how many prompts passed the check of their outputs; for draws, also the evidence against their law."""
     passed, law = outcome.check_results(arm), outcome.law(arm)
     if outcome.repeats_plain(arm):
         return {"identical": sum(passed), "prompts": len(passed)}
@@ -330,7 +330,7 @@ def heading_of(outcome: Outcome, facts: Mapping[str, Any]) -> str:
 
 
 def _few(outcome: Outcome, unit: str) -> str:
-    """Return what to do where there are too few units for intervals; nothing where there are enough."""
+    """Return what to do if there are too few units for intervals; nothing if there are enough."""
     if outcome.by_rounds:
         return (
             "There are too few prompts or batches for intervals over them: these hold for the very prompts measured. "

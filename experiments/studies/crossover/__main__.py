@@ -41,7 +41,7 @@ PARTS = (
 
 
 def conclusions(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Return for each draft length up to which batch it pays, as measured and as predicted; rows ascend by batch."""
+    """Return, for each draft length, up to which batch it pays, as measured and as predicted; rows ascend by batch."""
     for length in dict.fromkeys(row["k"] for row in rows):
         own = [row for row in rows if row["k"] == length]
         found = {name: crossing([(row["batch"], row[name]) for row in own]) for name in (DECODING_ALONE, "predicted")}

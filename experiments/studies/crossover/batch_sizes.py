@@ -24,10 +24,10 @@ from specdec.prompts import NamedPrompt
 from specdec.stats import Stats
 from specdec.theory import predicted_speedup
 
-# Phases of a step whose times its record has; what lies between steps is the last one's.
+# Phases of a step whose times its record has; the last one is what lies between steps.
 PHASES = ("propose", "score", "verify", "commit", "other")
 REST = ("verify", "commit", "other")
-# So many steps of a kind tell what it takes.
+# This many steps of a kind are enough to time it.
 ENOUGH = 3
 
 
@@ -62,7 +62,7 @@ class StepParts:
         return sum(self.a[one] + (self.b[one] + self.c[one] * length if length else 0.0) for one in phases)
 
     def row(self, times: Mapping[int, Mapping[str, float]]) -> dict[str, Any]:
-        """Return them as cells of a table, with what they leave of the measured steps."""
+        """Return them as cells of a table, with the residuals of the measured steps."""
         groups = {"": PHASES, " propose": ("propose",), " score": ("score",), " rest": REST}
         parts = {
             f"{name}{label}": 1e3 * sum(part[phase] for phase in phases)
@@ -76,7 +76,7 @@ class StepParts:
 
 @dataclass(frozen=True)
 class PassTimes:
-    """Passes that are timed apart, by their rows and the nodes of each.
+    """Passes that are timed apart, by their number of rows and the nodes of each row.
 
     Args:
         rows: numbers of rows, ascending.
@@ -94,9 +94,9 @@ class PassTimes:
         return PassTimes(tuple(sizes), dict(zip(num_nodes, zip(*seconds, strict=True), strict=True)))
 
     def cost(self, num_nodes: int, rows: IntArray) -> float:
-        """Return the mean time of passes of so many rows each, over that of one node in each of the most rows.
+        """Return the mean time of passes of these numbers of rows, over that of one node in each of the most rows.
 
-        Between the numbers of rows that were timed it goes straight.
+        It is linear between the numbers of rows that were timed.
         """
         return float(np.interp(rows, self.rows, self.seconds[num_nodes]).mean()) / self.seconds[1][-1]
 
@@ -108,13 +108,13 @@ def rows_of_steps(outcome: Outcome, arm: str) -> IntArray:
 
 
 def _steps_of(columns: Mapping[str, Any]) -> IntArray:
-    """Return for each record of a unit which step of the unit it is of, from 0."""
+    """Return, for each record of a unit, the number of its step in the unit, from 0."""
     _, step = np.unique(np.asarray([columns["round"], columns["step"]]), axis=1, return_inverse=True)
     return step.ravel()
 
 
 def step_times(outcome: Outcome, arm: str, length: int, rows: int) -> dict[str, float] | None:
-    """Return the seconds of an arm's steps by phase: medians of those in which so many rows all drafted so many tokens.
+    """Return the seconds of an arm's steps by phase: medians over steps in which ``rows`` rows all drafted ``length``.
 
     None if there are fewer than three such steps. What lies between steps is the mean of all.
     """
@@ -136,8 +136,8 @@ def crossing(points: Sequence[tuple[int, float]]) -> float | None:
     """Return the batch at which a speed-up falls below 1, between those measured; None: it does not.
 
     Args:
-        points: batch size and speed-up, ascending; between them the speed-up falls with the batch's logarithm. Below 1
-            at the first one: that.
+        points: batch size and speed-up, ascending; between them the speed-up falls with the batch's logarithm. If it is
+            below 1 at the first batch, that batch is returned.
     """
     if points and points[0][1] < 1:
         return float(points[0][0])
@@ -152,8 +152,8 @@ def predict(plain: Stats, stats: Stats, parts: StepParts, length: int, plain_cos
     """Return the speed-up that a step's parts and the cost of its width predict; ``COLUMNS`` has the formula.
 
     Args:
-        plain, stats: of plain decoding and of the arm, whose tokens of a step and rows in flight are taken.
-        parts: of steps of this batch size; their scoring is not used but plain decoding's.
+        plain, stats: of plain decoding and of the arm; they give tokens of a step and rows in flight.
+        parts: of steps of this batch size; of scoring only plain decoding's is used.
         length: drafted tokens.
         plain_cost, width_cost: of the passes of plain decoding and of the arm; see ``PassTimes.cost``.
     """

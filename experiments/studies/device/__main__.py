@@ -49,7 +49,7 @@ def figures(part: str, options: Options) -> list[dict[str, Any]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure what is not there yet, and print the tables; return 1 if texts differ that are to be equal."""
+    """Measure what is missing, and print the tables; return 1 if texts differ that must be equal."""
     options = parse(argv, __doc__)
     differing: list[dict[str, Any]] = []
     with refusing("device"), hold(options.out, "--out"):

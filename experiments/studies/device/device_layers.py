@@ -94,7 +94,7 @@ class _Layer:
         return [tensor.uniform_(-1.0, 1.0, generator=self._generator) for tensor in empty]
 
     def _as_graph(self, attend: Callable[[], Tensor]) -> Callable[[], object]:
-        """Return what computes the same as a graph, on devices that have graphs, as passes do."""
+        """Return what computes the same as a graph, as passes do, on devices that have graphs."""
         if self._options.place.type != "cuda":
             return attend
 

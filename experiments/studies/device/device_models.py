@@ -41,13 +41,13 @@ LOADED: dict[str, dict[str, Any]] = {
 def load_modes(
     modes: Mapping[str, Mapping[str, Any]], name: str, dtype: str | None, device: str
 ) -> dict[str, LoadedOracle]:
-    """Return mode -> the oracle of this name, loaded so; without those that cannot be here, which is said on stderr."""
+    """Return mode -> the oracle of this name, loaded so; modes that cannot run here are only named on stderr."""
     made = {mode: _try_load(mode, partial(oracles.load, name, dtype, device, **given)) for mode, given in modes.items()}
     return {mode: oracle for mode, oracle in made.items() if oracle is not None}
 
 
 def random_models(shape: str, dtype: torch.dtype, device: torch.device) -> dict[str, LoadedOracle]:
-    """Return mode -> a model of this shape, all on the same random weights; without those that cannot be here."""
+    """Return mode -> a model of this shape, all on the same random weights; modes that cannot run here are left out."""
     with torch.device("meta"):
         model = Transformer(SHAPES[shape], seed=None)
     model = model.to(dtype).to_empty(device=device).eval()
@@ -104,7 +104,7 @@ class Options:
 
 
 def parse(argv: Sequence[str] | None, description: str | None) -> Options:
-    """Return what is asked for; the width 1 is among the widths.
+    """Return what is asked for; the widths always include 1.
 
     Raises:
         SystemExit: an argument cannot be, or there is no such device, with the reason.

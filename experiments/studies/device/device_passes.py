@@ -28,7 +28,7 @@ from specdec.theory.limits import pass_cost
 
 
 def texts(options: Options, count: int | None) -> list[str]:
-    """Return so many of the prompts (None: all), or those that there are."""
+    """Return ``count`` of the prompts (None: all), or all if there are fewer."""
     return [prompt.text for prompt in load_prompts(options.prompts, None, count)]
 
 
@@ -88,7 +88,7 @@ _RULE = "coupled"
 
 
 def identity(options: Options) -> Iterator[dict[str, Any]]:
-    """Yield a row for each mode and way to decode: texts unlike those of plain decoding at batch 1.
+    """Yield a row for each mode and way to decode: how many texts differ from plain decoding's at batch 1.
 
     Prompts are repeated if they do not fill the largest batch; each has draws of its own.
     """
@@ -130,7 +130,7 @@ def passes(options: Options) -> Iterator[dict[str, Any]]:
 
 
 def _passes(options: Options, name: str, models: dict[str, Any], batch: int, context: int) -> list[dict[str, Any]]:
-    """Return the rows of one batch and context; without times where the caches do not fit the memory."""
+    """Return the rows of one batch and context; without times if the caches do not fit the memory."""
     try:
         # Graphs first: a new cache of theirs makes room by giving up the memory of the last. Their modes share one.
         caches: dict[Any, Cache] = {}
@@ -155,7 +155,7 @@ def _passes(options: Options, name: str, models: dict[str, Any], batch: int, con
 
 
 def _cache(options: Options, model: Any, caches: dict[Any, Cache], batch: int, context: int) -> Cache:
-    """Return a filled cache for a model: one that another has made already, if it can read that.
+    """Return a filled cache for a model: one that another model has made, if this one can read it.
 
     Raises:
         ValueError: it does not fit the memory.

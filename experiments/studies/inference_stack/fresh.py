@@ -34,7 +34,7 @@ def one_line(error: Exception) -> str:
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Return the most memory that this process has had: of a GPU its allocations there, else what was resident."""
+    """Return the most memory that this process has had: its allocations on a GPU, else its resident memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     status = Path("/proc/self/status")
@@ -61,7 +61,7 @@ def first_call(subject: str, arm: str, batch: int, device: str) -> Found:
 
 
 def in_new_process(subject: str, arm: str, batch: int, device: str, threads: int, keep: Path) -> Found:
-    """Return ``first_call`` of a new process whose compiler finds nothing; what it compiled is added to ``keep``.
+    """Return ``first_call`` of a new process whose compiler's cache is empty; what it compiles is added to ``keep``.
 
     Raises:
         subprocess.CalledProcessError: the process failed.

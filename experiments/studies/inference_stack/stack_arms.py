@@ -132,7 +132,7 @@ def compile_loop(subject: Subject, batch: int) -> Generate:
 
 
 def _at_once(run: Callable[[Tensor], Tensor]) -> Generate:
-    """Return a generation that shows nothing before all is done."""
+    """Return a generation that shows nothing until everything is done."""
 
     def generate(prompts: Tensor, mark: Mark) -> Tensor:
         made = run(prompts)
@@ -150,7 +150,7 @@ def unroll(subject: Subject, batch: int) -> Generate:
 
 
 def pack(subject: Subject, batch: int) -> Generate:
-    """Lay the weights out for few rows; a Python loop again, for the compiler cannot take these layers."""
+    """Lay the weights out for few rows; Python drives the loop again, since the compiler cannot take these layers."""
     return partial(decoding.decode, subject.forms.eager, subject.num_new)
 
 
@@ -174,7 +174,7 @@ def speculate(subject: Subject, batch: int, make: Callable[[], DraftSource] | No
 
 
 def growing(subject: Subject, batch: int, settings: Mapping[str, Any] | None = None) -> Generate:
-    """Keep a cache that is one position longer every step; compiled where there are settings."""
+    """Keep a cache that grows by one position every step; compiled if there are settings."""
     model, end = subject.forms.plain, subject.prompt_length + subject.num_new
 
     def run(tokens: Tensor, at: Tensor, held: list[Pair]) -> tuple[Tensor, list[Pair]]:

@@ -109,7 +109,7 @@ class Study:
             self.results.put(GATE, batch, {name: self._judge(batch, generates, name)})
 
     def _judge(self, batch: int, generates: Generates, name: str) -> Found:
-        """Return what the gate finds of an arm, or why it could not run: its failure leaves the others standing."""
+        """Return what the gate finds of an arm, or why it could not run: its failure does not affect the others."""
         wanted, count = self._naive_ids, len(self.subject.gate)
         if name not in self._stack:
             count = min(count, self.options.side_gate_prompts)
@@ -133,7 +133,7 @@ class Study:
 
 
 def is_passed(gate: Found | None) -> bool:
-    """Tell whether an arm is known to write what the naive one does."""
+    """Tell whether an arm is known to write what the naive one writes."""
     return gate is not None and "failed" not in gate and gate["same"] == gate["prompts"]
 
 

@@ -24,8 +24,8 @@ def draw(path: Path, panels: Mapping[str, Bars], chained: int) -> None:
     Args:
         path: of the file.
         panels: title -> an arm after the other.
-        chained: so many arms build on one another: a bar reaches from the speed before to its own, with their ratio;
-            each of the others reaches from the last of these.
+        chained: number of arms that build on one another: such a bar reaches from the speed before to its own, with
+            their ratio; each other bar reaches from the last of these.
     """
     height = 1.2 + 0.32 * max(map(len, panels.values()))
     figure, row = row_of_axes(len(panels), (4.2 * len(panels), height))
@@ -116,7 +116,7 @@ def _speed_cells(subject: Subject, results: Results, batch: int, name: str, arm:
 
 
 def _no_times(results: Results, batch: int, name: str) -> str | None:
-    """Return what stands in place of times: that the arm failed at the gate, or None."""
+    """Return what is shown in place of times: that the arm failed at the gate, or None."""
     gate = results.get(GATE, batch, name)
     return None if gate is None or is_passed(gate) else FAILED
 
@@ -155,7 +155,7 @@ def _original(subject: Subject, batch: int) -> Row:
 
 
 def ablation_rows(results: Results, batches: Sequence[int], names: Collection[str]) -> dict[str, list[Row]]:
-    """Return the tables of the ablations of these names: title -> rows; all are compared with the first of a table."""
+    """Return the tables of the ablations of these names: title -> rows, each compared with the first of its table."""
     tables: dict[str, list[Row]] = {}
     for name, arm in ABLATIONS.items():
         title, variant = name.split(": ", 1)

@@ -23,7 +23,7 @@ from specdec.theory.limits import Roofline, pass_cost
 def write_ids(generate: Generate, subject: Subject, batch: int, num_prompts: int, title: str) -> Tensor:
     """Return ``[num_prompts, num_new]`` ids that an arm writes after the first prompts of the gate.
 
-    The batches are whole: the first prompts fill the last one up.
+    All batches are full: the last one is filled up with the first prompts.
 
     Raises:
         ValueError: the arm returns ids of another shape.
@@ -39,7 +39,7 @@ def write_ids(generate: Generate, subject: Subject, batch: int, num_prompts: int
 
 
 def judge(ids: Tensor, wanted: Tensor, answers: Tensor | None) -> Found:
-    """Return how many rows of ids ``[G, N]`` are the first that are wanted, and how many answers are right.
+    """Return how many rows of ids ``[G, N]`` equal the first wanted ones, and how many answers are right.
 
     Returns:
         "prompts", "same", and "exact" (None if nobody knows the answers).
@@ -66,7 +66,7 @@ def generation(generate: Generate, prompts: Tensor, device: torch.device) -> tup
 
 
 def batches_of(prompts: Tensor, batch: int) -> Iterator[Tensor]:
-    """Yield ``[batch, P]`` prompts without end: from the first again when no whole batch is left."""
+    """Yield ``[batch, P]`` prompts without end, starting over when no whole batch is left."""
     count = max(len(prompts) // batch, 1)
     while True:
         for number in range(count):
@@ -75,7 +75,7 @@ def batches_of(prompts: Tensor, batch: int) -> Iterator[Tensor]:
 
 
 def _time(generate: Generate, prompts: Iterator[Tensor], device: torch.device, least: float) -> Round:
-    """Time generations until so many seconds have passed, the mean; tell the mean seconds to the first token."""
+    """Return the mean time of generations repeated for so many seconds, and the mean seconds to the first token."""
     firsts: list[float] = []
     totals: list[float] = []
     while not totals or sum(totals) < least:

@@ -1,6 +1,6 @@
-"""A cached step on buffers of fixed length: what a compiler can take whole.
+"""A cached step on buffers of fixed length, which a compiler can take as a whole.
 
-All rows of a batch stand at the same position, so that a step is a function of ids, one position, and the buffers.
+All rows of a batch are at the same position, so a step is a function of ids, one position, and the buffers.
 """
 
 import math

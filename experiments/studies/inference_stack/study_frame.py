@@ -28,7 +28,7 @@ class Results:
     Args:
         folder: for the files; made if it is not there.
         arguments: what the figures depend on.
-        commit: of the program; every figure bears that of the program that measured it.
+        commit: of the program; every figure carries the commit that measured it.
 
     Raises:
         ValueError: the folder holds figures of other arguments, or a file that is damaged.
@@ -71,7 +71,7 @@ class Results:
         return sorted({str(found["commit"]) for arms in self._all["measured"].values() for found in arms.values()})
 
     def sign(self, provenance: Mapping[str, Any]) -> None:
-        """Note where and by what the figures were measured last."""
+        """Note where, and by which program, the figures were last measured."""
         self._all["provenance"] = dict(provenance)
         self._write()
 
@@ -127,10 +127,10 @@ def open_results(options: StudyOptions, not_measured: Sequence[str], *others: st
     Args:
         options: of the study.
         not_measured: names of options of its own that its figures do not depend on.
-        others: files of its own that --fresh drops.
+        others: further files of its own that --fresh drops.
 
     Returns:
-        The figures that lie there.
+        The figures in the folder.
 
     Raises:
         ValueError: see ``specdec.system.hold`` and ``Results``.
@@ -156,7 +156,7 @@ def study_report(
     failed: Sequence[str],
     notes: Sequence[str] = (),
 ) -> list[Shown]:
-    """Return the tables of these titles that have rows, after what they are of; then notes, and what failed."""
+    """Return a heading, the tables of these titles that have rows, notes, and what failed."""
     told: list[Shown] = [
         f"{machine()}; threads {options.threads}; {options.subject}: prompts of {subject.prompt_length} ids, "
         f"{subject.num_new} new ones; {options.rounds} rounds."

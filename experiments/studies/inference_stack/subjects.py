@@ -40,7 +40,7 @@ class Forms:
 
     Attributes:
         make_trainable: as it trains, in the dtype of that name.
-        make_eager: the eager oracle in float32: on a CPU its layers are laid out for few rows.
+        make_eager: the eager oracle in float32; on a CPU its layers are laid out for few rows.
         make_native: the native oracle, weights as they are stored; on a CPU only.
         make_peer: ``transformers``' model, in float32.
     """
@@ -216,7 +216,7 @@ def _text(
     num_gate: int | None,
     sources: Sources,
 ) -> Subject:
-    """Return what a model writes after the last 64 ids of a file's prompts, over and over if more are timed."""
+    """Return what a model writes after the last 64 ids of a file's prompts, which are repeated if more are timed."""
     forms = forms_of(name, device)
     asked = as_conversations(load_prompts(str(prompts)), forms.plain, _OWN_TEMPLATE)
     ids = [encode_prompt(forms.plain, prompt.start, prompt.name)[-PROMPT:] for prompt in asked]

@@ -56,7 +56,7 @@ class Options:
 
 
 def parse(argv: Sequence[str] | None, description: str | None) -> Options:
-    """Return what is asked for; numbers ascend, each once, and the width 1 is among the widths.
+    """Return what is asked for; numbers ascend, each once, and the widths include 1.
 
     Raises:
         SystemExit: an argument cannot be, with the reason.
@@ -71,7 +71,7 @@ def parse(argv: Sequence[str] | None, description: str | None) -> Options:
 
 
 def random_oracle(config: TransformerConfig, weight_type: str, backend: str) -> LoadedOracle:
-    """Return an oracle of random weights in a type of ``oracles.load``; eager ones compute, and store, in float32."""
+    """Return an oracle of random weights in a type of ``oracles.load``; an eager one computes and stores in float32."""
     model = Transformer(config)
     return NativeTransformer(model.store(weight_type)) if backend == "native" else model.eval().pack()
 
@@ -79,9 +79,8 @@ def random_oracle(config: TransformerConfig, weight_type: str, backend: str) -> 
 class Subject:
     """A model whose context is long enough for all that is measured.
 
-    What a pass costs depends on sizes, not on weights: beyond the oracle's own context, and with another window, the
-    weights are random. Those of a GGUF file, whose layers may be stored in several types, are its own if they are
-    native.
+    What a pass costs depends on sizes, not on weights, so beyond the oracle's own context, and with another window, the
+    weights are random. A GGUF file, whose layers may be stored in several types, keeps its weights in native passes.
 
     Args:
         options: name the model and the positions that it must serve.

@@ -37,9 +37,9 @@ def measure_bandwidth(num_bytes: float, rounds: int = 3) -> float:
     """Return the bytes a second that all of torch's threads read, by the fastest of torch's reductions.
 
     Args:
-        num_bytes: how many bytes are read, again and again. Give what a pass reads: if it fits into the processor's
+        num_bytes: how many bytes are read, repeatedly. Give what a pass reads: if that fits into the processor's
             caches, their bandwidth is measured.
-        rounds: the fastest counts: a roof is what the machine can do, and what disturbs it makes it slower only.
+        rounds: the fastest counts: a roof is what the machine can do, and disturbances can only make it slower.
 
     Cost: three tenths of a second a round at most, or three reads of each kind; ``num_bytes`` of memory.
     """
@@ -54,7 +54,7 @@ def measure_flops(dtype: torch.dtype, rounds: int = 3) -> float:
 
     Args:
         dtype: of the matrices.
-        rounds: the fastest counts, of the fastest side and the fastest of the ways to multiply: none is so everywhere.
+        rounds: the fastest counts, at the fastest side length and way to multiply: no way is fastest everywhere.
 
     Cost: a tenth of a second a round for each side and way.
     """
@@ -103,7 +103,7 @@ class Passes:
 
     @property
     def curves(self) -> dict[str, WidthCurve]:
-        """Return v of the "measured" times, and of the least ones that the "roofline" allows."""
+        """Return v by the "measured" times, and by the least ones that the "roofline" allows."""
         kinds = {
             "measured": [spread.median for spread in self.seconds.values()],
             "roofline": [self.roofline.seconds(cost) for cost in self.costs.values()],
@@ -127,7 +127,7 @@ def random_cache(oracle: LoadedOracle, batch: int, context: int, room: int) -> C
 def pass_arms(
     oracle: LoadedOracle, cache: Cache, widths: Sequence[int], repeats: int, before: str = ""
 ) -> list[TimedArm]:
-    """Return passes with logits of every node on one cache: for each width an arm of its name, and what stands before.
+    """Return passes with logits of every node on one cache: an arm for each width, named ``before`` and the width.
 
     Args:
         oracle: scores.
@@ -173,7 +173,7 @@ class Prefill:
     Attributes:
         chunk: tokens of a pass.
         seconds: of the whole prompt.
-        longest: seconds of its longest pass: how long whoever decodes beside it waits.
+        longest: seconds of its longest pass, for which rows that decode beside it wait.
     """
 
     chunk: int

@@ -1,1 +1,1 @@
-"""What fewer bits cost and save: every precision as an oracle, and as a draft of the float32 oracle."""
+"""What fewer bits cost and save: every precision as an oracle, and as a draft for the float32 oracle."""

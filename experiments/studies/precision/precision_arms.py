@@ -1,4 +1,4 @@
-"""The precisions, a line each in ``ARMS``, how a model is made so, and the command line of their study."""
+"""The precisions, a line each in ``ARMS``; how a model is made in one; the command line of their study."""
 
 import time
 from collections.abc import Sequence
@@ -75,10 +75,10 @@ class Arm:
         return NativeTransformer(model) if self.backend == NATIVE else model.float().pack()
 
     def reference(self, name: str) -> LoadedOracle | None:
-        """Return what it must equal token for token; None where it is the definition of its own rounding.
+        """Return what it must equal token for token; None if it is itself the definition of its rounding.
 
-        Of rounded weights that is the native oracle of the float32 numbers that they stand for; where inputs are
-        rounded too, torch's product of whole numbers in place of ours.
+        For rounded weights it is the native oracle of the float32 numbers that they stand for; if inputs are rounded
+        too, torch's product of whole numbers in place of ours.
         """
         if self.arithmetic != "float32" or self.weights == "float32":
             return None

@@ -96,7 +96,7 @@ class Study:
         return self._ids[key]
 
     def _bits(self) -> None:
-        """Spend bits on the passages that ship: models in training form, whose layers compute as the arm's do."""
+        """Measure bits per byte of the shipped passages; models in training form compute as the arm's layers do."""
         parts = [load_prompts(PROMPTS, column, self.options.passages) for column in ("prompt", "reference")]
         texts = [prompt.text + reference.text for prompt, reference in zip(*parts, strict=True)]
         for arm in self.results.lacking(BITS, 1, self.options.arms):

@@ -21,7 +21,7 @@ def kind_rows(arms: Sequence[str]) -> Iterator[Row]:
 
 
 def text_rows(results: Results, batches: Sequence[int], arms: Sequence[str]) -> Iterator[Row]:
-    """Yield how far each arm's texts are those of the float32 oracle, and of its reference."""
+    """Yield how many of each arm's texts are the float32 oracle's, and its reference's."""
     for name in arms:
         found = {batch: results.get(TEXT, batch, name) for batch in batches}
         if results.get(BITS, 1, name) is None and not any(found.values()):
@@ -58,7 +58,7 @@ def _as_reference(found: dict[int, Found | None]) -> str | None:
 
 
 def speed_rows(results: Results, batch: int, arms: Sequence[str], num_new: int) -> Iterator[Row]:
-    """Return the speeds of all timed arms at a batch size; ratios only where rounds were interleaved."""
+    """Return the speeds of all timed arms at a batch size; ratios only if rounds were interleaved."""
     base = results.get(TIME, batch, ORACLE)
     for name in arms:
         times = results.get(TIME, batch, name)
@@ -91,7 +91,7 @@ def draft_rows(results: Results, subject: str, batches: Sequence[int], arms: Seq
 
 
 def failures(results: Results, options: Options) -> list[str]:
-    """Return a line for everything that failed, and why: weights that do not write what they stand for among it."""
+    """Return a line for everything that failed, and why, including weights that do not write what they stand for."""
     places = [(f"batch {batch}", TEXT, batch, arm) for batch in options.batches for arm in options.arms]
     places += [("bits per byte", BITS, 1, arm) for arm in options.arms]
     places += [
