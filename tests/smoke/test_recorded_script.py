@@ -53,7 +53,7 @@ def test_compare_runs_what_needs_no_model_and_shows_no_time(records, capsys):
     printed, told = capsys.readouterr()
     for name in ("early_exit", "quantized", "lookahead", "threshold", "medusa"):
         assert f"left out on recorded text: {name}: " in told
-    failed = "A prompt whose output is not its record fails, and stands in no table"
+    failed = "A prompt whose output is not its record fails, and is in no table"
     for word in ("tau", "alpha", "lower bound", "No speed-up: no model ran", failed):
         assert word in printed
     for word in ("tokens/s", "speed-up |", "T ms", "wall time", "decoding alone", "end to end"):

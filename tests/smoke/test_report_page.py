@@ -139,7 +139,7 @@ def test_the_reasons_are_theorys(run, found):
     assert stats.theoretical_block_efficiency(alpha) == pytest.approx(2.0)
     assert acceptance_for(stats, 100.0) is None
     assert all(sentence in found.seen for arm in run.drafting for sentence in sentences(run, arm))
-    told = "charges drafting in proportion to their length: too little, where a draft costs something once"
+    told = "takes drafting to cost in proportion to their length. That is too little if a draft also has a fixed cost"
     assert told in found.seen
 
 
