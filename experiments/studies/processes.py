@@ -154,7 +154,8 @@ def measure(count: int, options: Options, texts: Sequence[str]) -> list[Row]:
         out = Path(folder) / "rows.json"
         given = (count, free_port(), options, texts, str(out))
         try:
-            start_processes(run_share, given, nprocs=count, start_method=METHOD)  # type: ignore[no-untyped-call]
+            # Daemons end with this process: else Ctrl-C would wait until they have decoded everything.
+            start_processes(run_share, given, count, daemon=True, start_method=METHOD)  # type: ignore[no-untyped-call]
         except ProcessException as error:
             raise ValueError(f"{count} processes: {str(error).strip().splitlines()[-1]}") from error
         rows: list[Row] = json.loads(out.read_text(encoding="utf-8"))

@@ -1,8 +1,10 @@
 """The command that measures one model on several processes, on a tiny one."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch.multiprocessing.spawn import start_processes
 
 from experiments.studies import processes
 from tests.support.experiments import table_rows
@@ -31,7 +33,21 @@ def test_it_fails_if_something_is_not_as_it_must_be(
     assert "1 processes, blocks, plain: 3 bytes were sent, the formula says 4" in capsys.readouterr().err
 
 
-def test_what_a_process_is_refused_ends_the_command(checkpoints: Path) -> None:
+def test_what_a_process_is_refused_ends_the_command_and_ctrl_c_leaves_none_behind(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     argv = ["--oracle", str(checkpoints / "target"), "--prompts", str(checkpoints / "prompts.jsonl"), "--counts", "3"]
     with pytest.raises(SystemExit, match="processes: 3 processes: ValueError: 3 processes cannot share 2 key heads"):
         processes.main(argv)
+
+    def press(*given: Any, **more: Any) -> None:
+        started.append(start_processes(*given, **more, join=False))  # type: ignore[no-untyped-call]
+        raise KeyboardInterrupt
+
+    started: list[Any] = []
+    monkeypatch.setattr(processes, "start_processes", press)
+    with pytest.raises(KeyboardInterrupt):
+        processes.main([*argv[:-1], "1"])
+    for process in started[0].processes:
+        assert process.daemon, "the end of this process is its end"
+        process.kill()
