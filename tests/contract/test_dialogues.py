@@ -216,9 +216,22 @@ def test_broken_files_are_refused(writer, tmp_path):
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(ValueError, match=r"shard-000.safetensors.xz is broken: .*; check the file out again"):
         list(shards)
+    path.rename(tmp_path / "shard-001.safetensors.xz")
+    with pytest.raises(ValueError, match=r"shard-000.safetensors.xz is missing, and shard-001.safetensors.xz is there"):
+        Shards(tmp_path)
+    (tmp_path / "shard-001.safetensors.xz").rename(path)
+    (tmp_path / "facts.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"facts.json holds no JSON object"):
+        Shards(tmp_path).facts  # noqa: B018
     (tmp_path / "facts.json").unlink()
     with pytest.raises(ValueError, match=r"facts.json is missing, which says how the shards beside it were written"):
         Shards(tmp_path)
+    part = tmp_path / "part-0000.safetensors"
+    write_part(part, writer.write(MIXED, (5,)), FACTS)
+    part.write_bytes(part.read_bytes()[:-40])
+    for read in (read_part, facts_of):
+        with pytest.raises(ValueError, match=r"part-0000.safetensors is broken: .*; remove it and the parts after it"):
+            read(part)
 
 
 def test_splits_go_by_the_text_that_a_conversation_begins_from():
@@ -318,6 +331,11 @@ def test_documents_are_read_out_of_packages_whose_hash_is_right(tmp_path, monkey
     )
     npm_package(tmp_path / documents.PACKAGES[1].file, {"package/data/chapter_1.json": "Call me."})
     assert documents.read(tmp_path).texts == ("A speech. B", "Call me.")
+    whole = (tmp_path / documents.PACKAGES[1].file).read_bytes()
+    for broken in (whole[:100], b"", b"no archive"):
+        (tmp_path / documents.PACKAGES[1].file).write_bytes(broken)
+        with pytest.raises(ValueError, match=r"moby-dick-0.2.3.tgz is broken: .*; delete it and run python -m"):
+            documents.read(tmp_path)
     with pytest.raises(ValueError, match="differs from its hash; delete it and gather again"):
         documents.gather(tmp_path)
     (tmp_path / "right").write_bytes(b"")

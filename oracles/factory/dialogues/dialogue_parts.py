@@ -2,13 +2,14 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from oracles.factory.dialogues.dialogue_tasks import KINDS, Kind
@@ -54,16 +55,26 @@ def write_part(path: Path, conversations: Sequence[Conversation], facts: dict[st
 
 
 def read_part(path: Path) -> list[Conversation]:
-    """Return the conversations of a part."""
-    with safe_open(path, framework="numpy") as file:
+    """Return the conversations of a part; ValueError: the file is broken."""
+    with _opened(path) as file:
         columns = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
     return list(conversations_in(columns))
 
 
 def facts_of(path: Path) -> dict[str, str]:
-    """Return how a part was made."""
-    with safe_open(path, framework="numpy") as file:
+    """Return how a part was made; ValueError: the file is broken."""
+    with _opened(path) as file:
         return dict(file.metadata() or {})
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            yield file
+    except SafetensorError as error:
+        fix = "remove it and the parts after it, which are then written again"
+        raise ValueError(f"{path} is broken: {error}; {fix}") from error
 
 
 def columns_of(conversations: Sequence[Conversation]) -> dict[str, NDArray[Any]]:

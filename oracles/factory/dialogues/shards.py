@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
+from oracles.checkpoints.config_keys import read_json
 from oracles.factory.dialogues.dialogue_parts import SPLITS, Conversation, columns_of, conversations_in
 from specdec.system import write_whole
 
@@ -27,21 +28,21 @@ class Shards:
         folder: may be absent; then it holds none.
 
     Raises:
-        ValueError: there are shards, and nothing that says how they were written.
+        ValueError: there are shards, and nothing that says how they were written, or one of them is missing.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        for index, path in enumerate(self._paths()):
+            if path != self._path(index):
+                raise ValueError(f"{self._path(index)} is missing, and {path.name} is there: bring it back")
         if self._paths() and not (folder / FACTS).is_file():
             raise ValueError(f"{folder / FACTS} is missing, which says how the shards beside it were written")
 
     @property
     def facts(self) -> dict[str, str]:
         """How all parts were written; empty if there is none."""
-        if not self._paths():
-            return {}
-        facts: dict[str, str] = json.loads((self.folder / FACTS).read_text(encoding="utf-8"))
-        return facts
+        return read_json(self.folder / FACTS) if self._paths() else {}
 
     @property
     def num_parts(self) -> int:
@@ -96,11 +97,14 @@ class Shards:
         return written
 
     def _write(self, numbered: Sequence[tuple[int, Conversation]]) -> Path:
-        path = self.folder / f"shard-{len(self._paths()):03}.safetensors.xz"
+        path = self._path(len(self._paths()))
         columns = columns_of([one for _, one in numbered])
         columns["parts"] = np.array([index for index, _ in numbered], dtype=np.uint16)
         write_whole(path, lzma.compress(save(columns), format=lzma.FORMAT_XZ, filters=_FILTERS))
         return path
+
+    def _path(self, index: int) -> Path:
+        return self.folder / f"shard-{index:03}.safetensors.xz"
 
     def _paths(self) -> list[Path]:
         return sorted(self.folder.glob("shard-???.safetensors.xz"))
