@@ -132,7 +132,7 @@ def _identity(run: Run) -> dict[str, Any]:
             nested = value if isinstance(value, dict) else {}
             facts |= {f"{name}, {part}": one for part, one in nested.items()} or {name: value}
     kept = {name: value for name, value in measuring_arguments(run.arguments).items() if name not in _PLACE}
-    options = {f"--{name.replace('_', '-')}": value for name, value in kept.items()}
+    options = {run.flag(name): value for name, value in kept.items()}
     prompts = [name for entry in run.outcome.done for name in entry["prompts"]]
     return {**options, **facts, "list of arms": list(run.outcome.arms), "list of prompts": prompts}
 

@@ -50,20 +50,13 @@ def _words(value: Any) -> list[str]:
     return [str(one) for one in value] if isinstance(value, list) else [str(value)]
 
 
-def _flag(name: str, experiment: str) -> str:
-    """Return the option of an argument; strategies that share a command line have their name before their own."""
-    strategy, _, key = name.rpartition(".")
-    prefix = f"{strategy}-" if strategy and strategy != experiment else ""
-    return f"--{prefix}{key}".replace("_", "-")
-
-
 def command_of(run: Run) -> str:
     """Return the command that repeats a run, with every option that it read and that was given."""
     experiment, arguments = str(run.facts["experiment"]), _arguments_of(run)
     words = ["python", "-m", modules().get(experiment, f"experiments.{experiment}")]
     for name, value in arguments.items():
         if _is_asked(arguments, experiment, name):
-            words += [_flag(name, experiment), *_words(value)]
+            words += [run.flag(name), *_words(value)]
     return shlex.join(words)
 
 

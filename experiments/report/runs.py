@@ -48,6 +48,12 @@ class Run:
         arguments: dict[str, Any] = self.facts["arguments"]
         return arguments
 
+    def flag(self, name: str) -> str:
+        """Return the option of an argument; strategies that share a command line have their name before their own."""
+        strategy, _, key = name.rpartition(".")
+        prefix = f"{strategy}-" if strategy and strategy != self.facts["experiment"] else ""
+        return f"--{prefix}{key}".replace("_", "-")
+
     @property
     def is_timed(self) -> bool:
         """Whether its times mean something: a model ran, not recorded text."""

@@ -175,7 +175,7 @@ def test_options_that_place_models_may_differ_and_are_said(changes, tmp_path, ca
         ({"rule": "coupled"}, "another --rule: 'coupled' in RUN, 'rejection' in REFERENCE"),
         ({"oracle": "code-draft"}, "another --oracle: 'code-draft' in RUN"),
         ({"temperature": 0.0, "facts": {"chat": {"prompts": 2}}}, "another --temperature"),
-        ({"ignore_eos": True}, "another --ignore-eos: True in RUN, None in REFERENCE"),
+        ({"ngram.max_n": 3, "ignore_eos": True}, "another --ngram-max-n: 3 in RUN, None in REFERENCE"),
         ({"facts": {"template": "none"}}, "another template: 'none' in RUN, None in REFERENCE"),
         ({"facts": {"chat": {"template": "own", "stops": [1]}}}, "another chat, template: 'own' in RUN, None in"),
         ({"facts": {"experiment": "lengths"}}, "another experiment"),
