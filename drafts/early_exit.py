@@ -83,6 +83,8 @@ class EarlyExit(SampledSource):
         if not oracle.num_layers:
             raise ValueError("early_exit needs an oracle whose pass can be cut between layers, such as a Transformer")
         last = oracle.num_layers - 1
+        if not last:
+            raise ValueError("early_exit leaves the last layers out, and the oracle has one: use another source")
         if num_layers not in range(1, last + 1):
             raise ValueError(f"num_layers is {num_layers}; the oracle has {last + 1} layers, so draft with 1..{last}")
         check_count("num_layers", num_layers)

@@ -62,9 +62,9 @@ class Staged(SampledSource):
         temperature: of the model's laws; None follows each request, 0 drafts greedily.
 
     Raises:
-        ValueError: no model, an argument out of range, a policy that reads entropies, an inner source that branches or
-            needs what the model cannot give it; in ``open``, another vocabulary than the target's; in use, an
-            inner draft that branches or is over its budget.
+        ValueError: no model, an argument out of range, a policy that reads entropies, an inner source that branches,
+            has another vocabulary or needs what the model cannot give it; in ``open``, a model of another vocabulary
+            than the target's; in use, an inner draft that branches or is over its budget.
 
     Guarantee: tokens follow the declared laws, whatever the inner source, because the inner rule is lossless. No drawn
         token is dropped: the inner budget leaves room for the token after the inner draft. Every inner step draws from
@@ -99,6 +99,11 @@ class Staged(SampledSource):
                 f"inner source {inner.name!r} branches, and the draft model judges chains: give it a source of chains"
             )
         check_servable(inner, self.name_of(inner))
+        if inner.vocab_size not in (None, draft_model.vocab_size):
+            raise ValueError(
+                f"inner source {inner.name!r} drafts from {inner.vocab_size} ids, and draft_model has "
+                f"{draft_model.vocab_size}: give it one of the same tokenizer"
+            )
         if inner.needs.hidden:
             raise ValueError(f"inner source {inner.name!r} needs hidden layers; a draft model hands on its logits only")
         super().__init__(num_draft_tokens, length, temperature, default=8)

@@ -348,8 +348,8 @@ def test_what_cannot_be_staged_is_refused_with_the_reason():
         Staged(MODEL, wrong, width=0)
     with pytest.raises(ValueError, match="temperature"):
         Staged(MODEL, wrong, temperature=-1.0)
-    with pytest.raises(ValueError, match="vocabulary of 7 ids"):
-        Staged(MODEL, SmallTransformer(TabularLM.random(7, 1, 0), 2), 2).open(ORACLE, 1, 8)
+    with pytest.raises(ValueError, match="inner source 'small_transformer' drafts from 7 ids, and draft_model has"):
+        Staged(MODEL, SmallTransformer(TabularLM.random(7, 1, 0), 2), 2)
     for told, message in (
         ({"parents": torch.tensor([[-1, -1]])}, "inner source 'listener' drafted a tree, and declares"),
         ({"num_nodes": torch.tensor([2])}, "inner source 'listener' drafted 2 tokens, over its budget of 1"),

@@ -151,6 +151,8 @@ def test_pairs_that_cannot_work_are_refused_with_the_reason():
         SpeculativeDecoder(other, EarlyExit(model, 1))
     with pytest.raises(ValueError, match="pass can be cut"):
         EarlyExit(TabularLM.random(4, 1, 0), 1)
+    with pytest.raises(ValueError, match="leaves the last layers out, and the oracle has one: use another source"):
+        EarlyExit(tiny_transformer(num_layers=1), 1)
     for k in (0, 3, -1, 1.5):
         with pytest.raises(ValueError, match=r"the oracle has 3 layers, so draft with 1\.\.2"):
             EarlyExit(model, k)
