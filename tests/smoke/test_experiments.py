@@ -354,10 +354,15 @@ def test_every_strategy_has_a_tiny_one_whose_law_is_enumerated():
     assert {name for name, _, _ in tiny_strategies()} == set(STRATEGIES)
 
 
-def test_exactness_passes_and_notices(checkpoints, tmp_path, monkeypatch, capsys):
-    # ``make exactness`` runs the laws of all.
+@pytest.fixture
+def few_laws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enumerate the laws of a chain and of a tree: ``make exactness`` does those of all."""
     few = [strategy for strategy in tiny_strategies() if strategy[0] in ("prompt_lookup", "tree")]
     monkeypatch.setattr(exactness, "tiny_strategies", lambda: few)
+
+
+@pytest.mark.usefixtures("few_laws")
+def test_exactness_passes_and_notices(checkpoints, tmp_path, monkeypatch, capsys):
     argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "--batch-sizes", "1", "3"]
     assert exactness.main(argv) == 0
     printed = capsys.readouterr().out
@@ -676,6 +681,7 @@ STUDIES = {
 
 
 @pytest.mark.parametrize(("name", "words"), STUDIES.items(), ids=STUDIES)
+@pytest.mark.usefixtures("few_laws")
 def test_an_experiment_is_complete_before_anybody_reads_of_it(name, words, checkpoints, tmp_path, monkeypatch):
     def unread(*_: Any) -> None:
         if list(tmp_path.rglob("*.jsonl")):
