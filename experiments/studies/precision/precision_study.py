@@ -74,11 +74,12 @@ class Study:
         try:
             oracle = self._made.oracle(arm, self.subject.name)
             ids = self._write(oracle, batch, f"text, batch {batch}: {arm}")
-            wanted = self._once("oracle", self._made.oracle(ORACLE, self.subject.name), REFERENCE_BATCH)
+            most = min(REFERENCE_BATCH, len(self.subject.gate))
+            wanted = self._once("oracle", self._made.oracle(ORACLE, self.subject.name), most)
             found = {**judge(ids, wanted, self.subject.answers), "as_reference": None}
             reference = self._made.reference(arm, self.subject.name)
             if reference is not None:
-                size = REFERENCE_BATCH if reference.bitwise else batch
+                size = most if reference.bitwise else batch
                 found["as_reference"] = judge(ids, self._once(f"reference {arm}", reference, size), None)["same"]
         except Exception as error:  # whatever a precision raises is its failure, told as such
             return {"failed": one_line(error)}
