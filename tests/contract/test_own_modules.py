@@ -2,7 +2,9 @@
 
 import importlib
 import importlib.util
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -59,8 +61,9 @@ def test_the_command_runs_ours_among_folders_of_their_names(crowded):
     assert done.stdout.startswith("usage: exactspec oracles.factory.corpus [-h]"), done.stderr
 
 
-def test_second_names_find_ours_among_folders_of_their_names(crowded):
+def test_second_names_find_ours_and_run_them_among_folders_of_their_names(crowded):
     script = (
+        "import runpy, sys\n"
         "import specdec\n"
         "from specdec.drafts import PromptLookup\n"
         "import specdec.oracles.checkpoints.loading\n"
@@ -71,28 +74,31 @@ def test_second_names_find_ours_among_folders_of_their_names(crowded):
         ".generate(['a a a'], max_new_tokens=2).tokens)\n"
         "try:\n    import drafts.mine\n"
         "except ModuleNotFoundError as error:\n    print(error)\n"
+        "sys.argv = ['smollm2', '--help']\n"
+        "try:\n    runpy.run_module('specdec.oracles.smollm2', run_name='__main__', alter_sys=True)\n"
+        "except SystemExit as end:\n    assert not end.code\n"
         "import experiments\n"
     )
     done = python("-c", script, cwd=crowded)
-    tokens, words = done.stdout.splitlines()
+    tokens, words, usage = done.stdout.splitlines()[:3]
     assert tokens.startswith("[[")
     where = crowded / "drafts" / "mine.py"
     assert words.startswith(f"No module named 'drafts.mine'; {where} is hidden by specdec's package 'drafts'")
+    assert usage.startswith("usage: python -m specdec.oracles.smollm2 [-h]"), done.stderr
     assert done.stderr.splitlines()[-1] == "a user has experiments", "no name is taken that was not asked for"
 
 
-def test_a_program_of_a_second_name_runs(crowded):
-    done = python("-m", "specdec.oracles.smollm2", "--help", cwd=crowded)
-    assert done.stdout.startswith("usage: python -m specdec.oracles.smollm2 [-h]"), done.stderr
-
-
-def test_a_package_of_the_users_that_is_loaded_is_not_replaced(tmp_path):
-    (tmp_path / "drafts").mkdir()
-    (tmp_path / "drafts" / "__init__.py").write_text("")
-    script = "import drafts\ntry:\n    import specdec.drafts\nexcept ImportError as error:\n    print(error)\n"
-    done = python("-c", script, cwd=tmp_path)
-    assert done.stdout.startswith("a package 'drafts' that is not specdec's is loaded, from "), done.stderr
-    assert "import specdec.drafts before it" in done.stdout
+def test_a_package_of_the_users_that_is_loaded_is_not_replaced(tmp_path, monkeypatch):
+    theirs = ModuleType("drafts")
+    theirs.__path__ = [str(tmp_path / "drafts")]
+    monkeypatch.setitem(sys.modules, "drafts", theirs)
+    monkeypatch.delitem(sys.modules, "specdec.drafts", raising=False)
+    told = (
+        rf"^a package 'drafts' that is not specdec's is loaded, from {tmp_path}/drafts: import specdec.drafts before it"
+    )
+    with pytest.raises(ImportError, match=told):
+        importlib.import_module("specdec.drafts")
+    assert sys.modules["drafts"] is theirs
 
 
 def test_a_finder_that_keeps_nothing_leaves_first_names_alone():
