@@ -1,5 +1,6 @@
 """Advice: its last words, and the command line."""
 
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from experiments.advise.advice_parts import CLOSE, Parts
 from experiments.advise.calibrating import to_time
 from experiments.advise.cells import Advised
 from experiments.harness.arms import Unit
+from experiments.strategies import text_strategies
 from experiments.studies.crossover import __main__ as crossover
 from specdec.prompts import NamedPrompt
 from specdec.stats.report.intervals import Interval
@@ -137,7 +139,13 @@ def test_what_nobody_asked_for_is_left_out_with_the_reason(checkpoints, tmp_path
     assert [*kept["left out"]] == ["early_exit"]
 
 
-def test_what_cannot_be_had_is_refused_before_anything_runs(checkpoints, tmp_path):
+def test_what_cannot_be_had_is_refused_before_anything_runs(checkpoints, tmp_path, monkeypatch):
+    library = text_strategies.stdlib_folder()
+    for path in text_strategies.training_files({"train_on": None})[:2]:  # n-grams of all take seconds to count
+        copied = tmp_path / "lib" / path.relative_to(library)
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copied)
+    monkeypatch.setattr(text_strategies, "stdlib_folder", lambda: tmp_path / "lib")
     argv = [*common(checkpoints, tmp_path), "--batch-sizes", "1", "--strategies", "early_exit"]
     for asked in (argv, [*argv[:-2], "--early-exit-num-layers", "1"]):
         with pytest.raises(SystemExit, match="advise: early_exit: give --early-exit-head none, "):
