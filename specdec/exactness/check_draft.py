@@ -210,15 +210,15 @@ def _run(
     return log
 
 
-def _global_states() -> list[bytes | str]:
+def _global_states() -> list[object]:
     """Return the states of the generators of Python, numpy, torch and its devices, to see that nobody drew from them.
 
     They are only read. Devices that nobody has used yet have none.
     """
     is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     tensors = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if is_used else ())]
-    states = [bytes(state.numpy()) for state in tensors]
-    return [repr(random.getstate()), repr(np.random.get_state()), *states]  # noqa: NPY002
+    name, key, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
+    return [random.getstate(), (name, bytes(key), *rest), *(bytes(state.numpy()) for state in tensors)]
 
 
 def _compare(first: _Log, other: _Log, name: str) -> None:
