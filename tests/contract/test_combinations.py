@@ -265,8 +265,8 @@ COMBINATIONS = {
 
 @pytest.mark.parametrize("source", COMBINATIONS.values(), ids=COMBINATIONS)
 def test_combinations_are_honest_and_equal_plain_decoding(source):
-    check_draft(source, TARGET, max_new_tokens=7)
     prompts = [[1, 2], [0], [1, 2, 0, 1], [2, 2, 1], [0, 1], [2], [1, 1], [0, 0, 2]]
+    check_draft(source, TARGET, prompts[:4], max_new_tokens=7)
     for rule, sampling, sizes in (("coupled", SAMPLED, (1, 8)), ("multi_draft", SamplingParams(), (3,))):
         wanted = SpeculativeDecoder(TARGET, None, rule).generate(prompts, 20, sampling).tokens
         for batch_size in sizes:

@@ -14,7 +14,7 @@ from specdec import Grown, Kary, Paths, ReRanked
 from specdec.contracts import Draft, DraftSource
 from specdec.exactness import check_draft
 from specdec.sampling import SamplingParams
-from tests.support.draft_rows import Rows, chains
+from tests.support.draft_rows import PROMPTS, Rows, chains
 from tests.support.eagle3_heads import host_of
 from tests.support.pairwise import Axis, chosen, first_of
 from tests.support.registry import OTHERS, SIX_IDS, SOURCES
@@ -44,7 +44,6 @@ SAMPLINGS = {
     "sampled": SamplingParams(temperature=0.9, top_p=0.9, repetition_penalty=1.3, frequency_penalty=0.4),
     "greedy": SamplingParams(),
 }
-PROMPTS = {0: [1], 1: [2, 3, 2, 3], 2: [0, 5, 0, 5, 0, 4, 0], 3: [4, 4]}
 
 
 def ways_of(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -195,14 +194,16 @@ def test_rows_leave_and_are_reused(make, sampling, is_told):
 @chosen({"make": ways_of(WITH_TREES)}, lambda way: {way if name_of(way) in COMBINED else name_of(way)})
 def test_check_draft_finds_no_fault(make):
     source = make(3)
-    check_draft(source, host_of(source, TabularLM.random(VOCAB, 2, 5, eos_id=5)), max_new_tokens=8)
+    oracle = host_of(source, TabularLM.random(VOCAB, 2, 5, eos_id=5))
+    check_draft(source, oracle, [*PROMPTS.values()], max_new_tokens=8)
 
 
 @every(OTHER_ROWS, sampling={"warped": SAMPLINGS["sampled"], "plain": None})
 def test_check_draft_finds_no_fault_in_the_others(make, sampling):
     source = make()
     assert isinstance(source, DraftSource)
-    check_draft(source, host_of(source, TabularLM.random(VOCAB, 2, 5, eos_id=5)), max_new_tokens=8, sampling=sampling)
+    oracle = host_of(source, TabularLM.random(VOCAB, 2, 5, eos_id=5))
+    check_draft(source, oracle, [*PROMPTS.values()], max_new_tokens=8, sampling=sampling)
 
 
 @pytest.mark.parametrize("name", ["NGram", "SmallTransformer"])

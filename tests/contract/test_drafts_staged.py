@@ -20,14 +20,13 @@ from specdec.sampling.randomness import Coupled, Keyed, seed_keys
 from specdec.stats import Stats, pool
 from specdec.verify import RULES, ChainVerifier, verdicts
 from tests.support.backends import judged_by_rules, needed_kernels, needed_native
-from tests.support.draft_rows import Rows, StopBelow, chains
+from tests.support.draft_rows import PROMPTS, Rows, StopBelow, chains
 from tests.support.models import tiny_transformer
 
 VOCAB = 6
 MODEL, OTHER = TabularLM.random(VOCAB, 2, 61), TabularLM.random(VOCAB, 2, 62)
 ORACLE = TabularLM.random(VOCAB, 2, 63)
 SAMPLED = SamplingParams(temperature=0.9, top_p=0.95)
-PROMPTS = {0: [1], 1: [2, 3, 2, 3], 2: [0, 5, 0, 5, 0, 4, 0], 3: [4, 4]}
 NGRAMS = NGram.train([[0, 1, 2, 3, 4, 5, 0, 2, 4, 0, 1, 1, 2, 5]], VOCAB, 3, progress=False).model
 
 
@@ -90,7 +89,7 @@ def test_a_policy_is_asked_about_every_token_and_nothing_drawn_is_dropped(sampli
         held = draft.node_laws.probs_of(draft.tokens)[row, :size]
         if sampling.temperature:
             torch.testing.assert_close(draft.confidence[row, :size], held)
-    check_draft(source, ORACLE, max_new_tokens=12)
+    check_draft(source, ORACLE, [*PROMPTS.values()], max_new_tokens=12)
 
 
 def test_greedy_and_sampled_rows_share_a_batch():
@@ -104,7 +103,7 @@ def test_greedy_and_sampled_rows_share_a_batch():
         alone = decoder.generate([prompt], 16, sampling, seed=[(5, i)])
         assert alone.tokens[0] == together.tokens[i]
         assert alone.stats.num_drafted == together.stats.requests[i].num_drafted
-    check_draft(source, ORACLE, max_new_tokens=12, sampling=mixed[2])
+    check_draft(source, ORACLE, prompts, max_new_tokens=12, sampling=mixed[2])
 
 
 def test_rows_that_are_done_take_no_part():
@@ -227,14 +226,14 @@ def test_staged_drafts_are_honest_and_equal_plain_decoding_through_a_real_cache(
     needed_native()
     model, oracle = (tiny_transformer(VOCAB, torch.float32, seed, NativeTransformer) for seed in (5, 0))
     source = CASES[case](model)
-    check_draft(source, oracle, max_new_tokens=7)
+    check_draft(source, oracle, [*PROMPTS.values()], max_new_tokens=7)
     prompts = [*PROMPTS.values(), [1, 2], [3], [5, 5, 5], [0, 1, 2, 3]]
     for rule, sampling, sizes in (("coupled", SAMPLED, (1, 8)), ("multi_draft", SamplingParams(), (3,))):
-        wanted = SpeculativeDecoder(oracle, None, rule).generate(prompts, 16, sampling).tokens
+        wanted = SpeculativeDecoder(oracle, None, rule).generate(prompts, 10, sampling).tokens
         for batch_size in sizes:
             count = len(prompts) if batch_size > 1 else 4
             made = SpeculativeDecoder(oracle, source, rule).generate(
-                prompts[:count], 16, sampling, batch_size=batch_size
+                prompts[:count], 10, sampling, batch_size=batch_size
             )
             assert made.tokens == wanted[:count]
 
@@ -244,7 +243,7 @@ def test_staged_drafts_are_honest_and_equal_plain_decoding_through_a_real_cache(
 def test_the_compiled_judge_inside_a_draft_decides_as_the_rule_does(case, rule, monkeypatch):
     def run():
         ways = [SAMPLED, SamplingParams(), SamplingParams(temperature=0.7, repetition_penalty=1.3), SAMPLED]
-        return SpeculativeDecoder(ORACLE, CASES[case](MODEL), rule).generate(list(PROMPTS.values()), 16, ways, seed=3)
+        return SpeculativeDecoder(ORACLE, CASES[case](MODEL), rule).generate(list(PROMPTS.values()), 10, ways, seed=3)
 
     with judged_by_rules():
         wanted = run()

@@ -17,6 +17,8 @@ from tests.support.eagle3_heads import host_of
 from tests.support.hidden_watch import whole_features
 
 GARBAGE = -7
+# By row, of six ids.
+PROMPTS = {0: [1], 1: [2, 3, 2, 3], 2: [0, 5, 0, 5, 0, 4, 0], 3: [4, 4]}
 
 
 def recorded(inner: Randomness, num_rows: int) -> Recorder:
