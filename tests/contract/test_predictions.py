@@ -78,7 +78,7 @@ def test_shorter_drafts_end_amid_longer_ones(drafted, accepted, length, onward, 
 
 
 def test_the_steps_of_short_drafts_follow_from_those_of_long_ones():
-    rates, rows = (0.2, 0.95), 6
+    rates, rows = (0.2, 0.95), 4
     steps, _ = decoded(rates, LONGEST, 2, rows, 200)
     for length in (1, 4):
         own, stats = decoded(rates, length, 2, rows, 200)
