@@ -109,7 +109,8 @@ def test_a_cache_that_does_not_fit_is_a_row_without_times(tmp_path, capsys, monk
 
 def test_a_device_that_does_not_keep_bits_has_no_bitwise_figures(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("oracles.graphed.graphed_transformer.differing_bucket", lambda *_: "a chain of 3 nodes")
-    device.main([*CPU, *SMALL, *QUICK, "--parts", "agreement", "passes", "identity", "--out", str(tmp_path)])
+    one = [*CPU, *SMALL, *QUICK, "--batch-sizes", "1"]
+    device.main([*one, "--parts", "agreement", "passes", "identity", "--out", str(tmp_path)])
     assert capsys.readouterr().err.count("bitwise: bitwise is True, and on cpu in torch.float32 bits depend on") == 3
     for part in ("agreement", "passes", "identity"):
         rows = json.dumps(read_json(tmp_path / f"{part}.json")["rows"])
