@@ -22,6 +22,7 @@ VOCAB = 40
 TABLE = random_table(VOCAB, 1, 91)
 PLAIN = SamplingParams(temperature=1.0)
 EFFECT = 0.15
+MANY = 512  # rows in flight: fewer steps of as many requests
 
 
 def decoder(table=TABLE, rule="standard"):
@@ -33,7 +34,8 @@ def alarms(made, seeds, level, length=3, effect=EFFECT):
     found = 0
     for seed in range(seeds):
         try:
-            check_lossless(made, [3], length, PLAIN, depth=length - 1, effect=effect, level=level, seed=seed)
+            options = {"effect": effect, "level": level, "batch_size": MANY, "seed": seed}
+            check_lossless(made, [3], length, PLAIN, depth=length - 1, **options)
         except AssertionError:
             found += 1
     return found
@@ -47,7 +49,7 @@ def test_false_alarms_come_no_more_often_than_stated():
 def test_a_rare_id_is_no_alarm():
     made = SpeculativeDecoder(TabularLM(np.array([0.6, 0.4 - 1.1e-4, 1.1e-4])))
     for seed in range(40):
-        check_lossless(made, [0], 1, PLAIN, effect=0.3, seed=seed)
+        check_lossless(made, [0], 1, PLAIN, effect=0.3, batch_size=MANY, seed=seed)
 
 
 def biased(law, effect):
@@ -80,7 +82,7 @@ def test_an_id_of_probability_0_fails_at_once(monkeypatch):
     made = SpeculativeDecoder(TabularLM(np.array([0.5995, 0.4, 0.0005])))
     monkeypatch.setattr(sampled_law, "plain_logits", lambda _, prefixes: plain_logits(TabularLM(law), prefixes))
     with pytest.raises(AssertionError, match=r"cannot come from the oracle: an id of probability 0"):
-        check_lossless(made, [0], 3, PLAIN, effect=0.05)
+        check_lossless(made, [0], 3, PLAIN, effect=0.05, batch_size=MANY)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ def test_the_embedded_oracle_with_lookups(sampling):
 def test_a_draft_model_through_the_real_cache_with_stops():
     target, draft = tiny_transformer(50, torch.float32), tiny_transformer(50, torch.float32, seed=5)
     made = SpeculativeDecoder(target, SmallTransformer(draft, 3))
-    check_lossless(made, [1, 2, 3], 4, PLAIN, stop=[(7,)], effect=0.1, level=LEVEL, batch_size=128)
+    check_lossless(made, [1, 2, 3], 4, PLAIN, stop=[(7,)], effect=0.1, level=LEVEL, batch_size=MANY)
 
 
 def test_greedy_outputs_are_one_cell():
