@@ -27,9 +27,9 @@ SAMPLINGS = {
     "sampled": SamplingParams(temperature=1.0),
     "greedy": SamplingParams(),
 }
-BATCHES = (3, 8, 1)
+BATCHES = (8, 3, 1)
 PROMPTS = [PROMPT, *MATES, [0, 1, 2] * 5, [1], [2, 0], [0, 0, 1]]
-NEW = 16
+NEW = 10
 EXACT = [name for name, rule in RULES.items() if rule.lossless]
 
 
