@@ -69,7 +69,7 @@ def test_laws_of_blocks_are_the_references_after_any_history(layout, backend, ba
 @pytest.mark.parametrize("layout", ["dflash", "dspark", "dspark gated", "dspark rnn", "few ids"])
 def test_laws_in_trees_are_the_references_along_each_path(layout, backend, tmp_path):
     oracle, source = watched_block(tmp_path, layout, backend, tree=TREE)
-    run(oracle, source, rule="multi_draft", num_new=8)
+    run(oracle, source, rule="multi_draft", num_new=6, prompts=PROMPTS[:5])
     # A sibling that was drawn before is taken out of the declared law by a flag: the law itself is the head's.
     assert source.worst < CLOSE[backend]
     assert set(source.depths) == {0, 1, 2}
@@ -222,7 +222,7 @@ def test_a_mutant_runs_and_its_laws_are_not_the_references(name, tmp_path, monke
     owner, function, make, layout = MUTANTS[name]
     monkeypatch.setattr(owner, function, make(getattr(owner, function)))
     oracle, source = watched_block(tmp_path, layout)
-    run(oracle, source)
+    run(oracle, source, num_new=5, prompts=PROMPTS[:3])
     assert source.worst > 1e-3
 
 
@@ -245,7 +245,7 @@ def test_a_state_before_the_last_norm_is_found_out(tmp_path, monkeypatch):
 def test_a_policy_reads_the_heads_own_confidences(backend, tmp_path):
     policy = Threshold(threshold=0.5, per_token=True, max_draft_tokens=3)
     oracle, source = watched_block(tmp_path, "dspark", backend, length=policy)
-    result = run(oracle, source, num_new=16)
+    result = run(oracle, source, num_new=12, prompts=PROMPTS[:5])
     assert not result.drafter.startswith("native: ")  # its confidences are read between the depths
     assert source.worst < CLOSE[backend]
     assert 0 < source.worst_confidence < CLOSE[backend]

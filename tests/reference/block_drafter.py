@@ -1,6 +1,4 @@
-"""A slow block drafter (DFlash, DSpark) in plain float64, one token and one head at a time, from weights by name."""
-
-import math
+"""A slow block drafter (DFlash, DSpark) in plain float64, one token at a time, from weights by name."""
 
 import torch
 
@@ -44,27 +42,16 @@ def _is_seen(reach, length, at, place):
 
 
 def _attention(weights, config, name, reach, context, normed):
-    def heads(part, x, place):
-        cut = plain._linear(weights, name + part + "_proj", x).split(config.head_size)
-        if part == "v":
-            return cut
-        if config.qk_norm:
-            cut = [plain._rms(h, config.norm_eps) * weights[name + part + "_norm.weight"] for h in cut]
-        return [plain._turned(h, config, place) for h in cut]
-
     seen = [*context, *normed]
-    keys = [heads("k", x, place) for place, x in enumerate(seen)]
-    values = [heads("v", x, place) for place, x in enumerate(seen)]
-    groups = config.num_heads // config.kv_heads
+    keys, values = (
+        torch.stack([plain._heads(weights, config, name, part, x, place) for place, x in enumerate(seen)])
+        for part in "kv"
+    )
     out = []
     for place, x in enumerate(normed):
-        parts, visible = [], [at for at in range(len(seen)) if _is_seen(reach, len(context), at, place)]
-        for head, query in enumerate(heads("q", x, len(context) + place)):
-            group = head // groups
-            scores = torch.stack([query @ keys[at][group] for at in visible]) / math.sqrt(config.head_size)
-            weight = torch.softmax(scores, 0)
-            parts.append(sum(w * values[at][group] for w, at in zip(weight, visible, strict=True)))
-        out.append(plain._linear(weights, name + "o_proj", torch.cat(parts)))
+        visible = [at for at in range(len(seen)) if _is_seen(reach, len(context), at, place)]
+        query = plain._heads(weights, config, name, "q", x, len(context) + place)
+        out.append(plain._linear(weights, name + "o_proj", plain._mixed(query, keys[visible], values[visible])))
     return out
 
 

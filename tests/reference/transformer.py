@@ -1,4 +1,4 @@
-"""A slow decoder-only forward pass in plain float64, one token and one head at a time, from weights by name."""
+"""A slow decoder-only forward pass in plain float64, one token at a time, from weights by name."""
 
 import math
 
@@ -34,34 +34,48 @@ def _layer(weights, config, name: str, streams: list[Tensor]) -> list[Tensor]:
 
 
 def _attention(weights, config, name: str, normed: list[Tensor]) -> list[Tensor]:
-    def heads(part: str, turns: bool) -> list[list[Tensor]]:
-        rows = [_linear(weights, name + part + "_proj", x).split(config.head_size) for x in normed]
-        if config.qk_norm and turns:
-            rows = [[_rms(h, config.norm_eps) * weights[name + part + "_norm.weight"] for h in row] for row in rows]
-        return [[_turned(h, config, p) if turns else h for h in row] for p, row in enumerate(rows)]
-
-    queries, keys, values = heads("q", True), heads("k", True), heads("v", False)
-    groups = config.num_heads // len(keys[0])
+    queries, keys, values = (
+        [_heads(weights, config, name, part, x, place) for place, x in enumerate(normed)] for part in "qkv"
+    )
     out = []
-    for place in range(len(normed)):
+    for place, query in enumerate(queries):
         first = 0 if config.sliding_window is None else max(0, place - config.sliding_window + 1)
-        parts = []
-        for head in range(config.num_heads):
-            scores = [queries[place][head] @ keys[j][head // groups] for j in range(first, place + 1)]
-            weight = torch.softmax(torch.stack(scores) / math.sqrt(config.head_size), 0)
-            parts.append(sum(w * values[first + j][head // groups] for j, w in enumerate(weight)))
-        out.append(_linear(weights, name + "o_proj", torch.cat(parts)))
+        seen = slice(first, place + 1)
+        out.append(_linear(weights, name + "o_proj", _mixed(query, torch.stack(keys[seen]), torch.stack(values[seen]))))
     return out
 
 
-def _turned(head: Tensor, config, place: int) -> Tensor:
-    size = 0 if config.positions == "learned" else (config.rope_dim or len(head))
-    out = head.clone()
-    for i in range(size // 2):
-        first, second = (2 * i, 2 * i + 1) if config.rope_interleaved else (i, i + size // 2)
-        angle = place * config.rope_theta ** (-2 * i / size)
-        out[first] = head[first] * math.cos(angle) - head[second] * math.sin(angle)
-        out[second] = head[second] * math.cos(angle) + head[first] * math.sin(angle)
+def _heads(weights, config, name: str, part: str, x: Tensor, place: int) -> Tensor:
+    """Return ``[heads, D]`` the queries, keys or values of one token."""
+    heads = _linear(weights, name + part + "_proj", x).view(-1, config.head_size)
+    if part == "v":
+        return heads
+    if config.qk_norm:
+        heads = _rms(heads, config.norm_eps) * weights[name + part + "_norm.weight"]
+    return _turned(heads, config, place)
+
+
+def _mixed(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Return what the heads of one token make of the keys and values ``[tokens, heads, D]`` that it sees."""
+    groups, parts = len(query) // keys.shape[1], []
+    for number, head in enumerate(query):
+        weight = torch.softmax(keys[:, number // groups] @ head / math.sqrt(len(head)), 0)
+        parts.append(weight @ values[:, number // groups])
+    return torch.cat(parts)
+
+
+def _turned(heads: Tensor, config, place: int) -> Tensor:
+    if config.positions == "learned":
+        return heads
+    size = config.rope_dim or config.head_size
+    first, second = slice(size // 2), slice(size // 2, size)
+    if config.rope_interleaved:
+        first, second = slice(0, size, 2), slice(1, size, 2)
+    angles = [place * config.rope_theta ** (-2 * i / size) for i in range(size // 2)]
+    cos, sin = (torch.tensor([turn(angle) for angle in angles], dtype=heads.dtype) for turn in (math.cos, math.sin))
+    out = heads.clone()
+    out[:, first] = heads[:, first] * cos - heads[:, second] * sin
+    out[:, second] = heads[:, second] * cos + heads[:, first] * sin
     return out
 
 
@@ -80,7 +94,7 @@ def _linear(weights, name: str, x: Tensor) -> Tensor:
 
 
 def _rms(x: Tensor, eps: float) -> Tensor:
-    return x / (x.square().mean() + eps).sqrt()
+    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
 
 
 def _norm(weights, config, name: str, x: Tensor) -> Tensor:
