@@ -47,32 +47,33 @@ class Eagle3:
             whole = self._rms(whole, self.weights["input_norm.weight"])
         return self.weights["fc.weight"] @ whole
 
-    def run(self, ids: list[int], states: list[Array], drafted: list[int]) -> tuple[list[Array], list[Array]]:
-        """Return the logits ``[V]`` and what is fed back ``[H]``, after the pending id and after each drafted one.
+    def begin(self, ids: list[int], states: list[Array]) -> "Begun":
+        """Return what is known once the pending id has been read.
 
         Args:
             ids: x_0 .. x_n, the last one pending.
             states: ``[n_layers, D]`` of x_0 .. x_{n-1}.
-            drafted: a path after x_n.
         """
-        nodes = [(token, self.feature(state)) for token, state in zip(ids[1:], states, strict=True)]
-        keys: list[Array] = []
-        values: list[Array] = []
-        logits, fed = [], []
-        for position in range(len(nodes) + len(drafted)):
-            if position < len(nodes):
-                token, feature = nodes[position]
-            else:
-                token, feature = drafted[position - len(nodes)], fed[-1]
-            stream = self._layer(token, feature, position, keys, values)
-            out = self._rms(stream, self.weights["norm.weight"])
-            if position >= len(nodes) - 1:
-                logits.append(self._law(out))
-                fed.append(out if self.norm_output else stream)
+        begun = Begun([], [])
+        for token, state in zip(ids[1:], states, strict=True):
+            begun.logits, begun.fed = self._node(token, self.feature(state), begun.keys, begun.values)
+        return begun
+
+    def run(self, begun: "Begun", drafted: list[int]) -> tuple[Array, Array]:
+        """Return the logits ``[V]`` and what is fed back ``[H]`` after a drafted path, from what has begun."""
+        logits, fed, keys, values = begun.logits, begun.fed, [*begun.keys], [*begun.values]
+        for token in drafted:
+            logits, fed = self._node(token, fed, keys, values)
         return logits, fed
 
+    def _node(self, token: int, feature: Array, keys: list[Array], values: list[Array]) -> tuple[Array, Array]:
+        """Return the logits after the next node and what it feeds back."""
+        stream = self._layer(token, feature, len(keys), keys, values)
+        out = self._rms(stream, self.weights["norm.weight"])
+        return self._law(out), out if self.norm_output else stream
+
     def _rms(self, x: Array, weight: Array) -> Array:
-        return x / np.sqrt(np.mean(x * x) + self.eps) * weight
+        return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + self.eps) * weight
 
     def _law(self, out: Array) -> Array:
         written = self.weights["lm_head.weight"] @ out
@@ -83,14 +84,13 @@ class Eagle3:
             every[token] = written[row]
         return every
 
-    def _turn(self, x: Array, position: int) -> Array:
-        half = len(x) // 2
-        turned = np.empty_like(x)
-        for i in range(half):
-            angle = position * self.theta ** (-2 * i / len(x))
-            turned[i] = x[i] * np.cos(angle) - x[i + half] * np.sin(angle)
-            turned[i + half] = x[i + half] * np.cos(angle) + x[i] * np.sin(angle)
-        return turned
+    def _turn(self, heads: Array, position: int) -> Array:
+        """Return heads ``[n, D]`` turned to a position."""
+        size = heads.shape[1]
+        angles = position * self.theta ** (-2 * np.arange(size // 2) / size)
+        first, second = np.split(heads, 2, axis=1)
+        cos, sin = np.cos(angles), np.sin(angles)
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=1)
 
     def _layer(self, token: int, feature: Array, position: int, keys: list[Array], values: list[Array]) -> Array:
         w = {name.removeprefix("midlayer."): value for name, value in self.weights.items()}
@@ -104,19 +104,18 @@ class Eagle3:
             for name in "qkv"
         )
         if "self_attn.q_norm.weight" in w:
-            query = np.stack([self._rms(head, w["self_attn.q_norm.weight"]) for head in query])
-            key = np.stack([self._rms(head, w["self_attn.k_norm.weight"]) for head in key])
-        keys.append(np.stack([self._turn(head, position) for head in key]))
+            query, key = self._rms(query, w["self_attn.q_norm.weight"]), self._rms(key, w["self_attn.k_norm.weight"])
+        query, key = self._turn(query, position), self._turn(key, position)
+        keys.append(key)
         values.append(value)
+        first = 0 if self.window is None else max(len(keys) - self.window, 0)
+        seen_keys, seen_values = np.stack(keys[first:]), np.stack(values[first:])
         attended = []
-        for number in range(self.num_heads):
+        for number, head in enumerate(query):
             group = number * self.num_kv_heads // self.num_heads
-            turned = self._turn(query[number], position)
-            first = 0 if self.window is None else max(len(keys) - self.window, 0)
-            scores = np.array([turned @ past[group] for past in keys[first:]]) / np.sqrt(self.head_dim)
+            scores = seen_keys[:, group] @ head / np.sqrt(self.head_dim)
             weights = np.exp(scores - scores.max())
-            weights /= weights.sum()
-            attended.append(sum(weight * past[group] for weight, past in zip(weights, values[first:], strict=True)))
+            attended.append(weights / weights.sum() @ seen_values[:, group])
         stream = (normed if self.norm_before_residual else feature) + w["self_attn.o_proj.weight"] @ np.concatenate(
             attended
         )
@@ -124,3 +123,13 @@ class Eagle3:
         inner = self._rms(stream, w["post_attention_layernorm.weight"])
         gate, up = w["mlp.gate_proj.weight"] @ inner, w["mlp.up_proj.weight"] @ inner
         return stream + w["mlp.down_proj.weight"] @ (gate / (1 + np.exp(-gate)) * up)
+
+
+@dataclass
+class Begun:
+    """Keys and values of the nodes up to the pending id, the logits after it and what is fed back."""
+
+    keys: list[Array]
+    values: list[Array]
+    logits: Array | None = None
+    fed: Array | None = None
