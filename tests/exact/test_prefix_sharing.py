@@ -57,19 +57,22 @@ def pair(oracle, make, num_pages: int | None = None):
     return shared, SpeculativeDecoder(oracle, make(), "multi_draft")
 
 
-def run_both(decoders, prompts, seed: int, batch_size: int | None = None):
+def run_one(decoder, prompts, seed: int, batch_size: int | None = None):
+    return decoder.generate(prompts, 9, WARM, seed=seed, batch_size=batch_size, return_logprobs=True)
+
+
+def run_both(decoders, *given):
     """Return the statistics of a run that shares, after comparing it with one that does not."""
-    shared, alone = (
-        one.generate(prompts, 9, WARM, seed=seed, batch_size=batch_size, return_logprobs=True) for one in decoders
-    )
+    shared, alone = (run_one(decoder, *given) for decoder in decoders)
+    assert_same(shared, alone, decoders[0].oracle.bitwise)
+    return shared.stats
+
+
+def assert_same(shared, alone, is_bitwise: bool):
     assert shared.tokens == alone.tokens
     for mine, theirs in zip(shared.logprobs, alone.logprobs, strict=True):
-        if decoders[0].oracle.bitwise:
-            assert mine == theirs
-        else:
-            assert mine == pytest.approx(theirs, abs=1e-9)
+        assert mine == (theirs if is_bitwise else pytest.approx(theirs, abs=1e-9))
     assert drafted(shared) == drafted(alone)
-    return shared.stats
 
 
 def drafted(result):
@@ -92,12 +95,15 @@ def meetings(way, backend):
 # of those that are no chains.
 @chosen({"make": WAYS, "models": {"native": NATIVE, "eager": EAGER}}, meetings)  # first what is fast
 def test_a_hit_is_a_miss_and_so_is_what_comes_after_eviction(make, models):
-    decoders = pair(models.layered, lambda: make(models), num_pages=16)
-    reads_prompts = decoders[0].draft.needs.reads_prompts
-    first, again, evicting, after = (
-        run_both(decoders, prompts, seed, batch_size=3)
-        for seed, prompts in enumerate((PROMPTS, PROMPTS, OTHER_TEXTS, PROMPTS))
-    )
+    shared, alone = pair(models.layered, lambda: make(models), num_pages=16)
+    reads_prompts, found = shared.draft.needs.reads_prompts, []
+    texts = (PROMPTS, PROMPTS, OTHER_TEXTS)
+    plain = [run_one(alone, prompts, seed, 3) for seed, prompts in enumerate(texts)]
+    for seed in (0, 1, 2, 0):
+        made = run_one(shared, texts[seed], seed, 3)
+        assert_same(made, plain[seed], models.layered.bitwise)
+        found.append(made.stats)
+    first, again, evicting, after = found
     assert max(stats.most_pages for stats in (first, again, evicting, after)) <= 16
     if reads_prompts:
         assert first.num_prefix_tokens == again.num_prefix_tokens == 0
@@ -215,7 +221,7 @@ def test_runs_at_a_time_have_rows_of_the_draft_model_each():
 
 def test_the_pending_token_of_a_prompt_is_not_known():
     decoders = pair(NATIVE.layered, lambda: drafts.PromptLookup(3))
-    assert run_both(decoders, [TEXT[:48], TEXT[:49], TEXT[:60]], 0, batch_size=3).num_prefix_tokens == 32 + 48
+    assert run_both(decoders, [TEXT[:48], TEXT[:49], TEXT[:60]], 0, 3).num_prefix_tokens == 32 + 48
 
 
 def test_a_memory_grows_with_the_runs_and_keeps_what_it_knows():
