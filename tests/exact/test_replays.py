@@ -74,7 +74,7 @@ def test_every_length_policy_replays_as_it_runs(name, way, tmp_path):
         if policy.reads_entropy and not entropies:
             continue
         decoder = SpeculativeDecoder(oracle, make(policy), rule)
-        result = decoder.generate(PROMPTS, NEW, sampling, batch_size=2)
+        result = decoder.generate(PROMPTS, NEW, sampling, batch_size=4)
         assert result.tokens == loaded.outputs
         assert replayed(loaded, length=policy) == steps_of(result), policy
         assert replay(loaded, length=policy).block_efficiency == result.stats.block_efficiency
@@ -114,7 +114,7 @@ def test_every_part_of_a_tree_replays_as_it_runs(sampled, way):
 
     dense = record_trees(m.layered, make, PROMPTS, Kary(3, 4), NEW, sampling, rule=rule)
     for shape in (Kary(2, 3), Kary(3, 2), Chain(4), Chain(0), Paths([(0, 0, 0, 0), (0, 1), (1, 0), (2,)]), Kary(3, 4)):
-        result = SpeculativeDecoder(m.layered, make(shape), rule).generate(PROMPTS, NEW, sampling, batch_size=2)
+        result = SpeculativeDecoder(m.layered, make(shape), rule).generate(PROMPTS, NEW, sampling, batch_size=4)
         assert result.tokens == dense.outputs
         assert replayed(dense, shape=shape) == steps_of(result), shape
 
@@ -138,7 +138,7 @@ def test_shapes_decided_by_confidence_replay_as_they_run(name, way, tmp_path):
         *(ReRanked(5, 3, 2), ReRanked(8, 4, 3), ReRanked(30, 2, 3), ReRanked(1, 1, 1), Kary(2, 2)),
     )
     for shape in shapes:
-        result = SpeculativeDecoder(m.layered, make(shape), rule).generate(PROMPTS, NEW, sampling, batch_size=2)
+        result = SpeculativeDecoder(m.layered, make(shape), rule).generate(PROMPTS, NEW, sampling, batch_size=4)
         assert result.tokens == dense.outputs
         assert replayed(dense, shape=shape) == steps_of(result), shape
         sizes.add(tuple(steps_of(result)["num_drafted"]))
