@@ -6,7 +6,7 @@ active: this one passes for such a mode.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 from unittest import mock
@@ -26,6 +26,9 @@ WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "uniqu
 _INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
 
 
+_WHOLE = slice(None)
+
+
 def _taken(x: Tensor, index: Any) -> Tensor:
     parts = list(index) if isinstance(index, tuple) else [index]
     for at, part in enumerate(parts):
@@ -38,7 +41,8 @@ def _taken(x: Tensor, index: Any) -> Tensor:
         if part is None:
             x = x.unsqueeze(at)
         elif isinstance(part, slice):
-            x = torch.ops.aten.slice(x, at, *part.indices(x.shape[at]))
+            if part != _WHOLE:
+                x = torch.ops.aten.slice(x, at, *part.indices(x.shape[at]))
         elif isinstance(part, Tensor):
             tensors[at] = part
         else:
@@ -101,6 +105,11 @@ class Emulated(TorchDispatchMode):
         super().__init__()
         self.reset()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here: calls need no guard against it, which takes a tenth of the time."""
+        return False
+
     def reset(self) -> None:
         """Count from 0 again."""
         self.uploads = self.downloads = 0
@@ -113,8 +122,8 @@ class Emulated(TorchDispatchMode):
         return self.uploads, self.downloads, dict(self.waits)
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, kwargs = function.overloadpacket.__name__, dict(kwargs or {})
-        tensors = [leaf for leaf in _leaves_of((args, kwargs)) if isinstance(leaf, Tensor)]
+        name, kwargs, tensors = function.overloadpacket.__name__, kwargs or {}, []
+        given, named = _opened(args, tensors), {key: _opened(value, tensors) for key, value in kwargs.items()}
         is_there = any(isinstance(tensor, _There) for tensor in tensors)
         asked = kwargs.get("device")
         ends_there = is_there if asked is None else torch.device(asked).type == "cuda"
@@ -125,15 +134,15 @@ class Emulated(TorchDispatchMode):
             self.downloads += starts_there and not ends_there
         elif is_there:
             self._check_places(name, tensors)
-        self._note_waits(name, args, is_there)
+        if is_there:
+            self._note_waits(name, args)
         if asked is not None:
-            kwargs |= {"device": torch.device("cpu")}
-        kwargs.pop("pin_memory", None)
-        made = function(*_mapped(_held, args), **_mapped(_held, kwargs))
+            named["device"] = torch.device("cpu")
+        named.pop("pin_memory", None)
+        made = function(*given, **named)
         if not ends_there or name in ("_local_scalar_dense", "equal", "is_nonzero"):
             return made
-        known = {id(_held(tensor)): tensor for tensor in tensors}
-        return _mapped(lambda out: known.get(id(out), _There(out)) if isinstance(out, Tensor) else out, made)
+        return _wrapped(made, {id(tensor.held): tensor for tensor in tensors if isinstance(tensor, _There)})
 
     def _check_places(self, name: str, tensors: list[Tensor]) -> None:
         """Fail as CUDA does if places are mixed: single numbers of the host go along, indices are copied."""
@@ -145,33 +154,28 @@ class Emulated(TorchDispatchMode):
         elif elsewhere:
             self.mixed[name] += 1
 
-    def _note_waits(self, name: str, args: Any, is_there: bool) -> None:
-        if not is_there:
-            return
+    def _note_waits(self, name: str, args: Any) -> None:
         if name in WAITING:
             self.waits[name] += 1
         if name in _INDEXING:
-            masks = [leaf for leaf in _leaves_of(args[1]) if isinstance(leaf, Tensor) and leaf.dtype == torch.bool]
+            masks = [index for index in args[1] if index is not None and index.dtype == torch.bool]
             self.waits["index by a mask"] += len(masks)
             self.waits += Counter()  # without zeros
 
 
-def _leaves_of(value: Any) -> list[Any]:
-    """Return what lies in nested tuples, lists and dicts: torch's own function for that took most of the time here."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [leaf for part in value for leaf in _leaves_of(part)] if isinstance(value, (tuple, list)) else [value]
+def _opened(value: Any, tensors: list[Tensor]) -> Any:
+    """Return an argument with what its tensors hold in their place; put these into the list."""
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return value.held if isinstance(value, _There) else value
+    return type(value)([_opened(part, tensors) for part in value]) if isinstance(value, (tuple, list)) else value
 
 
-def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
-    """Return nested tuples, lists and dicts with each leaf changed."""
-    if isinstance(value, dict):
-        return {name: _mapped(change, part) for name, part in value.items()}
-    return type(value)([_mapped(change, part) for part in value]) if isinstance(value, (tuple, list)) else change(value)
-
-
-def _held(value: Any) -> Any:
-    return value.held if isinstance(value, _There) else value
+def _wrapped(value: Any, known: dict[int, Tensor]) -> Any:
+    """Return results on the device: tensors known there, by what they hold, or new ones."""
+    if isinstance(value, Tensor):
+        return known[id(value)] if id(value) in known else _There(value)
+    return type(value)([_wrapped(part, known) for part in value]) if isinstance(value, (tuple, list)) else value
 
 
 _NUMBERS: dict[str, Any] = {"__int__": int, "__float__": float, "__bool__": bool, "__index__": int, "item": lambda x: x}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -37,5 +38,15 @@ def moved(model: Transformer) -> Transformer:
     return there
 
 
-def pair(place: Callable[[Transformer], Transformer] = lambda model: model) -> Pair:
-    return Pair(*(GraphedTransformer(place(small_model(seed=seed)).pack()) for seed in (0, 1)))
+def _unmoved(model: Transformer) -> Transformer:
+    return model
+
+
+@cache
+def _packed(place: Callable[[Transformer], Transformer], seed: int) -> Transformer:
+    return place(small_model(seed=seed)).pack()
+
+
+def pair(place: Callable[[Transformer], Transformer] = _unmoved) -> Pair:
+    """Return oracles of their own around models that tests share, as those are there; ``moved`` ones for any device."""
+    return Pair(*(GraphedTransformer(_packed(place, seed)) for seed in (0, 1)))
