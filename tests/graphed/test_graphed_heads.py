@@ -87,15 +87,15 @@ def eager_twin(head: Any) -> Any:
 
 def test_runs_are_those_of_the_eager_head():
     """Rows end by their budget and by the oracle's context; what a step accepts of its drafts is equal too."""
-    eager, warm = pair(max_context=40)[0], SamplingParams(temperature=0.9)
+    eager, warm = pair(max_context=28)[0], SamplingParams(temperature=0.9)
     for sampling, names in ((warm, list(SOURCES)[::2]), (SamplingParams(), ("chain", "block", *list(SOURCES)[1::2]))):
-        plain = SpeculativeDecoder(eager, rule="coupled").generate(PROMPTS, 60, sampling).tokens
+        plain = SpeculativeDecoder(eager, rule="coupled").generate(PROMPTS, 22, sampling).tokens
         for name in names:
             beside = block_beside if "block" in name else head_beside
-            head, found = beside(pair(max_context=40, new_capture=Recorded)[1]), []
+            head, found = beside(pair(max_context=28, new_capture=Recorded)[1]), []
             for one in (head, eager_twin(head)):
                 decoder = SpeculativeDecoder(head.oracle, SOURCES[name](one), "coupled")
-                run = decoder.generate(PROMPTS, 60, sampling, batch_size=3)
+                run = decoder.generate(PROMPTS, 22, sampling, batch_size=3)
                 assert run.tokens == plain, name
                 found.append((run.stats.num_drafted, run.stats.num_accepted, run.stats.target_calls))
             assert found[0] == found[1], name
@@ -109,7 +109,7 @@ def test_a_chain_is_one_call_and_one_graph():
         for is_whole in (True, False):
             head.chains_on_device = is_whole
             before, uploads = head.counts.passes_in_graphs + head.counts.passes_outside, head.uploads
-            run = SpeculativeDecoder(head.oracle, source(head, 4)).generate(PROMPTS[:1], 60)
+            run = SpeculativeDecoder(head.oracle, source(head, 4)).generate(PROMPTS[:1], 40)
             passes = head.counts.passes_in_graphs + head.counts.passes_outside - before
             assert passes == head.uploads - uploads
             seen.append((run.tokens, run.stats.num_accepted, passes / run.stats.target_calls))
