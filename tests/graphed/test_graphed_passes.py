@@ -16,7 +16,7 @@ WIDTHS = (1, 2, 127, 128, 129)
 
 @diagonal({"num_rows": (1, 2, 63, 64, 65), "tree": {"chains": False, "trees": True}})
 def test_calls_at_the_edges_of_buckets_score_as_eager_ones(num_rows, tree):
-    eager, graphed = pair(num_layers=1)
+    eager, graphed = pair(num_layers=1, hidden_size=16, num_heads=2, num_kv_heads=1)
     generator = torch.Generator().manual_seed(num_rows)
     for size in WIDTHS:
         caches = [model.new_cache(num_rows, 192) for model in (eager, graphed)]
