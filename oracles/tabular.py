@@ -1,4 +1,4 @@
-"""Oracles whose every law is written down in a table: the ground truth of exactness tests."""
+"""Oracles whose laws are all written down in a table: the ground truth of exactness tests."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,8 +28,8 @@ class TabularLM(OracleDefaults):
         max_context: longest sequence served.
 
     Raises:
-        ValueError: the axes differ in length, an entry is negative or not finite, a law does not sum to 1; ``eos_id``
-            is no id of V, or ``max_context`` is below 1.
+        ValueError: the axes differ in length, an entry is negative or not finite, a law does not sum to 1, ``eos_id``
+            is not below V, or ``max_context`` is below 1.
 
     Guarantee: ``softmax(logits)`` is the table's law up to float64 rounding, and a node's logits are bitwise
     independent of the width of the pass, its place in it, the tree, the batch and the chunking.
@@ -74,8 +74,8 @@ class TabularLM(OracleDefaults):
         """Return a target and a draft with ``sum_x min(p(x), q(x)) == alpha`` in every context.
 
         In each context ``p = alpha * r + (1 - alpha) * a`` and ``q = alpha * r + (1 - alpha) * b``, where r is drawn
-        from the flat Dirichlet law over all ids, a and b from those over the two parts of a random partition of the
-        ids. Every pair of laws with that overlap has this form.
+        from the flat Dirichlet law over all ids, and a and b from the flat Dirichlet laws over the two parts of a
+        random partition of the ids. Every pair of laws with that overlap has this form.
 
         Args:
             vocab_size: V, at least 2.
@@ -182,7 +182,7 @@ def _check_table(table: Tensor) -> Tensor:
 
 
 def _dirichlet(support: Tensor, generator: torch.Generator) -> Tensor:
-    """Return flat-Dirichlet laws on the last axis, zero outside ``support`` (bool, some id in every law)."""
+    """Return flat-Dirichlet laws on the last axis, zero outside ``support`` (bool, at least one id in every law)."""
     weights = torch.empty(support.shape, dtype=torch.float64, device=HOST).exponential_(generator=generator) * support
     return weights / weights.sum(-1, keepdim=True)
 

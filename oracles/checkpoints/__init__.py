@@ -1,1 +1,1 @@
-"""Checkpoints as oracles: directories of Hugging Face, GGUF files, embedded models."""
+"""Checkpoints as oracles: Hugging Face directories, GGUF files, embedded models."""

@@ -18,7 +18,7 @@ _OTHER_TOKENS = ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token
 
 
 class EndsBeyond(UserWarning):
-    """All ids that a checkpoint names as ends of a text lie beyond its vocabulary."""
+    """All ids that a checkpoint names as the end of a text lie beyond its vocabulary."""
 
 
 class Chatting(Protocol):
@@ -35,11 +35,12 @@ class Chatting(Protocol):
 def checkpoint_template(folder: Path, tokenizer: Tokenizer | None) -> ChatTemplate | None:
     """Return the chat template of a Hugging Face directory; None if it has none, or no tokenizer.
 
-    ``chat_template.jinja`` comes before ``chat_template`` in ``tokenizer_config.json``, which may be a list of named
-    ones: then it is the one named "default". The texts of ``bos_token``, ``eos_token`` and the like are that file's.
+    ``chat_template.jinja`` is preferred to ``chat_template`` in ``tokenizer_config.json``. The latter may be a list of
+    named templates, of which the one named "default" is taken. ``tokenizer_config.json`` also has the texts of
+    ``bos_token``, ``eos_token`` and the like.
 
     Raises:
-        ValueError: a file is no JSON, no UTF-8 or no Jinja, or is a folder or a link to nothing; with its name.
+        ValueError: a file is not JSON, UTF-8 or Jinja, or is a folder or a dangling link; the message names it.
     """
     config, path = read_tokenizer_config(folder), folder / FILE
     name = FILE if is_there(path) else CONFIG
@@ -52,25 +53,25 @@ def checkpoint_template(folder: Path, tokenizer: Tokenizer | None) -> ChatTempla
 
 
 def boundary_tokens(folder: Path) -> tuple[str | None, str | None]:
-    """Return the texts of what begins and what ends a text by ``tokenizer_config.json``; None: it names none."""
+    """Return the texts of the BOS and EOS tokens in ``tokenizer_config.json``; None: it does not name that one."""
     config = read_tokenizer_config(folder)
     return _token_text(config.get("bos_token")), _token_text(config.get("eos_token"))
 
 
 def named_tokens(source: str, tokens: Mapping[str, Any]) -> dict[str, str]:
-    """Return the texts of what a template names beside ``bos_token`` and ``eos_token``, as far as there are such."""
+    """Return the texts, as far as there are any, of the special tokens that a template names, without BOS and EOS."""
     found = {name: _token_text(tokens.get(name)) for name in _OTHER_TOKENS if name in source}
     return {name: text for name, text in found.items() if text is not None}
 
 
 def ends_within(ids: Sequence[int], vocab_size: int, source: object) -> tuple[int, ...]:
-    """Return the ids of a vocabulary among those that end a text, each once.
+    """Return those ids that end a text and lie within the vocabulary, each once.
 
-    One beyond it can never be drawn. Published checkpoints name such, and small GPT-2s have the 50,256 of the large
-    ones; ``transformers`` decodes with them, so that they are no error.
+    An id beyond the vocabulary can never be drawn. Published checkpoints name such ids: small GPT-2s have the 50,256 of
+    the large ones. ``transformers`` decodes with them, so they are no error.
 
     Warns:
-        EndsBeyond: all are beyond.
+        EndsBeyond: all ids are beyond the vocabulary.
     """
     found = tuple(dict.fromkeys(one for one in ids if 0 <= one < vocab_size))
     if ids and not found:
@@ -80,7 +81,7 @@ def ends_within(ids: Sequence[int], vocab_size: int, source: object) -> tuple[in
 
 
 def give_template(oracle: Chatting, template: ChatTemplate | None) -> None:
-    """Give an oracle its template; what the template writes after an answer ends requests from then on, as EOS does."""
+    """Give an oracle its template; the token that the template writes after an answer ends requests from then on."""
     oracle.chat_template = template
     if template is not None:
         ends = [token for token in template.end_ids if token < oracle.vocab_size]
@@ -88,10 +89,10 @@ def give_template(oracle: Chatting, template: ChatTemplate | None) -> None:
 
 
 def default_template(value: Any) -> str | None:
-    """Return the source that ``chat_template`` holds: itself, or of several the default; None: there is none.
+    """Return the template source that ``chat_template`` holds: the text itself, or the default of several, or None.
 
     Args:
-        value: a text; or several, in a list of named ones as files have it, or by name as ``transformers`` does.
+        value: one text; or several, as a list of named ones (in files) or a dictionary by name (in ``transformers``).
     """
     if isinstance(value, list):
         named = (one for one in value if isinstance(one, dict))

@@ -1,4 +1,4 @@
-"""Keys of a JSON object of which none may be ignored by accident, and errors that name where they stand."""
+"""Read the keys of a JSON object so that none is ignored by accident, with errors that name the source."""
 
 import json
 import sys
@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 REQUIRED: Any = object()
-# How another model may run.
+# How a model that is refused here may run.
 ELSEWHERE = "as transformers computes it: oracles.load_huggingface(DIR), on a command line hf:DIR"
 _LARGEST = {int: 2**63 - 1, float: sys.float_info.max}
 
 
 @contextmanager
 def errors_of(source: object) -> Iterator[None]:
-    """Put what names a source before the message of a ValueError."""
+    """Prefix the message of a ValueError with the name of a source."""
     try:
         yield
     except ValueError as error:
@@ -23,7 +23,7 @@ def errors_of(source: object) -> Iterator[None]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object that a file holds.
+    """Return the JSON object that a file holds.
 
     Raises:
         ValueError: it holds none.
@@ -56,10 +56,10 @@ class ConfigKeys:
         Args:
             name: of the key.
             kind: int (of 64 bits), float (finite; takes ints too), bool, str, list (of strings) or dict.
-            default: returned if there is no value; without one that is an error.
+            default: returned if there is no value; ``REQUIRED``: that is an error.
 
         Raises:
-            ValueError: the value is of another type, beyond these bounds, or needed and absent.
+            ValueError: the value is of another type or out of bounds, or a required value is absent.
         """
         self._read.add(name)
         value = self.values.get(name)
@@ -92,8 +92,8 @@ class ConfigKeys:
         """Refuse every key that was not read, unless it is inert, null, or holds its one supported value.
 
         Args:
-            inert: names of keys that leave the result alone.
-            fixed: the one supported value of further keys.
+            inert: names of keys that do not affect the result.
+            fixed: the one supported value of other keys, by name.
         """
         fixed = {} if fixed is None else fixed
         for name, value in self.values.items():
@@ -117,7 +117,7 @@ def read_any(places: Sequence[tuple[ConfigKeys, str]], kind: type, default: Any)
         default: returned if no place has a value; ``REQUIRED``: that is an error.
 
     Raises:
-        ValueError: two places contradict each other, or a needed value is absent.
+        ValueError: two places contradict each other, or a required value is absent.
     """
     given = {f"{keys.source}: {name}": keys.read(name, kind, None) for keys, name in places}
     given = {place: value for place, value in given.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The folders that ship with the project: models, and heads that read the hidden states of some model."""
+"""The folders that ship with the project: models, and heads that read a model's hidden states."""
 
 import os
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ _DRAFTERS = {"eagle3": "eagle3", "dflash": "block_drafter", "dspark": "block_dra
 
 
 def head_origin(values: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return where the head that a ``config.json`` describes belongs; None: it is no head of a format that we write.
+    """Return the draft source and the model of the head that a ``config.json`` describes; None: not a format of ours.
 
     Returns:
-        The draft source that it is for, and the model that it was trained on, by name or path.
+        The draft source that the head is for, and the model that it was trained on, by name or path.
     """
     if "medusa_num_heads" in values:
         return "medusa", str(values.get("base_model_name_or_path", ""))
@@ -36,16 +36,16 @@ def embedded_names() -> tuple[str, ...]:
 
 
 def head_names() -> tuple[str, ...]:
-    """Return the names of the embedded heads: exit heads and others."""
+    """Return the names of the embedded heads, exit heads among them."""
     exits = [path.parent.name for path in EMBEDDED.glob(f"*/{EXIT_HEAD}")]
     return tuple(sorted([*exits, *(name for name, origin in _origins().items() if origin is not None)]))
 
 
 def given_path(name_or_path: str | Path) -> Path:
-    """Return a path as it was given.
+    """Return the given path as a ``Path``.
 
     Raises:
-        ValueError: it is none, or the system takes none such, as one that is too long.
+        ValueError: it is no path, or one that the system refuses, such as one that is too long.
     """
     if not isinstance(name_or_path, str | os.PathLike):
         raise ValueError(f"name_or_path is {name_or_path!r:.80}; give a name or a path")
@@ -58,22 +58,22 @@ def given_path(name_or_path: str | Path) -> Path:
 
 
 def embedded_folder(name_or_path: str | Path) -> Path | None:
-    """Return the folder of an embedded model by its name; None: it is the name of none."""
+    """Return the folder of an embedded model by its name; None: no embedded model has that name."""
     known = isinstance(name_or_path, str) and name_or_path in embedded_names()
     return EMBEDDED / name_or_path if known else None
 
 
 def heads_of(oracle: str) -> dict[str, str]:
-    """Return the embedded heads of an oracle, by its name: the source that one is for -> its name; no exit heads."""
+    """Return the embedded heads of a named oracle, draft source -> head's name, without exit heads."""
     origins = _origins().items()
     return {origin[0]: name for name, origin in origins if origin is not None and origin[1] == oracle}
 
 
 def head_folder(name_or_path: str | Path) -> Path:
-    """Return the folder of a head by its embedded name, which wins over a folder of that name, or by its path.
+    """Return the folder of a head by its embedded name or its path; the name wins over a folder of that name.
 
     Raises:
-        ValueError: there is no head.
+        ValueError: there is no such head.
     """
     if isinstance(name_or_path, str) and name_or_path in head_names():
         return EMBEDDED / name_or_path
@@ -87,7 +87,7 @@ def head_folder(name_or_path: str | Path) -> Path:
 
 
 def _origins() -> dict[str, tuple[str, str] | None]:
-    """Return by name what each embedded ``config.json`` says; None: it describes a model."""
+    """Return the ``head_origin`` of each embedded ``config.json``, by folder name; None: it describes a model."""
     return _origins_in(EMBEDDED)
 
 
@@ -97,7 +97,7 @@ def _origins_in(folder: Path) -> dict[str, tuple[str, str] | None]:
 
 
 def _values(path: Path) -> Mapping[str, Any]:
-    """Return what a ``config.json`` says; nothing if it is none, which whoever loads the folder will say."""
+    """Return the contents of a ``config.json``; empty if it is invalid, which loading the folder will report."""
     try:
         return read_json(path)
     except ValueError:

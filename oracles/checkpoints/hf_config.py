@@ -50,9 +50,9 @@ length_penalty max_length min_length no_repeat_ngram_size num_beam_groups num_be
 output_scores prefix remove_invalid_values repetition_penalty suppress_tokens temperature top_k top_p typical_p
 """
 INERT = frozenset(_INERT_NAMES.split())
-# What says that weights are quantised: of most methods, of older llm-compressor, of MLX.
+# Keys that say that weights are quantised: of most methods, of older llm-compressor, of MLX.
 _QUANTISED = ("quantization_config", "compression_config", "quantization")
-# Files of older tools that say so, and whose they are.
+# Files beside the config that say so, and the older tools that write them.
 _QUANTISED_BESIDE = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 _ARE_QUANTISED = (
     "has quantised the weights, and only floats are read: give the checkpoint that they were made of, which "
@@ -76,13 +76,13 @@ FIXED: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class CheckpointShape:
-    """What a ``config.json`` says of a checkpoint.
+    """What a ``config.json`` says about a checkpoint.
 
     Attributes:
-        naming: whose tensor names the weights bear: "llama", "gpt2" or "gpt_neox".
+        naming: the family of the weights' tensor names: "llama", "gpt2" or "gpt_neox".
         config: the model.
         stored_positions: rows of a learned position table in the file (``config.max_context`` may be capped below it).
-        vocabulary_of: the checkpoint whose tokens and embeddings it reads, by name or path; None: it has its own.
+        vocabulary_of: name or path of the checkpoint whose tokens and embeddings it reads; None: it has its own.
     """
 
     naming: str
@@ -99,12 +99,12 @@ def parse_config(
     Args:
         values: the parsed file.
         source: its path, for errors.
-        tokenizer_size: the true vocabulary if it is known; what the model has beyond it is padding.
+        tokenizer_size: the true vocabulary size if it is known; rows of the model beyond it are padding.
         max_context: caps the context.
 
     Raises:
         ValueError: an unknown architecture, or a key that is missing, of a wrong type, contradictory, unsupported or
-            unknown; it names the file and the key.
+            unknown; the message names the file and the key.
     """
     keys = ConfigKeys(values, source)
     architecture = _architecture(keys)
@@ -124,10 +124,10 @@ def parse_config(
 
 
 def read_layers(keys: ConfigKeys, family: str) -> TransformerConfig:
-    """Return the shape of layers that are spelled as a family of checkpoints does; ``keys`` are left open.
+    """Return the shape of layers from keys as a family of checkpoints spells them; ``keys`` stay open.
 
     Raises:
-        ValueError: a key is missing, of a wrong type, contradictory or unsupported; it names the file and the key.
+        ValueError: a key is missing, of a wrong type, contradictory or unsupported; the message names file and key.
     """
     fields = _FAMILIES[family](keys)
     with errors_of(keys.source):
@@ -135,7 +135,7 @@ def read_layers(keys: ConfigKeys, family: str) -> TransformerConfig:
 
 
 def _architecture(keys: ConfigKeys) -> str:
-    """Return the family: by ``model_type``, which every ``architectures`` entry must agree with, or by the latter."""
+    """Return the family that ``model_type`` names, else ``architectures``, all of whose entries must agree with it."""
     classes = keys.read("architectures", list, [])
     model_type = keys.read("model_type", str, "")
     for family, known in ARCHITECTURES.items():
@@ -148,7 +148,7 @@ def _architecture(keys: ConfigKeys) -> str:
 
 
 def _check_unquantised(keys: ConfigKeys) -> None:
-    """Refuse weights that are not stored as floats, by the name of what made them."""
+    """Refuse weights that are not stored as floats, with an error that names the quantisation method."""
     for name in _QUANTISED:
         if found := keys.read(name, dict, {}):
             method = found.get("quant_method", found.get("format", "an unnamed method"))
@@ -156,7 +156,7 @@ def _check_unquantised(keys: ConfigKeys) -> None:
 
 
 def check_unquantised_beside(folder: Path) -> None:
-    """Refuse weights of which a file beside the config says that they are not stored as floats."""
+    """Refuse weights that a file beside the config declares to be quantised."""
     for name, method in _QUANTISED_BESIDE.items():
         if (folder / name).exists():
             raise ValueError(f"{folder / name} says that {method} {_ARE_QUANTISED}")
@@ -175,7 +175,7 @@ def _window(keys: ConfigKeys, window: int | None, by_rule: list[str]) -> int | N
     Args:
         keys: the whole config.
         window: of the layers that slide.
-        by_rule: the types that layers have if ``layer_types`` does not say.
+        by_rule: the layers' types if ``layer_types`` is absent.
     """
     types = set(keys.read("layer_types", list, by_rule))
     if types == {FULL}:
@@ -189,7 +189,7 @@ def _window(keys: ConfigKeys, window: int | None, by_rule: list[str]) -> int | N
 
 
 def _qwen_window(keys: ConfigKeys, num_layers: int) -> int | None:
-    """Return the window of Qwen2 and Qwen3, which slides if it is used, and from layer ``max_window_layers`` on."""
+    """Return the window of Qwen2 and Qwen3, which slides from layer ``max_window_layers`` on, if it is used."""
     given = keys.read("sliding_window", int, None if "sliding_window" in keys.values else 4096)
     window = given if keys.read("use_sliding_window", bool, False) else None
     first = keys.read("max_window_layers", int, 28)
@@ -200,7 +200,7 @@ def _qwen_window(keys: ConfigKeys, num_layers: int) -> int | None:
 def _llama_like(
     keys: ConfigKeys, default_kv_heads: int | None = None, default_head: int | None = None
 ) -> dict[str, Any]:
-    """Return what all architectures with Llama's tensor names share."""
+    """Return the fields that all architectures with Llama's tensor names share."""
     num_heads = keys.read("num_attention_heads", int)
     absent = default_kv_heads if "num_key_value_heads" not in keys.values else None
     rope = read_rope(keys, ("rope_theta",), ("partial_rotary_factor",), 1.0)

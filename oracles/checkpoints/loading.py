@@ -1,4 +1,4 @@
-"""Load a checkpoint, embedded, published, from a Hugging Face directory or a GGUF file, as an oracle."""
+"""Load a checkpoint as an oracle: embedded, published, from a Hugging Face directory or from a GGUF file."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -38,7 +38,7 @@ from oracles.transformer.linear import round_inputs
 from specdec.theory import check_flag
 
 LoadedOracle = Transformer | NativeTransformer | GraphedTransformer
-# Returns a part of a model of that shape, on the meta device, and what that part holds of every parameter.
+# Returns a part of a model of that shape, on the meta device, and the share of every parameter that it holds.
 Split = Callable[[TransformerConfig], tuple[Transformer, Take]]
 
 
@@ -99,44 +99,43 @@ def load(
         device: where the oracle lives; None: torch's default device.
         max_context: caps the context that the checkpoint declares.
         backend: "native" computes a pass in one call of compiled code (float32 on a CPU; weights stay as they are
-            stored); "eager" as torch operations (any dtype and device; weights become ``dtype``); "graphed" as the same
-            operations in few shapes, which are replayed as CUDA graphs (see docs/internals/cuda.md). None: "graphed"
-            on CUDA; elsewhere "native" if it can run, else "eager", with a warning if this machine could not build it;
-            where "eager" cannot be ``bitwise`` and it is asked for, "graphed".
-        weights: what linear layers and a tied embedding are rounded to, to the nearest; None: nothing, they stay as
-            they are stored. A float dtype; "int8", with a scale for each output; "int4", with one for each 32 inputs of
-            an output; "int8-dynamic", as "int8", and inputs of products are rounded to int8 too, with a scale for each
-            row (float32 arithmetic on a CPU only, but for the sums, which are exact); "q4_0-int8", as GGUF's Q4_0 in
-            ``arithmetic="int8"``, 4.5 bits each, for drafts that learned to be rounded so. See
-            ``oracles.quantisation``. The native pass reads them as they are; others read the numbers that they stand
-            for, as ``dtype``.
-        bitwise: whether scores must not depend on the width of a pass, its tree and its batch, bit for bit, so that
-            every lossless run writes plain decoding's tokens. "native" and, in float32 on a CPU, "eager" hold that
-            anyway; "graphed" takes slower passes for it (docs/internals/cuda.md). False: nothing is asked for.
-        arithmetic: of products with weights that a GGUF file stores in whole numbers: "float32", of the numbers that
-            they stand for; "int8", of whole numbers, inputs rounded to 8 bits in groups, as ``Quantised.product``
-            defines it (float32 between products, on a CPU only). None: "float32".
+            stored); "eager" computes it as torch operations (any dtype and device; weights become ``dtype``); "graphed"
+            runs the same operations in a few shapes, replayed as CUDA graphs (see docs/internals/cuda.md). None:
+            "graphed" on CUDA; elsewhere "native" if it can run, else "eager", with a warning if this machine could not
+            build it; "graphed" also if ``bitwise`` is asked for and "eager" cannot hold it.
+        weights: the type to which linear layers and a tied embedding are rounded, to the nearest; None: they stay as
+            stored. A float dtype; "int8", with a scale for each output; "int4", with a scale for each 32 inputs of an
+            output; "int8-dynamic", as "int8" with the inputs of products rounded to int8 too, a scale for each row
+            (float32 arithmetic on a CPU only, except the sums, which are exact); "q4_0-int8", as GGUF's Q4_0 in
+            ``arithmetic="int8"``, 4.5 bits each, for drafts trained with this rounding. See ``oracles.quantisation``.
+            The native pass reads rounded weights directly; other backends first widen them to ``dtype``.
+        bitwise: whether scores must be bit for bit independent of the width of a pass, its tree and its batch, so that
+            every lossless run writes plain decoding's tokens. "native" always holds this, and so does "eager" in
+            float32 on a CPU; "graphed" takes slower passes for it (docs/internals/cuda.md). False: no such demand.
+        arithmetic: of products with weights that a GGUF file stores as whole numbers. "float32": of the dequantised
+            weights; "int8": of whole numbers, with inputs rounded to 8 bits in groups, as ``Quantised.product`` defines
+            it (float32 between products, on a CPU only). None: "float32".
 
     Returns:
-        The oracle; its ``backend`` says which it is. Its vocabulary is the tokenizer's if there is one: logits of
-        padding are cut. Its ``chat_template`` is the directory's or file's, or None. Its ``eos_ids`` are those of
-        ``generation_config.json``, else of ``config.json`` (of a GGUF file: of its end of text, turn and message),
-        and the token that the template writes after an answer; an id beyond the vocabulary, which can never be drawn,
-        is left out. What else the former says of sampling (temperature, repetition penalty) is not taken over.
+        The oracle; its ``backend`` says which one was taken. Its vocabulary is the tokenizer's if there is one: logits
+        of padding are cut. Its ``chat_template`` is the directory's or file's, or None. Its ``eos_ids`` are those of
+        ``generation_config.json``, else of ``config.json`` (of a GGUF file: its ends of text, turn and message), and
+        the token that the template writes after an answer; an id beyond the vocabulary can never be drawn and is left
+        out. Other sampling settings of ``generation_config.json`` (temperature, repetition penalty) are ignored.
 
     Raises:
-        ValueError: an unknown name, architecture, config key, dtype, device, backend, type of weights, arithmetic; a
-            ``max_context`` that is no positive integer; ``bitwise`` that is no truth value; a published model that was
-            not fetched; a backend that cannot run here; bits that cannot be kept; weights that cannot be rounded so, or
-            not with this dtype or device; an arithmetic that they cannot have; a size that no tensor bears out; a
-            missing, unexpected or misshapen tensor; an index that leaves the folder; pickled weights. The message names
-            the file and the key, the layer or the argument.
+        ValueError: an unknown name, architecture, config key, dtype, device, backend, type of weights or arithmetic; a
+            ``max_context`` that is not a positive integer; a ``bitwise`` that is not a bool; a published model that was
+            not fetched; a backend that cannot run here; ``bitwise`` with a backend that cannot hold it; weights that
+            cannot be rounded so, or not with this dtype or device; an arithmetic that the weights cannot have; a size
+            that no tensor confirms; a missing, unexpected or misshapen tensor; an index that leaves the folder; pickled
+            weights. The message names the file and the key, the layer or the argument.
 
     Warns:
         EndsBeyond: all ids that end a text lie beyond the vocabulary.
 
-    Cost: the weights are resident once; loading needs one stored tensor more. The first native oracle on a machine
-        waits for the compiler, about fifteen seconds.
+    Cost: memory of the weights once, plus one stored tensor while loading. The first native oracle on a machine waits
+        for the compiler, about fifteen seconds.
     """
     where, asked = checkpoint_place(device), checkpoint_dtype(dtype)
     check_context(max_context)
@@ -162,7 +161,7 @@ def load(
 
 
 def _check_bitwise(oracle: LoadedOracle, bitwise: bool) -> LoadedOracle:
-    """Return an oracle whose bits do not depend on the pass, if that is asked for.
+    """Return the oracle, after checking that its bits do not depend on the pass if ``bitwise`` is True.
 
     Raises:
         ValueError: they do.
@@ -181,9 +180,9 @@ def load_trainable(
     device: torch.device | str | None = None,
     max_context: int | None = None,
 ) -> Transformer:
-    """Return a checkpoint's transformer as it trains: parameters as Hugging Face lays them out, nothing packed.
+    """Return a checkpoint's transformer for training: parameters as Hugging Face lays them out, nothing packed.
 
-    ``Transformer.pack`` makes an oracle of it. Arguments and errors as of ``load``; the dtype is that of the weights.
+    ``Transformer.pack`` makes it an oracle. Arguments and errors are those of ``load``; ``dtype`` is the weights'.
     """
     where = checkpoint_place(device)
     check_context(max_context)
@@ -199,7 +198,7 @@ def checkpoint_model(
     as_stored: bool,
     split: Split | None = None,
 ) -> Transformer:
-    """Return a checkpoint's transformer with its tokenizer and the ids that end a text; ``split``: a part of it."""
+    """Return a checkpoint's transformer with its tokenizer and EOS ids; with ``split``, a part of the transformer."""
     if folder.is_file():
         model = load_gguf(folder, device, max_context)
         return model if as_stored else model.dequantise().to(dtype_to_load(dtype, model.dtype, device))
@@ -222,10 +221,10 @@ def checkpoint_model(
 
 
 def _lender(folder: Path, name: str, tokenizer: Tokenizer | None) -> Transformer:
-    """Return the model whose tokens and embeddings a checkpoint reads; it has no ``tokenizer`` of its own.
+    """Return the model whose tokens and embeddings a checkpoint reads; the checkpoint has no tokenizer of its own.
 
     Raises:
-        ValueError: it is not here, or reads those of yet another one.
+        ValueError: that model is not here, or itself reads the tokens of another one.
     """
     with errors_of(f"{folder} reads the vocabulary_of {name!r}"):
         place = find_checkpoint(name)
@@ -245,7 +244,7 @@ def _load_weights(
     as_stored: bool,
     split: Split | None,
 ) -> Transformer:
-    """Return the model with its weights, after checking all names and shapes; the files are closed again."""
+    """Return the model with its weights, after checking all names and shapes; the files are closed afterwards."""
     stored = StoredTensors(folder)
     config, few = shape.config, shape.config.draft_vocab_size
     written = None if few is None else read_written_ids(stored, few, config.vocab_size)
@@ -269,10 +268,10 @@ def _load_weights(
 
 
 def _locate(name_or_path: str | Path) -> Path:
-    """Return what a name names, embedded or published, else a path.
+    """Return the path of an embedded or published model with this name, else the given path.
 
     Raises:
-        ValueError: a published model was not fetched, and the message has the command; or as of ``given_path``.
+        ValueError: a published model was not fetched (the message has the command); or as in ``given_path``.
     """
     if isinstance(name_or_path, str) and name_or_path in PUBLISHED:
         return PUBLISHED[name_or_path].locate()
@@ -280,7 +279,7 @@ def _locate(name_or_path: str | Path) -> Path:
 
 
 def find_checkpoint(name_or_path: str | Path) -> Path:
-    """Return the directory of a checkpoint, or a GGUF file, by its name or path."""
+    """Return a checkpoint's directory or GGUF file by its name or path."""
     place = _locate(name_or_path)
     if is_gguf(place):
         return place
@@ -306,12 +305,12 @@ def checkpoint_folder(name_or_path: str | Path) -> Path:
 
 
 def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
-    """Return the tokenizer of a checkpoint by its name, of its directory, of a ``tokenizer.json`` or of a GGUF file.
+    """Return the tokenizer of a named checkpoint, a directory, a ``tokenizer.json`` or a GGUF file.
 
-    That of a draft which reads another checkpoint's vocabulary is the other one's.
+    A draft that reads another checkpoint's vocabulary has that checkpoint's tokenizer.
 
     Raises:
-        ValueError: there is none, or the file is no tokenizer.
+        ValueError: there is none, or the file holds no tokenizer.
     """
     path = _locate(name_or_path)
     tokenizer = _tokenizer_at(path)
@@ -332,12 +331,12 @@ def _tokenizer_at(path: Path) -> Tokenizer | None:
 
 
 def num_ids(tokenizer: Tokenizer) -> int:
-    """Return one more than the largest id that a tokenizer writes; ids may have gaps."""
+    """Return one more than the largest id of a tokenizer; ids may have gaps."""
     return 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
 
 
 def _eos_ids(folder: Path, values: dict[str, Any], vocab_size: int) -> tuple[int, ...]:
-    """Return the ids that end a text: of ``generation_config.json`` first, a number or a list."""
+    """Return the ids that end a text, from ``generation_config.json`` if it has them; a number or a list there."""
     path = folder / "generation_config.json"
     generation = read_json(path) if is_there(path) else {}
     source, found = path, generation.get("eos_token_id")

@@ -1,4 +1,4 @@
-"""What a caller of ``oracles.load`` may choose: where and in which numbers a model computes, and what is refused."""
+"""What a caller of ``oracles.load`` may choose: device, dtype, weights and backend, and which choices are refused."""
 
 import warnings
 from functools import cache
@@ -11,7 +11,7 @@ from oracles.quantisation import FORMATS, STORED
 from oracles.transformer.config import check_choice
 from specdec.theory import check_count
 
-# By these names, which a help prints where torch is not loaded.
+# By name: help texts print the names without loading torch.
 DTYPES: dict[str, torch.dtype] = {n: getattr(torch, n) for n in ("float64", "float32", "bfloat16", "float16")}
 
 Backend = Literal["native", "eager", "graphed"]
@@ -70,7 +70,7 @@ def check_context(max_context: int | None) -> None:
 
 
 def check_weights(weights: str | None, dtype: torch.dtype | None, device: torch.device) -> None:
-    """Refuse a type of weights that is unknown, or that another arithmetic than float32 on a CPU cannot have.
+    """Refuse an unknown type of weights, or one that needs float32 on a CPU if dtype or device are others.
 
     Raises:
         ValueError: the message names the argument and what to give.
@@ -104,7 +104,7 @@ def check_arithmetic(
 
 
 def can_compute(weights: str, dtype: torch.dtype | str | None, device: torch.device | str | None) -> bool:
-    """Return whether a model may have this type of weights, in this dtype and on this device.
+    """Return whether a model may have this type of weights in this dtype and on this device.
 
     Raises:
         ValueError: an unknown dtype or device.
@@ -113,14 +113,14 @@ def can_compute(weights: str, dtype: torch.dtype | str | None, device: torch.dev
 
 
 def _why_not_float32(dtype: torch.dtype | None, device: torch.device) -> str | None:
-    """Return what keeps the arithmetic from being float32 on a CPU; None: nothing does."""
+    """Return why the arithmetic is not float32 on a CPU; None: it is."""
     if device.type != "cpu":
         return f"device is {str(device)!r}"
     return None if dtype in (None, torch.float32) else f"dtype is {str(dtype).removeprefix('torch.')!r}"
 
 
 def rounds_inputs(weights: str) -> bool:
-    """Return whether products with this type of weights are of whole numbers, which takes float32 on a CPU."""
+    """Return whether products with this type of weights are of whole numbers, which needs float32 on a CPU."""
     return weights in FORMATS and FORMATS[weights].rounds_inputs
 
 
@@ -133,10 +133,11 @@ def _need_float32(what: str, otherwise: str, dtype: torch.dtype | None, device: 
 
 
 def backend_of(backend: Backend | None, dtype: torch.dtype | None, device: torch.device, bitwise: bool) -> Backend:
-    """Decide between the backends.
+    """Return the backend to use.
 
     Raises:
-        ValueError: an unknown backend, "native" if it cannot run here, or "eager" if it must keep bits and cannot.
+        ValueError: an unknown backend, "native" if it cannot run here, or "eager" if ``bitwise`` is asked for and it
+            cannot hold it.
     """
     if backend is not None:
         check_choice("backend", backend, Backend, ", or None")
@@ -162,7 +163,7 @@ def backend_of(backend: Backend | None, dtype: torch.dtype | None, device: torch
 
 
 def _native_lacks() -> str | None:
-    """Return why the compiled code cannot be had on this machine; None: it can."""
+    """Return why the compiled code cannot run on this machine; None: it can."""
     try:
         NativeTransformer.check()
     except NativeUnavailable as error:

@@ -10,12 +10,12 @@ from oracles.transformer.rotary import yarn_magnitude
 def read_rope(keys: ConfigKeys, thetas: tuple[str, ...], parts: tuple[str, ...], default_part: float) -> dict[str, Any]:
     """Return theta, the scaling, the rotated part of a head and the context, from either spelling, or from both.
 
-    The context is the config's, or what yarn stretches a shorter one to that the config names, or of a linear scaling a
-    longer ``max_sequence_length`` as far as it stretches the config's, as Vicuna's of 16 k have it.
+    The context is the config's. Yarn stretches a shorter original context that the config names. With linear scaling, a
+    longer ``max_sequence_length`` counts up to the stretched context, as in Vicuna's models of 16 k.
 
     Args:
         keys: the whole config.
-        thetas, parts: the names of the base and of the rotated part in older configs.
+        thetas, parts: names of the base and of the rotated part in older configs.
         default_part: the rotated part if nothing says otherwise.
     """
     tables = {name: keys.read(name, dict, {}) for name in ("rope_parameters", "rope_scaling")}
@@ -36,18 +36,18 @@ def read_rope(keys: ConfigKeys, thetas: tuple[str, ...], parts: tuple[str, ...],
         "rope_scaling": scaling,
         "part": read_any([(nested, "partial_rotary_factor"), *((keys, name) for name in parts)], float, default_part),
     }
-    # ``transformers`` reads no attn_factor either, which DeepSeek-R1-0528-Qwen3-8B has.
+    # DeepSeek-R1-0528-Qwen3-8B has an attn_factor; ``transformers`` does not read it either.
     nested.close({"finetuned", "attn_factor"})
     return fields
 
 
 def stretched(context: int, scaling: RopeScaling, original: int) -> int:
-    """Return the context that a scaling makes of a shorter one, if that is more; 0: none is named."""
+    """Return the context to which a scaling stretches an original one (0: none is named), at least ``context``."""
     return max(context, int(min(scaling.factor * original, 2.0**31 - 1)))
 
 
 def _rope_scaling(nested: ConfigKeys, kind: str, context: int) -> RopeScaling | None:
-    """Return the scaling of a kind; ``context`` is the config's, which it stretches if it names no other one."""
+    """Return the scaling of a kind; it stretches ``context``, the config's, unless it names another one."""
     if kind not in ("default", "linear", "llama3", "yarn"):
         raise ValueError(
             f"{nested.source}: rope_type is {kind!r}; known: default, linear, llama3, yarn; a whole model with another "
@@ -68,7 +68,7 @@ def _rope_scaling(nested: ConfigKeys, kind: str, context: int) -> RopeScaling | 
 
 
 def _yarn(nested: ConfigKeys, factor: float) -> dict[str, Any]:
-    """Return what yarn alone has."""
+    """Return the fields that only yarn has."""
     scales = [nested.read(name, float, 0.0) for name in ("mscale", "mscale_all_dim")]
     by_scales = None
     if all(scales) and factor > 1:

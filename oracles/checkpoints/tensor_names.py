@@ -1,4 +1,4 @@
-"""Where each parameter of ours stands in a published checkpoint, and in which layout."""
+"""Where a published checkpoint stores each of our parameters, and in which layout."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +17,7 @@ class Layout:
 
     Attributes:
         stored_shape: shape of the stored tensor, given that of the parameter.
-        take: the parameter, out of the stored tensor.
+        take: returns the parameter from the stored tensor.
     """
 
     stored_shape: Callable[[Shape], Shape]
@@ -54,7 +54,7 @@ def _third_of_heads(index: int, num_heads: int) -> Layout:
 
 
 def first_rows(count: int, stored_rows: int) -> Layout:
-    """Return the layout of a table of which only the first ``count`` of ``stored_rows`` rows are kept."""
+    """Return the layout of a table that keeps only the first ``count`` of ``stored_rows`` rows."""
     return Layout(lambda shape: (stored_rows, *shape[1:]), lambda stored: stored[:count])
 
 
@@ -100,7 +100,7 @@ class Naming:
         base: prefix of everything but the head.
         layers: name of the list of layers.
         head: key of the output head's weight.
-        non_parameters: pattern of stored tensors that are no parameters.
+        non_parameters: pattern of stored tensors that are not parameters.
         layouts: the place of each native module, by its name (within a layer, for layers); None: native names.
     """
 
@@ -137,12 +137,12 @@ NAMINGS = {
 
 
 def places(checkpoint: CheckpointShape, parameters: Iterable[str], stored: Iterable[str]) -> Mapping[str, Place]:
-    """Return where each parameter of ours stands in a checkpoint.
+    """Return where a checkpoint stores each of our parameters.
 
     Args:
         checkpoint: its shape; its naming is a key of ``NAMINGS``.
         parameters: native names.
-        stored: the checkpoint's keys, which tell whether GPT-2's names bear their prefix.
+        stored: the checkpoint's keys, which tell whether GPT-2's names have their prefix.
     """
     naming = NAMINGS[checkpoint.naming]
     if naming.layouts is None:

@@ -1,7 +1,7 @@
 """The tokenizer of the embedded checkpoints: byte-level BPE for source code, trained on the train split only.
 
-``python -m oracles.checkpoints.tokenization --out oracles/embedded/code/tokenizer.json`` makes it, from a sample of the
-split's files (``SAMPLE_BYTES``): the pieces of a few thousand ids hardly change with more text, and that saves minutes.
+``python -m oracles.checkpoints.tokenization --out oracles/embedded/code/tokenizer.json`` makes it from a sample of the
+split's files (``SAMPLE_BYTES``). More text would take minutes and hardly change the pieces of a few thousand ids.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from specdec.system import write_whole
 END_OF_TEXT = "<|endoftext|>"
 VOCAB_SIZE = 3072
 SAMPLE_BYTES = 20_000_000
-# Line ends with the indent that follows | a word with the space before it | digits | signs | other white space.
+# Line ends with the indent after them | a word with the space before it | digits | signs | other white space.
 PIECES = r"(?:\r?\n[ \t]*)+| ?[\p{L}_]+| ?\p{N}{1,3}| ?[^\s\p{L}\p{N}_]+|[^\S\n]+(?!\S)|\s"
 
 
@@ -63,7 +63,7 @@ def end_of_text_id(tokenizer: Tokenizer) -> int:
 
 
 def sample(sources: Iterable[SourceFile], num_bytes: int = SAMPLE_BYTES) -> list[str]:
-    """Return the texts of the first files in the order of their hashes that hold ``num_bytes`` or more together."""
+    """Return the texts of the first files, in the order of their hashes, that together hold at least ``num_bytes``."""
     texts, total = [], 0
     for source in sorted(sources, key=lambda source: source.entry.sha256):
         if total >= num_bytes:
@@ -74,7 +74,7 @@ def sample(sources: Iterable[SourceFile], num_bytes: int = SAMPLE_BYTES) -> list
 
 
 def bytes_per_token(tokenizer: Tokenizer, texts: Sequence[str]) -> float:
-    """Return the UTF-8 bytes of some texts over the number of their tokens."""
+    """Return the number of UTF-8 bytes of some texts divided by the number of their tokens."""
     num_tokens = sum(len(encoding.ids) for encoding in tokenizer.encode_batch(texts))
     return sum(len(text.encode()) for text in texts) / num_tokens
 

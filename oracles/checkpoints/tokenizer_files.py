@@ -13,7 +13,7 @@ _ADDED = "added_tokens_decoder"
 
 
 def read_tokenizer_config(folder: Path) -> dict[str, Any]:
-    """Return what a directory's ``tokenizer_config.json`` holds; nothing if there is none."""
+    """Return the contents of a directory's ``tokenizer_config.json``; empty if there is none."""
     path = folder / CONFIG
     return read_json(path) if is_there(path) else {}
 
@@ -21,11 +21,11 @@ def read_tokenizer_config(folder: Path) -> dict[str, Any]:
 def checkpoint_tokenizer(path: Path) -> Tokenizer | None:
     """Return the tokenizer of a file, without truncation and padding; None if there is no file.
 
-    Tokens that ``added_tokens_decoder`` in a ``tokenizer_config.json`` beside it has, and the file lacks or has with
-    other flags, are added as ``transformers`` adds them: else a chat template's control tokens would be plain text.
+    ``added_tokens_decoder`` in the ``tokenizer_config.json`` beside it may list tokens that the file lacks or has with
+    other flags. They are added as ``transformers`` does: else a chat template's control tokens would be plain text.
 
     Raises:
-        ValueError: the file holds no tokenizer, the table beside it is none, or a token of it would get another id.
+        ValueError: the file holds no tokenizer, that table is invalid, or one of its tokens would get another id.
     """
     if not is_there(path):
         return None
@@ -33,7 +33,7 @@ def checkpoint_tokenizer(path: Path) -> Tokenizer | None:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
         raise ValueError(f"{path} is no tokenizer: {error}") from error
-    # Files carry these settings over from training; a prompt is neither cut nor padded.
+    # Files keep these settings from training; here no prompt is cut or padded.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     _add_tokens(tokenizer, path.parent)
@@ -41,7 +41,7 @@ def checkpoint_tokenizer(path: Path) -> Tokenizer | None:
 
 
 def _add_tokens(tokenizer: Tokenizer, folder: Path) -> None:
-    """Give a tokenizer the tokens of a directory's table that it lacks, in the order of their ids."""
+    """Give a tokenizer the tokens of a directory's table that it lacks, in order of their ids."""
     table = read_tokenizer_config(folder).get(_ADDED) or {}
     try:
         listed = {int(index): AddedToken(**token) for index, token in table.items()}

@@ -1,4 +1,4 @@
-"""Read the safetensors of a checkpoint directory into a model, each weight once and nothing left over."""
+"""Read the safetensors of a checkpoint directory into a model: each weight once, with none left over."""
 
 import os
 import shlex
@@ -19,11 +19,11 @@ from oracles.transformer.config import TransformerConfig
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-# What a trainer keeps beside weights in such files: they hold none.
+# Files of a trainer with such names, which hold no weights.
 _OF_TRAINER = ("training_args.bin", "optimizer*", "scheduler*", "rng_state*")
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-# Returns what a model holds of a parameter of that name, a view.
+# Returns the share of a named parameter that a model holds, a view.
 Take = Callable[[str, Tensor], Tensor]
 
 
@@ -35,8 +35,8 @@ class StoredTensors:
             ``*.safetensors`` without an index.
 
     Raises:
-        ValueError: no safetensors, an unreadable one, a shard or tensor that the index names is absent or outside the
-            folder, or two files hold the same tensor.
+        ValueError: there are no safetensors, one is unreadable, a shard or tensor that the index names is absent or
+            outside the folder, or two files hold the same tensor.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -73,7 +73,7 @@ class StoredTensors:
         """Return the dtype of a weight.
 
         Raises:
-            ValueError: it is no float of 16 bits or more (a quantised checkpoint).
+            ValueError: it is not a float of 16 bits or more (a quantised checkpoint).
         """
         name = self._dtypes[key]
         if name not in DTYPES:
@@ -88,7 +88,7 @@ class StoredTensors:
         return tensor
 
     def take(self, key: str) -> Tensor:
-        """Return a tensor, which is none of the checkpoint's from now on.
+        """Return a tensor and remove it from the checkpoint.
 
         Raises:
             ValueError: there is none.
@@ -100,17 +100,17 @@ class StoredTensors:
         return tensor
 
     def give(self, key: str, tensor: Tensor, path: Path) -> None:
-        """Add a tensor that was made of the file at ``path``, which errors will name."""
+        """Add a tensor made from the file at ``path``, which errors will name."""
         self._made[key], self.shapes[key] = tensor, tuple(tensor.shape)
         self._dtypes[key] = _NAMES[tensor.dtype]
         self._paths[key] = path
 
 
 def is_there(path: Path) -> bool:
-    """Tell whether a file that a checkpoint need not have is there.
+    """Tell whether an optional file of a checkpoint is there.
 
     Raises:
-        ValueError: something else bears its name: a folder, or a link to nothing.
+        ValueError: something else has its name: a folder, or a dangling link.
     """
     if not path.is_file() and os.path.lexists(path):
         raise ValueError(f"{path} is no file (a folder, or a link to nothing); mend it, or remove it to go without")
@@ -130,7 +130,7 @@ def _index(folder: Path) -> dict[str, str]:
     if not found:
         raise ValueError(f"{path} has an empty 'weight_map'; it must name the file of every tensor")
     for key, name in found.items():
-        # Of all kinds of paths Windows' knows most ways out: drives and both slashes. Links inside may lead anywhere.
+        # Windows paths have the most ways out of a folder: drives and both slashes. Links inside may lead anywhere.
         way = PureWindowsPath(name)
         if way.anchor or ".." in way.parts:
             raise ValueError(f"{path}: tensor {key!r} lies in {name!r}, which leaves the folder; give a path below it")
@@ -159,22 +159,22 @@ def _files(folder: Path, index: dict[str, str]) -> list[Path]:
 
 
 def pickled_weights(folder: Path) -> list[Path]:
-    """Return the pickles of a folder that may hold weights, sorted."""
+    """Return a folder's pickle files that may hold weights, sorted."""
     found = (path for pattern in PICKLES for path in folder.glob(pattern))
     return sorted(path for path in found if not any(map(path.match, _OF_TRAINER)))
 
 
 def longest_side(shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Return the longest side of stored tensors; those without numbers, whose sides cost nothing to claim, left out."""
+    """Return the longest side of all stored tensors except empty ones, whose sides cost nothing to claim."""
     return max((side for shape in shapes.values() if 0 not in shape for side in shape), default=0)
 
 
 def check_sizes(
     config: TransformerConfig, shapes: Mapping[str, tuple[int, ...]], source: str, stored_positions: int = 0
 ) -> None:
-    """Refuse sizes that no stored tensor bears out, from the headers alone, before anything of such a size is made.
+    """Refuse sizes that no stored tensor confirms, by the headers alone, before anything of such a size is allocated.
 
-    What passes is bounded by the files; names and shapes of all tensors are compared next.
+    Sizes that pass are bounded by the files; names and shapes of all tensors are compared next.
 
     Args:
         config: the model that a checkpoint describes.
@@ -183,7 +183,7 @@ def check_sizes(
         stored_positions: rows of a learned position table in the file.
 
     Raises:
-        ValueError: there are more layers than tensors, or a size is beyond the longest side of any tensor.
+        ValueError: there are more layers than tensors, or a size exceeds the longest side of all tensors.
     """
     longest = longest_side(shapes)
     sizes = {
@@ -220,7 +220,7 @@ def check_names(model: nn.Module, checkpoint: CheckpointShape, stored: StoredTen
     embedding = found["model.embed_tokens.weight"].key
 
     def is_no_parameter(key: str) -> bool:
-        """Tell whether a tensor is known to be none, or is a tied head, stored twice."""
+        """Tell whether a tensor is known not to be a parameter, or is a tied head that was stored twice."""
         if key != naming.head or stored.shapes[key] != stored.shapes[embedding]:
             return naming.non_parameters.fullmatch(key) is not None
         stored.dtype(key)
@@ -244,7 +244,7 @@ def check_places(
         network: its parameters may be on the meta device.
         places: of each parameter, by its name.
         stored: the files' tensors.
-        is_no_parameter: tells of a tensor that has no place whether it may be there.
+        is_no_parameter: tells whether a tensor without a place may be there.
 
     Raises:
         ValueError: a tensor is missing, unexpected or of a wrong shape or dtype; it names the file and the key.
@@ -281,7 +281,7 @@ def fill(
         stored: the file's tensors.
         dtype: of the weights; None: as each is stored, float64 as float32.
         device: of the weights.
-        take: which part of each weight the model holds; all of it by default.
+        take: returns the part of each weight that the model holds; all of it by default.
 
     Cost: memory of the weights plus one stored tensor; each stored tensor is read once.
     """

@@ -1,1 +1,1 @@
-"""The transformer: one model of many families, told apart by its configuration only."""
+"""The transformer: one model for many families, which differ in configuration only."""

@@ -19,13 +19,13 @@ from specdec.transfers import together_on_device
 # Keys per block of a weighted sum. A product of up to 192 keys adds them in order, whatever its other sizes; a tree of
 # 128 nodes spreads the keys of a block of 64 positions over at most 64 + 127 slots.
 BLOCK = 64
-# Queries are padded to a multiple of this, and heads below this width are, for the same reason.
+# Queries are padded to a multiple of this, and heads below this width to it, for the same reason.
 QUERY_TILE = 4
 MIN_HEAD = 16
 
 
 class Attend(Protocol):
-    """How the queries of a layer meet keys: the same layer serves training and inference."""
+    """How a layer's queries attend to keys: the same layer serves training and inference."""
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Return ``[..., H * D]`` from queries ``[..., H, D]`` and new keys and values ``[..., K, D]``."""
@@ -67,13 +67,13 @@ def chunked_attention(
     chunk: int | None = None,
     own: Sequence[tuple[Tensor, Tensor]] = (),
 ) -> Tensor:
-    """Return causal attention ``[B, T, H * D]`` from ``[B, T, H, D]`` and ``[B, T, K, D]``, chunks of queries in turn.
+    """Return causal attention ``[B, T, H * D]`` from ``[B, T, H, D]`` and ``[B, T, K, D]``, query chunk by query chunk.
 
-    ``own`` are further keys and values ``[B, T, K, D]``, of which a query sees those at its own place alone.
+    ``own`` are further keys and values ``[B, T, K, D]``, of which a query sees only those at its own place.
 
-    For training in mixed precision on a CPU: there the library's own kernel multiplies several times slower than
-    plain matrix products do. A chunk multiplies no key after its last query; a group of heads shares one product.
-    Without ``chunk`` there are about four, of at least 128 queries: more of them would take longer to compile.
+    For training in mixed precision on a CPU: there the library's own kernel is several times slower than plain matrix
+    products. A chunk multiplies no key after its last query; a group of heads shares one product. Without ``chunk``
+    there are about four, of at least 128 queries: more chunks would take longer to compile.
 
     Cost: the weights of the attention, B H T (T + chunk) / 2 of them, stay in memory until the backward pass.
     """
@@ -105,7 +105,10 @@ def chunked_attention(
 
 
 def cache_shape(config: TransformerConfig, capacity: int) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Return what lies around the slots of ``[layers, 2, K, slots, D]``, no narrow heads, and a row's whole blocks."""
+    """Return the dimensions before and after the slots of a cache ``[layers, 2, K, slots, D]``, and a row's slots.
+
+    Narrow heads are padded, and the slots are rounded up to whole blocks.
+    """
     slots = -(-capacity // BLOCK) * BLOCK
     return (config.num_layers, 2, config.kv_heads), (max(config.head_size, MIN_HEAD),), slots
 
@@ -122,7 +125,7 @@ def visible_slots(
 
     Args:
         window: see ``TransformerConfig.sliding_window``.
-        span, start, positions, ancestors, depth: see ``slots_on_paths``.
+        span, start, positions, ancestors, depth: as in ``slots_on_paths``.
     """
     seen, at_position = slots_on_paths(span, start, positions, ancestors, depth)
     return seen if window is None else seen & (at_position > positions.unsqueeze(2) - window)
@@ -131,14 +134,14 @@ def visible_slots(
 def slots_on_paths(
     span: int, start: Tensor, positions: Tensor, ancestors: Tensor | None, depth: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return ``[B, W, span]`` bool: which of the first slots of its row a node's path has, and their positions.
+    """Return ``[B, W, span]`` bool: which of the first slots of its row are on a node's path, and their positions.
 
     Args:
-        span: slots; no node stands beyond them.
+        span: number of slots; no node lies beyond them.
         start: ``[B, 1]`` slots of the prefix.
         positions: ``[B, W]`` of the nodes that attend.
-        ancestors: ``[B, W, N]`` which of all nodes each of those has above it, itself included; None: chains, whose
-            slots are positions.
+        ancestors: ``[B, W, N]`` which of all nodes are ancestors of each node that attends, itself included; None:
+            chains, whose slots are positions.
         depth: ``[B, N]`` of all nodes; None: chains.
 
     Returns:
@@ -156,29 +159,29 @@ def slots_on_paths(
 class CachedAttention:
     """Attend from the nodes of one scoring call to cached prefixes, ancestors and themselves.
 
-    Softmax and weighted sums run over *positions*: a path's keys stand in the order of their positions, cut into blocks
-    that are added one after the other, and keys that a node must not see have weight 0. For a chain slots are
-    positions. For a tree the slots after the shortest prefix are permuted, per node, to put its ancestors first; the
-    weights go back to the slots, so that no value is ever copied.
+    Softmax and weighted sums run over *positions*: a path's keys are in the order of their positions, cut into blocks
+    that are added one after the other, and keys that a node must not see have weight 0. In a chain, slots are
+    positions. In a tree, the slots after the shortest prefix are permuted for each node to put its ancestors first;
+    the weights are then permuted back to the slots, so that no value is ever copied.
 
-    Pages are read where they are, or copied layer by layer: ``view_pages`` says when.
+    Pages are read in place, or copied layer by layer: ``view_pages`` says when.
 
     Args:
         config: the model's shape.
         tree: the nodes, ``[B, N]``.
         cache: a cache of ``cache_shape``; the nodes' keys and values are written after the prefixes.
         rows: ``[B]`` the cache rows.
-        first: keys and values of the first so many nodes lie in the cache; only the others attend and are written.
+        first: number of nodes whose keys and values the cache already holds; only later ones attend and are written.
 
     Attributes:
         width: nodes that attend.
-        positions: ``[B, width]`` theirs.
+        positions: ``[B, width]`` positions of these nodes.
 
     Guarantee: on CPU in float32 a node's result depends bitwise on nothing but its query and the keys and values on its
         path, for up to 128 nodes and heads of at most 192: every dot product and every block is a chain of fused
         multiply-adds in the order of the positions, to which weights of 0 add nothing.
 
-    Cost: O(B N T) per head, with T the longest row; a copy of keys and values if the pages of a row lie apart.
+    Cost: O(B N T) per head, with T the longest row; a copy of keys and values if a row's pages are not contiguous.
     """
 
     def __init__(
@@ -200,15 +203,15 @@ class CachedAttention:
         self.start = start.view(-1, 1)
         self.positions = self.start + (tree.depth[:, first:] if first else tree.depth)
         self._slots = self.start + torch.arange(tree.size, device=self.start.device)
-        # The first block of positions whose weights lie in other slots for every node.
+        # The first block of positions whose weights lie in different slots for each node.
         self._spread_from = self.span if tree.parents is None else self.shared // self.block
         self._make_buffers()
         self._make_views()
 
     def _make_buffers(self) -> None:
-        """Allocate what every layer overwrites, and look at it as the layers do.
+        """Allocate the buffers that every layer overwrites, and make the views that the layers use.
 
-        A layer's own arithmetic takes few microseconds, so what is the same in all of them is done once.
+        A layer's own arithmetic takes a few microseconds, so work that all layers share is done once.
         """
         both, payload = self.config.kv_heads * self.batch, self.cache.payload
         query = payload.new_zeros(both, self.queries, payload.shape[-1])
@@ -224,12 +227,12 @@ class CachedAttention:
         self._weight_blocks = list(map(self._split, torch.split(self._weights, self.block, dim=-1)))
 
     def _split(self, whole: Tensor) -> tuple[Tensor, ...]:
-        """Return ``[K * B, ...]`` in the pieces that are multiplied on their own."""
+        """Return ``[K * B, ...]`` cut into the pieces that are multiplied separately."""
         count = len(self._views.pieces)
         return (whole,) if count == 1 else whole.view(count, -1, *whole.shape[1:]).unbind(0)
 
     def _make_views(self) -> None:
-        """Look at the cache as the layers do: as pages to read, and as slots to write."""
+        """Make the layers' views of the cache: pages to read, and slots to write."""
         payload, size, pieces = self.cache.payload, self.config.head_size, self._views.pieces
         layers, _, heads, lines, _ = payload.shape
         self._keys = list(zip(*(piece[:, 0].transpose(-1, -2).unbind(0) for piece in pieces), strict=True))
@@ -264,7 +267,7 @@ class CachedAttention:
             self._weights.copy_(scores.softmax(-1, dtype=torch.float32))
 
     def _sum_values(self, layer: int) -> None:
-        """Sum the values, block after block."""
+        """Sum the weighted values, block after block."""
         for i, (weights, values) in enumerate(zip(self._weight_blocks, self._value_blocks[layer], strict=True)):
             if i >= self._spread_from:
                 weights, values = self._spread(layer, i * self.block)
@@ -281,7 +284,7 @@ class CachedAttention:
         return self._split(weights), tuple(value[:, begin:end] for value in self._values[layer])
 
     def _place(self, query: Tensor) -> None:
-        """Scale ``[B * N, H, D]`` into the query buffer, the query heads of a key head side by side."""
+        """Write scaled queries ``[B * N, H, D]`` to the query buffer, the query heads of a key head side by side."""
         # [B * N, H, D] -> [B, N, K, G, D]
         split = query.view(self.batch, self.width, -1, self.groups, query.shape[-1])
         torch.mul(split, self.config.head_size**-0.5, out=self._query_nodes)
@@ -294,7 +297,7 @@ class CachedAttention:
         return nodes if self._views.rows_first else nodes.transpose(0, 1)
 
     def _make_bias(self) -> list[Tensor]:
-        """Return what is added to the scores ``[M, queries, T]`` of each piece: 0 if a node sees a slot, else -inf."""
+        """Return the bias of the scores ``[M, queries, T]`` of each piece: 0 if a node sees a slot, else -inf."""
         hidden = (~self._visible()).unsqueeze(2)
         bias = self.cache.payload.new_zeros(self.batch, self.queries, self.span)
         nodes = bias[:, : self.width * self.groups].view(self.batch, self.width, self.groups, self.span)
@@ -311,7 +314,7 @@ class CachedAttention:
 
     @property
     def _ancestors(self) -> Tensor:
-        """``[B, width, N]`` bool: which nodes each of those that attend has above it, itself included."""
+        """``[B, width, N]`` bool: which nodes are ancestors of each node that attends, itself included."""
         return self.tree.ancestors[:, self.num_cached :]
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Check on a model's own shapes that its scores do not depend on how a pass is cut."""
+"""Check, with a model's own shapes, that its scores do not depend on how passes are cut."""
 
 import numpy as np
 import torch
@@ -13,14 +13,14 @@ SEEDS = range(3)
 
 
 def scores_are_bitwise(model: Oracle) -> bool:
-    """Tell whether a path's logits come out bit for bit the same from passes of different shapes.
+    """Tell whether passes of different shapes give a path's logits bit for bit alike.
 
-    Paths of three seeds cross a block boundary of the attention. Each is scored in three ways: token by token on a row
-    of its own; as one chain, between two rows of other lengths with differently cut prompts; and in a tree with random
+    Paths of three seeds cross a block boundary of the attention. Each is scored in three ways: token by token on its
+    own row; as one chain, between two rows of other lengths with differently cut prompts; and in a tree with random
     branches.
 
     Args:
-        model: an oracle; nothing of it changes.
+        model: an oracle; it is not changed.
 
     Cost: about 600 scored tokens.
     """
@@ -68,7 +68,7 @@ def _among_branches(model: Oracle, ids: Tensor, prefix: int, generator: torch.Ge
     cache, row = model.new_cache(1, len(ids) + len(ids)), np.zeros(1, dtype=np.int64)
     if prefix:
         append_ids(model, cache, ids[None, :prefix], row, 29)
-    # The path's nodes stand at even indices, each followed by a sibling of its successor.
+    # The path's nodes have even indices; each is followed by a sibling of its successor.
     path = len(ids) - prefix
     tokens = torch.randint(model.vocab_size, (1, 2 * path), generator=generator, device=HOST).to(ids.device)
     tokens[0, ::2] = ids[prefix:]
@@ -78,7 +78,7 @@ def _among_branches(model: Oracle, ids: Tensor, prefix: int, generator: torch.Ge
 
 
 def comb(depth: int) -> Tensor:
-    """Return parents ``[1, 2 * depth]`` of a path, which are the even nodes, each with a sibling, which is odd."""
+    """Return parents ``[1, 2 * depth]`` of a tree: the even nodes are a path, the odd ones a sibling of each."""
     parents = torch.arange(2 * depth, device=HOST) // 2 * 2
     parents[::2] -= 2
     parents[0] = -1

@@ -1,4 +1,4 @@
-"""A decoder-only transformer up to its head, and the parts of its layers, told apart by configuration only."""
+"""A decoder-only transformer up to its head, and the parts of its layers; families differ in configuration only."""
 
 import math
 from dataclasses import replace
@@ -19,10 +19,10 @@ Packed = TypeVar("Packed", bound=nn.Module)
 
 
 class Apply(Protocol):
-    """How a layer's parts, which take every row by itself, are applied to rows."""
+    """How a layer's parts, which treat every row separately, are applied to rows."""
 
     def __call__(self, part: nn.Module, *rows: Tensor | None) -> Tensor:
-        """Return what a norm or a linear layer makes of its arguments, each ``[..., X]`` or None."""
+        """Return the output of a norm or a linear layer for its arguments, each ``[..., X]`` or None."""
 
 
 def at_once(part: nn.Module, *rows: Tensor | None) -> Tensor:
@@ -46,16 +46,16 @@ class Norm(nn.Module):
         if self.bias is not None:
             return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
         if self._floor is None:
-            # Under autocast what a product left is narrower than the weight.
+            # Under autocast the output of a product is narrower than the weight.
             return functional.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.weight, self.eps)
         norm = torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), self._floor)
         return x.div(norm).mul_(self.weight)
 
     def pack(self) -> None:
-        """Take the square root of the size into the weight of a root mean square, which saves half of its kernels.
+        """Fold the square root of the size into the weight of a root-mean-square norm, which saves half of its kernels.
 
-        x / sqrt(mean(x^2) + eps) is sqrt(size) * x / hypot(|x|, sqrt(size * eps)), which half precision
-        would overflow.
+        x / sqrt(mean(x^2) + eps) is sqrt(size) * x / hypot(|x|, sqrt(size * eps)), which would overflow in half
+        precision.
         """
         if self.bias is None and self._floor is None and self.weight.itemsize >= 4:
             size = self.weight.numel()
@@ -98,7 +98,7 @@ class SelfAttention(nn.Module):
     def pack(self, pair: bool) -> None:
         """Replace the projections by one layer that reads the input once; ``pair`` makes rotary pairs adjacent.
 
-        Dot products do not see a permutation of the dimensions that queries and keys share.
+        A permutation of the dimensions that queries and keys share leaves dot products unchanged.
         """
         if self.q_proj is None or self.k_proj is None or self.v_proj is None:
             return
@@ -161,14 +161,14 @@ def pack_parts(module: Packed) -> Packed:
 
 
 class Adapter(nn.Module):
-    """Move a residual stream towards what it will be after the layers to come: ``x + MLP(norm(x))``.
+    """Move a residual stream towards its value after the remaining layers: ``x + MLP(norm(x))``.
 
-    The MLP is shaped as the oracle's own, gated or not, but for its width.
+    The MLP has the form of the oracle's own, gated or not, but its own width.
 
     Args:
         config: of the oracle.
         inner_size: width of the MLP.
-        seed: of the initial weights, with which the adapter changes nothing; None leaves them unset.
+        seed: of the initial weights, which make the adapter the identity; None leaves them unset.
     """
 
     def __init__(self, config: TransformerConfig, inner_size: int, seed: int | None = 0) -> None:
@@ -187,13 +187,13 @@ class Adapter(nn.Module):
                 parameter.normal_(0.0, 0.02, generator=generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the adapted stream ``[..., D]``; packed, ``x`` is ``[rows, D]``."""
+        """Return the adapted stream ``[..., D]``; once packed, ``x`` must be ``[rows, D]``."""
         out: Tensor = self.mlp(self.norm(x), x)
         return out
 
 
 def embedding(rows: int, width: int) -> nn.Embedding:
-    """Return an unfilled table: on the meta device torch's own filling imports its compiler, for over a second."""
+    """Return an unfilled table: on the meta device torch's initialisation imports its compiler, for over a second."""
     table: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)  # type: ignore[no-untyped-call]
     return table
 
@@ -224,7 +224,7 @@ class Decoder(nn.Module):
     ) -> list[Tensor]:
         """Return the residual stream ``[..., hidden]`` after every layer, from ids at positions below ``end``.
 
-        ``layers`` (first, last) runs some of them only, from ``stream`` in place of the embeddings if it is given.
+        ``layers`` (first, last) runs only these, from ``stream`` in place of the embeddings if it is given.
         ``apply`` applies the parts of layers to rows.
         """
         x = self._embed(tokens, positions) if stream is None else stream
@@ -241,14 +241,14 @@ class Decoder(nn.Module):
 
 
 def check_formats(decoder: Decoder, with_gates: bool) -> None:
-    """Refuse layers that a pass reads as one, and that a file stores in several formats.
+    """Refuse layers that a pass reads as one if a file stores them in several formats.
 
     Args:
-        decoder: whose layers round their inputs; before packing.
-        with_gates: whether gate and up projection are read as one too, as compiled code does.
+        decoder: not yet packed; its layers round their inputs.
+        with_gates: whether gate and up projection are read as one too, as in compiled code.
 
     Raises:
-        ValueError: it names the layer and the formats.
+        ValueError: the formats differ; the message names the layer and the formats.
     """
     joined = {"self_attn": ("q_proj", "k_proj", "v_proj"), "mlp": ("gate_proj", "up_proj") if with_gates else ()}
     for number, block in enumerate(decoder.layers):

@@ -12,12 +12,12 @@ RopeScalingKind = Literal["linear", "llama3", "yarn", "factors"]
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """Say how rotary frequencies are stretched beyond the context of the pre-training.
+    """Say how rotary frequencies are stretched beyond the context of pre-training.
 
     Args:
         kind: "linear" divides every frequency by `factor`; "llama3" divides the low ones, keeps the high ones and
-            interpolates between; "yarn" does so by another rule, and makes cosines and sines larger; "factors" divides
-            each by its own.
+            interpolates between; "yarn" does so by another rule, and scales cosines and sines up; "factors" divides
+            each by its own number.
         factor: by how much, at least 1 ("factors": 1).
         low_freq_factor: llama3: wavelengths above `original_context / low_freq_factor` are fully scaled.
         high_freq_factor: llama3: wavelengths below `original_context / high_freq_factor` are kept.
@@ -25,8 +25,8 @@ class RopeScaling:
         beta_fast, beta_slow: yarn: pairs that turn more often than `beta_fast` times in `original_context` are kept,
             those that turn less often than `beta_slow` times are fully scaled.
         truncate: yarn: both bounds are moved outwards to whole pairs.
-        attention_factor: yarn: what cosines and sines are multiplied by; None: 1 + ln(factor) / 10.
-        factors: "factors": one for each pair of dimensions that rotates, positive.
+        attention_factor: yarn: factor on cosines and sines; None: 1 + ln(factor) / 10.
+        factors: "factors": a positive divisor for each pair of dimensions that rotates.
 
     Source: Chen et al. 2023 (arXiv 2306.15595) for "linear"; the Llama 3 herd of models (arXiv 2407.21783), release
         code, for "llama3"; Peng et al. 2023 (arXiv 2309.00071), as transformers computes it, for "yarn".
@@ -73,7 +73,7 @@ class TransformerConfig:
         hidden_size: width of the residual stream.
         num_layers: number of blocks, at least 1.
         num_heads: query heads.
-        num_kv_heads: key and value heads; divides `num_heads` (None: as many, i.e. multi-head attention).
+        num_kv_heads: key and value heads; divides `num_heads` (None: the same number, i.e. multi-head attention).
         head_dim: width of a head (None: hidden_size / num_heads).
         intermediate_size: width of the MLP.
         max_context: positions that the model can serve.
@@ -92,7 +92,7 @@ class TransformerConfig:
         parallel_residual: attention and MLP both read the block's input (GPT-NeoX).
         tie_embeddings: the head is the embedding table.
         padded_vocab_size: rows of the embedding table and head if a checkpoint has more than `vocab_size`.
-        draft_vocab_size: ids that the head writes, where that is not all of them; every other one has probability 0.
+        draft_vocab_size: number of ids that the head writes, if not all; every other id has probability 0.
 
     Raises:
         ValueError: a field is out of range, or two contradict each other.
@@ -213,10 +213,10 @@ class TransformerConfig:
 
 
 def check_choice(name: str, value: object, choices: object, otherwise: str = "") -> None:
-    """Refuse a value that is none of a ``Literal``'s.
+    """Refuse a value that is not one of a ``Literal``'s choices.
 
     Raises:
-        ValueError: the message has the name, the value and the choices; ``otherwise`` follows them.
+        ValueError: the message has the name, the value and the choices, followed by ``otherwise``.
     """
     legal = get_args(choices)
     if value not in legal:

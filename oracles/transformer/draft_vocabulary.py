@@ -1,4 +1,4 @@
-"""A small model's share of a large vocabulary: it reads every id through the target's table, and writes some ids."""
+"""A small model with a large vocabulary: it reads every id through the target's table, but writes only some ids."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ _ROWS_AT_ONCE = 4096
 class DraftHead(Linear):
     """A head that writes some ids of the target's vocabulary, and gives every other id probability 0.
 
-    Laws, noise, penalties and biases behind it are indexed by the target's ids: nobody else knows of its columns.
+    Laws, noise, penalties and biases after it are indexed by the target's ids: no other code knows of its columns.
 
     Args:
         in_features: width of the residual stream, D.
@@ -30,8 +30,8 @@ class DraftHead(Linear):
         target_ids: the same.
         vocab_size: V.
 
-    Source: the offsets ``d2t`` that published heads store: Li et al. 2025 (EAGLE-3, arXiv 2503.01840); why few ids do:
-        Zhao et al. 2025 (FR-Spec, arXiv 2502.14856).
+    Source: the offsets ``d2t`` that published heads store: Li et al. 2025 (EAGLE-3, arXiv 2503.01840); why a few ids
+        are enough: Zhao et al. 2025 (FR-Spec, arXiv 2502.14856).
     """
 
     target_ids: Tensor
@@ -43,7 +43,7 @@ class DraftHead(Linear):
 
     @property
     def offsets(self) -> Tensor:
-        """What files store: the id of each column, less its number, ``[R]``."""
+        """The offsets that files store, ``[R]``: each column's id minus the column's number."""
         return self.target_ids - torch.arange(len(self.target_ids), device=self.target_ids.device)
 
     def columns(self, x: Tensor) -> Tensor:
@@ -51,11 +51,11 @@ class DraftHead(Linear):
         return super().forward(x)
 
     def forward(self, x: Tensor, add: Tensor | None = None, times: Tensor | None = None) -> Tensor:
-        """Return logits ``[..., V]``, minus infinity where no column writes."""
+        """Return logits ``[..., V]``, minus infinity for ids without a column."""
         return spread(self.columns(x), self.target_ids, self.vocab_size)
 
     def cut(self, out_features: int) -> "DraftHead":
-        """Return a head of the columns that write ids below ``out_features``; itself if it has no others."""
+        """Return a head with only the columns that write ids below ``out_features``; itself if these are all."""
         kept = self.target_ids[self.target_ids < out_features]
         if len(kept) == len(self.target_ids):
             return self
@@ -67,10 +67,10 @@ class DraftHead(Linear):
 
 
 class ProjectedHead(DraftHead):
-    """A head whose weights are the target's embeddings of the ids that it writes, through a projection, which trains.
+    """A head whose weights are the target's embeddings of the ids that it writes, through a trained projection.
 
     Args:
-        table: ``[V, W]`` the target's embeddings, which stay as they are.
+        table: ``[V, W]`` the target's embeddings, which do not change.
         in_features, target_ids: see ``DraftHead``.
     """
 
@@ -91,18 +91,18 @@ class ProjectedHead(DraftHead):
 
 
 def head_of(config: TransformerConfig) -> Linear:
-    """Return a model's head of its own; one that writes some ids writes the first ones until it is told which."""
+    """Return a model's own head; if it writes only some ids, these are the first ones until it is told which."""
     if config.draft_vocab_size is None:
         return Linear(config.hidden_size, config.embedding_rows, config.head_bias)
     return DraftHead(config.hidden_size, torch.arange(config.draft_vocab_size), config.vocab_size)
 
 
 def spread(columns: Tensor, target_ids: Tensor | None, vocab_size: int) -> Tensor:
-    """Return logits ``[..., V]`` from those of columns ``[..., R]``; minus infinity, probability 0, where none writes.
+    """Return logits ``[..., V]`` from those of columns ``[..., R]``; minus infinity (probability 0) for all other ids.
 
     Args:
         columns: the logits.
-        target_ids: ``[R]`` distinct ids that they are for; None: column i is for id i, and there is one for every id.
+        target_ids: ``[R]`` distinct ids that they are for; None: column i is for id i, with one for every id.
         vocab_size: V.
     """
     if target_ids is None:
@@ -112,23 +112,24 @@ def spread(columns: Tensor, target_ids: Tensor | None, vocab_size: int) -> Tenso
 
 
 def column_of_id(target_ids: Tensor, vocab_size: int) -> Tensor:
-    """Return ``[V]`` the column that writes each id, -1 where none does."""
+    """Return ``[V]`` the column that writes each id, -1 if none does."""
     columns = torch.full((vocab_size,), -1, device=target_ids.device)
     columns[target_ids] = torch.arange(len(target_ids), device=target_ids.device)
     return columns
 
 
 def read_written_ids(stored: StoredTensors, count: int, vocab_size: int, rising: bool = True) -> Tensor:
-    """Return the ids ``[count]`` below ``vocab_size`` that the columns of a stored head write, out of its offsets.
+    """Return the ids ``[count]`` below ``vocab_size`` that the columns of a stored head write, from its offsets.
 
     Args:
         stored: the checkpoint, from which the offsets are taken.
         count: columns, R.
         vocab_size: V.
-        rising: whether ids must rise; else they must differ.
+        rising: whether ids must rise; else they need only differ.
 
     Raises:
-        ValueError: there are no offsets, or not one whole number a column, or ids do not rise within the vocabulary.
+        ValueError: there are no offsets, or not one whole number for each column, or ids do not rise within the
+            vocabulary.
     """
     path = stored.path(OFFSETS) if OFFSETS in stored.shapes else stored.folder
     offsets = stored.take(OFFSETS)
@@ -139,7 +140,7 @@ def read_written_ids(stored: StoredTensors, count: int, vocab_size: int, rising:
         )
     ids = offsets.long() + torch.arange(len(offsets))
     ordered = ids if rising else ids.sort().values
-    # Of ids within the vocabulary no difference overflows.
+    # Differences of ids within the vocabulary do not overflow.
     if not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size or not bool((ordered.diff() > 0).all()):
         raise ValueError(
             f"{path}: by tensor {OFFSETS!r} column r writes id r + {OFFSETS}[r]; these must "
@@ -149,16 +150,16 @@ def read_written_ids(stored: StoredTensors, count: int, vocab_size: int, rising:
 
 
 def check_mask(mask: Tensor, ids: Tensor, rows: int, path: Path) -> None:
-    """Raise ValueError unless a stored mask ``[rows]`` bool marks exactly the ids ``[R]`` that offsets give."""
+    """Raise ValueError unless a stored mask ``[rows]`` bool marks exactly the ids ``[R]`` that the offsets give."""
     if not (mask.dtype == torch.bool and mask.shape == (rows,) and torch.equal(mask.nonzero()[:, 0], ids)):
         raise ValueError(f"{path}: tensor {WRITTEN!r} names other ids than {OFFSETS!r} gives, or is no mask of all ids")
 
 
 class ProjectedEmbedding(nn.Module):
-    """Embeddings that are the target's own, through a projection: no id is unknown, and only the projection trains.
+    """The target's embeddings through a projection: every id has one, and only the projection trains.
 
     Args:
-        table: ``[V, W]`` the target's embeddings, which stay as they are.
+        table: ``[V, W]`` the target's embeddings, which do not change.
         hidden_size: D.
     """
 
@@ -171,7 +172,7 @@ class ProjectedEmbedding(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """What trains."""
+        """The trained projection."""
         return self.projection.weight
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -180,10 +181,10 @@ class ProjectedEmbedding(nn.Module):
 
 
 def give_tables(stored: StoredTensors, table: Tensor, target_ids: Tensor | None) -> None:
-    """Make a checkpoint's embeddings and head out of its projections and the target's embeddings.
+    """Make a checkpoint's embeddings and head from its projections and the target's embeddings.
 
-    With t a row of the table, a row of the embeddings ``[V, D]`` is P t, for P ``[D, W]``, and a row of the head
-    ``[R, D]``, for an id that it writes, is Q^T t, for Q ``[W, D]``. Both are rounded to bfloat16 from sums of double
+    For a row t of the table, the row of the embeddings ``[V, D]`` is P t, with P ``[D, W]``, and the row of the head
+    ``[R, D]``, if it writes that id, is Q^T t, with Q ``[W, D]``. Both are rounded to bfloat16 from sums in double
     precision, so that the order in which a machine adds does not show.
 
     Args:
@@ -192,14 +193,14 @@ def give_tables(stored: StoredTensors, table: Tensor, target_ids: Tensor | None)
         target_ids: ``[R]`` what the head writes; None: all ids.
 
     Raises:
-        ValueError: a projection is missing, or is none of this table.
+        ValueError: a projection is missing, or does not fit this table.
     """
     _give(stored, EMBEDDINGS, table, 1)
     _give(stored, HEAD, table if target_ids is None else table[target_ids], 0)
 
 
 def _give(stored: StoredTensors, module: str, table: Tensor, wide: int) -> None:
-    """Put a module's weight in place of its projection, whose dimension ``wide`` is that of the table."""
+    """Replace a module's projection, whose dimension ``wide`` is the table's, by the module's weight."""
     key = f"{module}.projection.weight"
     path = stored.path(key) if key in stored.shapes else stored.folder
     projection = stored.take(key)

@@ -1,4 +1,4 @@
-"""A decoder-only transformer of the Llama, GPT-2 and GPT-NeoX families, told apart by configuration only."""
+"""A decoder-only transformer of the Llama, GPT-2 and GPT-NeoX families, which differ in configuration only."""
 
 import math
 from collections.abc import Callable, Hashable, Sequence
@@ -32,9 +32,9 @@ from specdec.contracts import IntArray, Scores, Tree, Want, is_chain
 
 
 class Transformer(PagedCaches, Shaped, nn.Module):
-    """A decoder-only transformer: trains as it is, and serves as an oracle (``specdec.contracts.Oracle``).
+    """A decoder-only transformer: it trains as it is, and serves as an oracle (``specdec.contracts.Oracle``).
 
-    Parameters bear the names of Hugging Face's Llama. Weights are float32 until ``.to`` says otherwise.
+    Parameters have the names of Hugging Face's Llama. Weights are float32 until ``.to`` changes that.
 
     Args:
         config: the shape.
@@ -86,12 +86,12 @@ class Transformer(PagedCaches, Shaped, nn.Module):
 
     @property
     def weight_type(self) -> str:
-        """What the weights of the linear layers are stored in: the name of a dtype or of a quantised format."""
+        """How the weights of the linear layers are stored: the name of a dtype or of a quantised format."""
         return weight_type_of(self) or str(self.dtype).removeprefix("torch.")
 
     @property
     def cache_format(self) -> Hashable:
-        """What its caches hold, and how: whatever the weights, of the same shape, dtype and device, packed or not."""
+        """The format of its caches: the same for all weights of one shape, dtype and device, packed or not."""
         packed = any(isinstance(part, SelfAttention) and part.qkv_proj is not None for part in self.modules())
         return self.backend, self.config, self.dtype, self.device, packed
 
@@ -127,7 +127,7 @@ class Transformer(PagedCaches, Shaped, nn.Module):
         return rows
 
     def read_out_after(self, norm: Norm) -> Callable[[Tensor], Tensor]:
-        """Return what reads logits ``[R, V]`` from streams ``[R, D]`` through a norm in place of the last one."""
+        """Return a function from streams ``[R, D]`` to logits ``[R, V]``, with a norm in place of the last one."""
 
         @torch.no_grad()
         def read(stream: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ class Transformer(PagedCaches, Shaped, nn.Module):
         return read
 
     def read_out_behind(self, adapter: Adapter) -> Callable[[Tensor], Tensor]:
-        """Return what reads logits ``[R, V]`` from a stream ``[R, D]`` that passes through an adapter first.
+        """Return a function from streams ``[R, D]`` to logits ``[R, V]`` through an adapter.
 
         The adapter is moved to the model's device and dtype, and packed.
         """
@@ -164,7 +164,7 @@ class Transformer(PagedCaches, Shaped, nn.Module):
     ) -> list[Tensor]:
         """Return the residual stream ``[B, T, D]`` after every layer, from whole sequences ``[B, T]``.
 
-        ``layers`` (first, last) runs some of them only, from ``stream`` in place of the embeddings if it is given.
+        ``layers`` (first, last) runs only these, from ``stream`` in place of the embeddings if it is given.
         """
         length = tokens.shape[1]
         positions = torch.arange(length, device=tokens.device).expand(tokens.shape)
@@ -177,15 +177,15 @@ class Transformer(PagedCaches, Shaped, nn.Module):
         """Round the weights of all linear layers, and a tied embedding, to a type, in place.
 
         Args:
-            weight_type: the name of a float dtype, or of a format as of ``quantise``. Of a dtype that is not the
-                activations' own a native oracle can be made, or ``to`` widens the rounded weights again.
+            weight_type: the name of a float dtype, or of a format as in ``quantise``. If the dtype is not the
+                activations' own, make a native oracle of the model, or widen the rounded weights again with ``to``.
 
         Returns:
             The model itself.
 
         Raises:
-            ValueError: an unknown type; as of ``quantise``; a weight is not finite, or too large for the dtype; a layer
-                was quantised.
+            ValueError: an unknown type; as in ``quantise``; a weight is not finite, or too large for the dtype; a layer
+                is quantised already.
         """
         if weight_type in FORMATS:
             return self.quantise(FORMATS[weight_type])
@@ -200,12 +200,12 @@ class Transformer(PagedCaches, Shaped, nn.Module):
     def quantise(self, format: Format = INT8) -> "Transformer":
         """Round the weights of all linear layers to few bits, in place; embeddings, norms and biases stay as they are.
 
-        Layers that are quantised to this format already stay as they are. A tied embedding becomes the rounded head, in
-        float32. The model scores with what value times scale gives, in float32: of a model in another dtype only a
-        native oracle can be made. It can no longer train, and is of no use after an error.
+        Layers that already have this format stay as they are. A tied embedding becomes the rounded head, in float32.
+        The model scores with value times scale in float32; a model in another dtype can only become a native oracle.
+        It can no longer train, and is unusable after an error.
 
         Args:
-            format: to round to, to the nearest.
+            format: the format to round to, to the nearest.
 
         Returns:
             The model itself.
@@ -225,9 +225,9 @@ class Transformer(PagedCaches, Shaped, nn.Module):
 
     @torch.no_grad()
     def dequantise(self) -> "Transformer":
-        """Make quantised weights plain ones again, in place: float32, what value times scale gives.
+        """Make quantised weights plain again, in place: value times scale in float32.
 
-        Layers that round their inputs stay: no plain weight stands for them.
+        Layers that round their inputs stay as they are: no plain weight is equivalent to them.
 
         Returns:
             The model itself.
@@ -241,15 +241,15 @@ class Transformer(PagedCaches, Shaped, nn.Module):
     def pack(self) -> "Transformer":
         """Prepare for inference, once, in place: fuse projections, lay weights out for small batches, check the bits.
 
-        The model scores the same afterwards, up to rounding, and can no longer train. Weights stay resident once, but
-        for a tied embedding, which also becomes a head; quantised ones become what they stand for, in float32, unless
-        their layers round inputs too.
+        The model scores the same afterwards, up to rounding, and can no longer train. Weights stay resident once,
+        except a tied embedding, which also becomes a head. Quantised weights are dequantised to float32, unless their
+        layers round inputs too.
 
         Returns:
             The model itself.
 
         Raises:
-            ValueError: layers round their inputs, and activations are not float32.
+            ValueError: layers round their inputs, but activations are not float32.
         """
         self.dequantise()
         if self.weight_type in (FORMATS | WHOLE) and self.dtype != torch.float32:
@@ -257,7 +257,7 @@ class Transformer(PagedCaches, Shaped, nn.Module):
                 f"{self.weight_type} layers take float32 inputs, and the model is {self.dtype}: use .float()"
             )
         self.lm_head = self.cut_head()
-        # No complex numbers of half precision.
+        # There are no complex numbers of half precision.
         pair = self.dtype.itemsize >= 4
         self.model.rotary = RotaryTable(self.config, as_complex=pair)
         for module in self.modules():
@@ -268,7 +268,7 @@ class Transformer(PagedCaches, Shaped, nn.Module):
         return self
 
     def keeps_bits(self) -> bool:
-        """Tell whether scores depend bitwise on nothing but the path, once packed. Cost: some 600 scored nodes."""
+        """Tell whether the packed model's scores depend bitwise on the path only. Cost: about 600 scored nodes."""
         return self.dtype == torch.float32 and self.device.type == "cpu" and scores_are_bitwise(self)
 
     def cut_head(self) -> Linear:
@@ -278,7 +278,7 @@ class Transformer(PagedCaches, Shaped, nn.Module):
         return self.lm_head.cut(self.vocab_size)
 
     def agree(self, given: Sequence[Tensor], cache: PagedKVCache, rows: IntArray, *asked: object) -> None:
-        """Before a pass: see that all processes are about to score the same; a model of one process has no others."""
+        """Check before a pass that all processes are about to score the same; one process has nothing to check."""
 
     @torch.no_grad()
     def score(
@@ -303,8 +303,8 @@ class Transformer(PagedCaches, Shaped, nn.Module):
             ValueError: an unknown ``want`` or layer, a row without room, a pending token beyond ``max_context``, or a
                 part that does not begin or end as ``stream`` and ``want`` say.
 
-        Guarantee: if ``bitwise`` is True, a node's logits depend bitwise on the ids of its path only, in however
-            many parts they were scored.
+        Guarantee: if ``bitwise`` is True, a node's logits depend bitwise on the ids of its path only, whatever the
+            number of parts in which they were scored.
 
         Cost: one read of the weights, and ``CachedAttention`` per layer; logits take B * N * V * 4 bytes.
         """
@@ -316,7 +316,7 @@ class Transformer(PagedCaches, Shaped, nn.Module):
         lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
         tree = Tree(tokens, None if is_chain(parents) else parents, num_nodes)
         attend = CachedAttention(self.config, tree, cache, rows, first)
-        # Padding nodes may stand beyond the context: their scores mean nothing, but must not fail.
+        # Padding nodes may lie beyond the context: their scores mean nothing, but must not fail.
         positions = attend.positions.clamp(max=self.max_context - 1).flatten()
         fed = tokens[:, first:] if first else tokens
         given = None if stream is None else stream.flatten(0, 1)

@@ -26,7 +26,7 @@ _POST_OPERATIONS: dict[str | None, tuple[str, str | None]] = {
     "gelu_tanh": ("gelu", "tanh"),
     "relu": ("relu", None),
 }
-# Rows for which the weights are laid out; any number may come. 8 and 16 gave the slower passes of 8 rows.
+# Number of rows for which the weights are laid out; calls may have any number. 8 and 16 made passes of 8 rows slower.
 _BATCH_HINT = 32
 
 
@@ -41,10 +41,10 @@ class Linear(nn.Module):
     Attributes:
         weight: ``[out, in]``; None in a layer that is quantised or packed.
         quantised: the weight after ``quantise``; None in any other layer. It stays on the device where it was made.
-        learns_as: what a weight in training is rounded to in every product, so that it learns to be; None: nothing.
+        learns_as: the format to which a weight in training is rounded in every product; None: it is not rounded.
 
     Guarantee: packed (float32 on CPU), a row's result is bitwise the same for every number of rows of the call; if
-        one row alone would differ, it is computed beside a copy of itself.
+        a single row would differ, it is computed beside a copy of itself.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = False, activation: str | None = None) -> None:
@@ -59,7 +59,7 @@ class Linear(nn.Module):
 
     @classmethod
     def stack(cls, layers: Sequence["Linear"]) -> "Linear":
-        """Return one layer whose output is that of ``layers`` side by side; all of them are quantised, or none."""
+        """Return one layer with the outputs of ``layers`` side by side; all of them must be quantised, or none."""
         weights = [layer.weight for layer in layers if layer.weight is not None]
         quantised = [layer.quantised for layer in layers if layer.quantised is not None]
         if weights and quantised:
@@ -96,7 +96,7 @@ class Linear(nn.Module):
             self.bias = nn.Parameter(self.bias.detach()[order], requires_grad=False)
 
     def cut(self, out_features: int) -> "Linear":
-        """Return the layer with its first ``out_features`` outputs only; itself if it has no others."""
+        """Return the layer with only its first ``out_features`` outputs; itself if these are all."""
         if out_features == self.out_features:
             return self
         bias = None if self.bias is None else self.bias[:out_features]
@@ -106,13 +106,13 @@ class Linear(nn.Module):
 
     @property
     def extra_bytes(self) -> int:
-        """Memory of a weight that is quantised or packed, and so is no parameter (0 if it is one)."""
+        """Memory of a weight that is quantised or packed, and hence no parameter; 0 if it is a parameter."""
         if self.quantised is not None:
             return self.quantised.bytes
         return 0 if self._packed is None else self.in_features * self.out_features * torch.float32.itemsize
 
     def quantise(self, name: str, format: Format = INT8) -> None:
-        """Keep the weight in few bits only; ``name`` is the layer's, for errors. It can no longer train.
+        """Keep the weight only in few bits; ``name`` is the layer's, for errors. The layer can no longer train.
 
         Raises:
             ValueError: the weight is not finite, was packed before, or was quantised to another format.
@@ -126,7 +126,7 @@ class Linear(nn.Module):
         self.quantised, self.weight = Quantised.of(self.weight, name, format), None
 
     def round_inputs(self, name: str) -> None:
-        """Compute products of whole numbers from now on: inputs are rounded too; ``name`` is for errors.
+        """Compute products in whole numbers from now on, with rounded inputs; ``name`` is for errors.
 
         Raises:
             ValueError: the weight is not in a format of GGUF files.
@@ -137,16 +137,16 @@ class Linear(nn.Module):
         self.quantised = replace(self.quantised, format=whole)
 
     def dequantise(self) -> None:
-        """Make a quantised weight a plain one again: the float32 numbers that value times scale gives.
+        """Make a quantised weight plain again: value times scale in float32.
 
-        A layer that rounds its inputs stays: no plain weight stands for it.
+        A layer that rounds its inputs stays as it is: no plain weight is equivalent to it.
         """
         if self.quantised is not None and not self.quantised.format.rounds_inputs:
             self.weight = nn.Parameter(self.quantised.dequantise(), requires_grad=False)
             self.quantised = None
 
     def forward(self, x: Tensor, add: Tensor | None = None, times: Tensor | None = None) -> Tensor:
-        """Map ``[..., in]`` to ``[..., out]``, plus ``add`` or times ``times`` of the result's shape."""
+        """Return ``[..., out]`` from ``[..., in]``, plus ``add`` or times ``times``, which have the result's shape."""
         if self._packed is not None:
             return self._forward_packed(x, add, times)
         if self.quantised is None:
@@ -178,9 +178,9 @@ class Linear(nn.Module):
         return out if times is None else out * times
 
     def pack(self) -> None:
-        """Lay the weights out for small batches; float32 on CPU only, elsewhere nothing changes.
+        """Lay the weights out for small batches, in float32 on a CPU; elsewhere nothing changes.
 
-        Afterwards calls take ``[rows, in]`` and the layer cannot train. The plain weight is given up.
+        Afterwards calls take ``[rows, in]`` and the layer cannot train. The plain weight is freed.
         """
         if self.weight is None or self.weight.dtype != torch.float32 or self.weight.device.type != "cpu":
             return
@@ -196,7 +196,7 @@ class Linear(nn.Module):
 
 
 def plain_tensors(weight: Tensor) -> list[Tensor]:
-    """Return the plain tensors that a weight is made of: itself, or those inside what another library rounded."""
+    """Return the plain tensors of a weight: itself, or those inside a weight that another library quantised."""
     if not hasattr(weight, "__tensor_flatten__"):
         return [weight]
     names, _ = weight.__tensor_flatten__()
@@ -204,7 +204,7 @@ def plain_tensors(weight: Tensor) -> list[Tensor]:
 
 
 def at_least_float32(logits: Tensor) -> Tensor:
-    """Return logits, widened if they are of half precision."""
+    """Return the logits, widened if they are in half precision."""
     return logits.float() if logits.itemsize < torch.float32.itemsize else logits
 
 
@@ -222,7 +222,7 @@ def weight_type_of(module: nn.Module) -> str | None:
 
 
 def round_inputs(module: nn.Module) -> None:
-    """Compute all products with a module's linear layers in whole numbers from now on, in place.
+    """Compute all products of a module's linear layers in whole numbers from now on, in place.
 
     Raises:
         ValueError: a layer's weight is not in a format of GGUF files; the message names the layer.
@@ -241,7 +241,7 @@ def store_layers(module: nn.Module, weight_type: str) -> None:
 
 
 def dequantise_layers(module: nn.Module) -> None:
-    """Make a module's quantised weights plain ones again, in place; see ``Transformer.dequantise``."""
+    """Make a module's quantised weights plain again, in place; see ``Transformer.dequantise``."""
     for _, layer in linear_layers(module):
         layer.dequantise()
 

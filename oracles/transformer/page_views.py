@@ -1,4 +1,4 @@
-"""How a pass reads the pages of its rows: where they lie, in few pieces, or copied side by side."""
+"""How a pass reads the pages of its rows: in place, in a few pieces, or copied side by side."""
 
 from itertools import pairwise
 from typing import NamedTuple
@@ -12,13 +12,13 @@ from specdec.contracts import IntArray
 
 
 class PageViews(NamedTuple):
-    """Keys and values of some rows, in the pieces that are multiplied on their own.
+    """Keys and values of some rows, in the pieces that are multiplied separately.
 
     Attributes:
         pieces: ``[layers, 2, M, T, D]`` each. Side by side they hold the rows of every key head, or the key heads of
             every row if ``rows_first``.
-        rows_first: see there.
-        room: ``[2, K * B, T, D]``, where the one piece lies if pages are copied there, layer by layer; else None.
+        rows_first: see ``pieces``.
+        room: ``[2, K * B, T, D]``, the memory of the only piece if pages are copied, layer by layer; else None.
     """
 
     pieces: list[Tensor]
@@ -29,9 +29,9 @@ class PageViews(NamedTuple):
 def view_pages(memory: TensorMemory, pages: IntArray) -> PageViews:
     """Return views of the slots of rows, as few as the order of their pages allows.
 
-    Rows whose pages lie side by side are read where they are. All key heads of all rows are one piece if the rows lie
-    at equal distances through the whole memory. Else there is a piece for each key head, if the rows lie at equal
-    distances, or one for each row, whichever are fewer. Other pages have to be copied, by ``copy_pages``.
+    Rows whose pages lie side by side are read in place. All key heads of all rows are one piece if the rows lie at
+    equal distances through the whole memory. Else there is a piece for each key head, if the rows lie at equal
+    distances, or one for each row, whichever are fewer. Other pages must be copied, by ``copy_pages``.
 
     Args:
         memory: of ``[layers, 2, K, lines, D]``.
@@ -63,7 +63,7 @@ def copy_pages(memory: TensorMemory, layer: int, pages: Tensor, room: Tensor) ->
 
 
 def _step_of(first: list[int]) -> int:
-    """Return how many pages rows lie apart that begin with the pages ``first``; 0: one row, or unequal distances."""
+    """Return how many pages lie between rows whose first pages are ``first``; 0: one row, or unequal distances."""
     steps = {after - before for before, after in pairwise(first)}
     step = steps.pop() if len(steps) == 1 else 0
     return max(step, 0)

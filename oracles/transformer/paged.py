@@ -44,13 +44,12 @@ class PagedCaches:
 
     @property
     def prefix_key(self: _Model) -> Hashable:
-        """See ``specdec.contracts.PrefixOracle``; weights that were written to are others.
+        """See ``specdec.contracts.PrefixOracle``; writing to the weights changes the key.
 
-        What is written through ``.data`` into the tensor that is there (``part.data.copy_``) torch does not count, nor
-        does this.
+        Torch does not count what is written in place through ``.data`` (``part.data.copy_``), so the key misses it.
 
         Raises:
-            ValueError: weights were made in inference mode, where nobody can tell whether they were written to.
+            ValueError: weights were made in inference mode, where torch does not record whether they were written to.
         """
         parts = tuple(self.parameters())
         if any(part.is_inference() for part in parts):

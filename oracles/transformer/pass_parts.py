@@ -1,4 +1,4 @@
-"""What the backends of a transformer share: its shape, and what a call or a part of one must say."""
+"""What the backends of a transformer share: its shape, and checks of calls and of parts of calls."""
 
 from collections.abc import Callable, Sequence
 from typing import get_args
@@ -14,7 +14,7 @@ WANTS = get_args(Want)
 
 
 class Shaped(OracleDefaults):
-    """What a transformer says of its shape, whatever computes its passes."""
+    """The shape of a transformer, whatever computes its passes."""
 
     config: TransformerConfig
     chat_template: ChatTemplate | None = None
@@ -46,7 +46,7 @@ class Shaped(OracleDefaults):
 
     @property
     def embedding_rows(self) -> int:
-        """Rows of the embedding table, those that pad the vocabulary among them."""
+        """Rows of the embedding table, including those that pad the vocabulary."""
         return self.config.embedding_rows
 
     def __repr__(self: Oracle) -> str:
@@ -74,7 +74,7 @@ def check_call(longest: int, max_context: int, want: Want, hidden: Sequence[int]
 
 
 def check_plain_call(tokens: Tensor, vocab_size: int, want: Want, hidden: Sequence[int], what: str) -> None:
-    """Refuse a call that an oracle without layers cannot answer; ``what`` it is stands in the message.
+    """Refuse a call that an oracle without layers cannot answer; the message says ``what`` the oracle is.
 
     Raises:
         ValueError: hidden layers, an unknown ``want``, or an id outside the vocabulary.
@@ -98,12 +98,12 @@ def first_layer(
 
     Args:
         layers, stream, want, hidden: see ``specdec.contracts.LayeredOracle.score``.
-        shape: what the stream's must be.
+        shape: the shape that the stream must have.
         num_layers: of the model.
 
     Raises:
-        ValueError: layers that do not exist, a stream that is missing, misshapen or not asked for, logits or hidden
-            layers of a part that does not reach them.
+        ValueError: layers that do not exist, a stream that is missing, misshapen or not asked for, or logits or hidden
+            layers that the part does not reach.
     """
     first, last = (0, num_layers) if layers is None else layers
     if not 0 <= first < last <= num_layers:
@@ -120,7 +120,7 @@ def first_layer(
 
 
 def wanted_logits(read_out: Callable[[Tensor], Tensor], stream: Tensor, num_nodes: Tensor, want: Want) -> Tensor | None:
-    """Return the logits that a call wants, ``[B, M, V]`` or ``[B, 1, V]``, of what its last layer gave.
+    """Return the logits that a call wants, ``[B, M, V]`` or ``[B, 1, V]``, from the output of its last layer.
 
     Args:
         read_out: returns logits ``[R, V]`` of streams ``[R, D]``.

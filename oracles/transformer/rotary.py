@@ -13,7 +13,7 @@ from specdec.transfers import HOST
 def inverse_frequencies(config: TransformerConfig) -> Tensor:
     """Return ``[rotary_size / 2]`` float64 angles per position, the same on every machine.
 
-    Powers are computed in decimal numbers and rounded once: those of the C library differ between machines.
+    Powers are computed in decimal arithmetic and rounded once: those of the C library differ between machines.
 
     Source: Su et al. 2021 (arXiv 2104.09864); scaling as in ``RopeScaling``.
     """
@@ -43,7 +43,7 @@ def _yarn_frequencies(frequencies: Tensor, scaling: RopeScaling, theta: float) -
     pairs = len(frequencies)
 
     def pair_that_turns(times: float) -> float:
-        """Return the pair, a fraction of them, that turns so often in the context of the pre-training."""
+        """Return the (fractional) pair that turns this many times in the context of pre-training."""
         with localcontext(prec=40):
             turn = Decimal(scaling.original_context) / (Decimal(times) * Decimal(2 * math.pi))
             return float(pairs * turn.ln() / Decimal(theta).ln())
@@ -58,7 +58,7 @@ def _yarn_frequencies(frequencies: Tensor, scaling: RopeScaling, theta: float) -
 
 
 def rotary_magnitude(config: TransformerConfig) -> float:
-    """Return what cosines and sines are multiplied by: 1 but for "yarn"."""
+    """Return the factor on cosines and sines: 1 except for "yarn"."""
     scaling = config.rope_scaling
     if scaling is None or scaling.kind != "yarn":
         return 1.0
@@ -79,14 +79,14 @@ class RotaryTable:
 
     Args:
         config: the model's shape.
-        as_complex: keep rotations as complex numbers, for heads whose pairs are adjacent. Otherwise as cosines and
+        as_complex: keep rotations as complex numbers, for heads whose pairs are adjacent. Else they are cosines and
             signed sines: the sine of the first member of a pair is negated, so that a rotation is
             ``x * cos + swap(x) * sin``.
     """
 
     def __init__(self, config: TransformerConfig, as_complex: bool = False) -> None:
         self._config, self._as_complex = config, as_complex
-        # Both at once: another thread may store others meanwhile, and a call keeps those that it has found.
+        # One attribute for both: another thread may replace them meanwhile, and a call keeps those that it found.
         self._kept: tuple[tuple[torch.dtype, torch.device], list[Tensor]] | None = None
 
     def rows(self, positions: Tensor, end: int, dtype: torch.dtype) -> Rope:
@@ -101,9 +101,9 @@ class RotaryTable:
         return rows[0] if self._as_complex else (rows[0], rows[1])
 
     def hold(self, end: int, dtype: torch.dtype, device: torch.device) -> None:
-        """Keep the rotations of all positions below ``end``, where graphs read them.
+        """Keep the rotations of all positions below ``end`` in the memory that graphs read.
 
-        A table that grew later would leave its old address to the graphs.
+        If the table grew later, graphs would go on reading at its old address.
         """
         self.rows(torch.zeros(1, dtype=torch.int64, device=device), end, dtype)
 

@@ -1,4 +1,4 @@
-"""GGUF files: reading them without trust, and the transformers and tokenizers that they hold."""
+"""GGUF files: reading untrusted ones, and the transformers and tokenizers that they hold."""
 
 from oracles.checkpoints.gguf.gguf_model import WeightsWidened, load_gguf
 from oracles.checkpoints.gguf.gguf_reading import GGUFFile, is_gguf

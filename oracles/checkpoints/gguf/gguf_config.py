@@ -15,7 +15,7 @@ from oracles.transformer.rotary import yarn_magnitude
 FREQUENCY_FACTORS, EMBEDDING, HEAD = "rope_freqs.weight", "token_embd.weight", "output.weight"
 # The version of ggml's blocks; earlier ones stored other numbers under the same names.
 _BLOCKS_VERSION = 2
-# Keys of an architecture that leave the forward pass alone.
+# Keys of an architecture that do not affect the forward pass.
 INERT = frozenset(["vocab_size", "tensor_data_layout", "rope.scaling.finetuned"])
 # Keys that would change the forward pass, and the one value under which they do not.
 FIXED: dict[str, Any] = {
@@ -26,9 +26,9 @@ FIXED: dict[str, Any] = {
     "expert_used_count": 0,
     "use_parallel_residual": False,
 }
-# Bounds of yarn that a file need not name.
+# Defaults for yarn's bounds, which a file need not name.
 _BETAS = {"fast": 32.0, "slow": 1.0}
-# Whose bias, in the first layer, tells whether all layers have one.
+# The tensor whose bias in the first layer tells whether all layers have one.
 _BIASES = {"qkv_bias": "attn_q", "attn_out_bias": "attn_output", "mlp_bias": "ffn_down"}
 # What an architecture always has, and which biases it may have.
 _FAMILIES: dict[str, tuple[dict[str, bool], tuple[str, ...]]] = {
@@ -44,8 +44,8 @@ def read_config(
     """Return the architecture's name, and the model.
 
     Args:
-        file: its keys and the names and shapes of its tensors; of the numbers those of ``rope_freqs.weight`` alone.
-        vocab_size: the true vocabulary if it is known; what the embedding has beyond it is padding.
+        file: its keys, and the names and shapes of its tensors, are read, and the numbers of ``rope_freqs.weight``.
+        vocab_size: the true vocabulary size if it is known; rows of the embedding beyond it are padding.
         max_context: caps the context.
 
     Raises:
@@ -83,7 +83,7 @@ def read_config(
 
 
 def _architecture(file: GGUFFile) -> str:
-    """Return the architecture, after checking that the file holds a whole model of it."""
+    """Return the architecture, after checking that the file holds a whole model."""
     general = ConfigKeys(file.keys, str(file.path))
     if (kind := general.read("general.type", str, "model")) != "model":
         raise ValueError(f"{file.path}: 'general.type' is {kind!r}; only a 'model' can be loaded")
@@ -101,7 +101,7 @@ def _architecture(file: GGUFFile) -> str:
 
 
 def _shape(keys: ConfigKeys) -> dict[str, Any]:
-    """Return what all architectures say in the same way."""
+    """Return the fields that all architectures spell in the same way."""
     num_heads, hidden = keys.read("attention.head_count", int), keys.read("embedding_length", int)
     default = hidden // max(num_heads, 1)
     head_dim = read_any([(keys, "attention.key_length"), (keys, "attention.value_length")], int, default)
@@ -124,7 +124,7 @@ def _shape(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _scaling(keys: ConfigKeys) -> RopeScaling | None:
-    """Return the scaling, which for a linear one today's keys or the older one may ask for."""
+    """Return the scaling; today's keys or the older one may ask for a linear one."""
     if (kind := keys.read("rope.scaling.type", str, "linear")) not in ("none", "linear", "yarn"):
         raise ValueError(
             f"{keys.source}: 'rope.scaling.type' is {kind!r}; known: none, linear, yarn; with another one the "
@@ -140,12 +140,12 @@ def _scaling(keys: ConfigKeys) -> RopeScaling | None:
         if kind == "linear":
             return RopeScaling("linear", factor)
         scaling = RopeScaling("yarn", factor, original_context=original, **bounds)
-        # It multiplies what cosines and sines are multiplied by anyway.
+        # It is a further factor on the usual magnitude of cosines and sines.
         return scaling if times == 1.0 else replace(scaling, attention_factor=times * yarn_magnitude(factor))
 
 
 def _frequency_factors(file: GGUFFile, scaling: RopeScaling | None) -> RopeScaling:
-    """Return the scaling that a tensor holds: what each rotary frequency is divided by."""
+    """Return the scaling that a tensor holds: a divisor for each rotary frequency."""
     tensor = file.tensors[FREQUENCY_FACTORS]
     factors = tensor.storage.read(file.blocks(FREQUENCY_FACTORS))
     if scaling is not None or len(tensor.shape) != 1 or not isinstance(factors, Tensor):
@@ -158,7 +158,7 @@ def _frequency_factors(file: GGUFFile, scaling: RopeScaling | None) -> RopeScali
 
 
 def _check_window(keys: ConfigKeys, context: int) -> None:
-    """Refuse a window that would hide something: of these architectures files do not say which layers slide."""
+    """Refuse a window below the context: files of these architectures do not say which layers slide."""
     window = keys.read("attention.sliding_window", int, 0)
     if 0 < window < context:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""A GGUF file as a transformer whose weights are as they are stored."""
+"""A GGUF file as a transformer whose weights stay as they are stored."""
 
 import re
 import warnings
@@ -38,15 +38,15 @@ _INTERLEAVED = ("llama",)
 
 
 class WeightsWidened(UserWarning):
-    """Some weights are stored in a way that no format of ours holds, and take more memory than the file's."""
+    """Some weights are stored in a type that none of our formats holds, and take more memory than in the file."""
 
 
 def load_gguf(path: Path, device: torch.device, max_context: int | None = None) -> Transformer:
-    """Return the transformer of a GGUF file, which knows its tokenizer, chat template and the ids that end a text.
+    """Return the transformer of a GGUF file, with its tokenizer, chat template and EOS ids.
 
-    Matrices in whole numbers stay so: those of linear layers, and a tied embedding as the head. Of an embedding in
-    whole numbers the table holds what they stand for, in float32. All else stays in its float type, but for the types
-    of 5 bits, which become float32.
+    Quantised matrices of linear layers stay quantised, and so does a tied embedding as the head. The table of a
+    quantised embedding is dequantised to float32. All other tensors keep their float type, except the types of 5 bits,
+    which become float32.
 
     Args:
         path: of the file.
@@ -54,15 +54,15 @@ def load_gguf(path: Path, device: torch.device, max_context: int | None = None) 
         max_context: caps the context.
 
     Raises:
-        ValueError: as of ``GGUFFile``, ``read_vocabulary`` and ``read_config``; a size that no tensor bears out; a
-            tensor that is missing, unexpected, misshapen, of an unfitting type, or whose scales are not finite; a chat
-            template that is no Jinja.
+        ValueError: as in ``GGUFFile``, ``read_vocabulary`` and ``read_config``; a size that no tensor confirms; a
+            tensor that is missing, unexpected, misshapen, of an unsuitable type, or whose scales are not finite; a chat
+            template that is not Jinja.
 
     Warns:
         WeightsWidened: some weights became float32.
         EndsBeyond: all ids that end a text lie beyond the vocabulary.
 
-    Cost: memory of the weights, where whole numbers take a byte each, and of one tensor more.
+    Cost: memory of the weights, with a byte for each whole number, and of one more tensor.
     """
     file = GGUFFile(path)
     vocabulary = read_vocabulary(file)
@@ -113,14 +113,14 @@ def _names(model: Transformer, file: GGUFFile) -> dict[str, str]:
 
 
 def _ggml_name(name: str) -> str:
-    """Return what ggml calls a parameter of ours."""
+    """Return ggml's name of one of our parameters."""
     module, kind = name.rsplit(".", 1)
     layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", module)
     return f"{_OUTER[module]}.{kind}" if layer is None else f"blk.{layer[1]}.{_INNER[layer[2]]}.{kind}"
 
 
 def _row_order(name: str, config: TransformerConfig) -> Tensor | None:
-    """Return the stored row of each row of queries or keys, whose rotary pairs are stored as neighbours; else None."""
+    """Return the stored row of each row of queries or keys, if rotary pairs are stored as neighbours; else None."""
     heads = {"q_proj": config.num_heads, "k_proj": config.kv_heads}.get(name.split(".")[-2])
     if heads is None:
         return None
@@ -129,7 +129,7 @@ def _row_order(name: str, config: TransformerConfig) -> Tensor | None:
 
 
 def _weight(file: GGUFFile, stored: str, order: Tensor | None) -> Tensor | Quantised:
-    """Return a tensor, its rows taken in an order."""
+    """Return a stored tensor with its rows in the given order."""
     tensor = file.tensors[stored]
     weight = tensor.storage.read(file.blocks(stored))
     if isinstance(weight, Tensor):

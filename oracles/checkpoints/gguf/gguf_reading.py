@@ -1,4 +1,4 @@
-"""Read the header of a GGUF file, with every bound checked before anything of its size is made; then map the file."""
+"""Read a GGUF file's header, checking every size before anything of it is allocated; then map the file."""
 
 import mmap
 import struct
@@ -15,12 +15,12 @@ from oracles.checkpoints.gguf.storages import OTHER_STORAGES, STORAGES, Storage
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-# The number of a value's type, and how numpy spells it.
+# The number of a value's type -> numpy's name of it.
 _NUMBERS = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 10: "<u8", 11: "<i8", 12: "<f8",
 }  # fmt: skip
 _BOOL, _STRING, _ARRAY = 7, 8, 9
-# The least bytes of a key with its value (an empty name, a type, one byte), and of a tensor with one side.
+# The fewest bytes that a key with its value (an empty name, a type, one byte) and a tensor with one side take.
 _LEAST_KEY, _LEAST_TENSOR = 13, 32
 _MOST_SIDES, _DEFAULT_ALIGNMENT, _LONGEST_NAME = 4, 32, 256
 
@@ -32,7 +32,7 @@ class StoredTensor:
     """Where a tensor lies.
 
     Args:
-        shape: the last side is the one whose numbers are neighbours.
+        shape: numbers along the last side are neighbours.
         storage: how its numbers are stored.
         start: offset of its first byte in the file.
     """
@@ -43,7 +43,7 @@ class StoredTensor:
 
     @property
     def bytes(self) -> int:
-        """How many it takes."""
+        """Number of bytes that it takes."""
         return prod(self.shape) // self.storage.block * self.storage.block_bytes
 
 
@@ -54,15 +54,15 @@ class GGUFFile:
         path: of the file.
 
     Attributes:
-        keys: numbers, strings, lists of strings, and arrays of numbers, by name.
+        keys: numbers, strings, lists of strings and arrays of numbers, by name.
         tensors: by name.
 
     Raises:
-        ValueError: it is no such file, it is cut off, or its counts, sizes or offsets cannot be; the message names the
-            file and what is wrong.
+        ValueError: it is no such file, it is cut off, or its counts, sizes or offsets are impossible; the message names
+            the file and what is wrong.
 
-    Guarantee: what is kept in memory is bounded by a small multiple of the file's size, whatever it claims; tensors do
-        not overlap.
+    Guarantee: memory is bounded by a small multiple of the file's size, whatever the file claims; tensors do not
+        overlap.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,7 +81,7 @@ class GGUFFile:
 
 
 def is_gguf(path: Path) -> bool:
-    """Tell whether a file is one by its name or its first bytes."""
+    """Tell whether a file is a GGUF file, by its name or its first bytes."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -89,7 +89,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def _map_file(path: Path) -> Bytes:
-    """Return the bytes of a file, mapped: copied where they are written to, which nobody does."""
+    """Return the bytes of a file, mapped copy-on-write; nobody writes to them."""
     try:
         with path.open("rb") as file:
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
@@ -98,14 +98,14 @@ def _map_file(path: Path) -> Bytes:
 
 
 class _Cursor:
-    """Reads a header from its beginning on, and never beyond the file's end."""
+    """Reads a header from its beginning, and never beyond the file's end."""
 
     def __init__(self, content: Bytes) -> None:
         self.content, self.at = content, 0
 
     @property
     def num_left(self) -> int:
-        """How many bytes follow."""
+        """Number of bytes that follow."""
         return len(self.content) - self.at
 
     def take(self, count: int, what: str) -> Bytes:
@@ -120,7 +120,7 @@ class _Cursor:
         return struct.unpack(f"<{kind}", self.take(struct.calcsize(f"<{kind}"), what).tobytes())[0]
 
     def name(self, what: str) -> str:
-        """Return the next string, which names something."""
+        """Return the next string, which is a name."""
         found = self.string(what)
         if len(found) > _LONGEST_NAME:
             raise ValueError(f"{what} has {len(found)} characters; known names have {_LONGEST_NAME} at most")
@@ -136,7 +136,7 @@ class _Cursor:
             raise ValueError(f"{what} at byte {start} is no UTF-8: {error}") from error
 
     def count(self, what: str, least: int) -> int:
-        """Return a count of things, of which each takes ``least`` bytes of what follows."""
+        """Return the next number, a count of items that take at least ``least`` bytes each of what follows."""
         found = int(self.number("Q", f"the number of {what}"))
         if found * least > self.num_left:
             raise ValueError(f"it claims {found} {what}, more than the {self.num_left} bytes that follow can hold")
@@ -172,7 +172,7 @@ def _value(cursor: _Cursor, kind: int, what: str) -> Any:
     if kind == _ARRAY:
         return _array(cursor, cursor.number("I", f"the type of {what}"), what)
     number = _numbers(cursor, kind, 1, what)[0]
-    # Of a float32 the shortest decimal, which is what its writer had.
+    # A float32 becomes its shortest decimal, the number that its writer had.
     return float(str(number)) if number.dtype == np.float32 else number.item()
 
 
@@ -185,7 +185,7 @@ def _array(cursor: _Cursor, kind: int, what: str) -> list[str] | NDArray[Any]:
 
 
 def _numbers(cursor: _Cursor, kind: int, count: int, what: str) -> NDArray[Any]:
-    """Return numbers; they are a copy, as their place may be aligned to nothing."""
+    """Return the next ``count`` numbers as a copy, because the file may store them unaligned."""
     if kind == _BOOL:
         found = cursor.take(count, what)
         if found.max(initial=0) > 1:
@@ -198,7 +198,7 @@ def _numbers(cursor: _Cursor, kind: int, count: int, what: str) -> NDArray[Any]:
 
 
 def _alignment(keys: dict[str, Any]) -> int:
-    """Return what offsets of tensors are multiples of."""
+    """Return the alignment: all offsets of tensors are multiples of it."""
     found = keys.get("general.alignment", _DEFAULT_ALIGNMENT)
     if type(found) is not int or found < 8 or found & (found - 1):
         raise ValueError(f"general.alignment is {found!r:.40}; it must be a power of two, at least 8")
@@ -206,7 +206,7 @@ def _alignment(keys: dict[str, Any]) -> int:
 
 
 def _tensors(cursor: _Cursor, count: int, alignment: int) -> dict[str, StoredTensor]:
-    """Return the tensors by name, after checking that they lie in the file, none over another."""
+    """Return the tensors by name, after checking that they lie within the file and do not overlap."""
     found: dict[str, StoredTensor] = {}
     for index in range(count):
         name = cursor.name(f"the name of tensor {index}")
@@ -226,7 +226,7 @@ def _tensors(cursor: _Cursor, count: int, alignment: int) -> dict[str, StoredTen
 
 
 def _tensor(cursor: _Cursor, name: str, alignment: int) -> StoredTensor:
-    """Return a tensor that starts at its offset after the header."""
+    """Return the next tensor; it starts at its offset after the header."""
     what = f"tensor {name!r}"
     num_sides = cursor.number("I", f"the number of sides of {what}")
     if not 1 <= num_sides <= _MOST_SIDES:

@@ -1,4 +1,4 @@
-"""The tokenizer of a GGUF file, rebuilt from ``tokenizer.ggml.*``, and what the file says of its tokens."""
+"""The tokenizer of a GGUF file, rebuilt from ``tokenizer.ggml.*``, and what the file says about its tokens."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from oracles.checkpoints.gguf.pieces import SPLITTING_RULES, SplittingRule
 
 _PREFIX = "tokenizer.ggml."
 _NO_TOKENIZER = ("no_vocab", "none")
-# token_type: text is cut at tokens of these kinds wherever it holds them; those of the first kinds are no text.
+# token_type: text is cut at tokens of these kinds wherever they occur; tokens of the first kinds are not text.
 _CONTROL, _USER_DEFINED, _UNUSED = (2, 3), 4, 5
 _KINDS = range(1, 7)
 _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
@@ -19,7 +19,7 @@ _OTHER_IDS = """
 bos padding unknown seperator separator cls mask prefix suffix middle
 fim_pre fim_suf fim_mid fim_pad fim_rep fim_sep
 """
-# Keys that say nothing about the ids of a text.
+# Keys that do not affect the ids of a text.
 _INERT = {"scores", "token_type_count", *_ENDS, *(f"{name}_token_id" for name in _OTHER_IDS.split())}
 # Keys that would change them, and the one value under which they do not.
 _FIXED = {
@@ -30,12 +30,12 @@ _FIXED = {
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What a file says of its tokens.
+    """What a file says about its tokens.
 
     Args:
         tokenizer: None: the file has none, and prompts must be ids.
         size: the true number of ids; None without a tokenizer.
-        eos_ids: ids that end a text, of its end, of a turn's, of a message's, as they are named.
+        eos_ids: ids that end a text: its named ends of text, turn and message.
         bos, eos: the tokens, or None.
         chat_template: source of the Jinja template, or None.
     """
@@ -49,11 +49,11 @@ class Vocabulary:
 
 
 def read_vocabulary(file: GGUFFile) -> Vocabulary:
-    """Return a file's tokenizer, and what goes with it.
+    """Return a file's tokenizer, and what the file says about its tokens.
 
     Raises:
-        ValueError: another kind of tokenizer than byte-level BPE, an unknown label of its splitting rule, or a key that
-            is missing, of a wrong type, out of range, unsupported or unknown; it names the file and the key.
+        ValueError: the tokenizer is not byte-level BPE, the label of its splitting rule is unknown, or a key is
+            missing, of a wrong type, out of range, unsupported or unknown; the message names the file and the key.
     """
     template = ConfigKeys(file.keys, str(file.path)).read("tokenizer.chat_template", str, None)
     values = {k.removeprefix(_PREFIX): v for k, v in file.keys.items() if k.startswith(_PREFIX)}
@@ -102,7 +102,7 @@ def _rule(keys: ConfigKeys) -> SplittingRule:
 
 
 def _without_padding(tokens: list[str], kinds: list[int]) -> tuple[list[str], list[int]]:
-    """Return tokens without those at the end that converters add where an embedding has more rows."""
+    """Return the tokens without those that converters append if an embedding has more rows."""
     size = len(tokens)
     while size and kinds[size - 1] == _UNUSED and tokens[size - 1] == f"[PAD{size - 1}]":
         size -= 1
@@ -133,6 +133,6 @@ def _tokenizer(tokens: list[str], kinds: list[int], merges: list[str], rule: Spl
 
 
 def _token(keys: ConfigKeys, name: str, tokens: list[str]) -> str | None:
-    """Return the token whose id a key names; None: it names none, or one beyond the vocabulary."""
+    """Return the token whose id a key holds; None: there is no such key, or the id lies beyond the vocabulary."""
     found: int | None = keys.read(name, int, None)
     return tokens[found] if found is not None and 0 <= found < len(tokens) else None

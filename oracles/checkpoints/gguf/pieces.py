@@ -1,4 +1,4 @@
-"""The splitting rules that ``tokenizer.ggml.pre`` names: a file holds their label alone."""
+"""The splitting rules that ``tokenizer.ggml.pre`` names: a file holds only their label."""
 
 from dataclasses import dataclass
 
@@ -15,14 +15,14 @@ _WORDS = (
 
 @dataclass(frozen=True)
 class SplittingRule:
-    """How text becomes the pieces inside of which byte pairs are merged.
+    """How text is split into the pieces within which byte pairs are merged.
 
     Args:
         words: a pattern of pieces; None: GPT-2's own rule.
-        single_digits: whether each digit is a piece, before all else.
-        composes: whether text is brought into the normal form NFC first.
+        single_digits: whether each digit is split off as a piece, before any other rule.
+        composes: whether text is brought into normal form NFC first.
         whole_first: whether a piece that is a token is taken whole, whatever the merges say.
-        adds_bos: whether BOS stands before a text if the file does not say.
+        adds_bos: whether BOS is put before a text if the file does not say.
     """
 
     words: str | None = None
@@ -32,7 +32,7 @@ class SplittingRule:
     adds_bos: bool = False
 
     def pre_tokenizer(self) -> PreTokenizer:
-        """Return what splits; bytes become the characters that stand for them in tokens."""
+        """Return the pre-tokenizer; it maps bytes to the characters that stand for them in tokens."""
         parts: list[PreTokenizer] = []
         if self.single_digits:
             parts.append(pre_tokenizers.Digits(individual_digits=True))

@@ -8,10 +8,10 @@ from specdec.kernels.compiled import cache_base
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """A GGUF file inside of a package of the index.
+    """A GGUF file inside a package of the index.
 
     Args:
-        name: that ``oracles.load`` knows it by.
+        name: by which ``oracles.load`` knows it.
         requirement: the package, with its version.
         wheel_digest: SHA-256 of its wheel.
         file: name of the file, alone in its folder of the wheel.
@@ -28,19 +28,19 @@ class PublishedModel:
 
     @property
     def command(self) -> str:
-        """What fetches it."""
+        """The command that fetches it."""
         return f"python -m oracles.{self.name}"
 
     @property
     def path(self) -> Path:
-        """Where it is kept: in "models" of the folder that ``cache_base`` names."""
+        """Where it is kept: under "models" in the folder that ``cache_base`` names."""
         return cache_base() / "models" / self.file
 
     def locate(self) -> Path:
-        """Return where it lies.
+        """Return the path of the fetched file.
 
         Raises:
-            ValueError: it was not fetched, or was cut off since; the message has the command.
+            ValueError: it was not fetched, or was truncated since; the message has the command.
         """
         path = self.path
         size = path.stat().st_size if path.is_file() else None

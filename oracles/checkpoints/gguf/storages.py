@@ -1,6 +1,6 @@
-"""How GGUF files store numbers, and the weights that they stand for: ggml's, bit for bit.
+"""How GGUF files store numbers, and the weights that these encode: bit for bit those of ggml.
 
-Names of a block's parts and their order are ggml's; a block's numbers are neighbours in a row.
+The names of a block's parts and their order are ggml's; a block's numbers are neighbours in a row.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from torch import Tensor
 from oracles.quantisation import Q4_0, Q4_1, Q4_K, Q6_K, Q8_0, Quantised
 
 Bytes = NDArray[np.uint8]
-# So many numbers share the scales of the K types.
+# Numbers that share the scales of the K types.
 _SUPER = 256
 
 
@@ -25,10 +25,10 @@ class Storage:
     Args:
         name: ggml's.
         block: numbers that are stored together.
-        block_bytes: what they take.
-        read: from rows ``[rows, bytes]`` to the numbers ``[rows, columns]``: as floats, or as whole numbers with
+        block_bytes: bytes of a block.
+        read: returns the numbers ``[rows, columns]`` of rows ``[rows, bytes]``: as floats, or as whole numbers with
             scales.
-        is_widened: whether floats stand for whole numbers that no format of ours holds.
+        is_widened: whether whole numbers become floats because none of our formats holds them.
     """
 
     name: str
@@ -46,7 +46,7 @@ def _floats(dtype: torch.dtype) -> Callable[[Bytes], Tensor]:
 
 
 def _halves(blocks: Bytes) -> Tensor:
-    """Return float16 numbers ``[..., n]``, from ``[..., 2 n]`` bytes, as float32."""
+    """Return float16 numbers ``[..., n]`` as float32, from ``[..., 2 n]`` bytes."""
     return torch.from_numpy(blocks.copy()).view(torch.float16).float()
 
 
@@ -81,7 +81,7 @@ def _q4_1(rows: Bytes) -> Quantised:
 
 
 def _fifth_bits(packed: Bytes) -> NDArray[np.int8]:
-    """Return ``[..., 32]``: of each number its fifth bit, from the 4 bytes that hold them."""
+    """Return the fifth bit of each number, ``[..., 32]``, from the 4 bytes that hold these bits."""
     return (np.unpackbits(packed, axis=-1, bitorder="little") << 4).astype(np.int8)
 
 
@@ -101,9 +101,9 @@ def _q5_1(rows: Bytes) -> Tensor:
 
 
 def _q4_k(rows: Bytes) -> Quantised:
-    """Two float16, for 8 groups of 32 a scale and a minimum of 6 bits, 256 numbers.
+    """Two float16, a scale and a minimum of 6 bits for each of 8 groups of 32, 256 numbers.
 
-    The scale of a group is the first float16 times its 6 bits; the second times its 6 bits is taken away.
+    A group's scale is the first float16 times its 6 bits; the second times the minimum's 6 bits is subtracted.
     """
     blocks = rows.reshape(len(rows), -1, 144)
     scales, minima = _group_scales(blocks)
@@ -111,7 +111,7 @@ def _q4_k(rows: Bytes) -> Quantised:
 
 
 def _q5_k(rows: Bytes) -> Tensor:
-    """As Q4_K, with 32 bytes of fifth bits before the four: bit i of byte j is that of number j of group i."""
+    """As Q4_K, with 32 bytes of fifth bits before the low four bits: bit i of byte j is that of number j of group i."""
     blocks = rows.reshape(len(rows), -1, 176)
     scales, minima = _group_scales(blocks)
     fifth = (blocks[..., None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 4
@@ -133,8 +133,8 @@ def _group_scales(blocks: Bytes) -> tuple[Tensor, Tensor]:
 def _sixes(packed: Bytes) -> tuple[Tensor, Tensor]:
     """Return ``[..., 8]`` scales and minima of 6 bits, from 12 bytes.
 
-    Those of the first 4 groups are the low 6 bits of a byte each. Of the others 4 bits stand in the last 4 bytes, and
-    the 2 highest ones above the 6 of the first groups.
+    Those of the first 4 groups are the low 6 bits of a byte each. The others have their 4 low bits in the last 4 bytes,
+    and their 2 high bits above the 6 bits of the first groups.
     """
     first, second, rest = packed[..., :4], packed[..., 4:8], packed[..., 8:]
     scales = np.concatenate([first & 63, (rest & 15) | (first >> 6) << 4], axis=-1)
