@@ -1,4 +1,4 @@
-"""Heads: small models that read a transformer's hidden states, ours and published ones."""
+"""Heads, ours and published ones: small models that read a transformer's hidden states."""
 
 from oracles.heads.aux_layers import AuxLayers
 from oracles.heads.block_head import BlockNetwork, BlockShape, DFlashHead

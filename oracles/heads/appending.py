@@ -1,4 +1,4 @@
-"""Features of ragged rows on their way into a cache."""
+"""Put features of ragged rows into a cache."""
 
 from collections.abc import Callable
 
@@ -13,17 +13,17 @@ from specdec.transfers import on_device
 def append_positions(
     cache: PagedKVCache, rows: IntArray, counts: IntArray, write: Callable[[Tensor, Tensor, Tensor, Tensor], None]
 ) -> None:
-    """Put positions into a cache, after those that stand in its rows.
+    """Put positions into a cache, after the committed ones of its rows.
 
     Args:
-        cache: where they go.
+        cache: the cache.
         rows: ``[B]`` of its rows.
-        counts: ``[B]`` positions of each.
-        write: puts them there. It is given, for each of P real positions, its line in the memory of the cache, its
-            slot, and its place ``[b, i]`` among features: four tensors ``[P]`` where the cache lies. It is not called
-            if P is 0.
+        counts: ``[B]`` new positions of each.
+        write: writes them. It is given, for each of P real positions, its line in the memory of the cache, its slot,
+            and its place ``[b, i]`` among features: four tensors ``[P]`` on the cache's device. It is not called if P
+            is 0.
 
-    Cost: one copy of indices, beside what ``write`` does.
+    Cost: one copy of indices, besides ``write``.
     """
     first = cache.reserve(rows, counts)
     at, column = np.nonzero(np.arange(int(counts.max())) < counts[:, None])

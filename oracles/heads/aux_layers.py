@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from oracles.checkpoints.config_keys import errors_of
 
 Convention = Literal["inputs", "outputs"]
-# How far the numbers of the two conventions lie apart.
+# The difference between the numbers of the two conventions.
 _SHIFT = {"inputs": -1, "outputs": 0}
 
 
@@ -16,17 +16,17 @@ class AuxLayers:
     """The layers that a head reads.
 
     Args:
-        ids: as the head's config numbers them, in the order in which the head takes them.
-        convention: whether id X means the input of layer X, which is the output of X - 1, or its output.
+        ids: the config's numbers, in the order in which the head takes the layers.
+        convention: whether number X means the input of layer X, which is the output of X - 1, or its output.
         said_by: who says so.
         num_layers: of the oracle.
 
     Attributes:
-        outputs: the layers whose outputs they are, numbered from 0.
+        outputs: the layers whose outputs the head reads, numbered from 0.
 
     Raises:
-        ValueError: an unknown convention; a layer that the oracle does not have; the input of layer 0, which no layer
-            gives.
+        ValueError: an unknown convention; a layer that the oracle does not have; the input of layer 0, which is no
+            layer's output.
     """
 
     ids: tuple[int, ...]
@@ -46,7 +46,7 @@ class AuxLayers:
 
     @property
     def outputs(self) -> tuple[int, ...]:
-        """The layers whose outputs they are."""
+        """The layers whose outputs the head reads."""
         return tuple(layer + _SHIFT[self.convention] for layer in self.ids)
 
     def __str__(self) -> str:
@@ -69,17 +69,17 @@ def aux_layers_of(
     asked: Convention | None,
     source: str,
 ) -> AuxLayers:
-    """Return the layers that a head reads, and by whose word.
+    """Return the layers that a head reads, and who says so.
 
-    What the caller says wins. Else numbers speak for themselves if they are the usual ones of a convention: inputs of
+    The caller's word comes first. Else the numbers decide if they are the usual ones of a convention: inputs of
     (2, L // 2, L - 3), which are the outputs of the layers before; or if one is L, which no layer has. Else the
     format's own convention holds.
 
     Args:
-        ids: of the config, in the order in which the head takes them; None: it names none, which means the usual ones.
+        ids: the config's numbers, in the order in which the head takes the layers; None: the usual ones.
         num_layers: L, of the oracle.
         by_format: how the format numbers layers.
-        asked: what the caller says; None: nothing.
+        asked: the caller's convention; None: the caller names none.
         source: the config, for errors.
 
     Raises:
@@ -95,7 +95,7 @@ def aux_layers_of(
         convention, said_by = "inputs", "default"
     elif given in spoken:
         convention, said_by = spoken[given], "usual numbers"
-    elif max(given, default=0) == num_layers:  # the last layer's output, numbered as the input of one that is not there
+    elif max(given, default=0) == num_layers:  # the last layer's output, numbered as the input of a layer after it
         convention, said_by = "inputs", "numbers"
     else:
         convention, said_by = by_format, "format"

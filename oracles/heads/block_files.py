@@ -1,4 +1,4 @@
-"""DFlash and DSpark as they lie on disk: the layouts of their authors, and that of ``speculators``."""
+"""DFlash and DSpark on disk: the layouts of their authors, and that of ``speculators``."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,7 +32,7 @@ has_no_defaults_at_init l1_loss_alpha lambda_base_decay_ratio lambda_base_start 
 pure_draft_prefix_len speculators_config speculators_version tie_word_embeddings model_type architectures
 """
 _OF_TRAINING = frozenset(_NAMES_OF_TRAINING.split())
-# What ``transformers`` leaves out of a config of Qwen3 layers, because it is the default.
+# Defaults that ``transformers`` leaves out of a config of Qwen3 layers.
 _QWEN3 = {
     "head_dim": 128,
     "hidden_size": 4096,
@@ -67,18 +67,18 @@ def is_block_head(values: Mapping[str, Any]) -> bool:
 def load_block_head(
     folder: Path, values: Mapping[str, Any], oracle: HostOracle, options: HeadOptions
 ) -> LoadedBlockHead:
-    """Return the block drafter that a folder holds, bound to the oracle that it was trained for.
+    """Return the block drafter in a folder, bound to the oracle that it was trained for.
 
     Args:
         folder: holds ``config.json`` and safetensors.
         values: of its ``config.json``.
         oracle: lends its embeddings and its read-out.
-        options: other arguments of ``load_head``. By themselves DFlash and DSpark number outputs, ``speculators``
-            inputs; linear layers but those of Markov and confidence heads are rounded.
+        options: other arguments of ``load_head``. Unless these say otherwise, DFlash and DSpark number outputs of
+            layers, ``speculators`` inputs. All linear layers are rounded except those of Markov and confidence heads.
 
     Raises:
         ValueError: a config that is unknown, contradictory, or of another oracle; a tensor that is missing, unexpected
-            or misshapen; a mask that the oracle has no embedding of. The message names the file.
+            or misshapen; a mask for which the oracle has no embedding. The message names the file.
     """
     backend, keys = options.backend_for(oracle), ConfigKeys(values, str(folder / "config.json"))
     stored = StoredTensors(folder)
@@ -109,14 +109,14 @@ def load_block_head(
 def _read(
     keys: ConfigKeys, oracle: HostOracle, aux_layers: Convention | None, num_tensors: int
 ) -> tuple[BlockShape, int]:
-    """Return a shape, without what only tensors tell, and how many ids the head has columns for."""
+    """Return a shape, without the fields that only tensors tell, and the number of the head's columns."""
     by_format: Convention = "outputs"
     own, inner, ids_name = keys, keys, "target_layer_ids"
     classes = tuple(keys.values.get("architectures") or ())
     is_dspark = from_anchor = classes in (DSPARK, OF_SPECFORGE)
     if "speculators_model_type" in keys.values:
         is_dspark = keys.read("speculators_model_type", str) == "dspark"
-        # Files without the key are older than it, and their places are for the tokens that stand at them.
+        # Files without the key are older than it; their places are for their own tokens.
         from_anchor = keys.read("sample_from_anchor", bool, False)
         inner, by_format, ids_name = _nested(keys), "inputs", "aux_hidden_state_layer_ids"
     else:
@@ -158,7 +158,7 @@ def _read_layers(keys: ConfigKeys, num_tensors: int) -> tuple[TransformerConfig,
     types, slides = keys.read("layer_types", list, []), keys.read("use_sliding_window", bool, False)
     window = keys.read("sliding_window", int, None if "sliding_window" in keys.values else 4096)
     first = keys.read("max_window_layers", int, 28)
-    # Layers may differ here; what else is read of them says nothing of windows.
+    # Windows may differ between layers; the other keys are read without them.
     keys.values = {**keys.values, "layer_types": [FULL]}
     config = read_layers(keys, "qwen3")
     count = config.num_layers
@@ -177,7 +177,7 @@ def _read_layers(keys: ConfigKeys, num_tensors: int) -> tuple[TransformerConfig,
 
 
 def _reaches(keys: ConfigKeys, own: ConfigKeys, windows: tuple[int | None, ...]) -> tuple[LayerReach, ...]:
-    """Return what each layer sees. If nothing is said, layers look ahead in a block where they do not slide."""
+    """Return what each layer sees. By default, layers without a window look ahead in a block."""
     if "speculators_model_type" in keys.values:
         full, sliding = True, keys.read("sliding_window_non_causal", bool, False)
     else:
@@ -188,7 +188,7 @@ def _reaches(keys: ConfigKeys, own: ConfigKeys, windows: tuple[int | None, ...])
 
 
 def _markov(keys: ConfigKeys, own: ConfigKeys) -> dict[str, Any]:
-    """Return what a config says of the Markov head and the confidence head, in either place."""
+    """Return what a config says about the Markov head and the confidence head, in either place."""
 
     def told(name: str, kind: type, default: Any = REQUIRED) -> Any:
         return read_any([(keys, name), (own, name)], kind, default)
@@ -216,7 +216,7 @@ def _layer_ids(keys: ConfigKeys, name: str) -> tuple[int, ...]:
 
 
 def _check(shape: BlockShape, source: str, oracle: HostOracle, stored: StoredTensors) -> None:
-    """Refuse a head that is none of this oracle, or that no drafter can run."""
+    """Refuse a head that does not fit this oracle, or that no drafter can run."""
     config = shape.config
     check_fit(source, oracle, config.hidden_size, config.vocab_size)
     fewest = 2 - shape.from_anchor
@@ -229,7 +229,7 @@ def _check(shape: BlockShape, source: str, oracle: HostOracle, stored: StoredTen
 
 
 def _check_mask(mask_id: int, source: str, oracle: HostOracle) -> None:
-    """Refuse a mask that the oracle has no embedding of: some stand among the rows that pad its table."""
+    """Refuse a mask for which the oracle has no embedding; it may be one of the table's padding rows."""
     try:
         oracle.embed(torch.tensor([mask_id], device=oracle.device))
     except (ValueError, IndexError) as error:
@@ -240,7 +240,7 @@ def _check_mask(mask_id: int, source: str, oracle: HostOracle) -> None:
 
 
 def _target_ids(shape: BlockShape, draft_vocab: int, oracle: HostOracle, stored: StoredTensors) -> Tensor:
-    """Return the ids that columns are for."""
+    """Return the id that each column is for."""
     ids = read_written_ids(stored, draft_vocab, oracle.vocab_size)
     if WRITTEN in stored.shapes:
         check_mask(stored.read(WRITTEN), ids, shape.config.vocab_size, stored.path(WRITTEN))

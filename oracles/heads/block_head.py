@@ -1,4 +1,4 @@
-"""Block drafters as a source uses them: one pass makes the laws of a whole block (DFlash, DSpark)."""
+"""Block drafters for draft sources: one pass computes the laws of a whole block (DFlash, DSpark)."""
 
 from abc import ABC
 from dataclasses import dataclass
@@ -18,24 +18,24 @@ from specdec.contracts import Features, HostOracle, IntArray
 
 @dataclass(frozen=True)
 class BlockShape:
-    """What a file says of a block drafter.
+    """What a file says about a block drafter.
 
     Attributes:
-        config: of the trunk's layers; ``vocab_size`` is what the file counts, padding included.
+        config: of the trunk's layers; ``vocab_size`` is the file's number, padding included.
         layers: of the target, numbered from 0, whose outputs are read.
-        layers_said: the same in words, with what the file says.
-        block_size: tokens of a block, the pending one among them.
-        mask_id: the id that stands at the other places.
-        from_anchor: place i of a block is for the token after it, so that the pending token's place has a law too, and
-            a block gives ``block_size`` tokens. Otherwise a place is for the token that stands at it, and a block gives
-            one fewer.
-        columns: ids that logits are made for; known once tensors are.
+        layers_said: the same in words, with the file's numbers.
+        block_size: number of tokens of a block, the pending one among them.
+        mask_id: the id at the other places.
+        from_anchor: place i of a block predicts the token after it, so that the pending token's place has a law too,
+            and a block gives ``block_size`` tokens. Otherwise a place predicts its own token, and a block gives one
+            fewer.
+        columns: number of ids that have logits; known once the tensors are read.
         markov: kind of the Markov head; None: there is none.
         markov_rank: its rank.
         confidence: whether there is a confidence head.
         confidence_with_markov: whether it reads the Markov head's embedding too.
-        own_embeddings, own_head: whether the file brings tables of its own, in place of the oracle's.
-        reaches: what each layer sees; empty: all that there is, in every layer.
+        own_embeddings, own_head: whether the file has tables of its own, in place of the oracle's.
+        reaches: what each layer sees; empty: every layer sees everything.
     """
 
     config: TransformerConfig
@@ -55,10 +55,10 @@ class BlockShape:
 
 
 class BlockNetwork(BlockTrunk):
-    """The trunk and what follows it; parameters bear the names of published checkpoints.
+    """The trunk and the parts after it; parameters have the names of published checkpoints.
 
     Args:
-        shape: what there is.
+        shape: says which parts there are.
         state_size: width of the target's hidden states.
     """
 
@@ -84,13 +84,13 @@ class BlockNetwork(BlockTrunk):
         return [self.fc, self.layers, *([] if self.lm_head is None else [self.lm_head])]
 
     def shed(self) -> None:
-        """Let go of what compiled code computes, and compute the rest, the last norm among it, in float32."""
+        """Free the parts that compiled code computes, and compute the rest, including the last norm, in float32."""
         del self.fc
         self.layers, self.lm_head, self.embed_tokens = nn.ModuleList(), None, None
         self.float().requires_grad_(False)
 
     def own_read_out(self, stream: Tensor) -> Tensor:
-        """Return logits ``[R, columns]`` of a stream ``[R, H]`` by the head that the file brought."""
+        """Return logits ``[R, columns]`` of a stream ``[R, H]`` by the file's own head."""
         assert self.lm_head is not None
         logits: Tensor = self.lm_head(self.normed(stream))
         return logits
@@ -102,15 +102,15 @@ class BlockBase(ABC):
     Args:
         shape: of the network.
         network: in the oracle's dtype.
-        oracle: lends what the network has none of.
+        oracle: lends the tables that the network lacks.
         target_ids: ``[columns]`` the id that each column is for; None: column i is for id i.
 
     Attributes:
         oracle, network: the same.
         layers: see ``BlockShape``.
         num_laws: the most tokens that a block gives.
-        max_context: positions that it can serve.
-        has_confidence: whether its blocks tell confidences.
+        max_context: number of positions that it can serve.
+        has_confidence: whether its blocks give confidences.
     """
 
     drafter = "block_drafter"
@@ -139,12 +139,12 @@ class BlockBase(ABC):
 
 
 class TorchBlockHead(BlockBase):
-    """Compute what follows the trunk of a block drafter by operations of torch, whoever runs the trunk.
+    """Compute the parts after the trunk of a block drafter as torch operations, whatever runs the trunk.
 
     Args:
         shape: of the network.
         network: on the oracle's device and in its dtype; it is packed here.
-        oracle: lends its embeddings and its read-out where the network has none.
+        oracle: lends its embeddings and its read-out if the network has none.
         target_ids: see ``BlockBase``.
     """
 
@@ -158,7 +158,7 @@ class TorchBlockHead(BlockBase):
         pack_parts(network)
 
     def _block(self, pending: Tensor, stream: Tensor, depth: int) -> "DFlashBlock":
-        """Return the laws that streams ``[R, W, H]`` after the last layer give."""
+        """Return the laws from streams ``[R, W, H]`` after the last layer."""
         read = stream[:, self.first_law : self.first_law + depth]
         columns = self._read_out(read.flatten(0, 1)).view(*read.shape[:2], -1)
         return DFlashBlock(self, pending, self.network.normed(stream), columns)
@@ -170,9 +170,9 @@ class DFlashHead(TorchBlockHead):
     Args:
         shape, network, oracle, target_ids: see ``TorchBlockHead``.
 
-    Guarantee: keys and values of a position are made once, of the target's states alone, so that rollback is a length.
-        A row's laws do not depend on how many of them are wanted.
-    Cost: one pass of ``block_size`` tokens a row, whatever is drafted of the block.
+    Guarantee: keys and values of a position are made once, from the target's states alone, so rollback only sets a
+        length. A row's laws do not depend on how many of them are wanted.
+    Cost: one pass of ``block_size`` tokens for each row, however many tokens of the block are drafted.
     Source: Chen et al. 2026 (DFlash, arXiv 2602.06036); DeepSpec 2026 (DSpark, arXiv 2607.05147).
     """
 
@@ -198,7 +198,7 @@ class DFlashHead(TorchBlockHead):
     def open_block(self, cache: PagedKVCache, rows: IntArray, pending: Tensor, depth: int) -> "DFlashBlock":
         """Return the blocks of some rows; see ``specdec.contracts.BlockHead``.
 
-        Cost: one pass of the trunk over ``block_size`` tokens a row, and one read of the head for ``depth`` of them.
+        Cost: one pass of the trunk over ``block_size`` tokens of each row, and one read of the head for ``depth``.
         """
         masks = self._mask.expand(len(rows), self.shape.block_size - 1, -1)
         stream = self.network(cache, rows, torch.cat([self._embed(pending).unsqueeze(1), masks], dim=1))
@@ -208,10 +208,10 @@ class DFlashHead(TorchBlockHead):
 class DFlashBlock:
     """The laws of blocks: a ``specdec.contracts.Block``.
 
-    Without a Markov head the laws of a depth do not depend on what was drafted: they are independent given the context.
+    Without a Markov head, laws do not depend on what was drafted: they are independent given the context.
 
     Args:
-        head: whose blocks they are.
+        head: the head that made the blocks.
         pending: ``[R]``.
         normed: ``[R, W, H]`` the trunk's normed stream.
         columns: ``[R, depth, columns]`` logits before the Markov head.
@@ -225,7 +225,7 @@ class DFlashBlock:
         if markov is not None:
             state = markov.first_state(len(pending))
             if self._first:
-                # The pending token's place has no law, but the state passes it.
+                # The pending token's place has no law, but the state passes through it.
                 state = markov(pending, normed[:, 0], state)[1]
             self._states = state.unsqueeze(1)
 
@@ -245,7 +245,7 @@ class DFlashBlock:
 
     @torch.no_grad()
     def confidence(self, depth: int, previous: Tensor) -> Tensor:
-        """Return ``[R, S]`` float64 chances of the tokens at a depth; see ``specdec.contracts.Block``."""
+        """Return ``[R, S]`` float64 confidences in the tokens at a depth; see ``specdec.contracts.Block``."""
         network = self._head.network
         assert network.confidence_head is not None
         read = self._at(depth, previous.shape[1])
@@ -256,5 +256,5 @@ class DFlashBlock:
         return chance.view(previous.shape)
 
     def _at(self, depth: int, size: int) -> Tensor:
-        """Return ``[R * size, H]`` the normed stream of the place that the law at a depth is read from."""
+        """Return ``[R * size, H]`` the normed stream of the place from which the law at a depth is read."""
         return self._normed[:, self._first + depth].unsqueeze(1).expand(-1, size, -1).flatten(0, 1)

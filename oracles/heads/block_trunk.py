@@ -1,4 +1,4 @@
-"""The trunk of a block drafter: a target's hidden states as context, and a block that sees itself both ways."""
+"""The trunk of a block drafter: a target's hidden states as context, and a block with bidirectional attention."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ class LayerReach:
     """What the tokens of a block see in a layer.
 
     Attributes:
-        window: None: the whole context. Else, if a token sees ahead, the last so many positions of the context; if it
-            does not, so many positions of context and block together, its own the last.
+        window: None: the whole context. Else a number of positions: if a token sees ahead, the last ones of the
+            context; if not, the last ones of context and block together up to its own.
         ahead: whether a token sees those after it in its block.
 
-    Deviations: a window that does not see ahead slides with the token, as SpecForge trains it and servers have it;
-        ``speculators`` trains it as that of the block's first token, for all of its tokens. One that sees ahead is the
-        same for all of them, as ``speculators`` trains it, where servers slide. Only the oldest positions of a window
-        differ, by less than a block.
+    Deviations: a window that does not see ahead slides with the token, as in SpecForge's training and in servers;
+        ``speculators`` trains with the window of the block's first token for all tokens. A window that sees ahead is
+        the same for all tokens, as ``speculators`` trains it, but servers slide it. Only the oldest positions of a
+        window differ, by less than a block.
     """
 
     window: int | None = None
@@ -37,7 +37,7 @@ class LayerReach:
 
 
 class BlockAttention(CachedAttention):
-    """Attend from the nodes of a block to the cached context and to the block, as far as a layer reaches.
+    """Attend from the nodes of a block to the cached context and to the block, as far as a layer sees.
 
     Args:
         reach: what the nodes see.
@@ -60,13 +60,13 @@ class BlockAttention(CachedAttention):
 
 
 class BlockTrunk(nn.Module):
-    """Run a block of tokens after a context whose keys and values are made of the target's hidden states alone.
+    """Run a block of tokens after a context whose keys and values are made from the target's hidden states alone.
 
-    Parameters bear the names of published checkpoints.
+    Parameters have the names of published checkpoints.
 
     Args:
         config: of the layers, of the Llama or Qwen3 family, without windows.
-        num_states: hidden states of a position.
+        num_states: number of hidden states of a position.
         state_size: width of each.
         reaches: what each layer sees; empty: the whole context and block, in every layer.
 
@@ -96,20 +96,20 @@ class BlockTrunk(nn.Module):
         return [block.self_attn for block in self.blocks]
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> PagedKVCache:
-        """Return an empty cache; a block takes as many slots as it has tokens, after those of the context."""
+        """Return an empty cache; a block takes a slot for each of its tokens, after those of the context."""
         like = self.norm.weight
         leading, trailing, slots = cache_shape(self.config, capacity)
         return PagedKVCache.alone(leading, trailing, num_rows, slots, like.dtype, like.device, max_cache_bytes)
 
     @torch.no_grad()
     def remember(self, cache: PagedKVCache, rows: IntArray, counts: IntArray, states: Sequence[Tensor]) -> None:
-        """Put positions into the cache, after those that stand in it.
+        """Put positions into the cache, after the committed ones.
 
         Args:
             cache: of ``new_cache``.
             rows: ``[B]`` its rows.
             counts: ``[B]`` new positions of each.
-            states: per layer of the target that is read ``[B, M, S]``, M at least the largest count.
+            states: ``[B, M, S]`` for each layer of the target that is read, M at least the largest count.
 
         Cost: one read of ``fc`` and of the layers' key and value projections, for real positions only.
         """
@@ -128,9 +128,9 @@ class BlockTrunk(nn.Module):
 
     @torch.no_grad()
     def forward(self, cache: PagedKVCache, rows: IntArray, embedded: Tensor) -> Tensor:
-        """Return the stream ``[R, W, H]`` after the last layer of blocks ``[R, W, H]``, which the cache does not keep.
+        """Return the stream ``[R, W, H]`` after the last layer of blocks ``[R, W, H]``; the cache does not keep blocks.
 
-        Token i of a row's block stands at position ``cache.lengths[row] + i``.
+        Token i of a row's block has position ``cache.lengths[row] + i``.
 
         Cost: one read of the layers' weights, and of the rows' keys and values.
         """
@@ -153,7 +153,7 @@ class BlockTrunk(nn.Module):
 
 
 def keys_and_values(part: SelfAttention, normed: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
-    """Return keys, rotated, and values ``[P, K, D]`` of a normed stream ``[P, H]``."""
+    """Return rotated keys, and values, ``[P, K, D]`` of a normed stream ``[P, H]``."""
     assert part.k_proj is not None
     assert part.v_proj is not None
     shape = (len(normed), -1, part.config.head_size)

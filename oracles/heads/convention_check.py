@@ -1,4 +1,4 @@
-"""Whether a head reads the layers that it was trained on: its drafts beside those it makes of the neighbouring ones."""
+"""Check that a head reads the layers that it was trained on, by its drafts from these and from the neighbouring ones."""
 
 import warnings
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from specdec.cache import prefill
 from specdec.contracts import Features, HostOracle, IntArray, Needs, Scores, pad_rows
 
 NUM_TEXTS, NUM_NEW = 8, 32
-# A neighbour's acceptance over its own, from which a head is suspected to read other layers than it was trained on.
+# From this ratio of a neighbour's acceptance to its own, a head probably reads other layers than it was trained on.
 SUSPICIOUS = 1.5
 # Heads that were trained for the oracle accept more than this.
 NEAR_NOTHING = 0.05
@@ -31,32 +31,32 @@ _QUESTIONS = (
 
 
 def check_convention(head: LoadedEagle3, oracle: HostOracle) -> dict[str, float]:
-    """Warn if a head drafts much better when it reads the layers beside those that it reads.
+    """Warn if a head drafts much better from the layers next to those that it reads.
 
-    Eight texts of 32 tokens, which the oracle writes greedily, are read with the head: a draft of one token after every
-    id counts as accepted if it is the oracle's next one.
+    The oracle writes eight texts of 32 tokens greedily, and the head reads them: a draft of one token after every id
+    counts as accepted if it is the oracle's next one.
 
     Args:
         head: reads some layers of the oracle.
-        oracle: that it drafts for. Its questions are conversations if it has a chat template, texts if it has a
+        oracle: the one that it drafts for. The prompts are conversations if it has a chat template, texts if it has a
             tokenizer, else random ids.
 
     Returns:
-        The rate of accepted drafts, by what was read.
+        The rate of accepted drafts, by the layers that were read.
 
     Raises:
-        ValueError: the oracle's context is too short for such texts, or the head says NaN.
+        ValueError: the oracle's context is too short for such texts, or the head returns NaN.
 
     Warns:
-        UserWarning: a neighbour's is 1.5 times as high, or more; with both rates. Or no neighbour's is, and the head's
-            own is below 5 %.
+        UserWarning: a neighbour's rate is at least 1.5 times as high; the warning has both rates. Or no neighbour's
+            rate is, and the head's own is below 5 %.
     """
     candidates = {"as loaded": head.aux_layers}
     for name, shift in (("one layer lower", -1), ("one layer higher", 1)):
         ids = tuple(layer + shift for layer in head.aux_layers.ids)
         try:
             candidates[name] = replace(head.aux_layers, ids=ids)
-        except ValueError:  # the oracle has no such layers
+        except ValueError:  # the oracle lacks such a layer
             continue
     prompts = _prompts(oracle)
     texts = _continue(oracle, prompts)
@@ -134,7 +134,7 @@ def _prompts(oracle: HostOracle) -> list[IntArray]:
 
 
 def _continue(oracle: HostOracle, prompts: list[IntArray]) -> list[IntArray]:
-    """Return the prompts with what the oracle writes after them, greedily."""
+    """Return the prompts with the oracle's greedy continuations."""
     rows, lengths = np.arange(len(prompts)), np.array([len(prompt) for prompt in prompts])
     cache: Any = oracle.new_cache(len(prompts), int(lengths.max()) + NUM_NEW)
     prefill(oracle, cache, rows, prompts)
@@ -150,7 +150,7 @@ def _continue(oracle: HostOracle, prompts: list[IntArray]) -> list[IntArray]:
 
 
 def _hidden(oracle: HostOracle, texts: list[IntArray], layers: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-    """Return ``[B, L, D]`` the outputs of layers at every id of the texts but the last."""
+    """Return ``[B, L, D]`` the outputs of layers at every id of the texts except the last."""
     rows = np.arange(len(texts))
     cache = oracle.new_cache(len(texts), max(map(len, texts)) + 128)
     scores, _ = prefill(oracle, cache, rows, texts, Needs(hidden=layers))

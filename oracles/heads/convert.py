@@ -19,14 +19,14 @@ from specdec.system import write_whole
 
 
 def convert(folder: Path) -> Path:
-    """Return the file of safetensors that holds what a folder's pickles hold.
+    """Return the safetensors file, after writing the tensors of a folder's pickles to it.
 
     Args:
         folder: with one or several files ``*.bin``, ``*.pt``, ``*.pth``, ``*.ckpt`` or ``*.pkl`` of tensors by name;
-            what a trainer keeps beside them, as ``optimizer.pt``, is left out.
+            a trainer's other files, such as ``optimizer.pt``, are left out.
 
     Raises:
-        ValueError: there are none, there is a ``model.safetensors`` already, a file holds something else than tensors
+        ValueError: there are no such files, there is a ``model.safetensors`` already, a file holds anything but tensors
             by name, or two files hold the same name. Nothing is written then.
 
     Cost: memory of all tensors, three times.
@@ -43,7 +43,7 @@ def convert(folder: Path) -> Path:
         if twice := sorted(tensors.keys() & found.keys()):
             raise ValueError(f"{path}: tensor {twice[0]!r} stands in another file of {folder} too")
         tensors |= found
-    # Tensors that share memory, which safetensors refuses, get memory of their own.
+    # Safetensors refuses tensors that share memory, so each gets memory of its own.
     write_whole(target, save({name: value.contiguous().clone() for name, value in tensors.items()}, {"format": "pt"}))
     return target
 
@@ -60,7 +60,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Convert a folder's pickles, and say where the safetensors lie."""
+    """Convert a folder's pickles, and print the path of the safetensors."""
     parser = Parser(__doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder of the head, with its config.json")
     args = parser.parse_args(argv)

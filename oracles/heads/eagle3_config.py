@@ -26,7 +26,7 @@ _INERT = (
     "target_model_type", "decoder_sparse_step", "draft_num_hidden_layers", "step_loss_decay",
     "target_model_name_or_path", "ttt_length", "output_router_logits", "router_aux_loss_coef",
 )  # fmt: skip
-# What Model Optimizer says of every head, and the one value that is EAGLE-3.
+# What Model Optimizer writes for every head, and the one value that means EAGLE-3.
 _EAGLE_FIXED = {
     "next_layer_regular": True,
     "parallel_draft_step": 1,
@@ -34,7 +34,7 @@ _EAGLE_FIXED = {
     "use_last_layernorm": True,
     "use_mtp_layernorm": False,
 }
-# Keys of Qwen's layers, which stay in the config of a layer of Llama's; there 'layer_types' alone makes a window.
+# Keys of Qwen's layers that remain in configs of Llama's layers; there only 'layer_types' makes a window.
 _OF_WINDOWS = ("max_window_layers", "sliding_window", "use_sliding_window")
 _INERT_NAMES = """
 architectures auto_map dtype embed_requires_grad has_no_defaults_at_init inference_type model_type speculators_config
@@ -45,14 +45,14 @@ _INERT_SPECULATORS = frozenset(_INERT_NAMES.split())
 
 @dataclass(frozen=True)
 class Eagle3Shape:
-    """What a config says of a head.
+    """What a config says about a head.
 
     Attributes:
         config: of its one layer, its vocabularies and its rotary positions.
         target_size: width of the hidden states that it reads.
-        layers: which they are.
-        fc_norm: each of them is normed.
-        norm_before_fc: they are normed side by side.
+        layers: the layers that give these hidden states.
+        fc_norm: each of the hidden states is normed.
+        norm_before_fc: the hidden states are normed side by side.
         norm_before_residual: the residual stream of the layer begins with the normed feature.
         norm_output: the feature for the next token is the normed output.
     """
@@ -74,12 +74,12 @@ def read_eagle3(
     Args:
         values: the parsed file.
         source: its path, for errors.
-        oracle: that the head drafts for.
-        aux_layers: what numbers of layers mean; None: as the config says, or its format has it.
+        oracle: the one that the head drafts for.
+        aux_layers: what numbers of layers mean; None: by the config, or by its format.
 
     Raises:
         ValueError: a key that is missing, of a wrong type, unsupported or unknown; a layer that the oracle lacks;
-            another width or vocabulary than the oracle's. It names the file and the key.
+            another width or vocabulary than the oracle's. The message names the file and the key.
     """
     if "speculators_model_type" in values:
         own = ConfigKeys({k: v for k, v in values.items() if k != "transformer_layer_config"}, source)
@@ -118,7 +118,7 @@ def _shape(
         raise ValueError(f"{eagle.source}: 'use_aux_hidden_state' is False; EAGLE-3 reads hidden states of layers")
     named = "eagle_aux_hidden_state_layer_ids"
     told = [own.read_numbers(named), eagle.read_numbers(named), own.read_numbers("target_layer_ids")]
-    # Trainers and servers collect states in the order of the layers, however a config lists them.
+    # Trainers and servers collect states in the order of the layers, whatever the order in a config.
     ids = next((sorted(given) for given in told if given is not None), None)
     layers = aux_layers_of(ids, oracle.hidden_layers, by_format, aux_layers, own.source)
     if own.read("num_aux_hidden_states", int, len(layers.ids)) != len(layers.ids):
@@ -134,8 +134,8 @@ def _shape(
 def _layer_config(body: Mapping[str, Any], source: str) -> TransformerConfig:
     """Return the shape of the head's one layer.
 
-    What a config may say of its target instead is told by the tensors: how many layers there are, and whose embeddings
-    and head they have.
+    Some values may describe the target instead: the number of layers, and whose embeddings and head there are. The
+    tensors tell these.
     """
     plain: dict[str, Any] = {**body, "tie_word_embeddings": False, "num_hidden_layers": 1}
     window: int | None = None

@@ -22,17 +22,17 @@ from specdec.transfers import on_host
 
 
 class Eagle3Base(ABC):
-    """What EAGLE-3 heads have in common, whatever computes their passes: they say what they are.
+    """What EAGLE-3 heads have in common, whatever computes their passes: their description.
 
     Args:
         shape: of its network.
-        oracle: lends embedding and head where the network has none.
+        oracle: lends embedding and head if the network has none.
         name: of the format, for its description.
-        num_written: ids that it writes.
+        num_written: number of ids that it writes.
 
     Attributes:
         oracle, name, num_written: the same.
-        aux_layers: the layers of the oracle that it reads, and by whose word.
+        aux_layers: the layers of the oracle that it reads, and who says so.
         config: of its layer; the context is the oracle's.
     """
 
@@ -43,14 +43,14 @@ class Eagle3Base(ABC):
     backend: str
 
     def __init__(self, shape: Eagle3Shape, oracle: HostOracle, name: str, num_written: int) -> None:
-        # The context is the oracle's, for what is checked of a call too.
+        # The context is the oracle's, also in the checks of a call.
         self.config = replace(shape.config, max_context=oracle.max_context)
         self.name, self.oracle, self.aux_layers, self.num_written = name, oracle, shape.layers, num_written
 
     @property
     @abstractmethod
     def weight_type(self) -> str:
-        """What its weights are stored in."""
+        """How its weights are stored."""
 
     @property
     @abstractmethod
@@ -69,7 +69,7 @@ class Eagle3Base(ABC):
         return self.aux_layers.outputs
 
     def reading(self, aux_layers: AuxLayers) -> Self:
-        """Return the same head, its weights shared, as it reads other layers, as many."""
+        """Return the same head, with shared weights, reading other layers, the same number of them."""
         other = copy(self)
         other.aux_layers = aux_layers
         return other
@@ -86,12 +86,12 @@ class Eagle3Base(ABC):
 
     @property
     def max_context(self) -> int:
-        """Positions, as many as the oracle has."""
+        """Positions, the same number as the oracle has."""
         return self.oracle.max_context
 
 
 class TorchEagle3Head(Eagle3Base):
-    """Compute what a pass of an EAGLE-3 head computes, whoever says where its nodes stand.
+    """Compute a pass of an EAGLE-3 head; subclasses decide where its nodes lie.
 
     Args:
         network: with its weights; it is packed.
@@ -104,7 +104,7 @@ class TorchEagle3Head(Eagle3Base):
 
     def __init__(self, network: Eagle3Network, shape: Eagle3Shape, oracle: HostOracle, name: str) -> None:
         super().__init__(shape, oracle, name, network.num_written(oracle.vocab_size))
-        # What another backend reads of the norm are the plain weights.
+        # Another backend reads the plain weights of the norm.
         borrowed = None if network.lm_head is not None else oracle.read_out_after(network.norm)
         self._network = network.pack()
         self._read: Callable[[Tensor], Tensor] = self._own_logits if borrowed is None else borrowed
@@ -134,10 +134,10 @@ class TorchEagle3Head(Eagle3Base):
         """Return the streams ``[N, H]`` of nodes after the layer.
 
         Args:
-            ids, positions: ``[N]``; a position beyond the context, which padding may have, is its last one here.
-            end: no other position is as large.
+            ids, positions: ``[N]``; positions of padding beyond the context are taken as its last one.
+            end: all other positions are below it.
             feature: ``[N, H]`` that the nodes read.
-            attend: keeps their keys, too.
+            attend: attends, and keeps their keys.
         """
         own, end = self._network.embed_tokens, min(end, self.max_context)
         rope = self._network.rotary.rows(positions.clamp(max=self.max_context - 1), end, self.dtype)
@@ -157,19 +157,19 @@ class TorchEagle3Head(Eagle3Base):
 
 
 class Eagle3Head(TorchEagle3Head):
-    """Score trees of tokens beside features: of the oracle's hidden states where they are known, else its own.
+    """Score trees of tokens with features: from the oracle's hidden states if they are known, else the head's own.
 
     It fulfils ``specdec.contracts.SteppingHead``. Positions are not bounded by the context that its config declares:
-    rotary angles go on, and a head that was trained on shorter texts drafts worse beyond them.
+    rotary angles continue, and a head that was trained on shorter texts drafts worse beyond their length.
 
     Args:
         network: with its weights; it is packed.
         shape, oracle, name: see ``Eagle3Base``.
 
-    Guarantee: a node's logits follow from the ids of its path and the features that they were read beside, in however
-        many passes.
-    Cost: of a pass one read of its weights and of the rows' keys; it reads embeddings and head of the oracle where it
-        has none of its own.
+    Guarantee: a node's logits depend on the ids of its path and the features read with them, whatever the number of
+        passes.
+    Cost: a pass reads its weights and the rows' keys once; it reads the oracle's embeddings and head if it has none of
+        its own.
     Source: Li et al. 2025 (EAGLE-3, arXiv 2503.01840).
     """
 
@@ -181,7 +181,7 @@ class Eagle3Head(TorchEagle3Head):
         Raises:
             ValueError: it would exceed ``max_cache_bytes`` (None: half of the free memory).
 
-        Cost: 2 * KV heads * head size + hidden size numbers a slot.
+        Cost: 2 * KV heads * head size + hidden size numbers for each slot.
         """
         leading, trailing, slots = cache_shape(self.config, capacity)
         sizes = self.config.hidden_size, max_cache_bytes
@@ -189,7 +189,7 @@ class Eagle3Head(TorchEagle3Head):
 
     @torch.no_grad()
     def put(self, features: Features, cache: FeatureCache) -> None:
-        """Take in what the oracle's layers gave at positions, projected to one feature each."""
+        """Take in the outputs of the oracle's layers at positions, projected to one feature each."""
         batch, width = features.layers[0].shape[:2]
         flat = tuple(layer.to(self.device, self.dtype).flatten(0, 1) for layer in features.layers)
         size = self.config.hidden_size
@@ -235,7 +235,7 @@ class Eagle3Head(TorchEagle3Head):
 
 
 def check_order(tree: Tree, cache: FeatureSlots, rows: IntArray, first: int) -> None:
-    """Raise ValueError if a node needs what its parent leaves in this very pass; tensors of a device are not read."""
+    """Raise ValueError if a node needs what its parent leaves in the same pass; device tensors are not read."""
     given = tree.tokens, tree.num_nodes, tree.parents
     if tree.size == first + 1 or not all(part is None or part.is_cpu for part in given):
         return

@@ -1,4 +1,4 @@
-"""EAGLE-3 heads off the disk, each tensor once and nothing left over."""
+"""Load EAGLE-3 heads from disk: each tensor once, with none left over."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ from specdec.contracts import HostOracle
 
 LoadedEagle3 = Eagle3Head | GraphedEagle3Head | NativeEagle3Head
 EMBEDDINGS = "embed_tokens.weight"
-# What the one layer is called: by EAGLE's authors, and by others.
+# The name of the one layer: with EAGLE's authors, and with others.
 _LAYER_NAMES = ("midlayer", "layers.0")
 
 
@@ -33,7 +33,7 @@ def load_eagle3(folder: Path, values: Mapping[str, Any], oracle: HostOracle, opt
         folder: with ``*.safetensors``.
         values: its parsed ``config.json``.
         oracle: see ``load_head``.
-        options: the others of its arguments.
+        options: the other arguments of ``load_head``.
 
     Raises:
         ValueError: see ``load_head``.
@@ -63,9 +63,9 @@ def load_eagle3(folder: Path, values: Mapping[str, Any], oracle: HostOracle, opt
 
 
 def _take_target_ids(stored: StoredTensors, shape: Eagle3Shape) -> Tensor | None:
-    """Return the ids ``[R]`` that the head writes, out of its offsets, rising; None: all, and no offsets are stored.
+    """Return the ids ``[R]`` that the head writes, rising, from its offsets; None: all, and no offsets are stored.
 
-    Model Optimizer stores them by frequency: the rows of the read-out are put in order with them.
+    Model Optimizer stores them by frequency: the rows of the read-out are sorted with them.
     """
     config, of_ids = shape.config, None
     if WRITTEN in stored.shapes:
@@ -86,7 +86,7 @@ def _take_target_ids(stored: StoredTensors, shape: Eagle3Shape) -> Tensor | None
 
 
 def _check_borrowed(own: Mapping[str, bool], shape: Eagle3Shape, oracle: HostOracle, stored: StoredTensors) -> None:
-    """Refuse a head that must borrow what does not fit it."""
+    """Refuse a head that would have to borrow a table that does not fit it."""
     config = shape.config
     if not all(own.values()) and config.hidden_size != oracle.hidden_size:
         absent = next(name for name, there in own.items() if not there)

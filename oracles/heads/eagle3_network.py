@@ -1,4 +1,4 @@
-"""The network of an EAGLE-3 head: one layer over the next token's embedding and the feature before it."""
+"""The network of an EAGLE-3 head: one layer over a token's embedding and the feature of the position before it."""
 
 import torch
 from torch import Tensor, nn
@@ -38,15 +38,15 @@ class Eagle3Layer(nn.Module):
 
 
 class Eagle3Network(nn.Module):
-    """The parts of a head that have weights; what it has none of is the oracle's.
+    """The parts of a head with weights of their own; it borrows the others from the oracle.
 
     Args:
         shape: of the head.
         own_embedding, own_head: whether it has such a table.
         target_ids: ``[R]`` the ids that its own head writes; None: all.
 
-    Source: Li et al. 2025 (EAGLE-3, arXiv 2503.01840); norms of the features and of what is fed back as the files of
-        EAGLE-3.1 and ``speculators`` have them.
+    Source: Li et al. 2025 (EAGLE-3, arXiv 2503.01840); norms of the features and of the fed-back ones as in the files
+        of EAGLE-3.1 and ``speculators``.
     """
 
     def __init__(self, shape: Eagle3Shape, own_embedding: bool, own_head: bool, target_ids: Tensor | None) -> None:
@@ -74,7 +74,7 @@ class Eagle3Network(nn.Module):
         return out
 
     def num_written(self, vocab_size: int) -> int:
-        """Return how many of an oracle's ids it writes; those that pad its vocabulary are none."""
+        """Return how many of an oracle's ids it writes; ids that pad the vocabulary do not count."""
         if isinstance(self.lm_head, DraftHead):
             return int((self.lm_head.target_ids < vocab_size).sum())
         return vocab_size

@@ -1,4 +1,4 @@
-"""Exit heads: what reads the law of the next id out of a transformer's residual stream before its last layer."""
+"""Exit heads, which read the law of the next id from a transformer's residual stream before its last layer."""
 
 import json
 from dataclasses import asdict, dataclass, fields
@@ -40,16 +40,16 @@ class HeadShape:
 
 
 class ExitHead:
-    """Read next-token logits out of the residual stream after an oracle's first layers.
+    """Read next-token logits from the residual stream after an oracle's first layers.
 
-    The adapter comes first, then the oracle's own last norm and head, shared with it.
+    The adapter comes first, then the oracle's own last norm and head, which are shared.
 
     Args:
         oracle: the transformer whose stream is read.
         num_layers: layers below the head.
-        adapter: one of the oracle's width; it is moved to the oracle's device and packed.
+        adapter: has the oracle's width; it is moved to the oracle's device and packed.
 
-    Cost: the adapter's weights and the oracle's head, read once a call; no memory between calls.
+    Cost: each call reads the adapter's weights and the oracle's head once; no memory is kept between calls.
     Source: the residual block over a frozen model is that of Medusa's heads (Cai et al. 2024, arXiv 2401.10774); an
         adapter between early layers and the model's own head is Kangaroo's (Liu et al. 2024, arXiv 2404.18911).
     Deviations: Kangaroo's adapter is a layer of attention with a cache of its own; this one looks at one position.
@@ -67,7 +67,7 @@ class ExitHead:
 
 
 def save_head(adapter: Adapter, shape: HeadShape, folder: Path) -> None:
-    """Write ``head.json`` and bfloat16 weights in safetensors; the folder is made if it is absent."""
+    """Write ``head.json`` and bfloat16 weights in safetensors; the folder is created if it is absent."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
         name: part.detach().to("cpu", torch.bfloat16).contiguous() for name, part in sorted(adapter.named_parameters())
@@ -82,8 +82,8 @@ def load_exit_head(name_or_path: str | Path, oracle: LoadedOracle) -> ExitHead:
     Args:
         name_or_path: the name of an embedded head ("code-exit"), or a folder that ``save_head`` wrote. An embedded name
             wins over a folder of that name.
-        oracle: a transformer of the shape that the head was made for. Another one of the same shape is not noticed: it
-            makes for bad drafts, never for wrong text.
+        oracle: a transformer of the shape that the head was made for. A different one of the same shape is not noticed:
+            drafts are then bad, but text is never wrong.
 
     Raises:
         ValueError: an unknown name, a broken file, a shape that does not fit the oracle; the message names the file.
@@ -112,7 +112,7 @@ def _shape(path: Path) -> HeadShape:
 
 
 def _adapter(stored: StoredTensors, shape: HeadShape, config: TransformerConfig) -> Adapter:
-    """Return the adapter in float32, after checking that its tensors are there before anything of its size is made."""
+    """Return the adapter in float32; its tensors are checked before anything of its size is allocated."""
     longest = longest_side(stored.shapes)
     if not 0 < shape.inner_size <= longest:
         path = stored.folder / EXIT_HEAD

@@ -1,4 +1,4 @@
-"""A block drafter in passes of few shapes, each a CUDA graph once it has come back."""
+"""A block drafter in passes of a few shapes, each a CUDA graph from its second use on."""
 
 from dataclasses import replace
 
@@ -34,13 +34,13 @@ class BlockNodes(Nodes):
         size: tokens of a block.
 
     Attributes:
-        positions: ``[R, W]`` up to which each sees; where it stands say ``slots``.
+        positions: ``[R, W]`` up to which each node sees; its own place is in ``slots``.
     """
 
     def __init__(
         self, reach: LayerReach, config: TransformerConfig, bucket: Bucket, packed: Packed, memory: Memory, size: int
     ) -> None:
-        # Seen from the end of its block, a window over the context has the block in it.
+        # Counted from the end of its block, a window over the context includes the block.
         window = None if reach.window is None else reach.window + size * reach.ahead
         super().__init__(replace(config, sliding_window=window), bucket, packed, memory)
         if reach.ahead:
@@ -48,19 +48,19 @@ class BlockNodes(Nodes):
 
 
 class GraphedBlockHead(GraphedScoring[GraphedCache], TorchBlockHead):
-    """Make the laws of blocks, as ``DFlashHead`` does, in the shapes and graphs of a graphed oracle.
+    """Compute the laws of blocks as ``DFlashHead`` does, in the shapes and graphs of a graphed oracle.
 
     Args:
         shape, network, target_ids: see ``TorchBlockHead``.
-        oracle: lends its embeddings and its read-out where the network has none. The head's graphs are its own, of as
-            many shapes.
+        oracle: lends its embeddings and its read-out if the network has none. The head has its own graphs, of the same
+            number of shapes.
 
     Attributes:
-        counts: of its passes, those that take in hidden states among them.
+        counts: of its passes, including those that take in hidden states.
 
     Guarantee: laws are those of ``DFlashHead`` up to rounding. Nothing in a call waits for the device.
-    Cost: of a block one copy to the device, and one pass of ``block_size`` tokens a row. Between runs the memory of one
-        cache, and always the hidden states of ``MAX_NODES`` positions.
+    Cost: a block takes one copy to the device, and one pass of ``block_size`` tokens for each row. Between runs it
+        keeps the memory of one cache, and always the hidden states of ``MAX_NODES`` positions.
     Source: Chen et al. 2026 (DFlash, arXiv 2602.06036); DeepSpec 2026 (DSpark, arXiv 2607.05147).
     """
 
@@ -73,7 +73,7 @@ class GraphedBlockHead(GraphedScoring[GraphedCache], TorchBlockHead):
         self.config, self.dtype, self.device = shape.config, oracle.dtype, oracle.device
         shelf = Shelf(GraphedCache, self.config, self.dtype, self.device)
         GraphedScoring.__init__(self, shelf, self.device, *oracle.graph_options)
-        # Blocks are whole at the end of the context too.
+        # Blocks stay whole at the end of the context.
         self._end = self.max_context + shape.block_size
         network.rotary.hold(self._end, self.dtype, self.device)
         way = way_of(self.device, self.dtype, self.config.head_size, bitwise=False, attention=oracle.attention)
@@ -145,7 +145,7 @@ class GraphedBlockHead(GraphedScoring[GraphedCache], TorchBlockHead):
         return self.network.rotary.rows(nodes.slots.clamp(max=self._end - 1).flatten(), self._end, self.dtype)
 
     def _take_in(self, nodes: Nodes, states: tuple[Tensor, ...]) -> None:
-        """Write the keys and values that the layers make of hidden states ``[R * W, S]``, one a layer of the oracle."""
+        """Write the keys and values that the layers make of hidden states ``[R * W, S]``, one for each oracle layer."""
         context, rope = self.network.hidden_norm(self.network.fc(torch.cat(states, dim=-1))), self._rope(nodes)
         for layer, part in enumerate(self.network.attentions):
             nodes.write(layer, *keys_and_values(part, context, rope))
@@ -163,7 +163,7 @@ class GraphedBlockHead(GraphedScoring[GraphedCache], TorchBlockHead):
         return (out, *(out for _ in part.hidden))
 
     def _run_block(self, passes: Passes, memory: Memory, bucket: Bucket, size: int, packed: Packed) -> tuple[Tensor]:
-        """Return what ``run_chain`` does, of blocks."""
+        """Return what ``run_chain`` returns, for blocks."""
         (out,) = passes.run(passes.way, memory, bucket, Part((0, passes.num_layers), ()), packed, None)
         pending = packed.tokens[:, 0]
         block = self._block(pending, out.view(bucket.rows, bucket.width, -1), size)

@@ -1,4 +1,4 @@
-"""An EAGLE-3 head in passes of few shapes, each a CUDA graph once it has come back."""
+"""An EAGLE-3 head in passes of a few shapes, each a CUDA graph from its second use on."""
 
 from collections.abc import Sequence
 
@@ -24,19 +24,20 @@ from specdec.contracts import Draft, Features, IntArray, Scores, Tree, Want, is_
 
 
 class GraphedEagle3Head(GraphedChaining[GraphedFeatureCache], TorchEagle3Head):
-    """Score trees of tokens beside features, as ``Eagle3Head`` does, in the shapes and graphs of a graphed oracle.
+    """Score trees of tokens with features, as ``Eagle3Head`` does, in the shapes and graphs of a graphed oracle.
 
     Args:
         network: with its weights; it is packed.
         shape, name: see ``Eagle3Base``.
-        oracle: lends embedding and head where the network has none. The head's graphs are its own, of as many shapes.
+        oracle: lends embedding and head if the network has none. The head has its own graphs, of the same number of
+            shapes.
 
     Attributes:
-        counts: of its passes, those that take in features among them.
+        counts: of its passes, including those that take in features.
 
     Guarantee: scores are those of ``Eagle3Head`` up to rounding. Nothing in a call waits for the device.
-    Cost: of a pass one copy to the device, and one read of its weights; see ``GraphedTransformer``. Between runs the
-        memory of one cache, and always the hidden states of ``MAX_NODES`` positions.
+    Cost: a pass takes one copy to the device, and one read of its weights; see ``GraphedTransformer``. Between runs it
+        keeps the memory of one cache, and always the hidden states of ``MAX_NODES`` positions.
     Source: Li et al. 2025 (EAGLE-3, arXiv 2503.01840).
     """
 
@@ -54,7 +55,7 @@ class GraphedEagle3Head(GraphedChaining[GraphedFeatureCache], TorchEagle3Head):
 
     @torch.no_grad()
     def put(self, features: Features, cache: GraphedFeatureCache) -> None:
-        """Take in what the oracle's layers gave at positions, projected to one feature each; see ``Arrival.bring``.
+        """Take in the outputs of the oracle's layers at positions, each projected to a feature; see ``Arrival.bring``.
 
         Raises:
             ValueError: see ``specdec.cache.FeatureSlots.put``, or something lies on another device.
@@ -83,7 +84,7 @@ class GraphedEagle3Head(GraphedChaining[GraphedFeatureCache], TorchEagle3Head):
         ``tokens``, ``parents`` and ``num_nodes`` may lie on the host: they go to the device with the rest.
 
         Raises:
-            ValueError: as there, or something lies on another device; on the host, a node whose parent is of the same
+            ValueError: as there, or a tensor lies on another device; on the host, a node whose parent is of the same
                 pass and has no known feature after it.
             RuntimeError: another thread is in the middle of a call.
 
@@ -102,10 +103,10 @@ class GraphedEagle3Head(GraphedChaining[GraphedFeatureCache], TorchEagle3Head):
     def device_chains(
         self, tokens: IntArray, counts: IntArray, cache: GraphedFeatureCache, rows: IntArray, limits: IntArray
     ) -> Draft:
-        """Follow the likeliest ids beside features; see ``GraphedChaining.device_chains``.
+        """Follow the likeliest ids with features; see ``GraphedChaining.device_chains``.
 
         Raises:
-            ValueError: as there, or an id that stands, the first one apart, has no known feature.
+            ValueError: as there, or a committed id other than the first has no known feature.
             RuntimeError: another thread is in the middle of a call.
 
         Cost: see there.

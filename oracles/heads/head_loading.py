@@ -1,4 +1,4 @@
-"""The door for heads: what lies on disk, told apart by its description, and loaded for an oracle."""
+"""The entry point for heads: their kind is found by their description, then they are loaded for an oracle."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,8 +21,8 @@ from oracles.huggingface import HuggingFaceLM
 
 LoadedHead = ExitHead | LoadedEagle3 | LoadedBlockHead | MedusaHead
 Loader = Callable[[Path, Mapping[str, Any], Any, HeadOptions], LoadedEagle3 | LoadedBlockHead | MedusaHead]
-# By kind, which a config may also name as its architecture: what loads a published head from a folder whose config.json
-# was read.
+# The loader of each kind of published head, given a folder and its parsed config.json. A config may also name the kind
+# as its architecture.
 KINDS: dict[str, Loader] = {"eagle3": load_eagle3, "block drafter": load_block_head, "medusa": load_medusa}
 _MTP = (
     "{}: {!r} is a multi-token prediction module, a part of its model's own checkpoint, which is not supported; known "
@@ -39,7 +39,7 @@ def load_head(
     backend: Backend | None = None,
     weights: WeightType | None = None,
 ) -> LoadedHead:
-    """Return a head as it lies on disk, bound to the oracle that it was trained on.
+    """Return a head from disk, bound to the oracle that it was trained on.
 
     Args:
         name_or_path: the name of an embedded head ("code-exit"), which wins over a folder of that name; a folder that
@@ -47,19 +47,19 @@ def load_head(
             3.1 as its authors, SpecForge, Model Optimizer, AngelSlim, vLLM and DeepSpec write them, DFlash, DSpark,
             "eagle3", "dflash" and "dspark" of ``speculators``, and Medusa as its authors and vLLM write it.
         oracle: what ``oracles.load`` or ``oracles.load_huggingface`` returned (for exit heads a transformer of ours).
-            The head computes in its dtype and on its device. Another one of the same shape is not noticed: it makes for
-            bad drafts, never for wrong text.
+            The head computes in its dtype and on its device. A different one of the same shape is not noticed: drafts
+            are then bad, but text is never wrong.
         aux_layers: what the numbers of layers in a published config mean, "inputs" or "outputs" of layers. None: the
             format's own convention, unless EAGLE-3's numbers are the usual ones of another; the head's ``repr`` says
             which.
         check: for EAGLE-3, also draft one token after every id of eight texts of 32 tokens that the oracle writes,
             reading the neighbouring layers too.
-        backend: of an EAGLE-3 head or a block drafter: "native" drafts in one call of compiled code, beside a native
-            oracle; weights stay as they are stored. "graphed": passes of few shapes, and graphs of them on CUDA, beside
-            a graphed oracle. "eager": torch operations in the oracle's dtype. None: that of the oracle if it is native
-            or graphed, else "eager".
-        weights: what linear layers of such a head are rounded to, as of ``oracles.load``, but those of Markov and
-            confidence heads; None: nothing.
+        backend: of an EAGLE-3 head or a block drafter. "native", with a native oracle: one call of compiled code
+            drafts, and weights stay as they are stored. "graphed", with a graphed oracle: passes of a few shapes, as
+            CUDA graphs on CUDA. "eager": torch operations in the oracle's dtype. None: the oracle's if it is native or
+            graphed, else "eager".
+        weights: the type to which linear layers of such a head are rounded, as in ``oracles.load``, except those of
+            Markov and confidence heads; None: no rounding.
 
     Returns:
         For ``drafts.EarlyExit``, ``drafts.Eagle3``, ``drafts.BlockDrafter`` or ``drafts.Medusa``.
@@ -67,12 +67,12 @@ def load_head(
     Raises:
         ValueError: an unknown name, kind or config key; a missing, unexpected or misshapen tensor; a head of another
             width, vocabulary or depth; pickled weights only; an option that this kind of head does not take. The
-            message names the file, and the tensor or key; of an embedded head that is no exit head also its oracle.
+            message names the file, and the tensor or key; for an embedded head that is no exit head also its oracle.
 
     Warns:
         UserWarning: ``check`` found that the head reads other layers than it was trained on.
 
-    Cost: the weights are resident once. Of ``check`` 34 passes of the oracle over eight rows, and three of the head.
+    Cost: the weights are resident once. ``check`` takes 34 passes of the oracle over eight rows, and three of the head.
     """
     folder = head_folder(name_or_path)
     if (folder / EXIT_HEAD).is_file():
@@ -102,7 +102,7 @@ def load_head(
 
 
 def _belonging(name_or_path: str | Path, values: Mapping[str, Any]) -> str:
-    """Return the beginning of an error: which oracle an embedded head belongs to; of others nothing."""
+    """Return the beginning of an error: which oracle an embedded head belongs to; empty for other heads."""
     origin = head_origin(values) if name_or_path in head_names() else None
     return "" if origin is None else f"{name_or_path} drafts for {origin[1]}: "
 

@@ -1,4 +1,4 @@
-"""What is asked of a published head, and its tensors: checked before memory is spent, then read, then rounded."""
+"""The options of a published head, and its tensors: checked before memory is allocated, then read, then rounded."""
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
@@ -20,23 +20,23 @@ from oracles.transformer.pass_parts import Shaped
 from specdec.contracts import HostOracle
 
 READ_OUT = "lm_head.weight"
-# The oracle that a backend of heads computes beside.
+# The type of oracle that each backend of heads needs.
 _HOSTS: dict[Backend, type] = {"native": NativeTransformer, "graphed": GraphedTransformer}
 
 
 @dataclass(frozen=True)
 class HeadOptions:
-    """What a caller of ``load_head`` asks for; None: as the format has it, as the oracle's, nothing."""
+    """What a caller of ``load_head`` asks for; None: the format's convention, the oracle's backend, no rounding."""
 
     aux_layers: Convention | None
     backend: Backend | None
     weights: WeightType | None
 
     def backend_for(self, oracle: HostOracle) -> Backend:
-        """Return the backend asked for; by default the oracle's, if heads have it, else "eager".
+        """Return the backend asked for; by default the oracle's if heads support it, else "eager".
 
         Raises:
-            ValueError: an unknown one, or one for an oracle of another backend.
+            ValueError: an unknown backend, or one that needs another backend of the oracle.
         """
         if self.backend is not None:
             check_choice("backend", self.backend, Backend, ", or None")
@@ -50,10 +50,10 @@ class HeadOptions:
         return next((kind for kind, host in _HOSTS.items() if isinstance(oracle, host)), "eager")
 
     def refuse(self, source: str) -> None:
-        """Refuse all but ``backend="eager"``, for a kind of head that has none of these choices.
+        """Refuse all options but ``backend="eager"``, for a kind of head that has none of these choices.
 
         Raises:
-            ValueError: it names the description.
+            ValueError: the message names ``source``.
         """
         if self.backend not in (None, "eager") or self.weights is not None or self.aux_layers is not None:
             raise ValueError(
@@ -66,7 +66,7 @@ def check_fit(source: str, oracle: HostOracle, width: int, vocab_size: int) -> N
     """Refuse a head that reads hidden states of another width than the oracle's, or has another vocabulary.
 
     Raises:
-        ValueError: it names the description.
+        ValueError: the message names ``source``.
     """
     if width != oracle.hidden_size or vocab_size not in (oracle.vocab_size, oracle.embedding_rows):
         raise ValueError(
@@ -76,10 +76,10 @@ def check_fit(source: str, oracle: HostOracle, width: int, vocab_size: int) -> N
 
 
 def check_depth(keys: ConfigKeys, oracle: HostOracle) -> None:
-    """Refuse a head whose config says that it drafts for an oracle of another number of layers.
+    """Refuse a head whose config says that it drafts for an oracle with another number of layers.
 
     Raises:
-        ValueError: it names the description.
+        ValueError: the message names the config.
     """
     told = keys.read("num_target_layers", int, None)
     if told not in (None, oracle.hidden_layers):
@@ -90,10 +90,10 @@ def check_depth(keys: ConfigKeys, oracle: HostOracle) -> None:
 
 
 def borrow_rows(stored: StoredTensors, target_ids: Tensor, oracle: HostOracle) -> None:
-    """Give files without a read-out the oracle's rows of the ids ``[R]`` that a head writes.
+    """Give files without a read-out the oracle's rows for the ids ``[R]`` that a head writes.
 
     Raises:
-        ValueError: the rows of the oracle's head are not its embeddings, which alone can be asked for.
+        ValueError: the oracle's head is not its embedding table, the only rows that an oracle gives out.
     """
     if not (isinstance(oracle, Shaped) and oracle.config.tie_embeddings):
         raise ValueError(
@@ -115,18 +115,18 @@ def fill_network(
 ) -> None:
     """Give a network on the meta device its weights, on an oracle's device.
 
-    They are rounded as it is asked for. Compiled code gets them as they are stored or rounded; torch in the oracle's
-    dtype.
+    They are rounded if the options ask for it. Compiled code gets them as they are stored or rounded, torch in the
+    oracle's dtype.
 
     Args:
         network: to be filled.
         places: of its parameters.
         stored: the files.
         oracle: see ``load_head``.
-        options: what is asked for.
+        options: what the caller asks for.
         parts: of the network, whose linear layers can be rounded.
-        borrowed: a read-out of the oracle's rows, which is held as the oracle holds its own if nothing is rounded.
-        ignored: tensors that are no parameters.
+        borrowed: a read-out of the oracle's rows; without rounding it is held in the oracle's own format.
+        ignored: tensors that are not parameters.
 
     Raises:
         ValueError: see ``check_places``.
@@ -146,12 +146,12 @@ def fill_network(
 
 
 def narrow(layer: Linear, name: str, weight_type: str) -> None:
-    """Hold a layer's float32 weight as an oracle stores its own, in place, if every number stays as it is.
+    """Hold a layer's float32 weight as an oracle stores its own, in place, if this changes no number.
 
     Args:
         layer: as it was read.
         name: of the layer, for errors.
-        weight_type: the oracle's; one that is no dtype and no format of a GGUF file without minima changes nothing.
+        weight_type: the oracle's; only a dtype, or a format of GGUF files without minima, has an effect.
     """
     stored, weight = STORED.get(weight_type.removesuffix("-int8")), layer.weight
     if weight is None or (stored is not None and stored.minima):  # rounding finds no minima

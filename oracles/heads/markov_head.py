@@ -1,4 +1,4 @@
-"""What DSpark adds to a block drafter: logits that know the token before, and a belief that a token will stand."""
+"""DSpark's additions to a block drafter: logits that depend on the token before, and a confidence in each token."""
 
 from typing import Literal, get_args
 
@@ -13,15 +13,15 @@ MARKOV_KINDS: tuple[MarkovKind, ...] = get_args(MarkovKind)
 
 
 class MarkovHead(nn.Module):
-    """A bias of low rank on the logits of a token, made of the token before it.
+    """A low-rank bias on the logits of a token, computed from the token before it.
 
     With e = W1[token before], h the trunk's stream at the place that is read and s a state that begins at 0, the bias
     is W2 of e ("vanilla"), of sigmoid(G[h; e]) * e ("gated"), or of tanh(o) ("rnn"), where [g; c; o] = J[s; e; h] and
     the next state is sigmoid(g) s + (1 - sigmoid(g)) tanh(c).
 
     Args:
-        kind: which of them.
-        vocab_size: ids that the token before may have.
+        kind: "vanilla", "gated" or "rnn".
+        vocab_size: number of ids that the token before may have.
         columns: of the read-out whose logits it changes.
         rank: of e and s.
         hidden_size: of h.
@@ -49,7 +49,7 @@ class MarkovHead(nn.Module):
         Args:
             previous: ``[R]`` the ids before.
             stream: ``[R, hidden_size]``.
-            state: ``[R, rank]``, read by "rnn" alone.
+            state: ``[R, rank]``, read only by "rnn".
         """
         known = self.markov_w1(previous)
         if self.kind == "gated":
@@ -63,10 +63,10 @@ class MarkovHead(nn.Module):
 
 
 class ConfidenceHead(nn.Module):
-    """The chance that a drafted token stands if all before it do, told before the token is drawn.
+    """The probability that a drafted token is accepted if all before it are, predicted before the token is drawn.
 
     Args:
-        size: of what it reads: the trunk's stream, with the Markov head's e beside it or not.
+        size: width of its input: the trunk's stream, with or without the Markov head's e.
     """
 
     def __init__(self, size: int) -> None:
@@ -74,5 +74,5 @@ class ConfidenceHead(nn.Module):
         self.proj = Linear(size, 1, bias=True)
 
     def forward(self, read: Tensor) -> Tensor:
-        """Return ``[R]`` float64 chances from ``[R, size]``."""
+        """Return ``[R]`` float64 probabilities from ``[R, size]``."""
         return torch.sigmoid(self.proj(read).double()).squeeze(-1)

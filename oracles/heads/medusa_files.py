@@ -1,4 +1,4 @@
-"""Medusa's heads as they lie on disk: the layout of the authors, and that of vLLM."""
+"""Medusa's heads on disk: the layout of the authors, and that of vLLM."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,16 +31,16 @@ def is_medusa(values: Mapping[str, Any]) -> bool:
 
 
 def load_medusa(folder: Path, values: Mapping[str, Any], oracle: MedusaHost, options: HeadOptions) -> MedusaHead:
-    """Return Medusa's heads that a folder holds, bound to the oracle that they were trained for.
+    """Return the Medusa heads in a folder, bound to the oracle that they were trained for.
 
     Args:
         folder: holds ``config.json`` and safetensors.
         values: of its ``config.json``.
-        oracle: its last layer's output, normed, is what the heads read.
-        options: none that has no meaning: the heads number no layers, and compute as torch operations.
+        oracle: the heads read its last layer's output, normed.
+        options: those that make no sense here are refused: the heads number no layers, and compute in torch.
 
     Raises:
-        ValueError: an oracle whose last norm cannot be had, a config that is unknown, contradictory, or of another
+        ValueError: an oracle whose last norm is not available, a config that is unknown, contradictory, or of another
             oracle; a tensor that is missing, unexpected or misshapen. The message names the file.
     """
     keys, stored = ConfigKeys(values, str(folder / "config.json")), StoredTensors(folder)
@@ -73,9 +73,9 @@ def load_medusa(folder: Path, values: Mapping[str, Any], oracle: MedusaHost, opt
 
 
 def _original(keys: ConfigKeys, oracle: HostOracle, stored: StoredTensors) -> tuple[MedusaShape, int, None]:
-    """Return the shape, the rows of each head's table, and that all ids are written.
+    """Return the shape, the rows of each head's table, and None: all ids are written.
 
-    Heads do not need each other, and the authors' own files hold five where their configs say two: all are read.
+    Heads are independent of each other. The authors' own files hold five although their configs say two: all are read.
     """
     heads, layers = keys.read("medusa_num_heads", int), keys.read("medusa_num_layers", int)
     if heads > 0:
@@ -87,7 +87,7 @@ def _original(keys: ConfigKeys, oracle: HostOracle, stored: StoredTensors) -> tu
 
 
 def _vllm(keys: ConfigKeys, oracle: HostOracle, stored: StoredTensors) -> tuple[MedusaShape, int, Tensor | None]:
-    """Return the shape, the rows of each head's table, and the ids that are written if not all are."""
+    """Return the shape, the rows of each head's table, and the ids that are written, or None for all."""
     width, vocab = keys.read("hidden_size", int), keys.read("vocab_size", int)
     check_fit(keys.source, oracle, width, vocab)
     written = keys.read("truncated_vocab_size", int, vocab)
@@ -123,7 +123,7 @@ def _token_map(stored: StoredTensors, written: int, vocab_size: int) -> Tensor:
 def _place(
     name: str, shape: MedusaShape, original: bool, rows: int, token_map: Tensor | None, stored: StoredTensors
 ) -> Place:
-    """Return where a parameter of ours stands."""
+    """Return where one of our parameters is stored."""
     part, *numbers, kind = name.split(".")
     if original:
         head = numbers[0]

@@ -1,4 +1,4 @@
-"""Medusa's heads: each tells the law of a token further ahead from the last hidden state alone."""
+"""Medusa's heads: each predicts the law of a token further ahead from the last hidden state alone."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,13 +16,13 @@ from specdec.transfers import on_device
 
 @dataclass(frozen=True)
 class MedusaShape:
-    """What a file says of Medusa's heads.
+    """What a file says about Medusa's heads.
 
     Attributes:
-        num_heads: tokens that they draft.
+        num_heads: number of tokens that they draft.
         num_layers: residual blocks of each.
         hidden_size: of the oracle.
-        columns: ids that logits are made for.
+        columns: number of ids that have logits.
         bias: whether residual blocks have one.
         shared_head: one read-out serves all heads.
     """
@@ -39,7 +39,7 @@ class MedusaNetwork(nn.Module):
     """Residual blocks ``x + SiLU(W x)`` and a read-out for each head.
 
     Args:
-        shape: how many there are.
+        shape: numbers and sizes of them.
 
     Source: Cai et al. 2024 (Medusa, arXiv 2401.10774), section 2.1.
     """
@@ -66,21 +66,22 @@ class MedusaNetwork(nn.Module):
 class MedusaHead:
     """Draft from the hidden state of the last position that the oracle has scored: a ``specdec.contracts.BlockHead``.
 
-    That is the position before the pending token. The oracle's own head made the pending token of it; head j, numbered
-    from 0, is for the token j + 1 places after that. All laws are known at once, and none depends on another token.
+    That is the position before the pending token, which the oracle's own head drew from this state; head j, numbered
+    from 0, is for the token j + 1 places after the pending one. All laws are known at once, and no law depends on
+    another drafted token.
 
     Args:
         shape: of the network.
         network: on the oracle's device and in its dtype.
-        oracle: its last norm is what the state passes first.
+        oracle: the state passes its last norm first.
         target_ids: ``[columns]`` the id that each column is for; None: column i is for id i.
 
     Attributes:
         oracle, target_ids: the same.
         layers: the one layer.
-        num_laws: tokens that the heads draft.
+        num_laws: number of tokens that the heads draft.
 
-    Cost: a step reads the weights of as many heads as tokens are wanted.
+    Cost: a step reads the weights of one head for each token that is wanted.
     Source: Cai et al. 2024 (Medusa, arXiv 2401.10774).
     """
 
@@ -128,18 +129,18 @@ class MedusaHead:
 
 
 class MedusaLaws:
-    """The laws of one step: a ``specdec.contracts.Block``. All nodes of a depth share theirs.
+    """The laws of one step: a ``specdec.contracts.Block``. All nodes of a depth share one law.
 
     Args:
-        head: whose.
-        normed: ``[R, H]`` the states that they are made of.
+        head: the heads.
+        normed: ``[R, H]`` the states that the laws are computed from.
     """
 
     def __init__(self, head: MedusaHead, normed: Tensor) -> None:
         self._head, self._normed = head, normed
 
     def logits(self, depth: int, previous: Tensor, above: Tensor | None = None) -> Tensor:
-        """Return logits ``[R, S, V]`` of the tokens at a depth, for every node the same."""
+        """Return logits ``[R, S, V]`` of the tokens at a depth, the same for every node."""
         return self._head.logits(depth, self._normed).unsqueeze(1).expand(-1, previous.shape[1], -1)
 
     def confidence(self, depth: int, previous: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A block drafter whose pass, and the chains along its blocks, are calls of compiled code."""
+"""A block drafter whose passes and whose chains along blocks are calls of compiled code."""
 
 import ctypes
 from dataclasses import replace
@@ -20,25 +20,25 @@ from specdec.transfers import on_host
 
 
 class NativeBlockHead(BlockBase):
-    """Make the laws of blocks in one call, and draw along them in the same one.
+    """Compute the laws of blocks, and draw along the blocks, in one call.
 
     Args:
         shape: of the network.
         network: gives up its weights, as they are stored; not packed.
-        oracle: its embeddings and head are read where they lie, if the network has none.
+        oracle: its embeddings and head are read in place if the network has none.
         target_ids: see ``BlockBase``.
 
     Attributes:
         native: the weights.
-        chains: whether it draws along blocks by itself: if it has no Markov head, or one that reads ids alone
-            ("vanilla"). Others go from depth to depth in torch, after the one pass.
+        chains: whether compiled code draws along blocks: if there is no Markov head, or one that reads ids alone
+            ("vanilla"). Other heads go from depth to depth in torch, after the one pass.
 
     Raises:
-        NativeUnavailable: the compiled code cannot be had here.
+        NativeUnavailable: the compiled code is not available here.
 
-    Guarantee: a row's laws depend bitwise on its ids and the oracle's hidden states only, in whatever batch, parts or
+    Guarantee: a row's laws depend bitwise on its ids and the oracle's hidden states only, whatever the batch, parts or
         threads.
-    Cost: of a pass one read of its weights and of the rows' keys; of each token drafted one of the Markov head's.
+    Cost: a pass reads its weights and the rows' keys once; each drafted token reads the Markov head's weights once.
     Source: Chen et al. 2026 (DFlash, arXiv 2602.06036); DeepSpec 2026 (DSpark, arXiv 2607.05147).
     """
 
@@ -54,7 +54,7 @@ class NativeBlockHead(BlockBase):
         self._host = oracle.native if network.embed_tokens is None else self.native
         self._markov: NativeModel | None = None
         if network.markov_head is not None:
-            # A table of ids, and a head that makes of its rows what is added to logits.
+            # A table of ids, and a head from its rows to what is added to logits.
             assert isinstance(network.markov_head.markov_w2, Linear)
             self._markov = self.native.projection(network.markov_head.markov_w2)
             self._markov.read_table(network.markov_head.markov_w1)
@@ -69,7 +69,7 @@ class NativeBlockHead(BlockBase):
 
     @property
     def weight_type(self) -> str:
-        """What the weights of its layers are stored in."""
+        """How the weights of its layers are stored."""
         return self._combiner.weight_type
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> NativeContextCache:
@@ -89,7 +89,7 @@ class NativeBlockHead(BlockBase):
     def open_block(self, cache: NativeContextCache, rows: IntArray, pending: Tensor, depth: int) -> DFlashBlock:
         """Return the blocks of some rows; see ``specdec.contracts.BlockHead``.
 
-        Cost: one call: a pass over ``block_size`` tokens a row, and a read of the head for ``depth`` of them.
+        Cost: one call: a pass over ``block_size`` tokens of each row, and a read of the head for ``depth`` of them.
         """
         stream = floats(len(rows), self.shape.block_size, self.shape.config.hidden_size)
         logits = floats(len(rows), depth, self.vocab_size)
@@ -118,12 +118,12 @@ class NativeBlockHead(BlockBase):
         return follow(self.native, cache, "specdec_block_chains", blocks, ends, rows, limits, watch, draws, adjustments)
 
     def _ends(self, cache: NativeContextCache, rows: IntArray) -> IntArray:
-        """Return ``[B]`` how many positions a call for the blocks of some rows meets, what arrived for others too."""
+        """Return ``[B]`` how many positions a call for the blocks of some rows reaches, with other rows' arrivals."""
         ends: IntArray = np.maximum(cache.lengths[rows] + self.shape.block_size, cache.lengths.max())
         return ends
 
     def _blocks(self, pending: IntArray, depth: int) -> bindings.Blocks:
-        """Return what compiled code is told of blocks.
+        """Return the structure that describes blocks to compiled code.
 
         Raises:
             ValueError: more laws are asked for than a block has.
@@ -145,7 +145,7 @@ class _Rows(nn.Module):
     """Project rows as compiled code does, so that a bias has the same bits wherever it is added.
 
     Args:
-        model: nothing but a head.
+        model: only a head.
     """
 
     def __init__(self, model: NativeModel) -> None:
@@ -160,7 +160,7 @@ class _Rows(nn.Module):
 def _model_of(
     shape: BlockShape, network: BlockNetwork, oracle: NativeTransformer, target_ids: Tensor | None
 ) -> NativeModel:
-    """Return the layers and the read-out of a network; the last block of a context goes beyond it."""
+    """Return the layers and the read-out of a network; the last block of a context extends beyond it."""
     config = replace(
         shape.config,
         vocab_size=oracle.vocab_size,
@@ -168,7 +168,7 @@ def _model_of(
         draft_vocab_size=None,
         max_context=shape.config.max_context + shape.block_size,
     )
-    # A mask may stand among the rows that pad the table.
+    # The mask may be one of the table's padding rows.
     around = network.norm, network.lm_head, network.embed_tokens, oracle.native
     model = NativeModel.of_parts(config, [*network.blocks], *around)
     model.set_reaches([reach_of(reach.window, reach.ahead) for reach in network.reaches])

@@ -1,4 +1,4 @@
-"""An EAGLE-3 head whose passes, and the chains and trees that it drafts, are calls of compiled code."""
+"""An EAGLE-3 head whose passes, drafted chains and drafted trees are calls of compiled code."""
 
 import ctypes
 from dataclasses import replace
@@ -15,18 +15,18 @@ from specdec.contracts import Features
 
 
 class NativeEagle3Head(NativeScoring, Eagle3Base):
-    """Score, and draft whole chains and trees, of tokens beside features, in one call each.
+    """Score tokens with features, and draft whole chains and trees, in one call each.
 
     Args:
         network: gives its weights, as they are stored; not packed.
-        shape, oracle, name: see ``Eagle3Base``. Its embeddings and head are read where they lie.
+        shape, oracle, name: see ``Eagle3Base``. The oracle's embeddings and head are read in place.
 
     Raises:
-        NativeUnavailable: the compiled code cannot be had here.
+        NativeUnavailable: the compiled code is not available here.
 
-    Guarantee: a node's logits depend bitwise on the ids of its path and the oracle's hidden states only, in however
-        many parts, rows, trees or threads they were scored.
-    Cost: of a pass one read of its weights and of the rows' keys.
+    Guarantee: a node's logits depend bitwise on the ids of its path and the oracle's hidden states only, whatever the
+        parts, rows, trees or threads in which they were scored.
+    Cost: a pass reads its weights and the rows' keys once.
     Source: Li et al. 2025 (EAGLE-3, arXiv 2503.01840).
     """
 
@@ -65,5 +65,5 @@ class NativeEagle3Head(NativeScoring, Eagle3Base):
         return NativeFeatureCache(self.native, self._combiner, num_rows, capacity, max_cache_bytes)
 
     def put(self, features: Features, cache: NativeFeatureCache) -> None:
-        """Take in what the oracle's layers gave at positions; see ``NativeFeatureCache.arrive``."""
+        """Take in the outputs of the oracle's layers at positions; see ``NativeFeatureCache.arrive``."""
         cache.arrive(features)

@@ -1,4 +1,4 @@
-// Adjustments: the logits of nodes as requests change them, by the ids that stand and those on the way to a node.
+// Adjustments: a request changes the logits of nodes, depending on the committed ids and those on the path to a node.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace specdec {
 
-// Whether every id is one.
+// Whether all ids lie within the vocabulary.
 inline bool is_sound(const Adjustments& given, int64_t batch, int64_t size) {
     const auto are_ids = [size](const int64_t* ids, int64_t count) {
         return std::all_of(ids, ids + count, [size](int64_t id) { return id >= 0 && id < size; });
@@ -19,7 +19,7 @@ inline bool is_sound(const Adjustments& given, int64_t batch, int64_t size) {
     return sound;
 }
 
-// The ids between the last one that stands and a node.
+// The ids between the last committed one and a node.
 struct Path {
     const int64_t* ids;
     int64_t length;
@@ -28,7 +28,7 @@ struct Path {
     int64_t times(int64_t id, int64_t count) const { return std::count(ids, ids + count, id); }
 };
 
-// What becomes of logits, row by row. Threads may ask at once.
+// The changed logits, row by row. Threads may ask concurrently.
 class Adjusting {
   public:
     Adjusting(const Adjustments* given, int64_t batch, int64_t size) : given_(given), batch_(batch), size_(size) {
@@ -37,7 +37,7 @@ class Adjusting {
 
     bool changes_any() const { return given_; }
 
-    // Return the logits of a node after a path: those given, or `room`, where they are written if the row changes them.
+    // Return the logits of a node after a path: those given, or, if the row changes them, the changed ones in `room`.
     const float* logits(int64_t row, const float* logits, const Path& path, float* room) const {
         if (!given_ || !changes(row)) return logits;
         std::copy_n(logits, size_, room);
@@ -60,12 +60,12 @@ class Adjusting {
     }
 
   private:
-    // An id that stands in a row, and how often it is output.
+    // An id of a row's text, and how often it occurs in the output.
     struct Met {
         int64_t id, produced;
     };
 
-    // Count the ids of rows with penalties.
+    // Count the ids of rows that have penalties.
     void meet() {
         standing_.resize(size_t(batch_));
         Occurrences met(size_);

@@ -1,4 +1,4 @@
-// Hidden states that arrived for a head: what its next call makes of them before it does anything else.
+// Hidden states that arrived for a head: its next call takes them in before it does anything else.
 #pragma once
 #include <vector>
 
@@ -6,7 +6,7 @@
 
 namespace specdec {
 
-// Positions whose states meet the weights together, which bounds the memory of a long prompt.
+// Positions whose states are multiplied together, which bounds the memory of a long prompt.
 constexpr size_t AT_ONCE = 256;
 
 // The positions that have arrived, row after row.
@@ -17,7 +17,8 @@ public:
             for (int64_t i = 0; i < arrival_.counts[b]; ++i) all_.push_back({b, arrival_.starts[b] + i});
     }
 
-    // Make features of them, and keep these or what the reader's layers make of them. Returns what `score` does.
+    // Make features of them, and keep these, or the keys and values that the reader's layers make of them. Returns as
+    // `score` does.
     int64_t combine() const {
         const Model& combiner = *arrival_.combiner;
         const size_t most = std::min(AT_ONCE, all_.size()), hidden = size_t(combiner.vocabulary);
@@ -60,7 +61,7 @@ private:
         }
     }
 
-    // Let the reader's layers keep keys and values of features, normed, in the slots of their positions.
+    // Keep the keys and values that the reader's layers make of normed features, in the slots of their positions.
     int64_t remember(const Position* positions, size_t count, const float* features) const {
         const Model& reader = *arrival_.reader;
         const size_t batch = size_t(arrival_.batch), hidden = size_t(reader.hidden);
@@ -90,7 +91,7 @@ private:
     std::vector<Position> all_;
 };
 
-// Take in what has arrived for a cache, if anything has. Returns what `score` does.
+// Take in what has arrived for a cache, if anything has. Returns as `score` does.
 static int64_t take_in(const Cache& cache, const Call& call) {
     if (!cache.arrival || !cache.arrival->batch) return FINE;
     const FloatMode mode;

@@ -1,8 +1,8 @@
 // Attention of a few queries over a chunk of positions, and the combination of chunks.
 //
-// Positions are cut into chunks of CHUNK from 0. In a chunk every score is one chain over the head's dimensions, every
-// sum of weights runs by position, and every output is one chain over the positions; chunks are combined in order. So a
-// result depends on the query, the keys and values on its path and their positions, and on nothing else.
+// Positions are cut into chunks of CHUNK from 0. In a chunk every score is one chain over the head's dimensions, weights
+// are summed by position, and every output is one chain over the positions; chunks are combined in order. So a result
+// depends on nothing but the query, the keys and values on its path, and their positions.
 #pragma once
 #include <cmath>
 
@@ -14,11 +14,11 @@ namespace specdec {
 constexpr int CHUNK = 256;
 // Queries whose sums fill the registers.
 constexpr int ABREAST = SPECDEC_LANES == 16 ? 8 : 2;
-// Queries of a tile: they meet a chunk ABREAST at a time while a cache holds it, so memory is read once for all of them.
-// With so many, arithmetic takes longer than reading.
+// Queries of a tile. ABREAST of them at a time read a chunk while it is in cache, so memory is read once for all of
+// them. With this many, arithmetic takes longer than reading.
 constexpr int MOST_QUERIES = 32;
 
-// What one key-value head of a row holds.
+// The keys and values of one key-value head of a row.
 struct Memory {
     const float *keys, *values;  // of all pages
     const int32_t* pages;        // those of the row
@@ -30,7 +30,7 @@ struct Memory {
     const float* value(int slot) const {
         return values + (int64_t(pages[slot / WIDTH]) * WIDTH + slot % WIDTH) * padded;
     }
-    // The end of the pages, up to `to`, that lie side by side from one on: nearly always all of them do.
+    // The end of the run of adjacent pages that begins at `page`, at most `to`: nearly always all are adjacent.
     int run(int page, int to) const {
         while (++page < to && pages[page] == pages[page - 1] + 1) {}
         return page;
@@ -57,8 +57,8 @@ struct Part {
     static int floats(int padded) { return padded + WIDTH; }
 };
 
-// Scores of M queries against N pages side by side, from scores[m][first] on. Pages are long, so a processor that looks
-// ahead by itself does not find the next ones in time; one query alone asks for so much at once that it does.
+// Scores of M queries against N adjacent pages, from scores[m][first] on. Pages are long, so the processor's own
+// prefetcher does not reach the next ones in time; with one query alone, so much is read at once that it does.
 template <int M, int N>
 INL void score_pages(const Query* queries, const float* keys, int size, float* const* scores, int first) {
     V sums[M][N];
@@ -94,15 +94,15 @@ static void score(const Query* queries, const Memory& memory, Range pages, float
     }
 }
 
-// Bring the scores of a query's own branch from the order of slots into that of positions.
+// Reorder the scores of a query's own branch from slots to positions.
 static void straighten(const Query& query, const Memory& memory, int from, int to, const float* by_slot, float* scores) {
     const int origin = memory.length / WIDTH * WIDTH;
     for (int p = std::max(query.straight, from); p < std::min(query.end, to); ++p)
         scores[p - from] = by_slot[query.slot(p, memory.length) - origin];
 }
 
-// Find the largest of the scores of positions from .. to - 1; unseen ones become the least. Four chains hide the time of
-// a comparison; in which order numbers are compared decides at most the sign of a zero, which no weight shows.
+// Find the largest score of the positions from .. to - 1; unseen ones become -infinity. Four chains hide the latency of a
+// comparison; the order of comparisons decides at most the sign of a zero, which does not affect any weight.
 static void find_largest(const Query& query, int from, int to, float* scores, const Part& part) {
     const int begin = std::max(query.low - from, 0), end = std::min(query.end, to) - from;
     const int groups = int(rounded(end, WIDTH));
@@ -128,7 +128,8 @@ static void weigh(const Query& query, int from, int to, float* scores, const Par
     part.weight() = hsum(weight);
 }
 
-// sums[m][first .. first + 16 N) of weights[m][from + i] * values[i] over `count` slots in order, after those before `from`.
+// sums[m][first .. first + 16 N) of weights[m][from + i] * values[i] over `count` slots in order, on top of those before
+// `from`.
 template <int M, int N>
 INL void sum_values(float* const* weights, int from, const float* values, int padded, int count, const Part* parts, int first) {
     V sums[M][N];
@@ -150,7 +151,7 @@ INL void sum_values(float* const* weights, int from, const float* values, int pa
         UNROLL for (int n = 0; n < N; ++n) vstore(parts[m].sums + first + n * WIDTH, sums[m][n]);
 }
 
-// The same of all columns, over slots side by side.
+// The same for all columns, over adjacent slots.
 template <int M>
 static void sum_run(float* const* weights, int from, const float* values, int padded, int count, const Part* parts) {
     constexpr int N = SPECDEC_LANES == 16 || M == 1 ? 4 : 2;
@@ -162,7 +163,7 @@ static void sum_run(float* const* weights, int from, const float* values, int pa
     for (; first < padded; first += WIDTH) sum_values<M, 1>(weights, from, values, padded, count, parts, first);
 }
 
-// And over a range of a row's slots; weights[m][0] is that of the first.
+// The same over a range of a row's slots; weights[m][0] belongs to the first.
 template <int M>
 static void sum_shared(float* const* weights, const Memory& memory, Range slots, const Part* parts) {
     if (slots.from >= slots.to) return sum_run<M>(weights, 0, memory.values, memory.padded, 0, parts);
@@ -173,7 +174,7 @@ static void sum_shared(float* const* weights, const Memory& memory, Range slots,
     }
 }
 
-// Add the values of the positions that a query does not share with its tile; weights[0] is that of the first.
+// Add the values of the positions that a query does not share with its tile; weights[0] belongs to the first.
 static void sum_own(const Query& query, const Memory& memory, Range own, const float* weights, const Part& part) {
     for (int p = own.from; p < own.to; ++p) {
         const float* value = memory.value(query.slot(p, memory.length));
@@ -185,8 +186,8 @@ static void sum_own(const Query& query, const Memory& memory, Range own, const f
 // Floats of scratch that `attend` needs for a tree that writes `nodes` slots.
 INL int64_t attention_scratch(int64_t nodes) { return ABREAST * (CHUNK + rounded(nodes + WIDTH, WIDTH)); }
 
-// The parts of M queries in one chunk; those of a query that sees nothing of it hold nothing of use. A value that is no
-// number, outside of one query's window and inside that of another of them, reaches both.
+// The parts of M queries in one chunk; the part of a query that sees nothing of the chunk is meaningless. A NaN among the
+// values reaches all M queries, even if it lies inside the window of only one of them.
 template <int M>
 static void attend_abreast(const Query* queries, const Memory& memory, int chunk, float* scratch, const Part* parts) {
     const int from = chunk * CHUNK, to = from + CHUNK, origin = memory.length / WIDTH;
@@ -241,7 +242,7 @@ static void attend_few(int count, const Query* queries, const Memory& memory, in
     if constexpr (M > 1) attend_few<M - 1>(count, queries, memory, chunk, scratch, parts);
 }
 
-// The same of all queries of a tile.
+// The same for all queries of a tile.
 static void attend(int count, const Query* queries, const Memory& memory, int chunk, float* scratch, const Part* parts) {
     const int times = (count + ABREAST - 1) / ABREAST;
     for (int i = 0; i < times; ++i) {

@@ -24,7 +24,7 @@ STORAGES = {
     name.lower().replace("_dynamic", "-dynamic").replace("_stored", "").replace("_whole", "-int8"): number
     for name, number in enumeration(MODEL, "Storage").items()
 }
-# What is wrong with a call, by what the pass returns.
+# What is wrong with a call, by the number that the pass returns.
 FAULTS = {
     -1: "tokens hold an id outside the vocabulary",
     -2: "parents must be -1 or below a node's own index",
@@ -40,7 +40,7 @@ FAULTS = {
 
 
 class Mirror(ctypes.Structure):
-    """A structure of ``model.h``, and of ``team.h``."""
+    """A structure of ``model.h`` or ``team.h``."""
 
 
 class Linear(Mirror):
@@ -48,7 +48,7 @@ class Linear(Mirror):
 
 
 class Norm(Mirror):
-    """A norm; without a bias by the root mean square."""
+    """A norm; without a bias a root-mean-square norm."""
 
 
 class Reach(Mirror):
@@ -56,11 +56,11 @@ class Reach(Mirror):
 
 
 class Layer(Mirror):
-    """A layer; without ``qkv`` an MLP alone."""
+    """A layer; without ``qkv`` only an MLP."""
 
 
 class Reading(Mirror):
-    """What a head reads beside ids."""
+    """What a head reads besides ids."""
 
 
 class Model(Mirror):
@@ -84,7 +84,7 @@ class Call(Mirror):
 
 
 class Text(Mirror):
-    """What stands in the rows of a call.
+    """The committed ids in the rows of a call.
 
     Attributes:
         whole: the array that ``ids`` points to.
@@ -94,7 +94,7 @@ class Text(Mirror):
 
 
 class Blocks(Mirror):
-    """Blocks whose laws a head makes in one pass."""
+    """Blocks whose laws a head computes in one pass."""
 
 
 class Draws(Mirror):
@@ -102,7 +102,7 @@ class Draws(Mirror):
 
 
 class Adjustments(Mirror):
-    """What changes logits before laws are made of them."""
+    """Changes of logits before they become laws."""
 
 
 class Following(Mirror):
@@ -117,10 +117,10 @@ class Growth(Mirror):
 
 
 _KINDS = {kind.__name__: kind for kind in Mirror.__subclasses__()}
-for _name, _kind in _KINDS.items():  # in their order: a structure comes after those that it holds
+for _name, _kind in _KINDS.items():  # in this order: a structure comes after those that it holds
     _kind._fields_ = fields_of(MODEL, _name, _KINDS)
 
-# What each function returns, and what it takes.
+# Result type and argument types of each function.
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "specdec_pass": (_I64, (_POINTER,) * 3),
     "specdec_take_in": (_I64, (_POINTER,) * 3),
@@ -142,7 +142,7 @@ def functions(*extra: str) -> Any:
         extra: flags of the compiler, see ``library``.
 
     Raises:
-        NativeUnavailable: it cannot be built here, or it is not of these sources.
+        NativeUnavailable: it cannot be built here, or was not built from these sources.
     """
     built = library(PASS, *extra)
     mirrored = [ctypes.sizeof(kind) for kind in _KINDS.values()]

@@ -1,4 +1,4 @@
-// Blocks of heads that make the laws of several tokens in one pass, and chains of ids along them.
+// Blocks of heads that compute the laws of several tokens in one pass, and chains of ids along them.
 #pragma once
 #include <vector>
 
@@ -6,8 +6,8 @@
 
 namespace specdec {
 
-// Run a head's layers over the blocks of the rows that `takes(b)` names, in the slots after what stands there, and read the
-// laws. Returns what `score` does.
+// Run a head's layers over the blocks of the rows for which `takes(b)` is true, in the slots after the committed ones, and
+// read out the laws. Returns as `score` does.
 //   stream: [batch][size][hidden] after the last layer, zeros for other rows
 //   logits: [batch][depth][vocabulary]
 template <class Takes>
@@ -47,8 +47,8 @@ static int64_t open_blocks(const Model& model, const Cache& cache, const Call& c
     return score(model, Cache{}, laws);
 }
 
-// The logits [batch][vocabulary] of the next step of chains along blocks: those of its depth, and what the Markov head adds
-// after the ids before them. Returns what `score` does.
+// The logits [batch][vocabulary] of the next step of chains along blocks: those of its depth, plus what the Markov head
+// adds for the ids before them. Returns as `score` does.
 static int64_t lay_logits(const Model& model, const Call& call, const Blocks& blocks, const Following& follow,
                           const float* laws, float* logits) {
     const int64_t step = follow.begun, vocabulary = model.vocabulary;

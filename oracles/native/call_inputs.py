@@ -1,4 +1,4 @@
-"""What a call that drafts is given, for compiled code: ids that stand, changes of logits, numbers to draw by."""
+"""The inputs of a drafting call, for compiled code: committed ids, changes of logits, numbers to draw by."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,15 +10,15 @@ from specdec.kernels.compiled import FILTERS, place
 
 
 def text_of(ids: IntArray, ends: IntArray, batch: int) -> bindings.Text:
-    """Return what stands in the rows of a call, which holds the memory that it points to.
+    """Return the committed ids in the rows of a call; the structure keeps the memory that it points to.
 
     Args:
         ids: ``[B, L]``.
-        ends: ``[B]`` how many of them do.
+        ends: ``[B]`` how many ids of each row are committed.
         batch: B.
 
     Raises:
-        ValueError: they are of other shapes, no integers, or no arrays.
+        ValueError: they have other shapes, or are not arrays of integers.
 
     Cost: none for whole rows of int64; else a copy of ``ids``.
     """
@@ -38,7 +38,7 @@ def adjustments_of(given: Adjustments, batch: int) -> bindings.Adjustments:
     """Return the adjustments of the rows of a call.
 
     Raises:
-        ValueError: they are not of these rows.
+        ValueError: they do not fit these rows.
     """
     _check(given, batch)
     stride = given.ids.shape[1]
@@ -58,7 +58,7 @@ def adjustments_of(given: Adjustments, batch: int) -> bindings.Adjustments:
 
 
 def _check(given: Adjustments, batch: int) -> None:
-    """Raise ValueError if compiled code would read beyond an array."""
+    """Raise ValueError if compiled code would read beyond the end of an array."""
     stride, num_biases = given.ids.shape[-1] if given.ids.ndim else 0, given.biases.size
     shapes: dict[str, tuple[int, ...]] = {"ids": (batch, stride), "penalties": (3, batch)}
     shapes |= dict.fromkeys(("num_committed", "prompt_lengths", "bias_ends", "min_new_tokens"), (batch,))

@@ -1,4 +1,4 @@
-// Chains: the likeliest id after every row, or a drawn one, again and again, without leaving the compiled code.
+// Chains: the likeliest id after every row, or a drawn one, step by step, without leaving the compiled code.
 #pragma once
 #include <vector>
 
@@ -23,7 +23,7 @@ static int64_t likeliest(const float* logits, int64_t count) {
     return i;
 }
 
-// Write the law of a row of logits, uniform if they allow none. Returns the largest of them.
+// Write the law of a row of logits, uniform if they allow none. Returns the largest logit.
 static float law_or_uniform(const float* logits, int64_t size, const Sampling& ask, float* probs, Bits<float>* room) {
     const float peak = law(logits, size, ask, probs, room);
     if (probs[0] != probs[0]) std::fill_n(probs, size, float(1.0 / double(size)));
@@ -37,7 +37,7 @@ static const double* unwarped(const float* logits, int64_t size, double* probs, 
     return probs;
 }
 
-// The steps of chains. A step reads the logits of the last pass, asks who draws, draws, and asks who goes on.
+// The steps of chains. A step reads the logits of the last pass, asks which rows draw, draws, and asks which go on.
 class Chains {
   public:
     Chains(const Call& call, int64_t vocabulary, const Following& follow)
@@ -52,13 +52,13 @@ class Chains {
         return is_wanted;
     }
 
-    // Of the ids that are drafted after a row's text all but the last are scored.
+    // All ids that are drafted after a row's text are scored, except the last.
     static After after(const Following& follow, int64_t b) {
         const int64_t scored = std::max<int64_t>(follow.limits[b] - 1, 0);
         return {follow.limits[b] > 0, scored, scored};
     }
 
-    // Choose the ids of a step from the logits of the last pass. Who is asked runs in the mode of the caller.
+    // Choose the ids of a step from the logits of the last pass. The watch runs in the caller's floating-point mode.
     void choose(int64_t step) {
         read(step);
         if (follow_.entropies) ask(step, 0);
@@ -67,7 +67,7 @@ class Chains {
         if (follow_.confidences) ask(step, 1);
     }
 
-    // The pass that scores the ids of the step before, one a row, behind all that was scored.
+    // The pass that scores the ids of the previous step, one in each row, after all that was scored.
     Call pass(int64_t step, std::vector<int64_t>& lengths) {
         for (int64_t b = 0; b < call_.batch; ++b) {
             lengths[size_t(call_.rows[b])] = call_.lengths[call_.rows[b]] + call_.num_nodes[b] + step - 1;
@@ -81,7 +81,7 @@ class Chains {
     }
 
   private:
-    // An answer writes all limits. One that does not come, as an interrupt was quicker, has ended every row.
+    // An answer writes all limits. If none comes, because of an interrupt, every row has ended.
     void ask(int64_t step, int64_t is_drawn) {
         std::fill_n(follow_.limits, call_.batch, 0);
         follow_.ask(step, is_drawn);
@@ -111,7 +111,7 @@ class Chains {
         }
     }
 
-    // Draw the ids, and leave zeros in rows that do not.
+    // Draw the ids; rows that do not draw get zeros.
     void draw(int64_t step) {
         const FloatMode mode;
         for (int64_t b = 0; b < call_.batch; ++b) {
@@ -142,7 +142,7 @@ class Chains {
         return id;
     }
 
-    // What the model itself makes of a row, if its law is a point mass.
+    // The model's own law of a row, for chains without draws, whose law is a point mass.
     const double* unwarped_of(int64_t b) {
         return unwarped(call_.logits + b * vocabulary_, vocabulary_, wide_.data(), wide_.data() + vocabulary_);
     }

@@ -1,4 +1,4 @@
-"""Chains that follow a pass within its call, and who is asked between their tokens."""
+"""Chains that follow a pass within its call, and the watch that is asked between their tokens."""
 
 import ctypes
 from functools import lru_cache
@@ -17,12 +17,12 @@ class _Asker:
     """Tell a watch what the compiled chains find, from within their call.
 
     Args:
-        watch: who is told.
-        room: what the chains read and write, which asks from now on.
+        watch: the function that is told.
+        room: memory that the chains read and write; its structure asks from now on.
         steps: the largest of its limits.
 
-    No exception passes through compiled code. It clears the limits before it asks, so that a call which writes none
-    ends the chains; ``check`` then raises in their caller's stead.
+    No exception passes through compiled code. It clears the limits before it asks, so a watch that fails and writes
+    none ends the chains; ``check`` then raises the exception for their caller.
     """
 
     def __init__(self, watch: ChainWatch, room: "_Room", steps: int) -> None:
@@ -48,7 +48,7 @@ class _Asker:
             self.failure = failure
 
     def check(self) -> None:
-        """Raise what the watch raised; KeyboardInterrupt if a call was interrupted before it could keep anything."""
+        """Raise what the watch raised; KeyboardInterrupt if an interrupt came before the call could keep anything."""
         if self.failure is not None:
             raise self.failure
         if not np.array_equal(self.limits, self.standing):
@@ -56,12 +56,12 @@ class _Asker:
 
 
 class _Room:
-    """Memory for what chains of one size find, with the structure that tells compiled code where it is.
+    """Memory for the results of chains of one size, with the structure that tells compiled code where it lies.
 
-    Calls that nobody watches take one that is free and give it back: a new one costs more than a short chain's Python.
+    Calls without a watch borrow a free room and give it back: a new one costs more than a short chain's Python.
 
     Attributes:
-        memory: ``limits``, as many numbers for compiled code, ``ids``, ``peaks``.
+        memory: ``limits``, the same number of entries for compiled code, ``ids``, ``peaks``.
         limits: ``[B]`` how many ids each row wants.
         ids, peaks: ``[B, N]`` what was found.
         following: the structure that says where they lie; its address.
@@ -81,7 +81,7 @@ class _Room:
 
 @lru_cache(maxsize=64)
 def _rooms(batch: int, steps: int) -> list[_Room]:
-    """Return the rooms of a size that nobody uses."""
+    """Return the free rooms of a size."""
     return []
 
 
@@ -104,8 +104,8 @@ def follow(
         cache, rows, limits, watch, adjustments: see there.
         entry: names the function of the library that begins with ``start``.
         start: a text whose last ids the chains follow, or blocks that they run along.
-        ends: ``[B]`` the positions that are met before they begin.
-        draws: how ids are drawn; None: the likeliest.
+        ends: ``[B]`` the positions that are reached before they begin.
+        draws: how ids are drawn; None: the likeliest ids.
     """
     batch, steps = len(rows), max(limits.tolist(), default=0)
     laws = how = None

@@ -1,4 +1,4 @@
-"""Tensors on the host whose addresses compiled code may take."""
+"""Tensors on the host whose addresses compiled code can use."""
 
 import math
 from typing import Any
@@ -15,7 +15,7 @@ INT64, FLOAT64 = np.dtype(np.int64), np.dtype(np.float64)
 
 
 def floats(*shape: int) -> Tensor:
-    """Return float32 numbers on the host, not yet written."""
+    """Return uninitialised float32 numbers on the host."""
     return torch.empty(*shape, dtype=torch.float32, device=HOST)
 
 
@@ -25,7 +25,7 @@ def zeros(*shape: int) -> Tensor:
 
 
 def to_bytes(numbers: NDArray[Any], dtype: np.dtype[Any] = INT64) -> bytes:
-    """Return an array's numbers as bytes, which cost less to hand over than its address."""
+    """Return an array's numbers as bytes, which are cheaper to pass than its address."""
     return np.asarray(numbers, dtype=dtype).tobytes()
 
 
@@ -35,7 +35,7 @@ def to_host(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = 
     Args:
         tensor: given by the caller of a pass.
         dtype: integers are converted to it; floats must have it.
-        shape: it must have; None: any.
+        shape: the shape that it must have; None: any.
 
     Raises:
         ValueError: it has another shape, kind or device.
@@ -49,20 +49,20 @@ def to_host(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = 
 
 
 class Slabs:
-    """Lay tensors side by side in large pieces of memory, which lie on huge pages.
+    """Lay tensors side by side in large slabs of memory on huge pages.
 
-    A layer's weights are smaller than a huge page. Alone, each would lie on small ones, whose addresses a processor
-    looks up anew in every pass.
+    A layer's weights are smaller than a huge page. Alone, each would lie on small pages, whose addresses a processor
+    looks up again in every pass.
     """
 
     SIZE = 2**25  # bytes of a slab, unless a tensor is larger
-    LEAST = 2**16  # bytes of a tensor that moves
+    LEAST = 2**16  # bytes of the smallest tensor that is moved
 
     def __init__(self) -> None:
         self._left = torch.empty(0, dtype=torch.uint8, device=HOST)
 
     def place(self, tensor: Tensor) -> Tensor:
-        """Return a tensor, contiguous; a large one as a copy that begins a cache line and keeps its slab alive."""
+        """Return a tensor, contiguous; a large one as a copy that begins at a cache line and keeps its slab alive."""
         if tensor.nbytes < self.LEAST:
             return tensor.contiguous()
         size = -(-tensor.nbytes // _LINE) * _LINE
@@ -73,7 +73,7 @@ class Slabs:
 
 
 def _zero_bytes(size: int) -> Tensor:
-    """Return zeros ``[size]`` from the beginning of a cache line on, on huge pages if there are many."""
+    """Return zeros ``[size]`` that begin at a cache line, on huge pages if there are many."""
     # numpy asks the kernel for huge pages, torch does not.
     memory = torch.from_numpy(np.zeros(size + _LINE - 1, dtype=np.uint8))
     return memory[-memory.data_ptr() % _LINE :][:size]

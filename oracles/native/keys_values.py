@@ -22,7 +22,7 @@ def page_bytes(config: TransformerConfig) -> int:
 
 
 class NativeMemory(PageMemory):
-    """Hold keys, those of a page's 16 slots side by side, and values, slot by slot, in float32 on the host.
+    """Hold keys and values in float32 on the host: keys with a page's 16 slots side by side, values slot by slot.
 
     Args:
         config: the model's shape.
@@ -67,8 +67,8 @@ class NativeMemory(PageMemory):
         Args:
             config: the model's shape.
             num_rows, capacity: rows, and slots of each.
-            max_bytes: refuse to be larger (None: half of the memory that is free).
-            feature_bytes: of what stands beside each slot, and after the last one, elsewhere; counted too.
+            max_bytes: the largest size allowed (None: half of the free memory).
+            feature_bytes: bytes held elsewhere for each slot, and once more after a row's last slot; counted too.
 
         Raises:
             ValueError: it would exceed ``max_bytes``.
@@ -84,17 +84,17 @@ class NativeMemory(PageMemory):
 class NativeCache(PagedCache):
     """Hold keys and values of rows in pages.
 
-    Compiled code that drafts keeps its books by itself.
+    Compiled code that drafts updates the lengths by itself.
 
     Args:
         memory, num_rows, is_seated: see ``PagedCache``.
-        model: structure of the model; only sizes are read.
+        model: the model's structure, of which only sizes are read.
         capacity: slots per row, rounded up to whole pages.
 
     Attributes:
         config: the shape of the models whose keys and values it holds.
 
-    Cost: ``commit`` of a chain, ``truncate``: a length; of a tree: one copy of the path's keys and values.
+    Cost: ``commit`` of a chain and ``truncate`` set a length; ``commit`` of a tree copies the path's keys and values.
     """
 
     memory: NativeMemory

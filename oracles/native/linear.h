@@ -1,5 +1,5 @@
-// Products with packed weights. Every output is one chain of fused multiply-adds over the inputs in order, so that no
-// bit depends on how many rows, columns or threads take part.
+// Products with packed weights. Every output is one chain of fused multiply-adds over the inputs in order, so its bits do
+// not depend on the number of rows, columns or threads.
 #pragma once
 #include <algorithm>
 
@@ -10,7 +10,7 @@ namespace specdec {
 // Rows of a tile: with 16 lanes their sums fill the registers; narrower machines have fewer.
 constexpr int TILE_ROWS = SPECDEC_LANES == 16 ? 8 : 3;
 
-// What becomes of the sums of a product.
+// What is done with the sums of a product.
 struct Epilogue {
     enum Kind { STORE, ADD, ACTIVATE, GATE } kind;
     float* out;
@@ -39,14 +39,14 @@ INL void finish(const Epilogue& to, int row, int block, V low, V high) {
     std::copy(last, last + to.columns - column, out + column);
 }
 
-// Ask for the weights that stand so many bytes behind the next ones, `size` bytes of each of N blocks.
+// Prefetch the weights a given number of bytes after the next ones, `size` bytes of each of N blocks.
 template <int N>
 INL void ask(int size, const char* at, int64_t bytes, uintptr_t behind) {
     UNROLL for (int n = 0; n < N; ++n)
         for (int line = 0; line < size; line += 64) prefetch(at + n * bytes, behind + uintptr_t(line));
 }
 
-// M rows of one input, or of what a storage takes at once, times N blocks.
+// M rows of one input, or of as many as a storage takes at once, times N blocks.
 template <class S, int M, int N>
 INL void meet(const S* storage, const char* at, int64_t bytes, int i, const float* x, int64_t stride, int k, typename S::Sum (*sums)[M][2]) {
     UNROLL for (int n = 0; n < N; ++n) {
@@ -102,8 +102,8 @@ static void tile(const Linear& layer, const char* weights, int block, const floa
     hand_out<M, N>(layer, block, row, to, products);
 }
 
-// The same of whole numbers, one block at a time: x holds rows of groups. A group's sums are whole, those of all groups
-// floats, so that they take twice the registers.
+// The same for whole numbers, one block at a time: x holds rows of groups. A group's sums are whole numbers, those of all
+// groups floats, so they take twice the registers.
 template <class S, int M>
 static void whole_tile(const Linear& layer, const char* weights, int block, const float* x, int64_t stride, int row, const Epilogue& to) {
     const int count = int(rounded(layer.inputs, S::GROUP)) / S::GROUP;
@@ -150,7 +150,7 @@ static void strip(const Linear& layer, const char* weights, Range blocks, const 
         if (block < blocks.to) any_tile<S, M, 1>(layer, at(), block, x, stride, row, to);
 }
 
-// `weights`: those of the first block of the range.
+// `weights` points to those of the first block of the range.
 template <class S, int M = TILE_ROWS>
 static void rows_of(int rows, const Linear& layer, const char* weights, Range blocks, const float* x, int64_t stride, int row, const Epilogue& to) {
     if (rows == M) return strip<S, M>(layer, weights, blocks, x, stride, row, to);
@@ -172,14 +172,14 @@ static void product_of(const Linear& layer, Range blocks, const float* x, int64_
     const int64_t bytes = block_bytes<S>(layer.inputs);
     const char* weights = static_cast<const char*>(layer.weights) + blocks.from * bytes;
     if (rows <= TILE_ROWS) return rows_of<S>(rows, layer, weights, blocks, x, stride, 0, to);
-    // A block stays near while all rows pass. It is widened anew for each tile, beside the arithmetic, which is faster
-    // than to keep it twice as large.
+    // A block stays in cache while all rows pass. It is widened again for each tile, alongside the arithmetic, which is
+    // faster than keeping it twice as large.
     for (int block = blocks.from; block < blocks.to; ++block, weights += bytes)
         tiles<S>(layer, weights, {block, block + 1}, x, stride, rows, to);
 }
 
-// This thread's part of x W + b, from x [rows][stride]: floats, or rows as `round_row` or `round_groups` write
-// them, if the layer rounds its inputs.
+// This thread's part of x W + b, from x [rows][stride]: floats, or, if the layer rounds its inputs, rows as `round_row` or
+// `round_groups` write them.
 static void product(const Linear& layer, Range blocks, const float* x, int64_t stride, int rows, const Epilogue& to) {
     with_storage(layer, [&](auto storage) { product_of<decltype(storage)>(layer, blocks, x, stride, rows, to); });
 }

@@ -1,4 +1,4 @@
-// What a pass is given: a model's weights, a cache, and a call. `bindings.py` reads the fields here.
+// The inputs of a pass: a model's weights, a cache and a call. `bindings.py` reads the fields here.
 #pragma once
 #include <cstdint>
 
@@ -14,18 +14,18 @@ enum Storage : int32_t {
 };
 enum Want : int32_t { ALL = 0, LAST = 1, NONE = 2 };
 
-// Columns of a block of weights, and floats in a `V`: keys of so many positions lie side by side.
+// Columns of a block of weights, and floats in a `V`: the keys of WIDTH positions lie side by side.
 constexpr int BLOCK = 32, WIDTH = 16;
-// Bytes that are asked for before they are needed: what a core reads while memory answers.
+// How many bytes ahead to prefetch: what a core reads during one memory latency.
 constexpr int64_t AHEAD = 4096;
 
 INL int64_t rounded(int64_t size, int64_t unit) { return (size + unit - 1) / unit * unit; }
 // Floats from one row of activations to the next: an odd number of cache lines, so that rows do not share cache sets.
 INL int64_t stride(int64_t columns) { return rounded(columns, BLOCK) + WIDTH; }
 
-// y = x W + b, from blocks of 32 columns, one after the other, in their storage: see `storages.h`. Columns that pad are
-// zero. `bias` is null, or has as many floats as there are columns; so has `scales` of int8 weights, whatever becomes of
-// their inputs. It is null in any other storage.
+// y = x W + b, from blocks of 32 columns, one after the other, in their storage: see `storages.h`. Padding columns are
+// zero. `bias` is null, or has a float for each column. `scales` has one too for int8 weights, whether or not inputs are
+// rounded, and is null in any other storage.
 struct Linear {
     const void* weights;
     const float *bias, *scales;
@@ -33,7 +33,7 @@ struct Linear {
     int32_t storage, unused;
 };
 
-// Scale by the root mean square where `bias` is null; else shift and scale by mean and variance. Both padded with zeros
+// If `bias` is null, scale by the root mean square; else shift and scale by mean and variance. Both are padded with zeros
 // to a multiple of 16. Without a weight nothing is changed.
 struct Norm {
     const float *weight, *bias;
@@ -41,8 +41,8 @@ struct Norm {
     int32_t size;
 };
 
-// What a node sees. Where `ahead`, all nodes of its row, which are a chain, and the last `window` positions before them.
-// Else its path, and of that the last `window` positions, its own among them. 0: none is too far.
+// What a node sees. If `ahead`: all nodes of its row, which are a chain, and the last `window` positions before them.
+// Else: the last `window` positions of its path, its own among them. A window of 0 means no limit.
 struct Reach {
     int32_t window, ahead;
 };
@@ -57,8 +57,8 @@ struct Layer {
 
 struct Model;
 
-// What a head reads beside ids. Queries, keys and values of its first layer read, side by side, the normed embedding of a
-// node and the normed feature that the cache holds for it; the stream before that layer is the feature.
+// What a head reads besides ids. Queries, keys and values of its first layer read the normed embedding of a node and,
+// beside it, the normed feature that the cache holds for it; the stream before that layer is the feature.
 struct Reading {
     Norm norm;          // of features; that of embeddings is the layer's own
     const Model* host;  // whose embeddings are read; null: the head's own
@@ -99,7 +99,7 @@ struct Arrival {
 
 // keys [layers][kv_heads][num_pages][head_size][16], values [layers][kv_heads][num_pages][16][padded head_size]: a page
 // holds 16 slots of a row, those of its number 16 p .. 16 p + 15 where `pages` lists it p-th.
-// Its books say how many slots of each row stand, and how many were ever written. That of a head has features too: a
+// It records how many slots of each row are committed, and how many were ever written. A head's cache has features too: a
 // node in slot s reads those of position s, and leaves its own for its children as those of s + 1, if these are not known.
 struct Cache {
     float *keys, *values;
@@ -134,7 +134,7 @@ struct Call {
     int32_t rotations, context_only;  // context_only: a stream leaves its keys and values in every layer, as it is given
 };
 
-// A call of the same rows, tables of rotations, threads and scratch, without nodes.
+// A call with the same rows, tables of rotations, threads and scratch, but without nodes.
 INL Call without_nodes(const Call& call) {
     Call bare{};
     bare.rows = call.rows, bare.batch = call.batch, bare.threads = call.threads, bare.team = call.team;
@@ -143,15 +143,15 @@ INL Call without_nodes(const Call& call) {
     return bare;
 }
 
-// What stands in the rows of a call. Chains and trees read the ids whose keys the cache lacks, and of the call its rows,
-// tables of rotations, threads and scratch alone.
+// The committed ids in the rows of a call. Chains and trees read the ids whose keys the cache lacks; of the call they read
+// only its rows, tables of rotations, threads and scratch.
 struct Text {
     const int64_t* ids;   // [batch][stride]
     const int64_t* ends;  // [batch] how many of them stand
     int64_t stride;
 };
 
-// Blocks whose laws a head makes in one pass: the pending ids, and a mask at each place after them.
+// Blocks whose laws a head computes in one pass: the pending ids, and a mask at each place after them.
 struct Blocks {
     const Model* host;       // whose embeddings the ids have
     const Model* markov;     // no layers: a table of ids, and a head that makes of its rows what is added to logits; or null
@@ -170,8 +170,8 @@ struct Draws {
     int64_t is_race;                  // a race of all ids, or else along the running sum
 };
 
-// What changes the logits of nodes before their laws are made: biases, then penalties, then a ban of EOS. Rows are those of
-// the call.
+// Changes of the logits of nodes before these become laws: biases, then penalties, then a ban of EOS. Rows are those of the
+// call.
 struct Adjustments {
     const int64_t* ids;             // [batch][stride] that stand before the nodes
     const int64_t *ends, *prompts;  // [batch] how many of them do, and how many of these are no output
@@ -217,7 +217,7 @@ INL bool rounds_inputs(const Linear& layer) {
 INL bool rounds_inputs(const Layer& layer) {
     return rounds_inputs(layer.qkv) || rounds_inputs(layer.out) || rounds_inputs(layer.up) || rounds_inputs(layer.down);
 }
-// Where all pages of one layer and key-value head begin, and which of them are a row's.
+// Where the pages of one layer and key-value head begin, and which of them belong to a row.
 INL float* keys_of(const Cache& cache, const Model& model, int64_t layer, int64_t head) {
     return cache.keys + (layer * model.kv_heads + head) * cache.num_pages * model.head_size * WIDTH;
 }
@@ -226,7 +226,7 @@ INL float* values_of(const Cache& cache, const Model& model, int64_t layer, int6
 }
 INL const int32_t* pages_of(const Cache& cache, int64_t row) { return cache.pages + row * (cache.slots / WIDTH); }
 
-// Where a slot of a row lies: its key, of which every WIDTH-th float is one, and its value.
+// Where a slot of a row lies: its key, every WIDTH-th float from there, and its value.
 struct Place {
     float *key, *value;
 };

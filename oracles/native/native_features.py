@@ -1,4 +1,4 @@
-"""The caches of heads in compiled code, which hidden states arrive for: the next call that reads one takes them in."""
+"""The caches of heads in compiled code: hidden states arrive, and the next call that reads the cache takes them in."""
 
 import ctypes
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from specdec.contracts import Features, IntArray
 
 
 class _ArrivalCache(NativeCache):
-    """Hold keys and values, and hidden states that have arrived until compiled code has taken them in.
+    """Hold keys and values, and arrived hidden states until compiled code has taken them in.
 
     Args:
         model: the head's.
-        combiner: makes one feature of the hidden states of a position.
-        norm: what features pass before the head's layers keep keys and values of them; None: the cache keeps features.
+        combiner: makes one feature from the hidden states of a position.
+        norm: of features, before the head's layers make keys and values from them; None: the cache keeps features.
         num_rows, capacity: see ``NativeCache``.
-        max_bytes: refuse to be larger (None: half of the memory that is free).
-        feature_bytes: of the features of a slot.
+        max_bytes: the largest size allowed (None: half of the free memory).
+        feature_bytes: bytes of a slot's features.
 
     Raises:
         ValueError: it would exceed ``max_bytes``.
@@ -52,7 +52,7 @@ class _ArrivalCache(NativeCache):
         self.struct.arrival = ctypes.addressof(self._arrival)
 
     def _settle(self) -> None:
-        """Take in what has arrived, if nobody has yet."""
+        """Take in what has arrived, unless a call has done so."""
         if self._arrival.batch:
             self._native.take_in(self)
 
@@ -61,12 +61,12 @@ class _ArrivalCache(NativeCache):
         super().reset(rows)
 
     def _hold(self, features: Features) -> None:
-        """Hold hidden states of positions that there is room for, in place of those that were taken in.
+        """Hold hidden states of positions that have room, in place of those that were taken in.
 
         Raises:
-            ValueError: they are of another width, or a column is none of theirs.
+            ValueError: they have another width, or a column lies outside them.
 
-        Cost: no copy of float32 numbers of the host that lie side by side.
+        Cost: contiguous float32 numbers on the host are not copied.
         """
         layers = _side_by_side(features.scored)
         width, most = layers[0].shape[1], max(features.counts.tolist(), default=0)
@@ -86,28 +86,28 @@ class _ArrivalCache(NativeCache):
 
 
 class NativeContextCache(_ArrivalCache):
-    """Hold keys and values that a head's layers made of hidden states alone.
+    """Hold keys and values that a head's layers made from hidden states alone.
 
     Args:
         model: the head's.
-        combiner: makes features of hidden states.
-        norm: what these pass.
+        combiner: makes features from hidden states.
+        norm: of the features.
         num_rows, capacity: see ``NativeCache``.
-        max_bytes: refuse to be larger (None: half of the memory that is free).
+        max_bytes: the largest size allowed (None: half of the free memory).
 
     Raises:
         ValueError: it would exceed ``max_bytes``.
 
-    Cost: see ``NativeMemory``; what arrived is kept until more does.
+    Cost: see ``NativeMemory``; arrived hidden states are kept until the next ones arrive.
     """
 
     def arrive(self, features: Features) -> None:
-        """Let hidden states of positions after those that stand be known.
+        """Take hidden states of the positions after the committed ones.
 
         Raises:
-            ValueError: there is no room, they are of another width, or a column is none of theirs.
+            ValueError: there is no room, they have another width, or a column lies outside them.
 
-        Cost: none but the books'; the next call of this cache makes keys and values of them.
+        Cost: only bookkeeping; the next call of this cache makes keys and values from them.
         """
         self._settle()
         rows, counts = features.rows, features.counts
@@ -118,19 +118,20 @@ class NativeContextCache(_ArrivalCache):
 class NativeFeatureCache(FeatureSlots, _ArrivalCache):
     """Hold keys and values as ``NativeCache`` does, and features in float32.
 
-    Hidden states that arrive are features as soon as anybody reads those: the next call of compiled code makes them
-    so, before it does what it was called for.
+    Arrived hidden states become features before anything reads these: the next call of compiled code projects them
+    before it does its own work.
 
     Args:
         model: the head's.
-        combiner: makes features of hidden states.
+        combiner: makes features from hidden states.
         num_rows, capacity: see ``NativeCache``.
-        max_bytes: refuse to be larger (None: half of the memory that is free).
+        max_bytes: the largest size allowed (None: half of the free memory).
 
     Raises:
         ValueError: it would exceed ``max_bytes``.
 
-    Cost: 4 * hidden size * rows * (capacity + 1) bytes beside keys and values; what arrived is kept until more does.
+    Cost: 4 * hidden size * rows * (capacity + 1) bytes besides keys and values; arrived hidden states are kept until
+        the next ones arrive.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class NativeFeatureCache(FeatureSlots, _ArrivalCache):
 
     @property
     def features(self) -> Tensor:
-        """``[num_rows, capacity + 1, H]``. Cost: a call, if hidden states have arrived that nobody has read yet."""
+        """``[num_rows, capacity + 1, H]``. Cost: a call, if hidden states have arrived that no call has taken in."""
         self._settle()
         return self._features
 
@@ -152,12 +153,12 @@ class NativeFeatureCache(FeatureSlots, _ArrivalCache):
         self._features = features
 
     def arrive(self, features: Features) -> None:
-        """Let hidden states be known.
+        """Take hidden states of positions.
 
         Raises:
-            ValueError: see ``FeatureSlots.put``; they are of another width, or a column is none of theirs.
+            ValueError: see ``FeatureSlots.put``; they have another width, or a column lies outside them.
 
-        Cost: none but the books'; the next call of this cache projects them.
+        Cost: only bookkeeping; the next call of this cache projects them.
         """
         self.check_put(features.rows, features.starts, features.counts)
         self._settle()
@@ -171,20 +172,20 @@ class NativeFeatureCache(FeatureSlots, _ArrivalCache):
 
 
 def _side_by_side(layers: tuple[Tensor, ...]) -> list[Tensor]:
-    """Return layers ``[B, W, D]`` as float32 of the host, a row's positions side by side, rows alike in all of them."""
+    """Return layers ``[B, W, D]`` as float32 on the host, a row's positions side by side, with equal row strides."""
     here = [layer if layer.is_cpu and layer.dtype is torch.float32 else layer.cpu().float() for layer in layers]
     alike = (here[0].stride(0), here[0].shape[-1], 1)
     return here if all(layer.stride() == alike for layer in here) else [layer.contiguous() for layer in here]
 
 
 def combiner_of(model: NativeModel, fc: Linear, norm: Norm | None = None, parts: Sequence[Norm] = ()) -> NativeModel:
-    """Return what projects hidden states that stand side by side to features: a model that is nothing but a head.
+    """Return the model that projects hidden states, side by side, to features; it consists of a head only.
 
     Args:
         model: keeps the weights.
-        fc: projects.
-        norm: of all of them together, before that.
-        parts: of each by itself, before that.
+        fc: the projection.
+        norm: of all hidden states together, before the projection.
+        parts: norms of each hidden state alone, before the projection.
     """
     combiner = model.projection(fc, norm)
     combiner.norm_parts([model.weights.norm(part) for part in parts])

@@ -1,4 +1,4 @@
-"""A model's weights in native layout, and running passes on them."""
+"""A model's weights in native layout, and the passes that run on them."""
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from oracles.transformer.linear import Linear
 from specdec.contracts import IntArray
 
 _ALIGNMENT = 128
-# Memory that passes write to, from where on they do, and how much.
+# Memory that passes write to, the offset from which they write, and its size.
 _Scratch = tuple[Any, int | None, int]
 _NO_SCRATCH: _Scratch = (None, None, 0)
 _OWN_CACHE = "give one that new_cache of this model returned, or of another one with its config and backend"
@@ -29,7 +29,7 @@ _STORED_AS = {number: name for name, number in bindings.STORAGES.items()}
 
 
 class Refused(ValueError):
-    """A call cannot be, and nothing came of it."""
+    """A call is invalid, and had no effect."""
 
 
 class NativeModel:
@@ -37,7 +37,7 @@ class NativeModel:
 
     Args:
         config: the shape; layers and inner width are those of ``layers``.
-        weights: what the structures point into.
+        weights: the memory that the structures point into.
         layers, last, head: the structures.
         inner_size: width of the MLPs.
     """
@@ -73,7 +73,7 @@ class NativeModel:
         )
         self.address = ctypes.addressof(self.struct)
         self._rows = config.vocab_size  # of the embeddings
-        self._rotated = config.max_context if config.rotary_size else 0  # positions that can be
+        self._rotated = config.max_context if config.rotary_size else 0  # the most positions possible
         self._tables = tables_of(config, self._rotated, 0)
         self._nowhere = bindings.Cache()
         self._library = bindings.functions()
@@ -82,18 +82,18 @@ class NativeModel:
 
     @property
     def weight_type(self) -> str:
-        """What the weights of the head are stored in."""
+        """How the weights of the head are stored."""
         return _STORED_AS[self.struct.head.storage]
 
     @property
     def weight_types(self) -> set[str]:
-        """What the weights of all linear layers are stored in: the names of dtypes and formats."""
+        """How the weights of all linear layers are stored: the names of dtypes and formats."""
         inner = (part for layer in self._layers for part in (layer.qkv, layer.out, layer.up, layer.down))
         return {_STORED_AS[part.storage] for part in (self.struct.head, *inner) if part.columns}
 
     @classmethod
     def of(cls, model: Transformer) -> "NativeModel":
-        """Return a transformer's weights; it gives them up layer after layer, so that they are resident once."""
+        """Return a transformer's weights; it frees its own layer by layer, so that they are resident once."""
         decoder, config = model.model, model.config
         blocks: list[BlockParts] = [block for block in decoder.layers if isinstance(block, Block)]
         decoder.layers = nn.ModuleList()
@@ -114,15 +114,15 @@ class NativeModel:
         table: nn.Embedding | None,
         host: "NativeModel | None" = None,
     ) -> "NativeModel":
-        """Return a model of some layers and what stands around them.
+        """Return a model of some layers with the parts around them.
 
         Args:
             config: its shape.
             blocks: the layers; the list is emptied, so that they are resident once.
-            norm: the last one.
+            norm: the last norm.
             head: None: the host's.
             table: the embeddings; None: the columns of the head.
-            host: lends its head, if there is none.
+            host: lends its head if there is none here.
         """
         weights, layers = Weights(), []
         while blocks:
@@ -143,21 +143,21 @@ class NativeModel:
         self._rows = len(table.weight)
 
     def write_only(self, ids: Tensor) -> None:
-        """Let the head's columns write rising ids, and no others."""
+        """Let the head's columns write these rising ids, and no others."""
         self.struct.written_ids, self.struct.written = self.weights.address(ids.to("cpu", torch.int32)), len(ids)
 
     def set_reaches(self, reaches: Sequence[bindings.Reach]) -> None:
-        """Let the nodes of each layer see something else than the config says."""
+        """Replace what the config says about which positions the nodes of each layer see."""
         for layer, reach in zip(self._layers, reaches, strict=True):
             layer.reach = reach
 
     def _borrow_head(self, other: "NativeModel") -> None:
-        """Read another model's head, and write the ids that it writes."""
+        """Use another model's head, which writes the ids that it writes there."""
         self.struct.head, self.base = other.struct.head, other
         self.struct.written_ids, self.struct.written = other.struct.written_ids, other.struct.written
 
     def projection(self, layer: Linear, norm: Norm | None = None) -> "NativeModel":
-        """Return a model that is nothing but a head, which projects rows, normed first; mine holds its weights."""
+        """Return a model that is only a head: it norms and projects rows. This model holds its weights."""
         last = bindings.Norm(None, None, 0.0, layer.in_features) if norm is None else self.weights.norm(norm)
         model = NativeModel(self.config, self.weights, [], last, self.weights.linear([layer]), 1)
         shape = model.struct
@@ -166,7 +166,7 @@ class NativeModel:
         return model
 
     def norm_parts(self, norms: Sequence[bindings.Norm]) -> None:
-        """Let a stream that is given consist of parts, each normed by itself; no norms: it is taken as it is."""
+        """Split a given stream into parts, each with a norm of its own; no norms: the stream is taken as it is."""
         self._parts = (bindings.Norm * len(norms))(*norms)
         self.struct.num_parts, self.struct.parts = len(norms), ctypes.addressof(self._parts)
 
@@ -190,10 +190,10 @@ class NativeModel:
         return other
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Return the embeddings ``[R, D]`` of ids ``[R]``, both contiguous on the host, without what positions add.
+        """Return the embeddings ``[R, D]`` of ids ``[R]``, both contiguous on the host, without position embeddings.
 
         Raises:
-            ValueError: an id that has no row.
+            ValueError: an id has no row.
         """
         rows = floats(len(ids), self.config.hidden_size)
         answer = self._library.specdec_embed(self.address, ids.data_ptr(), len(ids), self._rows, rows.data_ptr())
@@ -202,10 +202,10 @@ class NativeModel:
         return rows
 
     def read_out(self, layer: int, stream: Tensor) -> Tensor:
-        """Return logits ``[R, V]`` from streams ``[R, D]`` after so many layers, which pass those that follow.
+        """Return logits ``[R, V]`` from streams ``[R, D]`` after the first ``layer`` layers, through the rest.
 
         Raises:
-            ValueError: streams of another shape, dtype or device.
+            ValueError: the streams have another shape, dtype or device.
         """
         given = to_host(stream, torch.float32, (len(stream), self.struct.hidden))
         logits = floats(len(given), self.struct.vocabulary)
@@ -228,14 +228,14 @@ class NativeModel:
 
         Args:
             cache: what it reads and writes; None: there is no attention.
-            end: positions that it meets.
-            fields: of a ``Call`` of ``model.h``, but for tables, threads and scratch; what they point to is contiguous.
-                Those that are left out point to nothing.
+            end: all positions of the pass are below it.
+            fields: of a ``Call`` of ``model.h``, except tables, threads and scratch; they point to contiguous memory.
+                Pointers that are left out are null.
             hidden: layers whose outputs are written.
-            kept: a tensor for each of them, contiguous.
+            kept: a contiguous tensor for each of them.
 
         Raises:
-            ValueError: ids, parents, rows or counts that cannot be.
+            ValueError: ids, parents, rows or counts are invalid.
         """
         if hidden:
             outs = (ctypes.c_void_p * len(kept))(*map(Tensor.data_ptr, kept))
@@ -255,20 +255,20 @@ class NativeModel:
         rest: tuple[int, ...],
         check: Callable[[], None] | None = None,
     ) -> None:
-        """Draft after what stands in rows of a cache.
+        """Draft after the committed ids in rows of a cache.
 
         Args:
             entry: names a function of the library.
             cache, rows: see ``Oracle.score``.
-            ends: ``[B]`` how many ids stand.
-            most: no row drafts more.
-            rest: what the function takes beside model, cache and call.
-            check: is called when it is done.
+            ends: ``[B]`` how many ids are committed.
+            most: the most ids that a row drafts.
+            rest: arguments of the function besides model, cache and call.
+            check: called when the function is done.
 
         Raises:
-            ValueError: the call cannot be, see ``bindings.FAULTS``.
+            ValueError: the call is invalid, see ``bindings.FAULTS``.
 
-        Guarantee: the cache keeps nothing if this raises, what ``check`` raises and an interrupt among it.
+        Guarantee: the cache keeps nothing if this raises, even through ``check`` or an interrupt.
         """
         if getattr(cache, "config", None) is not self.config:
             self.check_cache(cache)
@@ -288,14 +288,14 @@ class NativeModel:
             raise
 
     def check_cache(self, cache: NativeCache) -> None:
-        """Raise ValueError if a cache holds keys and values of models of another shape, or not as a native pass."""
+        """Raise ValueError if a cache is of models of another shape, or not in a native pass's layout."""
         if not isinstance(cache, NativeCache):
             raise ValueError(f"cache is a {type(cache).__name__}, which no native pass reads: {_OWN_CACHE}")
         if cache.config != self.config:
             raise ValueError(f"cache is of a model of another shape: {_OWN_CACHE}")
 
     def take_in(self, cache: NativeCache) -> None:
-        """Take in the hidden states that arrived for a cache, which any other call of it does first."""
+        """Take in the hidden states that arrived for a cache, as any other call of it does first."""
         # Keys of a context are turned by their positions.
         self._run("specdec_take_in", cache.address, max(cache.lengths.tolist(), default=0), {})
 
@@ -305,16 +305,16 @@ class NativeModel:
         Args:
             entry: its name.
             cache: address of the structure.
-            end: positions that it meets.
-            fields: of the call, but for tables, threads and scratch.
-            rest: what it takes beside model, cache and call.
+            end: all positions of the call are below it.
+            fields: of the call, except tables, threads and scratch.
+            rest: arguments besides model, cache and call.
 
         Raises:
-            Refused: the call cannot be.
+            Refused: the call is invalid.
         """
         try:
             scratch = self._idle.pop()
-        except IndexError:  # none is idle: another thread may have taken the last one just now
+        except IndexError:  # none is free: another thread may have taken the last one just now
             scratch = _NO_SCRATCH
         tables = self._tables
         if min(end, self._rotated) > tables.places[2]:

@@ -1,4 +1,4 @@
-"""Passes, chains and trees in one call of compiled code, of whatever has weights in native layout."""
+"""Passes, chains and trees in one call of compiled code, for any model with weights in native layout."""
 
 import ctypes
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class NativeScoring:
 
     @property
     def weight_type(self) -> str:
-        """What the weights of the head are stored in, as a rule all weights: the name of a dtype or format."""
+        """How the weights of the head, and as a rule all weights, are stored: the name of a dtype or format."""
         return self.native.weight_type
 
     def score(
@@ -64,13 +64,13 @@ class NativeScoring:
     ) -> Scores:
         """Score trees of nodes in one pass, or in a part of one, as ``specdec.contracts.LayeredOracle`` spells out.
 
-        ``hidden`` numbers layers from 0; the residual stream after a layer is returned. What pads a batch is not
-        scored: its logits are those of the row's last node, its hidden layers zeros.
+        ``hidden`` numbers layers from 0; the residual stream after a layer is returned. Padding nodes are not scored:
+        their logits are those of the row's last node, their hidden states zeros.
 
         Raises:
             ValueError: a cache of another shape or backend, an unknown ``want`` or layer, a row without room, a pending
-                token beyond ``max_context``, a part that does not begin or end as ``stream`` and ``want`` say, or ids,
-                parents or counts that cannot be.
+                token beyond ``max_context``, a part that does not begin or end as ``stream`` and ``want`` say, or
+                invalid ids, parents or counts.
 
         Cost: one read of the weights, and of the rows' keys and values.
         """
@@ -123,11 +123,11 @@ class NativeScoring:
         """Follow the likeliest ids, or drawn ones, in one call, as ``specdec.contracts.ChainingOracle`` spells out.
 
         Raises:
-            ValueError: a row without room or position for its ids and the drafted ones, or ids, ends, adjustments or
-                what draws are made by that cannot be.
+            ValueError: a row without room or positions for its ids and the drafted ones, or invalid ids, ends,
+                adjustments or draws.
 
         Cost: one pass, and one more for each further id; a law and a draw of O(V) for each id that is drawn, a law for
-            each that a watch is told of.
+            each id that a watch is told of.
         """
         start = text_of(ids, ends, len(rows))
         return follow(self.native, cache, "specdec_chains", start, ends, rows, limits, watch, draws, adjustments)
@@ -148,7 +148,8 @@ class NativeScoring:
         Raises:
             ValueError: see ``follow_ids``.
 
-        Cost: a pass for the tokens, and one a level; a law of O(V), ranked or drawn from, for each node with children.
+        Cost: a pass for the tokens, and one for each level; a law of O(V), ranked or drawn from, for each node with
+            children.
         """
         batch, inner, width = len(rows), len(plan.depths), self.native.struct.vocabulary
         if limits.shape != (batch,):

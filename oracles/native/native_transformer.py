@@ -23,11 +23,11 @@ class NativeMissing(UserWarning):
 
 
 class NativeTransformer(NativeScoring, Shaped):
-    """Score with one call of compiled code a pass, on the CPU, in float32 arithmetic from weights as they are stored.
+    """Score each pass with one call of compiled code, on the CPU, in float32 arithmetic, with weights as stored.
 
     Args:
-        model: gives up its weights, one layer after the other: they are resident once. A tied embedding is read out of
-            the head. Layers that ``Transformer.quantise`` rounded are read in their few bits.
+        model: gives up its weights layer by layer, so that they are resident once. A tied embedding is read from the
+            head. Layers that ``Transformer.quantise`` rounded are read in their few bits.
 
     Attributes:
         config, eos_ids, tokenizer, chat_template: those of the model.
@@ -35,12 +35,12 @@ class NativeTransformer(NativeScoring, Shaped):
         bitwise: whether scores were found to be bitwise independent of the pass's width, tree, batch and chunking.
 
     Raises:
-        NativeUnavailable: the compiled code cannot be had here.
+        NativeUnavailable: the compiled code is not available here.
 
-    Guarantee: a node's logits depend bitwise on the ids of its path only, in however many parts, rows, trees or threads
-        they were scored, and are the same on every supported machine.
+    Guarantee: a node's logits depend bitwise on the ids of its path only, whatever the parts, rows, trees or threads in
+        which they were scored, and are the same on every supported machine.
 
-    Cost: two Python threads may score at once; each holds scratch memory of its own.
+    Cost: several Python threads may score at once; each has scratch memory of its own.
     """
 
     def __init__(self, model: Transformer) -> None:
@@ -52,16 +52,16 @@ class NativeTransformer(NativeScoring, Shaped):
 
     @staticmethod
     def check() -> None:
-        """Do nothing where the compiled code can be had, which the first call on a machine waits for.
+        """Return if the compiled code is available; the first call on a machine waits until it is built.
 
         Raises:
-            NativeUnavailable: it cannot, with the reason.
+            NativeUnavailable: it is not, with the reason.
         """
         bindings.functions()
 
     @property
     def cache_format(self) -> Hashable:
-        """What its caches hold, and how: whatever the weights, of the same shape."""
+        """The format of its caches: the same for all weights of one shape."""
         return self.backend, self.config
 
     @property
@@ -80,7 +80,7 @@ class NativeTransformer(NativeScoring, Shaped):
 
     @property
     def prefix_key(self) -> Hashable:
-        """See ``specdec.contracts.PrefixOracle``; nobody writes to packed weights."""
+        """See ``specdec.contracts.PrefixOracle``; packed weights are never written to."""
         return self.backend, self.config, self.weight_type, self.dtype, self.native.address
 
     @property
@@ -101,23 +101,23 @@ class NativeTransformer(NativeScoring, Shaped):
         return self.native.read_out(self.num_layers, stream)
 
     def read_out_behind(self, adapter: Adapter) -> Callable[[Tensor], Tensor]:
-        """Return what reads logits ``[R, V]`` from a stream ``[R, D]`` that passes through an adapter first."""
+        """Return a function from streams ``[R, D]`` to logits ``[R, V]`` through an adapter."""
         return partial(self.native.behind(adapter).read_out, 0)
 
     def last_norm(self, stream: Tensor) -> Tensor:
-        """Return the residual stream ``[..., D]`` as the head reads it: normed, as torch rounds."""
+        """Return the residual stream ``[..., D]`` as the head reads it: normed, with torch's rounding."""
         normed: Tensor = self._norm(stream)
         return normed
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Return ``[..., D]`` rows of the embedding table, as a pass reads them, without what positions add.
+        """Return ``[..., D]`` rows of the embedding table, as a pass reads them, without position embeddings.
 
         Raises:
-            ValueError: an id that has no row: rows that pad the vocabulary are there unless the embedding is tied.
+            ValueError: an id has no row; padding ids of the vocabulary have rows unless the embedding is tied.
         """
         flat = to_host(ids, torch.int64).flatten()
         return self.native.embed(flat).view(*ids.shape, -1)
 
     def read_out_after(self, norm: Norm) -> Callable[[Tensor], Tensor]:
-        """Return what reads logits ``[R, V]`` from streams ``[R, D]`` through a norm in place of the last one."""
+        """Return a function from streams ``[R, D]`` to logits ``[R, V]``, with a norm in place of the last one."""
         return partial(self.native.through(norm).read_out, self.num_layers)

@@ -1,4 +1,4 @@
-// The nodes of a call: where each stands, and what it sees.
+// The nodes of a call: where each one lies, and what it sees.
 #pragma once
 #include <algorithm>
 
@@ -13,13 +13,13 @@ struct Node {
     const int32_t* path;    // [depth + 1] indices of its ancestors, itself last; null in a chain, where path[i] = i
     int64_t token;
 
-    // Where its parent is in its tree; -1: it has none.
+    // The index of its parent in its tree; -1: it has none.
     int parent() const { return !path ? index - 1 : depth ? path[depth - 1] : -1; }
-    // The slot after its parent's, that of the first node if it has none: whose features a head reads.
+    // The slot whose features a head reads: the one after its parent's, or that of the first node if it has no parent.
     int64_t after_parent() const { return int64_t(length) + parent() + 1; }
 };
 
-// Memory handed out piece by piece, in whole cache lines; without memory it only counts.
+// Memory handed out in pieces of whole cache lines; without memory it only counts.
 class Arena {
 public:
     explicit Arena(void* memory) : memory_(static_cast<char*>(memory)) {}
@@ -80,7 +80,7 @@ public:
         return FINE;
     }
 
-    // Rows of a stream that no layer's attention meets.
+    // Rows of a stream that no layer's attention reads.
     Fault fill_plain(const Call& call) {
         for (int b = 0; b <= call.batch; ++b) begins[b] = b * call.width;
         for (count = 0; count < call.batch * call.width; ++count)
@@ -93,7 +93,7 @@ public:
     int32_t count = 0;
 
 private:
-    // Append the path of node i: that of its parent, and itself.
+    // Append the path of node i: its parent's path, then itself.
     bool trace(const Call& call, int64_t at, int64_t i, int64_t& used) {
         const int64_t parent = call.parents[at];
         if (parent < -1 || parent >= i) return false;

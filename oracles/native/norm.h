@@ -35,7 +35,7 @@ INL float mean(const float* x, int size) {
     return hsum(vadd(sum, vload(rest))) / float(size);
 }
 
-// Scale `size` entries by the inverse of their root mean square; out may be x. Entries that pad stay zero.
+// Scale `size` entries by the inverse of their root mean square; out may be x. Padding entries stay zero.
 INL void scale_by_rms(const float* x, const float* weight, float eps, int size, float* out) {
     const V scale = vset(1.0f / std::sqrt(squares(x, size, 0.0f) / float(size) + eps));
     for (int i = 0; i < size; i += WIDTH) vstore(out + i, vmul(vmul(vload(x + i), scale), vload(weight + i)));
@@ -73,7 +73,7 @@ static void read_row(const void* table, int32_t storage, int64_t index, int size
     }
 }
 
-// Column `index` of a packed layer as float32, as products read it: the embedding of an id where head and embeddings are one.
+// Column `index` of a packed layer as float32, as products read it: an id's embedding if the head is the embedding table.
 static void read_column(const Linear& layer, int64_t index, float* out) {
     with_storage(layer, [&](auto storage) {
         using S = decltype(storage);
@@ -98,19 +98,19 @@ static void read_column(const Linear& layer, int64_t index, float* out) {
     });
 }
 
-// The embedding of an id as float32, without what positions add.
+// The embedding of an id as float32, without position embeddings.
 static void read_embedding(const Model& model, int64_t id, float* out) {
     if (model.embeddings) read_row(model.embeddings, model.embedding_storage, id, model.hidden, out);
     else read_column(model.head, id, out);
 }
 
-// A row of floats in whole numbers of a scale that is its own: the scale, then a byte for each input, which is the nearest
-// number plus 128. The scale of a row that holds a NaN or an infinity is NaN, and so is every product with it.
+// A row of floats as whole numbers with a scale of the row: the scale, then for each input a byte, the nearest number plus
+// 128. The scale of a row that holds a NaN or an infinity is NaN, and so is every product with it.
 INL int64_t rounded_row(int inputs) { return rounded(1 + rounded(inputs, WIDTH) / 4, WIDTH); }
-// Or in groups of 32 inputs, each with a scale of its own. Returned are the floats of a row.
+// Or in groups of 32 inputs, each with its own scale. Returns the number of floats that a row takes.
 INL int64_t rounded_groups(int inputs) { return rounded(inputs, 32) / 32 * int64_t(sizeof(Group) / 4); }
 
-// The bits of magnitudes, which are ordered as these are; those of a NaN are above all.
+// The bits of magnitudes, which have the same order; those of a NaN are above all.
 INL W magnitude(V v) { return vbits(v) & 0x7fffffffu; }
 
 static void round_row(const float* x, int inputs, float* out) {
@@ -154,7 +154,7 @@ static void round_groups(const float* x, int inputs, float* out) {
     round_group(rest, *groups);
 }
 
-// A row as a layer that rounds its inputs takes it.
+// A row in the form that a layer which rounds its inputs takes.
 INL void round_inputs(const Linear& by, const float* x, float* out) {
     if (rounds_groups(by)) round_groups(x, by.inputs, out);
     else round_row(x, by.inputs, out);

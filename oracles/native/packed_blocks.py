@@ -9,12 +9,12 @@ from torch.nn import functional
 from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, STORED, WHOLE, Quantised
 
 BLOCK, WIDTH = 32, 16
-# Inputs that a step of int4 or int8-dynamic weights takes at once.
+# Inputs that one step of int4 or int8-dynamic weights takes.
 _STEP = 4
 
 
 def plain_blocks(weight: Tensor) -> Tensor:
-    """Return a view of ``[columns, inputs]``: blocks of 32 columns that stand side by side for every input."""
+    """Return a view of ``[columns, inputs]`` as blocks of 32 columns, side by side for every input."""
     inputs = weight.shape[1]
     if weight.dtype != torch.bfloat16:
         return weight.reshape(-1, BLOCK, inputs).transpose(1, 2)
@@ -22,15 +22,15 @@ def plain_blocks(weight: Tensor) -> Tensor:
 
 
 def weight_blocks(weight: Quantised) -> Tensor:
-    """Return the blocks of a weight in few bits, whose columns are padded."""
+    """Return the blocks of a quantised weight with padded columns."""
     return _LAYOUTS[weight.format.name](weight)
 
 
 def is_readable(weight: Quantised) -> bool:
     """Tell whether the native pass reads a weight as it is.
 
-    It knows the formats of ``FORMATS`` and of GGUF files; int4 scales must be bfloat16 numbers of which 24 do not
-    exceed float32.
+    It knows the formats of ``FORMATS`` and of GGUF files; int4 scales must be bfloat16 numbers whose product with 24
+    is finite in float32.
     """
     if weight.format in (*STORED.values(), *WHOLE.values()):
         return True
@@ -46,7 +46,7 @@ def _pairs(columns: Tensor) -> Tensor:
 
 
 def _int4_blocks(weight: Quantised) -> Tensor:
-    """Return ``[blocks, groups, bytes]``: a group's scales, then two columns a byte, of four inputs side by side."""
+    """Return ``[blocks, groups, bytes]``: a group's scales, then bytes of two columns, four inputs side by side."""
     group = INT4.group
     assert group is not None
     padded = functional.pad(weight.values, (0, -weight.values.shape[1] % group))
@@ -58,7 +58,7 @@ def _int4_blocks(weight: Quantised) -> Tensor:
 
 
 def _dynamic_blocks(weight: Quantised) -> Tensor:
-    """Return ``[blocks, bytes]``: what inputs that are 128 too large add to each sum, negated; then steps."""
+    """Return ``[blocks, bytes]``: for each sum, minus what the inputs' offset of 128 adds to it; then the steps."""
     values = functional.pad(weight.values, (0, -weight.values.shape[1] % _STEP))
     steps = values.view(-1, BLOCK, values.shape[1] // _STEP, _STEP).transpose(1, 2)
     excess = -128 * values.sum(dim=1, dtype=torch.int32).view(-1, BLOCK)
@@ -66,7 +66,7 @@ def _dynamic_blocks(weight: Quantised) -> Tensor:
 
 
 def _byte_blocks(weight: Quantised) -> Tensor:
-    """Return ``[blocks, groups, bytes]``: a group's scales and minima, then a word a column in every step."""
+    """Return ``[blocks, groups, bytes]``: a group's scales and minima, then steps of one word for each column."""
     group, bits = weight.format.group, weight.format.bits
     assert group is not None
     values = functional.pad(weight.values, (0, -weight.values.shape[1] % group)).to(torch.int16)

@@ -24,7 +24,7 @@ def round_up(size: int, unit: int) -> int:
 
 @dataclass
 class Weights:
-    """The tensors that a native model points into; they live as long as this does."""
+    """The tensors that a native model points into; they live as long as this object."""
 
     tensors: list[Tensor] = field(default_factory=list)
     _slabs: Slabs = field(default_factory=Slabs)
@@ -35,12 +35,12 @@ class Weights:
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def address(self, tensor: Tensor) -> int:
-        """Keep a contiguous tensor and return where it lies."""
+        """Keep a contiguous tensor and return its address."""
         self.tensors.append(tensor)
         return tensor.data_ptr()
 
     def vector(self, values: Tensor | None, size: int, order: Tensor | None = None) -> int | None:
-        """Keep float32 values, padded with zeros to ``size``, and return where they lie; None for None."""
+        """Keep float32 values, padded with zeros to ``size``, and return their address; None for None."""
         if values is None:
             return None
         wide = values.detach().float().cpu()
@@ -59,8 +59,8 @@ class Weights:
         """Keep linear layers as one.
 
         Args:
-            layers: whose outputs stand side by side.
-            order: ``[columns]`` the output at each column, -1 for one of zeros; None: as they are.
+            layers: their outputs are put side by side.
+            order: ``[columns]`` the output at each column, -1 for a column of zeros; None: as they are.
             inputs: the same for the inputs.
         """
         whole = _side_by_side(layers, inputs)
@@ -80,7 +80,7 @@ class Weights:
         return bindings.Linear(address, bias, scales, width, len(order), storage_of(whole), 0)
 
     def table(self, values: Tensor) -> tuple[int, int]:
-        """Keep a table ``[rows, columns]`` as it is stored; return where it lies, and its storage."""
+        """Keep a table ``[rows, columns]`` as it is stored; return its address and its storage."""
         whole = _to_storage(values).contiguous()
         return self.address(whole), storage_of(whole)
 
@@ -92,7 +92,7 @@ def storage_of(weight: Tensor | Quantised) -> int:
 
 
 def _to_storage(weight: Tensor) -> Tensor:
-    """Return a weight on the host as it is stored, as float32 where the native pass does not read its type."""
+    """Return a weight on the host as it is stored, or as float32 if the native pass does not read its type."""
     known = str(weight.dtype).removeprefix("torch.") in bindings.STORAGES
     return weight.detach().to("cpu", weight.dtype if known else torch.float32)
 
@@ -100,7 +100,7 @@ def _to_storage(weight: Tensor) -> Tensor:
 def _side_by_side(layers: Sequence[Linear], inputs: Tensor | None) -> Tensor | Quantised:
     """Return the weights of layers as one, ``[columns, inputs]``: in few bits if all of them are, in one format.
 
-    Groups are of neighbouring inputs. Where ``inputs`` parts them, weights become the float32 numbers that they are.
+    A group has neighbouring inputs. If ``inputs`` parts them, weights are dequantised to float32.
     """
     quantised = [layer.quantised.to("cpu") for layer in layers if layer.quantised is not None]
     if len(quantised) == len(layers) and len({part.format for part in quantised}) == 1:
@@ -115,7 +115,7 @@ def _side_by_side(layers: Sequence[Linear], inputs: Tensor | None) -> Tensor | Q
 
 
 def _with_columns(weight: Tensor | Quantised, order: Tensor, inputs: Tensor | None) -> Tensor | Quantised:
-    """Return a weight whose outputs and inputs are taken as ``Weights.linear`` says."""
+    """Return a weight with its outputs and inputs reordered as ``Weights.linear`` says."""
     if isinstance(weight, Quantised):
         taken = weight.each(lambda part: _take(part, order))
         return taken if inputs is None else replace(taken, values=_take(taken.values.t(), inputs).t())
@@ -151,9 +151,9 @@ def _take(values: Tensor, order: Tensor) -> Tensor:
 
 
 def head_order(config: TransformerConfig) -> Tensor:
-    """Return the ``[padded head]`` order of a head's dimensions: rotary pairs apart by half, zeros (-1) at the end.
+    """Return the ``[padded head]`` order of a head's dimensions: rotary pairs apart by half of them, zeros (-1) last.
 
-    Dot products do not see a permutation of the dimensions that queries and keys share.
+    A permutation of the dimensions that queries and keys share leaves dot products unchanged.
     """
     order = torch.arange(config.head_size, device="cpu")
     if config.rope_interleaved:
@@ -162,7 +162,7 @@ def head_order(config: TransformerConfig) -> Tensor:
 
 
 def attention_order(config: TransformerConfig) -> Tensor:
-    """Return the order of the attention's outputs: by key-value head its queries, its key, its value."""
+    """Return the order of the attention's outputs: for each key-value head its queries, its key, its value."""
     size, groups = config.head_size, config.num_heads // config.kv_heads
     turned = head_order(config)
     plain = functional.pad(torch.arange(size, device="cpu"), (0, -size % WIDTH), value=-1)
@@ -175,14 +175,14 @@ def attention_order(config: TransformerConfig) -> Tensor:
 
 
 def heads_order(config: TransformerConfig) -> Tensor:
-    """Return the order of the inputs of the projection back: every query head padded."""
+    """Return the order of the inputs of the output projection: every query head padded."""
     plain = torch.arange(config.head_size, device="cpu")
     padded = functional.pad(plain, (0, -config.head_size % WIDTH), value=-1)
     return torch.cat([_shift(padded, head * config.head_size) for head in range(config.num_heads)])
 
 
 def gate_order(inner: int) -> Tensor:
-    """Return the order of the outputs of gate and up projection: 16 of the one, the same 16 of the other."""
+    """Return the order of the outputs of gate and up projection: 16 of the gate, then the same 16 of the other."""
     gates = functional.pad(torch.arange(inner, device="cpu"), (0, -inner % WIDTH), value=-1)
     pairs = torch.stack([gates.view(-1, WIDTH), _shift(gates, inner).view(-1, WIDTH)], dim=1)
     return pairs.flatten()
@@ -193,7 +193,7 @@ def _shift(order: Tensor, by: int) -> Tensor:
 
 
 class BlockParts(Protocol):
-    """What a layer of attention and MLP has."""
+    """The parts of a layer with attention and MLP."""
 
     self_attn: SelfAttention
     mlp: MLP
@@ -202,7 +202,7 @@ class BlockParts(Protocol):
 
 
 def layer_of(config: TransformerConfig, weights: Weights, block: BlockParts) -> bindings.Layer:
-    """Return a layer of attention and MLP."""
+    """Return a layer with attention and MLP."""
     attention = block.self_attn
     parts = [part for part in (attention.q_proj, attention.k_proj, attention.v_proj) if part is not None]
     order = head_order(config)
@@ -220,12 +220,12 @@ def layer_of(config: TransformerConfig, weights: Weights, block: BlockParts) -> 
 
 
 def reach_of(window: int | None, ahead: bool = False) -> bindings.Reach:
-    """Return what the nodes of a layer see; no window: all positions, as one beyond all numbers does."""
+    """Return which positions the nodes of a layer see; None as the window means all."""
     return bindings.Reach(window=min(window or 0, bindings.LARGEST), ahead=ahead)
 
 
 def mlp_layer(weights: Weights, mlp: MLP) -> bindings.Layer:
-    """Return a layer with an MLP's weights alone."""
+    """Return a layer with only an MLP's weights."""
     parts = [part for part in (mlp.gate_proj, mlp.up_proj) if part is not None]
     order = gate_order(mlp.up_proj.out_features) if mlp.gate_proj is not None else None
     return bindings.Layer(up=weights.linear(parts, order), down=weights.linear([mlp.down_proj]))

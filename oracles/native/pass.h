@@ -1,4 +1,4 @@
-// One pass: every thread runs `Worker::run`, and meets the others at barriers between the phases of a layer.
+// One pass: every thread runs `Worker::run`, and waits for the others at barriers between the phases of a layer.
 #pragma once
 #include "attention.h"
 #include "float_mode.h"
@@ -17,15 +17,15 @@ struct Unit {
     int32_t tile, chunk;
 };
 
-// What a pass computes with: one piece of memory, laid out anew for every call.
+// The scratch of a pass: one piece of memory, laid out again for every call.
 struct Plan {
-    // Up to so many rows every thread normalises all of them for itself, which saves a barrier.
+    // Up to this many rows, every thread normalises all of them for itself, which saves a barrier.
     static constexpr int OWN_NORMS = 16;
 
     Plan(const Model& model, const Cache& cache, const Call& call, void* memory)
         : model(model), cache(cache), call(call), arena(memory), nodes(arena, call) {}
 
-    // Give every buffer its place, from the sizes of the call alone.
+    // Place every buffer, by the sizes of the call alone.
     void reserve() {
         const int64_t rows = int64_t(call.batch) * (call.width - call.first), threads = call.threads;
         const int heads = model.query_heads * padded_head(model);
@@ -60,7 +60,7 @@ struct Plan {
         return call.want == NONE ? 0 : int64_t(call.batch) * (call.want == ALL ? call.width - call.first : 1);
     }
 
-    // Chunks are shared among threads only where there are fewer tiles than this, which bounds the parts that wait.
+    // Chunks are shared among threads only if there are fewer tiles than this, which bounds the parts that are kept.
     int64_t sharing_tiles() const { return call.threads == 1 ? 0 : 4 * call.threads; }
 
     bool rounds_inputs() const {
@@ -68,7 +68,7 @@ struct Plan {
         return specdec::rounds_inputs(model.head) || std::any_of(model.layers, model.layers + model.num_layers, rounds);
     }
 
-    // Cut the attention of all layers alike: the chunks of a tile are those that some layer sees.
+    // Cut the attention of all layers in the same way: the chunks of a tile are those that some layer sees.
     void cut_attention() {
         const Reach reach = widest();
         num_tiles = num_units = 0;
@@ -91,7 +91,7 @@ struct Plan {
         for (int i = 0; i < model.num_layers * call.threads; ++i) new (taken + i) std::atomic<int32_t>(0);
     }
 
-    // What is seen in some layer, in any case.
+    // The positions that any layer sees.
     Reach widest() const {
         Reach all{};
         bool is_bounded = model.num_layers > 0;
@@ -152,7 +152,7 @@ struct Plan {
     bool sharing = false;
 };
 
-// Run a pass. Returns 0, a `Fault` below 0, or the bytes of scratch that it needs where it was given fewer.
+// Run a pass. Returns 0, a `Fault` below 0, or the bytes of scratch that it needs if it was given fewer.
 static int64_t score(const Model& model, const Cache& cache, const Call& call);
 
 }  // namespace specdec

@@ -1,23 +1,24 @@
-// What a head reads beside ids: features, of slots of the cache or of hidden states that are given.
+// What a head reads besides ids: features, from slots of the cache or of given hidden states.
 #pragma once
 #include "pass.h"
 
 namespace specdec {
 
-// The features of a position: those that a node in the slot of that number reads.
+// The features of a position, which a node in the slot of that number reads.
 INL float* feature_of(const Plan& plan, int row, int64_t position) {
     return plan.cache.features + (int64_t(row) * (plan.cache.slots + 1) + position) * plan.model.hidden;
 }
 
-// Norm the parts of a row of x by themselves; `room` takes the row.
+// Norm each part of a row of x separately; `room` takes the row.
 static void normalise_parts(const Plan& plan, float* x, float* room) {
     std::copy(x, x + plan.x_stride, room);
-    // What a norm writes behind its part, the next one writes again.
+    // What a norm writes beyond its part, the next norm overwrites.
     for (int i = 0, at = 0; i < plan.model.num_parts; at += plan.model.parts[i++].size)
         normalise(plan.model.parts[i], room + at, x + at);
 }
 
-// The stream of a node before a head's first layer, and what its queries, keys and values read; `room` takes the embedding.
+// The stream of a node before a head's first layer, and the input of its queries, keys and values; `room` takes the
+// embedding.
 static void read_both(const Plan& plan, const Node& node, float* x, float* both, float* room) {
     const Reading& reading = *plan.model.reading;
     const int size = plan.model.hidden;

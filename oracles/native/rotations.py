@@ -15,8 +15,8 @@ class Tables(NamedTuple):
     """Cosines and sines of positions from 0 on, ``[positions, rotary_size / 2]`` float32.
 
     Attributes:
-        cosines, sines: who holds them keeps ``places``.
-        places: the addresses of both, and how many positions they have.
+        cosines, sines: whoever holds these keeps ``places`` valid.
+        places: the addresses of both, and their number of positions.
     """
 
     cosines: Tensor
@@ -25,12 +25,12 @@ class Tables(NamedTuple):
 
 
 def tables_of(config: TransformerConfig, most: int, end: int) -> Tables:
-    """Return tables of all positions below ``end``, and of some more, but of no more than ``most``.
+    """Return tables of all positions below ``end``, and of some more, up to ``most`` in all.
 
     Args:
         config: rotary size and frequencies; without rotary positions ``most`` is 0.
-        most: positions that there can be.
-        end: positions that are met.
+        most: the most positions possible.
+        end: positions that are needed.
     """
     nothing = torch.empty(0, dtype=torch.float64, device="cpu")
     frequencies = inverse_frequencies(config) if config.rotary_size else nothing

@@ -1,6 +1,6 @@
 // How blocks of weights lie in memory, and how they are read: 32 columns of an input at a time.
 //
-// A block has groups of GROUP inputs, or one of them all where GROUP is 0. A group begins with HEAD bytes; then come
+// A block has groups of GROUP inputs; if GROUP is 0, one group of all inputs. A group begins with HEAD bytes; then come
 // steps of STEP bytes, each with INPUTS inputs.
 #pragma once
 #include "bytes.h"
@@ -14,7 +14,7 @@ INL float widened(uint32_t high_bits) {
     return out;
 }
 
-// Weights that a row's inputs meet one by one: each product is added by one fused multiply-add.
+// Weights that are multiplied with a row's inputs one by one: each product is added by one fused multiply-add.
 struct Chained {
     using Sum = V;
     static constexpr int GROUP = 0, HEAD = 0, INPUTS = 1;
@@ -48,7 +48,7 @@ struct Float16 : Chained {
     }
 };
 
-// Each weight is the float that its byte times its column's scale is rounded to; the scales stay in registers.
+// Each weight is its byte times its column's scale, rounded to float; the scales stay in registers.
 struct Int8 : Chained {
     static constexpr int STEP = BLOCK;
     V low_scale, high_scale;
@@ -85,9 +85,8 @@ struct Int4 : Chained {
     }
 };
 
-// Whole numbers that meet rows of whole numbers, which `round_row` writes: what is added up is exact, modulo 2^32. Steps
-// have 4 bytes for each column. Inputs are bytes plus 128: a block begins with what that adds to the sums of its columns,
-// negated.
+// Whole numbers times rows of whole numbers, which `round_row` writes: sums are exact, modulo 2^32. Steps have 4 bytes for
+// each column. Inputs are bytes plus 128: a block begins with minus what that offset adds to the sums of its columns.
 struct Int8Dynamic {
     using Sum = W;
     static constexpr int GROUP = 0, HEAD = 4 * BLOCK, INPUTS = 1, STEP = 4 * BLOCK;
@@ -109,8 +108,8 @@ struct Int8Dynamic {
 
 // Weights as GGUF files hold them: groups of 32 inputs in which every column has a scale, and in Q4_1 a minimum that is
 // added, as float16. A group begins with the scales of its columns, in order, then the minima. A step has a word for each
-// column, with the bytes of 4 inputs, or in the halves of its bytes 4 inputs and the 4 after them: numbers from 0 on, which
-// are larger than those that they stand for by ABOVE. A number times a scale is exact, so a weight is rounded at most once.
+// column: the bytes of 4 inputs, or 4 inputs and the next 4 in the halves of its bytes. The stored numbers count from 0 and
+// are too large by ABOVE. A number times a scale is exact, so a weight is rounded at most once.
 template <int BITS, bool MINIMA>
 struct Stored : Chained {
     static constexpr int GROUP = 32, HEAD = 2 * BLOCK * (1 + MINIMA), INPUTS = 32 / BITS, STEP = 4 * BLOCK;
@@ -137,16 +136,16 @@ using Q8_0 = Stored<8, false>;
 using Q4_0 = Stored<4, false>;
 using Q4_1 = Stored<4, true>;
 
-// A group of inputs as `round_groups` writes it: whole numbers of a scale, and what minima are multiplied by, the scale
-// times the sum of the numbers.
+// A group of inputs as `round_groups` writes it: whole numbers with a scale, and the factor of minima, the scale times the
+// sum of the numbers.
 struct Group {
     float scale, shift;
     int32_t sum, unused;
     int8_t numbers[32];
 };
 
-// The same weights, which meet groups of whole numbers. Within a group, what is added up is exact; groups are added in
-// order, by fused multiply-adds: the sum times (weights' scale * inputs' scale), then the minimum times the shift.
+// The same weights times groups of whole numbers. Sums within a group are exact; groups are added in order, by fused
+// multiply-adds: the sum times (weights' scale * inputs' scale), then the minimum times the shift.
 template <class S>
 struct Whole : S {
     INL W begin(const Group& group) const {
@@ -169,7 +168,7 @@ constexpr bool IS_WHOLE = false;
 template <class S>
 constexpr bool IS_WHOLE<Whole<S>> = true;
 
-// From one block to the next.
+// Bytes from one block to the next.
 template <class S>
 INL int64_t block_bytes(int inputs) {
     const int64_t count = S::count(inputs), group = S::GROUP ? S::GROUP : count;

@@ -1,4 +1,4 @@
-// The threads of a pass: what each does of a piece of work, and where they wait for one another.
+// The threads of a pass: each one's share of the work, and where they wait for one another.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace specdec {
 
-// Entry points of the OpenMP runtime that the process has already started; all null where there is none.
+// Entry points of the OpenMP runtime that the process has already started; all null if there is none.
 struct Team {
     void (*parallel)(void (*body)(void*), void* argument, unsigned threads, unsigned flags);
     int (*thread_num)();
@@ -21,13 +21,13 @@ struct Range {
     int from, to;
 };
 
-// Consecutive parts of 0 .. count - 1, one for each thread, no two of which differ by more than one.
+// Consecutive parts of 0 .. count - 1, one for each thread; their sizes differ by at most one.
 INL Range share(int count, int thread, int threads) {
     return {int(int64_t(count) * thread / threads), int(int64_t(count) * (thread + 1) / threads)};
 }
 
-// Threads that arrive wait for all others. They spin for as long as a balanced pass needs, then sleep: beside another
-// busy process the one that is missing waits for a processor, which who spins, or only yields, would keep from it.
+// Threads that arrive wait for all others. They spin for as long as a balanced pass needs, then sleep: if another process
+// is busy, the missing thread waits for a processor, which a thread that spins, or only yields, would keep from it.
 class Barrier {
 public:
     void wait(int threads) {
@@ -50,7 +50,7 @@ private:
     void call(int operation, uint32_t value) { syscall(SYS_futex, &turn_, operation, value, nullptr, nullptr, 0); }
 
     static constexpr int PATIENCE = 100000;
-    // On cache lines of their own: who arrives must not disturb who spins.
+    // On cache lines of their own: a thread that arrives must not disturb those that spin.
     alignas(128) std::atomic<int> arrived_{0};
     alignas(128) std::atomic<uint32_t> turn_{0};
     alignas(128) std::atomic<int> asleep_{0};

@@ -1,4 +1,4 @@
-// Ids that stand in the rows of a cache: those without keys are read, and the books say what was scored after them.
+// Committed ids in the rows of a cache: those without keys are scored, and the cache records what was scored after them.
 #pragma once
 #include <vector>
 
@@ -6,13 +6,13 @@
 
 namespace specdec {
 
-// What is drafted after the ids that stand in a row.
+// What is drafted after the committed ids of a row.
 struct After {
     bool drafts;               // anything at all
     int64_t slots, positions;  // of what is scored
 };
 
-// The ids of a call's rows after those whose keys the cache holds.
+// The ids of a call's rows whose keys the cache lacks.
 class Unread {
 public:
     Unread(const Model& model, const Cache& cache, const Call& call, const Text& text)
@@ -20,7 +20,7 @@ public:
         call_.last_layer = model.num_layers, call_.want = LAST;
     }
 
-    // Find them, and book their slots and those of what `after(b)` says of row b of the call.
+    // Find them, and reserve their slots and those that `after(b)` asks for in row b of the call.
     template <class Afters>
     Fault find(Afters after) {
         std::vector<int64_t> slots(counts_.size());
@@ -47,7 +47,7 @@ public:
     // The pass that scores them.
     const Call& pass() const { return call_; }
 
-    // Book their keys, and those of the first `more(b)` ids after them, as standing.
+    // Record their keys, and those of the first `more(b)` ids after them, as committed.
     template <class More>
     void keep(More more) {
         for (int64_t b = 0; b < call_.batch; ++b) cache_.lengths[call_.rows[b]] = text_.ends[b] + more(b);

@@ -1,4 +1,4 @@
-"""The threads of the native pass: those that torch has already, on torch's own OpenMP runtime."""
+"""The threads of the native pass: torch's own, on torch's own OpenMP runtime."""
 
 import ctypes
 import os
@@ -10,7 +10,7 @@ import torch
 
 from oracles.native.bindings import Team
 
-# Those of ``Team``: the first runs a piece of work on so many threads, the others are asked inside of it.
+# The fields of ``Team``: the first runs work on a number of threads, the others are called inside that work.
 ENTRY_POINTS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 LIBRARY = "libtorch_cpu.so"
 
@@ -28,13 +28,13 @@ if hasattr(os, "register_at_fork"):
 
 
 def num_threads() -> int:
-    """Return how many threads a pass may use: as many as torch, or 1 where no team may start.
+    """Return how many threads a pass may use: as many as torch, or 1 if no team may start.
 
     It is 1 without an OpenMP runtime, and in a process that was forked after this module was imported. The parent may
-    have started threads that the child lacks, and the child's first parallel region would wait for them for ever. So
-    would torch's own, so in such a child torch is set to one thread, as its data loaders do in theirs.
+    have started threads that the child lacks, and the child's first parallel region would wait for them for ever.
+    Torch's own regions would wait too, so in such a child torch is set to one thread, as in torch's data loaders.
 
-    Ask ``GOMP_parallel`` for just this number, or work without it on one thread: libgomp ends the threads that a
+    Ask ``GOMP_parallel`` for exactly this number, or work without it on one thread: libgomp ends the threads that a
     smaller region leaves out, and torch's next operation has to start them again.
     """
     return 1 if _forked or team() is None else torch.get_num_threads()
@@ -42,11 +42,11 @@ def num_threads() -> int:
 
 @cache
 def team() -> Team | None:
-    """Return the entry points of the OpenMP runtime that torch runs on; None if torch runs on none that has them.
+    """Return the entry points of torch's OpenMP runtime; None if it lacks them or torch runs on none.
 
     Several runtimes may be loaded (torch's wheel, scikit-learn's and scipy's bring one each). Names are looked up where
-    the dynamic linker looks for those that libtorch_cpu uses: in the global scope (a preloaded runtime; torch's own,
-    which torch puts there), then among the libraries that libtorch_cpu names.
+    the dynamic linker finds those of libtorch_cpu: in the global scope (a preloaded runtime, or torch's own, which
+    torch puts there), then among the libraries that libtorch_cpu depends on.
     """
     if "ATen parallel backend: OpenMP" not in torch.__config__.parallel_info():
         return None
@@ -54,14 +54,14 @@ def team() -> Team | None:
 
 
 def _scopes() -> Iterator[ctypes.CDLL]:
-    """Yield the global scope, then libtorch_cpu with what it depends on; nothing is loaded that was not."""
+    """Yield the global scope, then libtorch_cpu with its dependencies; nothing new is loaded."""
     yield ctypes.CDLL(None)
-    with suppress(OSError):  # a torch that is built as one library has none of that name
+    with suppress(OSError):  # a torch built as one library has no library of that name
         yield ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD)
 
 
 def _entry_points(scope: ctypes.CDLL) -> Team | None:
-    """Return the entry points as a scope has them; None if one is missing, or they are not of the same library."""
+    """Return the entry points that a scope has; None if one is missing, or they are not all of one library."""
     try:
         addresses = [ctypes.cast(getattr(scope, name), ctypes.c_void_p).value for name in ENTRY_POINTS]
     except AttributeError:
@@ -72,7 +72,7 @@ def _entry_points(scope: ctypes.CDLL) -> Team | None:
 
 
 class _Symbol(ctypes.Structure):
-    """What ``dladdr`` fills in."""
+    """The structure that ``dladdr`` fills in."""
 
     _fields_ = (
         ("file", ctypes.c_char_p),
@@ -83,7 +83,7 @@ class _Symbol(ctypes.Structure):
 
 
 def file_of(address: int) -> str:
-    """Return the library that an address of code lies in, "" where it is in none."""
+    """Return the library that contains an address of code, "" if none does."""
     found = _Symbol()
     known = ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(found))
     return os.fsdecode(found.file) if known else ""

@@ -1,5 +1,5 @@
-// Trees: the children of all nodes of a level, chosen by rank or drawn, and the pass of the next, without leaving the
-// compiled code.
+// Trees: the children of all nodes of a level, chosen by rank or drawn, then the pass of the next level, without leaving
+// the compiled code.
 #pragma once
 #include <memory>
 
@@ -27,7 +27,7 @@ static void best_of(const float* law, int64_t size, int64_t count, int64_t* ids)
     }
 }
 
-// A node that has children, among all that have some: level by level, the pending token first.
+// A node with children. All of them are listed level by level, the pending token first.
 struct Inner {
     int64_t node;         // of the tree; -1: the pending token
     int64_t above;        // its parent among the nodes that passes score; -1: the pending token
@@ -57,7 +57,7 @@ public:
         std::fill_n(growth.peaks, call.batch * int64_t(inner_.size()), -INFINITY);
     }
 
-    // Of the nodes that are drafted after a row's text those that have children are scored.
+    // Of the nodes that are drafted after a row's text, those with children are scored.
     After after(int64_t b) const {
         After all{growth_.limits[b] > 0, 0, 0};
         for (const Inner& inner : inner_)
@@ -65,7 +65,7 @@ public:
         return all;
     }
 
-    // Run the first pass, and choose and score level after level. Returns what `score` does.
+    // Run the first pass, then choose and score level after level. Returns as `score` does.
     int64_t grow(const Model& model, const Cache& cache, const Call& first) {
         const int64_t inner = int64_t(inner_.size()), widest = widest_level();
         const std::unique_ptr<float[]> logits(new float[size_t(call_.batch * widest * vocabulary_)]);
@@ -108,7 +108,7 @@ private:
         return widest;
     }
 
-    // List a row's nodes to score and those scored before, `width` in all; the count of them that its tree has.
+    // List a row's nodes to score and those scored before, `width` in all; return how many of them its tree has.
     int64_t list(int64_t b, int64_t width, int64_t* tokens, int64_t* parents) const {
         int64_t count = 0;
         for (int64_t i = 0; i < width; ++i) {
@@ -134,7 +134,7 @@ private:
         trees.choose_share(team.thread_num(), team.num_threads());
     }
 
-    // What a thread writes to beside the trees.
+    // What a thread writes to besides the trees.
     struct Room {
         Room(bool keeps_law, bool adjusts, int64_t size)
             : law(keeps_law ? new float[size_t(size)] : nullptr), adjusted(adjusts ? new float[size_t(size)] : nullptr),
@@ -183,7 +183,7 @@ private:
         return true;
     }
 
-    // The ids on the way to a node, where adjustments read them; `kept` holds them.
+    // The ids on the path to a node, if adjustments read them; `kept` holds them.
     Path path_to(const Inner& inner, const int64_t* ids, std::vector<int64_t>& kept) const {
         kept.clear();
         if (adjusting_.changes_any())

@@ -36,8 +36,8 @@ private:
         product(by, mine(by.columns / BLOCK), x, rounds ? p_.rounded_stride : stride, rows, to);
     }
 
-    // Rows in whole numbers: rounded as `normal` normalises. Another barrier always stands between two products of many
-    // rows, so none is overwritten that somebody reads.
+    // Rows in whole numbers: rounded as `normal` normalises. There is always a further barrier between two products of
+    // many rows, so no row is overwritten while a thread reads it.
     const float* whole_numbers(const Linear& by, const float* x, int64_t stride, int rows) {
         const bool alone = rows <= Plan::OWN_NORMS;
         float* out = alone ? own_whole_ : p_.whole;
@@ -50,7 +50,7 @@ private:
         return {Epilogue::STORE, out, stride, columns, nullptr, Activation(m_.activation)};
     }
 
-    // The residual stream before the first layer: embeddings, or what was given.
+    // The residual stream before the first layer: embeddings, or the given stream.
     void begin() {
         const Range part = mine(rows_);
         for (int r = part.from; r < part.to; ++r) {
@@ -78,7 +78,7 @@ private:
         for (int i = 0; i < m_.hidden; ++i) x[i] += position[i];
     }
 
-    // Rows of x, normalised: for itself where they are few, else together with the others.
+    // Rows of x, normalised: by each thread for itself if they are few, else by all threads together.
     const float* normal(const Norm& norm, int rows, const int32_t* chosen = nullptr) {
         const bool alone = rows <= Plan::OWN_NORMS;
         float* out = alone ? own_norms_ : p_.normed;
@@ -115,7 +115,7 @@ private:
         meet();
     }
 
-    // Leave keys and values of the stream as it is.
+    // Keep the keys and values of the unchanged stream.
     void remember(const Layer& layer, int index) {
         multiply(layer.qkv, p_.x, p_.x_stride, rows_, store(p_.qkv, p_.qkv_stride, layer.qkv.columns));
         meet();
@@ -132,10 +132,10 @@ private:
         multiply(layer.up, x, p_.x_stride, rows_, to);
     }
 
-    // Whether a thread's part of the product before attention is all that whole key-value heads need.
+    // Whether a thread's part of the product before attention covers whole key-value heads.
     bool has_own_heads() const { return m_.kv_heads % threads_ == 0 && head_columns(m_) % BLOCK == 0; }
 
-    // Place and attend to a thread's own heads of every row: nobody waits for what others compute, and all have as much.
+    // Place and attend to a thread's own heads of every row: no thread waits for another's results, and all do equal work.
     void attend_own(const Layer& layer, int index) {
         const Range heads = mine(m_.kv_heads);
         for (int head = heads.from; head < heads.to; ++head)
@@ -151,7 +151,7 @@ private:
         attend_all(index);
     }
 
-    // Norm and turn queries and keys, and write keys and values behind the prefixes: in the order of tiles, so that a
+    // Norm and rotate queries and keys, and write keys and values after the prefixes: in the order of tiles, so that a
     // thread finds most of what it attends to in its own cache, and seldom writes a cache line that another writes too.
     void place_heads(const Layer& layer, int index) {
         const Range part = mine(rows_ * m_.kv_heads);
@@ -182,8 +182,8 @@ private:
         std::copy(value, value + padded, place.value);
     }
 
-    // A thread takes its own tiles, then those that others have not begun: rows differ in length. Few long tiles are
-    // shared by chunks.
+    // A thread takes its own tiles, then tiles that others have not begun, because rows differ in length. If there are
+    // only a few long tiles, their chunks are shared.
     void attend_all(int layer) {
         for (int i = 0; i < threads_; ++i) attend_share(layer, (thread_ + i) % threads_);
         if (!p_.sharing) return;
@@ -202,7 +202,7 @@ private:
         }
     }
 
-    // What a tile's queries see in a layer; returns their number.
+    // Find what a tile's queries see in a layer; return their number.
     int look(int layer, const Tile& tile, Query* queries) const {
         const int per_node = groups(m_), padded = padded_head(m_);
         for (int i = 0; i < tile.count; ++i) {
@@ -214,7 +214,7 @@ private:
         }
         return tile.count;
     }
-    // Chunks of a tile are those of all layers, and a layer may reach less far.
+    // A tile's chunks are those of all layers together; a single layer may reach less far.
     static bool anyone_sees(const Query* queries, int count, int chunk) {
         const auto sees = [=](const Query& query) { return query.sees(chunk * CHUNK, (chunk + 1) * CHUNK); };
         return std::any_of(queries, queries + count, sees);
@@ -256,7 +256,7 @@ private:
         for (int i = 0; i < count; ++i) divide(all[i], out_of(tile, i));
     }
 
-    // One chunk of a tile whose other chunks others may take.
+    // One chunk of a tile; other threads may take its other chunks.
     void attend_shared(int layer, const Tile& tile, int chunk) {
         Query queries[MOST_QUERIES];
         Part parts[MOST_QUERIES];
@@ -283,7 +283,7 @@ private:
         }
     }
 
-    // Hand out the residual stream after a layer, where it was asked for.
+    // Write out the residual stream after a layer if it was asked for.
     void keep(int layer) {
         for (int k = 0; k < call_.num_hidden; ++k) {
             if (call_.hidden_layers[k] != layer) continue;
@@ -308,8 +308,8 @@ private:
         multiply(m_.head, x, p_.x_stride, p_.num_read, to);
     }
 
-    // A head that writes some ids. Every thread spreads a share of the columns, over the ids from its first one's to the
-    // next thread's.
+    // A head that writes only some ids. Every thread spreads a share of the columns, over the ids from its first column's
+    // to the next thread's first.
     void read_out_written(const float* x) {
         multiply(m_.head, x, p_.x_stride, p_.num_read, store(p_.written, p_.written_stride, m_.written));
         meet();
