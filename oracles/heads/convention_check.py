@@ -1,4 +1,4 @@
-"""Check that a head reads the layers that it was trained on, by its drafts from these and from the neighbouring ones."""
+"""Check that a head reads the layers that it was trained on, by its drafts from these and from neighbouring ones."""
 
 import warnings
 from collections.abc import Sequence
@@ -83,7 +83,7 @@ def acceptance(
         states: ``[B, L, D]`` for each layer, the oracle's.
 
     Raises:
-        ValueError: the head says NaN.
+        ValueError: the head returns NaN.
     """
     rows, counts = np.arange(len(texts)), np.array([len(text) - 1 for text in texts], dtype=np.int64)
     width = int(counts.max())

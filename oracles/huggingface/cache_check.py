@@ -12,7 +12,7 @@ from specdec.contracts import Oracle
 
 # By bytes of a number: root mean square of the differences of a node's logits, over the logits' own deviation.
 TOLERANCES = {8: 1e-5, 4: 5e-4, 2: 0.1}
-# Windows up to which the tree is deeper than the window. Before wider ones stand more tokens than they hold.
+# Up to this window, the tree is deeper than the window. Before the tree, wider ones get more tokens than they hold.
 DEEPEST = 256
 LEAST_CONTEXT = 12
 _ROLLED_BACK = 2
@@ -21,18 +21,18 @@ Reference = Callable[[Tensor], Tensor]
 
 
 def first_difference(oracle: Oracle, reference: Reference, limit: int | None) -> str | None:
-    """Return in what an oracle's cached scores differ from those of whole sequences; None: in nothing that is seen.
+    """Return how an oracle's cached scores differ from those of whole sequences; None: no difference was found.
 
     Two rows of different lengths are scored together: their prefixes as chains, then a tree with a sibling of every
     node of its longest path. A branch of the tree is kept, shortened by some tokens, and followed by another chain.
 
     Args:
-        oracle: nothing of it changes.
+        oracle: it is not changed.
         reference: returns the logits ``[T, V]`` of a sequence ``[T]``, without a cache.
-        limit: the most positions that a limited layer sees, None: none is limited.
+        limit: the most positions that a limited layer sees; None: no layer is limited.
 
-    Cost: for a limit W up to 256 about 6 passes over W + 16 tokens without a cache and about 4 W tokens on one; beyond
-        it, 6 over W + 20.
+    Cost: for a limit W up to 256 about 6 passes over W + 16 tokens without a cache and about 4 W tokens with one; for
+        larger limits 6 over W + 20.
     """
     tolerance = TOLERANCES[oracle.dtype.itemsize]
     for what, why, found in _differences(oracle, reference, limit):
@@ -46,7 +46,7 @@ def first_difference(oracle: Oracle, reference: Reference, limit: int | None) ->
 
 
 def _differences(oracle: Any, reference: Reference, limit: int | None) -> Iterator[tuple[str, str, list[float]]]:
-    """Yield what is scored, why its scores may differ, and by how much those of its rows and paths do."""
+    """Yield what is scored, why its scores may differ, and how much those of its rows and paths differ."""
     prefixes, depth = _sizes(limit, oracle.max_context)
     generator, rows = torch.Generator().manual_seed(0), np.arange(2)
     ids, tokens, after = (
@@ -74,7 +74,7 @@ def _differences(oracle: Any, reference: Reference, limit: int | None) -> Iterat
         for row, stood in enumerate(stands) for i, path in enumerate(paths)
     ]  # fmt: skip
     yield f"a tree of {2 * depth} nodes, {depth} deep", "4-D masks are not obeyed, or not in every layer", found
-    # A path of each row is kept, but for its last tokens, and others follow.
+    # A path of each row is kept, except its last tokens, and others follow.
     cache.commit(rows, torch.tensor(paths, device=oracle.device), np.full(2, depth))
     kept = [torch.cat([stood, tokens[row, paths[row][:-_ROLLED_BACK]]]) for row, stood in enumerate(stands)]
     cache.truncate(rows, np.array([len(before) for before in kept]))
@@ -93,13 +93,13 @@ def _sizes(limit: int | None, max_context: int) -> tuple[tuple[int, int], int]:
 
 
 def _paths(depth: int) -> list[list[int]]:
-    """Return the longest path of a comb, and the one that leaves it for the last odd node."""
+    """Return the longest path of a comb, and the path that branches off to the last odd node."""
     longest = list(range(0, 2 * depth, 2))
     return [longest, [*longest[:-1], 2 * depth - 3]] if depth > 1 else [longest, longest]
 
 
 def _distance(found: Tensor, wanted: Tensor) -> float:
-    """Return the largest root mean square difference of a node's logits ``[N, V]`` over the deviation of all."""
+    """Return the largest root-mean-square difference of a node's logits ``[N, V]``, divided by the deviation of all."""
     if found.shape != wanted.shape:
         return float("nan")
     banned = wanted.isneginf()

@@ -14,14 +14,14 @@ from specdec.system import quiet_imports
 
 
 def auto_models() -> Any:
-    """Return ``transformers.AutoModelForCausalLM``, once all is imported that makes a model, without a line.
+    """Return ``transformers.AutoModelForCausalLM``, after importing all that makes a model, without any output.
 
     Raises:
         ImportError: ``transformers`` is missing; with the extra to install.
     """
     try:
         with quiet_imports():
-            # The first model would import it otherwise, with a line for every kernel that this machine cannot load.
+            # Otherwise the first model would import it, with a line for every kernel that this machine cannot load.
             import transformers.quantizers  # noqa: F401
             from transformers import AutoModelForCausalLM
     except ImportError as error:
@@ -35,7 +35,7 @@ def load_huggingface(
     device: torch.device | str | None = None,
     max_context: int | None = None,
 ) -> HuggingFaceLM:
-    """Return what ``AutoModelForCausalLM`` makes of a checkpoint directory, behind the oracle contract.
+    """Return an oracle of the model that ``AutoModelForCausalLM`` loads from a checkpoint directory.
 
     Args:
         folder: with ``config.json``, ``*.safetensors`` and, if it has one, ``tokenizer.json`` (without it prompts must
@@ -45,7 +45,7 @@ def load_huggingface(
         max_context: see ``HuggingFaceLM``.
 
     Raises:
-        ValueError: no such folder, no such device, a checkpoint that ``transformers`` cannot load, or as of
+        ValueError: no such folder, no such device, a checkpoint that ``transformers`` cannot load, or as in
             ``HuggingFaceLM``.
         ImportError: ``transformers`` is missing; with the extra to install.
     """

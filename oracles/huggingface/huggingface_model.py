@@ -37,32 +37,32 @@ _ROW_DIM, _SLOT_DIM = 2, 4
 class HuggingFaceLM(OracleDefaults):
     """Score trees with a ``transformers`` model: it fulfils the oracle contract, cache included.
 
-    Every pass is one ``forward`` with positions, 4-D masks and a cache of ours, whose rows have lengths of their own.
-    At construction a chain in chunks, a tree and a chain after rollback are compared with ``forward`` on whole
-    sequences without a cache: models differ in what they do with such masks, and some ignore them.
+    Every pass is one ``forward`` with positions, 4-D masks and a cache of ours, whose rows have their own lengths. The
+    constructor compares a chain in chunks, a tree and a chain after rollback with ``forward`` on whole sequences
+    without a cache, because models differ in how they treat such masks, and some ignore them.
 
     Args:
         model: a causal language model in evaluation mode, on one device, with ``sdpa`` or ``eager`` attention.
             It must not change afterwards.
-        tokenizer: a ``tokenizers.Tokenizer``, or a fast tokenizer of ``transformers``, whose chat template comes along;
+        tokenizer: a ``tokenizers.Tokenizer``, or a fast tokenizer of ``transformers``, whose chat template is used too;
             None: prompts must be ids.
-        max_context: caps the declared context. Rotary embeddings of types "dynamic" and "longrope" depend on the
-            longest row of a batch beyond the context that they first had: it ends there.
+        max_context: caps the declared context. Beyond their original context, rotary embeddings of types "dynamic" and
+            "longrope" depend on the longest row of a batch: there the context ends.
 
     Attributes:
-        bitwise: False: kernels sum in an order that depends on the shape of a pass, and a few tokens cannot show the
+        bitwise: False: kernels sum in an order that depends on the shape of a pass, and a few tokens cannot prove the
             opposite: tiny models in half precision have passed ``scores_are_bitwise`` and differed elsewhere. Results
             say "exact up to numerics".
         num_layers: 0: a pass cannot be cut.
         hidden_layers, hidden_size, embedding_rows: see ``specdec.contracts.HostOracle``.
-        num_experts: that a layer chooses from; 1: the model has no mixture of experts.
+        num_experts: number that a layer chooses from; 1: the model has no mixture of experts.
 
     Raises:
-        ValueError: the model lacks something, or scores something else than its own ``forward``; with the reason.
+        ValueError: the model lacks something, or scores differently from its own ``forward``; with the reason.
         ImportError: ``transformers`` is missing; with the extra to install.
 
-    Cost: of the check about 6 passes over the largest window and 20 tokens; of a pass what the model's forward costs
-        with a mask of B * N * T numbers for each type of layer.
+    Cost: the check takes about 6 passes over the largest window and 20 tokens; a pass costs the model's forward with a
+        mask of B * N * T numbers for each type of layer.
     """
 
     backend, bitwise = "transformers", False
@@ -126,14 +126,14 @@ class HuggingFaceLM(OracleDefaults):
     ) -> Scores:
         """Score trees of nodes in one pass, as ``specdec.contracts.Oracle.score`` spells out.
 
-        ``hidden`` numbers layers from 0; the residual stream after a layer is returned, of the last one too, which
-        ``transformers`` itself returns normed.
+        ``hidden`` numbers layers from 0; the residual stream after a layer is returned, also after the last one, for
+        which ``transformers`` itself returns it normed.
 
         Raises:
             ValueError: an unknown ``want`` or layer, a row without room, a pending token beyond ``max_context``, or the
-                last layer of a model where that is not found.
+                last layer if it was not found in the model.
 
-        Cost: see the class; rows that do not stand side by side in the cache are copied, layer by layer.
+        Cost: see the class; rows that are not contiguous in the cache are copied, layer by layer.
         """
         longest = max(cache.lengths[rows].tolist(), default=0)
         check_call(longest, self.max_context, want, hidden, self.hidden_layers)
@@ -146,7 +146,7 @@ class HuggingFaceLM(OracleDefaults):
         with self._watch(hidden) as seen:
             made = self._model(
                 input_ids=tokens[:, first:],
-                # Padding nodes may stand beyond the context: their scores mean nothing, but must not fail.
+                # Padding nodes may lie beyond the context: their scores mean nothing, but must not fail.
                 position_ids=nodes.positions.clamp(max=self.max_context - 1),
                 attention_mask=self._plan.masks(nodes, self.dtype),
                 past_key_values=library_cache(PassCache)(cache.payload, places, _span_of(rows), nodes.slots, end),
@@ -159,7 +159,7 @@ class HuggingFaceLM(OracleDefaults):
         return Scores(self._cut(made.logits, want, last, nodes.slots.shape[1]), streams)
 
     def _watch(self, hidden: Sequence[int]) -> AbstractContextManager[list[Tensor]]:
-        """Return what watches the last layer, if its output is asked for."""
+        """Return a context that watches the last layer if its output is asked for."""
         if self.hidden_layers - 1 not in hidden:
             return nullcontext([])
         layer = _find_last_layer(self._model, self.hidden_layers)
@@ -184,14 +184,14 @@ class HuggingFaceLM(OracleDefaults):
 
     @torch.no_grad()
     def embed(self, ids: Tensor) -> Tensor:
-        """Return ``[..., D]`` what the model's embedding module makes of ids."""
+        """Return ``[..., D]`` the output of the model's embedding module for ids."""
         rows: Tensor = self._model.get_input_embeddings()(ids)
         return rows
 
     def read_out_after(self, norm: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """Return what reads logits ``[R, V]`` from streams ``[R, D]`` through a norm and the model's output embeddings.
+        """Return a function from streams ``[R, D]`` to logits ``[R, V]`` by a norm and the model's output embeddings.
 
-        What else a model does to its logits (a soft cap) is left out.
+        Anything else that a model does to its logits (a soft cap) is left out.
         """
         head = self._model.get_output_embeddings()
 
@@ -203,16 +203,16 @@ class HuggingFaceLM(OracleDefaults):
         return read
 
     def _logits_to_keep(self, want: Want, last: Tensor, width: int) -> dict[str, Any]:
-        """Return what spares the model logits that nobody wants; ``last`` ``[B]`` are the nodes that "last" means."""
+        """Return arguments that spare the model unwanted logits; ``last`` ``[B]`` are the nodes that "last" means."""
         if not self._keeps or want == "all":
             return {}
         if want == "none":
             return {"logits_to_keep": 1}
-        # All rows get the logits of every row's last node: fewer than all nodes in a batch of short rows only.
+        # All rows get the logits of every row's last node, which saves logits only in a batch of short rows.
         return {"logits_to_keep": last} if len(last) < width else {}
 
     def _cut(self, logits: Tensor, want: Want, last: Tensor, width: int) -> Tensor | None:
-        """Return ``[B, N or 1, V]`` of what the model gave ``[B, *, padded V]``, float32 at least."""
+        """Return ``[B, N or 1, V]``, float32 at least, of the model's logits ``[B, *, padded V]``."""
         if want == "none":
             return None
         if want == "last":
@@ -228,7 +228,7 @@ class HuggingFaceLM(OracleDefaults):
         return logits
 
     def _probe_cache(self) -> tuple[tuple[int, int, int], torch.dtype]:
-        """Return layers, heads and size of what the model caches of a token, the largest of each, and the dtype."""
+        """Return the largest layers, heads and size of what the model caches for a token, and the dtype."""
         try:
             recorder = library_cache(Recorder)()
         except ImportError as error:
@@ -249,7 +249,7 @@ class HuggingFaceLM(OracleDefaults):
         return f"{type(self._model).__name__} cannot be an oracle: {reason}"
 
     def _find_plan(self, config: Any) -> MaskPlan:
-        """Return the first way to give masks with which the model scores what it scores without a cache."""
+        """Return the first way to give masks with which the model scores as it does without a cache."""
         reasons = []
         with errors_of(f"{type(self._model).__name__} cannot be an oracle"):
             plans = mask_plans(config)
@@ -267,13 +267,13 @@ class HuggingFaceLM(OracleDefaults):
 
 
 def _span_of(rows: IntArray) -> tuple[int, int] | None:
-    """Return the first row and the one after the last, if the rows are those between in their order."""
+    """Return the first row and the one after the last, if the rows are contiguous and in order; else None."""
     dense = bool(np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))))
     return (int(rows[0]), int(rows[0]) + len(rows)) if dense else None
 
 
 def _find_last_layer(model: Any, num_layers: int) -> nn.Module | None:
-    """Return the last of a model's layers: of the first list of so many modules in its decoder; None: there is none."""
+    """Return a model's last layer, from the first list of ``num_layers`` modules in its decoder; None: no such list."""
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
     lists = (part for part in decoder.modules() if isinstance(part, nn.ModuleList) and len(part) == num_layers)
     found = next(lists, None)
@@ -282,7 +282,7 @@ def _find_last_layer(model: Any, num_layers: int) -> nn.Module | None:
 
 @contextmanager
 def _watch_layer(layer: nn.Module) -> Iterator[list[Tensor]]:
-    """Give a list that holds, after a forward, the streams before and after a layer."""
+    """Yield a list that holds, after a forward, the streams before and after a layer."""
     seen: list[Tensor] = []
 
     def note(_: nn.Module, args: tuple[Any, ...], options: dict[str, Any], output: Any) -> None:

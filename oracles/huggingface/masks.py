@@ -17,7 +17,7 @@ class Reach:
 
     Attributes:
         window: positions, the node's own included; None: all.
-        chunk: positions of a chunk, beyond whose beginning nothing is seen; None: there are none.
+        chunk: positions of a chunk, before whose beginning nothing is seen; None: there are no chunks.
     """
 
     window: int | None = None
@@ -25,11 +25,11 @@ class Reach:
 
     @property
     def limit(self) -> int | None:
-        """Positions that a node sees at most; None: all."""
+        """The most positions that a node sees; None: all."""
         return self.window or self.chunk
 
     def narrow(self, seen: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        """Return what is left of ``seen`` ``[B, N, T]``, of nodes at ``query`` ``[B, N, 1]``, keys at ``[B, 1, T]``."""
+        """Return ``seen`` ``[B, N, T]`` within reach, for nodes at ``query`` ``[B, N, 1]`` and keys at ``[B, 1, T]``."""
         if self.window is not None:
             return seen & (key > query - self.window)
         if self.chunk is not None:
@@ -43,7 +43,7 @@ class MaskPlan:
 
     Attributes:
         reaches: by type of layer.
-        by_type: whether they are given as a dictionary, or as the only one.
+        by_type: whether masks are given as a dictionary by type, or as a single one.
     """
 
     reaches: Mapping[str, Reach]
@@ -55,7 +55,7 @@ class MaskPlan:
         return max((reach.limit for reach in self.reaches.values() if reach.limit is not None), default=None)
 
     def masks(self, nodes: "Nodes", dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
-        """Return ``[B, 1, N, T]``: 0 for a key that is seen, else the least number of ``dtype``; by type of layer."""
+        """Return masks ``[B, 1, N, T]``, 0 for a key that is seen, else ``dtype``'s least number; by type of layer."""
         made = {}
         for name, reach in self.reaches.items():
             seen = reach.narrow(nodes.seen, nodes.positions.unsqueeze(2), nodes.key_positions)
@@ -66,17 +66,17 @@ class MaskPlan:
 
 
 class Nodes:
-    """The nodes that one pass scores, and the slots that they look at.
+    """The nodes that one pass scores, and the slots that they read.
 
     Args:
         tree: ``[B, M]``.
         lengths: ``[B]`` int64, cached tokens of each row, on the tree's device.
-        end: slots that are looked at, T: the longest row's, its nodes included.
-        first: the first so many nodes lie in the cache; only the other N are scored.
+        end: slots that are read, T: those of the longest row, its nodes included.
+        first: number of nodes that the cache already holds; only the other N are scored.
 
     Attributes:
         positions: ``[B, N]`` of the nodes that are scored.
-        slots: ``[B, N]`` where their keys lie.
+        slots: ``[B, N]`` slots of their keys.
         key_positions: ``[B or 1, 1, T]`` positions of the slots.
         seen: ``[B, N, T]`` bool: the committed prefix, ancestors and the node itself.
 
@@ -92,13 +92,13 @@ class Nodes:
 
 
 def mask_plans(config: Any) -> list[MaskPlan]:
-    """Return the ways in which a model may want its masks, the likeliest first.
+    """Return the ways in which a model may expect its masks, the likeliest first.
 
     Args:
         config: its ``transformers`` configuration, of the text model.
 
     Raises:
-        ValueError: a type of layer that has no keys, or none that masks speak of; the message names it.
+        ValueError: a type of layer has no keys, or is not one that masks describe; the message names it.
     """
     reaches = {
         "full_attention": Reach(),

@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Told to models that ask for the length of all rows: none has it, so that one which relies on it fails the check.
+# The answer to models that ask for one length of all rows: no row has it, so a model that relies on it fails the check.
 _NO_ROWS_LENGTH = 2**20
 
 
 @cache
 def library_cache(kind: type) -> Any:
-    """Return a class of this file as a subclass of the library's ``Cache``, which models may insist on.
+    """Return a class of this file as a subclass of the library's ``Cache``, which some models require.
 
     Raises:
         ImportError: ``transformers`` is missing.
@@ -23,7 +23,7 @@ def library_cache(kind: type) -> Any:
 
 
 class Recorder:
-    """Note the shapes of what a model caches, and hand it back.
+    """Note the shapes of what a model caches, and return it unchanged.
 
     Attributes:
         shapes: of keys and of values ``[B, heads, N, size]``, by layer.
@@ -49,11 +49,11 @@ class PassCache:
     Args:
         payload: ``[layers, 2, rows, heads, slots, size]``.
         rows: ``[B]`` int64 on the payload's device.
-        span: the first row and the one after the last if they are all of those between in their order, else None.
-        slots: ``[B, N]`` where the nodes' keys go.
-        end: slots that are shown.
+        span: the first row and the one after the last, if the rows are contiguous and in order; else None.
+        slots: ``[B, N]`` of the nodes' keys.
+        end: number of slots that are shown.
 
-    Cost: nothing is copied if ``span`` is given; else a copy of what is shown, layer by layer.
+    Cost: nothing is copied if ``span`` is given; else what is shown is copied, layer by layer.
     """
 
     def __init__(self, payload: Tensor, rows: Tensor, span: tuple[int, int] | None, slots: Tensor, end: int) -> None:

@@ -1,4 +1,4 @@
-"""What a ``transformers`` model says of itself, and what it must have to serve as an oracle."""
+"""What a ``transformers`` model says about itself, and what it must have to serve as an oracle."""
 
 import inspect
 from typing import Any
@@ -13,7 +13,7 @@ from oracles.checkpoints.placement import check_context
 from specdec.prompts.chat import ChatTemplate
 
 ATTENTIONS = ("eager", "sdpa")
-# Their frequencies depend on the longest position of a pass, beyond the context that the model first had.
+# Types whose frequencies depend on the longest position of a pass, beyond the model's original context.
 GROWING_ROPES = ("dynamic", "longrope")
 
 
@@ -35,7 +35,8 @@ def check_model(model: Any) -> None:
 
     Raises:
         ValueError: it is an encoder-decoder, keeps a recurrent state, cannot take positions or a cache, has an
-            attention that 4-D masks do not reach, trains, or lies on several devices or nowhere. The message names it.
+            attention that ignores 4-D masks, is in training mode, or lies on several devices or none. The message says
+            which.
     """
     if not isinstance(model, nn.Module) or not hasattr(model, "config"):
         raise ValueError(f"model is a {type(model).__name__}; give a causal language model object of transformers")
@@ -74,7 +75,7 @@ def _state_lacks(model: Any) -> str | None:
 
 
 def experts_of(config: Any) -> int:
-    """Return how many experts a layer of the text model chooses from, by the names that configurations have for it."""
+    """Return how many experts a layer of the text model chooses from, by any of the names that configurations use."""
     names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
     return max(int(np.max(getattr(config, name, None) or 1)) for name in names)  # some have a number for each layer
 
@@ -84,10 +85,10 @@ def longest_context(config: Any, asked: int | None) -> int:
 
     Args:
         config: of the text model.
-        asked: caps what the model declares; None: it does not.
+        asked: caps what the model declares; None: no cap.
 
     Raises:
-        ValueError: nobody says how many, or ``asked`` is below 1.
+        ValueError: neither says how many, or ``asked`` is below 1.
     """
     check_context(asked)
     declared = [getattr(config, "max_position_embeddings", None), asked, *_before_growing(config)]
@@ -107,7 +108,7 @@ def _before_growing(config: Any) -> list[int | None]:
 
 
 def ending_ids(model: Any, vocab_size: int) -> tuple[int, ...]:
-    """Return the ids that end a text, of the generation config, else of the config; warnings of ``ends_within``."""
+    """Return the ids that end a text, from the generation config, else the config; warns as ``ends_within`` does."""
     generation = getattr(model, "generation_config", None)
     found = getattr(generation, "eos_token_id", None)
     found = getattr(text_config(model), "eos_token_id", None) if found is None else found
@@ -118,7 +119,7 @@ def ending_ids(model: Any, vocab_size: int) -> tuple[int, ...]:
 def true_vocabulary(config: Any, tokenizer: Any | None) -> int:
     """Return the number of ids: the tokenizer's, or without one the model's.
 
-    Control tokens may stand beyond the model's ids, as that of images does for a text model of Gemma 3: they are none.
+    Control tokens may lie beyond the model's ids, as Gemma 3's image token does for its text model: they do not count.
 
     Raises:
         ValueError: the tokenizer has a piece of text that the model lacks.
@@ -147,8 +148,8 @@ def template_of(tokenizer: Any, plain: Any) -> ChatTemplate | None:
 def plain_tokenizer(tokenizer: Any | None) -> Any | None:
     """Return a ``tokenizers.Tokenizer`` from one, or from a fast tokenizer of ``transformers``; None stays None.
 
-    It neither truncates nor pads, which would change prompts: calls of a fast tokenizer leave such settings behind, so
-    that it is a copy; of a tokenizer that has some too.
+    It neither truncates nor pads, which would change prompts. Calls of a fast tokenizer leave such settings behind, so
+    the result is a copy of it; likewise for a ``tokenizers.Tokenizer`` that has such settings.
 
     Raises:
         ValueError: it is neither, or has parts that cannot be copied.

@@ -1,4 +1,4 @@
-"""Linear layers in few bits: formats, and rounding to the nearest."""
+"""Linear layers in few bits: formats, and rounding to nearest."""
 
 from oracles.quantisation.formats import (
     FLOATS,

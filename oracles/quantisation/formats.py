@@ -1,4 +1,4 @@
-"""What a linear layer's weight may be rounded to, or be stored in."""
+"""The formats to which a linear layer's weight may be rounded, or in which it may be stored."""
 
 from dataclasses import dataclass, replace
 
@@ -7,16 +7,16 @@ import torch
 
 @dataclass(frozen=True)
 class Format:
-    """Whole numbers times scales, and a minimum added where there is one.
+    """Whole numbers times scales, plus a minimum if there is one.
 
     Args:
-        name: that ``oracles.load`` knows it by.
+        name: by which ``oracles.load`` knows it.
         bits: of a weight.
         group: neighbouring inputs of an output that share a scale; None: all of them.
         scales: the dtype whose numbers the scales are (held as float32).
         minima: whether each group has a minimum too, which is added to value times scale: values then count from 0.
-        rounds_inputs: whether a product's inputs are rounded as well, to int8: with a scale for each row, or for each
-            group of a row where weights have groups.
+        rounds_inputs: whether a product's inputs are rounded to int8 as well: with a scale for each row, or, if weights
+            have groups, for each group of a row.
 
     Raises:
         ValueError: values do not fit int8, or a group is empty.
@@ -42,7 +42,7 @@ class Format:
 INT8 = Format("int8", 8)
 INT4 = Format("int4", 4, group=32, scales=torch.bfloat16)
 INT8_DYNAMIC = Format("int8-dynamic", 8, rounds_inputs=True)
-# Types of weights that are no format but a float dtype.
+# Types of weights that are float dtypes, not formats.
 FLOATS = ("float32", "bfloat16", "float16")
 # What GGUF files store. A group of q4_0 and q8_0 may hold one number below minus the largest.
 Q8_0 = Format("q8_0", 8, group=32, scales=torch.float16)
@@ -56,13 +56,13 @@ WHOLE: dict[str, Format] = {
 # What weights can be rounded to.
 FORMATS: dict[str, Format] = {format.name: format for format in (INT8, INT4, INT8_DYNAMIC, WHOLE["q4_0-int8"])}
 
-# The types of GGUF files whose groups' scales are products, and so wider than float16: products take them as floats.
+# Types of GGUF files whose groups have products as scales, which float16 cannot hold: products take them as floats.
 Q4_K = Format("q4_k", 4, group=32, minima=True)
 Q6_K = Format("q6_k", 6, group=16)
 
 
 def bytes_each(weight_type: str) -> float:
-    """Return the bytes that a weight of a dtype or of ``FORMATS`` takes, scales of groups included, of outputs not."""
+    """Return the bytes of a weight in a dtype or one of ``FORMATS``, with scales of groups but not those of outputs."""
     format = FORMATS.get(weight_type)
     if format is None:
         dtype: torch.dtype = getattr(torch, weight_type)

@@ -9,26 +9,26 @@ from torch.nn import functional
 
 from oracles.quantisation.formats import INT8, Format
 
-# So many products of two numbers up to 127 stay below 2^24.
+# This many products of two numbers up to 127 sum to less than 2^24.
 _EXACT_INPUTS = 1024
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """A weight ``[out, in]`` as whole numbers times scales, with a minimum added where the format has one.
+    """A weight ``[out, in]`` as whole numbers times scales, with a minimum added if the format has one.
 
     Args:
-        values: ``[out, in]`` int8, from minus the format's largest number to that number; from 0 with minima. Of a GGUF
-            file one number below that too.
+        values: ``[out, in]`` int8, from minus the format's largest number to that number; from 0 with minima. GGUF
+            files may also hold the number one below the lowest.
         scales: ``[out, groups]`` float32: the distance between neighbouring weights of a group of inputs, positive
-            where we rounded. The last group of a row may be shorter than the others.
+            if we rounded the weight. The last group of a row may be shorter than the others.
         format: how they are stored.
         minima: ``[out, groups]`` float32, added to value times scale; None if the format has none.
 
     Source: int8 is the vector-wise absmax quantisation of weights of Dettmers et al. 2022 (LLM.int8(), arXiv
         2208.07339, sections 2.1 and 3.1); groups of inputs: Frantar et al. 2022 (GPTQ, arXiv 2210.17323, section 4).
         Inputs with a scale for each row ("int8-dynamic"): Yao et al. 2022 (ZeroQuant, arXiv 2206.01861, section 4.1).
-    Deviations: no outlier columns are taken out, and no zero points: a weight of 0 stays 0.
+    Deviations: no outlier columns are separated, and there are no zero points: a weight of 0 stays 0.
     """
 
     values: Tensor
@@ -46,12 +46,12 @@ class Quantised:
             format: to round to.
 
         Raises:
-            ValueError: a weight is NaN, infinite, or too large for float32, or for the scales' dtype, once it is a
-                number of scales.
+            ValueError: a weight is NaN, infinite, or too large for float32, or its scale is too large for the scales'
+                dtype.
 
-        Guarantee: |w - dequantised| <= scale / 2, up to 2^-16 of a scale, which float32 rounds. Where scales are
-            rounded themselves, a group's largest weight may be off by that much more: 7 * 2^-8 of a scale in bfloat16,
-            7 * 2^-11 in float16.
+        Guarantee: |w - dequantised| <= scale / 2, up to 2^-16 of a scale, by float32 rounding. If scales are rounded
+            themselves, a group's largest weight may be off by a further 7 * 2^-8 of a scale in bfloat16, 7 * 2^-11 in
+            float16.
         """
         wide = weight.detach().float()
         scales = fitting_scales(wide, name, format)
@@ -59,10 +59,10 @@ class Quantised:
 
     @classmethod
     def stack(cls, parts: Sequence["Quantised"]) -> "Quantised":
-        """Return weights as one, whose outputs stand side by side.
+        """Return weights as one, with their outputs side by side.
 
         Raises:
-            ValueError: they are of several formats.
+            ValueError: they have different formats.
         """
         if len(names := {part.format.name for part in parts}) > 1:
             raise ValueError(f"weights of several formats cannot become one: {', '.join(sorted(names))}")
@@ -77,7 +77,7 @@ class Quantised:
     def dequantise(self) -> Tensor:
         """Return ``[out, in]`` float32: each value times its scale, the group's minimum added, rounded once.
 
-        With a minimum the product has to be exact: it is, of values of 4 bits and scales of float16, or of float16
+        With a minimum the product must be exact: it is for values of 4 bits with scales that are float16, or float16
         times 6 bits.
         """
         inputs = self.values.shape[1]
@@ -87,9 +87,9 @@ class Quantised:
     def product(self, x: Tensor) -> Tensor:
         """Return ``[..., out]``, the product of inputs ``[..., in]`` with the weight.
 
-        Of a format that rounds inputs a row x becomes round(x / s), halves to even, with s = max |x| / 127; the sum of
-        products of whole numbers is exact; as float32 it is multiplied by s, then by the output's scale. Where weights
-        have groups, so have inputs, see ``_group_product``. So no row depends on another one.
+        If the format rounds inputs, a row x becomes round(x / s), halves to even, with s = max |x| / 127; the sum of
+        products of whole numbers is exact; as float32 it is multiplied by s, then by the output's scale. If weights
+        have groups, inputs have groups too, see ``_group_product``. So no row depends on another one.
         """
         if not self.format.rounds_inputs:
             return functional.linear(x, self.dequantise())
@@ -101,11 +101,11 @@ class Quantised:
         return (sums.float() * scales * self.scales.t()).reshape(*x.shape[:-1], -1)
 
     def _group_product(self, rows: Tensor, size: int) -> Tensor:
-        """Return ``[R, out]``: the sum over groups, in order, of what each group adds to it by fused multiply-adds.
+        """Return ``[R, out]``: each group, in order, adds its part by fused multiply-adds.
 
-        Of a group of inputs x: s = max |x| / 127 (at least float32's smallest normal number), q = round(x / s), halves
-        to even, Q = the sum of q. Of a group of weights with the values w, the scale d and the minimum m: S = the sum
-        of w q, exactly. It adds S * (d * s), then m * (s * Q); what stands in brackets is rounded once.
+        For a group of inputs x: s = max |x| / 127 (at least float32's smallest normal number), q = round(x / s), halves
+        to even, Q = the sum of q. For the group's weights with values w, scale d and minimum m: S = the sum of w q,
+        exactly. The group adds S * (d * s), then m * (s * Q); each bracket is rounded once.
         """
         groups = replace(INT8, group=size)
         scales = fitting_scales(rows, "", groups, check=False)
@@ -130,21 +130,21 @@ class Quantised:
         return self.each(lambda part: part[taken])
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "Quantised":
-        """Return the weight after a change of its values, its scales and its minima, if it has some."""
+        """Return the weight with its values, scales and, if any, minima changed."""
         minima = None if self.minima is None else change(self.minima)
         return replace(self, values=change(self.values), scales=change(self.scales), minima=minima)
 
     @property
     def bytes(self) -> int:
-        """Memory of values, scales and minima as they are held here: a byte a value, whatever the format."""
+        """Memory of values, scales and minima as they are held here: a byte for each value, whatever the format."""
         return self.values.nbytes + self.scales.nbytes + (0 if self.minima is None else self.minima.nbytes)
 
 
 def fused_multiply_add(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """Return a * b + c of float32 tensors, rounded once.
 
-    In float64 the product is exact. The sum is rounded to odd there (Boldo and Melquiond 2008: what is left over makes
-    an even last bit odd), which rounds to float32 as the exact sum does.
+    In float64 the product is exact. The sum is rounded to odd there (Boldo and Melquiond 2008: a remainder makes an
+    even last bit odd), which rounds to float32 as the exact sum does.
     """
     product, c = a.double() * b.double(), c.double()
     total = product + c
@@ -158,8 +158,8 @@ def fused_multiply_add(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 def _whole_product(x: Tensor, weight: Tensor) -> Tensor:
     """Return ``[rows, out]`` int32, the exact product of int8 ``[rows, in]`` and ``[out, in]``.
 
-    float32 holds every sum of as many products as are taken at a time. (``torch._int_mm`` is not exact on every CPU:
-    one without VNNI adds pairs of products in 16 bits.)
+    So few products are taken at a time that float32 holds every sum. (``torch._int_mm`` is not exact on every CPU: one
+    without VNNI adds pairs of products in 16 bits.)
     """
     sums = torch.zeros(len(x), len(weight), dtype=torch.int32, device=x.device)
     for first in range(0, x.shape[1], _EXACT_INPUTS):
@@ -171,9 +171,9 @@ def _whole_product(x: Tensor, weight: Tensor) -> Tensor:
 def fitting_scales(wide: Tensor, name: str, format: Format, check: bool = True) -> Tensor:
     """Return ``[out, groups]`` the smallest scales that hold weights ``[out, in]``: max |w| / the largest number.
 
-    No scale lies below the smallest number that its dtype has with full precision, so that nothing is divided by zero:
-    a group of zeros, or of numbers that small, has that one. bfloat16 and float16 scales are rounded to the nearest, so
-    that a group's largest weight may lie up to 2^-9 beyond the largest number, to which it is rounded.
+    No scale lies below its dtype's smallest number of full precision, so nothing is divided by zero: a group of zeros,
+    or of such small numbers, has that scale. bfloat16 and float16 scales are rounded to the nearest, so a group's
+    largest weight may lie up to 2^-9 beyond the largest number, to which it is rounded.
 
     Raises:
         ValueError: see ``Quantised.of``.
@@ -189,7 +189,7 @@ def fitting_scales(wide: Tensor, name: str, format: Format, check: bool = True) 
 
 
 def expand_scales(scales: Tensor, inputs: int, format: Format) -> Tensor:
-    """Return scales ``[out, groups]`` as ``[out, inputs]``, or as ``[out, 1]`` where all inputs share one."""
+    """Return scales ``[out, groups]`` as ``[out, inputs]``, or as ``[out, 1]`` if all inputs share one."""
     return scales if format.group is None else scales.repeat_interleave(format.group, dim=1)[:, :inputs]
 
 
@@ -200,7 +200,7 @@ def round_to(wide: Tensor, scales: Tensor, format: Format) -> Tensor:
 
 
 def as_learnt(weight: Tensor, format: Format | None) -> Tensor:
-    """Return a weight ``[out, in]`` in training as products take it: rounded, with the gradient of the weight itself.
+    """Return a weight ``[out, in]`` for a product in training: rounded, with the gradient of the weight itself.
 
     Source: the straight-through estimator of Bengio et al. 2013 (arXiv 1308.3432).
     """

@@ -1,4 +1,4 @@
-"""Records as they stand in files, and as ids."""
+"""Read records from files, and turn them into ids."""
 
 import os
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ from specdec.prompts import TEXT_COLUMNS, Columns, read_file
 
 Text = str | Sequence[int] | IntArray
 
-# Columns that hold prompts, and what was written after them: the first that exists.
+# Columns of prompts, and of what was written after them; the first that exists is taken.
 PROMPT_COLUMNS = (*(name for name in TEXT_COLUMNS if name != "messages"), "prompt_ids")
 OUTPUT_COLUMNS = ("completion", "continuation", "output", "response", "reference", "output_ids")
 
 
 def read_records(path: Path, column: str | None, output_column: str | None) -> tuple[list[Text], list[Text]]:
-    """Return the prompts and the outputs of a file; arguments as of ``RecordedText.load``.
+    """Return the prompts and the outputs of a file; arguments as in ``RecordedText.load``.
 
-    A cell is text or a list of ids; of a list of texts (turns of a conversation) the first counts.
+    A cell is text or a list of ids; from a list of texts (turns of a conversation) the first is taken.
 
     Raises:
-        ValueError: the file is missing or cannot be read, or a column or a cell is not there.
+        ValueError: the file is missing or cannot be read, or a column or a cell is missing.
     """
     if not os.path.isfile(path):
         raise ValueError(f"records: the file {path} does not exist; check the path")
@@ -34,7 +34,7 @@ def read_records(path: Path, column: str | None, output_column: str | None) -> t
 
 
 def _cells(data: Columns, path: Path, asked: str | None, known: Sequence[str], option: str) -> list[Text]:
-    """Return the cells of the column asked for, else of the first that is known."""
+    """Return the cells of the column asked for, else of the first known one."""
     name = next((name for name in known if name in data), None) if asked is None else asked
     if name is None or name not in data:
         wanted = f"one of {list(known)}" if asked is None else repr(asked)
@@ -53,12 +53,12 @@ def _cell(value: Any, place: str) -> Text:
 def ids_of(prompt: Text, output: Text, tokenizer: Tokenizer | None, row: int) -> tuple[IntArray, IntArray]:
     """Return the ids of a record's prompt and output.
 
-    A prompt is read as the engine reads prompts. A text output is read together with a text prompt; if the prompt's own
-    ids do not begin what that gives (a token would cross the border), the output is read by itself, without the special
-    tokens that a tokenizer puts around texts.
+    A prompt is tokenized as the engine tokenizes prompts. A text output is tokenized together with a text prompt; if
+    the result does not begin with the prompt's own ids (a token would cross the border), the output is tokenized
+    alone, without the special tokens that a tokenizer puts around texts.
 
     Raises:
-        ValueError: names the row: there is no tokenizer for text, or no id at all.
+        ValueError: there is no tokenizer for text, or no id at all; the message names the row.
     """
     if tokenizer is None and (isinstance(prompt, str) or isinstance(output, str)):
         raise ValueError(
@@ -73,7 +73,7 @@ def ids_of(prompt: Text, output: Text, tokenizer: Tokenizer | None, row: int) ->
 
 
 def _read(tokenizer: Tokenizer | None, text: Text, row: int, part: str, special: bool = True) -> Any:
-    """Return the ids of a text; ids as they are."""
+    """Return the ids of a text; ids are returned as they are."""
     if tokenizer is None or not isinstance(text, str):
         return text
     try:

@@ -7,21 +7,21 @@ import numpy as np
 
 from specdec.contracts import IntArray
 
-ROOT, OFF = 0, -1  # the place before any id, and what no record has
+ROOT, OFF = 0, -1  # the place before any id, and the place of ids that no record has
 _NONE = -1  # no id
 
 
 class RecordTree:
-    """Hold prompts with what was recorded after them; beginnings that are equal are held once.
+    """Hold prompts with what was recorded after them; common prefixes are held once.
 
-    A *place* stands for a beginning of records. From most places one id leads on, to the next place: such runs lie side
-    by side, and only where records part is there an entry in a table.
+    A *place* is a prefix of records. From most places one id leads on, to the next place: such runs lie side by side,
+    and only places where records diverge have an entry in a table.
 
-    Cost: 24 bytes an id; a step costs one comparison, and a look-up where records part or are left.
+    Cost: 24 bytes for each id; a step costs one comparison, and a look-up where records diverge or are left.
     """
 
     def __init__(self) -> None:
-        # Of each place: the id that leads to it, the id recorded after it, and the row that recorded this id.
+        # For each place: the id that leads to it, the id recorded after it, and the row that recorded this id.
         self._ids, self._following, self._rows = (array("q", [_NONE, _NONE]) for _ in range(3))
         self._branches: dict[tuple[int, int], int] = {}
         self._selected: dict[int, int] = {}  # place -> row
@@ -35,7 +35,7 @@ class RecordTree:
         """Take in a record.
 
         Args:
-            row: where it stood, for messages.
+            row: its number, for messages.
             prompt, output: ids, 0 or more; neither is empty.
 
         Raises:
@@ -62,7 +62,7 @@ class RecordTree:
         return self._selected.get(place)
 
     def step(self, place: int, token: int) -> int:
-        """Return the place after one more id; ``OFF`` if no record goes on so."""
+        """Return the place after one more id; ``OFF`` if no record continues with it."""
         if place == OFF:
             return OFF
         # The entry after a run is no id.
@@ -72,8 +72,8 @@ class RecordTree:
         """Return the places of all nodes of a row.
 
         Args:
-            places: of the first nodes, if these are known.
-            before: the place that roots follow.
+            places: of the first nodes, as far as they are known.
+            before: the place before the roots.
             tokens: of all nodes.
             parents: of all nodes, -1 for roots; None for a chain.
         """
@@ -83,12 +83,12 @@ class RecordTree:
         return places
 
     def next_ids(self, places: IntArray) -> IntArray:
-        """Return the ids recorded after places; id 0 where nothing was."""
+        """Return the ids recorded after places; id 0 if none was."""
         ids: IntArray = np.frombuffer(self._following, dtype=np.int64)[np.maximum(places, ROOT)]
         return np.where(places == OFF, 0, np.maximum(ids, 0))
 
     def _make_path(self, ids: Sequence[int]) -> list[int]:
-        """Return the places along some ids; those that lack are made."""
+        """Return the places along some ids; missing ones are made."""
         places: list[int] = []
         place = ROOT
         for i, token in enumerate(ids):
@@ -99,7 +99,7 @@ class RecordTree:
         return places
 
     def _append(self, place: int, ids: Sequence[int]) -> range:
-        """Hang a run of new places on one, and return them."""
+        """Append a run of new places to one, and return them."""
         first = len(self._ids)
         self._branches[place, ids[0]] = first
         self._ids.extend([*ids, _NONE])

@@ -1,4 +1,4 @@
-"""Recorded continuations as an oracle: how much of a text a draft source would have foreseen."""
+"""Recorded continuations as an oracle: how much of a text a draft source would have predicted."""
 
 from collections.abc import Sequence
 from numbers import Integral
@@ -19,21 +19,21 @@ from specdec.contracts import IntArray, OracleDefaults, Scores, Want
 
 
 class RecordedText(OracleDefaults):
-    """Repeat what a model once wrote: the acceptance of a source on its outputs, without the model.
+    """Repeat what a model once wrote: this measures a source's acceptance on its outputs, without the model.
 
-    A prompt selects its record, and greedy decoding gives the record back, id by id, whatever the source. It fulfils
-    ``specdec.contracts.RecordedOracle``: what reads logits is refused.
+    A prompt selects its record, and greedy decoding reproduces the record id by id, whatever the source. It fulfils
+    ``specdec.contracts.RecordedOracle``: whatever reads logits is refused.
 
     A row ends where its record ends. If the record's last id is ``eos_id``, its finish reason is "eos"; if not, it is
-    "length": nobody knows what would have followed, so no end is made up. (A shorter ``max_new_tokens`` and stops end
-    it as ever.) Drafts shrink to the record's end as they do to any length.
+    "length", because it is unknown what would have followed. (A shorter ``max_new_tokens`` and stops end it as usual.)
+    Drafts are cut at the record's end as at any length.
 
     Args:
-        prompts: strings or ids, one a record.
-        outputs: strings or ids, as many: what was written after each prompt.
-        tokenizer: of the model that wrote, or where it lies: a ``tokenizer.json``, its directory, or the name of an
-            embedded checkpoint; strings need it. Recorded ids are better than text, which may have been written in
-            other tokens than reading it gives.
+        prompts: strings or ids, one for each record.
+        outputs: strings or ids, what was written after each prompt.
+        tokenizer: of the model that wrote, or its location: a ``tokenizer.json``, its directory, or the name of an
+            embedded checkpoint; strings need it. Recorded ids are better than text, which the model may have written in
+            other tokens than tokenizing it gives.
         vocab_size: V; None: the tokenizer's, or the larger of ``eos_id`` and all recorded ids, + 1.
         eos_id: the id that ends a record; None: none does.
 
@@ -42,16 +42,16 @@ class RecordedText(OracleDefaults):
 
     Raises:
         ValueError: names the row (counted from 0) and the fix: an empty prompt or output, text without a tokenizer, an
-            id (``eos_id`` too) that V does not have, ids after ``eos_id``, equal prompts, and prompts one of which is
-            the other with a part of its output, after which they go on otherwise.
+            id (or ``eos_id``) that is not below V, ids after ``eos_id``, equal prompts, or a prompt that is another one
+            with a part of its output, after which the two differ.
 
     Guarantee: an id is accepted if and only if it is the record's. If the record was written greedily, acceptance is
         that of the model. If it was drawn from laws p: a draft that is chosen (not drawn) is accepted with its
         probability p, in expectation over records, which again is the model's. A draft *drawn* from a law q is accepted
         with sum_x p(x) q(x), which is at most what the standard rule reaches with p at hand, sum_x min(p(x), q(x)):
         measured acceptance, and tau, are a lower bound then.
-    Cost: 32 bytes an id of all records; a step reads B * M entries on the host, whatever V and the context are. Times
-        of its passes mean nothing: no model is run.
+    Cost: 32 bytes for each id of all records; a step reads B * M entries on the host, whatever V and the context are.
+        The times of its passes are meaningless: no model runs.
     """
 
     dtype = torch.float32
@@ -103,7 +103,7 @@ class RecordedText(OracleDefaults):
         vocab_size: int | None = None,
         eos_id: int | None = None,
     ) -> "RecordedText":
-        """Return the records of a file, one a row.
+        """Return the records of a file, one for each row.
 
         Args:
             path: of a ``.jsonl``, ``.json`` or ``.parquet`` file.
@@ -126,11 +126,11 @@ class RecordedText(OracleDefaults):
         return self._tree.bytes
 
     def recorded_length(self, prompt: IntArray, name: str) -> int:
-        """Return the ids of the record that a prompt selects, as ``specdec.contracts.RecordedOracle`` spells out."""
+        """Return the number of ids of a prompt's record, as ``specdec.contracts.RecordedOracle`` spells out."""
         return len(prompt) + len(self.output_of(prompt, name))
 
     def output_of(self, prompt: IntArray, name: str = "prompt") -> IntArray:
-        """Return the ids recorded after a prompt; arguments and errors as of ``recorded_length``."""
+        """Return the ids recorded after a prompt; arguments and errors are those of ``recorded_length``."""
         row = self._tree.row_of(prompt.tolist())
         if row is None:
             raise ValueError(
@@ -181,13 +181,13 @@ class RecordedText(OracleDefaults):
         return Scores(None, likeliest=(ids, torch.zeros(ids.shape, device=self.device)))
 
     def _places(self, tokens: Tensor, parents: Tensor | None, before: IntArray, known: IntArray) -> IntArray:
-        """Return the places of all nodes ``[B, M]``, given those that the first nodes have ``[B, first]``."""
+        """Return the places of all nodes ``[B, M]``, given those of the first nodes ``[B, first]``."""
         above = [None] * len(before) if parents is None else parents.tolist()
         rows = zip(known.tolist(), before.tolist(), tokens.tolist(), above, strict=True)
         return np.array([self._tree.walk(*row) for row in rows], dtype=np.int64).reshape(tuple(tokens.shape))
 
     def _check_ids(self, pairs: Sequence[tuple[IntArray, IntArray]]) -> None:
-        """Refuse ids beyond the vocabulary, and outputs that go on after their end."""
+        """Refuse ids beyond the vocabulary, and outputs that continue after their end."""
         for row, pair in enumerate(pairs):
             for part, ids in zip(("prompt", "output"), pair, strict=True):
                 if ids.min() < 0 or ids.max() >= self.vocab_size:

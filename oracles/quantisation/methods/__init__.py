@@ -1,4 +1,4 @@
-"""What can be done with a model's weights before they are rounded, by name."""
+"""What can be done to a model's weights before they are rounded, by name."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ Method = Callable[[Transformer, Format, Tensor], None]
 
 
 def to_nearest(model: Transformer, format: Format, ids: Tensor) -> None:
-    """Quantise a model to the nearest, in place; the ids are not looked at. Errors as of ``Transformer.quantise``."""
+    """Quantise a model to the nearest, in place; the ids are not used. Errors are those of ``Transformer.quantise``."""
     model.quantise(format)
 
 

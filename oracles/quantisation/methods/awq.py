@@ -1,4 +1,4 @@
-"""AWQ: make the weights of large inputs larger before they are rounded, which makes their errors smaller."""
+"""AWQ: scale up the weights of large inputs before rounding, which makes their errors smaller."""
 
 import torch
 from torch import Tensor
@@ -13,30 +13,30 @@ from oracles.transformer.eager import Transformer
 
 # Steps of alpha from 0 to 1.
 STEPS = 20
-# Errors of queries and keys meet in a product: these are not clipped.
+# Errors of queries and keys are multiplied with each other: these are not clipped.
 UNCLIPPED = ("q_proj", "k_proj")
-# No mean size of an input counts as smaller.
+# The smallest mean size that an input counts as having.
 _LEAST_SIZE = 1e-4
 
 
 @torch.no_grad()
 def by_awq(model: Transformer, format: Format, ids: Tensor) -> None:
-    """Quantise a model after scales of inputs were folded into what comes before, with clipped weights, in place.
+    """Quantise a model with clipped weights, in place, after folding scales of inputs into the layers before.
 
-    A block's inputs come from the blocks before it as they are quantised, and from embeddings as they were. The head is
-    rounded to the nearest, queries and keys as well once they are scaled.
+    A block's inputs come from the quantised blocks before it and the unchanged embeddings. The head is rounded to the
+    nearest, and so are queries and keys after scaling.
 
     Args:
         model: as it trains, in float32.
-        format: to round to; of one that rounds inputs only the weights' errors are looked at.
-        ids: ``[B, T]`` int64 of text to calibrate on, never of text that measures.
+        format: to round to; if it rounds inputs, only the weights' errors count.
+        ids: ``[B, T]`` int64 of text for calibration, never of text that measures.
 
     Raises:
-        ValueError: as of ``check_calibration``; inputs are not finite; as of ``Transformer.quantise``.
+        ValueError: as in ``check_calibration``; inputs are not finite; as in ``Transformer.quantise``.
 
-    Source: Lin et al. 2023 (AWQ, arXiv 2306.00978, section 3.2, equations 4 and 5; clipping as of ``clip_and_round``).
-    Deviations: the error is that of the linear layers as in equation 4, where the authors' code takes a whole attention
-        or MLP for inputs behind a norm; that code gathers all inputs before anything is rounded; more in ``fold``.
+    Source: Lin et al. 2023 (AWQ, arXiv 2306.00978, section 3.2, equations 4 and 5; clipping as in ``clip_and_round``).
+    Deviations: the error is that of the linear layers, as in equation 4; the authors' code takes that of a whole
+        attention or MLP for inputs after a norm, and gathers all inputs before anything is rounded; more in ``fold``.
 
     Cost: as of ``blocks_with_inputs``; for each layer also ``STEPS`` + 1 times 2 * out * in^2 operations, and a
     ``clip_and_round``.
@@ -53,7 +53,7 @@ def by_awq(model: Transformer, format: Format, ids: Tensor) -> None:
 
 
 def fold_best(stage: Stage, inputs: Inputs, format: Format) -> Tensor:
-    """Fold the best scales of a stage, if it has a writer; return X^T X ``[in, in]`` float32 of what then comes in."""
+    """Fold the best scales of a stage, if it has a writer; return X^T X ``[in, in]`` float32 of its new inputs."""
     gram = inputs.gram.float()
     if stage.writer is None:
         return gram
@@ -66,7 +66,7 @@ def fold_best(stage: Stage, inputs: Inputs, format: Format) -> Tensor:
 def best_scales(stage: Stage, inputs: Inputs, format: Format) -> Tensor:
     """Return ``[channels]`` the scales s = mean(|x|)^alpha, alpha in 0, 1/20, ..., 1, with the least error of outputs.
 
-    Scales are divided by the root of the largest times the smallest, and 1 at alpha 0. The first of equals is taken.
+    Scales are divided by the root of the largest times the smallest; they are 1 at alpha 0. The first of equals wins.
 
     Args:
         stage: with a writer.

@@ -1,4 +1,4 @@
-"""Ids to calibrate on: of the text that a checkpoint learned from, never of text that was kept from it."""
+"""Ids for calibration: from the text that a checkpoint was trained on, never from held-out text."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,19 +18,19 @@ NUM_TOKENS, LENGTH = 16384, 256
 
 
 def calibration_ids(model: Transformer, num_tokens: int = NUM_TOKENS, seed: int = 0) -> Tensor:
-    """Return ids ``[B, T]`` int64 to calibrate an embedded checkpoint, or one with the same tokenizer, on.
+    """Return ids ``[B, T]`` int64 to calibrate an embedded checkpoint, or one with the same tokenizer.
 
-    Of source code windows of 256 ids, or of the model's context if that is shorter, see ``code_ids``; of arithmetic
-    whole problems of 28 ids with their answers, of those to train on (``oracles.factory.arithmetic.problems.split``).
+    For source code: windows of 256 ids, or of the model's context if that is shorter, see ``code_ids``. For arithmetic:
+    whole training problems of 28 ids with their answers (``oracles.factory.arithmetic.problems.split``).
 
     Args:
         model: with its tokenizer, as ``load_trainable`` returns it.
-        num_tokens: at least so many, in whole rows.
+        num_tokens: the fewest ids to return, in whole rows.
         seed: of the choice.
 
     Raises:
-        ValueError: ``num_tokens`` is below 1; the tokenizer is that of neither, for which one gives ids of one's own;
-            as of ``code_ids``.
+        ValueError: ``num_tokens`` is below 1; the tokenizer is neither's, and the caller must give ids instead; as in
+            ``code_ids``.
     """
     if num_tokens < 1:
         raise ValueError(f"num_tokens is {num_tokens}; give at least 1")
@@ -52,9 +52,9 @@ def code_ids(
 ) -> Tensor:
     """Return windows ``[num_rows, length]`` int64 of the standard library's part of the split *train*.
 
-    That is 372 files, 7.0 MB of 197.8: what is at hand without a download, wherever Python has the version that the
-    manifest names. Every file is checked by its hash; none of *dev* or *test* is opened. Windows are chosen as those
-    of a training run: they do not overlap before all were read.
+    That is 372 files, 7.0 MB of 197.8, available without a download wherever Python has the version that the manifest
+    names. Every file is checked by its hash; none of *dev* or *test* is opened. Windows are chosen as in a training
+    run: they do not overlap before all were read.
 
     Args:
         tokenizer: of the model, with an end-of-text token.
@@ -64,9 +64,9 @@ def code_ids(
         stdlib: folder of the standard library; None: the running interpreter's.
 
     Raises:
-        ValueError: a file is absent or differs, as under another version of Python; the text is too short.
+        ValueError: a file is absent or differs, for example under another version of Python; the text is too short.
 
-    Cost: reading and cutting all of it, a few seconds.
+    Cost: reading and tokenizing all of it, a few seconds.
     """
     if num_rows < 1 or length < 1:
         raise ValueError(f"num_rows is {num_rows} and length {length}; give at least 1 of each")

@@ -1,4 +1,4 @@
-"""What calibration needs of a model and of ids, checked before anything is computed."""
+"""Check what calibration requires of a model and of ids, before anything is computed."""
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ def check_calibration(model: Transformer, ids: Tensor) -> None:
         ids: ``[B, T]`` of the model's vocabulary, at least one, T at most ``max_context``.
 
     Raises:
-        ValueError: they are otherwise, or a weight is not finite; the message names the layer and what to do.
+        ValueError: they are not so, or a weight is not finite; the message names the layer and what to do.
     """
     _check_ids(ids, model.vocab_size, model.max_context)
     if model.dtype != torch.float32:

@@ -1,4 +1,4 @@
-"""Smaller scales than hold the largest weight: it is clipped, and all others become finer."""
+"""Scales too small for the largest weight: it is clipped, and all others are rounded more finely."""
 
 import torch
 from torch import Tensor
@@ -7,16 +7,16 @@ from torch.nn import functional
 from oracles.quantisation.formats import Format
 from oracles.quantisation.quantised import Quantised, expand_scales, fitting_scales, round_to
 
-# Of the scales that hold all weights: 1, 0.95, ..., 0.55.
+# Factors on the scales that hold all weights: 1, 0.95, ..., 0.55.
 RATIOS = tuple(1 - step / 20 for step in range(10))
 
 
 @torch.no_grad()
 def clip_and_round(weight: Tensor, gram: Tensor, name: str, format: Format) -> Quantised:
-    """Return a weight rounded to the nearest with, for each group, the scale that gives the least error of outputs.
+    """Return a weight rounded to the nearest with the scale of each group that gives the least error of outputs.
 
     The error of a group of inputs X is |X w'^T - X w^T|^2 for an output's weights w and the rounded ones w'. The first
-    of equals is taken.
+    of equals wins.
 
     Args:
         weight: ``[out, in]`` float32.
@@ -25,15 +25,15 @@ def clip_and_round(weight: Tensor, gram: Tensor, name: str, format: Format) -> Q
         format: to round to.
 
     Raises:
-        ValueError: as of ``Quantised.of``.
+        ValueError: as in ``Quantised.of``.
 
     Guarantee: no group's error is larger than with the scale that holds its largest weight.
 
     Source: Lin et al. 2023 (AWQ, arXiv 2306.00978, end of section 3.2, and the function ``auto_clip`` of its code).
 
-    Deviations: all calibration inputs count, where the code takes a sample of them.
+    Deviations: all calibration inputs count; the code takes a sample of them.
 
-    Cost: for each of ``RATIOS`` 2 * out * in * group operations.
+    Cost: 2 * out * in * group operations for each of ``RATIOS``.
     """
     grams = _of_groups(gram, format.group or len(gram))
     best = fitting_scales(weight, name, format)

@@ -1,4 +1,4 @@
-"""GPTQ: round a weight input by input, and let the inputs that are not yet rounded make up for the errors."""
+"""GPTQ: round a weight input by input, and let the inputs that are not yet rounded compensate the errors."""
 
 from itertools import chain
 
@@ -11,9 +11,9 @@ from oracles.quantisation.methods.inputs import blocks_with_inputs
 from oracles.quantisation.quantised import Quantised, fitting_scales, round_to
 from oracles.transformer.eager import Transformer
 
-# Of the Hessian's mean diagonal, added to the diagonal.
+# The share of the Hessian's mean diagonal that is added to the diagonal.
 DAMPING = 0.01
-# Inputs between two updates of all inputs behind them, where no group says how many.
+# Inputs between two updates of all inputs after them, if no group sets the number.
 _SPAN = 128
 
 
@@ -21,21 +21,21 @@ _SPAN = 128
 def by_gptq(model: Transformer, format: Format, ids: Tensor) -> None:
     """Quantise a model, the layers of its blocks by GPTQ, the head to the nearest, in place.
 
-    A block's inputs come from the blocks before it as they are quantised, and from embeddings as they were; its layers'
+    A block's inputs come from the quantised blocks before it and the unchanged embeddings; the inputs of all its layers
     are gathered before any of them is quantised.
 
     Args:
         model: as it trains, in float32.
-        format: to round to; one that rounds inputs has its weights treated alike, as if inputs stayed as they are.
-        ids: ``[B, T]`` int64 of text to calibrate on, never of text that measures.
+        format: to round to; if it rounds inputs, weights are rounded as if inputs were not.
+        ids: ``[B, T]`` int64 of text for calibration, never of text that measures.
 
     Raises:
-        ValueError: as of ``check_calibration``; inputs are not finite; as of ``Transformer.quantise``.
+        ValueError: as in ``check_calibration``; inputs are not finite; as in ``Transformer.quantise``.
 
     Source: Frantar et al. 2022 (GPTQ, arXiv 2210.17323, section 3.3, Algorithm 1; groups: section 4).
-    Deviations: as of ``round_with_feedback``.
+    Deviations: those of ``round_with_feedback``.
 
-    Cost: as of ``blocks_with_inputs`` and, for each layer, of ``round_with_feedback``.
+    Cost: that of ``blocks_with_inputs`` and, for each layer, of ``round_with_feedback``.
     """
     check_calibration(model, ids)
     for stage, inputs in chain.from_iterable(blocks_with_inputs(model, ids)):
@@ -50,10 +50,10 @@ def by_gptq(model: Transformer, format: Format, ids: Tensor) -> None:
 def feedback_of(gram: Tensor) -> Tensor:
     """Return U ``[in, in]`` float64, upper triangular with U^T U = (X^T X + d I)^-1, d = ``DAMPING`` * mean diagonal.
 
-    An input that is always 0 is rounded to the nearest and has no part in the feedback. If all are, U is diagonal.
+    An input that is always 0 is rounded to the nearest and takes no part in the feedback. If all are 0, U is diagonal.
 
     Args:
-        gram: ``[in, in]`` X^T X, finite; half of the Hessian, a factor that the feedback does not see.
+        gram: ``[in, in]`` X^T X, finite; half of the Hessian, a factor that does not change the feedback.
     """
     wide = gram.double()
     diagonal = wide.diagonal()
@@ -66,23 +66,23 @@ def feedback_of(gram: Tensor) -> Tensor:
 def round_with_feedback(weight: Tensor, feedback: Tensor, name: str, format: Format) -> Quantised:
     """Return a weight rounded so that |W' X^T - W X^T|^2 stays small.
 
-    Inputs are rounded one after the other, to the nearest; the error e of one over U_qq, times row q of U, is taken
-    from those behind it. All is float64, but for scales. Scales of a group are fixed when its first input comes up;
-    scales of whole outputs are those of the weight as it was.
+    Inputs are rounded to the nearest, one after the other; for input q, its error e / U_qq times row q of U is
+    subtracted from the inputs after it. All is float64, except scales. A group's scales are fixed at its first input;
+    scales of whole outputs are those of the original weight.
 
     Args:
         weight: ``[out, in]``.
-        feedback: U ``[in, in]``, of ``feedback_of``.
+        feedback: U ``[in, in]``, from ``feedback_of``.
         name: of the layer, for errors.
         format: to round to.
 
     Raises:
-        ValueError: as of ``Quantised.of``.
+        ValueError: as in ``Quantised.of``.
 
     Source: Frantar et al. 2022 (GPTQ, arXiv 2210.17323), Algorithm 1.
-    Deviations: zero is always a value, as the format has it; inputs are taken in their order, not by the size of their
-        diagonal; the weights of inputs that are always 0 stay, where the authors' code clears them; inputs behind a
-        group are brought up to date at its end, so that scales never see stale weights.
+    Deviations: zero is always a value, as in the format; inputs are taken in their order, not by the size of their
+        diagonal; the weights of inputs that are always 0 stay, whereas the authors' code clears them; inputs after a
+        group are updated at its end, so scales are never computed from stale weights.
 
     Cost: out * in^2 operations, in / span of them large, span the group or 128.
     """
@@ -101,7 +101,7 @@ def round_with_feedback(weight: Tensor, feedback: Tensor, name: str, format: For
 
 
 def _round_span(part: Tensor, scales: Tensor, feedback: Tensor, format: Format) -> tuple[Tensor, Tensor]:
-    """Return whole numbers ``[out, n]`` and errors over the diagonal of U, from weights that are changed in place."""
+    """Return whole numbers ``[out, n]`` and errors divided by the diagonal of U; the weights are changed in place."""
     values, errors = torch.empty_like(part, dtype=torch.int8), torch.empty_like(part)
     for q in range(part.shape[1]):
         column = part[:, q : q + 1]

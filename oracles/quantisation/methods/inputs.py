@@ -1,4 +1,4 @@
-"""What flows into the linear layers of a transformer: gathered on calibration text, one block after the other."""
+"""The inputs of a transformer's linear layers, gathered on calibration text, block by block."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,17 +55,17 @@ class Inputs:
 def blocks_with_inputs(model: Transformer, ids: Tensor) -> Iterator[list[tuple[Stage, Inputs]]]:
     """Yield the stages of each block with their inputs, blocks in the order of the pass.
 
-    The caller may change a block before it takes the next one, whose inputs are then what the changed block gives.
+    The caller may change a block before it takes the next one, whose inputs then come from the changed block.
 
     Args:
-        model: as ``check_calibration`` wants it.
+        model: as ``check_calibration`` requires it.
         ids: ``[B, T]`` int64.
 
     Raises:
         ValueError: inputs are not finite; the message names the layer.
 
-    Cost: two passes over the ids, and for a stage 2 * B * T * in^2 operations; memory of one residual stream
-        ``[B, T, D]``, of two while a block is passed, and of the Gram matrices of one block.
+    Cost: two passes over the ids, and 2 * B * T * in^2 operations for a stage; memory of one residual stream
+        ``[B, T, D]``, two while a block runs, and the Gram matrices of one block.
     """
     parts = torch.split(ids.to(model.device), max(1, _TOKENS_AT_ONCE // ids.shape[1]))
     streams: list[Tensor | None] = [None] * len(parts)
@@ -84,7 +84,7 @@ def blocks_with_inputs(model: Transformer, ids: Tensor) -> Iterator[list[tuple[S
 
 @contextmanager
 def _gathering(stages: tuple[Stage, ...]) -> Iterator[list[Inputs]]:
-    """Gather the inputs of stages while their block is passed."""
+    """Gather the inputs of stages while their block runs."""
     gathered, hooks = [], []
     for stage in stages:
         layer = stage.layers[stage.name]

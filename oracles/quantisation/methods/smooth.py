@@ -26,17 +26,17 @@ def by_smoothing(model: Transformer, format: Format, ids: Tensor) -> None:
     Args:
         model: as it trains, in float32.
         format: to round to, one that rounds inputs.
-        ids: ``[B, T]`` int64 of text to calibrate on, never of text that measures.
+        ids: ``[B, T]`` int64 of text for calibration, never of text that measures.
 
     Raises:
-        ValueError: the format rounds no inputs; as of ``check_calibration``; inputs are not finite; as of
+        ValueError: the format rounds no inputs; as in ``check_calibration``; inputs are not finite; as in
             ``Transformer.quantise``.
 
     Source: Xiao et al. 2022 (SmoothQuant, arXiv 2211.10438, section 4, equation 4).
-    Deviations: inputs are rounded with a scale for each row and weights with one for each output, of which the paper
-        has the first in its setting O1.
+    Deviations: inputs are rounded with a scale for each row, as in the paper's setting O1; weights with one for each
+        output, unlike there.
 
-    Cost: as of ``blocks_with_inputs``.
+    Cost: that of ``blocks_with_inputs``.
     """
     if not format.rounds_inputs:
         raise ValueError(
@@ -55,7 +55,7 @@ def smoothing_scales(stage: Stage, inputs: Inputs) -> Tensor:
     """Return ``[in]`` the scales max(|x|)^a / max(|w|)^(1 - a), a = ``ALPHA``, over all layers of a stage.
 
     Args:
-        stage: behind a norm; each input has a channel of its own.
+        stage: after a norm; each input has a channel of its own.
         inputs: of the stage.
     """
     weights = torch.cat([layer.weight for layer in stage.layers.values() if layer.weight is not None])

@@ -1,4 +1,4 @@
-"""Which linear layers of a block read the same inputs, and what writes these inputs."""
+"""Which linear layers of a block read the same inputs, and which layer writes these inputs."""
 
 from dataclasses import dataclass
 
@@ -15,11 +15,11 @@ class Stage:
     """Linear layers that read the same inputs ``[..., in]``.
 
     Args:
-        layers: by their names in the model; the first one's name stands for the inputs.
-        writer: the norm or linear layer whose channels the inputs are, up to steps that pass a positive factor of a
-            channel on: averages over positions, a product with a gate, a ReLU. None if another function stands between.
+        layers: by their names in the model; the first one's name identifies the inputs.
+        writer: the norm or linear layer whose channels the inputs are, up to steps that preserve a positive factor of a
+            channel: averages over positions, a product with a gate, a ReLU. None if another function comes between.
         after_norm: whether the writer is a norm.
-        copies: so many stretches of ``width`` inputs in a row read one stretch of channels, as query heads do that
+        copies: number of successive stretches of ``width`` inputs that read one stretch of channels, as query heads
             share the values of one head.
         width: of a stretch; None: all inputs.
     """
@@ -32,16 +32,16 @@ class Stage:
 
     @property
     def name(self) -> str:
-        """Of the inputs, for errors."""
+        """The name of the inputs, for errors."""
         return next(iter(self.layers))
 
     def to_channels(self, of_inputs: Tensor) -> Tensor:
-        """Return ``[channels]``, of each the mean over the inputs that read it, from ``[in]``."""
+        """Return ``[channels]`` from ``[in]``: for each channel the mean over the inputs that read it."""
         stretches = of_inputs.view(-1, self.copies, self.width or len(of_inputs))
         return stretches.mean(1).flatten()
 
     def to_inputs(self, of_channels: Tensor) -> Tensor:
-        """Return ``[in]``, for each input what its channel has, from ``[channels]``."""
+        """Return ``[in]`` from ``[channels]``: for each input its channel's value."""
         stretches = of_channels.view(-1, 1, self.width or len(of_channels))
         return stretches.expand(-1, self.copies, -1).flatten()
 
@@ -53,7 +53,7 @@ def block_of(model: Transformer, number: int) -> Block:
 
 
 def stages_of(model: Transformer, number: int) -> tuple[Stage, ...]:
-    """Return the stages of a block, which hold all its linear layers, in the order of the pass; it is not packed."""
+    """Return the stages of an unpacked block in the order of the pass; they hold all its linear layers."""
     config, block = model.config, block_of(model, number)
     attention, mlp = block.self_attn, block.mlp
 
@@ -73,7 +73,7 @@ def stages_of(model: Transformer, number: int) -> tuple[Stage, ...]:
 
 @torch.no_grad()
 def fold(stage: Stage, scales: Tensor) -> None:
-    """Divide what writes a stage's inputs by scales, and multiply the weights that read them, in place.
+    """Divide the output of a stage's writer by scales, and multiply the weights that read it, in place.
 
     X W^T = (X / s) (W s)^T. The division goes into the weight and bias of a norm, or into the rows and the bias of a
     linear layer, so that all weights stay ordinary ones.
@@ -89,8 +89,8 @@ def fold(stage: Stage, scales: Tensor) -> None:
 
     Source: Xiao et al. 2022 (SmoothQuant, arXiv 2211.10438, section 4, equation 3); Lin et al. 2023 (AWQ, arXiv
         2306.00978, section 3.2), whose code also folds into value and up projections.
-    Deviations: query heads that share values share scales, where AWQ's code leaves such output projections alone; and
-        inputs behind a curved activation are left alone, where it adds a layer that divides.
+    Deviations: query heads that share values share scales; AWQ's code leaves such output projections alone. Inputs
+        after a nonlinear activation are left alone; AWQ's code adds a layer that divides them.
     """
     writer = stage.writer
     if writer is None or writer.weight is None:
