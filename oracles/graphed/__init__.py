@@ -1,4 +1,4 @@
-"""Passes of few shapes: buckets of rows and nodes, one upload a pass, a CUDA graph for a shape that comes back."""
+"""Passes of a few shapes: buckets of rows and nodes, one upload for each pass, a CUDA graph for a repeated shape."""
 
 from oracles.graphed.graphed_transformer import GraphedTransformer
 from oracles.graphed.graphs import Capture, Graph, PassCounts

@@ -1,12 +1,12 @@
-"""Which shapes passes have, and how a call of any size is cut into such passes. There is no tensor here."""
+"""The shapes of passes, and how a call of any size is cut into such passes. This file has no tensors."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-# Nodes of one pass, padding included. Far above what makes a pass bound by arithmetic, so that more would only take
-# more memory: masks, and what flows between layers.
+# Nodes of one pass, padding included. This is far more than makes a pass compute-bound, so larger passes would only
+# take more memory, for masks and activations.
 MAX_NODES = 2048
 
 
@@ -17,7 +17,7 @@ class Bucket:
     Attributes:
         rows: of the batch, padding included.
         width: nodes that attend in each row, padding included.
-        total: nodes of a tree, those included whose keys are cached; 0: rows are chains.
+        total: nodes of a tree, including those whose keys are cached; 0: rows are chains.
         whole: the batch is all rows of the cache, each at its own place; else rows of the cache are gathered.
     """
 
@@ -33,7 +33,7 @@ class Bucket:
 
     @property
     def returns(self) -> bool:
-        """Whether the shape is one of few, so that it is worth a graph."""
+        """Whether the shape is common enough to be worth a graph."""
         return self.total <= WIDTHS[-1]
 
 
@@ -49,12 +49,12 @@ class Cut:
 def cuts(num_rows: int, size: int, first: int, is_tree: bool, cache_rows: int) -> Iterator[list[Cut]]:
     """Yield the passes of a call, one list for each group of rows; a list covers their nodes in order.
 
-    Nodes of a later pass see those of an earlier one, because parents stand before their children.
+    Nodes of a later pass see those of an earlier one, because parents come before their children.
 
     Args:
         num_rows: of the call.
         size: its nodes in each row, M.
-        first: the first so many of them are cached and do not attend.
+        first: number of them, the first ones, that are cached and do not attend.
         is_tree: whether it has parents.
         cache_rows: rows of the cache.
     """
@@ -66,7 +66,7 @@ def cuts(num_rows: int, size: int, first: int, is_tree: bool, cache_rows: int) -
 
 
 def bucket_of(rows: slice, nodes: slice, total: int, cache_rows: int) -> Bucket:
-    """Return the smallest bucket for some rows of a call, some of their nodes, and a tree of so many (0: chains)."""
+    """Return the smallest bucket for some rows of a call, some of their nodes, and ``total`` tree nodes (0: chains)."""
     width = _at_least(WIDTHS, nodes.stop - nodes.start)
     padded = _at_least(ROWS, rows.stop - rows.start)
     whole = padded >= cache_rows and cache_rows <= _rows_at_once(width)
@@ -74,13 +74,13 @@ def bucket_of(rows: slice, nodes: slice, total: int, cache_rows: int) -> Bucket:
 
 
 def _rows_at_once(width: int) -> int:
-    """Return how many rows a pass of so many nodes a row takes."""
+    """Return how many rows a pass with ``width`` nodes in each row takes."""
     fitting = MAX_NODES // _at_least(WIDTHS, width)
     return max(rows for rows in ROWS if rows <= fitting)
 
 
 def _at_least(sizes: tuple[int, ...], count: int) -> int:
-    """Return the first size that holds ``count``; beyond the last one a multiple of it."""
+    """Return the first size that holds ``count``, or a multiple of the last one if none does."""
     if count > sizes[-1]:
         return -(-count // sizes[-1]) * sizes[-1]
     return next(size for size in sizes if size >= count)

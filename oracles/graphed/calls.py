@@ -1,4 +1,4 @@
-"""Calls of any size, answered by passes of few shapes."""
+"""Calls of any size, answered by passes of a few shapes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,16 +18,16 @@ from specdec.contracts import Draft, Scores, Want
 RunChain = Callable[[Passes, Memory, Bucket, int, Packed], tuple[Tensor]]
 """See ``run_chain``."""
 
-# Ids that a chain reads before the first one it drafts: one, or two after a chain that was accepted whole.
+# Ids that a chain reads before the first that it drafts: one, or two after a chain that was wholly accepted.
 _CAUGHT_UP = 2
 
 
 class Calls:
-    """Cut calls into passes, run these, and put together what the caller asked for.
+    """Cut calls into passes, run these, and assemble what the caller asked for.
 
     Args:
         passes: of the model.
-        upload: its way to the device.
+        upload: brings integers to the device.
         graphs: run passes; their counts count the padding too.
 
     Attributes:
@@ -46,12 +46,12 @@ class Calls:
         return scores[0] if len(scores) == 1 else _below(scores)
 
     def draft(self, call: Call, memory: Memory, run: RunChain = run_chain, further: int = 1) -> Draft:
-        """Return chains that follow the nodes of a call, of as many tokens as the limits say, 1 or more.
+        """Return chains that follow the nodes of a call, with as many tokens as the limits say, at least 1.
 
         Args:
             call, memory: see ``answer``.
-            run: finds them.
-            further: passes of a node a row that it runs for each token after the first.
+            run: finds the chains.
+            further: passes, of one node in each row, that it runs for each token after the first.
         """
         assert call.limits is not None
         num_rows, width = call.tokens.shape
@@ -63,7 +63,7 @@ class Calls:
     def _chain(self, asked: Call, bucket: Bucket, size: int, memory: Memory, run: RunChain, further: int) -> Tensor:
         """Return what ``run`` finds in the rows of a call, ``[B, 2 + size]``, in memory that is the caller's."""
         bucket = replace(bucket, width=max(bucket.width, _CAUGHT_UP))
-        # A row at its limit is padding, so the graph of a longer chain serves, and a capture is dearer than its rest.
+        # A row at its limit is padding, so the graph of a longer chain will do: its rest is cheaper than a capture.
         longer = (other for other in range(size, 2 * size + 1) if self._graphs.has(memory, (bucket, other)))
         length = next(longer, size)
         packed = self._upload(asked, bucket)
@@ -86,7 +86,7 @@ class Calls:
             places, shape = packed.places[: len(asked.rows)], asked.tokens.shape
             wanted = outputs[1:] if want == "none" else outputs
             found.append([_real(output, cut.bucket, places, shape[1]) for output in wanted])
-            del outputs, wanted  # memory of graphs, which nothing may hold when they go
+            del outputs, wanted  # memory of graphs, to which nothing may refer when they are freed
         streams = [nodes[0] if len(nodes) == 1 else torch.cat(nodes, dim=1) for nodes in zip(*found, strict=True)]
         if want == "none":
             return Scores(None, tuple(streams))

@@ -1,4 +1,4 @@
-"""Attention in chunks of positions, by operations whose shapes depend on nothing but the model."""
+"""Attention in chunks of positions, by operations whose shapes depend only on the model."""
 
 import math
 
@@ -15,8 +15,8 @@ CHUNK = 256
 class ChunkedAttention:
     """Attend from tiles of nodes to chunks of positions, which are combined one after the other.
 
-    A node's keys stand in the order of their positions, those of its ancestors in a tree too: they are gathered for
-    every node. So all products and sums have one shape, whatever the batch, the width, the tree and the capacity are.
+    A node's keys, including those of its ancestors in a tree, are in the order of their positions: they are gathered
+    for every node. So all products and sums have one shape, whatever the batch, the width, the tree and the capacity.
 
     Args:
         nodes: those of the pass.
@@ -62,7 +62,7 @@ class ChunkedAttention:
             weights, kept = (scores - base).exp_(), (top - base).exp_()
             total = total * kept + weights.sum(-1, keepdim=True)
             summed, top = summed * kept + torch.bmm(weights, values), highest
-        # What sees nothing is padding.
+        # Nodes that see nothing are padding.
         return (summed / total.masked_fill(total == 0, 1)).to(query.dtype).view(TILE, -1)
 
 

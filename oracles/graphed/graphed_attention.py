@@ -1,4 +1,4 @@
-"""Attention of a pass of static shape: what depends on lengths and trees is a tensor, read on the device."""
+"""Attention of a pass of static shape: all that depends on lengths and trees is in tensors, read on the device."""
 
 import torch
 from torch import Tensor
@@ -11,13 +11,13 @@ from oracles.transformer.attention import visible_slots
 class MaskedAttention:
     """Attend from the nodes of a pass to all slots of their rows; a mask hides what a node must not see.
 
-    The query heads of a key head are further queries of it, so that no key is copied for them. Keys are copied only if
+    The query heads of a key head become further queries of it, so no key is copied for them. Keys are copied only if
     the batch is some rows of a larger cache.
 
     Args:
         nodes: those of the pass.
 
-    Cost: O(R W C) per head with C the slots of a row, used or not; a mask of R W G C numbers once a pass, with G the
+    Cost: O(R W C) per head with C the slots of a row, used or not; a mask of R W G C numbers for each pass, with G the
         query heads of a key head.
     """
 

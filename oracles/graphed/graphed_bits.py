@@ -1,4 +1,4 @@
-"""The check that bits do not depend on the bucket, on the very shapes that passes will have."""
+"""Check that bits do not depend on the bucket, with the very shapes that passes will have."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,19 +19,19 @@ from oracles.transformer.config import TransformerConfig
 from specdec.contracts import IntArray
 from specdec.transfers import HOST
 
-# Tokens before the paths that are checked, a seed each: a path crosses the boundary of a chunk, one begins at 0.
+# Tokens before the checked paths, one number for each seed: a path crosses the boundary of a chunk, one begins at 0.
 PREFIXES = (CHUNK - 3, 61, 0)
 _NUM_ROWS = ROWS[-1] + 1
-# Rows of caches whose batches are all of these, each at its own place: no bucket of rows is as large.
+# Rows of caches whose batches are all rows, each at its own place: no bucket of rows is as large.
 FULL = (3, 5)
 
 
 def differing_bucket(calls: Calls, config: TransformerConfig, dtype: torch.dtype, device: torch.device) -> str | None:
-    """Return the first bucket in which a node has other bits than in a chain of a row alone; None: there is none.
+    """Return the first bucket in which a node's bits differ from those in a chain of one row; None: there is none.
 
     The first layer scores three paths, with keys of their own before them, in every bucket of chains and of trees, and
-    in batches that are all rows of a small cache; what stands beside them is random. All layers have products and
-    attention of the same shapes.
+    in batches that are all rows of a small cache; the other nodes are random. All layers have products and attention of
+    the same shapes.
 
     Args:
         calls: without graphs.
@@ -52,7 +52,7 @@ def differing_bucket(calls: Calls, config: TransformerConfig, dtype: torch.dtype
 
 
 class _Check:
-    """Paths in the first rows of a cache, what lies before them, and their streams in a chain of a row alone."""
+    """Paths in the first rows of a cache, what lies before them, and their streams in a chain of one row."""
 
     def __init__(
         self, calls: Calls, config: TransformerConfig, dtype: torch.dtype, device: torch.device, num_rows: int
@@ -79,7 +79,7 @@ class _Check:
         return self._calls.answer(call, self._memory, Part((0, 1), (0,)), "none").hidden[0]
 
     def keeps(self, num_rows: int, width: int, is_tree: bool) -> bool:
-        """Tell whether all paths have in this bucket the bits that they have alone."""
+        """Tell whether all paths have the same bits in this bucket as alone."""
         return all(self._same(rows, width, is_tree) for rows in self._batches(num_rows))
 
     def _batches(self, num_rows: int) -> Iterator[IntArray]:

@@ -1,4 +1,4 @@
-"""Chains of drafted tokens, whose ids the device finds between passes: one function of static shape."""
+"""Chains of drafted tokens whose ids the device finds between passes: one function of static shape."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,9 +18,9 @@ def run_chain(passes: Passes, memory: Memory, bucket: Bucket, size: int, packed:
 
     Args:
         passes: of the model.
-        memory, bucket, packed: of the pass over the nodes that stand, see ``run_pass``. Its integers say
-            how many ids each row wants.
-        size: N, as many ids as the row wants that wants the most, or more.
+        memory, bucket, packed: of the pass over the given nodes, see ``run_pass``. Its integers say how many
+            ids each row wants.
+        size: N, at least the most ids that a row wants.
 
     Returns:
         ``[R, 2 + N]``, which ``drafts_of`` reads: the depth of the first id for which the model gave NaN or +inf; the
@@ -49,7 +49,7 @@ def follow(next_logits: Callable[[int, Tensor | None], Tensor], size: int, limit
         limits: ``[R]``; 0: the row is padding.
 
     Returns:
-        What ``run_chain`` does.
+        The same as ``run_chain``.
     """
     tokens: list[Tensor] = []
     peaks = []
@@ -63,12 +63,12 @@ def follow(next_logits: Callable[[int, Tensor | None], Tensor], size: int, limit
 
 
 def drafts_of(found: Tensor) -> Draft:
-    """Return the chains of what ``run_chain`` has found, ``[B, 2 + N]`` of real rows."""
+    """Return the chains from the output of ``run_chain``, ``[B, 2 + N]`` of real rows."""
     return Draft(found[:, 2:], found[:, 1], undefined=found[:, :1])
 
 
 def _last(stream: Tensor, packed: Packed, bucket: Bucket) -> Tensor:
-    """Return ``[R, D]`` of each row's last real node, of a stream ``[R * W, D]``; any node's of a row without one."""
+    """Return the stream ``[R, D]`` of each row's last real node, from ``[R * W, D]``; any node's if a row has none."""
     if bucket.width == 1:
         return stream
     at = (packed.num_nodes - 1).clamp(min=0).view(-1, 1, 1).expand(-1, 1, stream.shape[-1])

@@ -1,4 +1,4 @@
-"""Hidden states on their way to heads in passes of few shapes, and the cache of the features that some make of them."""
+"""Bring hidden states to heads in passes of a few shapes, and cache the features that some heads make of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class GraphedFeatureCache(FeatureSlots, GraphedCache):
     """A cache of graphed passes that holds features too, in the same memory.
 
     Args:
-        memory: what holds it.
+        memory: that holds its contents.
     """
 
     def __init__(self, memory: Memory) -> None:
@@ -37,12 +37,12 @@ class GraphedFeatureCache(FeatureSlots, GraphedCache):
 
 @dataclass
 class Arrival:
-    """Bring the hidden states of positions to a head, a pass for up to ``MAX_NODES`` of them.
+    """Bring the hidden states of positions to a head, up to ``MAX_NODES`` of them in a pass.
 
     Args:
         config: of the head's layers.
-        take_in: is given nodes, one for each position, and their states ``[R * W, D]``, a tensor a layer; it writes
-            what the head makes of them to the memory of the nodes.
+        take_in: is given nodes, one for each position, and their states ``[R * W, D]``, a tensor for each layer; it
+            writes what the head makes of them to the memory of the nodes.
         upload: the head's way to the device.
         graphs: run the passes.
     """
@@ -54,7 +54,7 @@ class Arrival:
     _entering: Tensor | None = None
 
     def bring(self, features: Features, memory: Memory) -> None:
-        """Take in the states of all positions; what was scored is read at once.
+        """Take in the states of all positions; the scored states are read immediately.
 
         Cost: a copy to the device and a pass for up to 256 rows of up to 128 positions.
         """
@@ -71,7 +71,7 @@ class Arrival:
                 self.graphs.run(memory, ("hidden states", cut.bucket), compute)
 
     def _call(self, features: Features, most: int) -> Call:
-        """Return a call whose ids are places: where among all that was scored the states of positions stand."""
+        """Return a call whose ids are the places of the positions' states among all that was scored."""
         batch, width = features.scored[0].shape[:2]
         columns = np.tile(np.arange(most), (batch, 1)) if features.columns is None else features.columns[:, :most]
         places = torch.from_numpy(np.arange(batch)[:, None] * width + columns)

@@ -1,4 +1,4 @@
-"""The cache of graphed passes, and its memory, which outlives a run so that graphs on it stay of use."""
+"""The cache of graphed passes, and its memory, which outlives a run so that graphs on it can be reused."""
 
 import weakref
 from collections.abc import Callable
@@ -18,9 +18,9 @@ CACHE_ROW_DIM, CACHE_SLOT_DIM = 2, 4
 
 
 def round_capacity(capacity: int) -> int:
-    """Return the slots of a row for what was asked: whole blocks, in steps of at most an eighth above 512.
+    """Return the slots of a row for a capacity: whole blocks, in steps of at most an eighth above 512.
 
-    Runs of about the same length so have caches of the same shape.
+    So runs of about the same length have caches of the same shape.
     """
     step = max(BLOCK, 1 << max(capacity.bit_length() - 4, 0))
     return -(-capacity // step) * step
@@ -29,7 +29,7 @@ def round_capacity(capacity: int) -> int:
 class Memory:
     """Keys and values of all layers: a line for every row, head and slot, and one more, the scratch line.
 
-    What a pass computes for padding goes to the scratch line. Nobody reads it, so that not even NaN gets out of it.
+    What a pass computes for padding goes to the scratch line. Nothing reads it, so not even NaN gets out of it.
     Features of heads have lines of the same kind: one for every row and position.
 
     Args:
@@ -69,11 +69,11 @@ class Memory:
         self._due: list[_Moves] = []
 
     def read_features(self, rows: Tensor, positions: Tensor) -> Tensor:
-        """Return the features ``[R * W, F]`` of positions ``[R, W]`` of rows ``[R]``; padding reads any of its row."""
+        """Return the features ``[R * W, F]`` of positions ``[R, W]`` of rows ``[R]``; for padding any of its row's."""
         return self._feature_lines.index_select(0, self._places(rows, positions.clamp(max=self.capacity)).flatten())
 
     def write_features(self, rows: Tensor, positions: Tensor, is_written: Tensor, features: Tensor) -> None:
-        """Keep those features ``[R * W, F]`` of positions ``[R, W]`` of rows ``[R]`` of which ``is_written`` says so.
+        """Keep the features ``[R * W, F]`` of positions ``[R, W]`` of rows ``[R]`` for which ``is_written`` is true.
 
         The others go to the scratch line.
         """
@@ -84,19 +84,19 @@ class Memory:
         return rows.unsqueeze(1) * (self.capacity + 1) + positions
 
     def later(self, which: IntArray, path: Tensor) -> None:
-        """Move keys and values before the next pass, with whose numbers those of the move come."""
+        """Move keys and values before the next pass; the numbers of the move come with those of that pass."""
         path = path.clone()  # it is the caller's
         self._due.append(_Moves(which, path, stage((which, path), self.slots.device)))
 
     def settle(self) -> None:
-        """Move what is due."""
+        """Make the moves that are due."""
         while self._due:
             move_kept(self.slots, CACHE_ROW_DIM, CACHE_SLOT_DIM, self._due[0].which, self._due[0].path)
-            # Not before: what failed is due still.
+            # Not earlier: a move that failed is still due.
             del self._due[0]
 
     def clear(self) -> None:
-        """Be as new."""
+        """Reset to the state of a new memory."""
         self._due = []
         self.slots.zero_()
         self.features.zero_()
@@ -104,7 +104,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class _Moves:
-    """What a commit moves, as of ``move_kept``, and its numbers on their way."""
+    """The moves of a commit, as in ``move_kept``, and their numbers on the way to the device."""
 
     which: IntArray
     path: Tensor
@@ -112,10 +112,10 @@ class _Moves:
 
 
 class GraphedCache(KVCache):
-    """A cache of graphed passes. What a commit moves is moved before the next pass, whose numbers bring along which.
+    """A cache of graphed passes. A commit's moves are made before the next pass, and uploaded with its numbers.
 
     Args:
-        memory: what holds it.
+        memory: that holds its contents.
 
     Attributes:
         memory: as given.
@@ -144,9 +144,9 @@ AnyCache = TypeVar("AnyCache", bound=GraphedCache)
 
 
 class Shelf(Generic[AnyCache]):
-    """Make caches, and keep the memory of the last one that nobody uses any more for the next of its shape.
+    """Make caches, and keep the memory of the last unused one for the next of its shape.
 
-    A graph is made of addresses. If every run had new memory, every run would need new graphs.
+    A graph holds addresses. If every run had new memory, every run would need new graphs.
 
     Args:
         kind: makes a cache of a memory.
@@ -188,7 +188,7 @@ class Shelf(Generic[AnyCache]):
                 check_fits(free.slots.nbytes + free.features.nbytes, num_rows, capacity, max_bytes, device)
             free.clear()
             return free
-        # What is not used goes before there is more.
+        # Unused memory is freed before more is allocated.
         del free
         slots = 2 * config.num_layers * config.kv_heads * config.head_size * num_rows * capacity
         numbers = slots + num_rows * (capacity + 1) * self._feature_size

@@ -1,4 +1,4 @@
-"""Where the nodes of a pass stand, worked out on the device from the integers of the call."""
+"""Positions and slots of the nodes of a pass, computed on the device from the integers of the call."""
 
 from functools import cached_property
 
@@ -28,7 +28,7 @@ class Nodes:
         slots: ``[R, W]``; those of padding may lie beyond the capacity.
         positions: ``[R, W]``; those of padding may lie beyond the context.
         is_real: ``[R, W]``.
-        ancestors: ``[R, W, T]`` which nodes each of those that attend has above it, itself included; None: chains.
+        ancestors: ``[R, W, T]`` which nodes are ancestors of each node that attends, itself included; None: chains.
         depth: ``[R, T]``; None: chains.
     """
 
@@ -47,7 +47,7 @@ class Nodes:
         self._lines = self._lines_of(self.slots)
 
     def _lines_of(self, slots: Tensor) -> Tensor:
-        """Return ``[R * W, K]``: the lines that the nodes' keys go to."""
+        """Return ``[R * W, K]``: the lines of the nodes' keys."""
         heads = torch.arange(self.config.kv_heads, device=slots.device)
         of_row = (self.rows.view(-1, 1, 1) * len(heads) + heads) * self.memory.capacity
         lines = (of_row + slots.unsqueeze(2)).masked_fill_(~self.is_real.unsqueeze(2), self.memory.scratch)
@@ -60,7 +60,7 @@ class Nodes:
 
     @cached_property
     def above(self) -> Tensor:
-        """``[R, W]`` the slot after each one's parent, a root's the first one; a chain's are its ``slots``."""
+        """``[R, W]`` the slot after each node's parent; for a root the first slot, in a chain the node's own."""
         if self._parents is None:
             return self.slots
         return self.start + self._parents.gather(1, _within(self._index, self._parents)) + 1
@@ -93,5 +93,5 @@ def _tree(parents: Tensor | None, index: Tensor) -> tuple[Tensor | None, Tensor 
 
 
 def _within(index: Tensor, nodes: Tensor) -> Tensor:
-    """Return indices of nodes that padding does not carry out of ``nodes`` ``[R, T]``."""
+    """Return indices clamped so that padding stays within ``nodes`` ``[R, T]``."""
     return index.clamp(max=nodes.shape[1] - 1)

@@ -1,4 +1,4 @@
-"""A pass of static shape, the same function with and without a graph."""
+"""A pass of static shape: the same function with and without a graph."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,9 +35,9 @@ class Way:
     """How passes compute.
 
     Attributes:
-        attention: makes what attends in a pass.
-        in_tiles: all but the attention is computed in tiles of rows.
-        distinct_nodes: passes of more nodes repeat the operations of those of so many, shape by shape.
+        attention: makes the attention of a pass.
+        in_tiles: everything except the attention is computed in tiles of rows.
+        distinct_nodes: passes of more nodes than this repeat the operations of smaller ones, shape by shape.
     """
 
     attention: Callable[[Nodes], Attend] = MaskedAttention
@@ -69,7 +69,7 @@ class Passes:
         return self.in_tiles(self.head)(stream)
 
     def in_tiles(self, compute: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """Return what ``compute`` makes of rows ``[N, X]``, in tiles if passes compute so."""
+        """Return a function that applies ``compute`` to rows ``[N, X]``, in tiles if passes compute so."""
         return partial(by_tiles, compute) if self.way.in_tiles else compute
 
 
@@ -82,7 +82,7 @@ def run_pass(
         model: packed.
         way: how it computes.
         memory: of the cache; keys and values of real nodes are written to it.
-        bucket, part: what the pass is.
+        bucket, part: shape of the pass, and part of the model that it runs.
         packed: the integers of the call, on the device.
         stream: ``[R * W, D]`` before the lowest layer; None: it is layer 0.
 
@@ -102,7 +102,7 @@ def run_pass(
 
 
 def _without_padding(attend: Attend, count: int) -> Attend:
-    """Return an attention for whole tiles of which the first ``count`` nodes alone attend."""
+    """Return an attention for whole tiles in which only the first ``count`` nodes attend."""
 
     def attend_padded(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return pad_to_tiles(attend(layer, query[:count], key[:count], value[:count]))

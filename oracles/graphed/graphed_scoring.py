@@ -1,4 +1,4 @@
-"""What oracles and heads of graphed passes have in common: one way to the device, one memory, one thread at a time."""
+"""What oracles and heads with graphed passes share: one upload, one memory, one thread at a time."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ from specdec.transfers import HOST
 
 
 class GraphedScoring(Generic[AnyCache]):
-    """Hold what passes of few shapes need, and lend it to one thread at a time.
+    """Hold what passes of a few shapes need, and lend it to one thread at a time.
 
     Args:
         shelf: makes caches.
@@ -31,7 +31,7 @@ class GraphedScoring(Generic[AnyCache]):
 
     Attributes:
         counts: what has run in graphs and outside, and how much of it was padding.
-        graph_options: ``max_graphs`` and ``new_capture``, for the heads of an oracle, whose graphs are their own.
+        graph_options: ``max_graphs`` and ``new_capture``, for the heads of an oracle, which have their own graphs.
 
     Raises:
         ValueError: ``max_graphs`` is below 1.
@@ -55,7 +55,7 @@ class GraphedScoring(Generic[AnyCache]):
 
     @property
     def uploads(self) -> int:
-        """Passes so far whose integers went to the device, a copy each; ``specdec.transfers.crossings`` counts all."""
+        """Copies of a pass's integers to the device so far; ``specdec.transfers.crossings`` counts all copies."""
         return self._upload.count
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> AnyCache:
@@ -70,7 +70,7 @@ class GraphedScoring(Generic[AnyCache]):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep other threads out meanwhile: their numbers would go where this one's passes read theirs.
+        """Keep other threads out: their numbers would overwrite those that this thread's passes read.
 
         Raises:
             RuntimeError: another thread is inside.
@@ -88,7 +88,7 @@ class GraphedScoring(Generic[AnyCache]):
     def _check_places(
         self, cache: AnyCache, floats: Mapping[str, Tensor | None] = MappingProxyType({}), **integers: Tensor | None
     ) -> None:
-        """Raise ValueError if something lies where a pass cannot read it; integers may lie on the host."""
+        """Raise ValueError if a tensor lies where a pass cannot read it; integers may lie on the host."""
         places, device = {"cache": cache.memory.slots, **floats, **integers}, self._upload.device
         for name, given in places.items():
             on_host = name in integers and given is not None and given.device.type == "cpu"
@@ -98,7 +98,7 @@ class GraphedScoring(Generic[AnyCache]):
 
 
 class GraphedChaining(GraphedScoring[AnyCache]):
-    """Draft whole greedy chains on the device, too; arguments as of ``GraphedScoring``."""
+    """Also draft whole greedy chains on the device; arguments as in ``GraphedScoring``."""
 
     config: TransformerConfig
     _calls: Calls
@@ -109,14 +109,14 @@ class GraphedChaining(GraphedScoring[AnyCache]):
     ) -> Draft:
         """Follow the likeliest ids on the device, as ``specdec.contracts.DeviceChainingOracle`` spells out.
 
-        All passes of a chain are one graph, and so is what finds its ids between them.
+        All passes of a chain, and what finds its ids between them, are one graph.
 
         Raises:
             ValueError: more nodes than the widest bucket has, a row without room or a token beyond ``max_context``, a
                 cache on another device.
             RuntimeError: another thread is in the middle of a call.
 
-        Cost: one copy and one graph for up to 256 rows: a pass over the nodes that stand, and one for each further id.
+        Cost: one copy and one graph for up to 256 rows: a pass over the given nodes, and one for each further id.
         """
         if tokens.shape[1] > WIDTHS[-1]:
             raise ValueError(f"tokens is {tokens.shape[1]} wide: score all but the last {WIDTHS[-1]} ids before")
@@ -129,5 +129,5 @@ class GraphedChaining(GraphedScoring[AnyCache]):
             return self._calls.draft(Call(*given, rows, starts, 0, limits=limits, known=known), cache.memory)
 
     def _known(self, cache: AnyCache, rows: IntArray) -> IntArray | None:
-        """Return how many positions of rows ``[B]`` have known features; None: of a model, which has none."""
+        """Return how many positions of rows ``[B]`` have known features; None for a model, which has no features."""
         return None

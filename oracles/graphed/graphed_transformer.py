@@ -1,4 +1,4 @@
-"""An oracle whose passes have few shapes, each a CUDA graph once it has come back."""
+"""An oracle whose passes have a few shapes, each a CUDA graph from its second use on."""
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
@@ -22,36 +22,36 @@ from specdec.contracts import IntArray, Scores, Want, is_chain
 
 
 class GraphedTransformer(GraphedChaining[GraphedCache], Shaped):
-    """Score in passes of few shapes: what a pass needs goes to the device in one copy, and nothing waits for it.
+    """Score in passes of a few shapes: the inputs of a pass go to the device in one copy, and nothing waits for it.
 
     Rows and nodes are padded to the next bucket; lengths, positions, slots and trees are tensors that the pass reads,
-    so that the context is part of no shape. Larger calls are cut into several passes. A shape that comes back is
-    replayed as a CUDA graph; on a CPU the same function runs as it is.
+    so no shape depends on the context. Larger calls are cut into several passes. A repeated shape is replayed as a CUDA
+    graph; on a CPU the same function runs directly.
 
     Args:
         model: packed, as ``oracles.load`` has it; it computes the layers. Do not move it afterwards.
         max_graphs: graphs that may exist at once, at least 1.
-        new_capture: gives a way to make graphs of passes, one for all graphs that exist together; None: that of
+        new_capture: returns a way to make graphs of passes, one for all graphs that exist together; None: that of
             ``torch.cuda.CUDAGraph`` on a CUDA device, elsewhere there are no graphs.
-        bitwise: compute so that a node's bits depend on its path only, and check it: all but the attention in tiles of
-            ``TILE`` rows, and attention in chunks of positions.
-        attention: how passes attend, see ``ways``, and those of heads beside it; None: the one that fits.
+        bitwise: compute so that a node's bits depend on its path only, and check it: attention runs in chunks of
+            positions, all else in tiles of ``TILE`` rows.
+        attention: how passes attend, see ``ways``, and those of its heads; None: the one that fits.
 
     Attributes:
         config, eos_ids, tokenizer, chat_template: those of the model.
         counts: what has run in graphs and outside, and how much of it was padding.
         attention: as given.
-        bitwise: as given; then it was checked when the oracle was made, on three seeds and in every bucket.
+        bitwise: as given; if True, it was checked when the oracle was made, on three seeds and in every bucket.
 
     Raises:
-        ValueError: ``max_graphs`` is below 1, an unknown attention or one that cannot be bitwise; bits that depend on
-            the pass although they must not, with the bucket.
+        ValueError: ``max_graphs`` is below 1; the attention is unknown or cannot be bitwise; or bits depend on the pass
+            although they must not, and the message names the bucket.
 
     Guarantee: the same calls give the same bits. Scores are those of the model up to rounding, which depends on the
         pass's shape unless the oracle is ``bitwise``. Padding changes no real row and writes to no slot.
 
-    Cost: the model's weights once; rotations for the whole context; between runs the memory of one cache. One thread
-        and one stream may use it at a time; a call in the middle of another thread's is refused.
+    Cost: memory of the model's weights once, of rotations for the whole context, and, between runs, of one cache. One
+        thread and one stream may use it at a time; a call in the middle of another thread's is refused.
     """
 
     backend, chains = "graphed", False
@@ -91,7 +91,7 @@ class GraphedTransformer(GraphedChaining[GraphedCache], Shaped):
 
     @property
     def weight_type(self) -> str:
-        """What the weights of the linear layers are stored in: the name of a dtype or of a quantised format."""
+        """How the weights of the linear layers are stored: the name of a dtype or of a quantised format."""
         return self._model.weight_type
 
     @property
@@ -101,7 +101,7 @@ class GraphedTransformer(GraphedChaining[GraphedCache], Shaped):
 
     @property
     def cache_format(self) -> Hashable:
-        """What its caches hold, and how: whatever the weights, of the same shape, dtype and device, packed or not."""
+        """The format of its caches: the same for all weights of one shape, dtype and device, packed or not."""
         return self.backend, self._model.cache_format
 
     @torch.no_grad()
@@ -123,7 +123,7 @@ class GraphedTransformer(GraphedChaining[GraphedCache], Shaped):
 
         ``tokens``, ``parents`` and ``num_nodes`` may lie on the host: they go to the device with the rest. ``hidden``
         numbers layers from 0; the residual stream after a layer is returned. Logits are computed for real rows only,
-        after the graph, into memory that is the caller's.
+        after the graph, into the caller's own memory.
 
         Raises:
             ValueError: an unknown ``want`` or layer, a row without room, a pending token beyond ``max_context``, a part
@@ -152,15 +152,15 @@ class GraphedTransformer(GraphedChaining[GraphedCache], Shaped):
         return self._calls.passes.in_tiles(self._model.last_norm)(stream)
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Return ``[..., D]`` rows of the embedding table, without what positions add."""
+        """Return ``[..., D]`` rows of the embedding table, without position embeddings."""
         return self._model.embed(ids)
 
     def read_out_after(self, norm: Norm) -> Callable[[Tensor], Tensor]:
-        """Return what reads logits ``[R, V]`` from streams ``[R, D]`` through a norm in place of the last one."""
+        """Return a function from streams ``[R, D]`` to logits ``[R, V]``, with a norm in place of the last one."""
         return self._calls.passes.in_tiles(self._model.read_out_after(norm))
 
     def read_out_behind(self, adapter: Adapter) -> Callable[[Tensor], Tensor]:
-        """Return what reads logits ``[R, V]`` from a stream ``[R, D]`` that passes through an adapter first."""
+        """Return a function from streams ``[R, D]`` to logits ``[R, V]`` through an adapter."""
         return self._calls.passes.in_tiles(self._model.read_out_behind(adapter))
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""CUDA graphs of passes: which exist, when one is made, when they go; and what was computed without."""
+"""CUDA graphs of passes: which exist, when one is made, when they are freed; and counts of passes without them."""
 
 import weakref
 from collections.abc import Callable, Hashable
@@ -22,10 +22,10 @@ class PassCounts:
 
     Attributes:
         passes_in_graphs: passes that were replays of a graph; a chain of drafted tokens counts as one.
-        passes_outside: passes and chains that were not.
+        passes_outside: passes and chains that ran without a graph.
         computed_nodes: nodes of all passes, padding included.
         padded_rows: rows of padding in all passes.
-        padded_nodes: nodes of padding in all passes, those of padded rows included.
+        padded_nodes: nodes of padding in all passes, including those of padded rows.
         graphs: graphs that exist now.
         captures: graphs made so far.
     """
@@ -39,7 +39,7 @@ class PassCounts:
     captures: int = 0
 
     def count_nodes(self, shape: tuple[int, ...], bucket: Bucket, passes: int = 1) -> None:
-        """Count the nodes of passes, of a call's rows and nodes ``[B, N]``."""
+        """Count the nodes of passes for a call's rows and nodes ``[B, N]``."""
         num_rows, width = shape
         self.computed_nodes += passes * bucket.nodes
         self.padded_rows += passes * (bucket.rows - num_rows)
@@ -48,11 +48,11 @@ class PassCounts:
 
 @dataclass(frozen=True)
 class Graph:
-    """A pass that can be run again on whatever its inputs hold by then.
+    """A pass that can be run again on the current contents of its inputs.
 
     Args:
         replay: runs it.
-        outputs: what it writes, the same tensors every time.
+        outputs: the tensors that it writes, the same every time.
     """
 
     replay: Callable[[], None]
@@ -69,9 +69,9 @@ class Capture(Protocol):
 class CudaCapture:
     """Capture passes on a stream of their own, into one memory pool.
 
-    Graphs that share a pool run one after the other, and none reads what another has left. They go together, and then
-    this object does: a graph that goes takes the matrix library's workspaces of its stream with it (pytorch issue
-    193402), those of other graphs included, and a pool without a graph takes no new one.
+    Graphs that share a pool run one after the other, and none reads what another has left. They are freed together, and
+    this object with them: a graph that is freed takes the matrix library's workspaces of its stream with it (pytorch
+    issue 193402), including those of other graphs, and a pool without a graph takes no new one.
 
     Args:
         device: of the oracle.
@@ -83,7 +83,7 @@ class CudaCapture:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, compute: Compute) -> Graph:
-        """Return the graph of a pass. Cost: waits for the device, and the pass's launches."""
+        """Return the graph of a pass. Cost: a wait for the device, and the pass's launches."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self._device), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             outputs = compute()
@@ -91,13 +91,14 @@ class CudaCapture:
 
 
 class Graphs:
-    """Run passes, from the second of a shape on by its graph.
+    """Run passes; from the second pass of a shape on, by its graph.
 
-    A shape that comes once pays for no graph, and its pass is the warm-up that a capture needs. If there are too many
-    graphs, all go at once, and those still in use are made anew: single ones cannot go safely, see ``CudaCapture``.
+    A shape that occurs once pays for no graph, and its pass is the warm-up that a capture needs. If there are too many
+    graphs, all are freed at once, and those still in use are made again: single ones cannot be freed safely, see
+    ``CudaCapture``.
 
     Args:
-        new_capture: gives what makes graphs, one for all those that exist together; None: there are none.
+        new_capture: returns a way to make graphs, one for all that exist together; None: there are no graphs.
         most: graphs that may exist, at least 1.
         counts: where passes and graphs are counted.
     """
@@ -112,11 +113,11 @@ class Graphs:
         self._graphs: dict[tuple[int, Hashable], Graph] = {}
 
     def run(self, memory: object, shape: Hashable | None, compute: Compute) -> Outputs:
-        """Return what a pass computes; what a graph gives holds until any graph runs: they share memory.
+        """Return what a pass computes; a graph's outputs are valid until any graph runs, because they share memory.
 
         Args:
-            memory: of the cache. Graphs on it go when it does.
-            shape: all that the pass depends on, but for what its inputs hold and the memory; None: no graph is wanted.
+            memory: of the cache. Graphs on it are freed with it.
+            shape: all that the pass depends on, except the contents of inputs and the memory; None: no graph is wanted.
             compute: the pass; what it reads lies at the same addresses in every call of one memory and shape.
 
         Raises:
@@ -137,7 +138,7 @@ class Graphs:
         return (id(memory), shape) in self._graphs
 
     def _graph(self, memory: object, shape: Hashable, compute: Compute) -> Graph | None:
-        """Return the graph of such a pass, made now if the pass has run once before; None: it has not."""
+        """Return the graph of such a pass, which is made now if the pass has run once before; None: it has not."""
         key = (id(memory), shape)
         if key not in self._graphs and self._new_capture is not None and self._was_met(memory, shape):
             self._graphs[key] = self._make(self._new_capture, shape, compute)
@@ -145,7 +146,7 @@ class Graphs:
         return self._graphs.get(key)
 
     def _was_met(self, memory: object, shape: Hashable) -> bool:
-        """Tell whether such a pass has run before, and remember that one does now."""
+        """Tell whether such a pass has run before, and record that one runs now."""
         if id(memory) not in self._met:
             self._met[id(memory)] = set()
             weakref.finalize(memory, self._gone.append, id(memory)).atexit = False
@@ -169,9 +170,9 @@ class Graphs:
         return graph
 
     def _drop_gone(self) -> None:
-        """Drop what is known of memory that is gone; all graphs on other memory too, see ``CudaCapture``.
+        """Drop the records of memory that is gone; then all graphs go, on other memory too, see ``CudaCapture``.
 
-        Memory may go at any time, in the middle of a capture too, where no graph must go.
+        Memory may go at any time, even in the middle of a capture, when no graph may be freed.
         """
         while self._gone:
             memory = self._gone.pop()

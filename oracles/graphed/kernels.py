@@ -1,7 +1,7 @@
-"""Attention on a CUDA device, as two Triton kernels; imported only if they run, since Triton need not be there.
+"""Attention on a CUDA device, as two Triton kernels; imported only if they run, since Triton may be missing.
 
-Both are compiled once for a model and a dtype, and nothing that depends on a pass is compiled in. So chains and trees,
-all widths and all batches run the same instructions.
+Both are compiled once for a model and a dtype, and nothing that depends on a pass is compiled in. So chains and trees
+of all widths and batches run the same instructions.
 """
 
 import triton
@@ -16,7 +16,7 @@ def block_of_keys(
     """Return positions and slots ``[BLOCK]`` of a block of keys, and which queries see them ``[QUERIES, BLOCK]``.
 
     Args:
-        past: number of the block after the ``shared`` ones, below 0 for these.
+        past: number of the block after the ``shared`` ones; below 0 for a shared one.
         own: blocks of each node from ``prefix_end`` on.
         paths: of the row; see ``attend_to_chunks`` for all others.
     """
@@ -57,9 +57,9 @@ def attend_to_chunks(
     """Attend from a tile of queries of a row and key head to one chunk of its positions.
 
     Program (row * num_tiles + tile, head, chunk) has the queries ``tile * QUERIES ..`` of the head, the query heads of
-    a node side by side. Keys before the tree stand in the slots of their positions, and all queries meet them at once.
-    Those after it are gathered in the order of positions for one node of the tile after the other: the same product,
-    in which the other queries see nothing. Without a tree, ``total`` 0, slots are positions.
+    a node side by side. Keys before the tree lie in the slots of their positions, and all queries read them at once.
+    Later keys are gathered in the order of positions, for one node of the tile after the other: the same product, in
+    which the other queries see nothing. Without a tree, ``total`` 0, slots are positions.
 
     Args:
         queries: ``[N, HEADS * GROUPS, SIZE]``, N = rows * width.
@@ -111,7 +111,7 @@ def attend_to_chunks(
         scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
         top, weight, summed = with_a_block(tl.where(seen, scores, float("-inf")), value, top, weight, summed)
 
-    # Sums of long contexts are more than 32 bits can count.
+    # Offsets into the sums of long contexts need more than 32 bits.
     to = (((local_row * width + node) * HEADS + head) * GROUPS + group).to(tl.int64) * num_chunks + chunk
     tl.store(tops + to, top, mask=position >= 0)
     tl.store(totals + to, weight, mask=position >= 0)

@@ -11,9 +11,9 @@ from torch import Tensor
 from oracles.graphed.chunks import CHUNK
 from oracles.graphed.graphed_nodes import Nodes
 
-# Queries of a product, the fewest that tensor cores take; more of a row are several products, and never a larger one.
+# Queries of a product, the fewest that tensor cores take; a row with more takes several products, never a larger one.
 QUERIES = 16
-# Keys of a product, by the bytes of a number: float32 needs twice the memory on the chip.
+# Keys of a product, by the bytes of a number: float32 needs twice the on-chip memory.
 BLOCKS = {2: 64, 4: 32}
 # The oldest devices that Triton compiles for.
 _CAPABILITY = (8, 0)
@@ -39,8 +39,8 @@ def why_not(device: torch.device, dtype: torch.dtype, head_size: int) -> str | N
 class TritonAttention:
     """Attend to the positions that rows hold, and to no other slot, in chunks that many processors share.
 
-    Chunks begin at multiples of ``CHUNK`` positions. A node's keys stand in the order of their positions, those of its
-    ancestors in a tree too. The products of a chunk have one shape, whatever the pass, and chunks are combined in their
+    Chunks begin at multiples of ``CHUNK`` positions. A node's keys, including those of its ancestors in a tree, are in
+    the order of their positions. The products of a chunk have one shape, whatever the pass, and chunks are combined in
     order.
 
     Args:
@@ -49,8 +49,8 @@ class TritonAttention:
     Guarantee: a node's result depends bitwise on nothing but its query and the keys and values on its path.
 
     Cost: O(T) per query with T the row's own length; the keys of a row are read once for each ``QUERIES`` queries of
-        a key head, those near a tree's nodes once a node; a float32 vector for each node, head and chunk of the
-        capacity, of as many rows at once as take 256 MiB, of one at least.
+        a key head, those near a tree's nodes once for each node. Memory: a float32 vector for each node, head and chunk
+        of the capacity, for as many rows at once as fit 256 MiB, at least one.
     """
 
     def __init__(self, nodes: Nodes) -> None:
@@ -77,7 +77,7 @@ class TritonAttention:
         return found.flatten(1)
 
     def _launch(self, layer: int, query: Tensor, found: Tensor, first: int) -> None:
-        """Attend from the rows of the pass from ``first`` on, as many as run at once."""
+        """Attend from the rows of the pass from ``first`` on, as many as one launch takes."""
         nodes, kernels, (keys, values) = self._nodes, _kernels(), self._nodes.memory.lines[layer]
         config, width = nodes.config, nodes.bucket.width
         rows, groups = min(self._rows_at_once, nodes.bucket.rows - first), config.num_heads // config.kv_heads

@@ -1,4 +1,4 @@
-"""The integers of a pass, side by side, on their way to the device in a single copy that nobody waits for."""
+"""Bring the integers of a pass to the device, side by side, in a single copy that nothing waits for."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from specdec.transfers import send
 
 @dataclass(frozen=True)
 class Call:
-    """What a caller asks of a pass, in his own shapes; see ``specdec.contracts.Oracle.score``.
+    """What a caller asks of a pass, in the caller's shapes; see ``specdec.contracts.Oracle.score``.
 
     Args:
         tokens: ``[B, N]``, those that attend.
@@ -21,9 +21,9 @@ class Call:
         num_nodes: ``[B]``, cached ones included.
         rows, starts: ``[B]`` the cache rows, and the tokens that they hold.
         first: nodes before those of ``tokens``.
-        stream: ``[B, N, D]`` that enters the lowest layer; None: the embeddings do.
-        limits: ``[B]`` tokens that are drafted after the nodes; None: none are.
-        known: ``[B]`` positions whose features are known, of a head; None: of a model, which has none.
+        stream: ``[B, N, D]`` that enters the lowest layer; None: the embeddings.
+        limits: ``[B]`` tokens that are drafted after the nodes; None: nothing is drafted.
+        known: ``[B]`` positions whose features are known, for a head; None for a model, which has no features.
     """
 
     tokens: Tensor
@@ -57,7 +57,7 @@ class Packed:
     """The integers of a pass: views of one buffer.
 
     Attributes:
-        places: ``[R]`` where in the batch the rows of the call stand, in their order.
+        places: ``[R]`` the places in the batch of the call's rows, in their order.
         rows: ``[R]`` the cache row of each row of the batch.
         starts: ``[R]`` tokens that it holds.
         firsts: ``[R]`` nodes after them that were scored before.
@@ -103,7 +103,7 @@ class Packed:
 
 
 class Upload:
-    """Bring the integers of a call to the device, and with them what was staged for it: see ``specdec.transfers``.
+    """Bring the integers of a call to the device together with what was staged for it: see ``specdec.transfers``.
 
     Args:
         device: of the oracle.
@@ -122,7 +122,7 @@ class Upload:
     def __call__(self, call: Call, bucket: Bucket) -> Packed:
         """Return the integers of a call on the device, padded to the shape of a pass.
 
-        What lies on the device already is copied there.
+        What is already on the device is copied within it.
         """
         staged = torch.zeros(Packed.size(bucket), dtype=torch.int64, device="cpu")
         packed, batch = Packed.of(staged, bucket), len(call.rows)

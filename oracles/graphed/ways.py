@@ -1,4 +1,4 @@
-"""Which way passes compute on a device, and what it can promise."""
+"""How passes compute on a device, and what that can guarantee."""
 
 from collections.abc import Callable
 from typing import Literal, get_args
@@ -21,9 +21,9 @@ ATTENTIONS: dict[str, Callable[[Nodes], Attend]] = {
 
 
 def way_of(device: torch.device, dtype: torch.dtype, head_size: int, bitwise: bool, attention: str | None) -> Way:
-    """Return the way for passes of heads of a size: with this attention, or with Triton's where it runs.
+    """Return the way for passes with heads of a size: with this attention, else with Triton's if it runs.
 
-    Where it does not, the library's attends, or for ``bitwise`` passes the one in chunks.
+    If it does not, the library's attention is taken, or for ``bitwise`` passes the one in chunks.
 
     Raises:
         ValueError: an unknown attention, one that cannot run here, or one that cannot be ``bitwise``.
@@ -38,5 +38,5 @@ def way_of(device: torch.device, dtype: torch.dtype, head_size: int, bitwise: bo
         raise ValueError(f"attention='triton': {reason}; leave it out")
     without = "chunked" if bitwise else "masked"
     chosen = attention or (without if reason else "triton")
-    # Chunks of tiles repeat the same operations; kernels run in grids of other sizes, masks have other shapes.
+    # Chunks of tiles repeat the same operations; kernels run in grids of different sizes, masks have different shapes.
     return Way(ATTENTIONS[chosen], bitwise, 2 * TILE if chosen == "chunked" else MAX_NODES)

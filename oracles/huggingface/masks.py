@@ -29,7 +29,7 @@ class Reach:
         return self.window or self.chunk
 
     def narrow(self, seen: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        """Return ``seen`` ``[B, N, T]`` within reach, for nodes at ``query`` ``[B, N, 1]`` and keys at ``[B, 1, T]``."""
+        """Return ``seen`` ``[B, N, T]`` within reach: nodes at ``query`` ``[B, N, 1]``, keys at ``[B, 1, T]``."""
         if self.window is not None:
             return seen & (key > query - self.window)
         if self.chunk is not None:

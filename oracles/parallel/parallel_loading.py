@@ -39,30 +39,30 @@ def load_parallel(
     program.py`` starts them. Each reads its part of the weights from the mapped files. See docs/guides/processes.md.
 
     Args:
-        name_or_path, dtype, max_context: as of ``oracles.load``; a directory of safetensors, no GGUF file.
-        device: as of ``oracles.load``; "cuda" is the device of the process's ``LOCAL_RANK``.
+        name_or_path, dtype, max_context: as in ``oracles.load``; a directory of safetensors, no GGUF file.
+        device: as in ``oracles.load``; "cuda" is the device of the process's ``LOCAL_RANK``.
         sums: how products that cross processes are added. "blocks": inputs are cut into ``num_blocks`` blocks, whose
             products are gathered and added in the order of the blocks, so that float32 scores on a CPU have the same
-            bits on every number of processes; this is checked here. "reduced": by ``all_reduce``, which sends less and
-            whose bits may depend on everything, so that results say "exact up to numerics".
-        num_blocks: of "blocks": a multiple of the number of processes.
-        mesh: of one dimension, whose processes share the model, so that several such groups can each have one; None:
+            bits for every number of processes; this is checked here. "reduced": by ``all_reduce``, which sends less but
+            whose bits may depend on everything, so results say "exact up to numerics".
+        num_blocks: for "blocks": a multiple of the number of processes.
+        mesh: of one dimension, whose processes share the model, so that several such groups can have one each; None:
             all of ``torch.distributed`` if it was initialised before, else all that were started.
-        timeout: seconds after which a process that says nothing counts as gone. Of a mesh, or where
-            ``torch.distributed`` was initialised before, it is that of its groups.
+        timeout: seconds after which a silent process counts as gone. With a mesh, or if ``torch.distributed`` was
+            initialised before, the timeout of its groups holds instead.
 
     Returns:
-        The oracle; ``oracle.ranks.is_first`` tells who prints. A process that is alone has the whole model.
+        The oracle; ``oracle.ranks.is_first`` tells which process prints. A process that is alone has the whole model.
 
     Raises:
-        ValueError: as of ``oracles.load``; a GGUF file; unknown sums; what does not divide by the number of processes;
-            the message names the argument and what to give.
+        ValueError: as in ``oracles.load``; a GGUF file; unknown sums; a size that the number of processes does not
+            divide; the message names the argument and what to give.
         RankLost: another process ended meanwhile.
 
-    Guarantee: every process gets the same logits, and so decides alike; if one is gone or about to score other nodes,
-        the others end with an error that names it.
+    Guarantee: every process gets the same logits, and so makes the same decisions; if one is gone or about to score
+        other nodes, the others end with an error that names it.
 
-    Cost: see ``ParallelTransformer.bytes_of_pass``; the check of the bits scores some 600 nodes.
+    Cost: see ``ParallelTransformer.bytes_of_pass``; the check of the bits scores about 600 nodes.
     """
     check_choice("sums", sums, Sums)
     where, place = checkpoint_place(device), find_checkpoint(name_or_path)

@@ -1,4 +1,4 @@
-"""An eager transformer that several processes share: heads, inner widths and ids are split, sums cross processes."""
+"""An eager transformer that several processes share: heads, MLP widths and ids are split, sums cross processes."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -22,20 +22,20 @@ Sums = Literal["blocks", "reduced"]
 class ParallelTransformer(Transformer):
     """One process's share of a transformer, which scores as the whole does: all processes make the same calls.
 
-    It is a transformer of fewer heads and a narrower MLP. The two layers of a block that write to the residual stream
-    add over processes, and the head gathers logits, so that every process has all of them and decides as the others
-    do. Embeddings, norms and the residual stream are whole in every process.
+    It is a transformer with fewer heads and a narrower MLP. The two layers of a block that write to the residual stream
+    add over processes, and the head gathers logits, so every process has all of them and makes the same decisions.
+    Embeddings, norms and the residual stream are whole in every process.
 
     Args:
         share: of this process.
-        ranks: all that share the model.
+        ranks: the processes that share the model.
 
     Attributes:
         sums: "blocks" or "reduced", see ``oracles.load_parallel``.
         bitwise: whether ``pack`` found scores to be bitwise independent of the pass, and, with "blocks", of the number
             of processes; False with "reduced".
 
-    Source: Shoeybi et al. 2019 (arXiv 1909.08053), section 3, for what is split and where sums stand.
+    Source: Shoeybi et al. 2019 (arXiv 1909.08053), section 3, for what is split and where sums are taken.
     """
 
     def __init__(self, share: Share, ranks: Ranks) -> None:
@@ -76,7 +76,7 @@ class ParallelTransformer(Transformer):
         return self
 
     def keeps_bits(self) -> bool:
-        """Tell whether scores depend bitwise on nothing but the path, on all processes."""
+        """Tell whether scores depend bitwise on the path only, on all processes."""
         return (
             self.sums == "blocks"
             and self.dtype == torch.float32
@@ -86,7 +86,7 @@ class ParallelTransformer(Transformer):
         )
 
     def agree(self, given: Sequence[Tensor], cache: PagedKVCache, rows: IntArray, *asked: object) -> None:
-        """See that all processes are about to score the same nodes.
+        """Check that all processes are about to score the same nodes.
 
         Raises:
             RanksDisagree: this process, or another one, is about to score other nodes than the rest.
@@ -103,8 +103,8 @@ class ParallelTransformer(Transformer):
         them with logits: (R - 1) (2 L N d b c / R + M v b + 8), and with "reduced" 2 / R in place of c / R.
 
         Args:
-            num_nodes: that the pass computes, padding included.
-            num_logits: of these that get logits: all of them, one a row, or none.
+            num_nodes: nodes that the pass computes, padding included.
+            num_logits: how many of these get logits: all, one for each row, or none.
         """
         first, last = self.share.own(self.vocab_size)
         each = self.share.num_blocks or 2

@@ -1,4 +1,4 @@
-"""The processes that share one model: what they send each other, and how they tell that one of them is gone."""
+"""The processes that share one model: what they send each other, and how they notice that one of them is gone."""
 
 import os
 import time
@@ -25,7 +25,7 @@ _LOST = "specdec-lost-rank"
 
 
 class RankLost(RuntimeError):
-    """A process is gone, or gave no answer in time; its number is in the message."""
+    """A process is gone, or did not answer in time; the message has its number."""
 
 
 class RanksDisagree(RuntimeError):
@@ -41,22 +41,22 @@ class Ranks:
 
     Attributes:
         rank: this process's number among them, from 0.
-        count: how many they are.
-        num_bytes_sent: by this process since the model was loaded. A sum by ``all_reduce`` counts as a ring sends it.
+        count: number of these processes.
+        num_bytes_sent: by this process since the model was loaded. A sum by ``all_reduce`` counts as in a ring.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, timeout: float) -> None:
         self.group, self.timeout, self.num_bytes_sent = group, timeout, 0
         self.rank = 0 if group is None else dist.get_rank(group)
         self.count = 1 if group is None else dist.get_world_size(group)
-        # Numbers of all of them among all processes.
+        # Their numbers among all processes.
         self.members = [0] if group is None else dist.get_process_group_ranks(group)
         self._num_passes = 0
         self._lost: RankLost | None = None
 
     @classmethod
     def join(cls, mesh: DeviceMesh | None, device: torch.device, timeout: float) -> "Ranks":
-        """Meet the other processes that ``torchrun`` started, those that met before by hand, or those of a mesh.
+        """Meet the other processes: those that ``torchrun`` started, that were initialised before, or of a mesh.
 
         Args:
             mesh: of one dimension; None: all processes of ``torch.distributed`` if it was initialised before, else all
@@ -86,10 +86,10 @@ class Ranks:
         return self.rank == 0
 
     def gather(self, own: Tensor, shapes: Sequence[Sequence[int]] | None = None) -> list[Tensor]:
-        """Return the tensors of all processes in their order; ``shapes`` are theirs (None: as this one's).
+        """Return the tensors of all processes in order; ``shapes`` are theirs (None: all as this one's).
 
         Raises:
-            RankLost: one of them is gone, or silent for too long.
+            RankLost: a process is gone, or silent for too long.
         """
         if not self._has_others():
             return [own]
@@ -108,7 +108,7 @@ class Ranks:
         return got
 
     def add(self, own: Tensor) -> Tensor:
-        """Return the sum of a tensor over all processes, in the order that the library likes; ``own`` is lost.
+        """Return the sum of a tensor over all processes, in the order that the library chooses; ``own`` is overwritten.
 
         Raises:
             RankLost: see ``gather``.
@@ -126,7 +126,7 @@ class Ranks:
         """Compare a hash of what every process is about to score.
 
         Raises:
-            RanksDisagree: they are not equal.
+            RanksDisagree: the hashes differ.
             RankLost: see ``gather``.
         """
         self._num_passes += 1
@@ -161,7 +161,7 @@ class Ranks:
         closed = [rank for rank in self.members if rank != dist.get_rank() and self._is_closed(rank)]
         try:
             first = self._write_down(str(closed[0]) if closed else "?")
-        except RuntimeError:  # the store went with the process that keeps it
+        except RuntimeError:  # the store is gone with the process that keeps it
             first = str(closed[0] if closed else 0)
         self._lost = RankLost(
             f"rank {first} of {dist.get_world_size()} is gone: it ended, was killed, or was silent for "
@@ -183,7 +183,7 @@ class Ranks:
         return first
 
     def _close(self) -> None:
-        """Close the connections of gloo, which tells those that wait for this process in a sum: time runs out here."""
+        """Close gloo's connections by letting time run out: this tells processes that wait for this one in a sum."""
         if dist.get_backend(self.group) != "gloo":
             return
         for rank in self.members:

@@ -10,16 +10,16 @@ from oracles.transformer.linear import Linear
 
 
 class SummedLinear(nn.Module):
-    """Compute ``x @ weight.T + bias`` of which every process has some columns of the weight, and add a tensor.
+    """Compute ``x @ weight.T + bias``, with some columns of the weight in every process, and add a tensor.
 
     Args:
-        ranks: that have the columns.
-        first: of this process's inputs in what it is given.
+        ranks: the processes that have the columns.
+        first: index of this process's first input in what it is given.
         widths: of the blocks of inputs that this process multiplies.
         out_features: width of the result.
         bias: whether a bias is added, once, after the sum.
         in_order: whether the products of all blocks are gathered and added in the order of the blocks, so that the
-            bits depend on the blocks alone; else each process adds its own, and ``all_reduce`` the rest.
+            bits depend on the blocks alone; else each process adds its own, and ``all_reduce`` adds these sums.
     """
 
     def __init__(
@@ -32,13 +32,13 @@ class SummedLinear(nn.Module):
         self.blocks = nn.ModuleList()
 
     def cut(self) -> None:
-        """Make a layer of every block; the whole weight is given up."""
+        """Make a layer of every block; the whole weight is freed."""
         assert self.weight is not None
         parts = torch.split(self.weight.detach(), self.widths, dim=1)
         self.blocks, self.weight = nn.ModuleList(Linear.of(part.contiguous()) for part in parts), None
 
     def forward(self, x: Tensor, add: Tensor | None = None) -> Tensor:
-        """Map ``[rows, in]`` to ``[rows, out]``, the same on every process, plus ``add`` of the result's shape."""
+        """Return ``[rows, out]`` from ``[rows, in]``, the same on every process, plus ``add`` of the result's shape."""
         given = torch.split(x.narrow(-1, self.first, sum(self.widths)), self.widths, dim=-1)
         products = [block(part.contiguous()) for block, part in zip(self.blocks, given, strict=True)]
         if self.in_order:  # [blocks, rows, out] of every process
@@ -58,11 +58,11 @@ def _in_turn(parts: Sequence[Tensor]) -> Tensor:
 
 
 class GatheredLinear(Linear):
-    """A linear layer of which every process has some outputs, and all get all of them.
+    """A linear layer with some outputs in every process; all processes get all outputs.
 
     Attributes:
-        ranks: that have the outputs; set by whoever makes the layer.
-        whole: how many outputs there are in all.
+        ranks: the processes that have the outputs; set by whoever makes the layer.
+        whole: number of outputs in all.
     """
 
     ranks: Ranks
@@ -78,7 +78,7 @@ class GatheredLinear(Linear):
         return made
 
     def forward(self, x: Tensor, add: Tensor | None = None, times: Tensor | None = None) -> Tensor:
-        """Map ``[rows, in]`` to ``[rows, whole]``; ``add`` and ``times`` are of this process's share."""
+        """Return ``[rows, whole]`` from ``[rows, in]``; ``add`` and ``times`` are of this process's share."""
         own, count = super().forward(x, add, times), self.ranks.count
         bounds = [self.whole * rank // count for rank in range(count + 1)]
         shapes = [(*own.shape[:-1], bounds[rank + 1] - bounds[rank]) for rank in range(count)]

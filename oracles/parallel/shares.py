@@ -1,4 +1,4 @@
-"""Which part of every weight a process holds of a model that several processes share."""
+"""Which part of every weight each process holds if several processes share a model."""
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -12,18 +12,18 @@ from oracles.transformer.config import TransformerConfig
 class Share:
     """What one process holds of a model.
 
-    Attention is shared by key heads, each with its group of query heads. If there are more processes than key heads,
-    as many processes compute the same heads (and cache their keys), and each multiplies its part of what comes out.
+    Attention is split by key heads, each with its group of query heads. If there are more processes than key heads,
+    several processes compute the same heads (and cache their keys), and each multiplies its part of the output.
 
     Args:
         whole: the model's shape.
-        rank, count: of the process among those that share it.
-        num_blocks: into which sums over inputs are cut, the same for every number of processes; None: one for each
+        rank, count: number of the process, and number of processes that share the model.
+        num_blocks: number of blocks of sums over inputs, the same for every number of processes; None: one for each
             process.
 
     Raises:
-        ValueError: key heads or blocks cannot be shared by so many; no such number of blocks; the model is a draft
-            with a vocabulary of its own.
+        ValueError: key heads or blocks cannot be split among ``count`` processes; an impossible number of blocks; the
+            model is a draft with a vocabulary of its own.
     """
 
     whole: TransformerConfig
@@ -65,7 +65,7 @@ class Share:
 
     @property
     def _num_parts(self) -> int:
-        """Parts of the attention: several processes have the same one if there are fewer key heads."""
+        """Number of parts of the attention: several processes have the same part if there are fewer key heads."""
         return min(self.count, self.whole.kv_heads)
 
     @property
@@ -74,20 +74,20 @@ class Share:
 
     @property
     def attended(self) -> int:
-        """Width of what the attention of all heads gives."""
+        """Width of the attention output of all heads."""
         return self.whole.num_heads * self.whole.head_size
 
     @property
     def first_attended(self) -> int:
-        """Where this process's inputs of the output projection begin in what its own heads give."""
+        """Where this process's inputs of the output projection begin in the output of its own heads."""
         return self.own(self.attended)[0] - self._part * (self.attended // self._num_parts)
 
     def own(self, size: int) -> tuple[int, int]:
-        """Return (first, last) of this process's part of so many rows or columns."""
+        """Return (first, last) of this process's part of ``size`` rows or columns."""
         return size * self.rank // self.count, size * (self.rank + 1) // self.count
 
     def widths(self, size: int) -> list[int]:
-        """Return the widths of this process's blocks of so many inputs, in their order."""
+        """Return the widths of this process's blocks of ``size`` inputs, in order."""
         blocks = self.num_blocks or self.count
         each = blocks // self.count
         bounds = [size * i // blocks for i in range(self.rank * each, (self.rank + 1) * each + 1)]

@@ -1,4 +1,4 @@
-"""Check on a model's own shapes that a share of it computes the bits that the whole would."""
+"""Check, with a model's own shapes, that a share of it computes the same bits as the whole."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,8 +25,8 @@ _CHAINS = [70, 1, 5]
 def splits_are_bitwise(share: Share) -> bool:
     """Tell whether this process's layers compute the same bits as the smallest parts that any process could have.
 
-    Numbers of processes are compared through these parts: what equals them everywhere is equal everywhere. The parts
-    are computed by one thread. Layers that are summed over blocks are cut into the same blocks by every process.
+    Different numbers of processes are compared through these parts: shares that all equal them equal each other. The
+    parts are computed by one thread. Layers that are summed over blocks are cut into the same blocks by every process.
 
     Args:
         share: of this process, in float32 on a CPU; with ``num_blocks``.
@@ -44,7 +44,7 @@ def splits_are_bitwise(share: Share) -> bool:
 
 
 def _parts(share: Share, size: int, blocks: int) -> list[int]:
-    """Return the widths of the blocks in a process's part of so many outputs."""
+    """Return the widths of the blocks in a process's part of ``size`` outputs."""
     first, last = share.own(size)
     bounds = [bound for bound in (size * i // blocks for i in range(blocks + 1)) if first <= bound <= last]
     return [end - begin for begin, end in pairwise(bounds)]
@@ -91,7 +91,7 @@ def _heads_agree(config: TransformerConfig) -> bool:
 
 
 def _attend(config: TransformerConfig, given: Sequence[Tensor]) -> Tensor:
-    """Return what chains ``[T, heads, D]`` of queries, keys and values give, ``[T, H * D]``, one after the other."""
+    """Return the attention ``[T, H * D]`` of chains ``[T, heads, D]`` of queries, keys and values, chain by chain."""
     leading, trailing, slots = cache_shape(replace(config, num_layers=1), sum(_CHAINS))
     cache = PagedKVCache.alone(leading, trailing, 1, slots, torch.float32, HOST, None)
     rows, outs = np.zeros(1, dtype=np.int64), []

@@ -122,7 +122,7 @@ class Transformer(PagedCaches, Shaped, nn.Module):
 
     @torch.no_grad()
     def embed(self, ids: Tensor) -> Tensor:
-        """Return ``[..., D]`` rows of the embedding table, without what positions add."""
+        """Return ``[..., D]`` rows of the embedding table, without position embeddings."""
         rows: Tensor = self.model.embed_tokens(ids)
         return rows
 
