@@ -36,7 +36,7 @@ def _pupils(names: list[str], seed: int, device: str) -> dict[str, Pupil]:
     """Return a fresh pupil by each name.
 
     Raises:
-        SystemExit: a name has no recipe, or stands twice.
+        SystemExit: a name has no recipe, or is given twice.
     """
     pupils = {}
     for name in names:

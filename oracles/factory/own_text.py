@@ -21,7 +21,7 @@ from oracles.factory.training.training_arguments import add_threads, take_thread
 from oracles.factory.training.windows import token_stream, windows_of
 from specdec.system import write_whole
 
-# Of four texts in turn.
+# The sampling of four texts in turn.
 WAYS = (OWN_TEXT, NUCLEUS, OWN_TEXT, GREEDY)
 
 
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Raise ValueError if a text has no room for a word of the oracle's, or the file cannot be written."""
+    """Raise ValueError if a text leaves the oracle no room for a token, or the file cannot be written."""
     if args.length <= args.beginning:
         raise ValueError(f"--length is {args.length}; give more than --beginning, which is {args.beginning}")
     args.out.parent.mkdir(parents=True, exist_ok=True)

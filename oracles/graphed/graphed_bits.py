@@ -22,7 +22,7 @@ from specdec.transfers import HOST
 # Tokens before the checked paths, one number for each seed: a path crosses the boundary of a chunk, one begins at 0.
 PREFIXES = (CHUNK - 3, 61, 0)
 _NUM_ROWS = ROWS[-1] + 1
-# Rows of caches whose batches are all rows, each at its own place: no bucket of rows is as large.
+# Rows of caches whose batches are all rows, each at its own place: no bucket of rows has such a size.
 FULL = (3, 5)
 
 

@@ -16,8 +16,8 @@ BATCH_SIZE = 512
 def exact_answers(model: Transformer, problems: Sequence[Problem]) -> int:
     """Return how many problems greedy decoding answers exactly, all 19 characters of the working and the result.
 
-    Greedy decoding writes the answer if and only if every character of it is the likeliest after those before it, so
-    one pass over prompt and answer tells.
+    Greedy decoding writes the answer if and only if each of its characters is the likeliest after those before it, so
+    one pass over prompt and answer suffices.
 
     Args:
         model: in training form, on any device.

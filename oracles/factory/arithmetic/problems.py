@@ -55,7 +55,7 @@ class Problem:
 
     @property
     def answer(self) -> str:
-        """Return what the model is to write: the working and the result."""
+        """Return what the model should write: the working and the result."""
         return "".join(self._columns()) + self._result()
 
     def _columns(self) -> list[str]:
@@ -80,9 +80,9 @@ class Problem:
 
 @lru_cache(maxsize=1)
 def split() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the numbers of the problems to train on, and of the ``NUM_HELD_OUT`` that are kept back.
+    """Return the numbers of the training problems, and of the ``NUM_HELD_OUT`` held-out ones.
 
-    A problem whose operands, exchanged, are kept back is in neither.
+    A problem whose mirror, with exchanged operands, is held out is in neither.
     """
     total = len(OPERATORS) * OPERANDS**2
     held_out = np.random.default_rng(SPLIT_SEED).choice(total, NUM_HELD_OUT, replace=False)

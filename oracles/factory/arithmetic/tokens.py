@@ -13,7 +13,7 @@ ALPHABET = "0123456789+-=.cb?"
 
 
 def build_tokenizer() -> Tokenizer:
-    """Return the tokenizer with one token a character, in the order of ``ALPHABET``.
+    """Return the tokenizer with one token for each character, in the order of ``ALPHABET``.
 
     There is no other character, and no token that ends a text: an answer has a fixed length.
     """
@@ -27,7 +27,7 @@ def encode(texts: list[str]) -> Tensor:
     """Return the ids of texts of one length, ``[B, T]`` int64.
 
     Raises:
-        ValueError: a character is none of ``ALPHABET``.
+        ValueError: a character is not in ``ALPHABET``.
     """
     try:
         return torch.tensor([[ALPHABET.index(character) for character in text] for text in texts])

@@ -1,6 +1,6 @@
-"""Making a manifest: from the wheels at hand and the standard library, by the rules of this package.
+"""Make a manifest from the available wheels and the standard library, by the rules of this package.
 
-A wheel needs a licence of a short list, and no file may be a near duplicate of one that was taken.
+A wheel needs a licence from a short list, and no file may be a near duplicate of one that was taken.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from oracles.factory.corpus.manifest import (
     split_of,
 )
 
-# Of one wheel at most this much text is taken.
+# The most text that is taken from one wheel.
 MAX_PACKAGE_BYTES = 3_000_000
 # Packages that share authors or text share a split; the others are families of one.
 FAMILIES = {
@@ -65,7 +65,7 @@ _PLAIN = {
     "mit license": "MIT",
     **{name.lower(): name for name in ALLOWED},
 }
-# A window is this many lines in a row, white space evened out and blank lines left out.
+# A window is this many lines in a row, with white space normalised and without blank lines.
 WINDOW_LINES = 5
 # A text is a near duplicate if more than this share of its windows was seen before.
 MAX_SEEN = 0.5
@@ -76,7 +76,7 @@ Raw = Iterable[tuple[str, bytes]]
 class Seen:
     """The windows of the texts kept so far.
 
-    *Cost*: one 64-bit number a line of kept text.
+    *Cost*: one 64-bit number for each line of kept text.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Seen:
         self._windows: set[int] = set()
 
     def is_duplicate(self, text: str) -> bool:
-        """Tell whether more than ``MAX_SEEN`` of a text's windows stand in kept texts, or earlier in itself."""
+        """Tell whether more than ``MAX_SEEN`` of a text's windows occur in kept texts, or earlier in itself."""
         windows = _windows(text)
         num_new = len(set(windows) - self._windows)
         return len(windows) - num_new > MAX_SEEN * len(windows)
@@ -122,10 +122,10 @@ class Builder:
         self._seen = Seen()
 
     def take(self, package: str, split: str, raw: Raw, max_bytes: float = math.inf) -> None:
-        """Take the wanted files of one package in the order given, up to the first that ``max_bytes`` do not hold.
+        """Take the wanted files of one package in the given order, up to the first that exceeds ``max_bytes``.
 
         Args:
-            package: name that the files carry in the manifest.
+            package: name of the files' package in the manifest.
             split: the split that they go to.
             raw: path and content of every file; read no further than needed.
             max_bytes: of cleaned text.
@@ -156,10 +156,10 @@ class Builder:
 def build_manifest(
     wheels: Iterable[Path], stdlib: Path, max_bytes: int = MAX_PACKAGE_BYTES
 ) -> tuple[Manifest, Builder]:
-    """Return the manifest of some wheels and a standard library, and what chose its files and counts the others.
+    """Return the manifest of some wheels and a standard library, and the builder, which counts the dropped files.
 
     The files of test are chosen first, then those of dev, then those of train: of two near duplicates in different
-    splits, the one to train on goes. Within a split the standard library comes first, then the packages by name.
+    splits, the one in train is dropped. Within a split the standard library comes first, then the packages by name.
 
     Args:
         wheels: those whose licence is not allowed are left out.
@@ -179,7 +179,7 @@ def build_manifest(
 
 
 def package_of(wheel: Path) -> tuple[Package | None, str]:
-    """Return what the manifest says of a wheel, or None if its licence is not allowed; and the wheel's name."""
+    """Return the manifest's entry of a wheel, or None if its licence is not allowed; and the wheel's name."""
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
         metadata = message_from_bytes(archive.read(name))
@@ -192,7 +192,7 @@ def package_of(wheel: Path) -> tuple[Package | None, str]:
 
 
 def _packages(wheels: Iterable[Path]) -> tuple[list[tuple[Path, Package]], tuple[str, ...]]:
-    """Return the wheels that may be used with what the manifest says of them, by name; and the others' names."""
+    """Return the wheels that may be used with their entries in the manifest, by name; and the others' names."""
     found, refused = [], []
     for wheel in wheels:
         package, name = package_of(wheel)
@@ -222,8 +222,8 @@ def _stdlib_files(folder: Path, split: str) -> Iterator[tuple[str, bytes]]:
 def licence_of(metadata: Message) -> str | None:
     """Return the licence that a wheel's metadata names, as an SPDX expression, or None if it is not allowed.
 
-    Read are ``License-Expression``, else the classifiers, else a ``License`` of one line. Every name in it must be of
-    ``ALLOWED``, also if the user may choose.
+    It is read from ``License-Expression``, else the classifiers, else a ``License`` of one line. Every name in it must
+    be in ``ALLOWED``, even if the user may choose one of them.
     """
     expression = metadata.get("License-Expression") or _of_classifiers(metadata) or _of_field(metadata)
     names = re.split(r"\s+(?:AND|OR)\s+", expression.strip("() "))

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 MIN_TEXT_BYTES = 200
 MAX_FILE_BYTES = 256 * 1024
 MAX_LINE, MAX_MEAN_LINE = 1000, 80
-# A literal with this many constants, or a string of this many characters that is no docstring, is a table; a file
-# that is table for more than half of its bytes is left out.
+# A literal with this many constants, or a string of this many characters that is no docstring, is a table; a file with
+# more than half of its bytes in tables is left out.
 TABLE_CONSTANTS = 64
 TABLE_STRING = 2048
 TABLE_SHARE = 0.5
-# A marker of generated text or of a copyleft licence counts in this many characters at the top.
+# Markers of generated text or of a copyleft licence count within this many characters at the top.
 TOP = 3000
 
 STDLIB_FOLDERS = frozenset({"site-packages", "idlelib", "lib2to3", "encodings", "pydoc_data", "__pycache__"})
-# Folders with copies of others' packages, and with what tools write: steps between schemas, generated modules.
+# Folders with copies of others' packages, and with files that tools write: schema migrations, generated modules.
 _UNWANTED_FOLDER = re.compile(
     r"_?vendor(ed)?|build|extern|_?external|externals|third_?party|(_|alembic_|db_)?migrations|__generated__"
 )
@@ -55,7 +55,7 @@ def path_is_wanted(path: str) -> bool:
 
 
 def stdlib_path_is_wanted(path: str) -> bool:
-    """Tell the same of a path below the standard library: besides, no codecs' tables, no one machine's settings."""
+    """Tell the same for a path below the standard library, where codec tables and machine settings are refused too."""
     parts = path.split("/")
     machine = parts[0].startswith(("config-", "_sysconfigdata"))
     return path_is_wanted(path) and not machine and not STDLIB_FOLDERS.intersection(parts)
@@ -73,8 +73,8 @@ def clean(data: bytes) -> str:
 def without_licence_header(text: str) -> str:
     """Return a source text without the notices of licence and copyright at its top.
 
-    Looked at are the comments before the first statement, a docstring there, and the comments after it. Of each, the
-    paragraphs that hold a notice go; a docstring of which nothing is left goes as a whole.
+    The comments before the first statement, a docstring there, and the comments after it are searched. Paragraphs that
+    hold a notice are removed; a docstring of which nothing is left is removed as a whole.
 
     Args:
         text: a source text with ``\\n`` line ends.
@@ -109,7 +109,7 @@ def _join(top: str, rest: str) -> str:
 
 
 def early_refusal(data: bytes) -> str | None:
-    """Return why a raw file does not belong to the corpus, or None if nothing speaks against it so far.
+    """Return why a raw file does not belong to the corpus, or None if no check refuses it so far.
 
     Cheap checks only; ``late_refusal`` holds the rest.
     """
@@ -145,7 +145,7 @@ def parse_source(text: str) -> ast.Module:
 
 
 def table_share(text: str) -> float:
-    """Return the share of a source text's bytes that stand in tables (see ``TABLE_CONSTANTS``)."""
+    """Return the share of a source text's bytes that are in tables (see ``TABLE_CONSTANTS``)."""
     lines = text.split("\n")
     total = 0
     queue: list[ast.AST] = [parse_source(text)]
@@ -159,7 +159,7 @@ def table_share(text: str) -> float:
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes below one; of a docstring or another string that stands alone, none."""
+    """Yield the nodes below one; none below a docstring or another string that is a statement by itself."""
     alone = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     return iter(()) if alone else ast.iter_child_nodes(node)
 

@@ -61,7 +61,7 @@ def requirements(packages: Iterable[Package]) -> str:
 
 
 def download_command(pins: Path, folder: Path) -> list[str]:
-    """Return the command that downloads pinned wheels into a folder, without what they depend on."""
+    """Return the command that downloads pinned wheels into a folder, without their dependencies."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes", "--only-binary=:all:"]
     command += ["--python-version", PYTHON, "--implementation", "cp"]
     command += [part for abi in ABIS for part in ("--abi", abi)]

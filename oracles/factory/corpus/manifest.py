@@ -12,7 +12,7 @@ MANIFEST = Path(__file__).parents[2] / "embedded" / "corpus.json.xz"
 # The package name of the files of the standard library.
 STDLIB = "stdlib"
 SPLITS = ("train", "dev", "test")
-# A unit's hash, read as a number in [0, 1), decides: below the first bound test, below the second dev, else train.
+# A unit's hash, read as a number in [0, 1), decides its split: below the first bound test, the second dev, else train.
 TEST_BOUND = 0.09
 DEV_BOUND = 0.125
 
@@ -30,7 +30,7 @@ class Package:
 
     @property
     def requirement(self) -> str:
-        """Return the line of a requirements file that pins this very wheel."""
+        """Return the line of a requirements file that pins exactly this wheel."""
         return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
 
 
@@ -81,7 +81,7 @@ class Manifest:
 
 
 def file_hash(data: bytes) -> str:
-    """Return the first 16 hexadecimal digits of the SHA-256 of a file; a wheel has its whole one."""
+    """Return the first 16 hexadecimal digits of a file's SHA-256; for wheels the manifest has the whole hash."""
     return hashlib.sha256(data).hexdigest()[:16]
 
 
@@ -93,8 +93,8 @@ def module_of(path: str) -> str:
 def split_of(unit: str) -> str:
     """Return the split of a whole unit, a pure function of its name.
 
-    A unit is a family of packages, or a top-level module of the standard library. Leading underscores do not count,
-    so that a module and its accelerator or pure twin share a split.
+    A unit is a family of packages, or a top-level module of the standard library. Leading underscores are ignored, so
+    a module and its accelerated or pure-Python twin share a split.
     """
     digest = hashlib.sha256(unit.lstrip("_").encode()).digest()
     place = int.from_bytes(digest[:8], "big") / 2**64
@@ -107,7 +107,7 @@ def in_order(files: Iterable[Entry]) -> tuple[Entry, ...]:
 
 
 def save_manifest(manifest: Manifest, path: Path = MANIFEST) -> None:
-    """Write a manifest as compressed JSON: its columns by name, then one package or file a line."""
+    """Write a manifest as compressed JSON: the names of its columns, then one package or file on each line."""
     parts = [
         f'{{"python_version": {json.dumps(manifest.python_version)}',
         f'"package_columns": {json.dumps(_columns(Package))}',

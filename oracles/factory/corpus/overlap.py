@@ -33,7 +33,7 @@ def passage_hashes(ids: Sequence[int], length: int = PASSAGE_TOKENS) -> Hashes:
 
 
 class PassageIndex:
-    """The passages of some texts, to be looked for in many others.
+    """The passages of some texts, to search for them in many others.
 
     *Guarantee*: every shared passage is found. Two passages that differ have the same number about once in 2^64 pairs.
     """
@@ -42,7 +42,7 @@ class PassageIndex:
         """Index the passages of every text.
 
         Args:
-            texts: token ids, one sequence a text.
+            texts: token ids, one sequence for each text.
             length: of a passage.
         """
         self._length = length
@@ -50,7 +50,7 @@ class PassageIndex:
         self._known = np.unique(np.concatenate([*self._passages, np.zeros(0, dtype=np.uint64)]))
 
     def find_overlaps(self, others: Iterable[Sequence[int]]) -> frozenset[int]:
-        """Return the places of the indexed texts that share a passage with one of the others.
+        """Return the numbers of the indexed texts that share a passage with one of the others.
 
         *Cost*: a binary search for every id of the others; one of them in memory at a time.
         """

@@ -28,7 +28,7 @@ from oracles.factory.dialogues.writing import SYSTEM, Turns, Writer
 from oracles.factory.training.training_arguments import add_threads, take_threads
 from specdec.prompts import read_file
 
-# So many tokens in a row that stand in a benchmark make a conversation unfit for training.
+# A conversation that shares this many tokens in a row with a benchmark is unfit for training.
 OVERLAP = 13
 # Facts that folders of earlier versions do not state.
 _USUAL = {"device": "cpu", "dtype": "as stored"}
@@ -137,7 +137,7 @@ def _facts(args: argparse.Namespace) -> dict[str, str]:
 
 
 def check_facts(paths: Sequence[Path], facts: dict[str, str], shards: Shards) -> None:
-    """Refuse to go on in a folder with a gap, or where parts or shards were made otherwise.
+    """Refuse to go on in a folder with a gap, or with parts or shards that were made differently.
 
     Raises:
         ValueError: the message names the file and what differs.

@@ -1,4 +1,4 @@
-"""Which questions that a model wrote are kept."""
+"""Which of the questions that a model wrote are kept."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import numpy as np
 from oracles.factory.evaluation.loops import loop_mask
 
 MOST_CHARS = 1200
-# Of the letters of an English question, at most this share is not ASCII.
+# The largest share of non-ASCII letters in an English question.
 FOREIGN = 0.02
 _WORDS = """
 a an and any are as at be by can do does for from had has have how i if in is it me my of on or please that the there
@@ -21,10 +21,10 @@ def fault_of_question(text: str, ids: Sequence[int], ended: bool, is_english: bo
     """Return why a question is not kept, or None.
 
     Args:
-        text: what the model wrote as the user's turn, or went on with.
-        ids: the same.
+        text: what the model wrote as the user's turn, or as its continuation.
+        ids: the same as ids.
         ended: whether the turn ended by itself.
-        is_english: whether it has to be.
+        is_english: whether it must be English.
     """
     words = re.findall(r"[^\W\d_]+", text.lower())
     letters = [c for c in text if c.isalpha()]

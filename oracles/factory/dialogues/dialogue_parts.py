@@ -16,7 +16,7 @@ from oracles.factory.dialogues.dialogue_tasks import KINDS, Kind
 from specdec.system import write_whole
 
 SPLITS = ("train", "dev", "test")
-# Of 256 conversations, as many go to dev and to test.
+# Of 256 conversations, this many go to dev, and as many to test.
 HELD_OUT = 8
 
 
@@ -25,8 +25,8 @@ class Conversation:
     """What was said.
 
     Attributes:
-        ids: ``[T]`` of all turns, after the system's.
-        answers: begin and end of each answer in them; the id that ends the turn included, if it came.
+        ids: ``[T]`` of all turns after the system's.
+        answers: begin and end of each answer in them, including the id that ends the turn, if there is one.
         kind, temperature: of the task.
         split: one of ``SPLITS``.
     """
@@ -50,7 +50,7 @@ def split_of(source: str) -> str:
 
 
 def write_part(path: Path, conversations: Sequence[Conversation], facts: dict[str, str]) -> None:
-    """Write conversations, as a whole or not at all; ``facts`` say how they were made."""
+    """Write conversations, all or none; ``facts`` say how they were made."""
     write_whole(path, save(columns_of(conversations), metadata=facts))
 
 

@@ -1,4 +1,4 @@
-"""What is asked: by the model itself after the opening of a user's turn, or by us about a passage."""
+"""What is asked: by the model itself, after the opening of a user's turn, or by us about a passage."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Kind = Literal["chat", "two turns", "summary", "answer", "translation"]
 KINDS: tuple[Kind, ...] = ("chat", "two turns", "summary", "answer", "translation")
 # Temperatures of the answers, by thirds.
 TEMPERATURES = (0.0, 0.7, 1.0)
-# The first words of half of the questions that the model writes: such a model asks for help with planning by itself.
+# The first words of half of the questions that the model writes: left to itself, such a model asks for planning help.
 OPENINGS = (
     *("Who", "When did", "Where is", "How many", "What is the", "Which", "Why do", "Is it true that"),
     *(
@@ -36,7 +36,7 @@ SUMMARY = (
     "{passage}\n\nGive a short summary of the text above.",
     "What are the main points of this text?\n\n{passage}",
 )
-# What the model goes on from, up to the end of the line or of the turn.
+# Texts that the model continues, up to the end of the line or of the turn.
 QUESTION = (
     "{passage}\n\nQuestion:",
     "Read the text and answer the question.\n\nText: {passage}\n\nQuestion:",
@@ -56,7 +56,7 @@ class Task:
 
     Attributes:
         kind: of the conversation.
-        user: the user's turn, or what the model goes on from if ``is_open``.
+        user: the user's turn, or its beginning if ``is_open``.
         is_open: whether the model writes the rest of the turn.
         source: of the document that it is about, which decides the split; "" if it is about none.
         temperature: of the answers.
@@ -70,12 +70,12 @@ class Task:
 
 
 def tasks(documents: Documents, count: int, seed: Sequence[int]) -> list[Task]:
-    """Return ``count`` beginnings: a half open, the other half about passages, two conversations a passage."""
+    """Return ``count`` beginnings: half of them open, half about passages, with two conversations for each passage."""
     return [_task(documents, i, (*seed, i), (*seed, i // 4 * 4)) for i in range(count)]
 
 
 def _task(documents: Documents, index: int, own: Sequence[int], shared: Sequence[int]) -> Task:
-    """Return a beginning: of four neighbours two are open, and two are about one passage."""
+    """Return a beginning: of each four neighbours, two are open and two are about one passage."""
     draw = np.random.default_rng(list(own))
     place = index % 4
     temperature = TEMPERATURES[(index // 4 + place) % len(TEMPERATURES)]

@@ -19,7 +19,7 @@ import numpy as np
 PASSAGE_CHARS = (400, 3400)
 # Long documents are cut into pieces, so that dev and test have many of them.
 PIECE_CHARS = 16_000
-# Of a text's beginning, so many tell it from the others.
+# Number of characters of a text's beginning that tell it from the others.
 SOURCE_CHARS = 200
 # A sentence worth translating.
 SENTENCE_WORDS = (6, 40)
@@ -55,7 +55,7 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Passage:
-    """Some sentences of a text; ``source`` is the text's beginning, which tells it from the others."""
+    """Some sentences of a text; ``source`` is the text's beginning, which identifies it."""
 
     text: str
     source: str
@@ -68,7 +68,7 @@ class Documents:
     texts: tuple[str, ...]
 
     def passage(self, seed: Sequence[int]) -> Passage:
-        """Return some sentences of one text, as long as ``PASSAGE_CHARS`` says, drawn by the seed."""
+        """Return some sentences of one text, of the length ``PASSAGE_CHARS``, drawn by the seed."""
         draw = np.random.default_rng(list(seed))
         lengths = np.array([len(text) for text in self.texts], dtype=float)
         text = self.texts[int(draw.choice(len(self.texts), p=lengths / lengths.sum()))]

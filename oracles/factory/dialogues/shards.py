@@ -25,10 +25,10 @@ class Shards:
     """The shards of a folder: parts 0, 1, ... of one writing, in order.
 
     Args:
-        folder: may be absent; then it holds none.
+        folder: may be absent; then there are no shards.
 
     Raises:
-        ValueError: there are shards, and nothing that says how they were written, or one of them is missing.
+        ValueError: there are shards, but nothing says how they were written, or one of them is missing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -46,7 +46,7 @@ class Shards:
 
     @property
     def num_parts(self) -> int:
-        """Parts that they hold, up to the last one that has a conversation."""
+        """Number of parts that they hold, up to the last one with a conversation."""
         paths = self._paths()
         return 1 + int(_columns(paths[-1])["parts"][-1]) if paths else 0
 
@@ -70,13 +70,13 @@ class Shards:
         return (one for one in self if one.split == name)
 
     def append(self, parts: Iterable[tuple[int, Sequence[Conversation]]], facts: Mapping[str, str]) -> list[Path]:
-        """Write further parts; shards that are there stay as they are.
+        """Write further parts; existing shards stay as they are.
 
         *Guarantee*: the same parts give the same bytes.
 
         Args:
             parts: numbers and conversations, from ``num_parts`` on, without a gap.
-            facts: how they were written: as those before.
+            facts: how they were written, the same as for earlier parts.
 
         Returns:
             The files that were written.

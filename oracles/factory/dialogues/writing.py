@@ -20,7 +20,7 @@ from specdec.engine import SpeculativeDecoder
 from specdec.sampling import SamplingParams
 
 QUESTION_TOKENS, ANSWER_TOKENS = 256, 512
-# What the template of SmolLM2 says as the system.
+# The system turn of SmolLM2's template.
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
 
@@ -29,12 +29,12 @@ class Turns:
     """How turns are marked: ChatML's marks, as the template of SmolLM2 writes them.
 
     Attributes:
-        tokenizer: of the model, but that control tokens in a text are pieces of text.
-        begin: ids before the first user's turn, that of the system among them.
-        between: ids after a question that ended, up to where the answer begins; the first ends the turn.
-        again: ids after an answer that ended, up to where the next question begins.
+        tokenizer: of the model, but control tokens in a text are plain text to it.
+        begin: ids before the first user's turn, the system's turn among them.
+        between: ids after a finished question, up to where the answer begins; the first ends the turn.
+        again: ids after a finished answer, up to where the next question begins.
         end: id that ends a turn.
-        marks: ids of which none may stand within a turn.
+        marks: ids that may not occur within a turn.
     """
 
     tokenizer: Tokenizer
@@ -73,7 +73,7 @@ class Turns:
 
 @dataclass
 class _Growing:
-    """A conversation while it is written: ids after the system's turn."""
+    """A conversation that is being written: ids after the system's turn."""
 
     task: Task
     place: int
@@ -102,8 +102,8 @@ class Writer:
         watch: is told after every step how many tokens it made.
 
     Attributes:
-        seen: the plain forms of questions that were kept, which are not kept again.
-        faults: why others were not, counted.
+        seen: the plain forms of kept questions, which are not kept again.
+        faults: why other questions were refused, counted.
 
     Raises:
         ValueError: the oracle has more ids than 16 bits hold.
@@ -128,10 +128,10 @@ class Writer:
         self.faults: Counter[str] = Counter()
 
     def write(self, tasks: Sequence[Task], seed: Sequence[int]) -> list[Conversation]:
-        """Return the conversations that come of some tasks; those with a fault are left out.
+        """Return the conversations that some tasks lead to; those with a fault are left out.
 
-        *Guarantee*: they depend on tasks, seed and the questions of conversations that stand alone, not on the batch
-            if the oracle's passes are ``bitwise``.
+        *Guarantee*: they depend only on tasks, seed and the questions seen before, and not on the batch if the oracle's
+            passes are ``bitwise``.
         """
         before = set(self.seen)
         growing = self._ask([_Growing(task, i) for i, task in enumerate(tasks)], (*seed, 0))
@@ -156,7 +156,7 @@ class Writer:
         return [one for one in growing if self._takes_question(one, written.get(one.place))]
 
     def _takes_question(self, one: _Growing, ids: list[int] | None) -> bool:
-        """Append a question, the opening with what the model wrote after it; tell whether it had no fault."""
+        """Append a question, the opening plus what the model wrote after it; tell whether it had no fault."""
         question = one.opening
         if ids is not None:
             ended = ids[-1] == self._turns.end
@@ -173,7 +173,7 @@ class Writer:
         return True
 
     def remember(self, one: Conversation) -> None:
-        """Take the questions of a conversation that stands as seen."""
+        """Record the questions of an existing conversation as seen."""
         begins = [0, *(stop for _, stop in one.answers)]
         for begin, (start, _) in zip(begins, one.answers, strict=False):
             ids = [int(i) for i in one.ids[begin:start]]
@@ -206,7 +206,7 @@ class Writer:
         most: int,
         seed: Sequence[int],
     ) -> list[list[int]]:
-        """Return what is written after each prompt."""
+        """Return what the oracle writes after each prompt."""
         if not prompts:
             return []
         seeds = [(*seed, one.place) for one in growing]

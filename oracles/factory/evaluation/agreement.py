@@ -1,4 +1,4 @@
-"""How much a draft's laws have in common with the oracle's, token by token of a text."""
+"""How far a draft's laws agree with the oracle's, for each token of a text."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -11,7 +11,7 @@ from torch import Tensor
 from oracles.factory.evaluation.continuations import Continuation
 from oracles.factory.evaluation.loops import loop_mask
 
-# Positions in a pass; equal shapes share one.
+# Positions in a pass; texts of equal shape share one.
 TOKENS_AT_ONCE = 4096
 
 # Ids [B, T] -> logits [B, T, V] of the next id after every prefix.
@@ -20,10 +20,10 @@ Logits = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Agreement:
-    """Sums over tokens of what a draft and the oracle have in common.
+    """Sums over tokens that measure how far a draft agrees with the oracle.
 
     Attributes:
-        num_tokens: positions looked at.
+        num_tokens: number of positions.
         same_best: positions at which both have the same likeliest id. A greedy drafted token is accepted there, if the
             draft so far agrees with the text.
         overlap: sum of Σ min(p, q), the same for draws at temperature 1.
@@ -40,7 +40,7 @@ class Agreement:
 
     @property
     def mean_overlap(self) -> float | None:
-        """Return Σ min(p, q) of a position; None without any."""
+        """Return the mean of Σ min(p, q) over positions; None without any."""
         return self.overlap / self.num_tokens if self.num_tokens else None
 
     @staticmethod
@@ -57,7 +57,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Agreements:
-    """The agreement on all new tokens, and on those that stand in no loop."""
+    """The agreement on all new tokens, and on those outside loops."""
 
     all: Agreement = Agreement()
     unlooped: Agreement = Agreement()
@@ -75,10 +75,10 @@ def compare(
     Args:
         oracle: its logits.
         drafts: name -> logits.
-        texts: what is read; loops are those within the new tokens.
-        device: where ids are handed to oracle and drafts.
+        texts: what is read; only loops within the new tokens count.
+        device: of the ids given to oracle and drafts.
 
-    Cost: one pass of everyone over every text.
+    Cost: one pass of the oracle and of each draft over every text.
     """
     total = {name: Agreements() for name in drafts}
     for num_prompt, rows in _batches(texts):

@@ -1,4 +1,4 @@
-"""Checkpoints as they are evaluated: in training form, with what a table says of them."""
+"""Checkpoints for evaluation: in training form, with the columns that describe them in a table."""
 
 from dataclasses import dataclass
 
@@ -41,6 +41,6 @@ class Checkpoint:
 
 
 def head_logits(head: ExitHead, oracle: Transformer, ids: Tensor) -> Tensor:
-    """Return what an exit head says after every prefix of ids ``[B, T]``, ``[B, T, V]``; the oracle is as it trains."""
+    """Return an exit head's logits ``[B, T, V]`` after every prefix of ids ``[B, T]``, of an oracle in training form."""
     stream = oracle.streams(ids)[head.num_layers - 1]
     return head(stream.flatten(0, 1)).view(*ids.shape, -1)

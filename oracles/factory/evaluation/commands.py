@@ -27,7 +27,7 @@ from specdec.stats.report import show
 
 SHIPPED = Path(__file__).parents[3] / "experiments" / "prompts" / "code.jsonl"
 WAYS = {"greedy": GREEDY, "temperature 0.8, top-p 0.95": NUCLEUS}
-# Of the n-gram model beside bits per byte, and of the one that the experiments draft with.
+# Orders of the n-gram model beside bits per byte, and of the one that the experiments draft with.
 LONG_ORDER, DRAFTED_ORDER = 5, 4
 # Of a prompt that is shown; a reader needs its end.
 LAST_LINES = 8
@@ -80,8 +80,8 @@ def format_section(title: str, prompt: str, written: Mapping[str, str]) -> str:
 
     Args:
         title: of the section.
-        prompt: of which the last lines are shown.
-        written: how it was written -> the text.
+        prompt: its last lines are shown.
+        written: how a text was written -> the text.
     """
     ending = "\n".join(prompt.split("\n")[-LAST_LINES:])
     parts = {"The prompt ends": ending, **written}
@@ -126,7 +126,7 @@ def _passages(args: argparse.Namespace, tokenizer: Tokenizer, files: Sequence[st
 
 
 def _models(args: argparse.Namespace, oracle: Checkpoint) -> dict[str, Logits]:
-    """Return what draft models say; ValueError if one has another vocabulary."""
+    """Return the logits of draft models, by name; ValueError if one has another vocabulary."""
     models = {name: load_trainable(name, "float32", args.device) for name in args.drafts}
     size = oracle.model.vocab_size
     for name, model in models.items():
@@ -145,7 +145,7 @@ def _heads(args: argparse.Namespace, oracle: Checkpoint) -> dict[str, Logits]:
 
 
 def _ngrams(args: argparse.Namespace, tokenizer: Tokenizer) -> dict[str, Logits]:
-    """Return two: counts of what the experiments count, and of more text."""
+    """Return two n-gram models: counts of the text that the experiments count, and of more text."""
     texts = [source.text for source in read_split("train") if source.entry.package == STDLIB]
     short = NGramModel.train(texts, num_ids(tokenizer), DRAFTED_ORDER, tokenizer)
     return {
@@ -183,7 +183,7 @@ def _print_agreement(
 
 
 def _count(found: Mapping[str, Agreements], has_loops: bool) -> str:
-    """Return how many tokens were looked at, in words; they are the same for every draft."""
+    """Return the number of compared tokens, in words; it is the same for every draft."""
     one = next(iter(found.values()))
     outside = f" ({one.unlooped.num_tokens:,} outside loops)" if has_loops else ""
     return f"{one.all.num_tokens:,} tokens{outside}"

@@ -36,7 +36,7 @@ def write(
         oracle: what writes.
         prompts: ids, at least one each.
         sampling: of all of them, or of each.
-        num_tokens: to write after each; an end-of-text id, which is kept, ends a text before.
+        num_tokens: to write after each; an end-of-text id, which is kept, ends a text earlier.
         batch_size: prompts decoded together.
         seed: of all draws.
 

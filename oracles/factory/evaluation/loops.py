@@ -1,16 +1,16 @@
-"""Text that goes round in circles."""
+"""Text that repeats itself."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-# A loop is one block of at most so many tokens, said so often or more in a row.
+# A loop is a block of at most this many tokens, repeated at least this often in a row.
 LONGEST_BLOCK, LEAST_REPEATS = 16, 3
 
 
 def loop_mask(tokens: ArrayLike) -> NDArray[np.bool_]:
-    """Return which tokens ``[T]`` stand in a loop, ``[T]`` bool: in a stretch that says one block again and again.
+    """Return which tokens ``[T]`` are in a loop, ``[T]`` bool: in a stretch that repeats one block.
 
     Cost: O(T) for each of ``LONGEST_BLOCK`` lengths of a block.
     """
@@ -26,7 +26,7 @@ def loop_mask(tokens: ArrayLike) -> NDArray[np.bool_]:
 
 
 def loop_columns(texts: Sequence[Sequence[int]]) -> dict[str, str]:
-    """Return how many texts and tokens there are, and which shares of them stand in loops, for a row of a table."""
+    """Return how many texts and tokens there are, and which shares of them are in loops, for a row of a table."""
     masks = [loop_mask(tokens) for tokens in texts]
     num_tokens = sum(len(mask) for mask in masks)
     return {

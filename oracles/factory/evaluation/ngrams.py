@@ -13,16 +13,16 @@ from torch import Tensor
 from specdec.contracts import IntArray
 from specdec.drafting import NGramModel
 
-# Laws that are held at once, each as wide as the vocabulary.
+# Number of laws held at once, each as wide as the vocabulary.
 LAWS_AT_ONCE = 1024
 
 
 def contexts(ids: ArrayLike, count: int) -> IntArray:
-    """Return the latest ids after every prefix of a text.
+    """Return the last ids of every prefix of a text.
 
     Args:
         ids: ``[T]``, at least one.
-        count: how many of them.
+        count: how many ids of each prefix.
 
     Returns:
         ``[T + 1, count]``, newest first, from the empty prefix to the whole text; -1 if there are fewer.
@@ -61,6 +61,6 @@ def ngram_bits_per_byte(model: NGramModel, tokenizer: Tokenizer, texts: Sequence
 
 
 def xz_bits_per_byte(texts: Sequence[str]) -> float:
-    """Return the bits that ``xz -9e`` spends on a byte of the texts in one piece; it has read nothing before them."""
+    """Return the bits that ``xz -9e`` spends on a byte of the texts in one piece, without having read other text."""
     data = "".join(texts).encode()
     return 8 * len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)) / len(data)

@@ -1,4 +1,4 @@
-"""What an oracle is to go on from, and how the text really went on."""
+"""The prompts that an oracle continues, and how the text really continued."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ def read_passages(path: Path, tokenizer: Tokenizer, num_passages: int | None) ->
     Args:
         path: JSONL, JSON or parquet, read as prompts are.
         tokenizer: of the oracle.
-        num_passages: how many, spread over the kinds; None: all.
+        num_passages: how many, spread evenly over the kinds; None: all.
 
     Raises:
         ValueError: the file does not exist, or lacks a column.

@@ -1,4 +1,4 @@
-"""Keep the memory of one training step for the next, and give back what the steps have scattered."""
+"""Keep the memory of one training step for the next, and give fragmented memory back."""
 
 import ctypes
 import sys
@@ -10,11 +10,11 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 
 
 def keep_freed_memory() -> None:
-    """Tell the C library not to give freed memory back by itself, for the rest of the process; only glibc can be told.
+    """Keep the C library from giving freed memory back by itself, for the rest of the process; this needs glibc.
 
-    A step frees and allocates the same hundreds of megabytes for every operation. Given back each time, their pages
-    have to be mapped and cleared anew: a step of ``train_head`` on SmolLM2 (EAGLE-3, 2,048 tokens, features of int8,
-    one thread, AMD EPYC) then took 3.5 s of processor time in place of 2.8.
+    A step frees and allocates the same hundreds of megabytes for every operation. If they are given back each time,
+    their pages must be mapped and cleared again: a step of ``train_head`` on SmolLM2 (EAGLE-3, 2,048 tokens, features
+    of int8, one thread, AMD EPYC) then took 3.5 s of processor time instead of 2.8.
     """
     mallopt = _of_glibc("mallopt")
     if mallopt is None:
@@ -24,13 +24,13 @@ def keep_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Give all freed pages back to the system, once; only glibc can be told.
+    """Give all freed pages back to the system, once; this needs glibc.
 
-    Sizes follow how many tokens count, which no two windows share. So freed pieces lie between small ones that stay,
-    too short for the next step, and the heap grows: with 1,024 tokens a step the training above held 1.8 GB after one
-    step and 3.9 GB after 44, still growing; given back every 16 steps it held 1.3 to 3.1 GB.
+    Sizes depend on how many tokens count, which differs between windows. So freed pieces, between small ones that stay,
+    are too short for the next step, and the heap grows: with 1,024 tokens a step the training above held 1.8 GB after
+    one step and 3.9 GB after 44, still growing; with memory given back every 16 steps it held 1.3 to 3.1 GB.
 
-    Cost: a third of a step, most of it in the next one, which maps its pages anew.
+    Cost: a third of a step, most of it in the next one, which maps its pages again.
     """
     trim = _of_glibc("malloc_trim")
     if trim is not None:

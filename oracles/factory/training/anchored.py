@@ -1,4 +1,4 @@
-"""Block drafters over whole windows: blocks after many anchors, whose contexts are made once."""
+"""Block drafters over whole windows: blocks after many anchors, with contexts that are computed once."""
 
 import math
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from oracles.heads.block_trunk import BlockTrunk, keys_and_values
 
 
 class AnchoredAttention:
-    """Attend from blocks after many anchors of one window: to the context before each, and to the whole of its own.
+    """Attend from the blocks of many anchors in one window: to the context before each block, and to the block itself.
 
     Args:
         context: keys and values ``[T, K, D]`` of each layer, of all positions of the window.
-        anchors: ``[A]`` the position of the first token of each block, which stands in no context.
+        anchors: ``[A]`` the position of the first token of each block, which is not in its context.
 
     Cost: O(A W (T + W)) per head for blocks of W tokens; the weights stay in memory until the backward pass.
     """
@@ -49,12 +49,12 @@ def anchored_streams(trunk: BlockTrunk, layers: Sequence[Tensor], embedded: Tens
 
     Args:
         trunk: in training form.
-        layers: the oracle's hidden states ``[T, D]``, one a layer.
+        layers: the oracle's hidden states ``[T, D]``, one for each layer.
         embedded: ``[A, W, H]`` the blocks' own tokens: the one at the anchor, then masks.
-        anchors: ``[A]``, 1 at least; a block sees the hidden states of the positions before its anchor.
+        anchors: ``[A]``, at least 1; a block sees the hidden states of the positions before its anchor.
 
     Guarantee: the streams are those that ``DFlashHead`` computes at decoding time, up to rounding.
-    Source: Chen et al. 2026 (DFlash, arXiv 2602.06036), training with many anchors a sequence.
+    Source: Chen et al. 2026 (DFlash, arXiv 2602.06036), training with many anchors in a sequence.
     """
     length, width = len(layers[0]), embedded.shape[1]
     # Under autocast the products are narrower than the streams, and the norms' weights.

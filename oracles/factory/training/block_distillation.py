@@ -35,17 +35,17 @@ def dspark_shape(
 ) -> BlockShape:
     """Return the shape of a head: layers of Qwen3's kind with the oracle's heads.
 
-    They have nothing that ``describe_dspark`` does not tell, such as biases, windows or stretched rotations.
+    They have no biases, windows or stretched rotations, nor anything else that ``describe_dspark`` does not describe.
 
     Args:
-        oracle: that it drafts for.
+        oracle: the one that it drafts for.
         outputs: the layers whose outputs it reads.
         num_layers, intermediate_size: of its own layers, and the width of their MLPs.
         block_size: tokens of a block.
         markov_rank: of its Markov head.
-        confidence: whether it tells confidences; they read the Markov head's embedding too.
-        mask_id: the id that stands at the places of a block after its first.
-        num_written: ids that it writes.
+        confidence: whether it gives confidences; they read the Markov head's embedding too.
+        mask_id: the id at all places of a block after its first.
+        num_written: number of ids that it writes.
         own_head: whether it has rows of its own.
 
     Raises:
@@ -96,13 +96,13 @@ def describe_dspark(shape: BlockShape, name: str) -> dict[str, Any]:
 
 
 def new_dspark(shape: BlockShape, oracle: Transformer, target_ids: Tensor | None, seed: int) -> BlockNetwork:
-    """Return a head in training form whose context begins as the highest layer that it reads, and sure of nothing.
+    """Return a head in training form whose context at first is the highest layer that it reads, with no confidence.
 
     Args:
-        shape: of ``dspark_shape``.
+        shape: from ``dspark_shape``.
         oracle: lends embeddings and, unless the shape has its own head, the rows of its head.
-        target_ids: ``[R]`` rising, what it writes; None: all ids.
-        seed: of the weights that nothing else gives.
+        target_ids: ``[R]`` rising, the ids that it writes; None: all ids.
+        seed: of the weights that are not taken from the oracle.
     """
     network = BlockNetwork(shape, oracle.hidden_size)
     begin_weights(network, oracle, target_ids, seed)
@@ -123,10 +123,10 @@ class BlockDistillation(HeadDistillation):
         lesson: what it learns from; ``num_steps`` are the tokens of a block.
         network: of ``new_dspark``.
         shape: of the network; blocks give a token from the anchor on.
-        num_anchors: of a window, at most: spread evenly over the places that are followed by a token that counts.
+        num_anchors: the most in a window, spread evenly over the places before a token that counts.
 
     Source: DeepSpec 2026 (DSpark, arXiv 2607.05147); Chen et al. 2026 (DFlash, arXiv 2602.06036).
-    Deviations: anchors are spread, not drawn, so that a step depends on its windows alone.
+    Deviations: anchors are spread evenly, not drawn, so that a step depends only on its windows.
     """
 
     model: BlockNetwork
@@ -139,7 +139,7 @@ class BlockDistillation(HeadDistillation):
 
     @property
     def identity(self) -> str:
-        """What a resumed run must share beside recipe and batches."""
+        """What a resumed run must share besides recipe and batches."""
         one, shape = self.lesson, self.shape
         return (
             f"dspark head by {one.loss}, blocks of {shape.block_size} after {self.num_anchors} anchors, discount "
@@ -150,11 +150,11 @@ class BlockDistillation(HeadDistillation):
 
     @property
     def rounded(self) -> Sequence[nn.Module]:
-        """The trunk and the read-out, and not what is behind them."""
+        """The trunk and the read-out, but not the parts after them."""
         return self.model.rounded
 
     def roots(self, counts: Tensor) -> Roots:
-        """Return the anchors: places that are followed by a token that counts, as evenly as ``num_anchors`` allow."""
+        """Return the anchors: at most ``num_anchors`` places before a token that counts, spread evenly."""
         rows, places = [], []
         for row, counted in enumerate(counts[:, 2 : counts.shape[1] + 1 - self.num_steps]):
             found = counted.nonzero()[:, 0] + 1
@@ -166,7 +166,7 @@ class BlockDistillation(HeadDistillation):
         return Roots(torch.cat(rows), torch.cat(places))
 
     def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
-        """Yield what the blocks say of each token, the text's own before it."""
+        """Yield the blocks' logits of each token, given the text's own tokens before it."""
         normed = self.model.norm(torch.cat(list(self._streams(layers, inputs, roots))))
         markov = self.model.markov_head
         state = None if markov is None else markov.first_state(len(roots.at))
@@ -185,7 +185,7 @@ class BlockDistillation(HeadDistillation):
             yield say
 
     def _streams(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Tensor]:
-        """Yield the streams ``[A, W, H]`` of the blocks of each window in which some begin, after an empty one."""
+        """Yield the streams ``[A, W, H]`` of the blocks of each window that has some, after an empty stream."""
         masks = self.oracle.embed(self._mask)
         yield masks.expand(0, self.num_steps, -1)
         for row in dict.fromkeys(roots.row.tolist()):
@@ -195,7 +195,7 @@ class BlockDistillation(HeadDistillation):
             yield anchored_streams(self.model, [layer[row] for layer in layers], embedded, anchors)
 
     def _believed(self, stream: Tensor, previous: Tensor) -> Tensor | None:
-        """Return the chances ``[M]`` that drafted tokens stand, as the head tells them; they do not move the trunk."""
+        """Return the head's confidences ``[M]`` in drafted tokens; their gradient does not reach the trunk."""
         if self.model.confidence_head is None:
             return None
         read = stream.detach()

@@ -36,7 +36,7 @@ def draft_shape(
 
 
 def new_draft(config: TransformerConfig, table: Tensor, ids: Tensor, counts: Tensor, seed: int) -> Transformer:
-    """Return a draft that has learned nothing but in which directions the embeddings of frequent ids differ most.
+    """Return an untrained draft that only knows in which directions the embeddings of frequent ids differ most.
 
     Args:
         config: its shape.
@@ -65,7 +65,7 @@ def new_draft(config: TransformerConfig, table: Tensor, ids: Tensor, counts: Ten
 
 
 class DraftDistillation(HeadDistillation):
-    """A draft model: it reads ids alone, so that what it says of a token does not depend on where the draft began.
+    """A draft model: it reads only ids, so its law of a token does not depend on where the draft began.
 
     Args:
         lesson: what it learns from; no layer's output is read.
@@ -81,12 +81,12 @@ class DraftDistillation(HeadDistillation):
 
     @property
     def identity(self) -> str:
-        """What a resumed run must share beside recipe and batches."""
+        """What a resumed run must share besides recipe and batches."""
         one = self.lesson
         return f"draft model by {one.loss}, {one.num_written} ids, {one.reading}"
 
     def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
-        """Yield what the model says after each root, and after the text's own tokens behind it."""
+        """Yield the model's logits after each root, and after the text's own tokens that follow it."""
         stream = self.model.streams(inputs)[-1]
         for step in range(self.num_steps):
 

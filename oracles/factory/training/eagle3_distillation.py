@@ -1,4 +1,4 @@
-"""EAGLE-3 heads in training: they run on over their own features, from every position of a text at once."""
+"""EAGLE-3 heads in training: they continue on their own features, from every position of a text at once."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -11,9 +11,9 @@ from oracles.transformer.attention import chunked_attention
 
 
 class UnrolledAttention:
-    """Attend in step after step from the same roots: to true keys up to the root, then to the root's own chain.
+    """Attend, step by step, from the same roots: to true keys up to the root, then to the root's own chain.
 
-    The first call brings keys of true features; each later one those of the next node of every root's chain.
+    The first call brings keys of true features; each later call those of the next node of every root's chain.
 
     Cost: O(B T^2) per head and call.
     """
@@ -40,16 +40,16 @@ def unroll(
 ) -> Iterator[Tensor]:
     """Yield the streams ``[B, R, H]`` of each step, from each of R roots.
 
-    Root r is the pair of token r + 1 and the true feature of position r: with it the head says token r + 2, as it does
-    after a verify pass whose pending token is r + 1. Step j is the node that comes j tokens later on the way of the
-    text: token r + 1 + j beside the feature that step j - 1 left. Its query sees the true keys up to root r, and of the
-    unrolled ones those of its own chain, as at decoding time.
+    Root r is the pair of token r + 1 and the true feature of position r: from it the head predicts token r + 2, as it
+    does after a verify pass whose pending token is r + 1. Step j is the node j tokens later in the text: token
+    r + 1 + j with the feature that step j - 1 left. Its query sees the true keys up to root r, and the unrolled keys of
+    its own chain, as at decoding time.
 
     Args:
         network: in training form.
         embed: ids to embeddings.
-        layers: the oracle's hidden states ``[B, T, D]``, one a layer.
-        ids: ``[B, T]``; there are R = T - num_steps roots, as many as have a chain of this length before the last id.
+        layers: the oracle's hidden states ``[B, T, D]``, one for each layer.
+        ids: ``[B, T]``; there are R = T - num_steps roots, all that have a chain of this length before the last id.
         num_steps: k, at least 1.
 
     Guarantee: the streams are those that ``Eagle3Head`` computes at decoding time, up to rounding.
@@ -86,7 +86,7 @@ class Eagle3Distillation(HeadDistillation):
 
     @property
     def identity(self) -> str:
-        """What a resumed run must share beside recipe and batches."""
+        """What a resumed run must share besides recipe and batches."""
         one = self.lesson
         return (
             f"eagle3 head by {one.loss}, {one.num_steps} steps, discount {one.discount}, layers {one.layers}, "
@@ -94,7 +94,7 @@ class Eagle3Distillation(HeadDistillation):
         )
 
     def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
-        """Yield what each unrolled step says."""
+        """Yield the logits of each unrolled step."""
         for stream in unroll(self.model, self.oracle.embed, layers, inputs, self.num_steps):
             flat = stream.flatten(0, 1)
 

@@ -23,7 +23,7 @@ def last_layers(exits: Sequence[int], num_layers: int) -> tuple[int, ...]:
 
 
 class ExitDistillation(HeadDistillation):
-    """Adapters that learn to say after k layers what the oracle says after all of them; they share nothing else.
+    """Adapters that learn to predict after k layers what the oracle predicts after all; they share nothing else.
 
     Args:
         lesson: what they learn from; each of ``layers`` is the last one below a head, and all ids are written.
@@ -45,7 +45,7 @@ class ExitDistillation(HeadDistillation):
 
     @property
     def identity(self) -> str:
-        """What a resumed run must share beside recipe and batches."""
+        """What a resumed run must share besides recipe and batches."""
         one = self.lesson
         return (
             f"exit heads of width {self.inner_size} after layers {', '.join(self.adapters)} by {one.loss}, "
@@ -54,11 +54,11 @@ class ExitDistillation(HeadDistillation):
 
     @property
     def offsets(self) -> dict[str, int]:
-        """The heads, all of which say the token after a root."""
+        """The heads, all of which predict the token after a root."""
         return {f"after_{k}": 0 for k in self.adapters}
 
     def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
-        """Yield what each head says, of the root's own stream."""
+        """Yield each head's logits from the root's own stream."""
         for adapter, stream in zip(self.adapters.values(), layers, strict=True):
 
             def say(known: Tensor, adapter: Adapter = adapter, stream: Tensor = stream) -> tuple[Tensor, None]:

@@ -23,7 +23,7 @@ from oracles.transformer.eager import Transformer
 from specdec.system import write_whole
 
 MAX_SHARD_BYTES = 14 * 2**20
-# What a head's folder may hold beside what trains: ids that it writes, and copies of the oracle's tables.
+# What a head's folder may hold besides trained weights: ids that it writes, and copies of the oracle's tables.
 _NOT_TRAINED = {OFFSETS, WRITTEN, "embed_tokens.weight", "verifier_norm.weight", "verifier_lm_head.weight"}
 # Keys of a head's config on which the meaning of its weights depends, though no shape does.
 _MEANING = (
@@ -81,7 +81,7 @@ def _gpt2_tensors(state: dict[str, Tensor], config: TransformerConfig) -> dict[s
 
 
 def shard(tensors: dict[str, Tensor], max_bytes: int = MAX_SHARD_BYTES) -> list[dict[str, Tensor]]:
-    """Return the tensors in order, cut into groups of at most ``max_bytes`` (a larger tensor stands alone)."""
+    """Return the tensors in order, cut into groups of at most ``max_bytes`` (a larger tensor is a group by itself)."""
     shards: list[dict[str, Tensor]] = [{}]
     size = 0
     for name, tensor in tensors.items():
@@ -94,7 +94,7 @@ def shard(tensors: dict[str, Tensor], max_bytes: int = MAX_SHARD_BYTES) -> list[
 
 
 def _weight_files(tensors: dict[str, Tensor]) -> dict[str, bytes | str]:
-    """Return what the files of weights hold, by name; of several shards an index comes last."""
+    """Return the contents of the weight files, by name; with several shards, an index comes last."""
     shards = shard(tensors)
     many = [f"model-{index:05}-of-{len(shards):05}.safetensors" for index in range(1, len(shards) + 1)]
     names = [SINGLE] if len(shards) == 1 else many
@@ -120,7 +120,7 @@ def export_checkpoint(state: dict[str, Tensor], config: TransformerConfig, token
     Args:
         state: weights under Hugging Face's Llama names, without a head if embeddings are tied.
         config: shape of the model.
-        tokenizer: its ``END_OF_TEXT``, if it has one, ends a text and stands before every text.
+        tokenizer: its ``END_OF_TEXT``, if it has one, ends a text and precedes every text.
         folder: made if absent; old weights in it are removed.
     """
     is_gpt2 = config.positions == "learned"
@@ -149,7 +149,7 @@ def export_draft(model: Transformer, vocabulary_of: str, folder: Path) -> None:
 
 
 def save_folder(tensors: dict[str, Tensor], values: dict[str, Any], folder: Path) -> None:
-    """Write tensors, floats as bfloat16, and a ``config.json``; old weights go once new ones stand in the folder."""
+    """Write tensors, floats as bfloat16, and a ``config.json``; then remove old weights."""
     kept = {name: tensors[name].cpu() for name in sorted(tensors)}
     halves = {name: tensor.bfloat16() if tensor.is_floating_point() else tensor for name, tensor in kept.items()}
     files = _weight_files({name: tensor.contiguous() for name, tensor in halves.items()})
@@ -170,7 +170,7 @@ def take_weights(network: nn.Module, folder: Path, stored_name: Callable[[str], 
     Args:
         network: in training form.
         folder: of ``save_folder``.
-        stored_name: what a parameter is called there.
+        stored_name: returns a parameter's name there.
 
     Raises:
         ValueError: a tensor is missing, has another shape, or has no place in the network.
@@ -197,7 +197,7 @@ def check_meaning(folder: Path, values: Mapping[str, Any]) -> None:
         values: the ``config.json`` that training would write.
 
     Raises:
-        ValueError: there is no config, or it names other layers, another mask, or another way through the layer.
+        ValueError: there is no config, or it names other layers, another mask, or another computation of the layer.
     """
     path = folder / "config.json"
     if not path.exists():

@@ -15,7 +15,7 @@ Reader = Callable[[Tensor], Iterator[tuple[list[Tensor], Tensor]]]
 
 
 def eager_reader(oracle: Transformer, layers: tuple[int, ...]) -> Reader:
-    """Return the pass that trains: all windows at once, on any device; logits in float32, whatever the context's."""
+    """Return the pass of training: all windows at once, on any device; logits in float32, whatever the context's."""
 
     def read(windows: Tensor) -> Iterator[tuple[list[Tensor], Tensor]]:
         streams = oracle.streams(windows)
@@ -28,13 +28,13 @@ def eager_reader(oracle: Transformer, layers: tuple[int, ...]) -> Reader:
 
 
 def served_reader(oracle: HostOracle, layers: tuple[int, ...]) -> Reader:
-    """Return the pass that serves, whatever its backend and arithmetic: window by window, in float32 at least."""
+    """Return the pass of serving, whatever its backend and arithmetic: window by window, in float32 at least."""
     rows, needs = np.zeros(1, dtype=np.int64), Needs(logits=True, hidden=layers)
 
     def read(windows: Tensor) -> Iterator[tuple[list[Tensor], Tensor]]:
         cache = oracle.new_cache(1, windows.shape[1])
         for window in windows.cpu().numpy():
-            # The last id of a prompt is pending, and not read.
+            # The last id of a prompt is pending and is not read.
             scores, _ = prefill(oracle, cache, rows, [np.append(window, 0)], needs)
             assert scores is not None
             assert scores.logits is not None

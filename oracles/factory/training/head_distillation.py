@@ -1,4 +1,4 @@
-"""Heads in training: they learn what a frozen oracle says of the tokens that they will draft."""
+"""Heads in training: they learn a frozen oracle's laws of the tokens that they will draft."""
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
@@ -27,15 +27,16 @@ class Lesson:
 
     Attributes:
         oracle: in training form, on the device.
-        layers: whose outputs the head reads.
-        target_ids: ``[R]`` what it writes; None: all ids.
+        layers: the layers whose outputs the head reads.
+        target_ids: ``[R]`` the ids that it writes; None: all ids.
         text: what is read.
-        num_steps: tokens that a draft has, k.
+        num_steps: number of tokens in a draft, k.
         loss: as ``read_mixture`` reads it.
-        discount: by which a further token counts less.
+        discount: factor by which each further token counts less.
         precision: of the matrix products.
-        read: the pass that features and laws come of; None: the oracle's own, in that precision.
-        learn_as: what every product rounds the weights of the head's linear layers to, as serving will; None: nothing.
+        read: the pass that gives features and laws; None: the oracle's own, in that precision.
+        learn_as: format to which every product rounds the weights of the head's linear layers, as serving will; None:
+            they are not rounded.
 
     Raises:
         ValueError: an unknown loss, or a layer that the oracle lacks.
@@ -62,13 +63,13 @@ class Lesson:
 
     @property
     def reading(self) -> str:
-        """What is read, and in which numbers, for ``HeadDistillation.identity``."""
+        """What is read, and in which arithmetic, for ``HeadDistillation.identity``."""
         served = "" if self.read is None else ", served"
         return f"{len(self.text.ids)} tokens of text{served}{f', as {self.learn_as.name}' if self.learn_as else ''}"
 
     @property
     def num_written(self) -> int:
-        """Ids that the head writes."""
+        """Number of ids that the head writes."""
         return self.oracle.vocab_size if self.target_ids is None else len(self.target_ids)
 
 
@@ -85,16 +86,16 @@ class Roots:
     at: Tensor
 
 
-# What a head says after some of the roots, ``[N]`` bool: logits ``[M, R]``, and chances ``[M]`` if it tells any.
+# What a head predicts after some of the roots, ``[N]`` bool: logits ``[M, R]``, and confidences ``[M]`` if it has any.
 Drafted = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
 
 class HeadDistillation(ABC):
-    """A head that learns what a frozen oracle says (``oracles.factory.training.tasks.Task``).
+    """A head that learns a frozen oracle's laws (``oracles.factory.training.tasks.Task``).
 
-    Rows are places in a text, T + 1 side by side, and no ids. Features and laws come of one pass of the oracle over a
-    window, whatever number of drafts begins in it. Drafted token j is learned beside the text's own tokens before it,
-    and counts ``discount ** j``.
+    Rows are T + 1 successive places in a text, not ids. Features and laws come from one pass of the oracle over a
+    window, however many drafts begin in it. Drafted token j is learned after the text's own tokens, and counts
+    ``discount ** j``.
 
     Args:
         lesson: what it learns from; the oracle's weights stay as they are.
@@ -117,7 +118,7 @@ class HeadDistillation(ABC):
     @property
     @abstractmethod
     def identity(self) -> str:
-        """What a resumed run must share beside recipe and batches."""
+        """What a resumed run must share besides recipe and batches."""
 
     @property
     def rounded(self) -> Sequence[nn.Module]:
@@ -126,14 +127,13 @@ class HeadDistillation(ABC):
 
     @property
     def offsets(self) -> dict[str, int]:
-        """What ``draft`` yields, by the name that figures have: the tokens between a root and the one that is said."""
+        """What ``draft`` yields, by its name in figures: the number of tokens between a root and the predicted one."""
         return {str(step + 1): step for step in range(self.num_steps)}
 
     def roots(self, counts: Tensor) -> Roots:
-        """Return where drafts begin in windows, of whose T + 1 ids ``counts`` ``[B, T + 1]`` says which count.
+        """Return where drafts begin in windows; ``counts`` ``[B, T + 1]`` says which of their ids count.
 
-        The last token of a draft is one of these ids. Drafts begin at every place but the first, if they are not told
-        otherwise.
+        The last token of a draft is one of the T + 1 ids. By default, drafts begin at every place except the first.
         """
         num_rows, reach = len(counts), counts.shape[1] - 1 - self.num_steps
         row = torch.arange(num_rows, device=counts.device).repeat_interleave(reach)
@@ -141,12 +141,12 @@ class HeadDistillation(ABC):
 
     @abstractmethod
     def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
-        """Yield what the head says of the tokens after the roots, in the order of ``offsets``.
+        """Yield the head's predictions of the tokens after the roots, in the order of ``offsets``.
 
         Args:
-            layers: the oracle's hidden states ``[B, T, D]``, one a layer.
+            layers: the oracle's hidden states ``[B, T, D]``, one for each layer.
             inputs: ``[B, T]`` ids.
-            roots: of ``roots``.
+            roots: from ``roots``.
         """
 
     def loss(self, rows: Tensor) -> Tensor:
@@ -161,15 +161,15 @@ class HeadDistillation(ABC):
 
     @torch.no_grad()
     def acceptance(self, text: HeadText, places: Tensor) -> dict[str, float]:
-        """Return by drafted position how often the head's token stands where all before it are the text's.
+        """Return, by drafted position, how often the head's token is accepted if all before it are the text's.
 
         Args:
-            text: that the places are in.
+            text: the text of the places.
             places: ``[N, T + 1]`` of windows.
 
         Returns:
             By the names j of ``offsets``: "greedy_j", the share of places at which the likeliest ids of both are the
-            same, and "drawn_j", the probability that a drawn token stands; NaN if nothing counts. Of a head that tells
+            same, and "drawn_j", the probability that a drawn token is accepted; NaN if nothing counts. For a head with
             confidences also "miscalibrated_j", see ``calibration_error``. "covered", the oracle's mass on the ids that
             the head writes, right after the roots.
         """
@@ -193,7 +193,7 @@ class HeadDistillation(ABC):
         return found | {"covered": whole["covered", ""].mean().item()}
 
     def said(self, rows: Tensor, text: HeadText) -> Iterator[Said]:
-        """Yield what head and oracle say at each drafted position of windows of a text, where all ids count."""
+        """Yield the predictions of head and oracle at each drafted position of windows, where all ids count."""
         places = rows.cpu()
         ids, counts = text.ids[places].long().to(rows.device), text.counts[places].to(rows.device)
         inputs = ids[:, :-1]
@@ -220,10 +220,10 @@ class HeadDistillation(ABC):
 class ReadOut:
     """Logits of the ids that a head writes: by rows of its own, or by those of the oracle.
 
-    Rows of some ids are copied into a head and rounded with it; who writes all ids reads the oracle's where they lie.
+    Rows of some ids are copied into a head and rounded with it; a head that writes all ids reads the oracle's in place.
 
     Args:
-        lesson: whose oracle lends rows.
+        lesson: its oracle lends rows.
         own: the head's own layer; None: it has none.
     """
 
@@ -250,14 +250,14 @@ class ReadOut:
 
 
 def calibration_error(told: Tensor, found: Tensor) -> float:
-    """Return the expected calibration error of chances ``[M]``: over ten bins, the mean distance from what was found.
+    """Return the expected calibration error of confidences ``[M]``: over ten bins, the mean distance from outcomes.
 
     Args:
-        told: chances in 0..1.
-        found: ``[M]`` what they were of: 0 and 1, or probabilities.
+        told: confidences in 0..1.
+        found: ``[M]`` their outcomes: 0 and 1, or probabilities.
 
     Returns:
-        The sum over bins of share * abs(mean of told - mean of found); NaN of nothing.
+        The sum over bins of share * abs(mean of told - mean of found); NaN if M is 0.
 
     Source: Guo et al. 2017 (arXiv 1706.04599).
     """

@@ -1,4 +1,4 @@
-"""EAGLE-3 heads before training: their config, their first weights; and the folder of a head that servers read."""
+"""EAGLE-3 heads before training: their config and initial weights; and the folder of a head that servers read."""
 
 import math
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ def describe_eagle3(
     """Return the ``config.json`` of a head in the format of ``speculators``.
 
     Args:
-        oracle: that it drafts for; its attention has the same heads.
+        oracle: the one that it drafts for; its attention has the same heads.
         name: of the oracle, as servers know it.
-        outputs: the layers whose outputs it reads; the format counts their successors' inputs.
+        outputs: the layers whose outputs it reads; the format numbers them as inputs of the next layers.
         intermediate_size: width of its MLP.
-        draft_vocab_size: ids that it writes; None: all.
+        draft_vocab_size: number of ids that it writes; None: all.
 
     Raises:
-        ValueError: the oracle lacks a layer; whoever loads these numbers would take them for others.
+        ValueError: the oracle lacks a layer, or a loader would mistake these numbers for other layers.
     """
     rows, inputs = oracle.embedding_rows, [layer + 1 for layer in outputs]
     read = aux_layers_of(inputs, oracle.num_layers, "inputs", None, "the head's config")
@@ -54,7 +54,7 @@ def describe_eagle3(
 
 
 def serving(kind: str, name: str, num_tokens: int) -> dict[str, Any]:
-    """Return what ``speculators`` tells a server: the kind, the oracle by name, and how many tokens to draft."""
+    """Return what ``speculators`` tells a server: the kind, the oracle's name, and how many tokens to draft."""
     return {
         "algorithm": kind,
         "default_proposal_method": "greedy",
@@ -64,9 +64,9 @@ def serving(kind: str, name: str, num_tokens: int) -> dict[str, Any]:
 
 
 def usual_outputs(num_layers: int) -> tuple[int, ...]:
-    """Return the layers whose outputs a head reads, unless told otherwise: EAGLE-3's usual ones if they are three.
+    """Return the layers whose outputs a head reads by default: EAGLE-3's usual ones if they are three.
 
-    An oracle of fewer than seven layers gives the outputs of its first, its middle and its last layer but one.
+    For an oracle of fewer than seven layers these are its first, its middle and its last layer but one.
     """
     usual = tuple(layer - 1 for layer in usual_inputs(num_layers))
     return usual if num_layers >= 7 else tuple(sorted({0, max(0, num_layers // 2 - 1), max(0, num_layers - 2)}))
@@ -75,14 +75,14 @@ def usual_outputs(num_layers: int) -> tuple[int, ...]:
 def new_eagle3(
     values: dict[str, Any], oracle: Transformer, target_ids: Tensor | None, own_head: bool, seed: int
 ) -> Eagle3Network:
-    """Return a head in training form that says at first what the oracle's highest layer that it reads leads to.
+    """Return a head in training form that at first reads out the highest of the oracle's layers that it reads.
 
     Args:
-        values: its config, of ``describe_eagle3``.
+        values: its config, from ``describe_eagle3``.
         oracle: lends embeddings and, unless ``own_head``, the rows of its head.
-        target_ids: ``[R]`` rising, what it writes; None: all ids.
+        target_ids: ``[R]`` rising, the ids that it writes; None: all ids.
         own_head: it has rows of its own, which begin as the oracle's.
-        seed: of the weights that nothing else gives.
+        seed: of the weights that are not taken from the oracle.
 
     Raises:
         ValueError: the oracle lacks a layer.
@@ -97,7 +97,7 @@ def new_eagle3(
 def begin_weights(
     network: Eagle3Network | BlockNetwork, oracle: Transformer, target_ids: Tensor | None, seed: int
 ) -> None:
-    """Have a head hand on the highest layer that it reads, and begin with the oracle's last norm and, if own, head."""
+    """Make a head pass on the highest layer that it reads, and begin with the oracle's last norm and, if own, head."""
     _draw_weights(network, seed)
     assert network.fc.weight is not None
     network.fc.weight[:, -oracle.hidden_size :] += torch.eye(oracle.hidden_size)
@@ -107,7 +107,7 @@ def begin_weights(
 
 
 def _draw_weights(network: nn.Module, seed: int) -> None:
-    """Fill all weights but norms, in place, at random; those that write into a residual stream are smaller."""
+    """Fill all weights except norms at random, in place; those that write to a residual stream are smaller."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in network.named_parameters():
         if "norm" not in name:
@@ -116,7 +116,7 @@ def _draw_weights(network: nn.Module, seed: int) -> None:
 
 
 def head_rows(oracle: Transformer, target_ids: Tensor | None) -> Tensor:
-    """Return the rows ``[R, D]`` of the oracle's head, those of some ids or all, padding included.
+    """Return the rows ``[R, D]`` of the oracle's head for some ids, or for all including padding.
 
     Raises:
         ValueError: they are not plain numbers, or have a bias.
@@ -130,7 +130,7 @@ def head_rows(oracle: Transformer, target_ids: Tensor | None) -> Tensor:
 
 
 def eagle3_name(name: str) -> str:
-    """Return what ``speculators`` calls a parameter of a network; that of an EAGLE-3 head has one layer, unnumbered."""
+    """Return the name of a network's parameter in ``speculators``; an EAGLE-3 head has one layer without a number."""
     return f"layers.0.{name.removeprefix('layer.')}" if name.startswith("layer.") else name
 
 
@@ -141,9 +141,9 @@ def export_head(
 
     Args:
         network: tables that it lacks are not written: they are the oracle's.
-        values: of ``describe_eagle3``, or of ``describe_dspark``.
-        folder: made if absent; old weights in it are removed.
-        target_ids: ``[R]`` what it writes, whoever's the rows are; None: all ids.
+        values: from ``describe_eagle3`` or ``describe_dspark``.
+        folder: created if absent; old weights in it are removed.
+        target_ids: ``[R]`` the ids that it writes, by rows of its own or the oracle's; None: all ids.
     """
     tensors = {eagle3_name(name): parameter.detach() for name, parameter in network.named_parameters()}
     if target_ids is not None:

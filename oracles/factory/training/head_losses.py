@@ -1,4 +1,4 @@
-"""Losses of heads in training: how far what a head says lies from what its oracle says."""
+"""Losses of heads in training: how far a head's predictions are from its oracle's."""
 
 import re
 from collections.abc import Callable
@@ -8,20 +8,20 @@ import torch
 from torch import Tensor
 
 _FACTOR = re.compile(r"(?:([0-9]*\.?[0-9]+)\*)?([a-z_][a-z0-9_]*)")
-# Chances are kept this far from 0 and 1 before their logarithm is taken.
+# Probabilities are kept this far from 0 and 1 before their logarithm is taken.
 _SURE = 1e-6
 
 
 @dataclass(frozen=True)
 class Said:
-    """What head and oracle say at M places.
+    """The predictions of head and oracle at M places.
 
     Attributes:
         learnt: ``[M, R]`` log-probabilities of the head, over the ids that it writes.
         taught: ``[M, R]`` those of the oracle's whole law, at the same ids.
         next_column: ``[M]`` the column of the id that the text has there, -1 if the head does not write it.
         likeliest_column: ``[M]`` that of the oracle's likeliest id, likewise.
-        believed: ``[M]`` the chance that a drawn token stands, as the head tells it; None: it tells none.
+        believed: ``[M]`` the head's confidence that a drawn token is accepted; None: it gives none.
     """
 
     learnt: Tensor
@@ -32,39 +32,39 @@ class Said:
 
     @property
     def stands(self) -> Tensor:
-        """The probability ``[M]`` that a drawn token stands: sum of min(head, oracle)."""
+        """The probability ``[M]`` that a drawn token is accepted: sum of min(head, oracle)."""
         return torch.minimum(self.learnt, self.taught).exp().sum(-1)
 
 
 def kl(said: Said) -> Tensor:
-    """Return KL(oracle || head) in nats a place; what the oracle expects of ids that the head cannot write is left out.
+    """Return KL(oracle || head) in nats per place, without the oracle's mass on ids that the head cannot write.
 
-    The head's law is zero there, and the divergence infinite whatever the head learns.
+    There the head's law is zero, and the divergence would be infinite whatever the head learns.
     """
     probs = said.taught.exp()
     return (probs * (said.taught - said.learnt)).sum(-1).mean()
 
 
 def tv(said: Said) -> Tensor:
-    """Return the total variation from the oracle's whole law: 1 less the probability that a drawn token stands."""
+    """Return the total variation from the oracle's whole law: 1 minus the acceptance probability of a drawn token."""
     probs = said.taught.exp()
     return ((said.learnt.exp() - probs).abs().sum(-1) + 1 - probs.sum(-1)).mean() / 2
 
 
 def ce(said: Said) -> Tensor:
-    """Return the cross entropy of the text's own ids, in nats a place; ids that the head cannot write are left out."""
+    """Return the cross entropy of the text's ids, in nats per place; ids that the head cannot write are left out."""
     written = said.next_column >= 0
     picked = said.learnt.gather(1, said.next_column.clamp(min=0).unsqueeze(1))[:, 0]
     return -(picked * written).sum() / written.sum().clamp(min=1)
 
 
 def bce(said: Said) -> Tensor:
-    """Return the cross entropy of the chance that the head tells, against the one that its draft has, in nats a place.
+    """Return the cross entropy of the head's confidence against its draft's acceptance probability, in nats per place.
 
-    The draft's own chance is taken as it is: this loss moves what is told, never the draft for the sake of it.
+    The acceptance probability gets no gradient: this loss moves the confidence, never the draft.
 
     Raises:
-        ValueError: the head tells none.
+        ValueError: the head gives no confidence.
     """
     if said.believed is None:
         raise ValueError("loss 'bce' is of a head that tells confidences: train --kind dspark, or leave it out")

@@ -23,7 +23,7 @@ class HeadText:
 
     Attributes:
         ids: ``[S]`` int32.
-        counts: ``[S]`` bool, which ids are ever drafted, and so are learned to say; the others are only read.
+        counts: ``[S]`` bool, which ids may be drafted and are learned; the others are only read.
     """
 
     ids: Tensor
@@ -47,15 +47,15 @@ class HeadText:
         return numbers.argsort(descending=True, stable=True)[:count].sort().values
 
     def numbers(self, vocab_size: int) -> Tensor:
-        """Return ``[V]`` how often each id stands among those that count."""
+        """Return ``[V]`` how often each id occurs among those that count."""
         return torch.bincount(self.ids[self.counts].long(), minlength=vocab_size)
 
     def rarest(self, vocab_size: int) -> int:
-        """Return the id that the text has least of; among equals the lowest."""
+        """Return the rarest id of the text; among equals the lowest."""
         return int(torch.bincount(self.ids.long(), minlength=vocab_size).argmin())
 
     def spread(self, count: int, length: int) -> Tensor:
-        """Return the places ``[count, length + 1]`` of windows that lie evenly over the row.
+        """Return the places ``[count, length + 1]`` of windows spread evenly over the row.
 
         Raises:
             ValueError: the row is shorter than a window.

@@ -28,19 +28,19 @@ PLATEAU_FILE = "plateau.pt"
 LOG_FILE = "loss.jsonl"
 # Steps after which freed memory is given back: it costs a third of a step.
 TRIM_EVERY = 16
-# Parts of the names of tables, whose rows are ids.
+# Parts of the names of tables, which have a row for each id.
 _TABLES = ("embed", "lm_head", "markov_w")
-# Ctrl-C and TERM, which wait until a step has ended and its state is saved.
+# Ctrl-C and TERM, which are held back until a step has ended and its state is saved.
 _HELD = (signal.SIGINT, signal.SIGTERM)
 
-# Returns what else a line of the loss curve says, by the number of steps done; it may not change the model.
+# Returns further values for a line of the loss curve, given the number of steps done; it may not change the model.
 Watch = Callable[[int], Mapping[str, float]]
 
 
 def build_optimisers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Return Muon for the hidden matrices and AdamW for embeddings, norms and biases, each at its peak rate.
 
-    A model that has none of the one kind needs no optimiser for it.
+    A kind of which the model has none gets no optimiser.
 
     *Source*: Jordan et al. 2024 (Muon: kellerjordan.github.io/posts/muon); its scaling to AdamW's update size from
     Liu et al. 2025 (arXiv 2502.16982).
@@ -80,7 +80,7 @@ class Compiled:
     def __call__(self, rows: Tensor) -> Tensor:
         """Return the loss in nats per token of rows ``[B, T + 1]``."""
         if rows.shape not in self._shapes:
-            # Outside the graph a model fills the tables that it keeps; inside, they would make it compile twice.
+            # A model fills its cached tables outside the graph; inside, they would make it compile twice.
             with torch.no_grad():
                 self._eager(rows[:1])
             self._shapes.add(rows.shape)
@@ -89,9 +89,9 @@ class Compiled:
 
 
 class Trainer:
-    """A training under way: everything that a step changes, and the way to save it.
+    """A training run: everything that a step changes, and the way to save it.
 
-    Nothing is random after the initial weights but the order of the data, which the batches derive from the step.
+    After the initial weights, only the order of the data is random, and the batches derive it from the step.
 
     Args:
         recipe: schedule and rates.
@@ -100,10 +100,10 @@ class Trainer:
         out: folder of the resumable state and of the loss curve.
         device: where the model trains.
         save_every: steps between two saved states.
-        stop_after: stop, saved, once this many steps are done (None: run to the end).
+        stop_after: stop, saved, after this many steps (None: run to the end).
         compiled: compile the loss with ``torch.compile``: a third faster on long runs, after half a minute.
-        arithmetic: what no identity says and the bits depend on, by name. It is saved too; a run that goes on must
-            share what its state says of it.
+        arithmetic: settings on which the bits depend but which are in no identity, by name. They are saved too; a
+            resumed run must share those in its state.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Trainer:
     def _loss_of(self, rows: Tensor) -> Tensor:
         try:
             return self._loss(rows)
-        except ValueError as error:  # no argument's fault: whoever writes a task wants to see where it was
+        except ValueError as error:  # no argument's fault: the author of a task wants to see where it was
             raise RuntimeError("the training went wrong in its own code, at the place above") from error
 
     def _identity(self) -> str:
@@ -220,7 +220,7 @@ class Trainer:
 
 
 def saved_arithmetic(path: Path) -> Mapping[str, str | None]:
-    """Return what a saved state says of its run's arithmetic, by name; nothing if there is none, or it says nothing.
+    """Return the arithmetic settings in a saved state, by name; empty if there is no state, or it has none.
 
     Cost: a look into the file; its tensors are not read.
     """
@@ -232,7 +232,7 @@ def saved_arithmetic(path: Path) -> Mapping[str, str | None]:
 
 
 def _read_log(path: Path, num_done: int) -> list[str]:
-    """Return the logged lines of the steps that the resumed state contains; a last one that was cut off is none."""
+    """Return the logged lines of the steps in the resumed state; a last line that was cut off does not count."""
     lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() and num_done else []
     return [line for line in lines if json.loads(line)["step"] <= num_done]
 
@@ -265,13 +265,13 @@ def _steps(trainer: Trainer, must_stop: Callable[[], bool]) -> Iterator[dict[str
 
 @contextmanager
 def held_signals() -> Iterator[Callable[[], bool]]:
-    """Hold the first Ctrl-C or TERM back until the block has ended; then it does what it always does.
+    """Hold the first Ctrl-C or TERM back until the block has ended; then it acts as usual.
 
-    A second one acts at once. Several workers, which wait for each other, and threads other than the main one hold
-    nothing back.
+    A second signal acts at once. Nothing is held back if there are several workers, which wait for each other, or
+    outside the main thread.
 
     Yields:
-        Whether one has come.
+        A function that tells whether a signal has come.
     """
     came: list[int] = []
     if workers.count() > 1 or threading.current_thread() is not threading.main_thread():
@@ -298,13 +298,13 @@ def held_signals() -> Iterator[Callable[[], bool]]:
 
 
 def run(trainer: Trainer, watch: Watch | None = None) -> None:
-    """Train to the end of the recipe (or ``stop_after``), with a progress bar and one line of ``loss.jsonl`` a step.
+    """Train to the end of the recipe (or ``stop_after``), with a progress bar and a line of ``loss.jsonl`` per step.
 
-    Ctrl-C and TERM let the step end, save its state, and then do what they always do.
+    Ctrl-C and TERM let the step end and its state be saved, and then act as usual.
 
     Args:
         trainer: what is trained.
-        watch: what else a line says; None: nothing.
+        watch: returns further values of a line; None: there are none.
     """
     path, writes = trainer.out / LOG_FILE, workers.is_first()
     with held_signals() as must_stop:

@@ -1,4 +1,4 @@
-"""Medusa's heads: their first weights, their training, and the folder that their authors' code reads."""
+"""Medusa's heads: their initial weights, their training, and the folder that their authors' code reads."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from oracles.transformer.eager import Transformer
 
 
 def new_medusa(oracle: Transformer, num_heads: int, num_layers: int) -> MedusaNetwork:
-    """Return heads in training form that all say at first what the oracle says of the next token.
+    """Return heads in training form that at first all have the oracle's law of the next token.
 
     Args:
         oracle: its head is copied to each of them.
@@ -49,7 +49,7 @@ class MedusaDistillation(HeadDistillation):
 
     @property
     def identity(self) -> str:
-        """What a resumed run must share beside recipe and batches."""
+        """What a resumed run must share besides recipe and batches."""
         one = self.lesson
         return (
             f"{one.num_steps} heads of medusa by {one.loss}, discount {one.discount}, {len(self.model.blocks[0])} "  # type: ignore[arg-type]
@@ -57,7 +57,7 @@ class MedusaDistillation(HeadDistillation):
         )
 
     def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
-        """Yield what each head says, of the state before the root."""
+        """Yield each head's logits from the state before the root."""
         normed = self.oracle.last_norm(layers[0])
         for head in range(self.num_steps):
 
@@ -82,7 +82,7 @@ def save_medusa(network: MedusaNetwork, name: str, folder: Path) -> None:
 
 
 def medusa_name(name: str, num_layers: int) -> str:
-    """Return what the authors call a parameter of a network with so many residual blocks a head."""
+    """Return the authors' name of a parameter of a network with ``num_layers`` residual blocks in each head."""
     part, head, *rest = name.split(".")
     place = f"{rest[0]}.linear.{rest[1]}" if part == "blocks" else f"{num_layers}.{rest[0]}"
     return f"{head}.{place}"

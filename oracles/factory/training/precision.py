@@ -1,4 +1,4 @@
-"""In which arithmetic a model trains: what the machine multiplies faster."""
+"""The arithmetic in which a model trains: the one that the machine multiplies faster."""
 
 import time
 from contextlib import AbstractContextManager
@@ -14,7 +14,7 @@ def autocast(device: str, precision: str) -> AbstractContextManager[None]:
 
 
 def _seconds(dtype: torch.dtype, device: str) -> float:
-    """Return the least time of five products as a training step multiplies them."""
+    """Return the shortest time of five products like those of a training step."""
     x, weight = torch.randn(4096, 384, device=device).to(dtype), torch.randn(1024, 384, device=device).to(dtype)
     times = []
     for _ in range(6):

@@ -1,4 +1,4 @@
-"""What a language model may be trained for: the next token of a text, or what a teacher expects there."""
+"""What a language model may be trained for: the next token of a text, or a teacher's law of it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,23 +17,23 @@ class Task(Protocol):
 
     @property
     def model(self) -> nn.Module:
-        """Its parameters are trained; those of the hidden matrices with Muon."""
+        """The model whose parameters are trained, the hidden matrices with Muon."""
 
     @property
     def identity(self) -> str:
-        """What a resumed run must share beside recipe and batches."""
+        """What a resumed run must share besides recipe and batches."""
 
     def loss(self, rows: Tensor) -> Tensor:
         """Return the loss in nats per token of rows ``[B, T + 1]``."""
 
 
 class NextToken:
-    """Say what comes next.
+    """Predict the next token.
 
     Args:
         model: on the device.
         precision: of the matrix products.
-        first: the first position of a row whose *token* is predicted; what stands before it is only read.
+        first: the first position of a row whose *token* is predicted; earlier tokens are only read.
     """
 
     def __init__(self, model: Transformer, precision: str, first: int = 1) -> None:
@@ -66,7 +66,7 @@ DIVERGENCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Pupil:
-    """A model that learns from a teacher, and how far from it is measured (a key of ``DIVERGENCES``)."""
+    """A model that learns from a teacher, and the measure of its distance from it (a key of ``DIVERGENCES``)."""
 
     model: Transformer
     divergence: str = "forward-kl"

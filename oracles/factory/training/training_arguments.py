@@ -1,4 +1,4 @@
-"""What every training script takes on its command line, and the run that it asks for."""
+"""The command-line options of every training script, and the run that they ask for."""
 
 import argparse
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from oracles.factory.training.recipes import Recipe
 from oracles.factory.training.tasks import Task
 from specdec.system import hold
 
-# Options on which the bits of a run depend, and which stand in no identity; a program may lack the last one.
+# Options on which the bits of a run depend but which are in no identity; a program may lack the last one.
 ARITHMETIC = ("precision", "served")
 
 
@@ -56,9 +56,9 @@ def take_threads(args: argparse.Namespace) -> None:
 
 @contextmanager
 def training(args: argparse.Namespace, name: str) -> Iterator[None]:
-    """Run a training program, whose ``--out`` no other process may write to meanwhile.
+    """Run a training program; no other process may write to its ``--out`` meanwhile.
 
-    Before the block threads are set, freed memory is kept and workers have met.
+    When the block begins, the number of threads is set, freed memory is kept and workers have met.
 
     Args:
         args: of ``add_run_arguments``.
@@ -95,9 +95,9 @@ def _begun(args: argparse.Namespace) -> Path | None:
 
 
 def precision(args: argparse.Namespace) -> str:
-    """Return the precision asked for, that of the run that goes on, or the one in which the device is faster; say it.
+    """Return, and print, the precision asked for, or the resumed run's, or the one in which the device is faster.
 
-    It is the first worker's choice for all of them, and what ``args`` has from now on.
+    The first worker chooses for all of them, and ``args`` has the choice from then on.
     """
     if args.precision is None:
         begun = _begun(args)
@@ -110,7 +110,7 @@ def precision(args: argparse.Namespace) -> str:
 def train_as_asked(
     recipe: Recipe, batches: Batches, task: Task, args: argparse.Namespace, watch: Watch | None = None
 ) -> bool:
-    """Train as the arguments say; return whether the run has ended, and this worker writes files.
+    """Train as the arguments say; return whether the run has ended and this worker writes files.
 
     Args:
         recipe: its number of steps gives way to ``--steps``.

@@ -1,4 +1,4 @@
-"""The text that a model learns on: the corpus, and for a pupil what its teacher wrote."""
+"""The text that a model learns on: the corpus, and for a pupil also what its teacher wrote."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from oracles.factory.training.windows import Mixed, WindowPlan, Windows, token_s
 
 
 def learning_text(plan: WindowPlan, tokenizer: Tokenizer, own_text: Path | None, seed: int) -> Windows | Mixed:
-    """Return the windows of a run, and say how many tokens there are to read.
+    """Return the windows of a run, and print how many tokens there are to read.
 
     Args:
         plan: their shape.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from oracles.checkpoints.tokenization import end_of_text_id
 
-# Texts that the tokenizer reads at once; more would hold the pieces of the whole corpus in memory.
+# Texts that the tokenizer reads at once; all at once, the pieces of the whole corpus would be in memory.
 TEXTS_AT_ONCE = 256
 
 
@@ -32,8 +32,8 @@ class WindowPlan:
 
     Args:
         tokens_per_step: positions predicted in a step, a multiple of both lengths.
-        length: length of a window.
-        long_length: length of a window in the last part of the run, which teaches far positions.
+        length: of a window.
+        long_length: of a window in the last part of the run, which teaches distant positions.
         long_share: that part, as a share of all steps.
 
     Raises:
@@ -51,7 +51,7 @@ class WindowPlan:
                 raise ValueError(f"{name} {getattr(self, name)} does not divide tokens_per_step {self.tokens_per_step}")
 
     def halve(self) -> "WindowPlan":
-        """Return the plan with half as many tokens a step."""
+        """Return the plan with half as many tokens in each step."""
         return replace(self, tokens_per_step=self.tokens_per_step // 2)
 
     def rows_at(self, step: int, num_steps: int) -> tuple[int, int, int]:

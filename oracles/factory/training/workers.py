@@ -17,7 +17,7 @@ def count() -> int:
 
 
 def is_first() -> bool:
-    """Return whether this worker writes files and prints; its state is everybody's."""
+    """Return whether this worker writes files and prints; all workers have the same state."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
@@ -28,7 +28,7 @@ def join() -> None:
 
 
 def of_first(chosen: str) -> str:
-    """Return what the first worker has chosen, which all must share."""
+    """Return the first worker's choice, which all must share."""
     told = [chosen]
     if count() > 1:
         dist.broadcast_object_list(told)
@@ -54,7 +54,7 @@ def average(model: nn.Module, loss: Tensor) -> Tensor:
     if count() == 1:
         return loss
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    # Of a part that nothing in this worker's rows reaches the others may have a gradient. Nobody's stays None.
+    # This worker's rows may not reach a part for which others have a gradient. If no worker has one, it stays None.
     gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in learning]
     reached = torch.tensor([float(one.grad is not None) for one in learning], device=loss.device)
     packed = torch.cat([loss.detach().view(1), reached, *(gradient.flatten() for gradient in gradients)])
