@@ -41,6 +41,6 @@ class Checkpoint:
 
 
 def head_logits(head: ExitHead, oracle: Transformer, ids: Tensor) -> Tensor:
-    """Return an exit head's logits ``[B, T, V]`` after every prefix of ids ``[B, T]``, of an oracle in training form."""
+    """Return an exit head's logits ``[B, T, V]`` after every prefix of ids ``[B, T]``; the oracle is as it trains."""
     stream = oracle.streams(ids)[head.num_layers - 1]
     return head(stream.flatten(0, 1)).view(*ids.shape, -1)

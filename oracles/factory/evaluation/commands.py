@@ -54,7 +54,7 @@ def bits(args: argparse.Namespace) -> None:
 
 
 def text(args: argparse.Namespace) -> None:
-    """Print how much of the oracle's text, and of real text, is in loops; then the continuations asked for."""
+    """Print how much of what the oracle writes, and of real text, stands in loops; then the continuations asked for."""
     tokenizer, files = load_tokenizer(args.oracle), sample(read_split(args.split), args.max_bytes)
     passages = _passages(args, tokenizer, files)
     engine, prompts = load(args.oracle, device=args.device), [passage.prompt for passage in passages]
