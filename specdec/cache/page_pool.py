@@ -1,11 +1,13 @@
 """Which pages of a memory are in use, and which texts they hold: plain bookkeeping, testable without a model."""
 
 import hashlib
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specdec.contracts import IntArray
 
@@ -30,6 +32,19 @@ class KeptPage(NamedTuple):
     page: int
     before: int
     ids: bytes
+
+
+class Books(NamedTuple):
+    """Which pages the rows of a cache have.
+
+    Attributes:
+        owner: the cache, while it is there.
+        pages, rooms: see ``PagedCache``; its own arrays.
+    """
+
+    owner: weakref.ref[object]
+    pages: NDArray[np.int32]
+    rooms: IntArray
 
 
 class PagePool:
@@ -61,17 +76,15 @@ class PagePool:
         # By the hash of all ids up to the page's last one; the least recently looked up first.
         self._kept: OrderedDict[bytes, KeptPage] = OrderedDict()
         self._is_kept = np.zeros(num_pages, dtype=np.bool_)
-        self._left: list[IntArray] = []
+        self._books: list[Books] = []
 
     @property
     def num_free(self) -> int:
-        """Pages that no row uses; those of rows that are gone come back first, each once, wherever Ctrl-C comes."""
-        while self._left:
-            pages = self._left[0]  # finalizers may append meanwhile
-            self.is_dirty[pages] = True
-            # Nothing is called from here to the next round, see ``uses``.
-            self.uses[pages] -= 1
-            del self._left[0]
+        """Pages that no row uses; those of caches that are gone come back first, each once, wherever Ctrl-C comes."""
+        for place in reversed(range(len(self._books))):
+            if self._books[place].owner() is None:
+                self.give_back_all(*self._books[place][1:])
+                del self._books[place]
         return int(np.count_nonzero(self.uses == 0))
 
     def count_unused(self, pages: IntArray) -> int:
@@ -96,12 +109,25 @@ class PagePool:
         first = int(runs[0]) if runs.size else 0
         return free[first : first + count]
 
-    def leave(self, pages: IntArray) -> None:
-        """Take pages from a row that is gone, as of the next count of free pages.
+    def watch(self, cache: object, pages: NDArray[np.int32], rooms: IntArray) -> None:
+        """Have the pages of a cache that is gone come back with the next count of free ones; see ``Books``.
 
-        Guarantee: it is the only method that may be called at any time and by any thread, as finalizers are.
+        No finalizer gives them back: Ctrl-C in one would end it half-way, and Python does not call it again.
         """
-        self._left.append(pages)
+        self._books.append(Books(weakref.ref(cache), pages, rooms))
+
+    def give_back(self, pages: NDArray[np.int32], rooms: IntArray, row: int, num_dirty: int | None = None) -> None:
+        """Give the pages of a row back; the first ``num_dirty`` of them, None: all, may hold something."""
+        own = pages[row, : rooms[row] // PAGE].astype(np.int64)
+        self.is_dirty[own[:num_dirty]] = True
+        # Nothing is called from here on, see ``uses``.
+        rooms[row] = 0
+        self.uses[own] -= 1
+
+    def give_back_all(self, pages: NDArray[np.int32], rooms: IntArray) -> None:
+        """Give the pages of all rows back that have some: again, if Ctrl-C came the first time."""
+        for row in np.flatnonzero(rooms).tolist():
+            self.give_back(pages, rooms, row)
 
     def find(self, ids: IntArray) -> IntArray:
         """Return the pages that hold the longest known beginning of a text, whole pages of it.

@@ -1,13 +1,11 @@
 """Caches whose rows are tables of pages: 16 slots lie together, and a row's table says which pages it has."""
 
 import math
-import weakref
 from abc import ABC, abstractmethod
 from typing import Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.cache.page_pool import PAGE, PagePool, count_pages
@@ -67,10 +65,9 @@ class PagedCache(SlotCache):
         # Compiled code may be told where these lie: they stay the same arrays.
         self.pages = np.full((num_rows, count_pages(capacity)), memory.pool.num_pages, dtype=np.int32)
         self.rooms: IntArray = np.zeros(num_rows, dtype=np.int64)
+        memory.pool.watch(self, self.pages, self.rooms)
         for row in range(num_rows if is_seated else 0):
             self._take(row, 0, capacity)
-        self._leave = weakref.finalize(self, _leave, memory.pool, self.pages, self.rooms)
-        self._leave.atexit = False
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -122,7 +119,7 @@ class PagedCache(SlotCache):
 
         Guarantee: it may be called at any time, and more than once.
         """
-        self._leave()
+        self.memory.pool.give_back_all(self.pages, self.rooms)
 
     def _take(self, row: int, first: int, num_slots: int) -> None:
         """Give a row pages from its ``first`` one on, cleared, so that it has as many as that many slots take."""
@@ -137,10 +134,8 @@ class PagedCache(SlotCache):
 
     def _give_back(self, row: int) -> None:
         """Give the pages of a row back. *Guarantee*: each goes back once, wherever Ctrl-C comes."""
-        pool, own = self.memory.pool, self.pages[row, : self.rooms[row] // PAGE].astype(np.int64)
-        pool.is_dirty[own[: count_pages(int(self._written[row]))]] = True
-        self.rooms[row] = 0
-        pool.uses[own] -= 1
+        pool = self.memory.pool
+        pool.give_back(self.pages, self.rooms, row, count_pages(int(self._written[row])))
         self.pages[row], self._shared[row] = pool.num_pages, 0
 
     def lines(self, rows: IntArray, slots: IntArray) -> IntArray:
@@ -156,13 +151,6 @@ class PagedCache(SlotCache):
         """Return ``[B, num_pages]`` the first pages of rows; after a row's last page its first one repeats."""
         pages = self.pages[rows, :num_pages].astype(np.int64)
         return np.where(pages < self.memory.pool.num_pages, pages, pages[:, :1])
-
-
-def _leave(pool: PagePool, pages: NDArray[np.int32], rooms: IntArray) -> None:
-    """Give all pages of a cache back that nobody uses any more."""
-    for own, room in zip(pages, rooms.tolist(), strict=True):
-        if room:
-            pool.leave(own[: room // PAGE].astype(np.int64))
 
 
 class TensorMemory(PageMemory):

@@ -180,18 +180,29 @@ def stops_at_call(number: int, act: Callable[[], object]) -> bool:
     return False
 
 
-def test_pages_of_rows_that_are_gone_come_back_once_wherever_a_count_is_stopped() -> None:
-    number, stopped = 0, True
-    while stopped:
-        pool = PagePool(8)
-        pool.uses[:] = 1
-        for pages in np.split(np.arange(8), 2):
-            pool.leave(pages)
-        stopped = stops_at_call(number, lambda pool=pool: pool.num_free)  # type: ignore[misc]
-        assert pool.num_free == 8, number
-        assert pool.uses.tolist() == 8 * [0], number
-        number += 1
-    assert number > 2
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a finalizer would swallow it
+def test_pages_of_caches_that_are_gone_or_given_up_come_back_once_wherever_that_is_stopped() -> None:
+    def forget(caches: list[PagedKVCache], pool: PagePool) -> None:
+        caches.pop()
+        assert pool.num_free >= 0
+
+    def give_up(caches: list[PagedKVCache], pool: PagePool) -> None:
+        caches[0].give_up()
+
+    for act in (forget, give_up):
+        number, stopped = 0, True
+        while stopped:
+            memory = TensorMemory((1,), (1,), 8, torch.float32, torch.device("cpu"), 0)
+            caches = [PagedKVCache(memory, 2, 3 * PAGE)]
+            caches[0].seat(1, caches[0].pages[0, :1].astype(np.int64), 3 * PAGE)
+            stopped = stops_at_call(number, partial(act, caches, memory.pool))
+            for cache in caches:
+                cache.give_up()
+            caches.clear()
+            assert memory.pool.num_free == 8, (act, number)
+            assert memory.pool.uses.tolist() == 8 * [0], (act, number)
+            number += 1
+        assert number > 6
 
 
 def test_every_page_can_be_taken_wherever_a_text_is_forgotten() -> None:
