@@ -82,6 +82,24 @@ def test_the_log_forgets_steps_after_the_resumed_one(tmp_path: Path) -> None:
     assert rows[4]["loss"] > 0
 
 
+def test_a_kill_beside_a_saved_state_leaves_no_hole_in_the_log(tmp_path: Path) -> None:
+    killed = trainer(tmp_path)
+    save = killed.save
+
+    def save_and_die() -> None:
+        save()
+        raise KeyboardInterrupt
+
+    killed.save = save_and_die  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        run(killed)
+    again = trainer(tmp_path)
+    again.resume()
+    assert again.num_done == 2
+    run(again)
+    assert [row["step"] for row in logged(tmp_path)] == list(range(1, TINY.num_steps + 1))
+
+
 def test_training_lowers_the_loss_and_depends_on_the_seed(tmp_path: Path) -> None:
     finals = []
     for seed in (0, 1):

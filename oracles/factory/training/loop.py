@@ -22,6 +22,7 @@ from oracles.factory.training import workers
 from oracles.factory.training.allocator import give_back_freed_memory
 from oracles.factory.training.recipes import Recipe
 from oracles.factory.training.tasks import Task
+from specdec.system import write_whole
 
 STATE_FILE = "state.pt"
 PLATEAU_FILE = "plateau.pt"
@@ -238,7 +239,10 @@ def _read_log(path: Path, num_done: int) -> list[str]:
 
 
 def _steps(trainer: Trainer, must_stop: Callable[[], bool]) -> Iterator[dict[str, float]]:
-    """Take steps to the end, or until they must stop, saving on the way; yield a row of the loss curve after each."""
+    """Take steps to the end, or until they must stop, saving on the way; yield a row of the loss curve after each.
+
+    A step is saved once its row was taken in: a resumed run forgets rows that no state contains, and writes none anew.
+    """
     total, silent = trainer.recipe.num_steps, not workers.is_first()
     with tqdm(total=total, initial=trainer.num_done, unit="step", mininterval=5.0, disable=silent) as bar:
         while trainer.num_done < trainer.last and not must_stop():
@@ -249,8 +253,6 @@ def _steps(trainer: Trainer, must_stop: Callable[[], bool]) -> Iterator[dict[str
             seconds = time.perf_counter() - start
             bar.update()
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
-            if trainer.is_save_due:
-                trainer.save()
             rate = round((trainer.num_tokens - before) / seconds)
             yield {
                 "step": trainer.num_done,
@@ -258,6 +260,8 @@ def _steps(trainer: Trainer, must_stop: Callable[[], bool]) -> Iterator[dict[str
                 "loss": round(loss, 5),
                 "tokens_per_second": rate,
             }
+            if trainer.is_save_due:
+                trainer.save()
         if must_stop():
             trainer.save()
             bar.write(f"stopped after step {trainer.num_done}, which is saved: --resume goes on", file=sys.stderr)
@@ -310,7 +314,7 @@ def run(trainer: Trainer, watch: Watch | None = None) -> None:
     with held_signals() as must_stop:
         if writes:
             kept = _read_log(path, trainer.num_done)
-            path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+            write_whole(path, "".join(line + "\n" for line in kept))
         for row in _steps(trainer, must_stop):
             if writes:
                 seen = {} if watch is None else watch(trainer.num_done)
