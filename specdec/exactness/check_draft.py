@@ -218,7 +218,7 @@ def _global_states() -> list[object]:
     is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     tensors = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if is_used else ())]
     name, key, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
-    return [random.getstate(), (name, bytes(key), *rest), *(bytes(state.numpy()) for state in tensors)]
+    return [random.getstate(), (name, np.asarray(key).tobytes(), *rest), *(bytes(state.numpy()) for state in tensors)]
 
 
 def _compare(first: _Log, other: _Log, name: str) -> None:
