@@ -81,7 +81,7 @@ class Pupil:
     parts: Mapping[str, nn.Module] | None = None
 
     def begin(self, folder: Path) -> None:
-        """Take the weights of a finished head; ValueError: it is of another kind or shape."""
+        """Take the weights of a finished head; ValueError: its shape, or what its config says, is not this one's."""
         if self.values is not None:
             check_meaning(folder, self.values)
         for name, part in (self.parts or {"": self.task.model}).items():

@@ -92,8 +92,8 @@ def missing(predicted: Parts, measured: Parts) -> dict[str, str]:
     """Return the parts that a prediction misses, in words by name; empty if it is close enough.
 
     First comes the part whose correction brings the prediction nearest to the measured speed-up; then the part that
-    does so for the prediction corrected so far, and so on until the rest is within ``CLOSE``. Times are compared in
-    milliseconds, each run's by its own T, and T is a part like the others.
+    does so for the prediction corrected so far, too high or too low, and so on until the remaining error is within
+    ``CLOSE``. Times are compared in milliseconds, each run's by its own T, and T is a part like the others.
 
     Args:
         predicted, measured: parts of the same arm.

@@ -168,7 +168,7 @@ def obstacle(found: Sequence[Prediction]) -> str | None:
 
 
 def cure(parts: Parts) -> dict[str, float] | None:
-    """Return how small which parts of a step that does not pay must be, in plain passes, for it to pay.
+    """Return which parts of a step that does not pay must shrink, and to what, in plain passes, for it to pay.
 
     If one part is enough by itself, it is that one. Else there are several, the largest first, all but the last at
     their minimum: nothing for drafting, one pass for scoring, plain decoding's value for the rest. None if all together

@@ -34,10 +34,10 @@ _ASKS = ("--strategies", "--strategy", "--arms")
 
 
 class ExperimentParser(Parser):
-    """Parse the options of an experiment; strategies' defaults are those for the oracle and device that it names.
+    """Parse the options of an experiment; strategies' defaults are those for the oracle and device that the words name.
 
     Attributes:
-        running: returns the strategies that the arguments run; None: only these have options.
+        running: returns the strategies that the arguments run; None: all whose options the parser has.
     """
 
     running: Callable[[Mapping[str, Any]], Collection[str]] | None = None
@@ -206,7 +206,7 @@ def add_strategy(
 ) -> None:
     """Add a strategy's own options, with its name before theirs if several strategies share a command line.
 
-    The program itself chooses those of the keys ``chosen``: they are arguments, but not options.
+    The program itself chooses those of the keys ``chosen``: they are arguments of these names, but not options.
     """
     assert isinstance(parser, Parser)
     group = parser.add_folded_group(strategy.name) if prefixed else parser.add_argument_group(strategy.name)

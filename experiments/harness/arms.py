@@ -103,7 +103,7 @@ def units_of(
 
 
 def _first_batches(prompts: Sequence[NamedPrompt], batch_size: int, problems: Mapping[int, str]) -> list[int]:
-    """Return, for each prompt, the batch of its kind in which its conversation began; one below 0 is its own alone."""
+    """Return, for each prompt, the batch of its kind in which its conversation began; below 0: one of that alone."""
     found: list[int] = []
     by_name: dict[str, int] = {}
     counts: Counter[str] = Counter()

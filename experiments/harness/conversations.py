@@ -41,7 +41,7 @@ class LaterTurn(NamedPrompt):
 
 
 def template_argument(text: str) -> str:
-    """Return NAME=VALUE as it is, if it has this form and no other option gives the name."""
+    """Return NAME=VALUE as it is, if it has this form and the conversation or checkpoint does not give the name."""
     name, sign, _ = text.partition("=")
     if not sign or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")

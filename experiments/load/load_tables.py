@@ -31,7 +31,8 @@ THROUGHPUT = {
 }
 PREDICTED = {
     "expected rows": "rows in use that a token meets, its own included, as predicted; all rows beyond the capacity",
-    "tau": "tokens of a row's step with that many rows, from the arm's steps at all rates but those that seat requests",
+    "tau": "tokens of a row's step with that many rows, from the arm's steps at all rates, without steps that seat "
+    "requests",
     "v": "cost of their width: time of a pass of as many nodes a row over a pass of 1, both timed apart",
     "TPOT": "ms, mean of the requests",
     "over plain": "plain decoding's TPOT at that rate over the arm's",

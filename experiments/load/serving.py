@@ -165,7 +165,7 @@ LIMITS = ("ttft", "tpot", "e2el")
 
 @dataclass(frozen=True)
 class Window:
-    """The time that counts, in seconds from the start of a load: its beginning and what comes after are cut off."""
+    """The time that counts, in seconds from the start of a load: the load's start and what follows are cut off."""
 
     begin: float
     end: float

@@ -139,7 +139,7 @@ def _theory(group: Sequence[Run], name: str, arm: str) -> list[tuple[float, floa
 def _series_of(groups: _Groups, name: str) -> list[Series]:
     """Return a series for every arm of every group: named by what tells groups apart if there is one arm.
 
-    An arm that is one series has its colour of the page.
+    An arm that is a single series has the colour that it has on the whole page.
     """
     found: list[Series] = []
     is_alone = len({arm for group in groups.values() for arm in _arms(group, name)}) == 1

@@ -65,6 +65,6 @@ def pairs(values: Mapping[str, Any]) -> str:
 
 
 def fold(summary: str, body: str, kind: str = "") -> str:
-    """Return HTML, of a class, that folds out under a line."""
+    """Return HTML that a click on a line folds out; ``kind``: the class of the whole."""
     opening = f'<details class="{kind}">' if kind else "<details>"
     return f"{opening}<summary>{html.escape(summary)}</summary>{body}</details>"

@@ -61,7 +61,7 @@ def command_of(run: Run) -> str:
 
 
 def commit_note(run: Run) -> str:
-    """Return which code computed a run's tables for the page, unless it is certainly the run's own; else nothing."""
+    """Return which code computed a run's tables for the page; nothing if it is certainly the run's own."""
     now, then = facts_now({})["commit"], run.facts.get("commit")
     if now == then and then is not None and "+" not in then:
         return ""

@@ -88,7 +88,7 @@ def training_files(settings: Settings) -> tuple[Path, ...]:
 
 
 def training_sequences(paths: Iterable[Path], tokenizer: Any) -> list[Path | list[int]]:
-    """Return what some paths hold: a text file itself, or the ids of a folder of shards' training conversations.
+    """Return what some paths hold: a text file itself, or the ids of training conversations in a folder of shards.
 
     Raises:
         ValueError: a path is absent, or a folder without shards.

@@ -163,7 +163,7 @@ def measure(count: int, options: Options, texts: Sequence[str]) -> list[Row]:
 
 
 def faults_of(rows: Sequence[Row]) -> list[str]:
-    """Return the faults: bits or tokens that differ from the first processes' blocks, bytes that the formula lacks."""
+    """Return the faults: bits or tokens unlike those of the first processes' blocks, bytes unlike the formula's."""
     firsts = {row["arm"]: row for row in reversed(rows) if row["sums"] == "blocks"}
     found = []
     for row in rows:

@@ -9,7 +9,7 @@ UNTIMED = "no model ran, so that times mean nothing."
 
 
 def columns_of_kinds(outcome: Outcome) -> dict[str, str]:
-    """Return the column of each kind of prompt, if there are several: its name, unless the tables use that already."""
+    """Return the column of each kind of prompt, if there are several: its name, or another if tables use that one."""
     kinds = outcome.kinds if len(outcome.kinds) > 1 else ()
     own = {"arm", "tokens/s", *SPEEDS, *_SPEED, *_SAME_CHECK, *_DRAWN_CHECKS, *WORK}
     return {kind: f"kind {kind}" if kind in own else kind for kind in kinds}

@@ -116,7 +116,9 @@ WIDTH_NOTE = (
     f"Free: the widest measured pass that takes at most {FREE} times one of a single node. Ridge: FLOPs a byte at "
     "which reading and computing take the same time."
 )
-CONTEXT_NOTE = "Share of cache: keys and values among the bytes of a pass of one node. v: time over such a pass's."
+CONTEXT_NOTE = (
+    "Share of cache: keys and values among the bytes of a pass of one node. v: time of a pass over that of one node's."
+)
 GAINS_NOTE = (
     "Expected tokens a step over v(k + 1) + k draft cost, the best k in brackets; v as measured, and by the roofline "
     "alone. Acceptance is taken to be the same at every position, and drafting a token the same share of a pass."
