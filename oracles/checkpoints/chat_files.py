@@ -81,7 +81,7 @@ def ends_within(ids: Sequence[int], vocab_size: int, source: object) -> tuple[in
 
 
 def give_template(oracle: Chatting, template: ChatTemplate | None) -> None:
-    """Give an oracle its template; the token that the template writes after an answer ends requests from then on."""
+    """Give an oracle its template; tokens that it writes after an answer end requests from then on, as EOS does."""
     oracle.chat_template = template
     if template is not None:
         ends = [token for token in template.end_ids if token < oracle.vocab_size]

@@ -33,7 +33,7 @@ class Bucket:
 
     @property
     def returns(self) -> bool:
-        """Whether the shape is common enough to be worth a graph."""
+        """Whether the shape is one of few, so that it recurs and is worth a graph."""
         return self.total <= WIDTHS[-1]
 
 

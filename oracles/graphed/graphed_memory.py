@@ -112,7 +112,7 @@ class _Moves:
 
 
 class GraphedCache(KVCache):
-    """A cache of graphed passes. A commit's moves are made before the next pass, and uploaded with its numbers.
+    """A cache of graphed passes. A commit's moves are uploaded with the next pass's numbers, and made before that pass.
 
     Args:
         memory: that holds its contents.

@@ -50,7 +50,7 @@ class TritonAttention:
 
     Cost: O(T) per query with T the row's own length; the keys of a row are read once for each ``QUERIES`` queries of
         a key head, those near a tree's nodes once for each node. Memory: a float32 vector for each node, head and chunk
-        of the capacity, for as many rows at once as fit 256 MiB, at least one.
+        of the capacity, for as many rows at once as fit in 256 MiB, at least one.
     """
 
     def __init__(self, nodes: Nodes) -> None:

@@ -198,7 +198,8 @@ class DFlashHead(TorchBlockHead):
     def open_block(self, cache: PagedKVCache, rows: IntArray, pending: Tensor, depth: int) -> "DFlashBlock":
         """Return the blocks of some rows; see ``specdec.contracts.BlockHead``.
 
-        Cost: one pass of the trunk over ``block_size`` tokens of each row, and one read of the head for ``depth``.
+        Cost: one pass of the trunk over ``block_size`` tokens of each row, and one read of the head for ``depth`` of
+            them.
         """
         masks = self._mask.expand(len(rows), self.shape.block_size - 1, -1)
         stream = self.network(cache, rows, torch.cat([self._embed(pending).unsqueeze(1), masks], dim=1))

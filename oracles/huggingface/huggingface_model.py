@@ -228,7 +228,7 @@ class HuggingFaceLM(OracleDefaults):
         return logits
 
     def _probe_cache(self) -> tuple[tuple[int, int, int], torch.dtype]:
-        """Return the largest layers, heads and size of what the model caches for a token, and the dtype."""
+        """Return the numbers of layers and heads and the size that a token's cache takes, at most, and its dtype."""
         try:
             recorder = library_cache(Recorder)()
         except ImportError as error:

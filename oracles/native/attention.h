@@ -186,8 +186,8 @@ static void sum_own(const Query& query, const Memory& memory, Range own, const f
 // Floats of scratch that `attend` needs for a tree that writes `nodes` slots.
 INL int64_t attention_scratch(int64_t nodes) { return ABREAST * (CHUNK + rounded(nodes + WIDTH, WIDTH)); }
 
-// The parts of M queries in one chunk; the part of a query that sees nothing of the chunk is meaningless. A NaN among the
-// values reaches all M queries, even if it lies inside the window of only one of them.
+// The parts of M queries in one chunk; the part of a query that sees nothing of the chunk is meaningless. A value that is
+// not a number, and lies outside the window of one query and inside that of another of them, reaches both.
 template <int M>
 static void attend_abreast(const Query* queries, const Memory& memory, int chunk, float* scratch, const Part* parts) {
     const int from = chunk * CHUNK, to = from + CHUNK, origin = memory.length / WIDTH;

@@ -21,8 +21,8 @@ class _Asker:
         room: memory that the chains read and write; its structure asks from now on.
         steps: the largest of its limits.
 
-    No exception passes through compiled code. It clears the limits before it asks, so a watch that fails and writes
-    none ends the chains; ``check`` then raises the exception for their caller.
+    No exception passes through compiled code. It clears the limits before it asks, so a call that writes none,
+    because the watch failed or an interrupt came first, ends the chains; ``check`` then raises for their caller.
     """
 
     def __init__(self, watch: ChainWatch, room: "_Room", steps: int) -> None:

@@ -56,7 +56,7 @@ class Ranks:
 
     @classmethod
     def join(cls, mesh: DeviceMesh | None, device: torch.device, timeout: float) -> "Ranks":
-        """Meet the other processes: those that ``torchrun`` started, that were initialised before, or of a mesh.
+        """Meet the other processes: those that ``torchrun`` started, those that met before by hand, or a mesh's.
 
         Args:
             mesh: of one dimension; None: all processes of ``torch.distributed`` if it was initialised before, else all

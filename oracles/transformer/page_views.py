@@ -63,7 +63,7 @@ def copy_pages(memory: TensorMemory, layer: int, pages: Tensor, room: Tensor) ->
 
 
 def _step_of(first: list[int]) -> int:
-    """Return how many pages lie between rows whose first pages are ``first``; 0: one row, or unequal distances."""
+    """Return the distance, in pages, of rows whose first pages are ``first``; 0: one row, or unequal distances."""
     steps = {after - before for before, after in pairwise(first)}
     step = steps.pop() if len(steps) == 1 else 0
     return max(step, 0)

@@ -1,4 +1,4 @@
-"""Read a GGUF file's header, checking every size before anything of it is allocated; then map the file."""
+"""Read a GGUF file's header, checking every size before anything so large is allocated; then map the file."""
 
 import mmap
 import struct

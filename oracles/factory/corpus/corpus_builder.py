@@ -122,7 +122,7 @@ class Builder:
         self._seen = Seen()
 
     def take(self, package: str, split: str, raw: Raw, max_bytes: float = math.inf) -> None:
-        """Take the wanted files of one package in the given order, up to the first that exceeds ``max_bytes``.
+        """Take the wanted files of a package in the given order, up to the first with which they exceed ``max_bytes``.
 
         Args:
             package: name of the files' package in the manifest.

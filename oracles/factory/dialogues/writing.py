@@ -130,8 +130,8 @@ class Writer:
     def write(self, tasks: Sequence[Task], seed: Sequence[int]) -> list[Conversation]:
         """Return the conversations that some tasks lead to; those with a fault are left out.
 
-        *Guarantee*: they depend only on tasks, seed and the questions seen before, and not on the batch if the oracle's
-            passes are ``bitwise``.
+        *Guarantee*: they depend only on tasks, seed and the questions of earlier kept conversations, and not on
+            the batch if the oracle's passes are ``bitwise``.
         """
         before = set(self.seen)
         growing = self._ask([_Growing(task, i) for i, task in enumerate(tasks)], (*seed, 0))

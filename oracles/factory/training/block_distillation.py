@@ -96,7 +96,7 @@ def describe_dspark(shape: BlockShape, name: str) -> dict[str, Any]:
 
 
 def new_dspark(shape: BlockShape, oracle: Transformer, target_ids: Tensor | None, seed: int) -> BlockNetwork:
-    """Return a head in training form whose context at first is the highest layer that it reads, with no confidence.
+    """Return a head in training form whose context at first is the highest layer that it reads; confidences are 1/2.
 
     Args:
         shape: from ``dspark_shape``.

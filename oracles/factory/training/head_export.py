@@ -130,7 +130,7 @@ def head_rows(oracle: Transformer, target_ids: Tensor | None) -> Tensor:
 
 
 def eagle3_name(name: str) -> str:
-    """Return the name of a network's parameter in ``speculators``; an EAGLE-3 head has one layer without a number."""
+    """Return the ``speculators`` name of a network's parameter; an EAGLE-3 network's layer has no number in ours."""
     return f"layers.0.{name.removeprefix('layer.')}" if name.startswith("layer.") else name
 
 
