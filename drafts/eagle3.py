@@ -33,7 +33,7 @@ class Eagle3(HeadSource):
         under every lossless rule. Keys that were made of the head's own features are taken back after every step. A row
         of a single id has no hidden states yet, and drafts nothing in its first step. Reproducible. Inside ``Merged``
         and ``Cascade`` it reads the hidden states of what other members drafted too.
-    Cost: one pass of the head over the tokens that were accepted since the last one, then one for each further token
+    Cost: one pass of the head over the tokens that came to stand since the last one, then one for each further token
         (trees: level), and a cache of one layer with a feature for each slot. If the head offers it, all passes of a
         chain, or of a tree whose shape is known beforehand, are one call (see ``ChainSampler``, ``TreeSampler``). The
         oracle hands over the outputs of the head's layers at all scored nodes and for the prompt: B * N * D numbers a

@@ -15,8 +15,8 @@ from specdec.transfers import on_device, on_host
 class Forced:
     """Draft the ids that a request's grammar leaves no choice about; a request without a grammar gets no draft.
 
-    If a mask allows one id, the target's law is on that id too, and the draft is certain to stand: it widens the pass,
-    and costs no drafting model. Give it to ``Cascade`` or ``Merged`` with a source for the other positions.
+    If a mask allows only one id, the target's law is on that id too, and the draft is certain to stand: it widens the
+    pass, and costs no drafting model. Give it to ``Cascade`` or ``Merged`` with a source for the other positions.
 
     Args:
         num_draft_tokens: the longest draft.

@@ -57,8 +57,8 @@ class OtherVocabulary(SampledSource):
         temperature: of the drafts; None follows each request, 0 drafts greedily. The request's other warping applies
             to the restricted law.
         mapping: "intersection": as above. "text": the model goes on greedily in its own ids, and the oracle's tokenizer
-            reads what it wrote; drafts are point masses, and any piece of the oracle may be drafted. What that
-            tokenizer cannot spell is not: the rest of a word, say, if it puts a space before all that it reads.
+            reads what it wrote; drafts are point masses, of any pieces of the oracle that its tokenizer can spell. It
+            cannot spell the rest of a word, say, if it puts a space before all that it reads.
         tokenizers: for the model and for the oracle, if not the ones that they bring (``tokenizers.Tokenizer``).
 
     Raises:
@@ -326,7 +326,10 @@ class _TextSession(DraftSession):
         return ids
 
     def _spell(self, text: str, content: bytes) -> tuple[int, list[int]]:
-        """Return how many bytes of ``content`` the ids spell that the target reads first in a text, and these ids."""
+        """Return how many bytes of ``content`` the target's first ids of a text spell, and these ids.
+
+        They end at the first id that does not spell what follows.
+        """
         found, size = list[int](), 0
         ids = self.tokenizer.encode(text, add_special_tokens=False).ids
         for one in takewhile(lambda one: one < self.vocab_size, ids):

@@ -33,11 +33,11 @@ class SuffixAutomaton:
 
     Every suffix of the context (prompt and output) that occurs earlier in it, or in an output of an earlier run, is a
     candidate. A candidate of m tokens drafts up to alpha m, alpha = ``tokens_per_match``. They are ordered by D(node),
-    the share of occurrences that went on this way: a child has D of its parent times its own count over the counts of
-    all the parent's children. Chains follow the most frequent child, the latest among equals; trees take the nodes with
-    the largest D. The candidate whose sum of D over its nodes is largest drafts: that many tokens would stand if
-    frequencies were probabilities. If the sums are equal, the context wins over the store, and a longer match over a
-    shorter one. Drafts are point masses; ``Draft.confidence`` has each node's share given its parent.
+    the share of occurrences that went on this way: a child has D of its parent times its own count over the sum of the
+    counts of all the parent's children. Chains follow the most frequent child, the latest among equals; trees take the
+    nodes with the largest D. The candidate whose sum of D over its nodes is largest drafts: that many tokens would
+    stand if frequencies were probabilities. If the sums are equal, the context wins over the store, and a longer match
+    over a shorter one. Drafts are point masses; ``Draft.confidence`` has each node's share given its parent.
 
     Args:
         num_draft_tokens: the longest path; for chains it is shorthand for ``length=Fixed(num_draft_tokens)``. Default

@@ -16,7 +16,7 @@ PAGE = 16
 
 
 def count_pages(num_slots: int) -> int:
-    """Return how many pages hold that many slots."""
+    """Return how many pages hold ``num_slots`` slots."""
     return -(-num_slots // PAGE)
 
 

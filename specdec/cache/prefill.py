@@ -50,7 +50,10 @@ def prefill(
 
 
 def _passes(counts: IntArray, room: IntArray) -> Iterator[IntArray]:
-    """Yield the rows of each pass, which read ``counts`` ``[B]``: those left with ``room`` ``[B]`` for the most."""
+    """Yield the rows of each pass, until each has read ``counts`` ``[B]`` tokens.
+
+    A pass takes all rows that are left and have ``room`` ``[B]`` for the most tokens.
+    """
     left = np.flatnonzero(counts)
     while left.size:
         # A row without room for its own tokens is told so by the pass.

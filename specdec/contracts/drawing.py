@@ -103,7 +103,7 @@ class Warping(Protocol):
 
     @property
     def has_grammars(self) -> bool:
-        """Whether a grammar masks some of the rows. Every node has its own mask, which no ``adjustments`` hold."""
+        """Whether a grammar masks some of the rows: each of their nodes has a mask, which no ``adjustments`` hold."""
 
     def allowed(self, row: int, path: IntArray) -> BoolArray | None:
         """Return ``[V]`` bool, which ids the grammar of a row allows after the ids that stand and drafted ones.

@@ -13,10 +13,10 @@ class LayeredOracle(Oracle, Protocol):
     """An oracle whose pass can be cut between two of its ``num_layers``: the parts give the bits of the whole."""
 
     def read_out(self, stream: Tensor) -> Tensor:
-        """Return logits ``[R, V]`` from a residual stream ``[R, D]`` of the last layer."""
+        """Return logits ``[R, V]`` from a residual stream ``[R, D]``, read as if it came after the last layer."""
 
     def last_norm(self, stream: Tensor) -> Tensor:
-        """Return a residual stream ``[R, D]`` of the last layer as the head reads it: normed."""
+        """Return a residual stream ``[R, D]`` as the head reads one that comes after the last layer: normed."""
 
     def score(
         self,

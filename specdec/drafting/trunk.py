@@ -48,7 +48,7 @@ class Trunk:
         self._confidence = torch.zeros(batch, depth, dtype=torch.float64, device=device) if keeps_confidence else None
 
     def note_undefined(self, live: IntArray, behind: IntArray) -> None:
-        """Remember, for the rows ``live`` ``[R]``, how many tokens after its chain a model was undefined.
+        """Remember how many tokens after the chain of each of the rows ``live`` ``[R]`` a model was undefined.
 
         Args:
             live: indices into the batch.

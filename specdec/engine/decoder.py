@@ -66,8 +66,8 @@ class SpeculativeDecoder:
         rule: how drafts are judged, by name or as an object; "coupled" makes sampled output equal plain decoding's.
         budget: chooses which drafted tokens of all rows are verified, as ``SharedBudget`` does; None: all of them.
         max_cache_bytes: bound on the cache's memory; None: half of what is free.
-        prefix_sharing: the beginning of a prompt is not read again if an earlier request or run has read it; a thread
-            that steps while another one does gets an error.
+        prefix_sharing: what is still known of a prompt's beginning, from earlier requests and runs, is not read again;
+            a thread that steps while another one does gets an error.
         kernels: what computes laws, draws and verdicts: "native" (compiled code on the CPU), "reference" (the torch
             operations and rules that define it), None: native if it is available.
 

@@ -43,7 +43,7 @@ def residual(target: Laws, draft: Laws, weight: Tensor | None = None) -> Laws:
     Args:
         target: laws p of shape ``[B]``.
         draft: laws q of shape ``[B]``.
-        weight: ``[B]`` float64, w in [0, 1]; None: 1. If q is a point mass, it changes nothing.
+        weight: ``[B]`` float64, w in [0, 1]; None: 1. If q is a point mass, the weight changes nothing.
 
     Guarantee: an id of target probability 0 keeps probability 0; a rejected point-mass candidate gets 0.
     Cost: O(B V) time and memory; nothing V-wide if the target laws are point masses.

@@ -139,7 +139,7 @@ class TextHolder:
     def __init__(self, tokenizer: Any | None, stop_strings: Sequence[str]) -> None:
         self._tokenizer: Any = tokenizer
         self._stops = stop_strings
-        # The first id whose text may still change, all before it being shown; how much of the others' text was shown.
+        # The first id that is still decoded, all text before it being shown; how much of the text from it on was shown.
         self._first = self._shown = 0
 
     def push(self, ids: Sequence[int], final: bool) -> str:

@@ -75,7 +75,7 @@ class NodeMasks:
     def end_dead_nodes(self, logits: Tensor) -> None:
         """Let nodes that have no id left give the first one that is not allowed, in place.
 
-        Their laws are read, although no walk may get there. One that does is refused when the block is read: see
+        Their laws are read even if no walk gets there. A walk that does is refused when its block is read: see
         ``Grammar.first_end``. A node whose mask forbids nothing stays as it is: the oracle itself allows no id there.
 
         Cost: O(K V), on a device O(B M V).

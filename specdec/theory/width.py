@@ -25,7 +25,7 @@ class WidthCurve:
         batch_size: rows of each measured pass, all of them of that width.
 
     Raises:
-        ValueError: other widths or costs.
+        ValueError: the widths or costs are not as described.
     """
 
     num_nodes: tuple[int, ...]

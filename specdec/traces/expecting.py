@@ -206,7 +206,7 @@ def _depths(records: DenseRecords) -> IntArray:
 def _reach_probabilities(
     records: DenseRecords, by_rank: FloatArray, depths: IntArray, paths: Sequence[Path_]
 ) -> FloatArray:
-    """Return ``[P, D]`` how likely a step accepts that many tokens, in trees of some nodes, cut to depths ``[P]``."""
+    """Return ``[P, D]`` how likely a step accepts at least 1, 2, ... tokens, in trees cut to ``depths`` ``[P]``."""
     ahead = np.stack([_ahead(records, own) for own in by_rank.T], axis=2)  # [P, D, R]
     nodes: dict[Path_, FloatArray] = {(): np.ones(len(depths))}
     found = np.zeros(ahead.shape[:2])

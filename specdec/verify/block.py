@@ -29,9 +29,9 @@ class BlockVerification(Rule):
         the next token. The native judge takes O(B V) for each node of positive weight: it cannot stop early, as that
         of ``standard`` does. For tokens that were all chosen it is the judge of ``standard``.
     Source: Sun et al. 2024 (arXiv 2403.10444), block verification.
-    Deviations: the outcome is returned as one law over stops instead of a coin for each beginning. If p = q, h_i is 0 /
-        0 and counts as 0, because the next token then stands for certain; if nothing is left at the root, the
-        probability that rounding gives it goes to the whole chain.
+    Deviations: the outcome is returned as one law over stops instead of a coin for each beginning. h_i is 0 / 0 only if
+        p = q and w_i = 1, and then counts as 0, because the next token stands for certain; if nothing is left at the
+        root, the probability that rounding gives it goes to the whole chain.
     """
 
     name: ClassVar[str] = "block"
@@ -65,7 +65,7 @@ def _stands(draft: Draft, target: Laws, weights: Tensor) -> Tensor:
     """Return ``[B, N+1]`` float64, h_0 to h_n, and 0 for padding."""
     before = weights[:, :-1]
     left = residual_mass(target, draft.node_laws, before)
-    # If the law is a point, ids are compared, even if the draft's law rounds to that one id in its type.
+    # If the target's law is a point, ids are compared, even if the draft's law rounds to that one id in its type.
     left = torch.where((target.index < 0) & (before == 1), 1.0, left)
     # Sums are in this order so that a weight of 1 gives exactly 1.
     inner = left / (left + (1 - before)).clamp(min=torch.finfo(left.dtype).tiny)

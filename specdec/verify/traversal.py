@@ -90,7 +90,7 @@ def _ask_upwards(weights: Tensor, above: Tensor) -> Tensor:
     none = 1 - weights
     for node in reversed(range(above.shape[1])):
         none[rows, above[:, node]] *= none[:, node + 1]
-    # The probability that a node is asked, given that those below it are done: children pass it on.
+    # The probability that a node is asked, but for nodes below it that are still to come: children pass it on.
     asked = torch.ones_like(weights)
     for node in range(above.shape[1]):
         before = asked[rows, above[:, node]]

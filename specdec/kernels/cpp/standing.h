@@ -1,4 +1,4 @@
-// The verdicts of the rules "block" and "traversal": whole paths are asked before their beginnings whether they stand.
+// The verdicts of the rules "block" and "traversal": whole paths are asked before their beginnings.
 //
 // A node has a weight, the probability that the walk stops at it or below; the root's is 1. Its children take from the
 // node's law and weight, one after the other. Then each node stands with the weight that its children have left it, and
@@ -57,7 +57,7 @@ class Standing {
             // Drawn from a law with nothing left beside it, an id stands: the ratio is 1 up to rounding there.
             probs[child + 1] = ratio > 1 || (is_whole && law.probs && more == 0) ? 1 : ratio;
             left_.take(drawn, taken_[size_t(child)] = weight);
-            // The sum is in this order so that 1 stays exactly 1. If the law is a point, ids are compared.
+            // The sum is in this order so that 1 stays exactly 1. If the target's law is a point, ids are compared.
             if (law.probs || !is_whole) weight = more / std::max(more + (1 - weight), LEAST);
         });
         probs[node] = weight;

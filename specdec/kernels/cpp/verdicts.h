@@ -46,7 +46,7 @@ bool exceeds(const LawOf<T>& law, const LawOf<T>& other, int64_t size) {
 }
 
 // The probability that an id stands once it is reached. One that was drawn from a law with nothing left beside it
-// stands: the ratio is 1 up to rounding there. If the law is a point, ids are compared.
+// stands: the ratio is 1 up to rounding there. If the target's law is a point, ids are compared.
 template <class T>
 double acceptance(const LawOf<T>& target, const LawOf<T>& drawn, bool is_chosen, int64_t id, int64_t size) {
     const double p = double(target.of(id));

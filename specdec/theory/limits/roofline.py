@@ -111,7 +111,7 @@ def best_draft_length(alpha: float, width_cost: WidthCurve, draft_cost: float, l
 
     Args:
         alpha: acceptance rate in [0, 1], equal and independent at every position.
-        width_cost: v, time of a pass of that many nodes over that of one.
+        width_cost: v(n), time of a pass of n nodes over that of one.
         draft_cost: time of drafting one token over that of a pass of one node, >= 0.
         longest: draft length, >= 0.
 
