@@ -1,4 +1,4 @@
-"""The figures of pages in docs/, out of benchmarks/, greedy and sampled side by side."""
+"""The figures of pages in docs/, out of benchmarks/: greedy, then sampled."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,8 @@ class Figures:
         names: the rows, in this order; None: all.
         key: the column that names a row.
         columns: see ``OF_ARMS``; a column that the section lacks is left out, and a row that lacks it has "-".
-        has_twin: whether there is such a twin; then a second table says what each arm would need to come out even.
+        has_twin: whether there is such a twin; then its table follows, and one of what each arm would need to come out
+            even.
     """
 
     title: str
@@ -133,7 +134,7 @@ def needs_of(row: Row, plain: Row) -> Row:
 def _rows_of(
     sections: Mapping[str, str], wanted: Figures, key: str
 ) -> tuple[tuple[str, ...], dict[str, dict[str, Row]]]:
-    """Return the wanted names, and the rows of both ways; errors as of ``side_by_side``."""
+    """Return the wanted names, and the rows of both ways; errors as of ``both_ways``."""
     missing = [title for title in wanted.ways.values() if title not in sections]
     if missing:
         raise ValueError(f"benchmarks/ lacks the sections {missing}: measure them first")
@@ -145,25 +146,26 @@ def _rows_of(
     return names, found
 
 
-def side_by_side(sections: Mapping[str, str], wanted: Figures) -> str:
-    """Return the table of a section, and, if it has a sampled twin, that beside it and the table of what arms need.
+def both_ways(sections: Mapping[str, str], wanted: Figures) -> str:
+    """Return the table of a section; if it has a sampled twin, both tables, and that of what arms need.
 
     Raises:
         ValueError: a section or a row is missing.
     """
     names, found = _rows_of(sections, wanted, wanted.key)
     columns = OF_ARMS if wanted.columns is None else wanted.columns
-    rows = []
-    for name in names:
-        row: Row = {wanted.key: name}
-        for way, cells in found.items():
-            before = f"{way}: " if wanted.has_twin else ""
-            known = {column for one in names for column in cells[one]}
-            row |= {
-                f"{before}{label}": cells[name].get(column, "-") for label, column in columns.items() if column in known
-            }
-        rows.append(row)
-    return Table("", rows).markdown() + (_needs(sections, wanted) if wanted.has_twin else "")
+    tables = {}
+    for way, cells in found.items():
+        known = {column for name in names for column in cells[name]}
+        labels = {label: column for label, column in columns.items() if column in known}
+        rows = [
+            {wanted.key: name} | {label: cells[name].get(column, "-") for label, column in labels.items()}
+            for name in names
+        ]
+        tables[way] = Table("", rows).markdown()
+    if not wanted.has_twin:
+        return tables[GREEDY]
+    return "\n\n".join(f"{way.capitalize()}:\n\n{table}" for way, table in tables.items()) + _needs(sections, wanted)
 
 
 def _needs(sections: Mapping[str, str], wanted: Figures) -> str:
@@ -191,9 +193,9 @@ def put(text: str, figures: str) -> str:
 
 
 def write_pages(sections: Mapping[str, str], pages: Mapping[str, Figures] = PAGES, root: Path = ROOT) -> Sequence[str]:
-    """Write the figures into all documents and return their names; errors as of ``side_by_side`` and ``put``."""
+    """Write the figures into all documents and return their names; errors as of ``both_ways`` and ``put``."""
     written = {
-        name: put((root / name).read_text(encoding="utf-8"), side_by_side(sections, wanted))
+        name: put((root / name).read_text(encoding="utf-8"), both_ways(sections, wanted))
         for name, wanted in pages.items()
     }
     for name, text in written.items():

@@ -1,5 +1,6 @@
-"""Figures of the documents: they are those of benchmarks/, greedy and sampled side by side."""
+"""Figures of the documents: they are those of benchmarks/, greedy and then sampled."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +14,10 @@ from experiments.bench.benchmark_figures import (
     PAGES,
     ROOT,
     Figures,
+    both_ways,
     cells_of,
     needs_of,
     put,
-    side_by_side,
     tables_in,
     write_pages,
 )
@@ -41,18 +42,21 @@ FOUND = ("decoding alone", "end to end", "no loops", "tau", "c", "cost", "pays b
 DOCUMENT = f"Before.\n\n{BEGIN}\nold\n{END}\n\nAfter.\n"
 
 
-def test_a_row_has_the_cells_of_all_tables_of_both_sections():
-    plain, quick = tables_in(side_by_side(SECTIONS, Figures("Race")))[0]
-    assert list(quick) == ["arm", *(f"{way}: {x}" for way in ("greedy", "sampled") for x in FOUND)]
-    assert (quick["greedy: decoding alone"], quick["greedy: end to end"]) == ("2.5", "1.5 [1.0, 1.9]")
-    assert (quick["greedy: tau"], quick["sampled: tau"]) == ("5", "3")
-    assert plain["sampled: c"] == "-"
-    assert (plain["greedy: cost"], plain["greedy: pays below"]) == ("1.50", "1.50")
-    assert (quick["greedy: cost"], quick["greedy: pays below"]) == ("2.75", "7.50")
+def test_a_row_has_the_cells_of_all_tables_of_its_section():
+    text = both_ways(SECTIONS, Figures("Race"))
+    assert re.findall(r"^(\w+):\n\n\| arm", text, flags=re.MULTILINE) == ["Greedy", "Sampled"]
+    greedy, sampled, _ = tables_in(text)
+    (plain, quick), (twin, drawn) = greedy, sampled
+    assert [list(row) for row in (plain, quick, twin, drawn)] == [["arm", *FOUND]] * 4
+    assert (quick["decoding alone"], quick["end to end"]) == ("2.5", "1.5 [1.0, 1.9]")
+    assert (quick["tau"], drawn["tau"]) == ("5", "3")
+    assert twin["c"] == "-"
+    assert (plain["cost"], plain["pays below"]) == ("1.50", "1.50")
+    assert (quick["cost"], quick["pays below"]) == ("2.75", "7.50")
 
 
 def test_each_part_has_the_limit_at_which_an_arm_comes_out_even():
-    (row,) = tables_in(side_by_side(SECTIONS, Figures("Race")))[1]
+    (row,) = tables_in(both_ways(SECTIONS, Figures("Race")))[2]
     assert row == {
         "arm": "quick",
         **{"greedy: tau": "5 → 1.83", "greedy: v": "2 → 6.75", "greedy: c": "0.1 → 2"},
@@ -70,18 +74,18 @@ def test_a_part_that_cannot_make_up_for_the_others_has_no_limit():
 
 def test_arms_that_draft_for_nothing_need_nothing():
     free = {title: text.replace("| 0.1 | none", "| 0   | none") for title, text in SECTIONS.items()}
-    assert len(tables_in(side_by_side(free, Figures("Race")))) == 1
+    assert len(tables_in(both_ways(free, Figures("Race")))) == 2
 
 
 def test_a_section_without_a_sampled_twin_is_shown_alone():
-    (rows,) = tables_in(side_by_side({"Race": SECTIONS["Race"]}, Figures("Race", has_twin=False)))
+    (rows,) = tables_in(both_ways({"Race": SECTIONS["Race"]}, Figures("Race", has_twin=False)))
     assert [row["end to end"] for row in rows] == ["1", "1.5 [1.0, 1.9]"]
 
 
 def test_a_row_that_lacks_a_column_of_others_has_none():
     text = SECTIONS["Race"].replace("\n\nWhy:", "\n| other | 9 | - | 0.5 | - |\n\nWhy:")
     wanted = Figures("Race", ("quick", "other"), columns={"tau": "tau"}, has_twin=False)
-    (rows,) = tables_in(side_by_side({"Race": text}, wanted))
+    (rows,) = tables_in(both_ways({"Race": text}, wanted))
     assert rows == [{"arm": "quick", "tau": "5"}, {"arm": "other", "tau": "-"}]
 
 
@@ -100,7 +104,7 @@ def test_an_arm_is_faster_just_where_each_part_is_on_the_right_side_of_its_limit
 
 
 def test_rows_can_be_chosen():
-    (row,) = tables_in(side_by_side(SECTIONS, Figures("Race", ("quick",))))[0]
+    (row,) = tables_in(both_ways(SECTIONS, Figures("Race", ("quick",))))[0]
     assert row["arm"] == "quick"
 
 
@@ -117,7 +121,7 @@ def test_figures_take_the_place_of_those_before(tmp_path):
     (tmp_path / "page.md").write_text(DOCUMENT)
     assert write_pages(SECTIONS, {"page.md": Figures("Race")}, tmp_path) == ["page.md"]
     text = (tmp_path / "page.md").read_text()
-    assert text.startswith(f"Before.\n\n{BEGIN}\n| arm")
+    assert text.startswith(f"Before.\n\n{BEGIN}\nGreedy:\n\n| arm")
     assert text.endswith(f"|\n{END}\n\nAfter.\n")
     assert put(text, "old") == DOCUMENT
 
@@ -131,13 +135,13 @@ def test_a_document_without_its_marks_is_refused(text):
 @pytest.mark.parametrize(("wanted", "message"), [(Figures("Walk"), "lacks"), (Figures("Race", ("slow",)), "slow")])
 def test_what_was_not_measured_is_refused(wanted, message):
     with pytest.raises(ValueError, match=message):
-        side_by_side(SECTIONS, wanted)
+        both_ways(SECTIONS, wanted)
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_the_documents_have_the_figures_of_the_benchmarks(name):
     text = (ROOT / name).read_text(encoding="utf-8")
-    assert put(text, side_by_side(read_sections(), PAGES[name])) == text
+    assert put(text, both_ways(read_sections(), PAGES[name])) == text
 
 
 def test_commands_of_the_benchmarks_print_documents(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,6 +169,6 @@ def test_the_interval_of_a_median(count: int, places: tuple[int, int] | None) ->
 
 
 def test_the_glossary_defines_both_ratios() -> None:
-    text = GLOSSARY.read_text(encoding="utf-8")
-    assert f"| {DECODING_ALONE} | {ALONE_IS}" in text
-    assert f"| {END_TO_END} | {WHOLE_IS}" in text
+    text = " ".join(GLOSSARY.read_text(encoding="utf-8").split())
+    assert f"- **{DECODING_ALONE}**: {ALONE_IS}" in text
+    assert f"- **{END_TO_END}**: {WHOLE_IS}" in text
