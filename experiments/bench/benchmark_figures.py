@@ -12,6 +12,7 @@ from specdec.stats import Table
 ROOT = Path(__file__).parents[2]
 BEGIN, END = "<!-- figures: written by experiments.bench -->", "<!-- end of figures -->"
 GREEDY, SAMPLED = "greedy", "sampled"
+WIDTH = 120
 Row = dict[str, str]
 _COSTS = ("v", "propose/T", "other/T")
 _ARM = "arm"
@@ -162,10 +163,18 @@ def both_ways(sections: Mapping[str, str], wanted: Figures) -> str:
             {wanted.key: name} | {label: cells[name].get(column, "-") for label, column in labels.items()}
             for name in names
         ]
-        tables[way] = Table("", rows).markdown()
+        tables[way] = _fitting(Table("", rows).markdown())
     if not wanted.has_twin:
         return tables[GREEDY]
     return "\n\n".join(f"{way.capitalize()}:\n\n{table}" for way, table in tables.items()) + _needs(sections, wanted)
+
+
+def _fitting(table: str) -> str:
+    """Return a table without padding, if it is too wide for a page with it and fits without it."""
+    lines = table.splitlines()
+    unpadded = [re.sub(r" +\|", " |", re.sub("-{4,}", "---", line) if n == 1 else line) for n, line in enumerate(lines)]
+    fits = max(map(len, unpadded)) <= WIDTH < len(lines[0])
+    return "\n".join(unpadded if fits else lines)
 
 
 def _needs(sections: Mapping[str, str], wanted: Figures) -> str:

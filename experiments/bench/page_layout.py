@@ -9,10 +9,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from experiments.bench.benchmark_figures import Row, tables_in
+from experiments.bench.benchmark_figures import WIDTH, Row, tables_in
 from specdec.stats import Table, side_by_side
 
-WIDTH = 120
 # Lines of a terminal that say nothing on a page: where this run left its files.
 _OF_THE_RUN = ("Written:", "Why, in words,", "Pictures and JSON:")
 _LONG = 40

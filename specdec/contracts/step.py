@@ -123,8 +123,7 @@ class StepInfo:
     )
     shortened: BoolArray = field(
         metadata=_number(
-            "whether a budget left less than the source may draft, or dropped nodes of its draft (what a length policy "
-            "takes off does not count)"
+            "whether a budget, not a length policy, left less than the source may draft, or dropped drafted nodes"
         )
     )
     ranks: IntArray = field(

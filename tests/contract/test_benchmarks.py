@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.bench.benchmark_figures import tables_in
-from experiments.bench.page_layout import WIDTH, lay_out, narrow
+from experiments.bench.benchmark_figures import WIDTH, tables_in
+from experiments.bench.page_layout import lay_out, narrow
 from experiments.bench.sections import COMMANDS, FILES, FOLDER, LEFT_OUT, read_sections, write_section
 from specdec.stats.result_table import Table
 

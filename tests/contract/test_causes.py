@@ -135,8 +135,8 @@ def test_every_cause_can_be_shown_helped_and_looked_up() -> None:
     assert {cause for _, wanted in SHOWN.values() for cause in wanted} == set(Cause) == set(HELP)
     text = " ".join((Path(__file__).parents[2] / "docs" / "guides" / "report.md").read_text(encoding="utf-8").split())
     for cause in Cause:
-        assert f"| {cause} |" in text
-        assert f"| {HELP[cause]} |" in text
+        assert f"- **{cause}**: " in text
+        assert f"*Helps*: {HELP[cause]}." in text
 
 
 def records(passes: list[tuple[int, int, float]]) -> dict[str, list[Any]]:

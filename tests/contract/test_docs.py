@@ -1,4 +1,4 @@
-"""What the documentation names exists, and what exists is findable in it."""
+"""What the documentation names exists, what exists is findable in it, and its tables fit."""
 
 import configparser
 import re
@@ -6,9 +6,10 @@ import re
 import pytest
 
 from exactspec.listing import module_of
+from experiments.bench.benchmark_figures import WIDTH
 from experiments.bench.sections import COMMANDS
 from experiments.strategies import STRATEGIES
-from tests.support.pages import DOCS, PAGES, ROOT
+from tests.support.pages import BENCHMARKS, DOCS, PAGES, ROOT
 
 INDEX = DOCS / "strategies" / "README.md"
 PACKAGES = ("exactspec", "specdec", "drafts", "oracles", "experiments")
@@ -36,6 +37,21 @@ def test_commands_are_scripts():
 def test_commands_are_listed():
     named = on_pages(r"(?:`|^\$ )exactspec (\w[\w-]*)")
     assert [(page, name) for page, name in named if module_of(name) is None] == []
+
+
+def rows_of(text: str) -> list[str]:
+    """Return the rows of a page's tables without the targets of links; what stands in code is no table."""
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"^[> ]*\|.*$", re.sub(r"\]\([^)]*\)", "]", prose), flags=re.MULTILINE)
+
+
+def test_no_row_of_a_table_is_too_wide():
+    """A table of sentences is a list; of bugs and the tests that catch them there is one wide table."""
+    pages = [ROOT / "README.md", *DOCS.rglob("*.md"), *BENCHMARKS.rglob("*.md")]
+    rows = [(page.relative_to(ROOT).as_posix(), row) for page in pages for row in rows_of(page.read_text("utf-8"))]
+    assert len(rows) > 2000, "the pattern finds what it looks for"
+    widest = {"docs/internals/pitfalls.md": 400}
+    assert [(name, row) for name, row in rows if len(row) > widest.get(name, WIDTH)] == []
 
 
 def is_script(module: str) -> bool:

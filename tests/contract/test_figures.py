@@ -82,6 +82,16 @@ def test_a_section_without_a_sampled_twin_is_shown_alone():
     assert [row["end to end"] for row in rows] == ["1", "1.5 [1.0, 1.9]"]
 
 
+def test_a_table_that_is_too_wide_only_with_its_padding_is_written_without():
+    names = ["quick", "x" * 101]
+    text = SECTIONS["Race"].replace("\n\nWhy:", f"\n| {names[1]} | 9 | - | 0.5 | - |\n\nWhy:")
+    for columns, padded in (("tau",), True), (("tokens/s", "tau"), False), (FOUND, True):
+        wanted = Figures("Race", tuple(names), columns={name: name for name in columns}, has_twin=False)
+        table = both_ways({"Race": text}, wanted)
+        assert [row["arm"] for row in tables_in(table)[0]] == names
+        assert ("| quick |" not in table) == padded
+
+
 def test_a_row_that_lacks_a_column_of_others_has_none():
     text = SECTIONS["Race"].replace("\n\nWhy:", "\n| other | 9 | - | 0.5 | - |\n\nWhy:")
     wanted = Figures("Race", ("quick", "other"), columns={"tau": "tau"}, has_twin=False)
