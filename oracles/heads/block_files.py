@@ -95,8 +95,11 @@ def load_block_head(
     with torch.device("meta"):
         network = BlockNetwork(shape, oracle.hidden_size)
     rows = {READ_OUT: draft_vocab, "markov_head.markov_w2.weight": draft_vocab}
-    names = [name for name, _ in network.named_parameters()]
-    places = {name: Place(name, first_rows(shape.columns, rows[name]) if name in rows else PLAIN) for name in names}
+    names = {name: _stored_name(name, stored) for name, _ in network.named_parameters()}
+    places = {
+        name: Place(key, first_rows(shape.columns, rows[name]) if name in rows else PLAIN)
+        for name, key in names.items()
+    }
     borrowed = network.lm_head if borrows_rows else None
     fill_network(network, places, stored, oracle, options, network.rounded, borrowed, _OF_TARGET)
     if backend == "native" and isinstance(oracle, NativeTransformer):
@@ -104,6 +107,12 @@ def load_block_head(
     if backend == "graphed" and isinstance(oracle, GraphedTransformer):
         return GraphedBlockHead(shape, network, oracle, target_ids)
     return DFlashHead(shape, network, oracle, target_ids)
+
+
+def _stored_name(name: str, stored: StoredTensors) -> str:
+    """Return the name of a tensor on disk: SpecForge's early files hold a DSpark's own heads one level deeper."""
+    deeper = f"logit_head.{name}"
+    return deeper if deeper in stored.shapes else name
 
 
 def _read(

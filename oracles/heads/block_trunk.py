@@ -26,10 +26,10 @@ class LayerReach:
             context; if not, the last ones of context and block together up to its own.
         ahead: whether a token sees those after it in its block.
 
-    Deviations: a window that does not see ahead slides with the token, as in SpecForge's training and in servers;
-        ``speculators`` trains with the window of the block's first token for all tokens. A window that sees ahead is
-        the same for all tokens, as ``speculators`` trains it, but servers slide it. Only the oldest positions of a
-        window differ, by less than a block.
+    Deviations: a window that does not see ahead slides with the token, as in servers and in SpecForge's training, where
+        it never leaves out tokens of the block; ``speculators`` trains with the window of the block's first token for
+        all tokens. A window that sees ahead is the same for all tokens, as ``speculators`` trains it, but servers slide
+        it. Only the oldest positions of a window differ, by less than a block.
     """
 
     window: int | None = None

@@ -45,6 +45,8 @@ class Eagle3Network(nn.Module):
         own_embedding, own_head: whether it has such a table.
         target_ids: ``[R]`` the ids that its own head writes; None: all.
 
+    Deviations: a window slides with each drafted token, as in servers; ``speculators`` trains with the window of the
+        pending token, and the whole of what was drafted after it.
     Source: Li et al. 2025 (EAGLE-3, arXiv 2503.01840); norms of the features and of the fed-back ones as in the files
         of EAGLE-3.1 and ``speculators``.
     """

@@ -69,6 +69,7 @@ LAYOUTS = {
         layer={"max_window_layers": 36, "sliding_window": 2, "use_sliding_window": False, "decoder_sparse_step": 1},
     ),
     "3.1": Layout("specforge", fc_norm="fc_norm", flags={"norm_output": True}),
+    "3.1, fed back as it was": Layout("specforge", fc_norm="fc_norm"),
     "3.1, other names": Layout("specforge", fc_norm="fcs", flags={"norm_output": True}, own_head=False),
     "speculators": Layout(
         "speculators",

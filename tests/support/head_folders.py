@@ -26,6 +26,9 @@ LAYOUTS = {
     "dspark gated": {"layout": "dspark", "markov": "gated", "confidence": "with markov"},
     "dspark rnn": {"layout": "dspark", "markov": "rnn"},
     "dspark without markov": {"layout": "specforge", "kind": "dspark"},
+    "dspark of SpecForge, as it was": {
+        "layout": "specforge", "kind": "dspark", "markov": "gated", "confidence": "with markov", "deeper": True,
+    },
     "speculators dflash": {"layout": "speculators"},
     "speculators dflash from the anchor": {"layout": "speculators", "from_anchor": True, "draft_vocab": 3},
     "speculators dspark": {
@@ -57,12 +60,15 @@ class HeadFolder:
     config: dict[str, Any]
     weights: dict[str, Tensor]
     facts: dict[str, Any]
+    deeper: bool = False  # Markov and confidence heads are stored below ``logit_head``
 
     def save(self) -> Path:
         """Write what ``config`` and ``weights`` hold now."""
         self.path.mkdir(parents=True, exist_ok=True)
         (self.path / "config.json").write_text(json.dumps(self.config), encoding="utf-8")
-        save_file({name: value.contiguous() for name, value in self.weights.items()}, self.path / "model.safetensors")
+        own = ("markov_head.", "confidence_head.") if self.deeper else ()
+        named = {f"logit_head.{name}" if name.startswith(own) else name: self.weights[name] for name in self.weights}
+        save_file({name: value.contiguous() for name, value in named.items()}, self.path / "model.safetensors")
         return self.path
 
 
@@ -138,6 +144,7 @@ def block_folder(
     windows: tuple[int | None, ...] = (None, None),
     sees_ahead: bool = False,
     target_layers: int = 2,
+    deeper: bool = False,
     **changes: Any,
 ) -> HeadFolder:
     """Write a block drafter for ``tiny_transformer(vocab_size)``.
@@ -147,6 +154,7 @@ def block_folder(
         windows: of its own layers.
         sees_ahead: where there are windows, so do places of a block (``speculators``).
         target_layers: of the oracle, as configs tell it.
+        deeper: see ``HeadFolder``.
     """
     generator = np.random.PCG64(seed)
     plain = layers_config(vocab_size) | changes
@@ -238,7 +246,7 @@ def block_folder(
         "shape": read_layers(ConfigKeys(plain, "test"), "qwen3"),
         "reaches": [(window, window is None or sees_ahead) for window in windows],
     }
-    folder = HeadFolder(path, config, weights, facts)
+    folder = HeadFolder(path, config, weights, facts, deeper)
     folder.save()
     return folder
 
