@@ -38,7 +38,8 @@ COLUMNS = {
     f"{END_TO_END}, {WHOLE_IS})",
     "change": "run over reference with its interval, paired by prompt or batch",
     "p": "of the test that swaps a unit's figures between the runs",
-    "sees": f"the smallest loss that would be found with a chance of {POWER:.0%}, if prompts vary as measured",
+    "sees": f"the smallest loss that would be found with a chance of {POWER:.0%}, if prompts vary as measured and the "
+    "logarithms of their changes are roughly normal; it is found less often if a few prompts stall",
     "fell": "whether the interval lies below 1 (for a speed: below 1 less the tolerance) and p, which tests the same "
     "bound, is at most the rate of false alarms of one figure",
 }

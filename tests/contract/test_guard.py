@@ -91,6 +91,7 @@ def test_a_run_does_not_fall_behind_itself(tmp_path, capsys):
     assert "over all 2 figures together (0.50% a figure), as long as speeds of whole runs" in printed
     assert "differ by less than the tolerance of 5.0%. Figures " in printed
     assert "Nothing fell. Of guards of an unchanged program 1% at most" in printed
+    assert "are roughly normal; it is found less often if a few prompts stall" in printed
 
 
 def test_a_fall_of_acceptance_and_one_of_speed_are_told_apart(tmp_path, capsys):
