@@ -321,6 +321,8 @@ def test_what_cannot_be_calibrated_is_refused_before_anything_changes(method):
     refused(r"ids are \[12, 40\] torch.int16", IDS.short())
     refused(r"ids are \[1, 257\], and the model has 256 positions", torch.zeros(1, 257, dtype=torch.int64))
     refused(r"ids hold 23, and the model's are 0..22", IDS + 1)
+    refused(r"ids hold 1 different passages of 4 ids, and a layer has 48 inputs: give more text", IDS * 0 + 3)
+    refused(r"ids hold 37 different passages of 4 ids", IDS[:1])
     refused(r"ids hold -1, and", IDS - 1)
     refused("the model is float64", model=small_model(dtype=torch.float64))
     refused(r"q_proj is bfloat16: widen", model=small_model().store("bfloat16"))

@@ -6,13 +6,18 @@ from torch import Tensor
 from oracles.quantisation.methods.stages import block_of, stages_of
 from oracles.transformer.eager import Transformer
 
+# Ids of a passage that tells one input of a layer from another.
+_PASSAGE = 4
+
 
 def check_calibration(model: Transformer, ids: Tensor) -> None:
     """Refuse a model or ids that no method can work with.
 
     Args:
         model: as it trains, in float32, no layer of a block quantised or packed.
-        ids: ``[B, T]`` of the model's vocabulary, at least one, T at most ``max_context``.
+        ids: ``[B, T]`` of the model's vocabulary, T at most ``max_context``, with at least as many different passages
+            of four ids as a layer has inputs. An error of outputs in directions that no input takes counts for nothing,
+            so on less text a method makes other text worse than rounding to the nearest does.
 
     Raises:
         ValueError: they are not so, or a weight is not finite; the message names the layer and what to do.
@@ -21,12 +26,18 @@ def check_calibration(model: Transformer, ids: Tensor) -> None:
     if model.dtype != torch.float32:
         has = str(model.dtype).removeprefix("torch.")
         raise ValueError(f"calibration computes in float32, and the model is {has}: load it with dtype='float32'")
+    widest = 0
     for number in range(model.num_layers):
         if block_of(model, number).self_attn.qkv_proj is not None:
             raise ValueError("the model was packed and has no plain weights left: calibrate it before it is packed")
         for stage in stages_of(model, number):
             for name, layer in stage.layers.items():
                 _check_weight(name, layer.weight)
+                widest = max(widest, layer.in_features)
+    size = min(_PASSAGE, ids.shape[1])
+    if (count := len(set(map(tuple, ids.unfold(1, size, 1).flatten(0, 1).tolist())))) < widest:
+        told = f"ids hold {count} different passages of {size} ids, and a layer has {widest} inputs"
+        raise ValueError(f"{told}: give more text, or round to the nearest, which is better than so little")
 
 
 def _check_ids(ids: Tensor, vocab_size: int, max_context: int) -> None:
