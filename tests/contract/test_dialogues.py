@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from experiments.strategies.text_strategies import training_sequences
 from oracles.factory.corpus.overlap import PassageIndex
 from oracles.factory.dialogues import documents
-from oracles.factory.dialogues.__main__ import OVERLAP, check_facts, main, turns_in
+from oracles.factory.dialogues.__main__ import BENCHMARK, OVERLAP, check_facts, main, name_of, turns_in
 from oracles.factory.dialogues.cleaning import fault_of_question, plain_form
 from oracles.factory.dialogues.dialogue_parts import SPLITS, Conversation, facts_of, read_part, split_of, write_part
 from oracles.factory.dialogues.dialogue_tasks import KINDS, TEMPERATURES, Task, tasks
@@ -130,6 +130,15 @@ def test_what_shares_thirteen_tokens_with_a_benchmark_is_left_out(model, tokeniz
         assert writer.faults["overlap"] == 1 - left
 
 
+def test_a_conversation_without_room_for_more_is_left_out_and_counted(model, tokenizer, monkeypatch):
+    monkeypatch.setattr(model, "max_context", 40)
+    writer = Writer(model, Turns.of(tokenizer, "Be kind."), PassageIndex([]), batch_size=2)
+    long = "Why do you cook it? " * 9
+    given = [a_task(user=long), a_task("summary", long, is_open=False), a_task("summary", TALK[0], is_open=False)]
+    assert len(writer.write(given, (5,))) == 1
+    assert writer.faults["beyond the context"] == 2
+
+
 @pytest.mark.parametrize(
     ("text", "ended", "is_english", "fault"),
     [
@@ -164,7 +173,7 @@ def test_parts_and_shards_hold_what_was_written(writer, tmp_path, capsys):
     made = writer.write(MIXED, (5,)) + writer.write(MIXED[:2], (6,))
     (tmp_path / "parts").mkdir()
     path = tmp_path / "parts" / "part-0000.safetensors"
-    write_part(path, made, FACTS | {"faults": json.dumps(writer.faults)})
+    write_part(path, made, FACTS | {"faults": json.dumps(writer.faults), BENCHMARK: name_of(["Why?"])})
     assert facts_of(path)["oracle"] == "smollm2"
     for one, again in zip(made, read_part(path), strict=True):
         assert np.array_equal(one.ids, again.ids)
@@ -180,6 +189,7 @@ def test_parts_and_shards_hold_what_was_written(writer, tmp_path, capsys):
     before = {p.name: p.read_bytes() for p in shards.iterdir()}
     main(["shards", *arguments])
     assert {p.name: p.read_bytes() for p in shards.iterdir()} == before
+    assert Shards(shards).facts[BENCHMARK] == name_of(["Why?"])
     found = [one for split in SPLITS for one in Shards(shards).split(split)]
     assert sorted(one.ids.tolist() for one in found) == sorted(one.ids.tolist() for one in made)
     with pytest.raises(SystemExit, match="was made with dtype 'as stored', not 'bfloat16': give another --shards"):
@@ -262,7 +272,7 @@ def test_writing_needs_a_benchmark_to_keep_away_from(tmp_path):
     assert turns_in(path) == [turn for turns in rows for turn in turns]
 
 
-def test_parts_that_were_made_otherwise_or_leave_a_gap_are_refused(tmp_path):
+def test_parts_that_were_made_otherwise_or_leave_a_gap_are_refused(tmp_path, capsys):
     paths = [tmp_path / f"part-000{index}.safetensors" for index in range(3)]
     for path in paths:
         write_part(path, [], {"seed": "1", "oracle": "smollm2"})
@@ -270,6 +280,13 @@ def test_parts_that_were_made_otherwise_or_leave_a_gap_are_refused(tmp_path):
     check_facts(paths, {"seed": "1", "oracle": "smollm2"}, none)
     with pytest.raises(ValueError, match=r"part-0000.* was made with seed '1', not '2': give another --parts"):
         check_facts(paths, {"seed": "2"}, none)
+    asked = {"seed": "1", BENCHMARK: name_of(["Why?", "How?"])}
+    check_facts(paths, asked, none)
+    assert "and 2 more: it is not known which --benchmark their texts do not overlap" in capsys.readouterr().err
+    write_part(paths[2], [], asked)
+    check_facts(paths, asked | {BENCHMARK: name_of(["How?", "Why?", "How?"])}, none)
+    with pytest.raises(ValueError, match=r"part-0002.* was made with benchmark '2 turns, .*', not '1 turns, .*': give"):
+        check_facts(paths, asked | {BENCHMARK: name_of(["Why?"])}, none)
     with pytest.raises(ValueError, match=r"part-0001.safetensors is missing, and part-0002.safetensors is there"):
         check_facts([paths[0], paths[2]], {"seed": "1"}, none)
     with pytest.raises(ValueError, match=r"part-0000.safetensors is missing, and part-0001.safetensors is there"):

@@ -6,7 +6,9 @@ until it is stopped or has enough. ``shards`` compresses, for the repository, th
 """
 
 import argparse
+import hashlib
 import json
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
@@ -30,8 +32,9 @@ from specdec.prompts import read_file
 
 # A conversation that shares this many tokens in a row with a benchmark is unfit for training.
 OVERLAP = 13
-# Facts that folders of earlier versions do not state.
+# Facts that folders of earlier versions do not state; what their texts were kept away from is unknown.
 _USUAL = {"device": "cpu", "dtype": "as stored"}
+BENCHMARK = "benchmark"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -94,8 +97,8 @@ def _documents(args: argparse.Namespace) -> None:
 def _write(args: argparse.Namespace) -> None:
     if not args.benchmark:
         raise ValueError("--benchmark: give at least one file of questions that the text may not share")
-    facts, shards = _facts(args), Shards(args.shards)
     asked, sources = [turn for path in args.benchmark for turn in turns_in(path)], documents.read(args.documents)
+    facts, shards = _facts(args) | {BENCHMARK: name_of(asked)}, Shards(args.shards)
     args.parts.mkdir(parents=True, exist_ok=True)
     check_facts(_paths(args.parts), facts, shards)
     oracle = load(args.oracle, args.dtype, args.device, arithmetic=args.arithmetic)
@@ -139,22 +142,35 @@ def _facts(args: argparse.Namespace) -> dict[str, str]:
 def check_facts(paths: Sequence[Path], facts: dict[str, str], shards: Shards) -> None:
     """Refuse to go on in a folder with a gap, or with parts or shards that were made differently.
 
+    stderr says which of them do not tell their benchmark, if that is asked for.
+
     Raises:
         ValueError: the message names the file and what differs.
     """
-    if shards.num_parts:
-        _check_alike(shards.facts, facts, shards.folder, "--shards")
+    made = {shards.folder: shards.facts} if shards.num_parts else {}
+    for folder, told in made.items():
+        _check_alike(told, facts, folder, "--shards")
     first = min(shards.num_parts, _index(paths[0])) if paths else 0
     for index, path in enumerate(paths, first):
         if path.name != _path(path.parent, index).name:
             raise ValueError(f"{_path(path.parent, index)} is missing, and {path.name} is there: bring it back")
-        _check_alike(facts_of(path), facts, path, "--parts")
+        made[path] = facts_of(path)
+        _check_alike(made[path], facts, path, "--parts")
+    if BENCHMARK in facts and (silent := [str(path) for path, told in made.items() if BENCHMARK not in told]):
+        files = silent[0] + (f" and {len(silent) - 1} more" if silent[1:] else "")
+        print(f"{files}: it is not known which --benchmark their texts do not overlap", file=sys.stderr)
 
 
 def _check_alike(made: dict[str, str], facts: dict[str, str], path: Path, option: str) -> None:
     for name, value in facts.items():
-        if (known := made.get(name, _USUAL.get(name))) != value:
+        if (known := made.get(name, _USUAL.get(name, value if name == BENCHMARK else None))) != value:
             raise ValueError(f"{path} was made with {name} {known!r}, not {value!r}: give another {option}")
+
+
+def name_of(asked: Sequence[str]) -> str:
+    """Return what tells the turns of benchmarks from others, in whatever order and files they stand."""
+    turns = sorted(set(asked))
+    return f"{len(turns)} turns, SHA-256 {hashlib.sha256(json.dumps(turns).encode()).hexdigest()[:16]}"
 
 
 def turns_in(path: Path) -> list[str]:
@@ -170,7 +186,11 @@ def turns_in(path: Path) -> list[str]:
 
 def _shards(args: argparse.Namespace) -> None:
     facts, shards, paths = _facts(args), Shards(args.shards), _paths(args.parts)
-    check_facts(paths, facts, shards)
+    made = [shards.facts] * (shards.num_parts > 0) + [facts_of(path) for path in paths]
+    told = [one[BENCHMARK] for one in made if BENCHMARK in one]
+    check_facts(paths, facts | ({BENCHMARK: told[0]} if told else {}), shards)
+    if told and len(told) == len(made):
+        facts[BENCHMARK] = told[0]
     written = shards.append(((_index(path), read_part(path)) for path in _further_paths(args.parts, shards)), facts)
     print(f"{len(written)} shards more, {sum(path.stat().st_size for path in written):,} bytes in {args.shards}")
 

@@ -122,7 +122,7 @@ class Writer:
                 f"the oracle has {oracle.vocab_size} ids, and parts hold ids of 16 bits: take another oracle"
             )
         self._turns, self._benchmarks, self._tokenizer = turns, benchmarks, turns.tokenizer
-        self._decoder = SpeculativeDecoder(oracle, None)
+        self._decoder, self._max_context = SpeculativeDecoder(oracle, None), oracle.max_context
         self._batch_size, self._watch = batch_size, watch
         self.seen: set[str] = set()
         self.faults: Counter[str] = Counter()
@@ -149,8 +149,9 @@ class Writer:
 
     def _ask(self, growing: list[_Growing], seed: Sequence[int]) -> list[_Growing]:
         """Give each conversation its next question; return those whose question has no fault."""
+        growing = [one for one in growing if not one.is_open or self._has_room(self._opened(one))]
         open_ones = [one for one in growing if one.is_open]
-        prompts = [self._history(one) + self._ids(one.opening) for one in open_ones]
+        prompts = [self._opened(one) for one in open_ones]
         outputs = self._run(prompts, open_ones, [1.0] * len(open_ones), QUESTION_TOKENS, seed)
         written = {one.place: ids for one, ids in zip(open_ones, outputs, strict=True)}
         return [one for one in growing if self._takes_question(one, written.get(one.place))]
@@ -167,10 +168,19 @@ class Writer:
             if fault is not None:
                 self.faults[fault] += 1
                 return False
+        turn = [*(self._turns.again if one.answers else ()), *self._ids(question), *self._turns.between]
+        if not self._has_room([*self._turns.begin, *one.ids, *turn]):
+            return False
         self.seen.add(plain_form(question))
-        again = self._turns.again if one.answers else ()
-        one.ids += [*again, *self._ids(question), *self._turns.between]
+        one.ids += turn
         return True
+
+    def _has_room(self, prompt: Sequence[int]) -> bool:
+        """Tell whether the oracle can write something after a prompt; count a fault if it cannot."""
+        if len(prompt) < self._max_context:
+            return True
+        self.faults["beyond the context"] += 1
+        return False
 
     def remember(self, one: Conversation) -> None:
         """Record the questions of an existing conversation as seen."""
@@ -217,8 +227,10 @@ class Writer:
             self._watch(len(info.requests))
         return self._decoder.finish(state).tokens
 
-    def _history(self, one: _Growing) -> list[int]:
-        return [*self._turns.begin, *one.ids, *(self._turns.again if one.answers else ())]
+    def _opened(self, one: _Growing) -> list[int]:
+        """Return a conversation up to where the model writes its next question, or the rest of it."""
+        again = self._turns.again if one.answers else ()
+        return [*self._turns.begin, *one.ids, *again, *self._ids(one.opening)]
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
