@@ -28,7 +28,11 @@ from exactspec.ending import as_program
 from exactspec.parser import refusing
 from experiments.harness.arguments import PROMPTS
 from experiments.harness.options import option, parse_options
+from oracles.checkpoints.config_keys import read_json
+from oracles.checkpoints.hf_config import parse_config
+from oracles.checkpoints.loading import checkpoint_folder
 from oracles.parallel.parallel_transformer import ParallelTransformer, Sums
+from oracles.parallel.shares import NUM_BLOCKS, Share
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Scores
 from specdec.prompts import load_prompts
@@ -142,6 +146,18 @@ def free_port() -> int:
         return int(bound.getsockname()[1])
 
 
+def check_counts(options: Options) -> None:
+    """Refuse, before anything is measured, a number of processes that cannot share the model.
+
+    Raises:
+        ValueError: see ``Share``.
+    """
+    place = checkpoint_folder(options.oracle) / "config.json"
+    config = parse_config(read_json(place), str(place)).config
+    for count in options.counts:
+        Share(config, 0, count, NUM_BLOCKS)
+
+
 def measure(count: int, options: Options, texts: Sequence[str]) -> list[Row]:
     """Return the rows of ``count`` processes, which decode these texts.
 
@@ -202,6 +218,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure every number of processes and print the table; 1 if something is not as it must be."""
     options = parse_options(Options, __doc__, argv)
     with refusing("processes"):
+        check_counts(options)
         texts = [str(prompt.text) for prompt in load_prompts(options.prompts, None, options.num_prompts)]
         rows = [row for count in options.counts for row in measure(count, options, texts)]
     faults = faults_of(rows)

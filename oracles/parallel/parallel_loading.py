@@ -17,7 +17,7 @@ from oracles.checkpoints.placement import (
 from oracles.checkpoints.weights import Take
 from oracles.parallel.parallel_transformer import ParallelTransformer, Sums
 from oracles.parallel.ranks import Ranks
-from oracles.parallel.shares import Share
+from oracles.parallel.shares import NUM_BLOCKS, Share
 from oracles.transformer.config import TransformerConfig, check_choice
 from oracles.transformer.eager import Transformer
 
@@ -29,7 +29,7 @@ def load_parallel(
     max_context: int | None = None,
     *,
     sums: Sums = "blocks",
-    num_blocks: int = 4,
+    num_blocks: int = NUM_BLOCKS,
     mesh: DeviceMesh | None = None,
     timeout: float = 60.0,
 ) -> ParallelTransformer:

@@ -7,6 +7,9 @@ from torch import Tensor
 
 from oracles.transformer.config import TransformerConfig
 
+# Blocks of sums over inputs, if no other number is asked for.
+NUM_BLOCKS = 4
+
 
 @dataclass(frozen=True)
 class Share:

@@ -37,8 +37,14 @@ def test_what_a_process_is_refused_ends_the_command_and_ctrl_c_leaves_none_behin
     checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     argv = ["--oracle", str(checkpoints / "target"), "--prompts", str(checkpoints / "prompts.jsonl"), "--counts", "3"]
-    with pytest.raises(SystemExit, match="processes: 3 processes: ValueError: 3 processes cannot share 2 key heads"):
-        processes.main(argv)
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "measure", None)  # not even the first number is measured
+        with pytest.raises(SystemExit, match=r"^processes: 3 processes cannot share 2 key heads"):
+            processes.main([*argv[:-1], "1", "3"])
+        patch.undo()
+        patch.setattr(processes, "check_counts", lambda options: None)
+        with pytest.raises(SystemExit, match="processes: 3 processes: ValueError: 3 processes cannot share 2 key"):
+            processes.main(argv)
 
     def press(*given: Any, **more: Any) -> None:
         started.append(start_processes(*given, **more, join=False))  # type: ignore[no-untyped-call]
