@@ -322,10 +322,10 @@ def train(args: argparse.Namespace) -> None:
     places = held_out.spread(args.dev_windows, args.window)
 
     def watch(num_done: int) -> dict[str, float]:
-        return {} if num_done % args.measure_every else measure(pupil.task, held_out, places, num_done)
+        is_due = num_done % args.measure_every == 0 or num_done == args.steps
+        return measure(pupil.task, held_out, places, num_done) if is_due else {}
 
     if train_as_asked(recipe, windows, pupil.task, args, watch):
-        measure(pupil.task, held_out, places, args.steps)
         folder = args.out / ("draft_model" if args.kind == "draft_model" else "head")
         pupil.save(folder)
         if args.shards is not None:

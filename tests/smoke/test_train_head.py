@@ -434,6 +434,7 @@ def test_the_script_goes_on_where_it_stopped_and_writes_a_head_that_drafts(tmp_p
     }  # fmt: skip
     argv = [str(x) for pair in options.items() for x in pair]
     train_head.main([*argv, "--out", str(tmp_path / "whole")])
+    assert capsys.readouterr().out.count("step 4: greedy_1") == 1
     train_head.main([*argv, "--out", str(tmp_path / "parts"), "--stop-after", "2"])
     assert not (tmp_path / "parts" / "head").exists()
     begun = {name: (tmp_path / "parts" / name).read_bytes() for name in (STATE_FILE, LOG_FILE)}
