@@ -8,13 +8,15 @@ from functools import partial
 from typing import Any, NoReturn
 
 from exactspec.parser import command
+from exactspec.starting import INTERRUPTED, started
 
-# The statuses of programs that Ctrl-C ended, and whose reader has ended, as shells have them.
-INTERRUPTED, UNREAD = 130, 141
+# The status of a program whose reader has ended, as shells have it.
+UNREAD = 141
 
 
 def as_program(main: Callable[..., int | None], *given: Any) -> NoReturn:
     """Run a function as the program of this process, and end that with the status of ``ended``."""
+    started()
     sys.exit(ended(command() or sys.argv[0], partial(main, *given)))
 
 

@@ -94,18 +94,3 @@ def put_up() -> None:
 def are_up() -> bool:
     """Tell whether libraries may be stand-ins, with which only help can be printed."""
     return any(isinstance(finder, _StandInFinder) for finder in sys.meta_path)
-
-
-def put_up_for_help(package: str) -> None:
-    """Put stand-ins up if this process is ``python -m PACKAGE.MODULE`` and is asked for its help.
-
-    While Python locates the module, the first argument is ``-m``: no other program that imports the package is touched.
-
-    Args:
-        package: which is being imported.
-    """
-    words = sys.orig_argv
-    if sys.argv[:1] == ["-m"] and "-m" in words and not are_up():
-        module, *rest = words[words.index("-m") + 1 :]
-        if module.startswith(f"{package}.") and asks_for_help(rest):
-            put_up()

@@ -1,6 +1,6 @@
 """Experiments: a script for each strategy, studies of questions, on one harness."""
 
-from exactspec.stand_ins import put_up_for_help
+from exactspec.starting import starting
 
-# python -m experiments.NAME --help, those of studies too
-put_up_for_help(__name__)
+# python -m experiments.NAME, studies too
+starting(__name__)

@@ -1,10 +1,10 @@
 """Models with one contract: the transformer, checkpoints, tables, recorded text, models of ``transformers``."""
 # ruff: noqa: E402
 
-from exactspec.stand_ins import put_up_for_help
+from exactspec.starting import starting
 
-# Answers python -m oracles.NAME --help before any of the libraries is loaded.
-put_up_for_help(__name__)
+# Before any of the libraries is loaded, for python -m oracles.NAME.
+starting(__name__)
 
 from oracles.checkpoints.loading import load, load_trainable
 from oracles.heads import load_head

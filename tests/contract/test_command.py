@@ -96,7 +96,14 @@ def test_an_unknown_command_that_is_like_none_names_none_and_a_module_that_is_no
         assert capsys.readouterr().err.startswith(f"exactspec: error: no command '{name}'")
 
 
-def test_ctrl_c_ends_a_program_with_one_line_whichever_way_it_was_started(monkeypatch, capsys):
+def test_ctrl_c_ends_a_program_with_one_line_whichever_way_it_was_started(monkeypatch, capsys, tmp_path):
+    press = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
+    for library in LIBRARIES:
+        (tmp_path / f"{library}.py").write_text(press, encoding="utf-8")
+    for name in ("python -m experiments.compare", "exactspec demo"):
+        done = python("-m", *name.removeprefix("python -m ").split(), first=tmp_path)
+        assert (done.returncode, done.stderr) == (130, f"{name}: interrupted\n")
+
     def interrupted(*_):
         raise KeyboardInterrupt
 
