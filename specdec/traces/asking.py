@@ -1,6 +1,6 @@
 """Asking a source for drafts that are kept and not used."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -94,6 +94,7 @@ class Asking(WatchedSession):
         heard: what a length policy would be told.
         coupled: whether draws are coupled.
         laws: takes what drafts gave to the tokens of the output; None: nobody asks.
+        check: refuses a source that did not ask what it was to ask.
 
     Raises:
         ValueError: a draft that would be another one in another run.
@@ -103,6 +104,7 @@ class Asking(WatchedSession):
     heard: list[Tensor]
     coupled: bool
     laws: OutputLaws | None
+    check: Callable[[], None]
     _warping: Warping | None = None
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
@@ -134,6 +136,7 @@ class Asking(WatchedSession):
             raise ValueError(
                 "no dense record: the source joins the drafts of several members, of which a length or shape cuts some"
             )
+        self.check()
         is_chosen = draft.node_laws.all_points
         if self.laws is not None:
             self.laws.take_draft(draft, budget)

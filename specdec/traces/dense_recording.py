@@ -79,10 +79,12 @@ def record_chains(
     source = make_source(policy)
     if source.offers.trees:
         raise ValueError(f"draft {source.name!r} branches: a length cuts chains; record_trees records trees of a shape")
-    records = _record(oracle, source, rule, kernels, asked, paths, policy.heard, entropies)
-    if len(policy.opened) != 1:
-        raise ValueError(f"the source asked its length policy in {len(policy.opened)} sessions: a record is of one")
-    return records
+
+    def check() -> None:
+        if len(policy.opened) != 1:
+            raise ValueError(f"the source asked its length policy in {len(policy.opened)} sessions: a record is of one")
+
+    return _record(oracle, source, rule, kernels, asked, paths, check, policy.heard, entropies)
 
 
 def record_trees(
@@ -125,10 +127,12 @@ def record_trees(
     source = make_source(told)
     if confidences and not source.offers.confidence:
         raise ValueError(f"draft {source.name!r} has no confidences: leave confidences=False, or give another source")
-    records = _record(oracle, source, rule, kernels, asked, shape.paths, [], False)
-    if not told.was_read:
-        raise ValueError(f"draft {source.name!r} does not read the shape that make_source is given: hand it on")
-    return records
+
+    def check() -> None:
+        if not told.was_read:
+            raise ValueError(f"draft {source.name!r} does not read the shape that make_source is given: hand it on")
+
+    return _record(oracle, source, rule, kernels, asked, shape.paths, check, [], False)
 
 
 def _record(
@@ -138,10 +142,14 @@ def _record(
     kernels: str | None,
     asked: tuple[Any, ...],
     paths: tuple[Path_, ...],
+    check: Callable[[], None],
     heard: list[Tensor],
     entropies: bool,
 ) -> DenseRecords:
-    """Return the records of a plain run; ``asked``: the first six arguments of ``generate``."""
+    """Return the records of a plain run.
+
+    ``asked``: the first six arguments of ``generate``; ``check`` refuses, once it has drafted, a bad source.
+    """
     blocks: list[Block] = []
     requests = make_requests(oracle, *asked[:5])
     hot = np.array([request.sampling.temperature > 0 for request in requests], dtype=np.bool_)
@@ -149,7 +157,7 @@ def _record(
     laws = None if repeats else OutputLaws(paths, resolve_rule(rule).name, source.name)
 
     def watch(session: DraftSession, oracle: Oracle, num_rows: int) -> DraftSession:
-        return Asking(session, blocks, heard, decoder.rule.coupled, laws)
+        return Asking(session, blocks, heard, decoder.rule.coupled, laws, check)
 
     kind = _ScoredSource if laws is not None and laws.branches and source.offers.laws else WatchedSource
     decoder = SpeculativeDecoder(oracle, kind(source, watch), rule, kernels=kernels)

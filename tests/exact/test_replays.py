@@ -315,12 +315,15 @@ def test_records_that_do_not_suffice_are_refused(tmp_path):
         (lambda length: drafts.PromptLookup(length=Heuristic()), "depends on earlier drafts"),
     ],
 )
-def test_sources_without_a_dense_record_are_refused(make, reason):
+def test_sources_without_a_dense_record_are_refused(make, reason, monkeypatch):
+    monkeypatch.delattr(SpeculativeDecoder, "finish")  # before a run has ended
     with pytest.raises(ValueError, match=reason):
         record_chains(m.layered, make, PROMPTS, 4, 8)
 
 
-def test_drawn_siblings_need_coupled_draws():
+def test_drawn_siblings_need_coupled_draws(monkeypatch):
+    monkeypatch.delattr(SpeculativeDecoder, "finish")  # sources are refused before a run has ended
+
     def make(tree) -> DraftSource:
         return drafts.SmallTransformer(m.model, tree=tree, temperature=1.5)
 
