@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from numbers import Integral
 from typing import Any
 from weakref import WeakValueDictionary
@@ -15,6 +14,7 @@ import torch
 from specdec.contracts import ChatEncoder, IntArray, Oracle, as_recorded, declared
 from specdec.grammars import Grammar, make_grammars
 from specdec.sampling import SamplingParams, Seed
+from specdec.system import num_own_calls
 from specdec.theory import check_count
 
 Message = Mapping[str, Any]
@@ -22,7 +22,6 @@ Prompt = str | Sequence[int] | torch.Tensor | IntArray | Sequence[Message]
 Stop = str | Sequence[int]
 StopLists = tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]
 Stops = Stop | Sequence[Stop] | Sequence[Sequence[Stop] | None] | None
-
 
 _BYTES = (bytes, bytearray, memoryview)
 # Seeds are folded into keys of 64 bits.
@@ -74,8 +73,7 @@ def make_requests(
     asked = list_prompts(prompts)
     check_count("max_new_tokens", max_new_tokens, least=0)
     names = [f"prompts[{i}]" for i in range(len(asked))]
-    # A comprehension would be one call more of Python 3.11, and the warning of raw text counts calls.
-    ids = list(map(partial(encode_prompt, oracle), asked, names))
+    ids = [encode_prompt(oracle, prompt, name) for prompt, name in zip(asked, names, strict=True)]
     params = _per_request(sampling, len(ids), oracle)
     seeds = _seeds(seed, len(ids))
     stops = stops_of(oracle, asked, stop, params)
@@ -192,7 +190,8 @@ def _warn_of_raw_text(oracle: Oracle) -> None:
     with suppress(TypeError):  # one that takes no weak reference is warned of each time
         _TOLD[id(encoder)] = encoder
     how = '[[{"role": "user", "content": ...}]], or ids if raw text is meant'
-    warnings.warn(f"the oracle has a chat template, and a prompt is raw text: give {how}", RawPrompt, stacklevel=6)
+    told = f"the oracle has a chat template, and a prompt is raw text: give {how}"
+    warnings.warn(told, RawPrompt, stacklevel=1 + num_own_calls())
 
 
 def _with_ends_of_turns(oracle: Oracle, own: StopLists) -> StopLists:

@@ -5,10 +5,16 @@ compiler. ``logging.getLogger("specdec").setLevel("ERROR")`` silences them, "INF
 """
 
 import logging
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import takewhile
+from pathlib import Path
+from traceback import walk_stack
 
+_LIBRARY = f"{Path(__file__).parents[1]}{os.sep}"
 LOG = logging.getLogger("specdec")
 
 
@@ -16,6 +22,12 @@ LOG = logging.getLogger("specdec")
 def warn_once(text: str) -> None:
     """Log a warning that one process need not hear twice."""
     LOG.warning(text)
+
+
+def num_own_calls() -> int:
+    """Return how many calls of the library lead to the function that asks, itself included: a warning skips them."""
+    calls = walk_stack(sys._getframe(1))
+    return sum(1 for _ in takewhile(lambda call: call[0].f_code.co_filename.startswith(_LIBRARY), calls))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import pickle
 import warnings
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ import drafts
 import oracles
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
+from specdec.calibration_run import calibrate
+from specdec.contracts import DraftSource
+from specdec.drafting.lengths import LengthPolicy
 from specdec.exactness import compare_runs
 from specdec.prompts.chat import ChatTemplate, vicuna_template
 from specdec.requests import RawPrompt, make_requests
@@ -75,10 +79,20 @@ def test_bad_messages_are_named_with_their_prompt(chatml: TabularLM) -> None:
 
 
 def test_raw_text_for_an_instruct_model_is_said_once() -> None:
-    oracle = table(ChatTemplate(CHATML, TOKENIZER))
-    with pytest.warns(RawPrompt, match="the oracle has a chat template, and a prompt is raw text") as told:
-        SpeculativeDecoder(oracle).generate(["hello", "help"], 1)
-    assert [one.filename for one in told] == [__file__]
+    def drafted(length: LengthPolicy) -> DraftSource:
+        return drafts.SmallTransformer(table(None), length=length)
+
+    calls = (
+        lambda oracle: partial(SpeculativeDecoder(oracle).generate, ["hello", "help"], 1),
+        lambda oracle: partial(SpeculativeDecoder(oracle).start, ["hello"], 1),
+        lambda oracle: partial(calibrate, oracle, drafted, ["hello"]),
+    )
+    for call_of in calls:
+        oracle = table(ChatTemplate(CHATML, TOKENIZER))
+        call = call_of(oracle)  # no further call of this file's stands between
+        with pytest.warns(RawPrompt, match="the oracle has a chat template, and a prompt is raw text") as told:
+            call()
+        assert [one.filename for one in told] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         prompts_of(oracle, ["hello"])

@@ -39,7 +39,7 @@ STANDS_ON = {
     "kernels": {"contracts", "laws", "system", "transfers"},
     "grammars": {"contracts"},
     "sampling": {"contracts", "grammars", "kernels", "laws", "transfers"},
-    "requests": {"contracts", "grammars", "sampling", "theory"},
+    "requests": {"contracts", "grammars", "sampling", "system", "theory"},
     "verify": {"contracts", "kernels", "laws", "theory", "transfers"},
     "engine": {
         *("contracts", "laws", "cache", "stats", "kernels", "sampling", "requests", "verify", "theory", "transfers")
