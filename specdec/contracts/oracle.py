@@ -159,7 +159,6 @@ class Oracle(Protocol):
     @property
     def chat_template(self) -> ChatEncoder | None:
         """How conversations become prompts; None: prompts are texts or ids. An oracle that does not say so has none."""
-        return None
 
     @property
     def device(self) -> torch.device:
@@ -187,22 +186,18 @@ class Oracle(Protocol):
     @property
     def num_layers(self) -> int:
         """Layers between which a pass can be cut, as ``LayeredOracle`` spells out; 0: it cannot be cut."""
-        return 0
 
     @property
     def chains(self) -> bool:
         """Whether it drafts chains and trees by itself, as ``ChainingOracle`` spells out."""
-        return False
 
     @property
     def is_recorded(self) -> bool:
         """Whether it repeats recorded texts, as ``RecordedOracle`` spells out; one that does not say so is a model."""
-        return False
 
     @property
     def cache_format(self) -> Hashable | None:
         """What its caches hold, and how: oracles of equal formats can score on each other's. None: only it can."""
-        return None
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> Any:
         """Return an empty cache. Raises ValueError if it would exceed ``max_cache_bytes``."""
