@@ -4,6 +4,7 @@ import gc
 import os
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,20 @@ if not torch.cuda.is_available():
 
 from oracles import Transformer
 from tests.support import pairwise
-from tests.support.backends import BITWISE_PACKS, PACKS, laws_by, native_bits_checked_once
+from tests.support.backends import BITWISE_PACKS, PACKS, bits_checked_once, laws_by
 
 # Before models are made as modules are collected: each worker has a thread.
 torch.set_num_threads(1)
 # What is collected stays: looking for garbage in it takes a fifth of the collection.
 gc.disable()
 _connect = socket.socket.connect
+_checks = ExitStack()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have nothing made that would be deselected: half of all cases, in each worker."""
+    """Have nothing made that would be deselected, half of all cases in each worker, and no check of bits made twice."""
     pairwise.WANTS_LONG = "not long" not in config.option.markexpr.split(" and ")
+    _checks.enter_context(bits_checked_once())
 
 
 def pytest_collection_finish() -> None:
@@ -41,6 +44,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()
+    _checks.close()
 
 
 def _local_only(self: socket.socket, address: Any) -> Any:
@@ -52,12 +56,6 @@ def _local_only(self: socket.socket, address: Any) -> Any:
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", _local_only)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _native_bits() -> Iterator[None]:
-    with native_bits_checked_once():
-        yield
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import torch
 from oracles import Transformer
 from oracles.graphed import GraphedTransformer
 from oracles.native import NativeTransformer, NativeUnavailable, bindings, native_transformer
-from oracles.transformer import eager
+from oracles.transformer import bits, eager
 from specdec.contracts import Oracle
 from specdec.kernels import NativeKernels, native, native_kernels
 
@@ -24,40 +24,55 @@ def needed_native() -> None:
         pytest.skip(f"no native pass here: {reason}", allow_module_level=True)
 
 
-_BITWISE: set[str] = set()
-
-
 def pack_eagerly(model: Transformer) -> Transformer:
-    """Pack a model; the check of its bits, most of the work, is made until it holds for one with equal weights."""
-    if model.weight_type != "float32":  # quantised, or of a type that promises no bits
-        return model.pack()
-    weights = b"".join(part.detach().numpy().tobytes() for part in model.parameters())
-    key = f"{model.config} {hashlib.sha256(weights).hexdigest()}"
-    with pytest.MonkeyPatch.context() as patch:
-        if key in _BITWISE:
-            patch.setattr(eager, "scores_are_bitwise", lambda _: True)
-        model.pack()
-    if model.bitwise:
-        _BITWISE.add(key)
-    return model
+    return model.pack()
+
+
+def _digest(*tensors: torch.Tensor) -> bytes:
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
+    return found.digest()
+
+
+def _weights_of(model: Transformer) -> Any:
+    """Return what tells a model from those of other weights; None: it has no bits to check, or a part of them."""
+    if type(model) is not Transformer or model.dtype != torch.float32 or model.device.type != "cpu":
+        return None
+    stored = [part.quantised for part in model.modules() if getattr(part, "quantised", None) is not None]
+    numbers = [number for one in stored for number in vars(one).values() if isinstance(number, torch.Tensor)]
+    plain = tuple((name, part.dtype, _digest(part)) for name, part in model.named_parameters())
+    return str(model.config), plain, tuple(one.format for one in stored), _digest(*numbers)
 
 
 @contextmanager
-def native_bits_checked_once() -> Iterator[None]:
-    """Have the check of a native model's bits made until it holds for one of equal weights on the same library."""
-    check, sound = native_transformer.scores_are_bitwise, set[tuple[Any, ...]]()
+def bits_checked_once() -> Iterator[None]:
+    """Have the check of a model's bits made until it holds for one of equal weights on the same backend and library."""
+    pack, check, sound = Transformer.pack, bits.scores_are_bitwise, set[Any]()
+    packing: list[Any] = []  # weights, which a packed model no longer shows
 
-    def is_sound(model: NativeTransformer) -> bool:
-        weights = hashlib.sha256()
-        for tensor in model.native.weights.tensors:
-            weights.update(tensor.contiguous().view(torch.uint8).numpy())
-        key = bindings.functions(), str(model.config), model.weight_type, weights.digest()
-        if key not in sound and check(model):
+    def packed(model: Transformer) -> Transformer:
+        packing.append(_weights_of(model))
+        try:
+            return pack(model)
+        finally:
+            packing.pop()
+
+    def is_sound(model: Oracle, key: Any) -> bool:
+        if key is None or key not in sound:
+            if not check(model):
+                return False
             sound.add(key)
-        return key in sound
+        return True
+
+    def is_sound_natively(model: NativeTransformer) -> bool:
+        weights = _digest(*model.native.weights.tensors)
+        return is_sound(model, (bindings.functions(), str(model.config), model.weight_type, weights))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native_transformer, "scores_are_bitwise", is_sound)
+        patch.setattr(Transformer, "pack", packed)
+        patch.setattr(eager, "scores_are_bitwise", lambda model: is_sound(model, packing[-1]))
+        patch.setattr(native_transformer, "scores_are_bitwise", is_sound_natively)
         yield
 
 
