@@ -1,5 +1,6 @@
 """Small sources to compile, and compilers to compile them with."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -47,6 +48,12 @@ def answer_sources(folder: Path, answer: int = 42) -> Path:
 def answer_of(folder: Path) -> Unit:
     """Return the unit of such a folder."""
     return Unit("an answer", folder / "api.cpp", (folder,))
+
+
+def build_alone(folder: Path, cache: Path, command: tuple[str, ...]) -> None:
+    """Build it in a group of processes of its own, which this process begins."""
+    os.setsid()
+    building.build(answer_of(folder), cache, command, ())
 
 
 class FakeCompiler:

@@ -5,7 +5,6 @@ import os
 import platform
 import re
 import signal
-import subprocess
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -22,20 +21,13 @@ from tests.native.samples import (
     FakeCompiler,
     answer_of,
     answer_sources,
+    build_alone,
     needed_compiler,
     needed_machine,
-    script,
 )
-from tests.support.processes import FORKED
+from tests.support.processes import FORKED, started, status_of
 
-ROOT = Path(__file__).parents[2]
 pytest.importorskip("fcntl")
-BUILD = """
-from pathlib import Path
-from specdec.kernels.compiled.build import Unit, build
-sources = Path({sources!r})
-print(build(Unit("an answer", sources / "api.cpp", (sources,)), Path({cache!r}), {command!r}, ()))
-"""
 
 
 @pytest.fixture
@@ -117,12 +109,12 @@ def test_processes_at_once_build_once(cache, tmp_path):
 def test_a_killed_build_holds_nothing(cache, tmp_path):
     slow = FakeCompiler(tmp_path, first='if [ ! -e "$0.again" ]; then touch "$0.again"; sleep 60; fi')
     sources = answer_sources(tmp_path / "sources")
-    program = BUILD.format(sources=str(sources), cache=str(cache), command=slow.command)
-    with subprocess.Popen(script(program), cwd=ROOT, start_new_session=True) as killed:
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "c++.again").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        os.killpg(killed.pid, signal.SIGKILL)
+    killed = started(build_alone, sources, cache, slow.command)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "c++.again").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(killed.pid, signal.SIGKILL)
+    assert status_of(killed) == -signal.SIGKILL
     (left,) = cache.glob("building-*")
     os.utime(left, (0, 0))
     young = cache / "building-on-another-host"

@@ -12,6 +12,7 @@ from oracles.native import bindings
 from specdec.contracts import NativeJudge
 from specdec.kernels.compiled import HEADERS, FaultCode, Unit, Way, enumeration
 from specdec.kernels.compiled.build import build, compiler, target_flag
+from specdec.kernels.compiled.build_cache import cache_folder
 from specdec.kernels.compiled.schema import OtherKind, kind_of, structure
 from tests.native.twins import FLAGS
 from tests.support.backends import needed_kernels
@@ -23,11 +24,12 @@ def layout(kind: Any) -> list[int]:
     return [ctypes.sizeof(kind), *(getattr(kind, name).offset for name, _ in kind._fields_)]
 
 
-def compiled(include: str, kinds: list[Any], folder: Path) -> list[list[int]]:
+def compiled(kinds: list[Any], folder: Path) -> list[list[int]]:
     """Return the sizes and the places of fields that a compiler gives structures."""
     needed_kernels()
     lines = [
-        f'#include "{include}"',
+        (HEADERS / "laws.cpp").read_text(encoding="utf-8"),
+        '#include "model.h"',
         "#include <cstddef>",
         "using namespace specdec;",
         'extern "C" __attribute__((visibility("default"))) void tell(int64_t* to) {',
@@ -39,16 +41,15 @@ def compiled(include: str, kinds: list[Any], folder: Path) -> list[list[int]]:
     source.write_text("\n".join([*lines, "}"]), encoding="utf-8")
     room = (ctypes.c_int64 * sum(len(layout(kind)) for kind in kinds))()
     unit = Unit("layouts", source, (HEADERS, bindings.SOURCES))
-    ctypes.CDLL(str(build(unit, folder, compiler(), (*FLAGS, target_flag())))).tell(room)
+    ctypes.CDLL(str(build(unit, cache_folder(), compiler(), (*FLAGS, target_flag())))).tell(room)
     numbers = iter(room)
     return [[next(numbers) for _ in layout(kind)] for kind in kinds]
 
 
 def test_fields_lie_where_the_compiler_puts_them(tmp_path):
     kinds = [structure(HEADERS / header, name) for header, names in OF_LAWS.items() for name in names]
-    assert compiled(str(HEADERS / "laws.cpp"), kinds, tmp_path) == [layout(kind) for kind in kinds]
-    of_passes = bindings.Mirror.__subclasses__()
-    assert compiled("model.h", of_passes, tmp_path) == [layout(kind) for kind in of_passes]
+    kinds += bindings.Mirror.__subclasses__()
+    assert compiled(kinds, tmp_path) == [layout(kind) for kind in kinds]
 
 
 def test_numbers_that_stand_for_names_are_those_of_the_headers():

@@ -16,6 +16,7 @@ from oracles.native import threads
 from oracles.native.bindings import Team
 from oracles.native.threads import file_of, num_threads, team
 from specdec.kernels.compiled.build import Unit, build
+from specdec.kernels.compiled.build_cache import cache_folder
 from tests.native.samples import STRICT, needed_compiler, script
 from tests.support.backends import needed_native
 from tests.support.pairwise import first_of
@@ -149,7 +150,7 @@ parent = [bits(text) for text in texts]
 print(json.dumps({"workers": len(workers), "status": status, "same": first == alone[0] and child == parent == alone}))
 """
 TWO_SCORERS = """
-seen = at_once(lambda i: (num_threads(), [bits(texts[i]) for _ in range(10)]))
+seen = at_once(lambda i: (num_threads(), [bits(texts[i]) for _ in range(4)]))
 print(json.dumps({"nums": [num for num, _ in seen], "same": [set(found) for _, found in seen] == [{a} for a in alone]}))
 """
 
@@ -162,13 +163,13 @@ def needed_runtime() -> Team:
     return found
 
 
-@pytest.fixture(scope="module")
-def common(tmp_path_factory: pytest.TempPathFactory) -> str:
+@pytest.fixture
+def common(tmp_path: Path) -> str:
     """The start of a program that has run an operation of torch on three threads."""
-    chosen, folder = needed_compiler(), tmp_path_factory.mktemp("region")
+    chosen, source = needed_compiler(), tmp_path / "api.cpp"
     needed_runtime()
-    (folder / "api.cpp").write_text(REGION)
-    return START + COMMON.format(library=str(build(Unit("a region", folder / "api.cpp", ()), folder, chosen, STRICT)))
+    source.write_text(REGION)
+    return START + COMMON.format(library=str(build(Unit("a region", source, ()), cache_folder(), chosen, STRICT)))
 
 
 def all_of(program: str, **environment: str) -> list[SimpleNamespace]:
