@@ -104,7 +104,7 @@ def run_of_chains(source, sampling, batch_size, rule="coupled", oracle=ORACLE):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ChainSampler, "__call__", noting)
         result = SpeculativeDecoder(oracle, source, rule).generate(
-            prompts, 24, sampling, batch_size=batch_size, seed=3, return_logprobs=True
+            prompts, 18, sampling, batch_size=batch_size, seed=3, return_logprobs=True
         )
     return result.tokens, result.logprobs, drafts, untimed(result)
 
@@ -177,7 +177,7 @@ def run_of_trees(source, sampling, batch_size, rule, oracle=ORACLE):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TreeSampler, "__call__", noting)
         result = SpeculativeDecoder(oracle, source, rule).generate(
-            prompts, 16, sampling, batch_size=batch_size, seed=3, return_logprobs=True
+            prompts, 13, sampling, batch_size=batch_size, seed=3, return_logprobs=True
         )
     return result.tokens, result.logprobs, drafts, untimed(result)
 

@@ -139,8 +139,8 @@ def assert_plain_tokens(oracle: NativeTransformer, source: DraftSource, rule: st
     """A head's drafts write plain decoding's tokens, "greedy" or "coupled", and do not depend on the batch."""
     sampling = SAMPLINGS["greedy" if rule == "greedy" else "sampled"]
     used = "sample_and_match" if rule == "greedy" else rule
-    wanted = SpeculativeDecoder(oracle, None, used).generate(ASKED, 20, sampling, seed=3).tokens
+    wanted = SpeculativeDecoder(oracle, None, used).generate(ASKED, 12, sampling, seed=3).tokens
     decoder = SpeculativeDecoder(oracle, source, used)
-    made, alone = (decoder.generate(ASKED, 20, sampling, seed=3, batch_size=size) for size in (batch_size, 1))
+    made, alone = (decoder.generate(ASKED, 12, sampling, seed=3, batch_size=size) for size in (batch_size, 1))
     assert made.tokens == alone.tokens == wanted
     assert made.stats.num_accepted == alone.stats.num_accepted
