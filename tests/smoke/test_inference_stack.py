@@ -64,8 +64,11 @@ def test_every_arm_writes_what_the_naive_one_does(batch):
     subject = replace(tiny(), num_new=3)
     wanted = write_ids(naive(subject, batch), subject, batch, 6, "naive")
     assert len({tuple(row) for row in wanted.tolist()}) > 1
-    ran = 0
+    ran, built = 0, set()
     for name, arm in arms_of(subject).items():
+        if arm.build in built:  # one way may be an arm of several groups
+            continue
+        built.add(arm.build)
         try:
             generate = arm.build(subject, batch)
         except (ImportError, ValueError):
@@ -78,7 +81,7 @@ def test_every_arm_writes_what_the_naive_one_does(batch):
         assert marks
         assert "bfloat16" in name or torch.equal(ids, wanted[:batch]), name
         ran += 1
-    assert ran > 20
+    assert ran > 17
 
 
 def test_draft_models_compute_as_the_oracle_does_on_a_device(monkeypatch):
