@@ -45,7 +45,7 @@ def theirs(name: str, messages: list[dict[str, str]], **options: object) -> list
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(contents=st.lists(CONTENTS, min_size=1, max_size=4), system=st.none() | CONTENTS, prompted=st.booleans())
 def test_ids_are_those_of_transformers(name: str, contents: list[str], system: str | None, prompted: bool) -> None:
     messages = conversation(*contents, system=None if name == "mistral" else system)

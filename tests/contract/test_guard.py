@@ -295,7 +295,7 @@ def test_false_alarms_of_all_figures_together_are_as_rare_as_stated(heavy, monke
 })  # fmt: skip
 def test_the_smallest_loss_is_found_as_often_as_stated(units, bound, sigma, monkeypatch):
     """Units whose changes have normal logarithms of a known spread, with weights that are equal or not."""
-    monkeypatch.setattr(intervals, "_SWAPS", 10_000)
+    monkeypatch.setattr(intervals, "_SWAPS", 5_000)
     (n, count), noise, runs, found = units, 0.05, 600, 0
     rng, level = np.random.default_rng(3), 1 - 2 * FALSE_ALARMS / count
     for _ in range(runs):

@@ -227,7 +227,8 @@ def test_entropy_stops_before_the_draw():
 
 @pytest.mark.parametrize("source", PAIRS)
 def test_sources_conform_with_every_policy(source):
-    check_draft(source, TabularLM.random(6, 2, 5, eos_id=5), max_new_tokens=10)
+    prompts = [[1, 3, 5], [3, 1, 5, 3, 1, 3, 1], [1] * 11, [1, 3, 5, 1, 3, 5, 1, 3, 5]]
+    check_draft(source, TabularLM.random(6, 2, 5, eos_id=5), prompts, max_new_tokens=10)
 
 
 @every_policy
