@@ -138,7 +138,11 @@ def tree_rows(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Record, replay, run, and print the tables; return 1 if a replay took other steps than the run."""
+    """Record, replay, run, and print the tables; return 1 if a replay took other steps than the run.
+
+    Raises:
+        SystemExit: a tree is decided as it grows, or the arguments cannot be run; with the reason.
+    """
     args = parse(argv)
     with refusing("replay"):
         shapes = {text: shape_of(text, "--trees") for text in args.trees}

@@ -284,7 +284,7 @@ MAKERS: dict[str, Callable[[argparse.Namespace, Transformer, HeadText], Pupil]] 
 
 
 def measure(task: HeadDistillation, text: HeadText, places: Tensor, num_done: int) -> dict[str, float]:
-    """Return the acceptance on held-out text after so many steps, and print it."""
+    """Return the acceptance on places ``[N, T + 1]`` of held-out text after so many steps, and print it."""
     found = {name: round(value, 4) for name, value in task.acceptance(text, places).items()}
     tqdm.write(f"step {num_done}: " + ", ".join(f"{name} {value:.3f}" for name, value in found.items()))
     return found

@@ -85,6 +85,9 @@ class TabularLM(OracleDefaults):
 
         Returns:
             (target, draft), without EOS.
+
+        Raises:
+            ValueError: ``alpha`` is outside 0..1, ``vocab_size`` is below 2, or ``order`` is below 0.
         """
         if not 0.0 <= alpha <= 1.0:
             raise ValueError(f"alpha is {alpha}; an overlap of two laws lies between 0 and 1")
@@ -129,7 +132,7 @@ class TabularLM(OracleDefaults):
         hidden: Sequence[int] = (),
         first: int = 0,
     ) -> Scores:
-        """Return the log-probabilities of every node's law, as ``specdec.contracts.Oracle.score`` spells out.
+        """Return the log-probabilities of the laws of nodes ``[B, M]``; see ``specdec.contracts.Oracle.score``.
 
         Raises:
             ValueError: an id is out of range, hidden layers are asked for (there are none), ``want`` is unknown, or

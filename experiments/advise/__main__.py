@@ -113,7 +113,11 @@ def _against_measured(entries: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, and print the advice."""
+    """Measure, and print the advice; 1 if a cell failed.
+
+    Raises:
+        SystemExit: there are too few prompts, or the arguments cannot be run; with the reason.
+    """
     arguments = parse(argv)
     plan = Plan("advise", tuple(arguments["strategies"] or ()), (), arguments)
     with ExitStack() as stack:

@@ -124,7 +124,11 @@ class Adviser:
         return left_out
 
     def measure(self, cell: Cell) -> dict[str, Any]:
-        """Return what the journal keeps of a cell: a row for every strategy."""
+        """Return what the journal keeps of a cell: a row for every strategy.
+
+        Raises:
+            RuntimeError: a prompt failed, or an exact output differs.
+        """
         advised, arguments = self.advise(cell), self.arguments
         sources: dict[str, DraftSource | None] = {PLAIN: None, **{one.name: one.draft for one in advised}}
         arms = engine_arms(self._of_cell(cell), self.oracle, sources)

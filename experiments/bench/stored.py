@@ -103,7 +103,11 @@ class Beside:
 
 
 def prompt_ids(oracle: Oracle, prompts: str, length: int) -> IntArray:
-    """Return the ids ``[length]`` of shipped conversations, one after the other."""
+    """Return the ids ``[length]`` of shipped conversations, one after the other.
+
+    Raises:
+        ValueError: they have fewer ids.
+    """
     found = [encode_prompt(oracle, prompt.start, prompt.name) for prompt in load_prompts(prompts)]
     ids: IntArray = np.concatenate(found)
     if len(ids) < length:

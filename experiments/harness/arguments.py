@@ -69,7 +69,12 @@ class ExperimentParser(Parser):
 
 
 def seed_number(text: str) -> int:
-    """Return a whole number of 64 bits, its sign included."""
+    """Return a whole number of 64 bits, its sign included.
+
+    Raises:
+        ValueError: it is no whole number.
+        argparse.ArgumentTypeError: it needs more bits.
+    """
     value = int(text)
     if not -(2**63) <= value < 2**63:
         raise argparse.ArgumentTypeError(f"must be a whole number of 64 bits, got {value}")

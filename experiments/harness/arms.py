@@ -162,7 +162,9 @@ class Arm(Protocol):
     """Anything that decodes the prompts of a unit."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The arm's name in tables and files."""
+        ...
 
     def run(self, prompts: Sequence[NamedPrompt], seeds: Sequence[tuple[int, int]], max_new_tokens: int) -> Measurement:
         """Decode the prompts together and say what it took."""

@@ -41,7 +41,11 @@ class LaterTurn(NamedPrompt):
 
 
 def template_argument(text: str) -> str:
-    """Return NAME=VALUE as it is, if it has this form and the conversation or checkpoint does not give the name."""
+    """Return NAME=VALUE as it is.
+
+    Raises:
+        argparse.ArgumentTypeError: it has another form, or the conversation or the checkpoint gives the name.
+    """
     name, sign, _ = text.partition("=")
     if not sign or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")

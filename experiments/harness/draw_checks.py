@@ -81,7 +81,7 @@ def law_evidence(oracle: Oracle, prompt: IntArray, tokens: Sequence[int], sampli
 
     Args:
         oracle: whose law it should follow.
-        prompt, tokens: ids; the output has at least one.
+        prompt, tokens: ids ``[L]`` and ``[N]``; the output has at least one.
         sampling: temperature above 0 and filters, without penalties.
 
     Cost: passes over prompt and output, 128 tokens each, on a cache of its own.

@@ -63,7 +63,11 @@ def draft_model(settings: Mapping[str, Any]) -> AnyModel:
 
 
 def load_own(name: str, options: Mapping[str, Any]) -> LoadedOracle:
-    """Return a model of ours; arguments and errors as of ``load_model``, which ``transformers``' models are too."""
+    """Return a model of ours; arguments as of ``load_model``.
+
+    Raises:
+        ValueError: the name is of a model that ``transformers`` computes; or as of ``oracles.load``.
+    """
     if name.startswith(HF):
         raise ValueError(f"{name}: this needs a transformer of ours, whose shape and backend it knows; leave out {HF}")
     oracle: LoadedOracle = oracles.load(name, **{key: options[key] for key in PLACEMENT})

@@ -29,7 +29,8 @@ def write_gguf(path: Path, config: TransformerConfig, state: Mapping[str, Tensor
     Args:
         path: of the file.
         config: plain Llama: root-mean-square norms, SwiGLU, full rotation, no biases.
-        state: weights under the names of Hugging Face's Llama; without ``lm_head`` embeddings are tied.
+        state: weights under the names of Hugging Face's Llama, linear ones ``[out, in]``; without ``lm_head``
+            embeddings are tied.
         storage: a key of ``STORAGES``; values of few bits are rounded as ``gguf.quantize`` does.
 
     Raises:
@@ -61,7 +62,7 @@ def write_gguf(path: Path, config: TransformerConfig, state: Mapping[str, Tensor
 
 @contextmanager
 def temporary_gguf(config: TransformerConfig, state: Mapping[str, Tensor], storage: str) -> Iterator[Path]:
-    """Give a file of the weights as long as it takes to load them; arguments and errors as of ``write_gguf``."""
+    """Give a file of the weights as long as it takes to load them; for arguments and errors see ``write_gguf``."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.gguf"
         write_gguf(path, config, state, storage)

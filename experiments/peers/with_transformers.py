@@ -121,7 +121,8 @@ def llama_of(config: TransformerConfig, state: Mapping[str, torch.Tensor], dtype
 
     Args:
         config: plain Llama.
-        state: weights under the names of Hugging Face's Llama; without ``lm_head`` if embeddings are tied.
+        state: weights under the names of Hugging Face's Llama, linear ones ``[out, in]``; without ``lm_head`` if
+            embeddings are tied.
         dtype: what they are rounded to, and computed in.
 
     Raises:

@@ -147,7 +147,7 @@ def trace_data(columns: Mapping[str, NDArray[Any]], texts: Texts) -> dict[str, A
     """Return what the page holds of node records.
 
     Args:
-        columns: ``NodeRecords.columns()``, with log-probabilities.
+        columns: ``[R]`` each: ``NodeRecords.columns()``, with log-probabilities, of R nodes.
         texts: of their ids.
 
     Returns:
@@ -221,15 +221,15 @@ def _parents(columns: Mapping[str, NDArray[Any]], step: NDArray[Any]) -> NDArray
 
 
 def decisions_of(columns: Mapping[str, NDArray[Any]], parent: NDArray[Any], step: NDArray[Any]) -> NDArray[np.int64]:
-    """Return what became of each node, as a place in ``DECISIONS``.
+    """Return ``[R]`` what became of each node, as a place in ``DECISIONS``.
 
     Children are tried in the order of their ranks: those after the accepted one are not reached, and neither are those
     of nodes that are not accepted.
 
     Args:
-        columns: of the records.
-        parent: row of each node's parent, -1 for the pending token.
-        step: number of each row's step in the trace.
+        columns: ``[R]`` each, of the records; R is at least 1.
+        parent: ``[R]`` row of each node's parent, -1 for the pending token.
+        step: ``[R]`` number of each row's step in the trace.
     """
     kind, accepted, count = np.asarray(columns["kind"]).astype(str), columns["accepted"], len(step)
     above = np.where(parent < 0, count + step, parent)  # the pending token of a step has a place of its own

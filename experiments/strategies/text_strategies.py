@@ -76,6 +76,9 @@ def training_files(settings: Settings) -> tuple[Path, ...]:
     """Return the files to count: those given, or the corpus's training modules in the local standard library.
 
     The split is by module, so that the prompts stay held out whatever version the local library has.
+
+    Raises:
+        ValueError: none are given, and the library has none of the modules.
     """
     if settings["train_on"] is not None:
         return tuple(Path(name) for name in settings["train_on"].split(","))

@@ -76,7 +76,7 @@ def arms(near: int) -> dict[str, DraftSource | None]:
 
 
 def counts_of_choices(oracle: Oracle, sampling: SamplingParams, outputs: Sequence[Sequence[int]]) -> IntArray:
-    """Return how many ids the grammar allows at each position of some outputs, one after the other."""
+    """Return ``[S]`` how many ids the grammar allows at each position of some outputs, one after the other."""
     counts = []
     for output in outputs:
         (grammar,) = make_grammars(oracle, [sampling.constraint], [0])
@@ -88,7 +88,16 @@ def counts_of_choices(oracle: Oracle, sampling: SamplingParams, outputs: Sequenc
 
 
 def measure(oracle: Oracle, schema: Asked, options: Any) -> tuple[Outcome, IntArray]:
-    """Return what each arm did under a schema, and the counts of allowed ids along plain decoding's answers."""
+    """Return what each arm did under a schema, and the counts of allowed ids along plain decoding's answers.
+
+    Args:
+        oracle: shared by all arms.
+        schema: of JSON, that the answers obey.
+        options: of the command line.
+
+    Returns:
+        The outcome, and ``[S]`` of ``counts_of_choices``.
+    """
     sampling = SamplingParams(json_schema=schema)
     ways = [EngineArm(name, oracle, source, sampling, RULE) for name, source in arms(options.near).items()]
     asked = [f"Describe {thing} as JSON." for thing in THINGS[: options.num_prompts]]
@@ -102,7 +111,14 @@ def measure(oracle: Oracle, schema: Asked, options: Any) -> tuple[Outcome, IntAr
 
 
 def rows_of(name: str, outcome: Outcome, counts: IntArray, near: int) -> list[Asked]:
-    """Return the rows of a table for one schema."""
+    """Return the rows of a table for one schema.
+
+    Args:
+        name: of the schema.
+        outcome: of the arms under it.
+        counts: ``[S]`` of ``counts_of_choices``.
+        near: the most ids that a nearly forced position allows.
+    """
     forced, few = (counts == 1).mean(), ((counts > 1) & (counts <= near)).mean()
     return [
         {
@@ -119,7 +135,11 @@ def rows_of(name: str, outcome: Outcome, counts: IntArray, near: int) -> list[As
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a table of the schemas and arms, and write it if a folder is named; return 1 if an exact text differs."""
+    """Print a table of the schemas and arms, and write it if a folder is named; return 1 if an exact text differs.
+
+    Raises:
+        SystemExit: the arguments cannot be run; with the reason.
+    """
     parser = Parser(__doc__)
     add = parser.add_argument
     add("--oracle", default="smollm2", help="embedded or published name, folder or GGUF file (smollm2)")

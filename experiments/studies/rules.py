@@ -168,7 +168,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Decode with a panel of rules, run each rule, and print the tables."""
+    """Decode with a panel of rules, run each rule, and print the tables.
+
+    Raises:
+        SystemExit: a temperature of 0, fewer than 2 new tokens, or arguments that cannot be run; with the reason.
+    """
     args = parse(argv)
     with refusing("rules"):
         if args.temperature <= 0:

@@ -106,7 +106,11 @@ def ask(decoder: SpeculativeDecoder, prompt: NamedPrompt, max_new_tokens: int) -
 def measure(
     oracle: Oracle, source: DraftSource | None, prompts: Sequence[NamedPrompt], max_new_tokens: int
 ) -> dict[bool, Turns]:
-    """Return what an arm did without prefix sharing (False) and with it (True)."""
+    """Return what an arm did without prefix sharing (False) and with it (True).
+
+    Raises:
+        ValueError: prefix sharing changed an answer.
+    """
     found = {sharing: Turns() for sharing in (False, True)}
     decoders = {sharing: SpeculativeDecoder(oracle, source, prefix_sharing=sharing) for sharing in found}
     for i, prompt in enumerate(prompts):
@@ -147,7 +151,11 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, and print a table of the arms."""
+    """Measure, and print a table of the arms.
+
+    Raises:
+        SystemExit: the oracle has no chat template, an answer changed, or the arguments cannot be run; with the reason.
+    """
     arguments = parse(argv)
     with ExitStack() as stack:
         with refusing("second_turns"):

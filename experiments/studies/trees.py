@@ -139,7 +139,11 @@ def _report(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the experiment and print its tables."""
+    """Run the experiment and print its tables.
+
+    Raises:
+        SystemExit: fewer than 2 new tokens, or arguments that cannot be run; with the reason.
+    """
     arguments = parse(argv)
     plan = Plan("trees", tuple(arguments["shapes"]), (), arguments)
     with ExitStack() as stack:

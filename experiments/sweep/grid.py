@@ -36,7 +36,7 @@ class Unit:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of the unit's folder: its number, in four digits or more."""
         return f"{self.number:04d}"
 
 

@@ -15,7 +15,11 @@ _LARGEST = {int: 2**63 - 1, float: sys.float_info.max}
 
 @contextmanager
 def errors_of(source: object) -> Iterator[None]:
-    """Prefix the message of a ValueError with the name of a source."""
+    """Prefix the message of a ValueError with the name of a source.
+
+    Raises:
+        ValueError: the body raised one; its message is now "source: message".
+    """
     try:
         yield
     except ValueError as error:
@@ -94,6 +98,9 @@ class ConfigKeys:
         Args:
             inert: names of keys that do not affect the result.
             fixed: the one supported value of other keys, by name.
+
+        Raises:
+            ValueError: there is such a key; the message names it.
         """
         fixed = {} if fixed is None else fixed
         for name, value in self.values.items():

@@ -156,7 +156,11 @@ def _check_unquantised(keys: ConfigKeys) -> None:
 
 
 def check_unquantised_beside(folder: Path) -> None:
-    """Refuse weights that a file beside the config declares to be quantised."""
+    """Refuse weights that a file beside the config declares to be quantised.
+
+    Raises:
+        ValueError: there is such a file; the message names the method.
+    """
     for name, method in _QUANTISED_BESIDE.items():
         if (folder / name).exists():
             raise ValueError(f"{folder / name} says that {method} {_ARE_QUANTISED}")

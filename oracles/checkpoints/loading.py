@@ -279,7 +279,7 @@ def _locate(name_or_path: str | Path) -> Path:
 
 
 def find_checkpoint(name_or_path: str | Path) -> Path:
-    """Return a checkpoint's directory or GGUF file by its name or path."""
+    """Return a checkpoint's directory or GGUF file by its name or path. Raises ValueError if there is none."""
     place = _locate(name_or_path)
     if is_gguf(place):
         return place
@@ -297,7 +297,7 @@ def find_checkpoint(name_or_path: str | Path) -> Path:
 
 
 def checkpoint_folder(name_or_path: str | Path) -> Path:
-    """Return the directory of a checkpoint by its embedded name or its path, as ``load`` finds it."""
+    """Return a checkpoint's directory by its name or path. Raises ValueError if there is none, or a GGUF file."""
     place = find_checkpoint(name_or_path)
     if is_gguf(place):
         raise ValueError(f"{place} is a GGUF file, and a Hugging Face directory is needed here")

@@ -17,6 +17,9 @@ def read_rope(keys: ConfigKeys, thetas: tuple[str, ...], parts: tuple[str, ...],
         keys: the whole config.
         thetas, parts: names of the base and of the rotated part in older configs.
         default_part: the rotated part if nothing says otherwise.
+
+    Raises:
+        ValueError: the two spellings contradict each other, or a key is missing, of a wrong type or unsupported.
     """
     tables = {name: keys.read(name, dict, {}) for name in ("rope_parameters", "rope_scaling")}
     new, old = tables.values()

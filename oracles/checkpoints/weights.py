@@ -81,14 +81,17 @@ class StoredTensors:
         return DTYPES[name]
 
     def read(self, key: str) -> Tensor:
-        """Return a tensor, on the CPU, in the file's dtype; it may be a view of the mapped file."""
+        """Return a tensor ``[...]`` of the key's entry in ``shapes``, on the CPU, in the file's dtype.
+
+        It may be a view of the mapped file.
+        """
         if key in self._made:
             return self._made[key]
         tensor: Tensor = self._files[key].get_tensor(key)
         return tensor
 
     def take(self, key: str) -> Tensor:
-        """Return a tensor and remove it from the checkpoint.
+        """Return a tensor ``[...]`` as ``read`` does, and remove it from the checkpoint.
 
         Raises:
             ValueError: there is none.
@@ -100,7 +103,7 @@ class StoredTensors:
         return tensor
 
     def give(self, key: str, tensor: Tensor, path: Path) -> None:
-        """Add a tensor made from the file at ``path``, which errors will name."""
+        """Add a tensor ``[...]`` made from the file at ``path``, which errors will name."""
         self._made[key], self.shapes[key] = tensor, tuple(tensor.shape)
         self._dtypes[key] = _NAMES[tensor.dtype]
         self._paths[key] = path
@@ -210,7 +213,7 @@ def check_names(model: nn.Module, checkpoint: CheckpointShape, stored: StoredTen
     Args:
         model: its parameters may be on the meta device.
         checkpoint: shape and naming.
-        stored: the file's tensors.
+        stored: the file's tensors, see ``StoredTensors``.
 
     Raises:
         ValueError: a tensor is missing, unexpected or of a wrong shape or dtype; it names the file and the key.
@@ -243,7 +246,7 @@ def check_places(
     Args:
         network: its parameters may be on the meta device.
         places: of each parameter, by its name.
-        stored: the files' tensors.
+        stored: the files' tensors, see ``StoredTensors``.
         is_no_parameter: tells whether a tensor without a place may be there.
 
     Raises:
@@ -278,7 +281,7 @@ def fill(
     Args:
         model: every parameter is replaced.
         places_of: what ``check_names`` returned.
-        stored: the file's tensors.
+        stored: the file's tensors, see ``StoredTensors``.
         dtype: of the weights; None: as each is stored, float64 as float32.
         device: of the weights.
         take: returns the part of each weight that the model holds; all of it by default.

@@ -31,7 +31,7 @@ class GraphedFeatureCache(FeatureSlots, GraphedCache):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """The payload, and the features."""
+        """The payload ``[layers, 2, rows, K, slots, D]``, and the features ``[rows, slots + 1, feature_size]``."""
         return self.payload, self.features
 
 

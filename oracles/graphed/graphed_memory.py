@@ -84,7 +84,12 @@ class Memory:
         return rows.unsqueeze(1) * (self.capacity + 1) + positions
 
     def later(self, which: IntArray, path: Tensor) -> None:
-        """Move keys and values before the next pass; the numbers of the move come with those of that pass."""
+        """Move keys and values before the next pass; the numbers of the move come with those of that pass.
+
+        Args:
+            which: ``[3, B]``, see ``move_kept``.
+            path: ``[B, W]`` nodes; it is copied.
+        """
         path = path.clone()  # it is the caller's
         self._due.append(_Moves(which, path, stage((which, path), self.slots.device)))
 
@@ -128,7 +133,7 @@ class GraphedCache(KVCache):
 
     @property
     def payload(self) -> Tensor:
-        """The memory, once everything is in its place."""
+        """The memory ``[layers, 2, rows, K, slots, D]``, once everything is in its place."""
         self.memory.settle()
         return self._payload
 

@@ -107,7 +107,7 @@ class GraphedChaining(GraphedScoring[AnyCache]):
     def device_chains(
         self, tokens: IntArray, counts: IntArray, cache: AnyCache, rows: IntArray, limits: IntArray
     ) -> Draft:
-        """Follow the likeliest ids on the device, as ``specdec.contracts.DeviceChainingOracle`` spells out.
+        """Follow the likeliest ids after ids ``[B, M]``; see ``specdec.contracts.DeviceChainingOracle.device_chains``.
 
         All passes of a chain, and what finds its ids between them, are one graph.
 

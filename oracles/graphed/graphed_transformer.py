@@ -119,7 +119,7 @@ class GraphedTransformer(GraphedChaining[GraphedCache], Shaped):
         layers: tuple[int, int] | None = None,
         stream: Tensor | None = None,
     ) -> Scores:
-        """Score trees of nodes in one pass, or in a part of one, as ``specdec.contracts.LayeredOracle`` spells out.
+        """Score trees of nodes ``[B, M]`` in a pass or a part of one; see ``specdec.contracts.LayeredOracle.score``.
 
         ``tokens``, ``parents`` and ``num_nodes`` may lie on the host: they go to the device with the rest. ``hidden``
         numbers layers from 0; the residual stream after a layer is returned. Logits are computed for real rows only,

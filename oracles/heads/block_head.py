@@ -196,7 +196,7 @@ class DFlashHead(TorchBlockHead):
 
     @torch.no_grad()
     def open_block(self, cache: PagedKVCache, rows: IntArray, pending: Tensor, depth: int) -> "DFlashBlock":
-        """Return the blocks of some rows; see ``specdec.contracts.BlockHead``.
+        """Return the blocks of rows ``[R]``; see ``specdec.contracts.BlockHead.open_block``.
 
         Cost: one pass of the trunk over ``block_size`` tokens of each row, and one read of the head for ``depth`` of
             them.

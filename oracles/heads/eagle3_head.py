@@ -208,7 +208,7 @@ class Eagle3Head(TorchEagle3Head):
         hidden: Sequence[int] = (),
         first: int = 0,
     ) -> Scores:
-        """Score trees of nodes in one pass, as ``specdec.contracts.Oracle.score`` spells out.
+        """Score trees of nodes ``[B, M]`` in one pass; see ``specdec.contracts.Oracle.score``.
 
         A node reads the feature of the position after its parent's slot, a root that of the first slot without keys. It
         leaves its own after its slot for its children, which a later pass scores, unless the oracle's is known there.
@@ -235,7 +235,14 @@ class Eagle3Head(TorchEagle3Head):
 
 
 def check_order(tree: Tree, cache: FeatureSlots, rows: IntArray, first: int) -> None:
-    """Raise ValueError if a node needs what its parent leaves in the same pass; device tensors are not read."""
+    """Raise ValueError if a node needs what its parent leaves in the same pass; device tensors are not read.
+
+    Args:
+        tree: of ``[B, M]`` nodes.
+        cache: says of which positions features are known.
+        rows: ``[B]`` of the cache.
+        first: how many of every row's nodes were scored by calls before.
+    """
     given = tree.tokens, tree.num_nodes, tree.parents
     if tree.size == first + 1 or not all(part is None or part.is_cpu for part in given):
         return

@@ -106,11 +106,13 @@ class GraphedBlockHead(GraphedScoring[GraphedCache], TorchBlockHead):
 
     @torch.no_grad()
     def open_block(self, cache: GraphedCache, rows: IntArray, pending: Tensor, depth: int) -> DFlashBlock:
-        """Return the blocks of some rows; see ``specdec.contracts.BlockHead``. Cost: see ``DFlashHead.open_block``.
+        """Return the blocks of rows ``[R]``; see ``specdec.contracts.BlockHead.open_block``.
 
         Raises:
             ValueError: something lies on another device.
             RuntimeError: another thread is in the middle of a call.
+
+        Cost: see ``DFlashHead.open_block``.
         """
         self._check_places(cache, pending=pending)
         with self._alone():
@@ -120,7 +122,9 @@ class GraphedBlockHead(GraphedScoring[GraphedCache], TorchBlockHead):
 
     @torch.no_grad()
     def device_blocks(self, cache: GraphedCache, rows: IntArray, pending: IntArray, limits: IntArray) -> Draft:
-        """Open blocks and follow their likeliest ids; see ``specdec.contracts.DeviceBlockHead``. All is one graph.
+        """Open the blocks of rows ``[R]`` and follow their likeliest ids, all in one graph.
+
+        See ``specdec.contracts.DeviceBlockHead.device_blocks``.
 
         Raises:
             ValueError: the cache lies on another device.

@@ -79,7 +79,7 @@ class GraphedEagle3Head(GraphedChaining[GraphedFeatureCache], TorchEagle3Head):
         hidden: Sequence[int] = (),
         first: int = 0,
     ) -> Scores:
-        """Score trees of nodes as ``Eagle3Head.score`` does.
+        """Score trees of nodes ``[B, M]``, see ``Eagle3Head.score``.
 
         ``tokens``, ``parents`` and ``num_nodes`` may lie on the host: they go to the device with the rest.
 
@@ -103,7 +103,7 @@ class GraphedEagle3Head(GraphedChaining[GraphedFeatureCache], TorchEagle3Head):
     def device_chains(
         self, tokens: IntArray, counts: IntArray, cache: GraphedFeatureCache, rows: IntArray, limits: IntArray
     ) -> Draft:
-        """Follow the likeliest ids with features; see ``GraphedChaining.device_chains``.
+        """Follow the likeliest ids after ids ``[B, M]`` with features; see ``GraphedChaining.device_chains``.
 
         Raises:
             ValueError: as there, or a committed id other than the first has no known feature.

@@ -121,7 +121,7 @@ def fill_network(
     Args:
         network: to be filled.
         places: of its parameters.
-        stored: the files.
+        stored: the files, see ``StoredTensors``.
         oracle: see ``load_head``.
         options: what the caller asks for.
         parts: of the network, whose linear layers can be rounded.

@@ -118,7 +118,7 @@ class MedusaHead:
 
     @torch.no_grad()
     def open_block(self, cache: PagedKVCache, rows: IntArray, pending: Tensor, depth: int) -> "MedusaLaws":
-        """Return the laws of some rows; see ``specdec.contracts.BlockHead``."""
+        """Return the laws of rows ``[R]``; see ``specdec.contracts.BlockHead.open_block``."""
         last = on_device(cache.lines(rows, cache.lengths[rows] - 1), cache.payload.device)
         return MedusaLaws(self, self.oracle.last_norm(cache.payload[last]))
 
@@ -144,5 +144,5 @@ class MedusaLaws:
         return self._head.logits(depth, self._normed).unsqueeze(1).expand(-1, previous.shape[1], -1)
 
     def confidence(self, depth: int, previous: Tensor) -> Tensor:
-        """Raise TypeError: there is no confidence head."""
+        """Raise TypeError: there is no confidence head; see ``specdec.contracts.Block.confidence``."""
         raise TypeError("Medusa's heads tell no confidences: read them only if has_confidence")

@@ -87,7 +87,7 @@ class NativeBlockHead(BlockBase):
 
     @torch.no_grad()
     def open_block(self, cache: NativeContextCache, rows: IntArray, pending: Tensor, depth: int) -> DFlashBlock:
-        """Return the blocks of some rows; see ``specdec.contracts.BlockHead``.
+        """Return the blocks of rows ``[R]``; see ``specdec.contracts.BlockHead.open_block``.
 
         Cost: one call: a pass over ``block_size`` tokens of each row, and a read of the head for ``depth`` of them.
         """
@@ -109,7 +109,7 @@ class NativeBlockHead(BlockBase):
         draws: Draws | None,
         adjustments: Adjustments | None,
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
-        """Draw along blocks in one call; see ``specdec.contracts.ChainingBlockHead``.
+        """Draw along the blocks of rows ``[B]`` in one call; see ``specdec.contracts.ChainingBlockHead.follow_blocks``.
 
         Cost: the pass of ``open_block``; a law and a draw of O(V) for each token.
         """

@@ -124,7 +124,7 @@ class HuggingFaceLM(OracleDefaults):
         hidden: Sequence[int] = (),
         first: int = 0,
     ) -> Scores:
-        """Score trees of nodes in one pass, as ``specdec.contracts.Oracle.score`` spells out.
+        """Score trees of nodes ``[B, M]`` in one pass; see ``specdec.contracts.Oracle.score``.
 
         ``hidden`` numbers layers from 0; the residual stream after a layer is returned, also after the last one, for
         which ``transformers`` itself returns it normed.

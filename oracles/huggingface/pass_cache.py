@@ -38,7 +38,7 @@ class Recorder:
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Note the shapes of a layer."""
+        """Note the shapes of a layer's keys and values ``[B, heads, N, size]``, and return both unchanged."""
         self.shapes[layer_idx], self.dtype = (key_states.shape, value_states.shape), key_states.dtype
         return key_states, value_states
 

@@ -77,7 +77,17 @@ def _check(given: Adjustments, batch: int) -> None:
 
 
 def draws_of(what: str, batch: int, draws: Draws, laws: NDArray[np.float32] | None) -> bindings.Draws:
-    """Return how ids are drawn."""
+    """Return how ids are drawn; the caller keeps ``laws``, to which the structure points.
+
+    Args:
+        what: is drawn, for the message.
+        batch: B.
+        draws: of B rows.
+        laws: where laws are written, ``[R, V]`` or ``[B, N, V]``; None: nothing is drawn.
+
+    Raises:
+        ValueError: filters are not ``[F, B]``, or bases or firsts not ``[B]``.
+    """
     filters, keys = draws
     fits = filters.shape == (len(FILTERS), batch)
     if not fits or not (keys is None or keys.bases.shape == keys.firsts.shape == (batch,)):

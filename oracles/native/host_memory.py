@@ -15,17 +15,17 @@ INT64, FLOAT64 = np.dtype(np.int64), np.dtype(np.float64)
 
 
 def floats(*shape: int) -> Tensor:
-    """Return uninitialised float32 numbers on the host."""
+    """Return uninitialised float32 numbers ``[*shape]`` on the host."""
     return torch.empty(*shape, dtype=torch.float32, device=HOST)
 
 
 def zeros(*shape: int) -> Tensor:
-    """Return float32 zeros on the host, on huge pages if there are many."""
+    """Return float32 zeros ``[*shape]`` on the host, on huge pages if there are many."""
     return _zero_bytes(4 * math.prod(shape)).view(torch.float32).view(shape)
 
 
 def to_bytes(numbers: NDArray[Any], dtype: np.dtype[Any] = INT64) -> bytes:
-    """Return an array's numbers as bytes, which are cheaper to pass than its address."""
+    """Return the numbers of an array ``[...]`` as bytes, which are cheaper to pass than its address."""
     return np.asarray(numbers, dtype=dtype).tobytes()
 
 
@@ -33,7 +33,7 @@ def to_host(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = 
     """Return a tensor contiguous on the host.
 
     Args:
-        tensor: given by the caller of a pass.
+        tensor: ``[...]`` given by the caller of a pass.
         dtype: integers are converted to it; floats must have it.
         shape: the shape that it must have; None: any.
 
@@ -62,7 +62,10 @@ class Slabs:
         self._left = torch.empty(0, dtype=torch.uint8, device=HOST)
 
     def place(self, tensor: Tensor) -> Tensor:
-        """Return a tensor, contiguous; a large one as a copy that begins at a cache line and keeps its slab alive."""
+        """Return a tensor ``[...]``, contiguous.
+
+        A large one is returned as a copy that begins at a cache line and keeps its slab alive.
+        """
         if tensor.nbytes < self.LEAST:
             return tensor.contiguous()
         size = -(-tensor.nbytes // _LINE) * _LINE

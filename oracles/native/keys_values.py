@@ -43,15 +43,17 @@ class NativeMemory(PageMemory):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Keys and values."""
+        """Keys and values, ``[layers, KV heads, num_pages, ...]`` each; see the class."""
         return self.keys, self.values
 
     def clear(self, pages: IntArray) -> None:
+        """Fill pages ``[P]`` with zeros."""
         at = torch.from_numpy(pages)
         self.keys.index_fill_(2, at, 0)
         self.values.index_fill_(2, at, 0)
 
     def copy(self, num_pages: int) -> "NativeMemory":
+        """Return a memory of more pages, ``num_pages``, the first of which hold what those of this one do."""
         other, count = NativeMemory(self.config, num_pages), self.pool.num_pages
         for mine, theirs in zip(self.tensors, other.tensors, strict=True):
             theirs[:, :, :count] = mine

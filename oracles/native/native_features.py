@@ -167,7 +167,7 @@ class NativeFeatureCache(FeatureSlots, _ArrivalCache):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Keys, values and features."""
+        """Keys and values, see ``NativeMemory``, and features ``[num_rows, capacity + 1, H]``."""
         return *self.memory.tensors, self.features
 
 

@@ -143,7 +143,7 @@ class NativeModel:
         self._rows = len(table.weight)
 
     def write_only(self, ids: Tensor) -> None:
-        """Let the head's columns write these rising ids, and no others."""
+        """Let the head's columns write these ids ``[R]``, which rise, and no others."""
         self.struct.written_ids, self.struct.written = self.weights.address(ids.to("cpu", torch.int32)), len(ids)
 
     def set_reaches(self, reaches: Sequence[bindings.Reach]) -> None:
@@ -232,7 +232,7 @@ class NativeModel:
             fields: of a ``Call`` of ``model.h``, except tables, threads and scratch; they point to contiguous memory.
                 Pointers that are left out are null.
             hidden: layers whose outputs are written.
-            kept: a contiguous tensor for each of them.
+            kept: a contiguous float32 tensor ``[B, N, D]`` of the host for each of them.
 
         Raises:
             ValueError: ids, parents, rows or counts are invalid.

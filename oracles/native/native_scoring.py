@@ -62,7 +62,7 @@ class NativeScoring:
         layers: tuple[int, int] | None = None,
         stream: Tensor | None = None,
     ) -> Scores:
-        """Score trees of nodes in one pass, or in a part of one, as ``specdec.contracts.LayeredOracle`` spells out.
+        """Score trees of nodes ``[B, M]`` in a pass or a part of one; see ``specdec.contracts.LayeredOracle.score``.
 
         ``hidden`` numbers layers from 0; the residual stream after a layer is returned. Padding nodes are not scored:
         their logits are those of the row's last node, their hidden states zeros.
@@ -120,7 +120,9 @@ class NativeScoring:
         draws: Draws | None = None,
         adjustments: Adjustments | None = None,
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
-        """Follow the likeliest ids, or drawn ones, in one call, as ``specdec.contracts.ChainingOracle`` spells out.
+        """Follow the likeliest ids after ids ``[B, L]``, or drawn ones, in one call.
+
+        See ``specdec.contracts.ChainingOracle.follow_ids``.
 
         Raises:
             ValueError: a row without room or positions for its ids and the drafted ones, or invalid ids, ends,
@@ -143,7 +145,7 @@ class NativeScoring:
         draws: Draws,
         adjustments: Adjustments | None = None,
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
-        """Draft trees in one call, as ``specdec.contracts.ChainingOracle`` spells out.
+        """Draft trees after ids ``[B, L]`` in one call; see ``specdec.contracts.ChainingOracle.trees``.
 
         Raises:
             ValueError: see ``follow_ids``.

@@ -22,7 +22,7 @@ def plain_blocks(weight: Tensor) -> Tensor:
 
 
 def weight_blocks(weight: Quantised) -> Tensor:
-    """Return the blocks of a quantised weight with padded columns."""
+    """Return the blocks ``[blocks, ...]`` of a quantised weight ``[columns, inputs]`` with padded columns."""
     return _LAYOUTS[weight.format.name](weight)
 
 

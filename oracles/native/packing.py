@@ -35,12 +35,18 @@ class Weights:
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def address(self, tensor: Tensor) -> int:
-        """Keep a contiguous tensor and return its address."""
+        """Keep a contiguous tensor ``[...]`` and return its address."""
         self.tensors.append(tensor)
         return tensor.data_ptr()
 
     def vector(self, values: Tensor | None, size: int, order: Tensor | None = None) -> int | None:
-        """Keep float32 values, padded with zeros to ``size``, and return their address; None for None."""
+        """Keep values in float32 on the host and return their address; None for None.
+
+        Args:
+            values: ``[N]``.
+            size: they are padded with zeros to this length, if there is no ``order``.
+            order: ``[size]`` the value at each place, -1 for a zero; None: as they are.
+        """
         if values is None:
             return None
         wide = values.detach().float().cpu()
@@ -86,7 +92,7 @@ class Weights:
 
 
 def storage_of(weight: Tensor | Quantised) -> int:
-    """Return the number by which the native pass knows a dtype or format."""
+    """Return the number by which the native pass knows the dtype or format of a weight ``[...]``."""
     name = str(weight.dtype).removeprefix("torch.") if isinstance(weight, Tensor) else weight.format.name
     return bindings.STORAGES[name]
 
@@ -162,7 +168,10 @@ def head_order(config: TransformerConfig) -> Tensor:
 
 
 def attention_order(config: TransformerConfig) -> Tensor:
-    """Return the order of the attention's outputs: for each key-value head its queries, its key, its value."""
+    """Return the order ``[(H + 2 K) P]`` of the attention's outputs: by key-value head its queries, its key, its value.
+
+    H and K are the numbers of query and key-value heads, P is a head's padded size, and -1 stands for a zero.
+    """
     size, groups = config.head_size, config.num_heads // config.kv_heads
     turned = head_order(config)
     plain = functional.pad(torch.arange(size, device="cpu"), (0, -size % WIDTH), value=-1)
@@ -175,14 +184,17 @@ def attention_order(config: TransformerConfig) -> Tensor:
 
 
 def heads_order(config: TransformerConfig) -> Tensor:
-    """Return the order of the inputs of the output projection: every query head padded."""
+    """Return the order ``[H P]`` of the inputs of the output projection: H query heads, each padded to P with -1."""
     plain = torch.arange(config.head_size, device="cpu")
     padded = functional.pad(plain, (0, -config.head_size % WIDTH), value=-1)
     return torch.cat([_shift(padded, head * config.head_size) for head in range(config.num_heads)])
 
 
 def gate_order(inner: int) -> Tensor:
-    """Return the order of the outputs of gate and up projection: 16 of the gate, then the same 16 of the other."""
+    """Return the order ``[2 P]`` of the outputs of gate and up projection: 16 of one, then the same 16 of the other.
+
+    P is ``inner`` rounded up to a multiple of 16; -1 stands for a zero.
+    """
     gates = functional.pad(torch.arange(inner, device="cpu"), (0, -inner % WIDTH), value=-1)
     pairs = torch.stack([gates.view(-1, WIDTH), _shift(gates, inner).view(-1, WIDTH)], dim=1)
     return pairs.flatten()

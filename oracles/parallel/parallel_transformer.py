@@ -86,7 +86,7 @@ class ParallelTransformer(Transformer):
         )
 
     def agree(self, given: Sequence[Tensor], cache: PagedKVCache, rows: IntArray, *asked: object) -> None:
-        """Check that all processes are about to score the same nodes.
+        """Check that all processes are about to score the same nodes; for arguments see ``Transformer.agree``.
 
         Raises:
             RanksDisagree: this process, or another one, is about to score other nodes than the rest.

@@ -86,7 +86,7 @@ class Ranks:
         return self.rank == 0
 
     def gather(self, own: Tensor, shapes: Sequence[Sequence[int]] | None = None) -> list[Tensor]:
-        """Return the tensors of all processes in order; ``shapes`` are theirs (None: all as this one's).
+        """Return the tensors ``[...]`` of all processes in order; ``shapes`` are theirs (None: all as this one's).
 
         Raises:
             RankLost: a process is gone, or silent for too long.
@@ -108,7 +108,9 @@ class Ranks:
         return got
 
     def add(self, own: Tensor) -> Tensor:
-        """Return the sum of a tensor over all processes, in the order that the library chooses; ``own`` is overwritten.
+        """Return the sum of a tensor ``[...]`` over all processes, in the order that the library chooses.
+
+        All have the same shape; ``own`` is overwritten.
 
         Raises:
             RankLost: see ``gather``.

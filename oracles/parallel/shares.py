@@ -97,7 +97,7 @@ class Share:
         return [end - begin for begin, end in pairwise(bounds)]
 
     def take(self, name: str, weight: Tensor) -> Tensor:
-        """Return this process's part of a parameter, a view of the whole one."""
+        """Return this process's part of a parameter, ``[out, in]`` or ``[size]``, a view of the whole one."""
         module, _, kind = name.rpartition(".")
         part = module.rpartition(".")[2]
         if part in ("q_proj", "k_proj", "v_proj"):

@@ -126,11 +126,11 @@ class Quantised:
         return self.each(lambda part: part.to(device))
 
     def rows(self, taken: Tensor | slice) -> "Quantised":
-        """Return some outputs only."""
+        """Return some outputs only: those of numbers ``[R]``, or of a slice."""
         return self.each(lambda part: part[taken])
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "Quantised":
-        """Return the weight with its values, scales and, if any, minima changed."""
+        """Return the weight with values ``[out, in]``, scales and, if any, minima ``[out, groups]`` changed."""
         minima = None if self.minima is None else change(self.minima)
         return replace(self, values=change(self.values), scales=change(self.scales), minima=minima)
 
@@ -141,7 +141,7 @@ class Quantised:
 
 
 def fused_multiply_add(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """Return a * b + c of float32 tensors, rounded once.
+    """Return a * b + c, rounded once, of float32 tensors ``[...]`` whose shapes can be broadcast.
 
     In float64 the product is exact. The sum is rounded to odd there (Boldo and Melquiond 2008: a remainder makes an
     even last bit odd), which rounds to float32 as the exact sum does.

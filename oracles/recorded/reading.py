@@ -51,7 +51,7 @@ def _cell(value: Any, place: str) -> Text:
 
 
 def ids_of(prompt: Text, output: Text, tokenizer: Tokenizer | None, row: int) -> tuple[IntArray, IntArray]:
-    """Return the ids of a record's prompt and output.
+    """Return the ids of a record's prompt ``[P]`` and output ``[N]``, int64, at least one each.
 
     A prompt is tokenized as the engine tokenizes prompts. A text output is tokenized together with a text prompt; if
     the result does not begin with the prompt's own ids (a token would cross the border), the output is tokenized

@@ -83,7 +83,7 @@ class RecordTree:
         return places
 
     def next_ids(self, places: IntArray) -> IntArray:
-        """Return the ids recorded after places; id 0 if none was."""
+        """Return the ids ``[...]`` recorded after places ``[...]``; id 0 if none was."""
         ids: IntArray = np.frombuffer(self._following, dtype=np.int64)[np.maximum(places, ROOT)]
         return np.where(places == OFF, 0, np.maximum(ids, 0))
 

@@ -126,11 +126,15 @@ class RecordedText(OracleDefaults):
         return self._tree.bytes
 
     def recorded_length(self, prompt: IntArray, name: str) -> int:
-        """Return the number of ids of a prompt's record, as ``specdec.contracts.RecordedOracle`` spells out."""
+        """Return how long a prompt's ``[L]`` record is; see ``specdec.contracts.RecordedOracle.recorded_length``."""
         return len(prompt) + len(self.output_of(prompt, name))
 
     def output_of(self, prompt: IntArray, name: str = "prompt") -> IntArray:
-        """Return the ids recorded after a prompt; arguments and errors are those of ``recorded_length``."""
+        """Return the ids ``[N]`` recorded after a prompt ``[L]``; arguments as of ``recorded_length``.
+
+        Raises:
+            ValueError: no record has this prompt; the message calls it ``name``.
+        """
         row = self._tree.row_of(prompt.tolist())
         if row is None:
             raise ValueError(
@@ -158,7 +162,7 @@ class RecordedText(OracleDefaults):
         hidden: Sequence[int] = (),
         first: int = 0,
     ) -> Scores:
-        """Return the recorded id after every node, as ``specdec.contracts.RecordedOracle`` spells out.
+        """Return the recorded id after every node ``[B, M]``, as ``specdec.contracts.RecordedOracle`` spells out.
 
         Raises:
             ValueError: an id is out of range, hidden layers are asked for (there are none), ``want`` is unknown, or

@@ -26,7 +26,7 @@ class Apply(Protocol):
 
 
 def at_once(part: nn.Module, *rows: Tensor | None) -> Tensor:
-    """Apply a part to all rows in one call."""
+    """Return the output ``[..., Y]`` of a part for all rows ``[..., X]`` in one call; see ``Apply``."""
     out: Tensor = part(*rows)
     return out
 

@@ -172,7 +172,7 @@ class ProjectedEmbedding(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The trained projection."""
+        """The trained projection ``[D, W]``."""
         return self.projection.weight
 
     def forward(self, ids: Tensor) -> Tensor:

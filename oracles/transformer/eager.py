@@ -278,7 +278,14 @@ class Transformer(PagedCaches, Shaped, nn.Module):
         return self.lm_head.cut(self.vocab_size)
 
     def agree(self, given: Sequence[Tensor], cache: PagedKVCache, rows: IntArray, *asked: object) -> None:
-        """Check before a pass that all processes are about to score the same; one process has nothing to check."""
+        """Check before a pass that all processes are about to score the same; one process has nothing to check.
+
+        Args:
+            given: tokens ``[B, M]``, counts ``[B]`` and, if there are any, parents ``[B, M]``.
+            cache: of the pass.
+            rows: ``[B]``.
+            asked: the other arguments of ``score``.
+        """
 
     @torch.no_grad()
     def score(
@@ -295,7 +302,7 @@ class Transformer(PagedCaches, Shaped, nn.Module):
         layers: tuple[int, int] | None = None,
         stream: Tensor | None = None,
     ) -> Scores:
-        """Score trees of nodes in one pass, or in a part of one, as ``specdec.contracts.LayeredOracle`` spells out.
+        """Score trees of nodes ``[B, M]`` in a pass or a part of one; see ``specdec.contracts.LayeredOracle.score``.
 
         ``hidden`` numbers layers from 0; the residual stream after a layer is returned.
 

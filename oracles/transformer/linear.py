@@ -59,7 +59,11 @@ class Linear(nn.Module):
 
     @classmethod
     def stack(cls, layers: Sequence["Linear"]) -> "Linear":
-        """Return one layer with the outputs of ``layers`` side by side; all of them must be quantised, or none."""
+        """Return one layer with the outputs of ``layers`` side by side.
+
+        Raises:
+            ValueError: some of them are quantised and others are not, or they are quantised to several formats.
+        """
         weights = [layer.weight for layer in layers if layer.weight is not None]
         quantised = [layer.quantised for layer in layers if layer.quantised is not None]
         if weights and quantised:
@@ -81,13 +85,13 @@ class Linear(nn.Module):
 
     @classmethod
     def holding(cls, quantised: Quantised, bias: Tensor | None) -> "Linear":
-        """Return a layer with this quantised weight and bias."""
+        """Return a layer with this quantised weight ``[out, in]`` and bias ``[out]``."""
         layer = cls.of(quantised.values, bias)
         layer.weight, layer.quantised = None, quantised
         return layer
 
     def reorder(self, order: Tensor) -> None:
-        """Permute the outputs; only before packing."""
+        """Permute the outputs; ``order`` ``[out]`` is the output at each place. Only before packing."""
         if self.quantised is not None:
             self.quantised = self.quantised.rows(order)
         if self.weight is not None:
@@ -196,7 +200,7 @@ class Linear(nn.Module):
 
 
 def plain_tensors(weight: Tensor) -> list[Tensor]:
-    """Return the plain tensors of a weight: itself, or those inside a weight that another library quantised."""
+    """Return the plain tensors of a weight ``[...]``: itself, or those inside one that another library quantised."""
     if not hasattr(weight, "__tensor_flatten__"):
         return [weight]
     names, _ = weight.__tensor_flatten__()
@@ -204,7 +208,7 @@ def plain_tensors(weight: Tensor) -> list[Tensor]:
 
 
 def at_least_float32(logits: Tensor) -> Tensor:
-    """Return the logits, widened if they are in half precision."""
+    """Return logits ``[..., V]``, widened if they are in half precision."""
     return logits.float() if logits.itemsize < torch.float32.itemsize else logits
 
 

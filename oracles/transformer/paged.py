@@ -68,10 +68,10 @@ class PagedCaches:
         return math.prod(leading) * math.prod(trailing) * PAGE * self.dtype.itemsize
 
     def new_memory(self: _Model, num_pages: int) -> TensorMemory:
-        """Return an empty memory of pages."""
+        """Return an empty memory of ``num_pages`` pages, see ``specdec.cache.TensorMemory``."""
         leading, trailing, _ = cache_shape(self.config, PAGE)
         return TensorMemory(leading, trailing, num_pages, self.dtype, self.device)
 
     def cache_on(self: _Model, memory: TensorMemory, num_rows: int, capacity: int) -> PagedKVCache:
-        """Return a cache of rows without pages, on a memory."""
+        """Return a cache of rows without pages, on a memory, see ``specdec.cache.PagedKVCache``."""
         return PagedKVCache(memory, num_rows, cache_shape(self.config, capacity)[2], is_seated=False)

@@ -74,7 +74,7 @@ def check_call(longest: int, max_context: int, want: Want, hidden: Sequence[int]
 
 
 def check_plain_call(tokens: Tensor, vocab_size: int, want: Want, hidden: Sequence[int], what: str) -> None:
-    """Refuse a call that an oracle without layers cannot answer; the message says ``what`` the oracle is.
+    """Refuse a call for tokens ``[B, M]`` that an oracle without layers cannot answer; the message says ``what`` it is.
 
     Raises:
         ValueError: hidden layers, an unknown ``want``, or an id outside the vocabulary.

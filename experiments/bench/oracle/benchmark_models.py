@@ -46,7 +46,7 @@ class Models:
 
     @cached_property
     def state(self) -> dict[str, Tensor]:
-        """The weights in bfloat16, under the names of Hugging Face's Llama."""
+        """The weights in bfloat16, linear ones ``[out, in]``, under the names of Hugging Face's Llama."""
         plain = Transformer(self.config).state_dict()
         blocks = {name for name in plain if name.startswith("model.layers.") and name.endswith("proj.weight")}
         return {name: (w * (_STRENGTH if name in blocks else 1)).bfloat16() for name, w in plain.items()}
@@ -94,14 +94,20 @@ class Models:
 
 
 def with_weights(config: TransformerConfig, state: Mapping[str, Tensor], storage: str) -> Transformer:
-    """Return a transformer of some weights, as it trains, in a dtype."""
+    """Return a transformer of some weights, as it trains.
+
+    Args:
+        config: its shape.
+        state: its parameters, linear ones ``[out, in]``.
+        storage: names the dtype.
+    """
     model = Transformer(config, seed=None).to(DTYPES[storage])
     model.load_state_dict(dict(state))
     return model.eval()
 
 
 def native_of(config: TransformerConfig, state: Mapping[str, Tensor], storage: str) -> NativeTransformer:
-    """Return the native model of some weights, stored as asked.
+    """Return the native model of some weights, stored as asked; for arguments see ``with_weights``.
 
     Raises:
         AssertionError: its bits depend on the pass, so that its times are those of another program.

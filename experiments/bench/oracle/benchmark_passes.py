@@ -47,7 +47,15 @@ class Passes:
 
 
 def llama_pass(model: LlamaCpp, ids: IntArray, context: int, width: int, repeats: int, every: bool = True) -> Round:
-    """Time llama.cpp's pass, with logits of all nodes or of the last; it forgets them, untimed."""
+    """Time llama.cpp's pass; it forgets the scored tokens, untimed.
+
+    Args:
+        model: it begins anew.
+        ids: ``[n]``, of which the first ``context`` stand and the next ``width`` are scored.
+        context, width: numbers of ids.
+        repeats: times that it is run.
+        every: logits of all nodes; else of the last.
+    """
     model.fill(ids[:context])
     score = partial(model.score, ids[context : context + width], every)
     return repeat(score, repeats, partial(model.truncate, context))

@@ -62,7 +62,7 @@ def engine(oracle: Oracle, prompts: Tensor, num_new: int) -> IntArray:
 
 
 def once(make: Callable[[], IntArray], units: int) -> Round:
-    """Return what making ids takes, a unit, and the ids."""
+    """Return the seconds that making ids ``[B, N]`` takes, over ``units``, and the ids."""
     made: list[IntArray] = []
     seconds = time_call(lambda: made.append(make()))
     return Round(seconds / units, made[0])

@@ -84,7 +84,11 @@ class LlamaCpp:
         self.length += count
 
     def truncate(self, length: int) -> None:
-        """Forget the tokens from a position on."""
+        """Forget the tokens from a position on.
+
+        Raises:
+            RuntimeError: llama.cpp cannot.
+        """
         memory = self._lib.llama_get_memory(self._context)
         if not self._lib.llama_memory_seq_rm(memory, 0, length, -1):
             raise RuntimeError(f"llama.cpp cannot forget the tokens after {length}")

@@ -25,7 +25,11 @@ _CELL = 0.602 * _SIZE
 
 
 def picture_path(text: str) -> Path:
-    """Return the path of a picture."""
+    """Return the path of a picture.
+
+    Raises:
+        argparse.ArgumentTypeError: it does not end in ``.svg``, or its folder is missing.
+    """
     path = Path(text)
     if path.suffix != ".svg":
         raise argparse.ArgumentTypeError(f"{text!r} must end in .svg")

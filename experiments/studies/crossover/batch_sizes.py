@@ -94,7 +94,7 @@ class PassTimes:
         return PassTimes(tuple(sizes), dict(zip(num_nodes, zip(*seconds, strict=True), strict=True)))
 
     def cost(self, num_nodes: int, rows: IntArray) -> float:
-        """Return the mean time of passes of these numbers of rows, over that of one node in each of the most rows.
+        """Return the mean time of passes of numbers of rows ``[N]``, over that of one node in each of the most rows.
 
         It is linear between the numbers of rows that were timed.
         """
@@ -102,7 +102,7 @@ class PassTimes:
 
 
 def rows_of_steps(outcome: Outcome, arm: str) -> IntArray:
-    """Return how many rows each step of an arm had."""
+    """Return ``[S]`` how many rows each step of an arm had."""
     counts = [np.bincount(_steps_of(columns)) for columns in outcome.records(arm)]
     return np.concatenate(counts)
 
@@ -200,7 +200,11 @@ class Crossover:
         return made
 
     def measure(self, size: Size) -> dict[str, Any]:
-        """Return what the journal keeps of a batch size."""
+        """Return what the journal keeps of a batch size.
+
+        Raises:
+            RuntimeError: a prompt failed, an exact output differs, or too few full steps drafted one of the lengths.
+        """
         rows, arms = size.batch_size, self.arms(size.batch_size)
         outcome = outcome_of(
             [*arms.values()], self.prompts, rows, self.arguments["seed"], self.arguments["max_new_tokens"]

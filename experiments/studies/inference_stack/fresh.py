@@ -86,7 +86,11 @@ def in_new_process(subject: str, arm: str, batch: int, device: str, threads: int
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure and print."""
+    """Measure and print.
+
+    Raises:
+        SystemExit: the arm failed; with the reason, in one line.
+    """
     parser = Parser(__doc__)
     parser.add_argument("--subject", choices=SUBJECTS, required=True)
     parser.add_argument("--arm", required=True)

@@ -50,7 +50,16 @@ def judge(ids: Tensor, wanted: Tensor, answers: Tensor | None) -> Found:
 
 
 def generation(generate: Generate, prompts: Tensor, device: torch.device) -> tuple[Tensor, float, float]:
-    """Return ids on the host, the seconds until the first of them were there, and until all were."""
+    """Return the ids ``[B, num_new]`` that an arm writes, on the host, and two times.
+
+    Args:
+        generate: of the arm.
+        prompts: ``[B, P]`` ids.
+        device: of the arm.
+
+    Returns:
+        The ids, the seconds until the first of them were there, and until all were.
+    """
     first: list[float] = []
 
     def mark() -> None:

@@ -28,7 +28,7 @@ def fused_attention(query: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -
 
 
 def explicit(query: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
-    """Return what ``fused_attention`` does as four operations: product, mask, softmax, product."""
+    """Return what ``fused_attention`` does, ``[B, H, W, D]``, as four operations: product, mask, softmax, product."""
     scores = query @ keys.transpose(-1, -2) / math.sqrt(query.shape[-1])
     return scores.masked_fill(~seen, -math.inf).softmax(-1) @ values
 
@@ -43,12 +43,12 @@ def in_place(held: Tensor, at: Tensor, new: Tensor) -> Tensor:
 
 
 def copy_in(held: Tensor, at: Tensor, new: Tensor) -> Tensor:
-    """Do so in a copy, as a loop within a graph wants it."""
+    """Do as ``in_place`` does, but in a copy ``[B, K, C, D]``, as a loop within a graph wants it."""
     return held.index_copy(2, at, new)
 
 
 def append(held: Tensor, at: Tensor, new: Tensor) -> Tensor:
-    """Append, so that what is held has the positions so far and no others."""
+    """Return what is held, ``[B, K, C, D]``, with ``new`` ``[B, K, W, D]`` after it: positions so far, no others."""
     return torch.cat([held, new], dim=2)
 
 

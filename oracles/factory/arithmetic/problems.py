@@ -80,7 +80,7 @@ class Problem:
 
 @lru_cache(maxsize=1)
 def split() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the numbers of the training problems, and of the ``NUM_HELD_OUT`` held-out ones.
+    """Return the numbers of the training problems ``[M]``, rising, and of the held-out ones ``[NUM_HELD_OUT]``, int64.
 
     A problem whose mirror, with exchanged operands, is held out is in neither.
     """

@@ -174,7 +174,11 @@ def name_of(asked: Sequence[str]) -> str:
 
 
 def turns_in(path: Path) -> list[str]:
-    """Return all turns of a benchmark's file, as ``load_prompts`` reads it."""
+    """Return all turns of a benchmark's file, as ``load_prompts`` reads it.
+
+    Raises:
+        ValueError: the file cannot be read, or a row has no "turns", a list of texts.
+    """
     try:
         rows = read_file(path).get("turns", [None])
     except ValueError as error:

@@ -78,7 +78,13 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def columns_of(conversations: Sequence[Conversation]) -> dict[str, NDArray[Any]]:
-    """Return what was said as arrays by name."""
+    """Return what was said in C conversations as arrays by name.
+
+    Returns:
+        "ids" ``[S]`` uint16, those of all conversations, one after the other; "ends" ``[C]`` int32, where each one
+        ends in them; "answers" ``[A, 3]`` int32, the conversation of each answer, and its begin and end in that one's
+        ids; "kinds" and "splits" ``[C]`` uint8, places in ``KINDS`` and ``SPLITS``; "temperatures" ``[C]`` float32.
+    """
     empty = np.zeros(0, np.uint16)
     spans = [(i, *span) for i, conversation in enumerate(conversations) for span in conversation.answers]
     return {
@@ -92,7 +98,7 @@ def columns_of(conversations: Sequence[Conversation]) -> dict[str, NDArray[Any]]
 
 
 def conversations_in(columns: Mapping[str, NDArray[Any]]) -> Iterator[Conversation]:
-    """Yield the conversations of ``columns_of``."""
+    """Yield the conversations that columns hold, see ``columns_of``."""
     ends = columns["ends"].tolist()
     spans: list[list[tuple[int, int]]] = [[] for _ in ends]
     for index, start, stop in columns["answers"].tolist():

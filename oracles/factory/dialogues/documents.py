@@ -79,7 +79,11 @@ class Documents:
         return Passage(_whole_sentences(text[start : start + size]), text[:SOURCE_CHARS])
 
     def sentence(self, seed: Sequence[int]) -> Passage:
-        """Return one English sentence of a text, drawn by the seed."""
+        """Return one English sentence of a text, drawn by the seed.
+
+        Raises:
+            ValueError: a hundred drawn passages have no sentence of ``SENTENCE_WORDS`` words.
+        """
         low, high = SENTENCE_WORDS
         for attempt in range(100):
             passage = self.passage([*seed, attempt])

@@ -154,7 +154,10 @@ class BlockDistillation(HeadDistillation):
         return self.model.rounded
 
     def roots(self, counts: Tensor) -> Roots:
-        """Return the anchors: at most ``num_anchors`` places before a token that counts, spread evenly."""
+        """Return the anchors in windows; ``counts`` ``[B, T + 1]`` bool says which of their ids count.
+
+        In a window at most ``num_anchors`` places before a token that counts are taken, spread evenly.
+        """
         rows, places = [], []
         for row, counted in enumerate(counts[:, 2 : counts.shape[1] + 1 - self.num_steps]):
             found = counted.nonzero()[:, 0] + 1
@@ -166,7 +169,7 @@ class BlockDistillation(HeadDistillation):
         return Roots(torch.cat(rows), torch.cat(places))
 
     def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
-        """Yield the blocks' logits of each token, given the text's own tokens before it."""
+        """Yield the blocks' logits of each token, given the text's own before it; see ``HeadDistillation.draft``."""
         normed = self.model.norm(torch.cat(list(self._streams(layers, inputs, roots))))
         markov = self.model.markov_head
         state = None if markov is None else markov.first_state(len(roots.at))

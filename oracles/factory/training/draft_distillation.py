@@ -86,7 +86,10 @@ class DraftDistillation(HeadDistillation):
         return f"draft model by {one.loss}, {one.num_written} ids, {one.reading}"
 
     def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
-        """Yield the model's logits after each root, and after the text's own tokens that follow it."""
+        """Yield the model's logits after each root, and after the text's own tokens that follow it.
+
+        For arguments see ``HeadDistillation.draft``; ``layers`` are not read.
+        """
         stream = self.model.streams(inputs)[-1]
         for step in range(self.num_steps):
 

@@ -94,7 +94,7 @@ class Eagle3Distillation(HeadDistillation):
         )
 
     def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
-        """Yield the logits of each unrolled step."""
+        """Yield the logits of each unrolled step; see ``HeadDistillation.draft``."""
         for stream in unroll(self.model, self.oracle.embed, layers, inputs, self.num_steps):
             flat = stream.flatten(0, 1)
 

@@ -58,7 +58,7 @@ class ExitDistillation(HeadDistillation):
         return {f"after_{k}": 0 for k in self.adapters}
 
     def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
-        """Yield each head's logits from the root's own stream."""
+        """Yield each head's logits from the root's own stream; see ``HeadDistillation.draft``."""
         for adapter, stream in zip(self.adapters.values(), layers, strict=True):
 
             def say(known: Tensor, adapter: Adapter = adapter, stream: Tensor = stream) -> tuple[Tensor, None]:

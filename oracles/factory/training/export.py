@@ -81,7 +81,10 @@ def _gpt2_tensors(state: dict[str, Tensor], config: TransformerConfig) -> dict[s
 
 
 def shard(tensors: dict[str, Tensor], max_bytes: int = MAX_SHARD_BYTES) -> list[dict[str, Tensor]]:
-    """Return the tensors in order, cut into groups of at most ``max_bytes`` (a larger tensor is a group by itself)."""
+    """Return tensors ``[...]`` by name, in order, cut into groups of at most ``max_bytes``.
+
+    A larger tensor is a group by itself.
+    """
     shards: list[dict[str, Tensor]] = [{}]
     size = 0
     for name, tensor in tensors.items():
@@ -118,7 +121,8 @@ def export_checkpoint(state: dict[str, Tensor], config: TransformerConfig, token
     A model with learned positions is written as GPT-2, every other one as Llama.
 
     Args:
-        state: weights under Hugging Face's Llama names, without a head if embeddings are tied.
+        state: weights under Hugging Face's Llama names, linear ones ``[out, in]``; without a head if embeddings are
+            tied.
         config: shape of the model.
         tokenizer: its ``END_OF_TEXT``, if it has one, ends a text and precedes every text.
         folder: made if absent; old weights in it are removed.
@@ -149,7 +153,7 @@ def export_draft(model: Transformer, vocabulary_of: str, folder: Path) -> None:
 
 
 def save_folder(tensors: dict[str, Tensor], values: dict[str, Any], folder: Path) -> None:
-    """Write tensors, floats as bfloat16, and a ``config.json``; then remove old weights."""
+    """Write tensors ``[...]`` by name, floats as bfloat16, and a ``config.json``; then remove old weights."""
     kept = {name: tensors[name].cpu() for name in sorted(tensors)}
     halves = {name: tensor.bfloat16() if tensor.is_floating_point() else tensor for name, tensor in kept.items()}
     files = _weight_files({name: tensor.contiguous() for name, tensor in halves.items()})

@@ -141,12 +141,16 @@ class HeadDistillation(ABC):
 
     @abstractmethod
     def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
-        """Yield the head's predictions of the tokens after the roots, in the order of ``offsets``.
+        """Yield the head's predictions of the tokens after N roots, in the order of ``offsets``.
 
         Args:
             layers: the oracle's hidden states ``[B, T, D]``, one for each layer.
             inputs: ``[B, T]`` ids.
             roots: from ``roots``.
+
+        Returns:
+            Of each, a function of ``[N]`` bool, which chooses M of the roots: it returns logits ``[M, R]`` over the ids
+            that the head writes, and its confidences ``[M]``, or None.
         """
 
     def loss(self, rows: Tensor) -> Tensor:
@@ -193,7 +197,14 @@ class HeadDistillation(ABC):
         return found | {"covered": whole["covered", ""].mean().item()}
 
     def said(self, rows: Tensor, text: HeadText) -> Iterator[Said]:
-        """Yield the predictions of head and oracle at each drafted position of windows, where all ids count."""
+        """Yield the predictions of head and oracle at each drafted position, see ``Said``.
+
+        A draft is followed as long as its ids count.
+
+        Args:
+            rows: ``[B, T + 1]`` successive places in the text: B windows, on the oracle's device.
+            text: the text of the places.
+        """
         places = rows.cpu()
         ids, counts = text.ids[places].long().to(rows.device), text.counts[places].to(rows.device)
         inputs = ids[:, :-1]

@@ -97,7 +97,17 @@ def new_eagle3(
 def begin_weights(
     network: Eagle3Network | BlockNetwork, oracle: Transformer, target_ids: Tensor | None, seed: int
 ) -> None:
-    """Make a head pass on the highest layer that it reads, and begin with the oracle's last norm and, if own, head."""
+    """Make a head pass on the highest layer that it reads, and begin with the oracle's last norm and, if own, head.
+
+    Args:
+        network: in training form; its weights are replaced.
+        oracle: the one that it drafts for.
+        target_ids: ``[R]`` rising, the ids that it writes; None: all ids.
+        seed: of the weights that are not taken from the oracle.
+
+    Raises:
+        ValueError: see ``head_rows``.
+    """
     _draw_weights(network, seed)
     assert network.fc.weight is not None
     network.fc.weight[:, -oracle.hidden_size :] += torch.eye(oracle.hidden_size)

@@ -37,7 +37,7 @@ class Said:
 
 
 def kl(said: Said) -> Tensor:
-    """Return KL(oracle || head) in nats per place, without the oracle's mass on ids that the head cannot write.
+    """Return one number ``[]``: KL(oracle || head) in nats per place, without mass on ids that the head cannot write.
 
     There the head's law is zero, and the divergence would be infinite whatever the head learns.
     """
@@ -46,22 +46,29 @@ def kl(said: Said) -> Tensor:
 
 
 def tv(said: Said) -> Tensor:
-    """Return the total variation from the oracle's whole law: 1 minus the acceptance probability of a drawn token."""
+    """Return one number ``[]``: the total variation from the oracle's whole law.
+
+    It is 1 minus the acceptance probability of a drawn token.
+    """
     probs = said.taught.exp()
     return ((said.learnt.exp() - probs).abs().sum(-1) + 1 - probs.sum(-1)).mean() / 2
 
 
 def ce(said: Said) -> Tensor:
-    """Return the cross entropy of the text's ids, in nats per place; ids that the head cannot write are left out."""
+    """Return one number ``[]``: the cross entropy of the text's ids, in nats per place.
+
+    Ids that the head cannot write are left out.
+    """
     written = said.next_column >= 0
     picked = said.learnt.gather(1, said.next_column.clamp(min=0).unsqueeze(1))[:, 0]
     return -(picked * written).sum() / written.sum().clamp(min=1)
 
 
 def bce(said: Said) -> Tensor:
-    """Return the cross entropy of the head's confidence against its draft's acceptance probability, in nats per place.
+    """Return one number ``[]``: the cross entropy of the head's confidence, in nats per place.
 
-    The acceptance probability gets no gradient: this loss moves the confidence, never the draft.
+    It is taken against the acceptance probability of the head's draft, which gets no gradient: this loss moves the
+    confidence, never the draft.
 
     Raises:
         ValueError: the head gives no confidence.
@@ -91,5 +98,5 @@ def read_mixture(text: str) -> dict[str, float]:
 
 
 def mix(weights: dict[str, float], said: Said) -> Tensor:
-    """Return the weighted sum of named losses."""
+    """Return one number ``[]``: the sum of losses by name, each times its weight, see ``read_mixture``."""
     return torch.stack([weight * LOSSES[name](said) for name, weight in weights.items()]).sum()

@@ -31,7 +31,7 @@ class HeadText:
 
     @classmethod
     def of(cls, parts: Iterable[tuple[Tensor, Tensor]]) -> "HeadText":
-        """Return texts one after the other.
+        """Return texts one after the other; a part has the ids ``[S]`` of one, and ``[S]`` bool, which of them count.
 
         Raises:
             ValueError: there is none.
@@ -42,7 +42,7 @@ class HeadText:
         return cls(torch.cat([ids for ids, _ in pairs]), torch.cat([counts for _, counts in pairs]))
 
     def frequent(self, count: int, vocab_size: int) -> Tensor:
-        """Return the ``count`` most frequent of the ids that count, rising, int64; among equals the lowest."""
+        """Return ``[count]`` int64, rising: the most frequent of the ids that count; among equals the lowest."""
         numbers = self.numbers(vocab_size)
         return numbers.argsort(descending=True, stable=True)[:count].sort().values
 

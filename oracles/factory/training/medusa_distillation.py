@@ -57,7 +57,7 @@ class MedusaDistillation(HeadDistillation):
         )
 
     def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
-        """Yield each head's logits from the state before the root."""
+        """Yield each head's logits from the state before the root; see ``HeadDistillation.draft``."""
         normed = self.oracle.last_norm(layers[0])
         for head in range(self.num_steps):
 

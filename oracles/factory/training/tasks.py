@@ -41,7 +41,7 @@ class NextToken:
         self.identity = "next token" if first == 1 else f"next token from {first}"
 
     def loss(self, rows: Tensor) -> Tensor:
-        """Return the cross entropy."""
+        """Return one number ``[]``: the cross entropy in nats per predicted token of rows ``[B, T + 1]``."""
         with autocast(rows.device.type, self.precision):
             logits = self.model(rows[:, :-1])[:, self.first - 1 :]
         return functional.cross_entropy(logits.float().flatten(0, 1), rows[:, self.first :].flatten())
@@ -94,7 +94,10 @@ class Distillation:
         self.identity = ", ".join(f"{name} by {pupil.divergence}" for name, pupil in pupils.items())
 
     def loss(self, rows: Tensor) -> Tensor:
-        """Return the sum over the pupils of their mean divergence from the teacher; the rows' last ids are not read."""
+        """Return one number ``[]``: the sum over the pupils of their mean divergence from the teacher, per token.
+
+        Of rows ``[B, T + 1]`` the last ids are not read.
+        """
         inputs = rows[:, :-1]
         with autocast(rows.device.type, self.precision):
             with torch.no_grad():

@@ -101,7 +101,7 @@ class Mixed:
         return f"{self.first.identity}; {self.second.identity}"
 
     def batch(self, step: int, num_steps: int) -> Tensor:
-        """Return the rows of both, of one length."""
+        """Return the rows of both, of one length, ``[rows, length + 1]`` int64."""
         return torch.cat([self.first.batch(step, num_steps), self.second.batch(step, num_steps)])
 
 

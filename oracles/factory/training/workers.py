@@ -36,7 +36,7 @@ def of_first(chosen: str) -> str:
 
 
 def share(rows: Tensor) -> Tensor:
-    """Return this worker's part of a step's rows.
+    """Return this worker's part ``[B / workers, T + 1]`` of a step's rows ``[B, T + 1]``.
 
     Raises:
         ValueError: the rows cannot be shared evenly.
@@ -47,7 +47,7 @@ def share(rows: Tensor) -> Tensor:
 
 
 def average(model: nn.Module, loss: Tensor) -> Tensor:
-    """Replace every gradient that a worker has by its mean over the workers; return the mean loss.
+    """Replace every gradient that a worker has by its mean over the workers; return the mean loss, one number ``[]``.
 
     Cost: one exchange of all gradients; nothing for a worker alone.
     """

@@ -15,7 +15,11 @@ Method = Callable[[Transformer, Format, Tensor], None]
 
 
 def to_nearest(model: Transformer, format: Format, ids: Tensor) -> None:
-    """Quantise a model to the nearest, in place; the ids are not used. Errors are those of ``Transformer.quantise``."""
+    """Quantise a model to the nearest, in place; the ids ``[B, T]`` are not used.
+
+    Raises:
+        ValueError: see ``Transformer.quantise``.
+    """
     model.quantise(format)
 
 
