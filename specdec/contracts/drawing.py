@@ -175,7 +175,11 @@ class OpenVerdict(Protocol):
 
 
 class Randomness(Protocol):
-    """The one way to draw. See ``specdec.sampling.randomness``."""
+    """The one way to draw. See ``specdec.sampling.randomness``.
+
+    ``chain_keys`` and ``verdict_numbers`` let compiled code make the draws of ``choose`` without being called for each;
+    ``check_draft`` compares its drafts with those that ``choose`` draws.
+    """
 
     @property
     def coupled(self) -> bool:

@@ -10,9 +10,12 @@ from torch import Tensor
 
 from specdec.contracts import (
     Budget,
+    ChainKeys,
     Draft,
+    FloatArray,
     IntArray,
     Offers,
+    OpenVerdict,
     Randomness,
     ancestors_of,
     form_fault,
@@ -21,6 +24,7 @@ from specdec.contracts import (
 from specdec.laws import Laws
 
 Findings = Iterator[tuple[int, str]]
+_SAME = 1e-5  # total variation of laws that count as equal: a model's may depend on the batch, by rounding
 _IDLE = "rows at their limit must not draw: select the others, or give these point masses"
 
 
@@ -52,12 +56,15 @@ class Recorder(Randomness):
         rows: ``[B]`` the rows of the whole batch that this object serves.
         draws: collects the draws of each row of the whole batch.
         path: parts by which the streams were extended.
+        compiled: collects the rows of the whole batch whose numbers compiled code was given, which then draws unseen;
+            None: it is given none, so that every draw is made by ``choose``.
     """
 
     inner: Randomness
     rows: IntArray
     draws: list[list[Draw]]
     path: tuple[str | int, ...] = ()
+    compiled: set[int] | None = None
 
     @property
     def coupled(self) -> bool:
@@ -91,6 +98,24 @@ class Recorder(Randomness):
             name = (*self.path, purpose, nodes[b][column])
             self.draws[self.rows[b]].append(Draw(probs[b, column], kept, purpose, name))
         return drawn
+
+    def chain_keys(self, purpose: str) -> ChainKeys | None:
+        """Return the keys of the streams; None if every draw is kept."""
+        keys = None if self.compiled is None else self.inner.chain_keys(purpose)
+        self._note(keys is not None)
+        return keys
+
+    def verdict_numbers(
+        self, num_rows: int, verdict: OpenVerdict, purposes: tuple[str, str] = ("stop", "next")
+    ) -> IntArray | FloatArray | None:
+        """Return the numbers of the streams; None if every draw is kept."""
+        numbers = None if self.compiled is None else self.inner.verdict_numbers(num_rows, verdict, purposes)
+        self._note(numbers is not None)
+        return numbers
+
+    def _note(self, are_given: bool) -> None:
+        if self.compiled is not None and are_given:
+            self.compiled.update(self.rows.tolist())
 
 
 def form_findings(draft: Draft, budget: Budget, offers: Offers, vocab_size: int) -> Findings:
@@ -198,12 +223,29 @@ def name_findings(draws: list[list[Draw]]) -> Findings:
             yield row, f"two draws have one name{within}, purpose {purpose!r} and node {node}, and so one number: {fix}"
 
 
-def same_drafts(first: Draft, second: Draft, row: int, other: int, vocab_size: int) -> bool:
-    """Tell whether row ``row`` of one draft is row ``other`` of another: ids, tree and laws (to 1e-5)."""
-    size = int(first.num_nodes[row])
-    if size != int(second.num_nodes[other]) or not torch.equal(first.tokens[row, :size], second.tokens[other, :size]):
-        return False
-    sides = ((first, row), (second, other))
-    trees = [one.tree.above[at, :size] for one, at in sides]
-    laws = [d.node_laws[at, :size].dense(vocab_size).double() for d, at in sides]
-    return torch.equal(trees[0], trees[1]) and torch.allclose(laws[0], laws[1], rtol=0, atol=1e-5)
+def draft_difference(first: Draft, row: int, second: Draft, other: int, vocab_size: int) -> str | None:
+    """Return how row ``other`` of the second draft differs from row ``row`` of the first; None: it does not.
+
+    Ids, trees and what is said of nodes are compared, and laws up to a total variation of 1e-5.
+    """
+    sides = [(draft, at, int(draft.num_nodes[at])) for draft, at in ((first, row), (second, other))]
+    wanted, found = (draft.tokens[at, :size].tolist() for draft, at, size in sides)
+    if found != wanted:
+        return f"its ids are {found}, not {wanted}"
+    trees = [draft.tree.above[at, :size] for draft, at, size in sides]
+    if not torch.equal(*trees):
+        return "its ids stand in another tree"
+    for name in ("without_replacement", "is_scout", "decided"):
+        flags = [getattr(draft, name) for draft, _, _ in sides]
+        were, are = (
+            [False] * n if x is None else x[at, :n].tolist() for x, (_, at, n) in zip(flags, sides, strict=True)
+        )
+        if are != were:
+            return f"its {name} is {are}, not {were}"
+    laws = [draft.node_laws[at, :size].dense(vocab_size).double() for draft, at, size in sides]
+    off = (laws[0] - laws[1]).abs().sum(-1) / 2
+    # What is no number is no equal law either.
+    if (is_off := ~(off <= _SAME)).any():
+        node = int(is_off.long().argmax())
+        return f"node {node} declares another law, by a total variation of {float(off[node]):.3g}"
+    return None

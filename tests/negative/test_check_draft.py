@@ -1,19 +1,29 @@
 """``check_draft`` passes honest sources and names what is wrong with others."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import drafts
+import drafts.staged
+import specdec.drafting.tree_sampler
 from oracles import TabularLM
-from specdec.contracts import Budget, Context, Draft, IntArray, Offers, Oracle, Randomness, Scores
+from oracles.native import NativeTransformer
+from specdec import Kary, SamplingParams, Threshold
+from specdec.contracts import Budget, Context, Draft, DraftSource, IntArray, Offers, Oracle, Randomness, Scores
+from specdec.drafting import ChainSampler
 from specdec.exactness import check_draft
 from specdec.laws import Laws
+from specdec.sampling.randomness import Keyed
 from tests.reference.tables import random_table, warped_table
+from tests.support.backends import needed_native
+from tests.support.models import rough_view, tiny_transformer
 from tests.support.sources import Chains, RandomTrees, Session
 
 ORACLE = TabularLM(random_table(3, 2, 41), eos_id=2)
@@ -232,3 +242,122 @@ def test_the_types_of_the_faults_do_not_depend_on_the_order_of_prompts():
     for order in (prompts, prompts[::-1]):
         with pytest.raises(AssertionError, match="never drawn"):
             check_draft(WarpedDraws(TABLE, 2), ORACLE, order, max_new_tokens=12)
+
+
+class Counted:
+    """A native model that counts the calls in which compiled code draws."""
+
+    def __init__(self, model: NativeTransformer) -> None:
+        self.model, self.draws = model, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def follow_ids(self, *args: Any) -> Any:
+        self.draws += args[6] is not None
+        return self.model.follow_ids(*args)
+
+    def trees(self, *args: Any) -> Any:
+        self.draws += args[6].keys is not None
+        return self.model.trees(*args)
+
+
+@cache
+def native_model(seed: int) -> NativeTransformer:
+    return tiny_transformer(6, torch.float32, seed, NativeTransformer)
+
+
+def small(counted: Any, **options: Any) -> DraftSource:
+    return drafts.SmallTransformer(counted, **(options or {"num_draft_tokens": 3}))
+
+
+# Sources that draw by compiled code, given the model that does.
+CHAINS: dict[str, Callable[[Any], DraftSource]] = {
+    "chain": small,
+    "asked": lambda model: small(model, length=Threshold(threshold=0.05, max_draft_tokens=4)),
+    "merged": lambda model: drafts.Merged([small(model), small(model, num_draft_tokens=2)]),
+    "cascade": lambda model: drafts.Cascade([drafts.PromptLookup(2), small(model)]),
+}
+INNER: dict[str, Callable[[Any], DraftSource]] = {
+    "staged": lambda model: drafts.Staged(native_model(3), small(model), 5),
+    "staged, branching": lambda model: drafts.Staged(native_model(3), small(model), 4, width=2),
+}
+BRANCHING: dict[str, Callable[[Any], DraftSource]] = {
+    "tree": lambda model: small(model, tree=Kary(2, 3)),
+    "merged trees": lambda model: drafts.Merged([drafts.PromptLookup(2), small(model, tree=Kary(2, 2))]),
+}
+
+
+WARM = SamplingParams(temperature=1.0)
+
+
+def check_compiled(make: Callable[[Any], DraftSource]) -> None:
+    """Check a source whose model is native, and that it drew by itself."""
+    model = Counted(native_model(2))
+    try:
+        check_draft(make(model), native_model(1), max_new_tokens=12, sampling=WARM)
+    finally:
+        assert model.draws > 3
+
+
+def squares_its_laws(original):
+    """The laws declared are the squares of those drawn from."""
+
+    def call(*args):
+        draft = original(*args)
+        if draft is None or draft.laws is None:
+            return draft
+        squared = draft.laws.table**2
+        return replace(draft, laws=replace(draft.laws, table=squared / squared.sum(-1, keepdim=True)))
+
+    return call
+
+
+def forgets_the_committed_length(original):
+    """Keys are those of the request alone: draws are replayed in every step."""
+    return lambda self, purpose: original(replace(self, parts=self.parts[1:]), purpose)
+
+
+def shares_its_owners_keys(original):
+    """An inner draft draws under the purposes of its owner."""
+    return lambda self, purpose: self.inner.chain_keys(purpose)
+
+
+def hides_that_siblings_were_removed(original):
+    """A tree does not say that its siblings were drawn without replacement."""
+    return lambda *args: replace(original(*args), without_replacement=None)
+
+
+OTHER_LAW, OTHER_IDS = "declares another law, by a total variation of 0", r"its ids are \["
+TREES, STAGED = specdec.drafting.tree_sampler, drafts.staged._Ahead
+# By pitfall: what is replaced by what, the sources that show it, and what is said.
+COMPILED_FAULTS: dict[str, list[tuple[Any, str, Callable[[Any], Any], dict[str, Any], str]]] = {
+    "1": [
+        (ChainSampler, "_followed", squares_its_laws, CHAINS, OTHER_LAW),
+        (ChainSampler, "_followed", squares_its_laws, INNER, OTHER_IDS),
+        (TREES, "draft_trees", squares_its_laws, BRANCHING, OTHER_LAW),
+    ],
+    "10": [(Keyed, "chain_keys", forgets_the_committed_length, CHAINS | INNER | BRANCHING, OTHER_IDS)],
+    "10a": [(STAGED, "chain_keys", shares_its_owners_keys, INNER, OTHER_IDS)],
+    "12": [(TREES, "draft_trees", hides_that_siblings_were_removed, BRANCHING, "its without_replacement is")],
+}
+
+
+def test_honest_sources_that_draw_by_compiled_code_conform():
+    needed_native()
+    for make in (CHAINS | INNER | BRANCHING).values():
+        check_compiled(make)
+    check_draft(
+        drafts.Quantized(native_model(1), rough_view(6, torch.float32, 1, NativeTransformer), 3), native_model(1)
+    )
+
+
+@pytest.mark.parametrize("faults", COMPILED_FAULTS.values(), ids=COMPILED_FAULTS)
+def test_a_fault_of_compiled_drafting_is_named(faults, monkeypatch):
+    needed_native()
+    for owner, name, make, sources, said in faults:
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, make(owner.__dict__[name]))
+            for source in sources.values():
+                with pytest.raises(AssertionError, match=f"the draft differs when compiled code draws it: .*{said}"):
+                    check_compiled(source)

@@ -9,6 +9,7 @@ import torch
 
 from drafts import PromptLookup, SmallTransformer
 from oracles import TabularLM
+from oracles.native import NativeTransformer
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.drafting import ChainSampler
 from specdec.exactness import oracle_law
@@ -16,6 +17,7 @@ from specdec.laws import Laws
 from specdec.sampling.randomness import Keyed, seed_keys
 from specdec.theory import expected_tokens, lockstep_expected_tokens
 from tests.reference.tables import random_table
+from tests.support.backends import needed_native
 from tests.support.calibration import LEVEL, detectable, p_value
 from tests.support.models import tiny_transformer
 from tests.support.sources import RandomTrees
@@ -42,13 +44,21 @@ def _law():
 def _counts(source, rule, num_requests=NUM_REQUESTS):
     """Return how often each sequence came, among requests that pass through 512 slots."""
     decoder = SpeculativeDecoder(_oracle(), source, rule)
-    tokens = decoder.generate([PROMPT] * num_requests, LENGTH, PARAMS, seed=17, batch_size=512).tokens
-    flat = np.ravel_multi_index(np.array(tokens).T, (VOCAB,) * LENGTH)
+    result = decoder.generate([PROMPT] * num_requests, LENGTH, PARAMS, seed=17, batch_size=512)
+    # A draft of compiled code takes part only if it is drawn there, as in any run.
+    assert result.drafter.startswith("native: ") == isinstance(getattr(source, "model", None), NativeTransformer)
+    flat = np.ravel_multi_index(np.array(result.tokens).T, (VOCAB,) * LENGTH)
     return np.bincount(flat, minlength=VOCAB**LENGTH).astype(np.float64)
+
+
+def _native(seed):
+    needed_native()
+    return tiny_transformer(VOCAB, torch.float32, seed, NativeTransformer)
 
 
 SOURCES = {
     "small transformer": lambda: (SmallTransformer(tiny_transformer(VOCAB, torch.float32, seed=5), 2), "standard"),
+    "native transformer": lambda: (SmallTransformer(_native(5), 2), "standard"),
     "lookup": lambda: (PromptLookup(2, max_ngram=1), "standard"),
     "trees": lambda: (RandomTrees(random_table(VOCAB, 1, 71)), "sample_and_match"),
 }
