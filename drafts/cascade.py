@@ -45,6 +45,10 @@ class Cascade(Combination):
         budget: Budget,
         randomness: Randomness,
     ) -> list[Draft]:
+        """Return the draft of each member; a later one is asked for the rows in which all before it drafted nothing.
+
+        Arguments as in ``Combination.drafts``.
+        """
         parts: list[Draft] = []
         silent = np.flatnonzero(np.minimum(budget.max_depth, budget.max_nodes) > 0)
         for i, (member, session) in enumerate(zip(self.members, sessions, strict=True)):

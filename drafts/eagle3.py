@@ -58,6 +58,6 @@ class Eagle3(HeadSource):
         self.head = head
 
     def open_model(self, oracle: Oracle, num_rows: int, capacity: int) -> HeadModel:
-        """Return the head at work."""
+        """Return the head at work; arguments as in ``DraftSource.open``."""
         slack = self.length.max_depth if self.tree is None else self.tree.max_scored
         return HeadModel(self.head, num_rows, capacity, oracle.device, slack)

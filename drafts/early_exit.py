@@ -109,7 +109,7 @@ class EarlyExit(SampledSource):
         return self.oracle.vocab_size
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
-        """Return a session for a run."""
+        """Return a session for a run; arguments as in ``DraftSource.open``."""
         sampler = ChainSampler(self.length.open(num_rows), self.temperature, oracle.device)
         return _Session(self, sampler)
 

@@ -98,7 +98,7 @@ class Lookahead:
         return Offers(trees=True, max_depth=depth, max_nodes=nodes)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
-        """Return a session for a run."""
+        """Return a session for a run; arguments as in ``DraftSource.open``."""
         return _Session(self, oracle, num_rows)
 
 
@@ -118,7 +118,7 @@ class NGramPool:
         self._born = np.full((num_rows, size), -1, dtype=np.int64)
 
     def clear(self, rows: IntArray) -> None:
-        """Empty some rows."""
+        """Empty some rows ``[R]``."""
         self._ids[rows], self._born[rows] = -1, -1
 
     def fill(self, row: int, ids: IntArray) -> None:

@@ -48,6 +48,7 @@ class Merged(Combination):
         budget: Budget,
         randomness: Randomness,
     ) -> list[Draft]:
+        """Return the draft of each member, within its share of the nodes; arguments as in ``Combination.drafts``."""
         parts, left = [], np.maximum(budget.max_nodes, 0)
         for i, (member, session) in enumerate(zip(self.members, sessions, strict=True)):
             share = np.minimum(left, member.offers.max_nodes)

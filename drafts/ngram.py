@@ -130,7 +130,7 @@ class NGram(SampledSource):
         return self.model.vocab_size
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
-        """Return a session for a run."""
+        """Return a session for a run; arguments as in ``DraftSource.open``."""
         check_vocabulary(f"draft {self.name!r}", self.vocab_size, None, oracle)
         dtype = torch.promote_types(oracle.dtype, torch.float32)
         if self.tree is not None:

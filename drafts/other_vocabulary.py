@@ -106,7 +106,7 @@ class OtherVocabulary(SampledSource):
         self._shared: tuple[Any, int, SharedPieces] | None = None  # with the oracle's tokenizer and vocabulary
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
-        """Return a session for a run."""
+        """Return a session for a run; arguments as in ``DraftSource.open``."""
         shared, length = self.shared_with(oracle), self.length.open(num_rows)
         model = DraftModel(self.model, num_rows, _MOST_IDS * capacity, oracle.device)
         if self.mapping == "text":

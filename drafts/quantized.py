@@ -85,7 +85,7 @@ class Quantized(SampledSource):
         return self.view.vocab_size
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
-        """Return a session for a run."""
+        """Return a session for a run; arguments as in ``DraftSource.open``."""
         return _Session(self.view, ChainSampler(self.length.open(num_rows), self.temperature, oracle.device))
 
 

@@ -58,7 +58,7 @@ class SmallTransformer(ModelSource):
         return self.model.vocab_size
 
     def open_model(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftModel:
-        """Return the model at work."""
+        """Return the model at work; arguments as in ``DraftSource.open``."""
         check_vocabulary(f"draft {self.name!r}", self.model.vocab_size, self.model.tokenizer, oracle)
         slack = 0 if self.tree is None else self.tree.max_scored
         return DraftModel(self.model, num_rows, capacity, oracle.device, slack)

@@ -144,7 +144,7 @@ class Staged(SampledSource):
         )
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
-        """Return a session for a run."""
+        """Return a session for a run; arguments as in ``DraftSource.open``."""
         check_vocabulary(f"draft {self.name!r}", self.model.vocab_size, self.model.tokenizer, oracle)
         # A pass is as wide as the longest inner draft of any row, after up to two ids to catch up with.
         slack = min(self.inner.offers.max_depth, self.length.max_depth) + 2

@@ -32,7 +32,7 @@ class StatelessSource:
         return chain_offers(self.length)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
-        """Return a session for a run."""
+        """Return a session for a run; arguments as in ``DraftSource.open``."""
         return _Session(self, self.length.open(num_rows), oracle)
 
 

@@ -129,7 +129,11 @@ class SuffixAutomaton:
         self._outputs = (self._outputs + kept)[-count:] if count else []
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
-        """Return a session for a run."""
+        """Return a session for a run; arguments as in ``DraftSource.open``.
+
+        Raises:
+            ValueError: an id that is remembered lies beyond the oracle's vocabulary.
+        """
         outputs, store = self._outputs, self._store
         if store is None or store[0] is not outputs:
             largest = max((max(output) for output in outputs), default=-1)

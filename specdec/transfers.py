@@ -88,7 +88,7 @@ class PendingDownload:
             _WAYS.to(values.device).pending.append(weakref.ref(self))
 
     def on_host(self) -> NDArray[Any]:
-        """Return its numbers. Cost: a copy that is waited for, if they have not come."""
+        """Return its numbers, ``[...]`` int64 of its shape. Cost: a copy that is waited for, if they have not come."""
         if self.here is None:
             self.here = on_host(self.values)
         return self.here
@@ -231,8 +231,11 @@ def on_device(value: Value, device: torch.device) -> Tensor:
     """Return a value on a device: itself, if it lies there; else what was staged of it, or a copy.
 
     Args:
-        value: an array or tensor on the host, or a tensor on any device.
+        value: ``[...]``, an array or tensor on the host, or a tensor on any device.
         device: of the oracle or model that reads it.
+
+    Returns:
+        A tensor of the same shape and dtype.
     """
     if device.type == "cpu":
         tensor = _tensor(value)
@@ -244,15 +247,15 @@ def on_device(value: Value, device: torch.device) -> Tensor:
 
 
 def together_on_device(*values: Value, device: torch.device) -> list[Tensor]:
-    """Return values on a device; what must go there goes in one copy."""
+    """Return values ``[...]`` on a device, each as by ``on_device``; what must go there goes in one copy."""
     with stage(values, device):
         return [on_device(value, device) for value in values]
 
 
 def on_host(tensor: Tensor) -> NDArray[Any]:
-    """Return the numbers of a tensor on the host: a view of them if they lie there, else a copy that is waited for.
+    """Return the numbers ``[...]`` of a tensor on the host, in its shape and dtype.
 
-    Gradients stay behind.
+    They are a view if they lie there, else a copy that is waited for. Gradients stay behind.
     """
     tensor = tensor.detach()
     return tensor.numpy() if tensor.is_cpu else _WAYS.to(tensor.device).fetch(tensor).numpy()
@@ -260,6 +263,9 @@ def on_host(tensor: Tensor) -> NDArray[Any]:
 
 def all_on_host(columns: Mapping[str, Tensor | None]) -> dict[str, NDArray[Any]]:
     """Bring tensors to the host, those of a device in one copy.
+
+    Args:
+        columns: tensors ``[...]`` of any shapes, all of which that are not on the host on one device; None: no tensor.
 
     Returns:
         Arrays of the same shapes, copies: their owner may write into the tensors again. Floats from a device are
@@ -281,7 +287,7 @@ def all_on_host(columns: Mapping[str, Tensor | None]) -> dict[str, NDArray[Any]]
 
 
 def together_on_host(*values: Tensor) -> Sequence[Tensor]:
-    """Return tensors on the host: themselves, if they all lie there, else copies that came together."""
+    """Return tensors ``[...]`` on the host: themselves, if they all lie there, else copies that came together."""
     if all(value.is_cpu for value in values):
         return values
     arrays = all_on_host({str(i): value for i, value in enumerate(values)})

@@ -51,7 +51,7 @@ class FeatureSlots(SlotCache):
         self.known[rows] = starts + counts
 
     def check_put(self, rows: IntArray, starts: IntArray, counts: IntArray) -> None:
-        """Raise ValueError if features cannot be put; arguments and errors as in ``put``."""
+        """Raise ValueError if features of rows ``[B]`` cannot be put; arguments and errors as in ``put``."""
         slack = np.minimum(self.known[rows] - starts, starts - self.lengths[rows])
         if min(slack.tolist(), default=0) < 0:
             raise ValueError(f"features from {starts} on leave a gap, or change what keys were made of, in rows {rows}")
@@ -86,6 +86,7 @@ class FeatureSlots(SlotCache):
         self.features[where] = torch.where(is_known.unsqueeze(-1), self.features[where], features)
 
     def reset(self, rows: IntArray) -> None:
+        """Empty ``rows`` ``[B]``, features too, for new occupants. Cost: clears what was written to them."""
         used = max(int(self.known[rows].max()), int(self._written[rows].max())) + 1
         super().reset(rows)
         self.features[:, :used].index_fill_(0, on_device(rows, self.features.device), 0)
@@ -134,5 +135,5 @@ class FeatureCache(FeatureSlots, PagedKVCache):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """The payload, and the features."""
+        """The payload, see ``PagedKVCache.payload``, and the features ``[num_rows, capacity + 1, feature_size]``."""
         return self.payload, self.features

@@ -88,11 +88,14 @@ class PagePool:
         return int(np.count_nonzero(self.uses == 0))
 
     def count_unused(self, pages: IntArray) -> int:
-        """Return how many of some pages no row uses."""
+        """Return how many of some pages ``[K]`` no row uses."""
         return int(np.count_nonzero(self.uses[pages] == 0))
 
     def take(self, count: int) -> IntArray:
-        """Return ``count`` pages that nobody uses, side by side if possible; whoever books them counts their uses.
+        """Return pages that nobody uses, side by side if possible; whoever books them counts their uses.
+
+        Returns:
+            ``[count]`` int64, ascending.
 
         Raises:
             ValueError: there are fewer.
@@ -113,11 +116,22 @@ class PagePool:
         """Have the pages of a cache that is gone come back with the next count of free ones; see ``Books``.
 
         No finalizer gives them back: Ctrl-C in one would end it half-way, and Python does not call it again.
+
+        Args:
+            cache: whose books they are; it is held weakly.
+            pages: ``[num_rows, P]`` int32, the cache's own array.
+            rooms: ``[num_rows]``, likewise.
         """
         self._books.append(Books(weakref.ref(cache), pages, rooms))
 
     def give_back(self, pages: NDArray[np.int32], rooms: IntArray, row: int, num_dirty: int | None = None) -> None:
-        """Give the pages of a row back; the first ``num_dirty`` of them, None: all, may hold something."""
+        """Give the pages of a row back.
+
+        Args:
+            pages, rooms: ``[num_rows, P]`` and ``[num_rows]``, those of a ``PagedCache``; the row's room becomes 0.
+            row: of that cache.
+            num_dirty: how many of its pages, from the first on, may hold something; None: all.
+        """
         own = pages[row, : rooms[row] // PAGE].astype(np.int64)
         self.is_dirty[own[:num_dirty]] = True
         # Nothing is called from here on, see ``uses``.
@@ -125,7 +139,11 @@ class PagePool:
         self.uses[own] -= 1
 
     def give_back_all(self, pages: NDArray[np.int32], rooms: IntArray) -> None:
-        """Give the pages of all rows back that have some: again, if Ctrl-C came the first time."""
+        """Give the pages of all rows back that have some: again, if Ctrl-C came the first time.
+
+        Args:
+            pages, rooms: see ``give_back``.
+        """
         for row in np.flatnonzero(rooms).tolist():
             self.give_back(pages, rooms, row)
 

@@ -30,11 +30,11 @@ class PageMemory(ABC):
     @property
     @abstractmethod
     def tensors(self) -> tuple[Tensor, ...]:
-        """The tensors that hold the pages."""
+        """The tensors ``[...]`` that hold the pages, laid out as the subclass says."""
 
     @abstractmethod
     def clear(self, pages: IntArray) -> None:
-        """Fill pages with zeros."""
+        """Fill pages ``[K]`` with zeros."""
 
     @abstractmethod
     def copy(self, num_pages: int) -> Self:
@@ -71,7 +71,7 @@ class PagedCache(SlotCache):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Those of the memory."""
+        """Those of the memory, see ``PageMemory.tensors``."""
         return self.memory.tensors
 
     def _empty(self, rows: IntArray) -> None:
@@ -84,7 +84,7 @@ class PagedCache(SlotCache):
 
         Args:
             row: of the cache.
-            known: the pages that hold them, as ``PagePool.find`` returns them.
+            known: ``[K]`` the pages that hold them, as ``PagePool.find`` returns them.
             num_slots: that the row needs, including those.
 
         Raises:
@@ -109,7 +109,7 @@ class PagedCache(SlotCache):
         self._shared[row] = max(int(self._shared[row]), count * PAGE)
 
     def vacate(self, rows: IntArray) -> None:
-        """Give the pages of rows back: they have no occupants."""
+        """Give the pages of rows ``[B]`` back: they have no occupants."""
         for row in rows.tolist():
             self._give_back(row)
         self._lengths[rows] = self._written[rows] = 0
@@ -142,7 +142,7 @@ class PagedCache(SlotCache):
         """Return where slots lie, counted in slots over all pages; beyond a row's pages, in the page after the last.
 
         Args:
-            rows, slots: of one shape, or of shapes that numpy broadcasts to one.
+            rows, slots: ``[...]`` of one shape, or of shapes that numpy broadcasts to one: that of the answer.
         """
         lines: IntArray = self.pages[rows, slots // PAGE].astype(np.int64) * PAGE + slots % PAGE
         return lines
@@ -184,7 +184,7 @@ class TensorMemory(PageMemory):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """The one tensor."""
+        """``lines`` alone, ``[*leading, 16 * (num_pages + num_spare), *trailing]``."""
         return (self.lines,)
 
     def by_page(self) -> Tensor:
@@ -193,9 +193,11 @@ class TensorMemory(PageMemory):
         return self.lines.view(*shape[: self.line_dim], -1, PAGE, *shape[self.line_dim + 1 :])
 
     def clear(self, pages: IntArray) -> None:
+        """Fill pages ``[K]`` with zeros."""
         self.by_page().index_fill_(self.line_dim, on_device(pages, self.lines.device), 0)
 
     def copy(self, num_pages: int) -> "TensorMemory":
+        """Return a memory of more pages, the first of which hold what those of this one do. Cost: a copy of them."""
         other = TensorMemory(*self._shape, num_pages, self.lines.dtype, self.lines.device, self._num_spare)
         count = self.pool.num_pages * PAGE
         other.lines.narrow(self.line_dim, 0, count).copy_(self.lines.narrow(self.line_dim, 0, count))
@@ -245,7 +247,10 @@ class PagedKVCache(PagedCache):
 
     @property
     def payload(self) -> Tensor:
-        """The slots of all pages, see ``TensorMemory.lines``; ``lines`` says where those of rows lie."""
+        """``[*leading, 16 * P, *trailing]`` the slots of all P pages, a spare one included.
+
+        ``lines`` says where those of rows lie.
+        """
         return self.memory.lines
 
     def _gather(self, rows: IntArray, path: Tensor, num_kept: IntArray) -> None:

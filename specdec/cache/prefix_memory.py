@@ -77,12 +77,15 @@ class FreshRows:
         self.cache = cache
 
     def begin(self, rows: IntArray, texts: Sequence[IntArray]) -> None:
+        """Empty ``rows`` ``[B]``: nothing of a text is there. See ``PromptRows.begin``."""
         self.cache.reset(rows)
 
     def keep(self, rows: IntArray, texts: Sequence[IntArray]) -> None:
+        """Learn nothing; see ``PromptRows.keep``."""
         return
 
     def end(self, rows: IntArray, texts: Sequence[IntArray]) -> None:
+        """Forget what ``rows`` ``[B]`` hold; see ``PromptRows.end``."""
         self.cache.truncate(rows, np.zeros_like(rows))
 
 
@@ -106,16 +109,23 @@ class KnownRows:
             cache.seat(row, np.zeros(0, dtype=np.int64), num_slots)
 
     def begin(self, rows: IntArray, texts: Sequence[IntArray]) -> None:
+        """Seat each row on the pages that hold the known beginning of its text; see ``PromptRows.begin``.
+
+        Raises:
+            ValueError: there are not enough pages.
+        """
         for row, text in zip(rows.tolist(), texts, strict=True):
             known = self.cache.memory.pool.find(text)
             self.cache.seat(row, known, self._num_slots)
             self.num_known += len(known) * PAGE
 
     def keep(self, rows: IntArray, texts: Sequence[IntArray]) -> None:
+        """Let later rows find the full pages of these; see ``PromptRows.keep``."""
         for row, text in zip(rows.tolist(), texts, strict=True):
             self.cache.keep(row, text)
 
     def end(self, rows: IntArray, texts: Sequence[IntArray]) -> None:
+        """Let later rows find the full pages of these; see ``PromptRows.end``."""
         self.keep(rows, texts)
 
 

@@ -105,7 +105,7 @@ class SlotCache(ABC):
     @property
     @abstractmethod
     def tensors(self) -> tuple[Tensor, ...]:
-        """The tensors that hold the slots."""
+        """The tensors ``[...]`` that hold the slots, laid out as the subclass says."""
 
     @property
     def bytes(self) -> int:
@@ -185,7 +185,7 @@ class SlotCache(ABC):
         """Empty ``rows`` of what was written to them."""
 
     def reset(self, rows: IntArray) -> None:
-        """Empty ``rows`` for new occupants. Cost: clears what was written to them."""
+        """Empty ``rows`` ``[B]`` for new occupants. Cost: clears what was written to them."""
         self._empty(rows)
         self._lengths[rows] = 0
         self._written[rows] = 0
@@ -226,12 +226,12 @@ class KVCache(SlotCache):
 
     @property
     def payload(self) -> Tensor:
-        """The tensor."""
+        """``[...]``, of the ``shape`` that was asked for, with rows at ``row_dim`` and slots at ``slot_dim``."""
         return self._payload
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """The payload."""
+        """The payload alone, see ``KVCache.payload``."""
         return (self.payload,)
 
     def _gather(self, rows: IntArray, path: Tensor, num_kept: IntArray) -> None:

@@ -25,7 +25,7 @@ class Draws(NamedTuple):
     keys: ChainKeys | None
 
     def select(self, rows: IntArray) -> "Draws":
-        """Return those of some rows (indices into this batch)."""
+        """Return those of some rows ``[R]`` (indices into this batch)."""
         return Draws(self.filters[:, rows], None if self.keys is None else self.keys.select(rows))
 
 

@@ -43,7 +43,7 @@ class Resume:
         return replace(self, stream=on_device(self.stream, device))
 
     def scatter_rows(self, places: IntArray, batch: int) -> "Resume":
-        """Return it at ``places`` of ``batch`` rows."""
+        """Return it at ``places`` ``[R]`` of ``batch`` rows, zeros elsewhere; see ``Draft.scatter_rows``."""
         return replace(self, stream=scatter_rows(self.stream, places, batch))
 
 
@@ -144,14 +144,24 @@ class Draft:
         return self._move(move) if self.tokens.device != device else self
 
     def numbers(self) -> Iterator[Tensor]:
-        """Yield the tensors that ``to`` moves, except those as wide as the vocabulary."""
+        """Yield the tensors that ``to`` moves, ``[B]``, ``[B, N]`` or ``[B, S]`` each.
+
+        Those as wide as the vocabulary or as a layer are not among them.
+        """
         given = [getattr(self, name) for name in _WITH_ROWS]
         yield from (value for value in given if isinstance(value, Tensor))
         if self.laws is not None:
             yield from (self.laws.index, self.laws.point)
 
     def scatter_rows(self, places: IntArray, batch: int) -> "Draft":
-        """Return a draft for ``batch`` rows that is this one at ``places`` (indices into them), and empty elsewhere."""
+        """Return a draft for ``batch`` rows that is this one at ``places``, and empty elsewhere.
+
+        Args:
+            places: ``[R]`` indices into those rows, distinct and ascending, one for each row of this draft.
+            batch: how many rows there are.
+
+        Cost: a copy of all but the table of laws; none if the places are all rows.
+        """
 
         def move(value: Any, none: int) -> Any:
             return (

@@ -127,7 +127,7 @@ class Warping(Protocol):
         """
 
     def select(self, rows: IntArray) -> "Warping":
-        """Return the warping of some rows (indices into this batch)."""
+        """Return the warping of some rows ``[R]`` (indices into this batch)."""
 
     def extended(self, ids: IntArray, num_committed: IntArray) -> "Warping":
         """Return the warping of the same rows once they hold other ids ``[B, L]``, as many as ``num_committed``."""
@@ -148,7 +148,7 @@ class ChainKeys(NamedTuple):
     firsts: IntArray
 
     def select(self, rows: IntArray) -> "ChainKeys":
-        """Return the keys of some rows (indices into this batch)."""
+        """Return the keys of some rows ``[R]`` (indices into this batch)."""
         return ChainKeys(self.is_race, self.bases[rows], self.firsts[rows])
 
 
@@ -187,11 +187,11 @@ class Randomness(Protocol):
 
     @property
     def numbers(self) -> tuple[IntArray, ...]:
-        """The arrays of the host that draws on a device read; the engine sends them there with the pass."""
+        """The arrays ``[B]`` of the host that draws on a device read; the engine sends them there with the pass."""
         return ()
 
     def select(self, rows: IntArray) -> "Randomness":
-        """Return the streams of some of the rows (indices into this batch)."""
+        """Return the streams of some of the rows ``[R]`` (indices into this batch)."""
 
     def extend(self, part: str | int) -> "Randomness":
         """Return streams of their own for a stage, a member or an inner step."""
@@ -238,5 +238,5 @@ class Randomness(Protocol):
 
 
 def numbers_of(randomness: Randomness) -> Iterator[IntArray]:
-    """Yield the arrays of the host that draws on a device read, for ``stage``; only devices ask for them."""
+    """Yield the arrays ``[B]`` of the host that draws on a device read, for ``stage``; only devices ask for them."""
     yield from randomness.numbers

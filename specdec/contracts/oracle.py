@@ -127,10 +127,10 @@ class Cache(Protocol):
         """
 
     def truncate(self, rows: IntArray, lengths: IntArray) -> None:
-        """Roll ``rows`` back to ``lengths`` (never longer than they are)."""
+        """Roll ``rows`` ``[B]`` back to ``lengths`` ``[B]`` (never longer than they are)."""
 
     def reset(self, rows: IntArray) -> None:
-        """Empty ``rows`` for new occupants; nothing a predecessor left, NaN included, can reach them."""
+        """Empty ``rows`` ``[B]`` for new occupants; nothing a predecessor left, NaN included, can reach them."""
 
 
 class Oracle(Protocol):

@@ -123,13 +123,23 @@ class PromptRows(Protocol):
         """Their cache."""
 
     def begin(self, rows: IntArray, texts: Sequence[IntArray]) -> None:
-        """Empty rows for new occupants; ``cache.lengths`` says how many ids of each text are already there."""
+        """Empty rows for new occupants; ``cache.lengths`` says how many ids of each text are already there.
+
+        Args:
+            rows: ``[B]`` of the cache.
+            texts: ids ``[L]`` that each row is about to read.
+        """
 
     def keep(self, rows: IntArray, texts: Sequence[IntArray]) -> None:
-        """Learn what stands in rows. Later rows may find it, so these rows are not cut back into its full pages."""
+        """Learn what stands in rows. Later rows may find it, so these rows are not cut back into its full pages.
+
+        Args:
+            rows: ``[B]`` of the cache.
+            texts: ids ``[L]`` that stand in each row, from its first slot on.
+        """
 
     def end(self, rows: IntArray, texts: Sequence[IntArray]) -> None:
-        """Learn what stands in rows whose requests have ended."""
+        """Learn what stands in rows ``[B]`` whose requests have ended; arguments as in ``keep``."""
 
 
 class Prefixes(Protocol):

@@ -41,7 +41,7 @@ class Context:
         return last
 
     def select(self, rows: IntArray) -> "Context":
-        """Return what may be read of some rows (indices into this batch)."""
+        """Return what may be read of some rows ``[R]`` (indices into this batch)."""
         return replace(
             self, ids=self.ids[rows], num_committed=self.num_committed[rows], warping=self.warping.select(rows)
         )
@@ -117,13 +117,27 @@ class DraftSession(Protocol):
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
         """Take in new requests, after their prefill; what the rows held before is forgotten.
 
-        ``scores`` are those of the prompts without their last ids, if ``Needs`` asks for them and a prompt has two ids.
+        Args:
+            rows: ``[B]`` slots.
+            prompts: ids ``[L]`` of each row.
+            scores: those of the prompts without their last ids, as ``specdec.cache.prefill`` returns them, if ``Needs``
+                asks for them and a prompt has two ids; else None.
         """
         return
 
     @abstractmethod
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        """Draft a tree per row, within the budget."""
+        """Draft a tree per row.
+
+        Args:
+            rows: ``[B]`` slots, distinct.
+            context: of those rows.
+            budget: of those rows; their trees stay within it.
+            randomness: of those rows; whatever is drawn is drawn by it.
+
+        Returns:
+            A draft of ``[B, N]`` nodes, of any width N; 0 if no row drafts anything.
+        """
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
         """Learn what stands: the first ``keep[b]`` ids of the row, then ``new_ids[b]`` (``[B, M]``, -1 = padding).
@@ -137,7 +151,7 @@ class DraftSession(Protocol):
         return
 
     def end(self, rows: IntArray) -> None:
-        """Forget finished requests."""
+        """Forget finished requests, which sat in slots ``rows`` ``[B]``."""
         return
 
     def close(self) -> None:

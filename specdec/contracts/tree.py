@@ -33,7 +33,7 @@ def ancestors_of(parents: Tensor) -> Tensor:
 
 
 def is_chain(parents: Tensor | None) -> bool:
-    """Tell whether every row is a chain: node i hangs on node i - 1 (None stands for chains).
+    """Tell whether every row of parents ``[B, N]`` is a chain: node i hangs on node i - 1 (None stands for chains).
 
     Parents on another device than the host are not read, which would wait for it: they count as a tree.
     """

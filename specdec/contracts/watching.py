@@ -22,21 +22,27 @@ class WatchedSession(DraftSession):
     inner: DraftSession
 
     def share(self, prefixes: Prefixes) -> None:
+        """Forward to the inner session; see ``DraftSession.share``."""
         share_prefixes(self.inner, prefixes)
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        """Forward to the inner session; see ``DraftSession.begin``."""
         self.inner.begin(rows, prompts, scores)
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        """Forward to the inner session; see ``DraftSession.propose``."""
         return self.inner.propose(rows, context, budget, randomness)
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+        """Forward to the inner session; see ``DraftSession.sync``."""
         self.inner.sync(rows, keep, new_ids, scores)
 
     def end(self, rows: IntArray) -> None:
+        """Forward to the inner session; see ``DraftSession.end``."""
         self.inner.end(rows)
 
     def close(self) -> None:
+        """Forward to the inner session; see ``DraftSession.close``."""
         close_session(self.inner)
 
 
@@ -69,9 +75,11 @@ class WatchedSource(DraftSource):
 
     @property
     def vocab_size(self) -> int | None:
+        """The vocabulary drafted from; see ``DraftSource.vocab_size``."""
         return self.inner.vocab_size
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
+        """Return the session that ``watch`` makes of one of the source; arguments as in ``DraftSource.open``."""
         return self.watch(self.inner.open(oracle, num_rows, capacity), oracle, num_rows)
 
 

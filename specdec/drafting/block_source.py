@@ -79,7 +79,7 @@ class BlockSource(HeadSource):
             )
 
     def open_model(self, oracle: Oracle, num_rows: int, capacity: int) -> RunModel:
-        """Return the head at work."""
+        """Return the head at work; arguments as in ``DraftSource.open``."""
         return _BlockModel(self.head, num_rows, capacity, oracle.device)
 
 

@@ -49,7 +49,12 @@ def confidence_of(laws: Laws, logits: Tensor, tokens: Tensor, kernels: DraftKern
 
 
 def entropy_of(laws: Laws, logits: Tensor, kernels: DraftKernels) -> Tensor:
-    """Return the entropy in nats of laws, or of the model's own if they are point masses; see ``confidence_of``.
+    """Return the entropy in nats of laws, or of the model's own if they are point masses: float64 of the laws' shape.
+
+    Args:
+        laws: shape ``S``.
+        logits: ``S + [V]`` of the model, not warped.
+        kernels: compute the model's own law, and entropies; see ``confidence_of``.
 
     Cost: O(V) a law.
     """

@@ -106,7 +106,7 @@ class Combination(ABC):
         """
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "CombinationSession":
-        """Return a session for a run."""
+        """Return a session for a run; arguments as in ``DraftSource.open``."""
         sessions = [member.open(oracle, num_rows, capacity) for member in self.members]
         return CombinationSession(self, sessions, num_rows)
 
@@ -128,7 +128,16 @@ def proposal(
     budget: Budget,
     randomness: Randomness,
 ) -> Draft:
-    """Return the draft of a source that serves inside another; a malformed one raises ValueError with its name."""
+    """Return the draft of a source that serves inside another.
+
+    Args:
+        source: the source.
+        session: of that source.
+        rows, context, budget, randomness: see ``DraftSession.propose``.
+
+    Raises:
+        ValueError: the draft is malformed; names the source.
+    """
     draft = session.propose(rows, context, budget, randomness)
     check_tensors(source, draft, len(rows))
     return draft
@@ -155,14 +164,17 @@ class CombinationSession(DraftSession):
         self._places = [np.zeros((1, 1), dtype=np.int64) for _ in sessions]
 
     def share(self, prefixes: Prefixes) -> None:
+        """Let the models of all members share prompts; see ``DraftSession.share``."""
         for session in self.sessions:
             share_prefixes(session, prefixes)
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        """Tell every member, with the scores that it needs; see ``DraftSession.begin``."""
         for member, session in enumerate(self.sessions):
             session.begin(rows, prompts, self._asked_for(member, scores))
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        """Return the drafts of the members as one; see ``DraftSession.propose`` and ``Combination.drafts``."""
         parts = self.source.drafts(self.sessions, rows, context, budget, randomness)
         draft, places = merge(parts, [member.name for member in self.source.members])
         self._places = [np.pad(place, ((0, 1), (0, 0))) for place in places]
@@ -170,6 +182,7 @@ class CombinationSession(DraftSession):
         return draft
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+        """Tell every member, with the scores of its own nodes; see ``DraftSession.sync``."""
         for member, session in enumerate(self.sessions):
             own = self._asked_for(member, scores)
             if own is not None:
@@ -178,10 +191,12 @@ class CombinationSession(DraftSession):
         self._at[rows] = -1
 
     def end(self, rows: IntArray) -> None:
+        """Tell every member; see ``DraftSession.end``."""
         for session in self.sessions:
             session.end(rows)
 
     def close(self) -> None:
+        """Close the sessions of all members; see ``DraftSession.close``."""
         for session in self.sessions:
             close_session(session)
 

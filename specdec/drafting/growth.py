@@ -80,7 +80,7 @@ class ScoredLevel:
 
     @property
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """What is read on a device."""
+        """What is read on a device: ``parents`` ``[B, M]``, and the two ``[B, W]`` of the selection if there is one."""
         selection = () if self.selection is None else (self.selection.columns, self.selection.is_chosen)
         return self.parents, *selection
 
@@ -153,7 +153,11 @@ class Children:
 
     @property
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """What is read on a device."""
+        """What is read on a device.
+
+        ``parent``, ``rank`` and ``is_planned`` ``[B, W']``, ``is_only`` ``[B, W]``, the parents' slots ``[B, W']``, and
+        of each family the columns ``[C]``, draws and numbers ``[B, C]``.
+        """
         of_families = (array for family in self.families for array in (family.columns, family.draws, family.number))
         return self.parent, self.rank, self.is_planned, self.is_only, self.places.parent_slot, *of_families
 
@@ -167,7 +171,7 @@ class Step:
 
     @property
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """What is read on a device."""
+        """What is read on a device: see ``ScoredLevel.arrays`` and ``Children.arrays``."""
         return self.scored.arrays + (() if self.children is None else self.children.arrays)
 
 

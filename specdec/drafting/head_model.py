@@ -36,6 +36,9 @@ class HiddenStates:
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
         """Take in new requests: the positions of their prompts before the last id's, if there are any.
 
+        Args:
+            rows, prompts, scores: see ``DraftSession.begin``.
+
         Raises:
             ValueError: the scores lack the layers.
         """
@@ -47,6 +50,9 @@ class HiddenStates:
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None = None) -> None:
         """Take back what followed the first ``keep[b] - 1`` positions, and take in those up to the new pending id.
+
+        Args:
+            rows, keep, new_ids, scores: see ``DraftSession.sync``.
 
         Raises:
             ValueError: the scores lack the layers or the path, or positions would be left out.
@@ -64,16 +70,24 @@ class HiddenStates:
         self._put(rows, starts, (new_ids >= 0).sum(1), scores, None if scores is None else scores.path)
 
     def forget(self, rows: IntArray, ends: IntArray) -> None:
-        """Take back the head's memory of positions from ``ends[b]`` on."""
+        """Take back the head's memory of positions from ``ends`` ``[B]`` on in slots ``rows`` ``[B]``."""
         self.cache.truncate(rows, np.minimum(self.cache.lengths[rows], ends))
         self.known[rows] = np.minimum(self.known[rows], ends)
 
     def end(self, rows: IntArray) -> None:
-        """Forget finished requests."""
+        """Forget finished requests; see ``DraftSession.end``."""
         self.forget(rows, np.zeros_like(rows))
 
     def check(self, rows: IntArray, num_committed: IntArray) -> None:
-        """Raise ValueError unless all positions of rows but the pending id's are known, as far as the head goes."""
+        """Check that all positions of rows but the pending id's are known, as far as the head goes.
+
+        Args:
+            rows: ``[B]`` slots.
+            num_committed: ``[B]`` ids that stand.
+
+        Raises:
+            ValueError: positions of a row are not known, or too many are.
+        """
         wanted = np.minimum(num_committed - 1, self.capacity)
         if (self.known[rows] != wanted).any():
             raise ValueError(
@@ -115,7 +129,11 @@ def own_ids(ids: IntArray) -> IntArray:
 
 
 def of_each_id(logits: Tensor, head: Head) -> Tensor:
-    """Return a head's logits ``[..., V]``; ValueError: they are not of its vocabulary."""
+    """Return a head's logits ``[..., V]``, as they are.
+
+    Raises:
+        ValueError: they are not of its vocabulary.
+    """
     if logits.shape[-1] != head.vocab_size:
         raise ValueError(
             f"head is of type {type(head).__name__}, has vocab_size={head.vocab_size} and scores "
@@ -150,7 +168,13 @@ class HeadModel(HiddenStates, DraftModel):
         """Share nothing: keys were made of hidden states, which come with each prompt's own pass."""
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None = None) -> None:
-        """Take in new requests. Cost: the prompts' passes, in chunks."""
+        """Take in new requests; arguments as in ``DraftSession.begin``.
+
+        Raises:
+            ValueError: the scores lack the layers.
+
+        Cost: the prompts' passes, in chunks.
+        """
         super().begin(rows, prompts, scores)
         rests = [own_ids(prompt)[: self.capacity] for prompt in prompts]
         ends = np.array([len(rest) for rest in rests], dtype=np.int64)
@@ -168,7 +192,7 @@ class HeadModel(HiddenStates, DraftModel):
         return np.where(num_committed > 1, super().room(rows, num_committed - 1), 0)
 
     def own_context(self, rows: IntArray, context: Context) -> Context:
-        """Return a context as the head sees it."""
+        """Return the context of rows ``[B]`` as the head sees it: ids ``[B, L - 1]``, and one less that stands."""
         return replace(context, ids=own_ids(context.ids), num_committed=context.num_committed - 1)
 
     def catch_up(self, rows: IntArray, context: Context, live: IntArray, depth: int = 1) -> Tensor:
@@ -180,4 +204,4 @@ class HeadModel(HiddenStates, DraftModel):
         return of_each_id(super().catch_up(rows, context, live), self.head)
 
     def note(self, rows: IntArray, starts: IntArray, draft: Draft) -> None:
-        """Remember nothing: no key of a drafted token stands."""
+        """Remember nothing: no key of a drafted token stands. See ``RunModel.note``."""

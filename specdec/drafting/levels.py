@@ -99,7 +99,11 @@ class Candidates:
         return torch.where((self.laws.index < 0).unsqueeze(-1), warm, own)
 
     def best(self, k: int) -> FloatArray:
-        """Return the k largest probabilities, as ``TreeShape.children`` asks for; waits for the device."""
+        """Return the k largest probabilities, as ``TreeShape.children`` asks for; waits for the device.
+
+        Returns:
+            ``[B, W, k]`` float64, largest first; 0 for padding, for absent nodes, and beyond the vocabulary.
+        """
         values = self._top_ids(k)[0].double()
         weight = self.nodes.path_belief * self.nodes.is_real
         found: FloatArray = on_host(values * weight.unsqueeze(-1))

@@ -79,11 +79,22 @@ class DraftModel(RunModel):
             self._rows, self.cache = rows, rows.cache
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None = None) -> None:
-        """Take in new requests. Cost: the prompts' passes, in chunks."""
+        """Take in new requests; arguments as in ``DraftSession.begin``. Cost: the prompts' passes, in chunks."""
         self.prefill(rows, prompts, None)
 
     def prefill(self, rows: IntArray, prompts: Sequence[IntArray], needs: Needs | None) -> Scores | None:
-        """Take in new requests; return the scores of prompts that are needed. Cost: the prompts' passes, in chunks."""
+        """Take in new requests, and return the scores of prompts that are needed.
+
+        Args:
+            rows: ``[B]`` slots.
+            prompts: ids ``[L]`` of each row; those beyond the capacity are not read.
+            needs: which scores are returned; None: none.
+
+        Returns:
+            The scores, see ``specdec.cache.prefill``.
+
+        Cost: the prompts' passes, in chunks.
+        """
         self.read_back()
         prompts = [prompt[: self.capacity] for prompt in prompts]
         read = [prompt[:-1] for prompt in prompts]
@@ -96,7 +107,7 @@ class DraftModel(RunModel):
         return scores
 
     def end(self, rows: IntArray) -> None:
-        """Forget finished requests."""
+        """Forget finished requests; see ``DraftSession.end``."""
         texts = [self.ids[row, :length] for row, length in zip(rows, self.cache.lengths[rows], strict=True)]
         self._rows.end(rows, texts)
 
@@ -170,7 +181,15 @@ class DraftModel(RunModel):
         return self.follow_on_device if can_chain_on_device(self.model, context.warping) else None
 
     def follow_on_device(self, rows: IntArray, context: Context, limits: IntArray) -> Draft:
-        """Catch up, and have the device follow the likeliest ids of rows that draft; see ``DeviceChainingOracle``.
+        """Catch up, and have the device follow the likeliest ids of rows that draft.
+
+        Args:
+            rows: ``[B]`` slots, all of which draft.
+            context: of those rows.
+            limits: ``[B]`` tokens to draft, 1 or more.
+
+        Returns:
+            Chains ``[B, N]`` on the model's device; see ``DeviceChainingOracle.device_chains``.
 
         Cost: one call, and the passes of ``catch_up`` for rows that are far behind.
         """
@@ -213,7 +232,15 @@ class DraftModel(RunModel):
         return self._feed(rows, ids, ends, "last")
 
     def come_near(self, rows: IntArray, ids: IntArray, ends: IntArray) -> None:
-        """Score ids that stand, until one pass is enough for the rest, the pending token included."""
+        """Score ids that stand, until one pass is enough for the rest, the pending token included.
+
+        Args:
+            rows: ``[B]`` slots.
+            ids: ``[B, L]`` of those rows; columns from ``ends[b]`` on are not read.
+            ends: ``[B]`` how many of them stand.
+
+        Cost: a pass of up to ``CHUNK`` tokens each, as long as a row is that far behind; none otherwise.
+        """
         if self._unread is not None:
             self.read_back()
         unread = (ends - self.cache.lengths[rows]).tolist()
@@ -290,7 +317,7 @@ class DraftModel(RunModel):
         return on_device(values, self.model.device)
 
     def note(self, rows: IntArray, starts: IntArray, draft: Draft) -> None:
-        """Remember chains, which follow the first ``starts[b]`` ids of each row; trees left nothing to keep."""
+        """Remember chains; trees left nothing to keep. Arguments as in ``RunModel.note``."""
         if draft.parents is not None:
             return
         if draft.tokens.is_cpu:

@@ -98,13 +98,13 @@ class RunModel(Protocol):
         return
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
-        """Take in new requests."""
+        """Take in new requests; arguments as in ``DraftSession.begin``."""
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
         """Learn what stands; arguments as in ``DraftSession.sync``."""
 
     def end(self, rows: IntArray) -> None:
-        """Forget finished requests."""
+        """Forget finished requests, which sat in slots ``rows`` ``[B]``."""
 
     def room(self, rows: IntArray, num_committed: IntArray) -> IntArray:
         """Return ``[B]`` how many tokens each row may draft."""
@@ -129,15 +129,32 @@ class RunModel(Protocol):
         ...
 
     def advance(self, rows: IntArray, tokens: Tensor, live: IntArray) -> Tensor:
-        """Read the token ``[B, 1]`` that was drafted last; return ``[B, 1, V]`` logits of the one after it."""
+        """Read the token that was drafted last.
+
+        Args:
+            rows: ``[B]``.
+            tokens: ``[B, 1]`` of all those rows.
+            live: ``[R]`` indices into them of the rows that draft on.
+
+        Returns:
+            ``[B, 1, V]`` logits of the token after it.
+        """
         ...
 
     def grow(self, rows: IntArray, frontier: Frontier) -> Tensor:
-        """Read the nodes of a frontier after those of earlier ones; return ``[B, frontier.size, V]`` logits."""
+        """Read the nodes of a frontier after those of earlier ones; return ``[B, frontier.size, V]`` logits.
+
+        Raises:
+            TypeError: the model drafts chains alone, which is the default.
+        """
         raise TypeError(f"{type(self).__name__} drafts chains, and no trees")
 
     def confidence(self) -> Tensor:
-        """Return ``[B, 1]``: the chance that the token after the latest logits stands if all before it do."""
+        """Return ``[B, 1]``: the chance that the token after the latest logits stands if all before it do.
+
+        Raises:
+            TypeError: the model tells none (``has_confidence``), which is the default.
+        """
         raise TypeError(f"{type(self).__name__} tells no confidences: read them only if has_confidence")
 
     def follower(self, context: Context) -> Follow | None:
@@ -149,11 +166,17 @@ class RunModel(Protocol):
         return None
 
     def grower(self, rows: IntArray, context: Context) -> GrowWhole | None:
-        """Return what drafts whole trees in one call; see ``TreeSampler``."""
+        """Return what drafts whole trees of rows ``[B]`` in one call, see ``TreeSampler``; None: nothing does."""
         return None
 
     def note(self, rows: IntArray, starts: IntArray, draft: Draft) -> None:
-        """Learn that a draft is made, which follows the first ``starts[b]`` ids of each row: nothing more is asked."""
+        """Learn that a draft is made: nothing more is asked of it.
+
+        Args:
+            rows: ``[B]`` slots.
+            starts: ``[B]`` ids of each row that the draft follows.
+            draft: of those rows.
+        """
         return
 
 
@@ -168,7 +191,7 @@ class ModelSource(SampledSource, ABC):
         """Return the model at work; arguments as in ``DraftSource.open``."""
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
-        """Return a session for a run."""
+        """Return a session for a run; arguments as in ``DraftSource.open``."""
         model = self.open_model(oracle, num_rows, capacity)
         if self.tree is not None:
             return TreeSession(model, TreeSampler(self.tree, self.temperature, oracle.device))
@@ -205,10 +228,12 @@ class ChainSession(_Session):
         self.sampler = sampler
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        """Take in new requests; see ``DraftSession.begin``."""
         self.sampler.length.begin(rows)
         super().begin(rows, prompts, scores)
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        """Draft a chain per row; see ``DraftSession.propose``."""
         model, starts = self.model, context.num_committed
         limits = depth_limits(self.sampler.length, rows, starts, budget)
         limits = np.minimum(limits, model.room(rows, starts))
@@ -234,6 +259,7 @@ class TreeSession(_Session):
         self.sampler = sampler
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        """Draft a tree per row; see ``DraftSession.propose``."""
         model, starts = self.model, context.num_committed
         room, own = model.room(rows, starts), model.own_context(rows, context)
 

@@ -206,7 +206,12 @@ def _count(
 
 
 def levels(keys: IntArray, vocab_size: int) -> Iterator[slice]:
-    """Yield the states of each context length, shortest first; those of a length follow one another."""
+    """Yield the states of each context length, shortest first; those of a length follow one another.
+
+    Args:
+        keys: ``[S]`` of the states, see ``NGramModel``.
+        vocab_size: V.
+    """
     first, stop = 0, 1
     while first < stop:
         yield slice(first, stop)

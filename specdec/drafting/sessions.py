@@ -27,7 +27,7 @@ def point_chains(tokens: IntArray, counts: IntArray, confidence: Tensor | None =
 
 
 def list_chains(chains: Sequence[Sequence[int] | IntArray]) -> Draft:
-    """Return the chains of deterministic tokens that are given for each row, on the host."""
+    """Return the chains ``[B, N]`` of deterministic tokens that are given for each of B rows, on the host."""
     return point_chains(pad_rows(chains), np.array([len(ids) for ids in chains], dtype=np.int64))
 
 
@@ -48,9 +48,11 @@ class MemorylessSession(DraftSession):
         """Return chains of at most ``limits`` ``[B]`` tokens."""
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        """Tell the length policy; see ``DraftSession.begin``."""
         self.length.begin(rows)
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        """Return what ``draft`` makes within the budget and the policy's limits; see ``DraftSession.propose``."""
         limits = depth_limits(self.length, rows, context.num_committed, budget)
         if not any(limits.tolist()):
             return Draft.empty(len(rows), self.device)

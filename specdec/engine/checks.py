@@ -127,7 +127,13 @@ def _foreign_id(source: DraftSource, token: int, node: int, vocab_size: int) -> 
 
 
 def scores_error(oracle: Oracle, logits: Tensor, wanted: tuple[int, ...]) -> ValueError:
-    """Return the error to raise for logits whose shape is not the one that a pass asked for."""
+    """Return the error to raise for logits whose shape is not the one that a pass asked for.
+
+    Args:
+        oracle: that scored them.
+        logits: as it returned them.
+        wanted: the shape asked for, that of ``[B, N+1, V]``.
+    """
     return ValueError(
         f"oracle of type {type(oracle).__name__} scored logits of the shape {tuple(logits.shape)}, not {wanted}: give "
         "one for each row, each node and each of the vocab_size ids; cut those that pad the vocabulary"

@@ -10,8 +10,9 @@ class NoDraft(DraftSession):
     name, needs, offers, vocab_size = "plain", Needs(), Offers(), None
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
-        """Return a session for a run."""
+        """Return a session for a run; arguments as in ``DraftSource.open``."""
         return self
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        """Draft nothing, ``[B, 0]``; see ``DraftSession.propose``."""
         return Draft.empty(len(rows), HOST)

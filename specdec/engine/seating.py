@@ -90,10 +90,15 @@ class Seating:
         return True
 
     def prompts_are_read(self, rows: IntArray, prompts: Sequence[IntArray]) -> None:
-        """Learn that the cache holds prompts, all but their last ids."""
+        """Learn that the cache holds prompts, all but their last ids.
+
+        Args:
+            rows: ``[B]`` of the cache.
+            prompts: ids ``[L]`` of each row.
+        """
 
     def leave(self, row: int, ids: IntArray) -> None:
-        """Learn that a request has ended; ``ids`` stand, the pending one the last of them."""
+        """Learn that the request of a row has ended; its ids ``[L]`` stand, the pending one the last of them."""
 
     def give_up(self) -> None:
         """Learn that the run cannot go on, and free what other runs may use instead."""
@@ -124,6 +129,7 @@ class KnownPrefixes(Seating):
 
     @property
     def figures(self) -> dict[str, int]:
+        """Its figures for the statistics, by name: tokens and pages, see ``Stats``."""
         return {
             "num_prefix_tokens": self._reused,
             "num_draft_prefix_tokens": self._of_drafts.num_known,
@@ -132,9 +138,11 @@ class KnownPrefixes(Seating):
         }
 
     def share(self, session: DraftSession) -> None:
+        """Let the source's own models share prompts; see ``Seating.share``."""
         alone(self.turn, partial(share_prefixes, session, self._of_drafts))
 
     def seat(self, row: int, request: Request) -> bool:
+        """Give a request an idle row that begins with what is known of its prompt, or return that it has to wait."""
         prompt, num_slots = request.prompt, request.max_length + self._slack
         known = self._pool.find(prompt[:0] if self._reads_prompts else prompt[:-1])
         if not self._reads_prompts and any(_common_pages(prompt, other) > len(known) for other in self._unread):
@@ -150,17 +158,20 @@ class KnownPrefixes(Seating):
         return True
 
     def prompts_are_read(self, rows: IntArray, prompts: Sequence[IntArray]) -> None:
+        """Let later requests find the full pages of these prompts; see ``Seating.prompts_are_read``."""
         self._unread.clear()
         if not self._reads_prompts:
             for row, prompt in zip(rows.tolist(), prompts, strict=True):
                 self.cache.keep(row, prompt[:-1])
 
     def leave(self, row: int, ids: IntArray) -> None:
+        """Let later requests find the full pages of a row, and give its pages back; see ``Seating.leave``."""
         if not self._reads_prompts:
             self.cache.keep(row, ids[:-1])
         self.cache.vacate(np.array([row]))
 
     def give_up(self) -> None:
+        """Give the pages of all rows back; see ``Seating.give_up``."""
         self.cache.give_up()
 
 

@@ -42,10 +42,13 @@ class Slots:
         self.to_come: set[int] = set()
 
     def admit(self, seat: Callable[[int, Request], bool]) -> IntArray:
-        """Seat waiting requests, in their order, in idle rows and return those rows, ascending.
+        """Seat waiting requests, in their order, in idle rows.
 
         Args:
             seat: gives a request a row of the cache, or returns that it has to wait, and with it all later ones.
+
+        Returns:
+            ``[R]`` int64, the rows that were seated, ascending.
         """
         idle = np.flatnonzero(self.occupants == IDLE)[: len(self.waiting)]
         seated = idle
@@ -81,7 +84,7 @@ class Slots:
         return ids
 
     def release(self, rows: IntArray) -> None:
-        """Free rows whose requests are finished; their grammars let go of what they keep."""
+        """Free rows ``[R]`` whose requests are finished; their grammars let go of what they keep."""
         for request in self.occupants[rows].tolist():
             if (grammar := self.requests[request].grammar) is not None:
                 grammar.forget()

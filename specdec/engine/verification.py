@@ -133,7 +133,16 @@ def _bad_laws(draft: Draft) -> Tensor | None:
 
 
 def path_logprobs(draft: Draft, decision: Decision, scores: Scores, warping: BatchWarping) -> NDArray[np.float64]:
-    """Return ``[B, N+1]`` the log-probability of each token of blocks that a compiled judge gave, on the host.
+    """Return the log-probability of each token of blocks that a compiled judge gave, on the host.
+
+    Args:
+        draft: ``[B, N]`` that was judged.
+        decision: the judge's.
+        scores: of all its nodes, with logits ``[B, N+1, V]``.
+        warping: of those rows.
+
+    Returns:
+        ``[B, N+1]`` float64, of the accepted tokens and the one after them; arbitrary beyond.
 
     Cost: the laws of all nodes, O(B N V).
     """

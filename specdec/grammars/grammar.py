@@ -102,11 +102,15 @@ class Grammar:
         return None if place is None or (path.size and place.is_over) else self._mask(place)[: self._size]
 
     def first_end(self, output: IntArray, num_new: int) -> int:
-        """Return the index, among the last ``num_new`` ids of an output, of the one that finishes the grammar.
+        """Return the index, among the last ids of an output, of the one that finishes the grammar.
+
+        Args:
+            output: ids that stand, ``[L]``, without the prompt.
+            num_new: how many of them are new.
 
         Returns:
-            That index: after the id nothing may come but an end of the text, or the id is one. ``num_new`` if none
-                does.
+            That index, 0 for the first new id: after the id nothing may come but an end of the text, or the id is one.
+                ``num_new`` if none does.
 
         Raises:
             ValueError: an id that the grammar does not allow, which a law gives only if it leaves no id at all.

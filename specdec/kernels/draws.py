@@ -61,7 +61,7 @@ def extend_by_all(keys: IntArray, parts: Sequence[IntArray]) -> IntArray:
 
 
 def extend_by(keys: Tensor, part: int) -> Tensor:
-    """Return what ``extend`` does, for keys on any device and one number, which is mixed on the host."""
+    """Return what ``extend`` makes of keys ``[...]`` on any device and one number, which is mixed on the host."""
     mixed = _mix(np.asarray([part], dtype=np.int64) * _WEYL + 1)
     return _mix(_mix(keys + _WEYL) ^ int(mixed[0]))
 
@@ -109,7 +109,7 @@ def _finish(laws: Laws, table_draws: Tensor, k: int) -> Tensor:
 
 
 def only_points(laws: Laws, k: int) -> Tensor:
-    """Return the draws from point masses: no number is needed."""
+    """Return the draws from point masses, shaped as by ``Kernels.draw``: no number is needed."""
     if k == 1:
         return laws.point
     return torch.nn.functional.pad(laws.point.unsqueeze(-1), (0, k - 1), value=-1)

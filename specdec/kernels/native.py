@@ -81,11 +81,13 @@ class NativeKernels(Kernels):
         return table
 
     def penalise(self, logits: Tensor, tokens: Tensor, mask: Tensor, past: Adjustments) -> None:
-        """Apply penalties in place. Cost: O(L) a row with penalties and O(L + N) for each of its nodes, O(V) memory.
+        """Apply penalties in place; arguments as in ``Kernels.penalise``.
 
         Raises:
             IndexError: in a row with penalties an id lies beyond the vocabulary, or more ids are said to stand than
                 there are.
+
+        Cost: O(L) a row with penalties and O(L + N) for each of its nodes, O(V) memory.
         """
         if not _is_read(logits):
             super().penalise(logits, tokens, mask, past)
@@ -101,7 +103,7 @@ class NativeKernels(Kernels):
             raise IndexError(f"an id that stands or is drafted lies beyond the {size} of the vocabulary; {told}")
 
     def draw(self, laws: Laws, k: int, streams: Streams, purpose: int, node: Any) -> Tensor:
-        """Return draws along running sums.
+        """Return draws along running sums; see ``Kernels.draw``.
 
         Raises:
             ValueError: shapes do not fit.
@@ -116,7 +118,12 @@ class NativeKernels(Kernels):
         return ids
 
     def race(self, laws: Laws, k: int, keys: IntArray, positions: IntArray, depth: Any) -> Tensor:
-        """Return winners of races; errors as in ``draw``."""
+        """Return winners of races; see ``Kernels.race``.
+
+        Raises:
+            ValueError: shapes do not fit, or there are more keys than positions, or fewer.
+            IndexError: an index beyond the table.
+        """
         if not _are_read(laws):
             return super().race(laws, k, keys, positions, depth)
         if keys.size != positions.size:
@@ -128,13 +135,13 @@ class NativeKernels(Kernels):
         return ids
 
     def softmax(self, logits: Tensor) -> Tensor:
-        """Return laws at temperature 1: the bits that a ``ChainWatch`` is told."""
+        """Return float64 laws at temperature 1 of logits ``[..., V]``: the bits that a ``ChainWatch`` is told."""
         if not logits.is_cpu:
             return super().softmax(logits)
         return self._laws(logits.double().reshape(1, -1, logits.shape[-1]), _UNWARPED).view_as(logits)
 
     def entropies(self, probs: Tensor) -> Tensor:
-        """Return entropies: the bits that a ``ChainWatch`` is told."""
+        """Return entropies in nats, float64, of probabilities ``[..., V]``: the bits that a ``ChainWatch`` is told."""
         if not _is_read(probs):
             return super().entropies(probs)
         table = probs.reshape(-1, probs.shape[-1]).contiguous()

@@ -100,6 +100,9 @@ class Kernels:
             purpose: its code.
             node: an int, or integers that broadcast to the laws' shape.
 
+        Returns:
+            int64 of the laws' shape, with one dimension more for k > 1: ``[B, k]`` or ``[B, M, k]``.
+
         Cost: O(V) a law that is no point mass.
         """
         return draws.draw(laws, k, streams, purpose, node)

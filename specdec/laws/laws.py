@@ -37,7 +37,7 @@ class Laws:
 
     @staticmethod
     def points(ids: Tensor) -> "Laws":
-        """Return point masses on ``ids`` (any shape)."""
+        """Return point masses on ids ``[...]`` int64 of any shape, which are kept."""
         table = torch.empty(0, 0, dtype=torch.float32, device=ids.device)
         return Laws(table, torch.full_like(ids, -1), ids)
 
@@ -100,15 +100,25 @@ class Laws:
         return Laws(*(on_device(part, device) for part in (self.table, self.index, self.point)))
 
     def scatter_rows(self, places: NDArray[np.int64], batch: int) -> "Laws":
-        """Return these laws at ``places`` of ``batch`` rows, point masses elsewhere."""
+        """Return these laws at ``places`` ``[R]`` of ``batch`` rows, and point masses on id 0 elsewhere.
+
+        Args:
+            places: indices into those rows, distinct and ascending, one for each entry of the first dimension.
+            batch: how many rows there are.
+
+        Cost: O(size) of ``index``; the table is shared.
+        """
         return Laws(self.table, scatter_rows(self.index, places, batch, -1), scatter_rows(self.point, places, batch))
 
     def with_points(self, mask: Tensor) -> "Laws":
-        """Return the laws with a point mass on id 0 at the entries of ``mask`` (bool, of their shape)."""
+        """Return the laws with a point mass on id 0 at the entries of ``mask``, ``[...]`` bool of their shape."""
         return Laws(self.table, self.index.masked_fill(mask, -1), self.point.masked_fill(mask, 0))
 
     def probs_of(self, ids: Tensor) -> Tensor:
-        """Return the probability of ``ids`` (shape ``S``) under each law, float64, shape ``S``.
+        """Return the probability of an id under each law, ``[...]`` float64.
+
+        Args:
+            ids: ``[...]`` int64, of the shape of the laws.
 
         Cost: one gather, independent of V.
         """
@@ -135,7 +145,7 @@ class Laws:
         return rows.scatter_add_(-1, ids, is_point.to(rows.dtype))
 
     def dense_view(self, vocab_size: int | None = None) -> Tensor:
-        """Return what ``dense`` does, to be read only: on the host the table itself, if that is all of it.
+        """Return what ``dense`` does, ``S + [V]``, to be read only: on the host the table itself, if that is all of it.
 
         Cost: that of ``dense``; nothing for the laws of a dense tensor on the host.
         """

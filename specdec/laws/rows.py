@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def take(values: Tensor, places: NDArray[np.int64]) -> Tensor:
-    """Return the entries at ``places`` of the first dimension.
+    """Return the entries of values ``[B, ...]`` at ``places`` ``[R]``: ``[R, ...]``.
 
     Cost: a copy of them; none if all are taken.
     """

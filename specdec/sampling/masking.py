@@ -73,7 +73,7 @@ class NodeMasks:
         flat.index_add_(0, places, bias.masked_fill_(allowed, 0.0))
 
     def end_dead_nodes(self, logits: Tensor) -> None:
-        """Let nodes that have no id left give the first one that is not allowed, in place.
+        """Let nodes that have no id left in logits ``[B, M, V]`` give the first one that is not allowed, in place.
 
         Their laws are read even if no walk gets there. A walk that does is refused when its block is read: see
         ``Grammar.first_end``. A node whose mask forbids nothing stays as it is: the oracle itself allows no id there.

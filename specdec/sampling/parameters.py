@@ -125,7 +125,11 @@ class SamplingParams:
 
     @property
     def constraint(self) -> Constraint | None:
-        """The grammar that the output follows."""
+        """The grammar that the output follows; None: there is none.
+
+        Raises:
+            ValueError: a schema that is no JSON; parameters with one cannot be made.
+        """
         for name in _GRAMMARS:
             if (value := getattr(self, name)) is not None:
                 try:

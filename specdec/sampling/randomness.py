@@ -40,7 +40,10 @@ def _code(part: str | int) -> IntArray:
 
 
 def seed_keys(seeds: Sequence[Seed]) -> IntArray:
-    """Return one 64-bit key per request seed: an int, or a tuple of ints such as (run seed, request index).
+    """Return one 64-bit key per request seed, ``[R]`` int64.
+
+    Args:
+        seeds: R of them, each an int or a tuple of ints, such as (run seed, request index).
 
     Raises:
         OverflowError: an int is beyond 64 bits.
@@ -90,7 +93,13 @@ class Keyed:
 
     @staticmethod
     def at(keys: IntArray, num_committed: IntArray, kernels: Kernels | None = None) -> "Keyed":
-        """Return the streams of a step: the request's key extended by the committed length at its start."""
+        """Return the streams of a step: the request's key extended by the committed length at its start.
+
+        Args:
+            keys: ``[B]`` int64, of the requests; see ``seed_keys``.
+            num_committed: ``[B]`` ids that stand.
+            kernels: what draws; None: the best of this machine.
+        """
         return Keyed(keys, (num_committed,), kernels or best_kernels())
 
     @cached_property
@@ -105,7 +114,11 @@ class Keyed:
 
     @cached_property
     def path(self) -> bytes:
-        """Seeds and parts as bytes; see ``specdec.kernels.draws.Streams``."""
+        """Seeds and parts as bytes; see ``specdec.kernels.draws.Streams``.
+
+        Raises:
+            ValueError: a part has neither one number nor one for each stream.
+        """
         lists = [self.seeds.tobytes()]
         for part in self.parts:
             if part.size not in (1, self.seeds.size):
@@ -114,7 +127,7 @@ class Keyed:
         return b"".join(lists)
 
     def select(self, rows: IntArray) -> "Keyed":
-        """Return the streams of some rows (indices into this batch)."""
+        """Return the streams of some rows ``[R]`` (indices into this batch)."""
         parts = tuple(part if part.size == 1 else part[rows] for part in self.parts)
         return replace(self, seeds=self.seeds[rows], parts=parts)
 
@@ -123,14 +136,17 @@ class Keyed:
         return replace(self, parts=(*self.parts, _code(part)))
 
     def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> Tensor:
-        """Draw one id per law, or ``k`` in drawing order, keyed by node and purpose; ``depth`` is not read here."""
+        """Draw one id per law, or ``k`` in drawing order, keyed by node and purpose; ``depth`` is not read here.
+
+        Arguments as in ``Randomness.choose``, and ids ``[B]`` or ``[B, M]`` too, ``[..., k]`` for k > 1.
+        """
         if laws.all_points:
             return only_points(laws, k)
         return self.kernels.draw(laws, k, self, part_number(purpose), node)
 
     @property
     def numbers(self) -> tuple[IntArray, ...]:
-        """The arrays of the host that draws on a device read; the engine sends them there with the pass."""
+        """The arrays ``[B]`` of the host that draws on a device read; the engine sends them there with the pass."""
         return (self.keys,)
 
     def chain_keys(self, purpose: str) -> ChainKeys | None:
@@ -143,7 +159,10 @@ class Keyed:
     def verdict_numbers(
         self, num_rows: int, verdict: OpenVerdict, purposes: tuple[str, str] = ("stop", "next")
     ) -> IntArray | None:
-        """Return seeds, parts and purposes; None if rows share a stream, or a derived class may draw otherwise."""
+        """Return seeds, parts and purposes, ``[K]`` int64; see ``Randomness.verdict_numbers``.
+
+        None: rows share a stream, or a derived class may draw otherwise.
+        """
         if not self.draws_by_keys or self.seeds.size != num_rows:
             return None
         stop, following = purposes
@@ -188,7 +207,7 @@ class Coupled:
             cls.draws_by_keys = cls.choose is Coupled.choose
 
     def select(self, rows: IntArray) -> "Coupled":
-        """Return the streams of some rows (indices into this batch)."""
+        """Return the streams of some rows ``[R]`` (indices into this batch)."""
         return replace(self, keys=self.keys[rows], positions=self.positions[rows])
 
     def extend(self, part: str | int) -> "Coupled":
@@ -196,14 +215,17 @@ class Coupled:
         return self
 
     def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> Tensor:
-        """Draw one id per law, keyed by ``depth`` alone; for k > 1 the k best of the race, best first."""
+        """Draw one id per law, keyed by ``depth`` alone; for k > 1 the k best of the race, best first.
+
+        Arguments as in ``Randomness.choose``, and ids ``[B]`` or ``[B, M]`` too, ``[..., k]`` for k > 1.
+        """
         if laws.all_points:
             return only_points(laws, k)
         return self.kernels.race(laws, k, self.keys, self.positions, depth)
 
     @property
     def numbers(self) -> tuple[IntArray, ...]:
-        """The arrays of the host that draws on a device read; the engine sends them there with the pass."""
+        """The arrays ``[B]`` of the host that draws on a device read; the engine sends them there with the pass."""
         return self.positions, self.keys
 
     def chain_keys(self, purpose: str) -> ChainKeys | None:
@@ -213,6 +235,9 @@ class Coupled:
     def verdict_numbers(
         self, num_rows: int, verdict: OpenVerdict, purposes: tuple[str, str] = ("stop", "next")
     ) -> IntArray | None:
-        """Return keys, then positions; None if rows share a race, or a derived class may draw otherwise."""
+        """Return B keys, then B positions, ``[2 B]`` int64; see ``Randomness.verdict_numbers``.
+
+        None: rows share a race, or a derived class may draw otherwise.
+        """
         fits = self.draws_by_keys and self.keys.size == self.positions.size == num_rows
         return np.concatenate((self.keys, self.positions)) if fits else None

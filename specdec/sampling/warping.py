@@ -50,7 +50,15 @@ class ParameterTable:
 
     @staticmethod
     def of(params: Sequence[SamplingParams], grammars: Sequence[Grammar | None] | None = None) -> "ParameterTable":
-        """Return the table of a list of parameters, and of their grammars if some ask for one."""
+        """Return the table of a list of parameters, and of their grammars if some ask for one.
+
+        Args:
+            params: of R rows.
+            grammars: of each row, None if it has none; None: no row has one.
+
+        Raises:
+            ValueError: a row has a grammar and asks for none, or the other way round.
+        """
         made = tuple(None for _ in params) if grammars is None else tuple(grammars)
         if any((one.constraint is None) is not (grammar is None) for one, grammar in zip(params, made, strict=True)):
             raise ValueError("parameters ask for grammars: give what specdec.grammars.make_grammars makes of them")
@@ -68,17 +76,17 @@ class ParameterTable:
         return replace(table, adjusts=adjusts)
 
     def select(self, rows: IntArray) -> "ParameterTable":
-        """Return some rows, in the order asked for."""
+        """Return some rows ``[B]``, in the order asked for."""
         bias, grammars = (tuple(column[row] for row in rows) for column in (self.bias, self.grammars))
         return ParameterTable(self.values[:, rows], bias, self.adjusts[rows], grammars)
 
     @cached_property
     def with_grammars(self) -> IntArray:
-        """Rows that a grammar masks."""
+        """``[K]`` the rows that a grammar masks, ascending."""
         return np.flatnonzero([grammar is not None for grammar in self.grammars])
 
     def part(self, rows: IntArray) -> "ParameterTable":
-        """Return some rows, ascending; nothing goes to a device for them but this table, once."""
+        """Return some rows ``[B]``, ascending; nothing goes to a device for them but this table, once."""
         return replace(self.select(rows), whole=(self, rows))
 
     def with_temperature(self, temperature: float) -> "ParameterTable":
@@ -99,7 +107,7 @@ class ParameterTable:
 
     @cached_property
     def sampling_rows(self) -> IntArray:
-        """Rows that draw at a temperature above 0."""
+        """``[K]`` the rows that draw at a temperature above 0, ascending."""
         return np.flatnonzero(self.column("temperature") > 0)
 
     @cached_property
@@ -158,7 +166,7 @@ class ParameterTable:
         return self._there[device]
 
     def unsent(self, device: torch.device) -> tuple[NDArray[np.float64], ...]:
-        """Return what laws read of this table on a device and is not there yet."""
+        """Return what laws read of this table on a device and is not there yet: one array ``[C, R]``, or none."""
         if self.whole is not None:
             return self.whole[0].unsent(device)
         return () if device in self._there else (self.values,)
@@ -189,7 +197,7 @@ class BatchWarping:
     kernels: Kernels = field(default_factory=best_kernels, repr=False, compare=False)
 
     def select(self, rows: IntArray) -> "BatchWarping":
-        """Return the warping of some rows (indices into this batch)."""
+        """Return the warping of some rows ``[R]``, ascending (indices into this batch)."""
         return replace(
             self,
             params=self.params.part(rows),
@@ -209,7 +217,7 @@ class BatchWarping:
         nodes: Tensor | None = None,
         temperature: float | None = None,
     ) -> Laws:
-        """Return the warped laws of some nodes of a draft.
+        """Return the warped laws ``[B, M]`` of some nodes of a draft; arguments as in ``Warping.laws``.
 
         Cost: O(B M V); nothing beyond an argmax for greedy rows without penalties.
         """
@@ -263,7 +271,13 @@ class BatchWarping:
         return Laws(table.table, scatter_rows(table.index, sampled, len(adjusted), -1), adjusted.argmax(-1))
 
     def adjusted(self, logits: Tensor, draft: Draft, nodes: Tensor | None = None) -> Tensor:
-        """Return logits after masks, bias, penalties and the ban of EOS, float32 at least; the input is not changed.
+        """Return logits after masks, bias, penalties and the ban of EOS.
+
+        Args:
+            logits, draft, nodes: see ``Warping.laws``.
+
+        Returns:
+            ``[B, M, V]``, float32 at least: a copy, or what was given if nothing changes it.
 
         Cost: none without such parameters; else a copy, O(B M V), and for the rows with penalties O(L + M V) each, for
             those with grammars what ``NodeMasks`` says.

@@ -39,7 +39,13 @@ class StatsRecorder:
         self._prefills: list[tuple[float, IntArray, int]] = []
 
     def add_prefill(self, seconds: float, requests: IntArray, calls: int = 1) -> None:
-        """Take in ``calls`` scoring calls, ``seconds`` together, that covered the prompts of ``requests``."""
+        """Take in scoring calls that covered prompts.
+
+        Args:
+            seconds: wall time of all of them together.
+            requests: ``[R]`` indices, in the run, of the requests whose prompts they were.
+            calls: how many they were.
+        """
         self._prefills.append((seconds, requests, calls))
 
     def finish(

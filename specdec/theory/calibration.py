@@ -103,7 +103,7 @@ class Calibration:
         check_finite("rate", self.rate)
 
     def step_cost(self, num_drafted: NDArray[np.int64]) -> FloatArray:
-        """Return what steps cost that draft and verify ``num_drafted`` tokens, of any shape: v'(n + 1) + c' n."""
+        """Return what steps cost that draft and verify ``num_drafted`` tokens, ``[...]``: v'(n + 1) + c' n, float64."""
         return self.width_cost.at(num_drafted + 1) + self.draft_cost * num_drafted
 
     def next_costs(self, longest: int) -> FloatArray:

@@ -67,7 +67,7 @@ class WidthCurve:
         return float(self.at(np.array([num_nodes]))[0])
 
     def at(self, num_nodes: Any) -> FloatArray:
-        """Return v of an array of widths, of any shape."""
+        """Return v of an array of widths, ``[...]`` float64 of their shape."""
         widths, costs = np.array(self.num_nodes), np.array(self.costs)
         slope = (costs[-1] - costs[0]) / max(widths[-1] - widths[0], 1)
         beyond = np.maximum(np.asarray(num_nodes) - widths[-1], 0)

@@ -35,14 +35,17 @@ class Longest(Fixed):
     opened: list[int] = field(default_factory=list)
 
     def open(self, num_rows: int) -> LengthSession:
+        """Return itself, and note how many slots the run has."""
         self.opened.append(num_rows)
         return self
 
     def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
+        """Forget what was heard, and return the most tokens; see ``LengthSession.limits``."""
         self.heard.clear()
         return super().limits(rows, num_committed)
 
     def draws(self, rows: IntArray, entropy: Tensor) -> Tensor:
+        """Hear the entropies, and go on; see ``LengthSession.draws``."""
         self.heard.append(entropy.double().cpu().clone())  # lent by compiled code, which writes there again
         return super().draws(rows, entropy)
 
@@ -54,6 +57,7 @@ class Told(Paths):
 
     @property
     def paths(self) -> tuple[Path_, ...]:
+        """Every node, see ``Paths``; somebody has read them."""
         self.was_read = True
         return super().paths
 
@@ -64,7 +68,7 @@ class Confiding(Told):
     reads_confidence: ClassVar[bool] = True
 
     def plan(self, max_depth: IntArray, max_nodes: IntArray) -> None:
-        """Return None: drafted whole, a tree has no confidences."""
+        """Return None: drafted whole, a tree has no confidences. Arguments as in ``TreeShape.plan``."""
 
 
 @dataclass
@@ -108,11 +112,13 @@ class Asking(WatchedSession):
     _warping: Warping | None = None
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        """Take in new requests; see ``DraftSession.begin``."""
         if self.laws is not None:
             self.laws.begin(rows)
         self.inner.begin(rows, prompts, scores)
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+        """Take what drafts gave to the tokens of the output, and forward the call; see ``DraftSession.sync``."""
         if self.laws is not None:
             self.laws.take_outputs(rows, new_ids[:, 0], self._target(scores))
         self.inner.sync(rows, keep, new_ids, scores)
@@ -126,6 +132,11 @@ class Asking(WatchedSession):
         return self._warping.laws(logits, Draft.empty(len(logits), logits.device), root)[:, 0]
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        """Keep the inner session's draft, and return an empty one, ``[B, 0]``; see ``DraftSession.propose``.
+
+        Raises:
+            ValueError: a draft that would be another one in another run.
+        """
         draft = self.inner.propose(rows, context, budget, randomness)
         if draft.is_scout is not None or draft.stages:
             raise ValueError(

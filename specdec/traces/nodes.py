@@ -134,11 +134,13 @@ class NodeSession(WatchedSession):
         self._step: tuple[Draft, Warping]
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        """Return the inner session's draft, and remember it; see ``DraftSession.propose``."""
         draft = self.inner.propose(rows, context, budget, randomness)
         self._step = draft, context.warping
         return draft
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+        """See the step whose draft was remembered, and forward the call; see ``DraftSession.sync``."""
         assert scores is not None
         draft, warping = self._step
         self.seen = Seen.of(draft, scores, warping, self.logprobs)

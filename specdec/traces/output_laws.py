@@ -158,7 +158,7 @@ class OutputLaws:
         return self.num_ranks > 1
 
     def begin(self, rows: IntArray) -> None:
-        """Forget what the rows held."""
+        """Forget what slots ``rows`` ``[B]`` held."""
         self._pasts |= {row: [] for row in rows.tolist()}
 
     def take_draft(self, draft: Draft, budget: Budget) -> None:

@@ -20,6 +20,14 @@ def expected_acceptance(records: NodeRecords, rule: str | VerificationRule) -> d
     All other ids of the vocabulary are taken for one id, the rest: for these rules the probability of each stop depends
     on p and q of the drafted tokens alone.
 
+    Args:
+        records: of the nodes of a run, with p and q.
+        rule: the rule, or its name.
+
+    Returns:
+        Columns ``[S]``, an entry a step: ``request``, ``step``, ``num_committed`` and ``num_drafted``, int64, and
+            ``num_accepted`` and ``num_emitted``, float64.
+
     Raises:
         ValueError: the rule needs more than p and q of the drafted tokens, or cannot judge these drafts.
 

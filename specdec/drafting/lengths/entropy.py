@@ -50,6 +50,7 @@ class Entropy(LengthPolicy):
 
     @property
     def max_depth(self) -> int:
+        """The longest draft ever asked for: ``max_draft_tokens``."""
         return self.max_draft_tokens
 
     @property
@@ -59,9 +60,11 @@ class Entropy(LengthPolicy):
 
     @property
     def adaptive(self) -> bool:
+        """Whether the threshold follows how drafts fare."""
         return self.schedule.adaptive
 
     def open(self, num_rows: int) -> "_Session":
+        """Return a session for a run of ``num_rows`` slots."""
         return _Session(self, num_rows)
 
 

@@ -35,11 +35,11 @@ class Feedback(LengthSession):
         self._drafted = np.zeros(num_rows, dtype=np.int64)
 
     def begin(self, rows: IntArray) -> None:
-        """Forget ``rows``."""
+        """Forget slots ``rows`` ``[B]``."""
         self._committed[rows] = -1
 
     def drafted(self, rows: IntArray, counts: IntArray) -> None:
-        """Remember how many tokens were drafted in this step."""
+        """Remember how many tokens, ``counts`` ``[B]``, slots ``rows`` ``[B]`` drafted in this step."""
         self._drafted[rows] = counts
 
     def settle(self, rows: IntArray, num_committed: IntArray) -> Fate:

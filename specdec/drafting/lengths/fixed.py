@@ -30,16 +30,20 @@ class Fixed(LengthPolicy, LengthSession):
 
     @property
     def max_depth(self) -> int:
+        """The longest draft ever asked for: ``num_draft_tokens``."""
         return self.num_draft_tokens
 
     @property
     def reads_confidence(self) -> bool:
+        """Whether drafts carry confidences: ``with_confidence``."""
         return self.with_confidence
 
     def open(self, num_rows: int) -> LengthSession:
+        """Return itself."""
         return self
 
     def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
+        """Return ``[B]``, ``num_draft_tokens`` for each row; nobody can write to it. See ``LengthSession.limits``."""
         return constant(len(rows), self.num_draft_tokens)
 
 

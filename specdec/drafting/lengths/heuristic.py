@@ -48,6 +48,7 @@ class Heuristic(LengthPolicy):
 
     @property
     def max_depth(self) -> int:
+        """The longest draft ever asked for: ``max_draft_tokens``."""
         return self.max_draft_tokens
 
     def next_limits(self, limits: IntArray, drafted: IntArray, accepted: IntArray) -> IntArray:
@@ -56,6 +57,7 @@ class Heuristic(LengthPolicy):
         return np.where(drafted > 0, moved, limits)
 
     def open(self, num_rows: int) -> "_Session":
+        """Return a session for a run of ``num_rows`` slots."""
         return _Session(self, num_rows)
 
 

@@ -32,7 +32,7 @@ class LengthSession(Protocol):
         return policy
 
     def begin(self, rows: IntArray) -> None:
-        """Forget what ``rows`` held: new requests take them."""
+        """Forget what slots ``rows`` ``[B]`` held: new requests take them."""
         return
 
     def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:

@@ -16,15 +16,15 @@ class ScheduleSession(Protocol):
     """A threshold at work on one run, one value a row."""
 
     def begin(self, rows: IntArray) -> None:
-        """Start anew in ``rows``."""
+        """Start anew in slots ``rows`` ``[B]``."""
         return
 
     def update(self, rows: IntArray, fate: Fate) -> None:
-        """Learn how the last drafts of ``rows`` fared."""
+        """Learn how the last drafts of slots ``rows`` ``[B]`` fared."""
         return
 
     def values(self, rows: IntArray, depth: int = 0) -> FloatArray:
-        """Return the thresholds ``[B]`` of the next token after ``depth`` drafted ones."""
+        """Return the thresholds ``[B]`` of the next token after ``depth`` drafted ones, in slots ``rows`` ``[B]``."""
         ...
 
 
@@ -59,6 +59,7 @@ class Constant(ScheduleSession):
         return self
 
     def values(self, rows: IntArray, depth: int = 0) -> FloatArray:
+        """Return ``[B]``, the same threshold for each row and depth. See ``ScheduleSession.values``."""
         return np.full(len(rows), self.threshold)
 
 
@@ -139,13 +140,16 @@ class MarginalValue(ScheduleSession):
         self.tokens, self.cost = np.zeros(num_rows), np.ones(num_rows)
 
     def begin(self, rows: IntArray) -> None:
+        """Give slots ``rows`` ``[B]`` the calibrated rate."""
         self.tokens[rows], self.cost[rows] = _PRIOR_COST * self.calibration.rate, _PRIOR_COST
 
     def update(self, rows: IntArray, fate: Fate) -> None:
+        """Count the tokens and the cost of the last steps; see ``ScheduleSession.update``."""
         self.tokens[rows] += np.where(fate.known, fate.accepted + 1, 0)
         self.cost[rows] += np.where(fate.known, self.calibration.step_cost(fate.drafted), 0)
 
     def values(self, rows: IntArray, depth: int = 0) -> FloatArray:
+        """Return ``[B]`` what the next token costs at each row's rate; infinite after the last one."""
         rates: FloatArray = np.maximum(self.tokens[rows] / self.cost[rows], 1.0)
         return rates * float(self.next_costs[depth])
 

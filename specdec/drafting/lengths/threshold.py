@@ -84,13 +84,16 @@ class Threshold(LengthPolicy):
 
     @property
     def max_depth(self) -> int:
+        """The longest draft ever asked for: ``max_draft_tokens``."""
         return self.max_draft_tokens
 
     @property
     def adaptive(self) -> bool:
+        """Whether the threshold, or the prediction of acceptance, follows how drafts fare."""
         return self.threshold is None or self.calibration is not None or as_schedule(self.threshold).adaptive
 
     def open(self, num_rows: int) -> "_Session":
+        """Return a session for a run of ``num_rows`` slots."""
         return _Session(self, num_rows)
 
 

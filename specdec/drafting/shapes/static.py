@@ -85,7 +85,10 @@ class StaticShape(ABC):
         return sizes
 
     def plan(self, max_depth: IntArray, max_nodes: IntArray) -> tuple[TreePlan, IntArray] | None:
-        """Return the nodes of the largest tree within the limits, and how many of them each row has."""
+        """Return the nodes of the largest tree within the limits, and ``[B]`` how many of them each row has.
+
+        Arguments as in ``TreeShape.plan``.
+        """
         if (
             min(max_depth.tolist(), default=0) >= self.max_depth
             and min(max_nodes.tolist(), default=0) >= self.num_nodes
@@ -135,6 +138,7 @@ class Chain(StaticShape):
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
+        """Every node, as the ranks of the siblings on its path: 0 at each depth."""
         return tuple((0,) * depth for depth in range(1, self.length + 1))
 
 
@@ -162,6 +166,7 @@ class Kary(StaticShape):
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
+        """Every node, as the ranks of the siblings on its path, level by level."""
         levels: list[list[Path]] = [[()]]
         for _ in range(self.depth):
             levels.append([(*path, rank) for path in levels[-1] for rank in range(self.width)])
@@ -205,6 +210,7 @@ class Paths(StaticShape):
 
     @property
     def paths(self) -> tuple[Path, ...]:
+        """Every node, as the ranks of the siblings on its path, level by level."""
         return self._paths
 
     def __repr__(self) -> str:

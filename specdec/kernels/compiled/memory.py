@@ -11,7 +11,7 @@ _first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 
 
 def place(array: NDArray[Any]) -> int:
-    """Return the address of a contiguous array, which must outlive its use.
+    """Return the address of a contiguous array ``[...]``, which must outlive its use.
 
     Asking numpy for it costs about a microsecond, and several after a pass; asking ctypes costs less.
 

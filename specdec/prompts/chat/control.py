@@ -14,7 +14,11 @@ _PRIVATE = (range(0x100000, 0x10FFFE), range(0xF0000, 0xFFFFE))
 
 
 def absent_characters(count: int, *texts: str) -> str:
-    """Return ``count`` characters for private use that none of the texts holds; ValueError if there are fewer."""
+    """Return ``count`` characters for private use that none of the texts holds, as one string.
+
+    Raises:
+        ValueError: there are fewer.
+    """
     used = {ord(character) for text in texts for character in text}
     found = "".join(map(chr, islice((code for code in chain(*_PRIVATE) if code not in used), count)))
     if len(found) < count:

@@ -94,7 +94,11 @@ class ChatTemplate:
     def render(
         self, messages: Any, system: str | None = None, add_generation_prompt: bool = True, **arguments: Any
     ) -> str:
-        """Return a conversation as text, as ``encode`` reads it; arguments and errors as there, but without ids."""
+        """Return a conversation as text, as ``encode`` reads it; arguments as there.
+
+        Raises:
+            ValueError: as there, and for a content that is ids, which are no text.
+        """
         conversation = self._check(messages, system)
         if any(holds_ids(message.get("content")) for message in conversation):
             raise ValueError("a message's content is ids, which are no text: use encode")

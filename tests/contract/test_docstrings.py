@@ -1,0 +1,98 @@
+"""Docstrings say which shapes arrays have: of every public function that takes or returns some."""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOTS = ("specdec", "drafts")  # whose functions are asked; they may refer to names of each other
+
+# Functions that name no shape yet, by file; at most ten.
+EXCEPTIONS = {"specdec/exactness/findings.py": {"Recorder.numbers", "Recorder.select", "Recorder.choose"}}
+
+ARRAY = re.compile(r"\b(?:Tensor|NDArray|ndarray|\w*Array)\b")
+SHAPE = re.compile(r"``(?:\w+ \+ )?\[[^\[\]`]*\]``")  # ``[B, N]``, ``S + [V]``; not ``ids[b]``
+REFERENCE = re.compile(r"\b(?:[Ss]ee|as in|as by)\s+``([\w.]+)``")
+
+Definition = ast.FunctionDef | ast.ClassDef
+
+
+def definitions(nodes: list[ast.stmt], inside: str = "") -> Iterator[tuple[str, Definition]]:
+    """Yield the public classes and functions of a module, and of its classes, by their qualified names."""
+    for node in nodes:
+        if isinstance(node, Definition) and not node.name.startswith("_"):
+            yield inside + node.name, node
+            if isinstance(node, ast.ClassDef):
+                yield from definitions(node.body, f"{inside}{node.name}.")
+
+
+def has_arrays(function: ast.FunctionDef) -> bool:
+    """Tell whether a signature names a tensor or an array."""
+    given = function.args
+    arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    annotations = [function.returns, *(argument.annotation for argument in arguments if argument is not None)]
+    return any(ARRAY.search(ast.unparse(annotation)) for annotation in annotations if annotation is not None)
+
+
+def names_shape(node: Definition) -> bool:
+    """Tell whether a docstring names a shape."""
+    return SHAPE.search(ast.get_docstring(node) or "") is not None
+
+
+def unshaped(source: str, shaped: set[str]) -> list[str]:
+    """Return the functions with arrays that neither name a shape nor refer to one of ``shaped``, which do."""
+    found = []
+    for name, node in definitions(ast.parse(source).body):
+        if isinstance(node, ast.FunctionDef) and has_arrays(node) and not names_shape(node):
+            owner = name.rpartition(".")[0]
+            others = REFERENCE.findall(ast.get_docstring(node) or "")
+            # ``Class.method``, ``package.function``, or a method of the same class by its name alone.
+            meant = {".".join(other.split(".")[-depth:]) for other in others for depth in (1, 2)}
+            meant |= {f"{owner}.{other}" for other in others}
+            if not meant & (shaped - {name}):
+                found.append(name)
+    return found
+
+
+@cache
+def shaped_names() -> set[str]:
+    """Return the qualified names, in all roots, whose docstrings name a shape."""
+    files = [path for root in ROOTS for path in (ROOT / root).rglob("*.py")]
+    found = (one for path in files for one in definitions(ast.parse(path.read_text(encoding="utf-8")).body))
+    return {name for name, node in found if names_shape(node)}
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_every_public_function_with_arrays_names_a_shape(root: str) -> None:
+    found = {}
+    for path in sorted((ROOT / root).rglob("*.py")):
+        file = path.relative_to(ROOT).as_posix()
+        names = unshaped(path.read_text(encoding="utf-8"), shaped_names())
+        found[file] = set(names) - EXCEPTIONS.get(file, set())
+    assert not {file: names for file, names in found.items() if names}
+
+
+def test_exceptions_are_few() -> None:
+    assert sum(map(len, EXCEPTIONS.values())) <= 10
+
+
+@pytest.mark.parametrize(
+    ("text", "is_found"),
+    [
+        ("Return it ``[B, N]``.", False),
+        ("Return probabilities ``S + [V]``.", False),
+        ("Return it; see ``Protocol.method``.", False),
+        ("Arguments as in ``put``.", False),
+        ("Keep the first ``count[b]`` ids.", True),
+        ("Return it; see ``Protocol.unknown``.", True),
+        ("Return it; see ``get``.", True),
+        ("Return it.", True),
+    ],
+)
+def test_a_function_without_a_shape_is_found(text: str, is_found: bool) -> None:
+    source = f'class Cache:\n    def get(self, rows: "IntArray") -> None:\n        """{text}"""\n'
+    assert unshaped(source, {"Protocol.method", "Cache.put"}) == (["Cache.get"] if is_found else [])
