@@ -150,6 +150,7 @@ class NativeFeatureCache(FeatureSlots, _ArrivalCache):
 
     @features.setter
     def features(self, features: Tensor) -> None:
+        """Keep others, ``[num_rows, capacity + 1, H]``."""
         self._features = features
 
     def arrive(self, features: Features) -> None:

@@ -73,11 +73,11 @@ class Recorder(Randomness):
 
     @property
     def numbers(self) -> tuple[IntArray, ...]:
-        """The arrays of the host that draws on a device read."""
+        """The arrays ``[B]`` of the host that draws on a device read."""
         return self.inner.numbers
 
     def select(self, rows: IntArray) -> "Recorder":
-        """Return the streams of some rows (indices into this batch)."""
+        """Return the streams of ``rows``, ``[b]`` indices into this batch."""
         return replace(self, inner=self.inner.select(rows), rows=self.rows[rows])
 
     def extend(self, part: str | int) -> "Recorder":
@@ -85,7 +85,7 @@ class Recorder(Randomness):
         return replace(self, inner=self.inner.extend(part), path=(*self.path, part))
 
     def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> Tensor:
-        """Draw one id per law, or ``k`` distinct ids in drawing order."""
+        """Draw an id per law of shape S, or ``k`` distinct ids ``S + [k]`` in drawing order."""
         drawn = self.inner.choose(laws, node, depth, purpose, k)
         if laws.all_points or not laws.shape.numel():
             return drawn
@@ -100,7 +100,7 @@ class Recorder(Randomness):
         return drawn
 
     def chain_keys(self, purpose: str) -> ChainKeys | None:
-        """Return the keys of the streams; None if every draw is kept."""
+        """Return the keys of the streams, see ``Randomness.chain_keys``; None if every draw is kept."""
         keys = None if self.compiled is None else self.inner.chain_keys(purpose)
         self._note(keys is not None)
         return keys
@@ -108,7 +108,7 @@ class Recorder(Randomness):
     def verdict_numbers(
         self, num_rows: int, verdict: OpenVerdict, purposes: tuple[str, str] = ("stop", "next")
     ) -> IntArray | FloatArray | None:
-        """Return the numbers of the streams; None if every draw is kept."""
+        """Return the numbers of ``[B]`` streams, see ``Randomness.verdict_numbers``; None if every draw is kept."""
         numbers = None if self.compiled is None else self.inner.verdict_numbers(num_rows, verdict, purposes)
         self._note(numbers is not None)
         return numbers
