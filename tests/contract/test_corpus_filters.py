@@ -21,32 +21,26 @@ MIT_NOTICE = "Permission is hereby granted, free of charge, to any person obtain
 TABLE = "TABLE = {" + ", ".join(f"{i}: {i * i}" for i in range(200)) + "}\n"
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["a/core.py", "numpy/testing/helpers.py", "a/latest.py", "a/contest/x.py", "unittest/case.py", "a/attestation.py"],
-)
-def test_wanted_paths(path: str) -> None:
-    assert path_is_wanted(path)
-    assert stdlib_path_is_wanted(path)
+WANTED = [
+    "a/core.py",
+    "numpy/testing/helpers.py",
+    "a/latest.py",
+    "a/contest/x.py",
+    "unittest/case.py",
+    "a/attestation.py",
+]
+UNWANTED = [
+    "a/tests/x.py", "a/test/x.py", "tests/x.py", "a/test_data/x.py", "a/testdata/x.py", "a/fixtures/x.py",
+    "a/integration_tests/x.py", "a/test_x.py", "a/x_test.py", "a/x_test_y.py", "a/conftest.py", "a/_vendor/x.py",
+    "a/extern/b/x.py", "a/third_party/x.py", "build/lib/a/x.py", "a/migrations/0001.py", "a/x_pb2.py",
+    "a/x_pb2_grpc.py", "a/generic_parsetab.py", "a/lextab.py", "a/versioneer.py", "a/x.pyi", "a/x.json",
+]  # fmt: skip
+OF_LIBRARIES_ONLY = ["encodings/x.py", "idlelib/a/x.py", "_sysconfigdata_x.py", "config-3/x.py"]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "a/tests/x.py", "a/test/x.py", "tests/x.py", "a/test_data/x.py", "a/testdata/x.py", "a/fixtures/x.py",
-        "a/integration_tests/x.py", "a/test_x.py", "a/x_test.py", "a/x_test_y.py", "a/conftest.py", "a/_vendor/x.py",
-        "a/extern/b/x.py", "a/third_party/x.py", "build/lib/a/x.py", "a/migrations/0001.py", "a/x_pb2.py",
-        "a/x_pb2_grpc.py", "a/generic_parsetab.py", "a/lextab.py", "a/versioneer.py", "a/x.pyi", "a/x.json",
-    ],
-)  # fmt: skip
-def test_unwanted_paths(path: str) -> None:
-    assert not path_is_wanted(path)
-
-
-@pytest.mark.parametrize("path", ["encodings/x.py", "idlelib/a/x.py", "_sysconfigdata_x.py", "config-3/x.py"])
-def test_paths_unwanted_in_the_standard_library_only(path: str) -> None:
-    assert path_is_wanted(path)
-    assert not stdlib_path_is_wanted(path)
+def test_which_paths_are_wanted() -> None:
+    assert [*filter(path_is_wanted, WANTED + UNWANTED + OF_LIBRARIES_ONLY)] == WANTED + OF_LIBRARIES_ONLY
+    assert [*filter(stdlib_path_is_wanted, WANTED + OF_LIBRARIES_ONLY)] == WANTED
 
 
 @pytest.mark.parametrize(

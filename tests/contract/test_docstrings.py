@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 ROOTS = (
     "specdec",
@@ -68,18 +66,16 @@ def shaped_names() -> set[str]:
     return {name for name, node in found if names_shape(node)}
 
 
-@pytest.mark.parametrize("root", ROOTS)
-def test_every_public_function_with_arrays_names_a_shape(root: str) -> None:
+def test_every_public_function_with_arrays_names_a_shape() -> None:
     found = {}
-    for path in sorted((ROOT / root).rglob("*.py")):
+    for path in sorted(path for root in ROOTS for path in (ROOT / root).rglob("*.py")):
         file = path.relative_to(ROOT).as_posix()
         found[file] = unshaped(path.read_text(encoding="utf-8"), shaped_names())
     assert not {file: names for file, names in found.items() if names}
 
 
-@pytest.mark.parametrize(
-    ("text", "is_found"),
-    [
+def test_a_function_without_a_shape_is_found() -> None:
+    for text, is_found in (
         ("Return it ``[B, N]``.", False),
         ("Return probabilities ``S + [V]``.", False),
         ("Return it; see ``Protocol.method``.", False),
@@ -88,8 +84,6 @@ def test_every_public_function_with_arrays_names_a_shape(root: str) -> None:
         ("Return it; see ``Protocol.unknown``.", True),
         ("Return it; see ``get``.", True),
         ("Return it.", True),
-    ],
-)
-def test_a_function_without_a_shape_is_found(text: str, is_found: bool) -> None:
-    source = f'class Cache:\n    def get(self, rows: "IntArray") -> None:\n        """{text}"""\n'
-    assert unshaped(source, {"Protocol.method", "Cache.put"}) == (["Cache.get"] if is_found else [])
+    ):
+        source = f'class Cache:\n    def get(self, rows: "IntArray") -> None:\n        """{text}"""\n'
+        assert unshaped(source, {"Protocol.method", "Cache.put"}) == (["Cache.get"] if is_found else []), text
