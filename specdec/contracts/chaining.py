@@ -231,7 +231,7 @@ def can_draft_natively(model: Chaining, warping: Warping) -> bool:
     """
     if not model.chains or warping.adjustments is None:
         return model.chains
-    return getattr(model, "adjusts", False) and not warping.has_grammars
+    return bool(declared(model, "adjusts")) and not warping.has_grammars
 
 
 def can_chain_on_device(model: object, warping: Warping) -> bool:

@@ -251,6 +251,7 @@ class OracleDefaults:
         ids_device: where the ids, parents and counts that ``score`` takes lie, if it brings them to its device by
             itself.
         chains_on_device: whether it drafts chains on its device, as ``DeviceChainingOracle`` spells out.
+        adjusts: see ``ChainingOracle``.
         counts: an object with its counts of passes, under the names that ``specdec.engine.metering`` lists; None: it
             counts none.
     """
@@ -260,6 +261,7 @@ class OracleDefaults:
     num_experts: int = 1
     ids_device: torch.device | None = None
     chains_on_device: bool = False
+    adjusts: bool = False
     counts: Any = None
 
     @property

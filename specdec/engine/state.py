@@ -19,7 +19,7 @@ from specdec.contracts import (
     close_session,
 )
 from specdec.engine.metering import Meter
-from specdec.engine.seating import INSIDE, Seating, Turn, enter, leave
+from specdec.engine.seating import INSIDE, Seating, enter, leave
 from specdec.engine.slots import IDLE, Slots
 from specdec.requests import FinishReason
 from specdec.sampling import BatchWarping, ParameterTable
@@ -62,7 +62,6 @@ class State:
     seating: Seating
     cache: Cache = field(init=False)
     cache_bytes: int = field(init=False)
-    turn: Turn = field(init=False)
     session: DraftSession
     params: ParameterTable
     keys: IntArray
@@ -82,7 +81,7 @@ class State:
     _in_step: bool = False
 
     def __post_init__(self) -> None:
-        self.cache, self.turn = self.seating.cache, self.seating.turn
+        self.cache = self.seating.cache
         self.cache_bytes = self.cache.bytes  # at the end, a cache that lacks it would cost the result
         asked = self.slots.requests
         self._max_lengths = np.array([r.max_length for r in asked], dtype=np.int64)
@@ -126,8 +125,8 @@ class State:
             ValueError: nothing is in flight and nothing waits, or an earlier step was interrupted.
             RuntimeError: another thread is in the middle of a step, see ``enter``.
         """
-        if self.turn.setdefault(INSIDE, get_ident()) != get_ident():
-            enter(self.turn)
+        if self.seating.turn.setdefault(INSIDE, get_ident()) != get_ident():
+            enter(self.seating.turn)
         if self._in_step:
             self.check_whole()
         if not self.can_step:
@@ -150,7 +149,7 @@ class State:
         if self.meter is not None:
             self.meter.end(info.seconds)
         self._in_step = False
-        self.turn.clear()
+        self.seating.turn.clear()
 
     def leave_step(self, began: bool) -> None:
         """Let other threads take steps after one that did not come to its end.
@@ -162,7 +161,7 @@ class State:
             if began and self._in_step:
                 self.seating.give_up()
         finally:
-            leave(self.turn)
+            leave(self.seating.turn)
 
     def end_run(self) -> None:
         """Let the draft source keep what a run leaves for later ones.

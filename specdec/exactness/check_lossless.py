@@ -58,7 +58,7 @@ def check_lossless(
         stop: as for ``generate``.
         mates: prompts that run in the same batch.
         batch_size: rows in flight; None: all, by samples 64.
-        tolerance: largest total variation by enumeration; None: 1e-10 for a float64 oracle, else 1e-5 (float32 laws).
+        tolerance: largest total variation by enumeration; None: 1e-12 for a float64 oracle, else 1e-5 (float32 laws).
         max_leaves: bound on the enumeration.
         num_seeds: requests compared in coupled mode.
         effect: test samples instead of enumerating, enough to see this total variation with probability 0.99: for any
@@ -94,7 +94,7 @@ def check_lossless(
     made = output_law(decoder, prompt, max_new_tokens, sampling, stop=stop, **options)
     wanted = oracle_law(decoder.oracle, prompt, max_new_tokens, sampling, stop=stop)
     if tolerance is None:
-        tolerance = 1e-10 if decoder.oracle.dtype.itemsize == 8 else 1e-5
+        tolerance = 1e-12 if decoder.oracle.dtype.itemsize == 8 else 1e-5
     distance = total_variation(made, wanted)
     if distance > tolerance:
         raise AssertionError(

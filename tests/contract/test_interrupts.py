@@ -121,7 +121,7 @@ def test_an_interrupted_step_goes_on_with_the_same_tokens_or_says_that_it_cannot
     for place in chosen:
         state = start(decoder, sampling)
         interrupt(decoder, state, *place)
-        assert not state.turn, "other threads may take steps"
+        assert not state.seating.turn, "other threads may take steps"
         assert all(whole[: len(ids)] == ids for ids, whole in zip(state.emitted(), wanted, strict=True))
         refused += not ends(decoder, state, wanted)
     assert len(chosen) > 60
@@ -134,7 +134,7 @@ def test_a_start_that_is_interrupted_lets_other_threads_in() -> None:
     number, ended = 0, 0
     while ended < 9:  # more lines than a finalizer has
         decoder = SpeculativeDecoder(PAGES, drafts.SmallTransformer(PAGES, 2), prefix_sharing=True)
-        turn = decoder.start(PROMPTS[:1], 5).turn
+        turn = decoder.start(PROMPTS[:1], 5).seating.turn
         ended += not stops_at(number, partial(decoder.start, PROMPTS[:1], 5))
         assert not turn, number
         number += 1

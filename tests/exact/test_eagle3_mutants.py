@@ -112,7 +112,7 @@ MUTANTS = {
 
 @pytest.mark.parametrize("layout", [PLAIN, FEW, NORMED, INPUTS], ids=["plain", "few ids", "normed", "inputs"])
 def test_the_right_head_is_the_reference(layout, tmp_path):
-    assert difference(tmp_path, layout) < 1e-9
+    assert difference(tmp_path, layout) < 1e-12
 
 
 # The first of each line of the table; `make exactness` has the others too.

@@ -318,7 +318,7 @@ def test_a_step_within_a_step_is_refused_and_takes_no_page_from_the_outer_one(mo
     monkeypatch.setattr(state.seating, "give_up", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         decoder.step(state)
-    assert not state.turn
+    assert not state.seating.turn
 
 
 def test_runs_at_a_time_share_a_memory_and_one_without_pages_says_so():

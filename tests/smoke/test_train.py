@@ -218,6 +218,9 @@ def test_attention_in_chunks_is_attention(length: int) -> None:
 
 
 def test_the_faster_precision_is_the_one_of_the_shorter_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = torch.random.get_rng_state()
+    assert precision.faster_precision("cpu") in PRECISIONS
+    assert torch.equal(torch.random.get_rng_state(), state), "to look at the clock draws nothing"
     for fastest in PRECISIONS:
         times = {getattr(torch, name): 1.0 + (name != fastest) for name in PRECISIONS}
         monkeypatch.setattr(precision, "_seconds", lambda dtype, device, times=times: times[dtype])

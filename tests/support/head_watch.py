@@ -86,7 +86,7 @@ class _Session(DraftSession):
 
 
 # How far laws may be from those of a float64 reference.
-CLOSE = {"eager": 1e-10, "native": 1e-4}
+CLOSE = {"eager": 1e-12, "native": 1e-4}
 _KINDS = {"eager": DFlashHead, "native": NativeBlockHead, "graphed": GraphedBlockHead}
 
 
