@@ -42,13 +42,13 @@ class _Log:
     vocab_size: int
     compiles: bool
     detours: bool
-    faults: dict[str, str] = field(default_factory=dict)
+    faults: dict[str, tuple[str, str]] = field(default_factory=dict)
     drafts: dict[tuple[int, int], tuple[Draft, int]] = field(default_factory=dict)
     compiled: set[tuple[int, int]] = field(default_factory=set)
 
-    def note(self, where: str, fault: str) -> None:
-        """Keep the first place of every fault."""
-        self.faults.setdefault(fault, where)
+    def note(self, where: str, fault: str, how: str = "") -> None:
+        """Keep the first place of every fault, and what was seen there."""
+        self.faults.setdefault(fault, (where, how and f": {how}"))
 
 
 @dataclass
@@ -170,7 +170,7 @@ def check_draft(
         raise ValueError("prompts are empty, and nothing is checked: give one or more, or None for eight short ones")
     if max_new_tokens < 2:
         raise ValueError(f"max_new_tokens={max_new_tokens} lets no step draft a token: give 2 or more")
-    faults: dict[str, str] = {}
+    faults: dict[str, tuple[str, str]] = {}
     has_drafted = False
     for params in chosen:
         asked = (source, oracle, prompts, max_new_tokens, params, seed, kernels)
@@ -185,7 +185,7 @@ def check_draft(
             faults = {**run.faults, **faults}
             has_drafted |= any(int(draft.num_nodes[row]) for draft, row in run.drafts.values())
     if faults:
-        lines = [f"  {where}: {fault}" for fault, where in faults.items()]
+        lines = [f"  {where}: {fault}{how}" for fault, (where, how) in faults.items()]
         raise AssertionError("\n".join([f"draft {source.name!r} does not conform:", *lines]))
     if not has_drafted and source.offers.max_depth:
         raise ValueError(f"draft {source.name!r} drafted nothing, so that nothing is checked: give other prompts")
@@ -241,6 +241,6 @@ def _compare(first: _Log, other: _Log, name: str) -> None:
         how = draft_difference(*pair[0], *pair[1], first.vocab_size) if pair[0] and pair[1] else "one run lacks it"
         if how is not None:
             by_code = key in other.compiled and key not in first.compiled
-            told = f"the draft differs {_COMPILED if by_code else name}: {how}"
-            other.note(f"request {key[0]}, {key[1]} committed", told)
+            fault = f"the draft differs {_COMPILED if by_code else name}"
+            other.note(f"request {key[0]}, {key[1]} committed", fault, how)
             return

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import warnings
@@ -100,9 +101,11 @@ def test_ctrl_c_ends_a_program_with_one_line_whichever_way_it_was_started(monkey
     press = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
     for library in LIBRARIES:
         (tmp_path / f"{library}.py").write_text(press, encoding="utf-8")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
     for name in ("python -m experiments.compare", "exactspec demo"):
         done = python("-m", *name.removeprefix("python -m ").split(), first=tmp_path)
         assert (done.returncode, done.stderr) == (130, f"{name}: interrupted\n")
+    signal.signal(signal.SIGINT, before)
 
     def interrupted(*_):
         raise KeyboardInterrupt
