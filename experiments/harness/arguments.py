@@ -118,7 +118,7 @@ def common_parser(
     add("--out", default="runs", help="folder for the results (%(default)s)")
     if not resumes:
         return parser
-    add("--fresh", action="store_true", help="drop what an earlier run with these arguments measured")
+    add("--fresh", action="store_true", help="drop what an interrupted run with these arguments measured")
     return parser
 
 

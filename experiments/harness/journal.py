@@ -71,11 +71,6 @@ class Journal:
             self.entries = {entry["unit"]: entry for entry in read_entries(path)}
             write_whole(path, "".join(map(_line, self.entries.values())))
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether it is that of a finished run."""
-        return self.path.name == UNITS
-
     def is_done(self, unit: int) -> bool:
         """Whether a unit was measured; one that failed is tried again."""
         return unit in self.entries and self.entries[unit]["error"] is None
@@ -107,7 +102,7 @@ def command_line(program: str, words: Sequence[str]) -> str:
 
 
 @contextmanager
-def hold_journal(folder: Path, fresh: bool, way: str | None = None, reprints: bool = False) -> Iterator[Journal]:
+def hold_journal(folder: Path, fresh: bool, way: str | None = None) -> Iterator[Journal]:
     """Hold a folder of results until the block ends.
 
     stderr says if the folder holds a finished experiment, and which experiments beside it were interrupted.
@@ -116,7 +111,6 @@ def hold_journal(folder: Path, fresh: bool, way: str | None = None, reprints: bo
         folder: it is made if it is absent; see ``specdec.system.hold``.
         fresh: start with an empty journal.
         way: see ``Journal``.
-        reprints: go on with the units of a finished run, unless a fresh start is asked for or a newer run was begun.
 
     Returns:
         The folder's journal.
@@ -128,11 +122,9 @@ def hold_journal(folder: Path, fresh: bool, way: str | None = None, reprints: bo
         for other in find_unfinished(folder.parent):
             if other != folder:
                 print(_interruption_note(other), file=sys.stderr)
-        kept = reprints and not fresh and (folder / UNITS).exists() and not (folder / JOURNAL).exists()
         if (folder / UNITS).exists():
-            then = "it is printed again, and --fresh measures anew" if kept else "this one replaces it at its end"
-            print(f"{folder} holds a finished run of these arguments; {then}", file=sys.stderr)
-        yield Journal(folder / (UNITS if kept else JOURNAL), fresh, way)
+            print(f"{folder} holds a finished run of these arguments; this one replaces it at its end", file=sys.stderr)
+        yield Journal(folder / JOURNAL, fresh, way)
 
 
 def find_unfinished(parent: Path) -> list[Path]:

@@ -42,7 +42,6 @@ class Plan:
         variants: whether the strategies' variants are arms too.
         asked: whether the strategies were asked for by name; if not, those that the oracle cannot have are left out.
         way: command that goes on with it after an interruption; None: that of this process.
-        reprints: whether a finished run of the same arguments is printed again and not measured again.
     """
 
     name: str
@@ -52,7 +51,6 @@ class Plan:
     variants: bool = False
     asked: bool = True
     way: str | None = None
-    reprints: bool = False
 
 
 def prepare(arguments: Mapping[str, Any], choose: Choose | None = None) -> list[NamedPrompt]:
@@ -115,7 +113,7 @@ class Study:
         code_commit()  # now: files may change while the run goes on
         prompts = prepare(arguments, choose)
         fresh = arguments.get("fresh", False)
-        journal = stack.enter_context(hold_journal(folder_of(plan, prompts), fresh, plan.way, plan.reprints))
+        journal = stack.enter_context(hold_journal(folder_of(plan, prompts), fresh, plan.way))
         oracle = load(arguments)
         asked = as_conversations(prompts, oracle, arguments)
         prompts_by_seed(asked, seeds)  # now: some studies measure before they ask for it

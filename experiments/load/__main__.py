@@ -2,8 +2,7 @@
 
 Arrivals are open-loop: they do not wait for answers. Free rows are filled first come, first served. Every arm serves
 the same requests with the same seeds at the same times. If an arm draws texts of its own, outputs go on past ends of
-text, so that all are equally long. The prediction takes the time of a wider pass from passes that are timed apart. A
-finished run of the same arguments, --goodput aside, is printed again; --fresh measures anew.
+text, so that all are equally long. The prediction takes the time of a wider pass from passes that are timed apart.
 """
 
 import argparse
@@ -115,7 +114,7 @@ def check(arguments: Mapping[str, Any]) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and print the tables; 1 if a load failed, or if an arm did other work than plain decoding."""
     arguments = parse(argv)
-    plan = Plan("load", tuple(arguments["arms"]), (), arguments, reprints=True)
+    plan = Plan("load", tuple(arguments["arms"]), (), arguments)
     with ExitStack() as stack:
         with refusing("load"):
             check(arguments)
@@ -130,8 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         served = [
             {"rate": one.rate, "arm": one.arm, "window": vars(one.window), **one.served.as_dict()} for one in loads
         ]
-        if not study.journal.is_closed:
-            study.write("load.json", {"loads": served}, indent=None)
+        study.write("load.json", {"loads": served}, indent=None)
         draw(study.folder / "load.png", loads, dict(arguments["goodput"]))
         wrong = study.finish([capacity, *cells], problems_of_work(loads, repeats_plain(arguments)))
         print(f"{study.machine}.\n")

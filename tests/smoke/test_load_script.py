@@ -78,16 +78,6 @@ def test_a_run_that_failed_goes_on_with_what_is_missing(checkpoints, tmp_path, c
     broken = False
     assert main([*argv, "--goodput", "e2el:1"]) == 0  # the limit is no part of what is measured
     assert ran == ["prompt_lookup"] * 2
-    measured = (the_folder(tmp_path) / "load.json").read_bytes()
-    capsys.readouterr()
-    ran.clear()
-    assert main([*argv, "--goodput", "e2el:60000"]) == 0  # nor is it when a finished run is printed
-    printed = capsys.readouterr()
-    assert "Limit of a good request: E2EL 60000 ms." in " ".join(printed.out.split())
-    assert "finished run of these arguments; it is printed again, and --fresh measures anew" in printed.err
-    assert (ran, (the_folder(tmp_path) / "load.json").read_bytes()) == ([], measured)
-    assert main([*argv, "--fresh"]) == 0
-    assert len(ran) == 1 + 2 * len(LABELS)
 
 
 def test_a_run_without_a_capacity_ends_there(checkpoints, tmp_path, capsys, monkeypatch):
