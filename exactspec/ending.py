@@ -16,7 +16,6 @@ UNREAD = 141
 
 def as_program(main: Callable[..., int | None], *given: Any) -> NoReturn:
     """Run a function as the program of this process, and end that with the status of ``ended``."""
-    started()
     sys.exit(ended(command() or sys.argv[0], partial(main, *given)))
 
 
@@ -51,6 +50,7 @@ def ended(name: str, program: Callable[[], int | None]) -> int | None:
 
 def _or_interrupted(name: str, program: Callable[[], int | None]) -> int | None:
     try:
+        started()
         return program()
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)

@@ -40,5 +40,7 @@ def started() -> None:
 def _end(number: int, frame: FrameType | None) -> None:
     """End: some libraries, interrupted as they are loaded, would raise another error."""
     module = sys.orig_argv[sys.orig_argv.index("-m") + 1]
-    os.write(2, f"python -m {module}: interrupted\n".encode())
-    os._exit(INTERRUPTED)
+    try:
+        os.write(2, f"python -m {module}: interrupted\n".encode())
+    finally:  # whether or not anybody reads it
+        os._exit(INTERRUPTED)

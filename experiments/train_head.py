@@ -321,11 +321,17 @@ def train(args: argparse.Namespace) -> None:
     recipe = Recipe(oracle.config, args.steps, matrix_rate=matrix_rate, other_rate=args.rate, decay_share=args.fall)
     places = held_out.spread(args.dev_windows, args.window)
 
+    measured = set[int]()
+
     def watch(num_done: int) -> dict[str, float]:
-        is_due = num_done % args.measure_every == 0 or num_done == args.steps
-        return measure(pupil.task, held_out, places, num_done) if is_due else {}
+        if num_done % args.measure_every and num_done != args.steps:
+            return {}
+        measured.add(num_done)
+        return measure(pupil.task, held_out, places, num_done)
 
     if train_as_asked(recipe, windows, pupil.task, args, watch):
+        if args.steps not in measured:  # resumed after its last step
+            watch(args.steps)
         folder = args.out / ("draft_model" if args.kind == "draft_model" else "head")
         pupil.save(folder)
         if args.shards is not None:

@@ -50,6 +50,7 @@ _FIXED = {
     "shift_label": False,
     "use_swa": False,
 }
+_OWN_HEADS = ("markov_head.", "confidence_head.")
 _OF_TARGET = frozenset((WRITTEN, OFFSETS, "verifier_norm.weight", "verifier_lm_head.weight"))
 LoadedBlockHead = DFlashHead | GraphedBlockHead | NativeBlockHead
 # The classes that configs name; the last one is SpecForge's DSpark.
@@ -112,7 +113,7 @@ def load_block_head(
 def _stored_name(name: str, stored: StoredTensors) -> str:
     """Return the name of a tensor on disk: SpecForge's early files hold a DSpark's own heads one level deeper."""
     deeper = f"logit_head.{name}"
-    return deeper if deeper in stored.shapes else name
+    return deeper if name.startswith(_OWN_HEADS) and deeper in stored.shapes else name
 
 
 def _read(

@@ -105,6 +105,12 @@ def test_ctrl_c_ends_a_program_with_one_line_whichever_way_it_was_started(monkey
     for name in ("python -m experiments.compare", "exactspec demo"):
         done = python("-m", *name.removeprefix("python -m ").split(), first=tmp_path)
         assert (done.returncode, done.stderr) == (130, f"{name}: interrupted\n")
+    words = [sys.executable, "-m", "experiments.compare"]
+    reader, unread = os.pipe()
+    os.close(reader)
+    first = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    assert subprocess.run(words, cwd=ROOT, stderr=unread, env=os.environ | first, check=False).returncode == 130
+    os.close(unread)
     signal.signal(signal.SIGINT, before)
 
     def interrupted(*_):

@@ -113,6 +113,7 @@ WRONG = torch.zeros(3, 3)
         ("dflash", "fc.weight", None, "'fc.weight' is missing"),
         ("dflash", "layers.1.self_attn.k_norm.weight", WRONG, r"has shape \(3, 3\), the config implies \(6,\)"),
         ("dflash", "layers.0.self_attn.rotary.weight", WRONG, "is unexpected"),
+        ("dspark", "logit_head.fc.weight", WRONG, "'logit_head.fc.weight' is unexpected"),
         ("dflash", "norm.weight", torch.zeros(16, dtype=torch.int64), "is I64"),
         ("speculators dspark", "d2t", None, "'d2t' is missing"),
         ("speculators dspark", "d2t", torch.tensor([1, 2, 3]), "column r writes id"),

@@ -452,6 +452,8 @@ def test_the_script_goes_on_where_it_stopped_and_writes_a_head_that_drafts(tmp_p
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
     assert "lm_head.weight" not in whole
     assert "step 4: greedy_1" in capsys.readouterr().out
+    train_head.main([*argv, "--out", str(tmp_path / "parts"), "--resume"])  # after its last step
+    assert capsys.readouterr().out.count("step 4: greedy_1") == 1
     oracle = oracles.load(where)
     head = oracles.load_head(tmp_path / "parts" / "head", oracle)
     assert isinstance(head, NativeEagle3Head)
