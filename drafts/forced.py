@@ -84,7 +84,7 @@ class _Session(MemorylessSession):
         chain: list[int] = []
         most = 1 if logits is None else self.max_ids
         while len(chain) < limit:
-            mask = warping.allowed(row, np.array(chain, dtype=np.int64))
+            mask = warping.allowed_ids(row, np.array(chain, dtype=np.int64))
             if mask is None or not 0 < np.count_nonzero(mask) <= most:
                 break
             ids = np.flatnonzero(mask)

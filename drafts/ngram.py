@@ -35,7 +35,7 @@ from specdec.drafting import (
     check_header,
     point_chains,
 )
-from specdec.drafting.lengths import LengthPolicy, LengthSession, ended
+from specdec.drafting.lengths import LengthPolicy, LengthSession, cut_limits
 from specdec.drafting.shapes import TreeShape
 from specdec.system import write_whole
 from specdec.theory import check_flag
@@ -170,14 +170,16 @@ class _GreedySession(MemorylessSession):
             if policy.reads_entropy:
                 entropies = _entropies(model.laws(states))
                 peaks[live, i] += on_host(entropies)[live]  # finite where both are
-                limits = ended(limits, i, self.length.draws(rows, entropies))
+                limits = cut_limits(limits, i, self.length.draws(rows, entropies))
             if policy.reads_confidence:
                 confidence[:, i] = model.best_probs[states]
-                limits = ended(limits, i + 1, self.length.continues(rows, torch.from_numpy(confidence[:, : i + 1])))
+                limits = cut_limits(
+                    limits, i + 1, self.length.continues(rows, torch.from_numpy(confidence[:, : i + 1]))
+                )
             if limits.max() <= i:
                 break
             states = model.successor[states]
-        self.length.drafted(rows, limits)
+        self.length.note_counts(rows, limits)
         draft = point_chains(tokens, limits, torch.from_numpy(confidence) if policy.reads_confidence else None)
         if np.isfinite(peaks).all():
             return draft

@@ -107,7 +107,7 @@ class OtherVocabulary(SampledSource):
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
         """Return a session for a run; arguments as in ``DraftSource.open``."""
-        shared, length = self.shared_with(oracle), self.length.open(num_rows)
+        shared, length = self.shared_pieces(oracle), self.length.open(num_rows)
         model = DraftModel(self.model, num_rows, _MOST_IDS * capacity, oracle.device)
         if self.mapping == "text":
             tokenizer = (self.tokenizers or (None, oracle.tokenizer))[1]
@@ -115,7 +115,7 @@ class OtherVocabulary(SampledSource):
         sampler = ChainSampler(length, self.temperature, oracle.device)
         return ChainSession(_CommonPieces(model, shared, num_rows, oracle), sampler)
 
-    def shared_with(self, oracle: Oracle) -> SharedPieces:
+    def shared_pieces(self, oracle: Oracle) -> SharedPieces:
         """Return what the model's vocabulary has in common with an oracle's; the last one's is kept.
 
         Raises:
@@ -284,7 +284,7 @@ class _TextSession(DraftSession):
             for ids, count, limit in zip(written.tolist(), counts.tolist(), limits.tolist(), strict=True)
         ]
         draft = list_chains(texts)
-        self.length.drafted(rows, draft.num_nodes.numpy())
+        self.length.note_counts(rows, draft.num_nodes.numpy())
         return replace(draft, undefined=undefined)
 
     def _write(self, rows: IntArray, context: Context, counts: IntArray) -> tuple[Tensor, Tensor | None]:

@@ -7,7 +7,7 @@ import torch
 
 from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
 from specdec.drafting import MemorylessSession, point_chains
-from specdec.drafting.lengths import LengthPolicy, LengthSession, chain_offers, resolve, shortened
+from specdec.drafting.lengths import LengthPolicy, LengthSession, chain_offers, kept_counts, resolve
 from specdec.theory import check_count, check_flag
 
 Match = Literal["last", "first"]
@@ -97,8 +97,8 @@ class _Session(MemorylessSession):
         if self.length.policy.reads_confidence:
             agreed = torch.from_numpy(matched / (matched + 1))
             confidence = agreed.unsqueeze(1).expand(-1, int(counts.max(initial=0)))
-            counts = shortened(self.length, rows, confidence, counts)
-        self.length.drafted(rows, counts)
+            counts = kept_counts(self.length, rows, confidence, counts)
+        self.length.note_counts(rows, counts)
         return point_chains(tokens, counts, confidence)
 
     def search(self, ids: IntArray, sizes: IntArray, limits: IntArray) -> tuple[IntArray, IntArray, IntArray]:

@@ -15,6 +15,7 @@ from specdec.contracts import (
     ChainKeys,
     Context,
     Draft,
+    DraftPrefixes,
     DraftSession,
     DraftSource,
     FloatArray,
@@ -23,7 +24,6 @@ from specdec.contracts import (
     Offers,
     OpenVerdict,
     Oracle,
-    Prefixes,
     Randomness,
     Scores,
     StageInfo,
@@ -36,7 +36,7 @@ from specdec.contracts import (
     share_prefixes,
     sum_of_stages,
 )
-from specdec.drafting import JudgingModel, SampledSource, Trunk, check_servable, defined, proposal
+from specdec.drafting import JudgingModel, SampledSource, Trunk, check_servable, drawable_laws, proposal
 from specdec.drafting.lengths import LengthPolicy, LengthSession, depth_limits
 from specdec.laws import Laws
 from specdec.theory import check_count
@@ -219,7 +219,7 @@ class _Session(DraftSession):
         self.source, self.model, self.inner, self.length, self.device = source, model, inner, length, device
         self._verify: ChainVerifier | None = None
 
-    def share(self, prefixes: Prefixes) -> None:
+    def share(self, prefixes: DraftPrefixes) -> None:
         self.model.share(prefixes)
         share_prefixes(self.inner, prefixes)
 
@@ -253,9 +253,9 @@ class _Session(DraftSession):
             stages += self._step(rows[live], some, trunk, live, limits[live], stream)
             if asks:
                 limits = self._limits_after(rows, limits, stream.by, live, trunk.counts, trunk.confidence())
-        self.length.drafted(rows, trunk.counts)
+        self.length.note_counts(rows, trunk.counts)
         branches = self.source.width > 1 and trunk.counts.any()
-        draft = trunk.branched(budget.max_nodes, randomness.extend("siblings")) if branches else trunk.draft()
+        draft = trunk.draft_branches(budget.max_nodes, randomness.extend("siblings")) if branches else trunk.draft()
         return replace(draft.to(self.device), stages=sum_of_stages(stages))
 
     def _limits_after(
@@ -284,7 +284,7 @@ class _Session(DraftSession):
         """Let the trunk of the rows ``live`` ``[R]`` grow by one model pass; all other arguments are of these rows."""
         began, ids, ends = time.perf_counter(), trunk.ids[live], context.num_committed + randomness.by
         room = limits - randomness.by - 1  # the token after the inner draft is kept too
-        warping = context.warping.extended(ids, ends)
+        warping = context.warping.with_ids(ids, ends)
         given = (Context(ids, ends, warping), Budget(room, room), randomness.extend("draft"))
         device, start = self.model.model.device, self.model.chain_start(rows, ids, ends)
         with stage(chain((start.standing, start.behind), numbers_of(randomness)), device):
@@ -295,7 +295,7 @@ class _Session(DraftSession):
             with stage(inner.numbers(), device):
                 logits = self.model.score_chain(start, inner)
                 inner = inner.to(device)
-            laws, peaks = defined(warping.laws(logits, inner, temperature=self.source.temperature), logits)
+            laws, peaks = drawable_laws(warping.laws(logits, inner, temperature=self.source.temperature), logits)
             if self._verify is None:
                 self._verify = ChainVerifier(RULES["standard"], warping.kernels)
             undefined = first_undefined([peaks.masked_fill(~inner.tree.is_real, 0)])

@@ -21,7 +21,7 @@ from specdec.contracts import (
     Scores,
 )
 from specdec.drafting import Automaton
-from specdec.drafting.lengths import LengthPolicy, LengthSession, chain_offers, depth_limits, resolve, shortened
+from specdec.drafting.lengths import LengthPolicy, LengthSession, chain_offers, depth_limits, kept_counts, resolve
 from specdec.drafting.shapes import check_size
 from specdec.theory import check_count, check_positive, check_share
 
@@ -307,8 +307,8 @@ class _Session(DraftSession):
             tokens[b, :size], parents[b, :size], confidence[b, :size] = guess.tokens, guess.parents, guess.beliefs
         beliefs = torch.from_numpy(confidence)
         if self.length.policy.reads_confidence:
-            counts = shortened(self.length, rows, beliefs, counts)
-        self.length.drafted(rows, counts)
+            counts = kept_counts(self.length, rows, beliefs, counts)
+        self.length.note_counts(rows, counts)
         width = int(counts.max(initial=0))
         is_tree = self.source.max_nodes is not None
         return Draft(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from exactspec import stand_ins
-from exactspec.ending import ended
+from exactspec.ending import run_program
 from exactspec.listing import RUNNABLE, listing, module_of, nearest
 from exactspec.parser import STARTED_AS
 
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
         ``exactspec.ending``.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    return ended(" ".join(["exactspec", *words[:1]]), partial(_main, words))
+    return run_program(" ".join(["exactspec", *words[:1]]), partial(_main, words))
 
 
 def _main(words: Sequence[str]) -> int:

@@ -8,18 +8,18 @@ from functools import partial
 from typing import Any, NoReturn
 
 from exactspec.parser import command
-from exactspec.starting import INTERRUPTED, started
+from exactspec.starting import INTERRUPTED, allow_interrupt
 
 # The status of a program whose reader has ended, as shells have it.
 UNREAD = 141
 
 
 def as_program(main: Callable[..., int | None], *given: Any) -> NoReturn:
-    """Run a function as the program of this process, and end that with the status of ``ended``."""
-    sys.exit(ended(command() or sys.argv[0], partial(main, *given)))
+    """Run a function as the program of this process, and end that with the status of ``run_program``."""
+    sys.exit(run_program(command() or sys.argv[0], partial(main, *given)))
 
 
-def ended(name: str, program: Callable[[], int | None]) -> int | None:
+def run_program(name: str, program: Callable[[], int | None]) -> int | None:
     """Run a program.
 
     Args:
@@ -31,7 +31,7 @@ def ended(name: str, program: Callable[[], int | None]) -> int | None:
     """
     try:
         try:
-            status = _or_interrupted(name, program)
+            status = _run_interruptible(name, program)
         except SystemExit:
             _flush()
             raise
@@ -48,9 +48,9 @@ def ended(name: str, program: Callable[[], int | None]) -> int | None:
     return status
 
 
-def _or_interrupted(name: str, program: Callable[[], int | None]) -> int | None:
+def _run_interruptible(name: str, program: Callable[[], int | None]) -> int | None:
     try:
-        started()
+        allow_interrupt()
         return program()
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)

@@ -31,7 +31,7 @@ def starting(package: str) -> None:
         signal.signal(signal.SIGINT, _end)
 
 
-def started() -> None:
+def allow_interrupt() -> None:
     """Let Ctrl-C interrupt the program from here on."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -21,13 +21,13 @@ from exactspec.parser import refusing
 from experiments.harness.arguments import settings_of
 from experiments.harness.building import build_shared
 from experiments.harness.conversations import template_of
-from experiments.harness.findings.colouring import Palette, Piece
+from experiments.harness.findings.colouring import Palette, TextPiece
 from experiments.harness.live_run import Run, live_parser
 from experiments.harness.models import load_oracle
 from experiments.harness.rule_choice import rule_for, sampling_of
 from oracles.checkpoints.chat_files import give_template
 from specdec import SpeculativeDecoder
-from specdec.contracts import declared
+from specdec.contracts import capability_of
 from specdec.prompts.chat import with_system
 from specdec.requests import FinishReason, cut_text, encode_prompt
 from specdec.stats import count_of
@@ -76,7 +76,7 @@ class Chat:
             self.oracle,
             source,
             rule_for(arguments["rule"], source),
-            prefix_sharing=declared(self.oracle, "prefix_key") is not None,
+            prefix_sharing=capability_of(self.oracle, "prefix_key") is not None,
             kernels=arguments["kernels"],
         )
         self._sampling, self._system = sampling_of(arguments), arguments["system"]
@@ -119,7 +119,7 @@ class Chat:
         self._tell(run, reason)
         return cut_text(self.oracle.tokenizer, ids, self._stop_strings, reason) if reason == "stop" else ids
 
-    def _show(self, pieces: Sequence[Piece]) -> None:
+    def _show(self, pieces: Sequence[TextPiece]) -> None:
         self._console.print(self._palette.segments(pieces), soft_wrap=True)
 
     def _tell(self, run: Run, reason: FinishReason | None) -> None:

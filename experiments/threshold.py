@@ -63,7 +63,7 @@ def build(plan: Plan, oracle: Oracle) -> list[EngineArm]:
     return engine_arms(arguments, oracle, {PLAIN: None, **fixed, **others})
 
 
-def against_fixed(outcome: Outcome) -> list[Table]:
+def compare_with_fixed(outcome: Outcome) -> list[Table]:
     """Return each policy's speed over the fixed length that was fastest on the same prompts; see ``LEGEND``."""
     fixed = [arm for arm in outcome.arms if arm.startswith(_FIXED)]
     best = max(fixed, key=lambda arm: outcome.speedup(arm).value)
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_strategy(parser, STRATEGIES[NAME], prefixed=False)
     help_text = "fixed draft lengths (%(default)s)"
     parser.add_argument("--gammas", type=int, nargs="+", default=[1, 2, 3, 4, 5, 6, 8], help=help_text)
-    return run(Plan(NAME, (NAME,), (), vars(parser.parse_args(argv))), build, against_fixed)
+    return run(Plan(NAME, (NAME,), (), vars(parser.parse_args(argv))), build, compare_with_fixed)
 
 
 if __name__ == "__main__":

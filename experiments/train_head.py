@@ -32,7 +32,7 @@ from oracles.factory.training.block_distillation import BlockDistillation, descr
 from oracles.factory.training.draft_distillation import DraftDistillation, draft_shape, new_draft
 from oracles.factory.training.eagle3_distillation import Eagle3Distillation
 from oracles.factory.training.exit_distillation import ExitDistillation, last_layers
-from oracles.factory.training.export import check_meaning, export_draft, ids_of_finished, take_weights
+from oracles.factory.training.export import check_meaning, export_draft, read_target_ids, take_weights
 from oracles.factory.training.features import served_reader
 from oracles.factory.training.head_distillation import HeadDistillation, Lesson
 from oracles.factory.training.head_export import describe_eagle3, eagle3_name, export_head, new_eagle3, usual_outputs
@@ -40,7 +40,7 @@ from oracles.factory.training.head_losses import DSPARK_LOSS, LOSSES, read_mixtu
 from oracles.factory.training.head_text import HeadText, dialogues, own_text
 from oracles.factory.training.medusa_distillation import MedusaDistillation, medusa_name, new_medusa, save_medusa
 from oracles.factory.training.recipes import Recipe
-from oracles.factory.training.training_arguments import add_run_arguments, precision, train_as_asked, training
+from oracles.factory.training.training_arguments import add_run_arguments, precision, run_training, training
 from oracles.factory.training.training_text import check_text_ids
 from oracles.factory.training.windows import WindowPlan, Windows
 from oracles.quantisation import FORMATS
@@ -68,7 +68,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Pupil:
+class HeadPupil:
     """A head in training, what writes it to a folder, the names of parameters there, and its config, if any.
 
     ``parts``: networks with subfolders of their own, by name; None: everything is in the folder itself.
@@ -187,7 +187,7 @@ def _complete(args: argparse.Namespace) -> None:
 def _target_ids(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Tensor | None:
     """Return the ids that the head writes; None: all."""
     if args.init is not None and "vocab_size" in KINDS[args.kind]:
-        ids = ids_of_finished(args.init, oracle.vocab_size)
+        ids = read_target_ids(args.init, oracle.vocab_size)
         count = oracle.vocab_size if ids is None else len(ids)
         if args.vocab_size not in (None, count):
             raise ValueError(
@@ -204,7 +204,7 @@ def _target_ids(args: argparse.Namespace, oracle: Transformer, text: HeadText) -
     return text.frequent(args.vocab_size, oracle.vocab_size)
 
 
-def _chosen(args: argparse.Namespace, oracle: Transformer) -> tuple[int, ...]:
+def _layer_choice(args: argparse.Namespace, oracle: Transformer) -> tuple[int, ...]:
     """Return the layers of ``--layers``, or EAGLE-3's usual ones."""
     return usual_outputs(oracle.num_layers) if args.layers is None else tuple(sorted({*args.layers}))
 
@@ -218,14 +218,14 @@ def _lesson(args: argparse.Namespace, oracle: Transformer, text: HeadText, layer
     return Lesson(oracle, layers, ids, text, args.num_draft_tokens, args.loss, args.discount, chosen, reader, rounded)
 
 
-def _eagle3(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Pupil:
-    lesson = _lesson(args, oracle, text, _chosen(args, oracle))
+def _eagle3(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> HeadPupil:
+    lesson = _lesson(args, oracle, text, _layer_choice(args, oracle))
     ids = lesson.target_ids
     inner = args.intermediate_size or oracle.config.intermediate_size
     count = None if ids is None else len(ids)
     values = describe_eagle3(oracle, args.verifier or args.oracle, lesson.layers, inner, count)
     network = new_eagle3(values, oracle, ids, args.lm_head == "own", args.seed)
-    return Pupil(
+    return HeadPupil(
         Eagle3Distillation(lesson, network),
         lambda folder: export_head(network, values, folder, ids),
         eagle3_name,
@@ -233,8 +233,8 @@ def _eagle3(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Pu
     )
 
 
-def _dspark(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Pupil:
-    lesson = _lesson(args, oracle, text, _chosen(args, oracle))
+def _dspark(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> HeadPupil:
+    lesson = _lesson(args, oracle, text, _layer_choice(args, oracle))
     ids = lesson.target_ids
     mask = text.rarest(oracle.vocab_size) if args.mask_id is None else args.mask_id
     if not 0 <= mask < oracle.vocab_size:
@@ -248,33 +248,35 @@ def _dspark(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Pu
     network = new_dspark(shape, oracle, ids, args.seed)
     values = describe_dspark(shape, args.verifier or args.oracle)
     task = BlockDistillation(lesson, network, shape, args.anchors)
-    return Pupil(task, lambda folder: export_head(network, values, folder, ids), values=values)
+    return HeadPupil(task, lambda folder: export_head(network, values, folder, ids), values=values)
 
 
-def _medusa(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Pupil:
+def _medusa(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> HeadPupil:
     lesson = _lesson(args, oracle, text, (oracle.num_layers - 1,))
     network = new_medusa(oracle, args.num_draft_tokens, args.own_layers)
     name = args.verifier or args.oracle
     task = MedusaDistillation(lesson, network)
-    return Pupil(task, lambda folder: save_medusa(network, name, folder), lambda key: medusa_name(key, args.own_layers))
+    return HeadPupil(
+        task, lambda folder: save_medusa(network, name, folder), lambda key: medusa_name(key, args.own_layers)
+    )
 
 
-def _early_exit(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Pupil:
+def _early_exit(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> HeadPupil:
     layers = last_layers(sorted({*args.num_layers}), oracle.num_layers)
     task = ExitDistillation(_lesson(args, oracle, text, layers), args.inner_size, args.seed)
-    return Pupil(task, task.save, parts=task.adapters)
+    return HeadPupil(task, task.save, parts=task.adapters)
 
 
-def _draft_model(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Pupil:
+def _draft_model(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> HeadPupil:
     lesson = _lesson(args, oracle, text, ())
     table = oracle.model.embed_tokens.weight.detach().cpu()
     ids = torch.arange(lesson.num_written) if lesson.target_ids is None else lesson.target_ids
     shape = draft_shape(len(table), len(ids), args.hidden_size, args.own_layers, args.intermediate_size)
     model = new_draft(shape, table, ids, text.numbers(len(table)), args.seed).to(oracle.device)
-    return Pupil(DraftDistillation(lesson, model), lambda folder: export_draft(model, args.oracle, folder))
+    return HeadPupil(DraftDistillation(lesson, model), lambda folder: export_draft(model, args.oracle, folder))
 
 
-MAKERS: dict[str, Callable[[argparse.Namespace, Transformer, HeadText], Pupil]] = {
+MAKERS: dict[str, Callable[[argparse.Namespace, Transformer, HeadText], HeadPupil]] = {
     "eagle3": _eagle3,
     "dspark": _dspark,
     "medusa": _medusa,
@@ -329,7 +331,7 @@ def train(args: argparse.Namespace) -> None:
         measured.add(num_done)
         return measure(pupil.task, held_out, places, num_done)
 
-    if train_as_asked(recipe, windows, pupil.task, args, watch):
+    if run_training(recipe, windows, pupil.task, args, watch):
         if args.steps not in measured:  # resumed after its last step
             watch(args.steps)
         folder = args.out / ("draft_model" if args.kind == "draft_model" else "head")

@@ -19,7 +19,7 @@ from experiments.harness.arguments import PROMPTS, add_column, settings_of
 from experiments.harness.arms import PLAIN, units_of
 from experiments.harness.building import build_shared, engine_arms
 from experiments.harness.conversations import as_conversations
-from experiments.harness.findings.colouring import PROMPT, Palette, Piece
+from experiments.harness.findings.colouring import PROMPT, Palette, TextPiece
 from experiments.harness.findings.screen_picture import picture_path, write_picture
 from experiments.harness.live_run import Run, live_parser
 from experiments.harness.models import load_oracle
@@ -40,7 +40,7 @@ def last_lines(text: str, number: int | None) -> str:
     return text if number is None or len(lines) <= number else "".join(["...\n", *lines[-number:]])
 
 
-class Scrolled:
+class ScrolledPicture:
     """A picture scrolled to its end: its last lines, as many as a terminal has.
 
     Args:
@@ -67,7 +67,7 @@ class Screen:
 
     def __init__(self, prompt: str, strategy: str) -> None:
         self.strategy, self.palette = strategy, Palette()
-        self.pieces = [Piece(prompt, PROMPT)]
+        self.pieces = [TextPiece(prompt, PROMPT)]
 
     def show(self, run: Run) -> Group:
         """Return the picture of a run."""
@@ -123,13 +123,13 @@ def watch(arguments: dict[str, Any], console: Console) -> Group:
     decoder = arms[1].decoder
     run = Run(decoder, decoder.start([prompt.start], new, sampling_of(arguments), unit.seeds))
     screen = Screen(last_lines(prompt.text, arguments["prompt_lines"]), name)
-    with Live(Scrolled(screen.show(run)), console=console, auto_refresh=False, transient=True) as live:
+    with Live(ScrolledPicture(screen.show(run)), console=console, auto_refresh=False, transient=True) as live:
         while run.state.has_work:
             screen.pieces += run.step()
-            live.update(Scrolled(screen.show(run)), refresh=True)
+            live.update(ScrolledPicture(screen.show(run)), refresh=True)
         screen.pieces.append(run.rest())
         timing = Text(f"Timing {repeats} interleaved pairs ...")
-        live.update(Scrolled(Group(screen.show(run), timing)), refresh=True)
+        live.update(ScrolledPicture(Group(screen.show(run), timing)), refresh=True)
         outcome = Outcome([arm.name for arm in arms], [measure(unit, arms, new, repeats)])
     told = [comparison(outcome, name, run.state.outputs[0]), *speeds(outcome, name)]
     return Group(screen.show(run), Text("\n".join(told)))

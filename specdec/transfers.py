@@ -52,7 +52,7 @@ class Crossings:
         self.waited = time.perf_counter()
 
 
-class Upload:
+class StagedValues:
     """Values that go to a device with the next copy there, and are found there until a ``with`` block of it ends.
 
     Args:
@@ -71,7 +71,7 @@ class Upload:
             self.values, self.there = {}, {}
 
 
-NOTHING = Upload(())
+NOTHING = StagedValues(())
 
 
 class PendingDownload:
@@ -103,18 +103,18 @@ class _Way:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.crossings = device, Crossings()
-        self._uploads: list[weakref.ref[Upload]] = []
+        self._uploads: list[weakref.ref[StagedValues]] = []
         self.pending: list[weakref.ref[PendingDownload]] = []
         # A test's tensors can lie on a device that the machine does not have; nothing can be pinned for it.
         self._pinned = device.type == "cuda" and torch.cuda.is_available()
 
-    def add(self, upload: Upload) -> None:
+    def add(self, upload: StagedValues) -> None:
         """Have an upload go with the next copy."""
         self._uploads = [other for other in self._uploads if other() is not None]
         self._uploads.append(weakref.ref(upload))
 
     @property
-    def uploads(self) -> list[Upload]:
+    def uploads(self) -> list[StagedValues]:
         """The uploads that are alive, the latest first."""
         return [upload for known in reversed(self._uploads) if (upload := known()) is not None]
 
@@ -138,7 +138,7 @@ class _Way:
             upload.there = {key: arrived[key] for key in upload.values}
         return first
 
-    def found(self, value: Value) -> Tensor | None:
+    def find(self, value: Value) -> Tensor | None:
         """Return what was staged of a value, which goes now if it waits; None: it was not staged."""
         for upload in self.uploads:
             if id(value) in upload.values:
@@ -149,7 +149,7 @@ class _Way:
 
     def bring(self, value: Value) -> Tensor:
         """Return a value on the device, by a copy of its own unless it was staged."""
-        found = self.found(value)
+        found = self.find(value)
         if found is not None:
             return found
         tensor = _tensor(value)
@@ -205,7 +205,7 @@ def crossings(device: torch.device) -> Crossings:
     return _WAYS.to(device).crossings
 
 
-def stage(values: Iterable[Value | None], device: torch.device) -> Upload:
+def stage(values: Iterable[Value | None], device: torch.device) -> StagedValues:
     """Have values go to a device with the next copy there.
 
     Args:
@@ -217,7 +217,7 @@ def stage(values: Iterable[Value | None], device: torch.device) -> Upload:
     """
     if device.type == "cpu":
         return NOTHING
-    upload = Upload(value for value in values if value is not None and _is_packed(value))
+    upload = StagedValues(value for value in values if value is not None and _is_packed(value))
     _WAYS.to(device).add(upload)
     return upload
 

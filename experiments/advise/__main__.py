@@ -86,10 +86,10 @@ def report(entries: Sequence[Mapping[str, Any]], left_out: Mapping[str, str]) ->
         against += cannot
         parts += ["Why not:\n\n" + "\n".join(against)] if against else []
     told = "\n".join(f"- {advice(entry['kind'], entry['rows'])}" for entry in entries)
-    return [f"Advice:\n\n{told}", *parts, _against_measured(entries)] if entries else []
+    return [f"Advice:\n\n{told}", *parts, _prediction_errors(entries)] if entries else []
 
 
-def _against_measured(entries: Sequence[Mapping[str, Any]]) -> Table:
+def _prediction_errors(entries: Sequence[Mapping[str, Any]]) -> Table:
     """Return all predictions with what they miss, and how many were close."""
     rows = [
         {

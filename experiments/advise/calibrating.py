@@ -28,7 +28,7 @@ _WIDTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 21)
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class CalibrationRun:
     """What a calibration run found.
 
     Args:
@@ -56,7 +56,7 @@ class Calibrated:
         return Steps.of([records for _, records in self.texts[name]])
 
 
-def calibrate(arms: Sequence[Arm], on_all: Sequence[str], units: Sequence[Unit], new: int) -> Calibrated:
+def calibrate(arms: Sequence[Arm], on_all: Sequence[str], units: Sequence[Unit], new: int) -> CalibrationRun:
     """Return what a calibration run finds.
 
     Args:
@@ -70,7 +70,7 @@ def calibrate(arms: Sequence[Arm], on_all: Sequence[str], units: Sequence[Unit],
     warm_up(arms, units[0])
     timed = [_median_round(unit, arms, new) for unit in to_time(units)]
     texts = {arm.name: _texts(arm, units, new) for arm in arms if arm.name in on_all}
-    return Calibrated({arm.name: pool([unit[arm.name] for unit in timed]) for arm in arms}, texts)
+    return CalibrationRun({arm.name: pool([unit[arm.name] for unit in timed]) for arm in arms}, texts)
 
 
 def outcome_of(arms: Sequence[Arm], prompts: Sequence[NamedPrompt], batch_size: int, seed: int, new: int) -> Outcome:
@@ -186,7 +186,7 @@ class Trees:
     plain: Work
 
     @staticmethod
-    def of(found: Calibrated, nodes: WidthCurve, shapes: Mapping[str, Paths]) -> "Trees":
+    def of(found: CalibrationRun, nodes: WidthCurve, shapes: Mapping[str, Paths]) -> "Trees":
         """Return what the trees of a calibration run tell about others.
 
         Args:

@@ -8,7 +8,7 @@ from typing import Any
 from experiments.advise.advice_parts import Parts, missing
 from experiments.advise.calibrating import (
     ON_ALL,
-    Calibrated,
+    CalibrationRun,
     Trees,
     calibrate,
     cost_of_nodes,
@@ -18,7 +18,7 @@ from experiments.advise.calibrating import (
 from experiments.advise.predicting import WORTH, Costs, best, in_the_way, obstacle, predict
 from experiments.harness.arguments import settings_of
 from experiments.harness.arms import PLAIN, units_of
-from experiments.harness.building import arms_of, build_shared, engine_arms, those_that_can
+from experiments.harness.building import arms_of, build_shared, engine_arms, runnable_arms
 from experiments.harness.journal import Piece
 from experiments.harness.models import draft_model
 from experiments.harness.rule_choice import no_filters, sampling_of
@@ -56,7 +56,7 @@ class Cell(Piece):
 
 
 @dataclass(frozen=True)
-class Advised:
+class Advice:
     """What is best of a strategy, before it is measured.
 
     Attributes:
@@ -118,7 +118,7 @@ class Adviser:
             for name in asked:
                 list(arms_of(name, first, self.oracle, variants=False))
             return {}
-        arms = [*those_that_can((*CHAINS, TREES), first, self.oracle)]
+        arms = [*runnable_arms((*CHAINS, TREES), first, self.oracle)]
         left_out = {arm.name: arm.words for arm in arms if isinstance(arm, RefusedArm)}
         self.names = [arm.name for arm in arms if arm.name not in left_out]
         return left_out
@@ -154,7 +154,7 @@ class Adviser:
     def _source(self, cell: Cell, name: str, length: int) -> DraftSource:
         return build_shared(name, {**self._settings(cell, name), LENGTH: length}, self.oracle)
 
-    def advise(self, cell: Cell) -> list[Advised]:
+    def advise(self, cell: Cell) -> list[Advice]:
         """Return what should pay most of every strategy."""
         names, nodes = self.names, self._cost_of_nodes(min(cell.batch_size, len(self.known)))
         sources: dict[str, DraftSource | None] = {PLAIN: None}
@@ -176,7 +176,7 @@ class Adviser:
             self._tree(cell, found, nodes) if name == TREES else self._chain(cell, name, found, nodes) for name in names
         ]
 
-    def _chain(self, cell: Cell, name: str, found: Calibrated, nodes: WidthCurve) -> Advised:
+    def _chain(self, cell: Cell, name: str, found: CalibrationRun, nodes: WidthCurve) -> Advice:
         """Return the best length of a strategy."""
         arms, lengths = [*self._chains(name)], range(1, self.arguments["longest"] + 1)
         steps = found.steps(arms[-1])
@@ -184,9 +184,9 @@ class Adviser:
         predicted = [predict(steps, costs, length) for length in lengths]
         chosen = best(predicted)
         source, drafts = self._source(cell, name, chosen.length), f"drafts of {chosen.length}"
-        return Advised(name, count_of(chosen.length, "token"), chosen.parts, drafts, obstacle(predicted), source)
+        return Advice(name, count_of(chosen.length, "token"), chosen.parts, drafts, obstacle(predicted), source)
 
-    def _tree(self, cell: Cell, found: Calibrated, nodes: WidthCurve) -> Advised:
+    def _tree(self, cell: Cell, found: CalibrationRun, nodes: WidthCurve) -> Advice:
         """Return the best tree that branches, of a small transformer."""
         settings = self._settings(cell, TREES)
         trees = Trees.of(found, nodes, _SHAPES)
@@ -195,12 +195,10 @@ class Adviser:
         source = tree_source(draft_model(settings), shape)
         what = f"{shape.num_nodes} nodes, {shape.max_depth} deep"
         drafts = f"trees of {shape.num_nodes} nodes and {count_of(shape.max_depth, 'level')}"
-        return Advised(
-            TREES, what, parts, drafts, None if parts.speedup >= WORTH else in_the_way(drafts, parts), source
-        )
+        return Advice(TREES, what, parts, drafts, None if parts.speedup >= WORTH else in_the_way(drafts, parts), source)
 
 
-def why_not(one: Advised, measured: Parts, alone: Interval, intervals: Sequence[Interval]) -> str | None:
+def failure_reason(one: Advice, measured: Parts, alone: Interval, intervals: Sequence[Interval]) -> str | None:
     """Return why a strategy was not measured as faster; None if it was.
 
     If the prediction says that it does not pay, it has the reason; else the measured parts have it.
@@ -222,7 +220,7 @@ def why_not(one: Advised, measured: Parts, alone: Interval, intervals: Sequence[
     return f"it pays {DECODING_ALONE}, {alone}, and {END_TO_END} it is {found}: {delta}, bootstrap {bootstrap}"
 
 
-def _row(one: Advised, outcome: Outcome, plain: Stats) -> dict[str, Any]:
+def _row(one: Advice, outcome: Outcome, plain: Stats) -> dict[str, Any]:
     stats, alone = outcome.stats(one.name), outcome.decoding_speedup(one.name)
     assert stats is not None
     assert alone is not None
@@ -240,7 +238,7 @@ def _row(one: Advised, outcome: Outcome, plain: Stats) -> dict[str, Any]:
         "bootstrap": str(intervals[1]),
         "verdict": verdict(*intervals),
         **check_cells(outcome, one.name),
-        "why not": why_not(one, measured, alone, intervals),
+        "why not": failure_reason(one, measured, alone, intervals),
         "missing": [*missing(one.parts, measured).values()],
         "measured": alone.value,
         "intervals": [asdict(interval) for interval in intervals],

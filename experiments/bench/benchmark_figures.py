@@ -31,7 +31,7 @@ OF_SHAPES = {
 
 
 @dataclass(frozen=True)
-class Figures:
+class DocumentFigures:
     """The figures of one document.
 
     Attributes:
@@ -63,16 +63,18 @@ _SHAPES = (
     "optimum",
 )  # fmt: skip
 PAGES = {
-    "docs/guides/peers.md": Figures("Beside transformers", columns=OF_PEERS, has_twin=False),
-    "docs/strategies/small_transformer.md": Figures("All strategies", ("plain", "small_transformer")),
-    "docs/strategies/ngram.md": Figures("All strategies", ("plain", "ngram")),
-    "docs/strategies/early_exit.md": Figures("All strategies", ("plain", "ngram", "early_exit")),
-    "docs/strategies/prompt_lookup.md": Figures("All strategies", ("plain", "prompt_lookup")),
-    "docs/strategies/merged.md": Figures("All strategies", ("plain", "ngram", "prompt_lookup", "merged", "cascade")),
-    "docs/strategies/lookahead.md": Figures("Lookahead and its parts"),
-    "docs/strategies/staged.md": Figures("Staged drafts and the same model unstaged"),
-    "docs/strategies/draft_length.md": Figures("Draft lengths that follow confidence", _LENGTHS),
-    "docs/strategies/trees.md": Figures("Trees by shape and size", _SHAPES, key="shape", columns=OF_SHAPES),
+    "docs/guides/peers.md": DocumentFigures("Beside transformers", columns=OF_PEERS, has_twin=False),
+    "docs/strategies/small_transformer.md": DocumentFigures("All strategies", ("plain", "small_transformer")),
+    "docs/strategies/ngram.md": DocumentFigures("All strategies", ("plain", "ngram")),
+    "docs/strategies/early_exit.md": DocumentFigures("All strategies", ("plain", "ngram", "early_exit")),
+    "docs/strategies/prompt_lookup.md": DocumentFigures("All strategies", ("plain", "prompt_lookup")),
+    "docs/strategies/merged.md": DocumentFigures(
+        "All strategies", ("plain", "ngram", "prompt_lookup", "merged", "cascade")
+    ),
+    "docs/strategies/lookahead.md": DocumentFigures("Lookahead and its parts"),
+    "docs/strategies/staged.md": DocumentFigures("Staged drafts and the same model unstaged"),
+    "docs/strategies/draft_length.md": DocumentFigures("Draft lengths that follow confidence", _LENGTHS),
+    "docs/strategies/trees.md": DocumentFigures("Trees by shape and size", _SHAPES, key="shape", columns=OF_SHAPES),
 }
 
 
@@ -133,7 +135,7 @@ def needs_of(row: Row, plain: Row) -> Row:
 
 
 def _rows_of(
-    sections: Mapping[str, str], wanted: Figures, key: str
+    sections: Mapping[str, str], wanted: DocumentFigures, key: str
 ) -> tuple[tuple[str, ...], dict[str, dict[str, Row]]]:
     """Return the wanted names, and the rows of both ways; errors as of ``both_ways``."""
     missing = [title for title in wanted.ways.values() if title not in sections]
@@ -147,7 +149,7 @@ def _rows_of(
     return names, found
 
 
-def both_ways(sections: Mapping[str, str], wanted: Figures) -> str:
+def both_ways(sections: Mapping[str, str], wanted: DocumentFigures) -> str:
     """Return the table of a section; if it has a sampled twin, both tables, and that of what arms need.
 
     Raises:
@@ -177,7 +179,7 @@ def _fitting(table: str) -> str:
     return "\n".join(unpadded if fits else lines)
 
 
-def _needs(sections: Mapping[str, str], wanted: Figures) -> str:
+def _needs(sections: Mapping[str, str], wanted: DocumentFigures) -> str:
     """Return the table of what arms need, for those that pay for drafts in both ways; nothing if there are none."""
     names, found = _rows_of(sections, wanted, _ARM)
     rows = []
@@ -201,7 +203,9 @@ def put(text: str, figures: str) -> str:
     return f"{before}{BEGIN}\n{figures}\n{END}{after}"
 
 
-def write_pages(sections: Mapping[str, str], pages: Mapping[str, Figures] = PAGES, root: Path = ROOT) -> Sequence[str]:
+def write_pages(
+    sections: Mapping[str, str], pages: Mapping[str, DocumentFigures] = PAGES, root: Path = ROOT
+) -> Sequence[str]:
     """Write the figures into all documents and return their names; errors as of ``both_ways`` and ``put``."""
     written = {
         name: put((root / name).read_text(encoding="utf-8"), both_ways(sections, wanted))

@@ -33,7 +33,7 @@ NUM_DRAFTED = 8
 ENOUGH = NUM_DRAFTED + 2  # a step emits one token more than it drafts
 
 
-class Timed:
+class TimedOracle:
     """An oracle whose calls of ``score`` are timed; ``seconds`` sums them up."""
 
     def __init__(self, oracle: Oracle) -> None:
@@ -75,7 +75,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def cost(oracle: Timed, prompts: Sequence[str], sampling: SamplingParams, length: int) -> Cost:
+def cost(oracle: TimedOracle, prompts: Sequence[str], sampling: SamplingParams, length: int) -> Cost:
     """Return what a run costs outside the oracle."""
     decoder = SpeculativeDecoder(cast(Oracle, oracle), PromptLookup(num_draft_tokens=NUM_DRAFTED))
     began = time.perf_counter()
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print the table."""
     args = parse(argv)
     torch.set_num_threads(args.threads)
-    oracle = Timed(oracles.load("code"))
+    oracle = TimedOracle(oracles.load("code"))
     prompts = [prompt.text for prompt in load_prompts(str(PROMPTS), None, max(BATCHES))]
     measured: dict[tuple[str, int], list[Cost]] = {}
     for _ in tqdm(range(args.rounds), desc="rounds"):

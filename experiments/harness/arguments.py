@@ -249,7 +249,7 @@ def add_choice(
     parser.add_argument("--strategies", nargs="+", choices=[*names], default=usual, metavar="NAME", help=text)
 
 
-def _asked(arguments: Mapping[str, Any]) -> Collection[str]:
+def _requested_names(arguments: Mapping[str, Any]) -> Collection[str]:
     """Return the strategies that ``--strategies`` or ``--strategy`` names; all if neither is given."""
     one: str | None = arguments.get("strategy")
     return [one] if one is not None else arguments["strategies"] or STRATEGIES
@@ -259,7 +259,7 @@ def add_strategies(
     parser: argparse.ArgumentParser,
     names: Iterable[str] = STRATEGIES,
     chosen: Collection[str] = (),
-    running: Callable[[Mapping[str, Any]], Collection[str]] = _asked,
+    running: Callable[[Mapping[str, Any]], Collection[str]] = _requested_names,
 ) -> None:
     """Add the options of several strategies, with their names before them; ``chosen`` as above.
 

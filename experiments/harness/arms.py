@@ -64,7 +64,7 @@ def without_problems(prompts: Sequence[NamedPrompt], problems: Mapping[int, str]
     return {number: prompt for number, prompt in enumerate(prompts) if number not in problems}
 
 
-def those_that_fit(oracle: Oracle, prompts: Sequence[NamedPrompt], max_new_tokens: int) -> list[NamedPrompt]:
+def decodable_prompts(oracle: Oracle, prompts: Sequence[NamedPrompt], max_new_tokens: int) -> list[NamedPrompt]:
     """Return the prompts that can be decoded; the others are named on stderr, with the reason.
 
     Raises:

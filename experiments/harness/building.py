@@ -18,7 +18,7 @@ from specdec import Oracle
 from specdec.contracts import FOREIGN, DraftSource
 
 
-def asked_or_ready(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+def select_strategies(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the strategies that were asked for; if none were, all but those that lack an option they need."""
     ready = [name for name, strategy in STRATEGIES.items() if strategy.is_ready(arguments)]
     return tuple(ready if arguments["strategies"] is None else arguments["strategies"])
@@ -63,7 +63,7 @@ def arms_of(name: str, arguments: Mapping[str, Any], oracle: Oracle, variants: b
     settings = settings_of(arguments, name)
     changes = {name: {}, **(STRATEGIES[name].variants if variants else {})}
     # A strategy's own script, which has its variants, has its options without its name.
-    naming = _naming_alone if variants else _naming_shared
+    naming = _name_model_option if variants else _prefix_options
     for arm, changed in changes.items():
         with naming(STRATEGIES[name]):
             (built,) = engine_arms(arguments, oracle, {arm: STRATEGIES[name].build({**settings, **changed}, oracle)})
@@ -76,12 +76,12 @@ def build_shared(name: str, settings: Mapping[str, Any], oracle: Oracle) -> Draf
     Raises:
         ValueError: this oracle cannot have it, or an option is unusable; options are named as that command line does.
     """
-    with _naming_shared(STRATEGIES[name]):
+    with _prefix_options(STRATEGIES[name]):
         return STRATEGIES[name].build(settings, oracle)
 
 
 @contextmanager
-def _naming_alone(strategy: Strategy) -> Iterator[None]:
+def _name_model_option(strategy: Strategy) -> Iterator[None]:
     """Name the option of the draft model in an error that asks for another one."""
     try:
         yield
@@ -92,10 +92,10 @@ def _naming_alone(strategy: Strategy) -> Iterator[None]:
 
 
 @contextmanager
-def _naming_shared(strategy: Strategy) -> Iterator[None]:
+def _prefix_options(strategy: Strategy) -> Iterator[None]:
     """The same if several strategies share a command line, which puts their names before their options'."""
     try:
-        with _naming_alone(strategy):
+        with _name_model_option(strategy):
             yield
     except ValueError as error:
         raise ValueError(_add_prefix(str(error), strategy)) from error
@@ -107,7 +107,7 @@ def _add_prefix(told: str, strategy: Strategy) -> str:
     return re.sub(rf"(?<!\S)(\(?)--({names})(?![\w-])", rf"\1--{strategy.name.replace('_', '-')}-\2", told)
 
 
-def those_that_can(names: Sequence[str], arguments: Mapping[str, Any], oracle: Oracle) -> Iterator[Arm | RefusedArm]:
+def runnable_arms(names: Sequence[str], arguments: Mapping[str, Any], oracle: Oracle) -> Iterator[Arm | RefusedArm]:
     """Yield the arms of strategies that nobody asked for by name; those that this oracle cannot have say why.
 
     Raises:

@@ -16,7 +16,7 @@ from oracles.checkpoints.chat_files import boundary_tokens, give_template
 from oracles.checkpoints.config_keys import errors_of
 from oracles.checkpoints.gguf import GGUFFile, read_vocabulary
 from specdec import Oracle
-from specdec.contracts import declared
+from specdec.contracts import capability_of
 from specdec.prompts import NamedPrompt
 from specdec.prompts.chat import ChatTemplate, vicuna_template, with_system
 from specdec.requests import encode_prompt
@@ -106,10 +106,10 @@ def template_of(arguments: Mapping[str, Any], oracle: Any) -> ChatTemplate | Non
     if asked == AUTO:
         own: ChatTemplate | None = oracle.chat_template
         return own and own.bind(**bound)
-    return None if asked == NONE else _template_named(asked, arguments["oracle"], oracle).bind(**bound)
+    return None if asked == NONE else _template_of(asked, arguments["oracle"], oracle).bind(**bound)
 
 
-def _template_named(asked: str, name: str, oracle: Any) -> ChatTemplate:
+def _template_of(asked: str, name: str, oracle: Any) -> ChatTemplate:
     """Return Vicuna's template, or that of a file, for an oracle of that name."""
     if oracle.tokenizer is None:
         raise ValueError(f"--template {asked}: the oracle has no tokenizer")
@@ -196,7 +196,7 @@ def prompt_facts(oracle: Oracle, prompts: Iterable[NamedPrompt]) -> dict[str, An
         request, the number of prompts, and the SHA-256 of their ids. The hash reads, for each prompt in order, the
         number of ids and the ids, as little-endian int64. Prompts that the oracle cannot take are left out.
     """
-    template: ChatTemplate | None = declared(oracle, "chat_template")
+    template: ChatTemplate | None = capability_of(oracle, "chat_template")
     digest, count = hashlib.sha256(), 0
     for prompt in prompts:
         try:

@@ -119,7 +119,7 @@ def hold_journal(folder: Path, fresh: bool, way: str | None = None) -> Iterator[
         ValueError: see ``specdec.system.hold`` and ``Journal``.
     """
     with hold(folder, "--out"):
-        for other in find_unfinished(folder.parent):
+        for other in find_open_results(folder.parent):
             if other != folder:
                 print(_interruption_note(other), file=sys.stderr)
         if (folder / UNITS).exists():
@@ -127,7 +127,7 @@ def hold_journal(folder: Path, fresh: bool, way: str | None = None) -> Iterator[
         yield Journal(folder / JOURNAL, fresh, way)
 
 
-def find_unfinished(parent: Path) -> list[Path]:
+def find_open_results(parent: Path) -> list[Path]:
     """Return the folders of results in a folder whose experiment has not ended and is not running."""
     return sorted(path.parent for path in parent.glob(f"*/{JOURNAL}") if holder(path.parent) is None)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from exactspec.parser import positive
 from experiments.harness.arguments import ExperimentParser, add_placement, add_strategies, seed_number
 from experiments.harness.conversations import add_template_options
-from experiments.harness.findings.colouring import BONUS, Emitted, Piece, Pieces
+from experiments.harness.findings.colouring import BONUS, Pieces, StepOutput, TextPiece
 from experiments.harness.rule_choice import add_sampling
 from experiments.strategies import STRATEGIES
 from specdec import SpeculativeDecoder
@@ -58,7 +58,7 @@ class Run:
         # The first step holds the prefill.
         self._seconds, self._first_tokens = 0.0, 0
 
-    def step(self) -> list[Piece]:
+    def step(self) -> list[TextPiece]:
         """Take a step and return the text that it made certain."""
         began = time.perf_counter()
         self.state, info = self._decoder.step(self.state)
@@ -72,9 +72,9 @@ class Run:
         self._last = step.origins()[-1]
         return self._pieces.of(replace(step, tokens=step.tokens[:-1]) if self.finish_reason == "eos" else step)
 
-    def rest(self) -> Piece:
+    def rest(self) -> TextPiece:
         """Return the text that was held back to the end."""
-        return Piece(self._pieces.rest(), self._last)
+        return TextPiece(self._pieces.rest(), self._last)
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -92,8 +92,8 @@ class Run:
         return (self.tokens - self._first_tokens) / self._seconds if self._seconds else None
 
 
-def emission_of(info: StepInfo) -> Emitted:
+def emission_of(info: StepInfo) -> StepOutput:
     """Return what the only row of a step emitted."""
     count, accepted = int(info.num_emitted[0]), int(info.num_accepted[0])
     sources = [info.source_names[i] for i in info.path_sources[0][:accepted]]
-    return Emitted(info.tokens[0][:count].tolist(), accepted, sources, bool(info.stopped_at_leaf[0]))
+    return StepOutput(info.tokens[0][:count].tolist(), accepted, sources, bool(info.stopped_at_leaf[0]))

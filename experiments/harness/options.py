@@ -21,7 +21,7 @@ def option(default: Any, text: str, exclusive: bool = False, **more: Any) -> Any
     return field(default=default, metadata={"text": text, "exclusive": exclusive, "more": more})
 
 
-def _how(default: Any, text: str, more: dict[str, Any]) -> dict[str, Any]:
+def _parser_arguments(default: Any, text: str, more: dict[str, Any]) -> dict[str, Any]:
     """Return what ``argparse`` is told of an option."""
     if default is False:
         return {"action": "store_true", "help": text}
@@ -64,7 +64,7 @@ def parse_options(
             if how["exclusive"] not in groups:
                 groups[True] = parser.add_mutually_exclusive_group()
             add = groups[how["exclusive"]].add_argument
-            add(f"--{one.name.replace('_', '-')}", **_how(one.default, how["text"], how["more"]))
+            add(f"--{one.name.replace('_', '-')}", **_parser_arguments(one.default, how["text"], how["more"]))
     chosen = kind(**{name: _freeze(value) for name, value in complete(vars(parser.parse_args(argv))).items()})
     if told := problem(chosen):
         parser.error(told)

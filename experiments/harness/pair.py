@@ -5,7 +5,7 @@ from typing import Any
 
 from exactspec.parser import Parser, positive
 from experiments.harness.arguments import add_placement, add_prompts
-from experiments.harness.arms import those_that_fit
+from experiments.harness.arms import decodable_prompts
 from experiments.harness.conversations import add_template_options, as_conversations
 from experiments.harness.models import AnyModel, load_model, load_oracle
 from experiments.harness.thread_check import take_threads
@@ -38,4 +38,4 @@ def load_pair(arguments: Mapping[str, Any]) -> tuple[AnyModel, AnyModel, list[Pr
     check_vocabulary("--model", model.vocab_size, model.tokenizer, oracle)
     prompts = load_prompts(arguments["prompts"], arguments["column"], arguments["num_prompts"])
     asked = as_conversations(prompts, oracle, arguments)
-    return oracle, model, [prompt.start for prompt in those_that_fit(oracle, asked, arguments["max_new_tokens"])]
+    return oracle, model, [prompt.start for prompt in decodable_prompts(oracle, asked, arguments["max_new_tokens"])]

@@ -50,7 +50,7 @@ def add_record_options(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(frozen=True)
-class Costs:
+class AssumedCosts:
     """What drafting and width are said to cost.
 
     Attributes:
@@ -62,7 +62,7 @@ class Costs:
     width: WidthCurve
 
     @staticmethod
-    def of(arguments: Mapping[str, Any]) -> "Costs | None":
+    def of(arguments: Mapping[str, Any]) -> "AssumedCosts | None":
         """Return what a command line states; None: nothing.
 
         Raises:
@@ -79,9 +79,9 @@ class Costs:
             raise ValueError(f"--draft-cost: {' '.join(stated)} names an arm twice")
         values = [_number(text, "--width-cost") for text in width.split(",")]
         if len(values) == 1:
-            return Costs(found, WidthCurve.linear(values[0]))
+            return AssumedCosts(found, WidthCurve.linear(values[0]))
         try:
-            return Costs(found, WidthCurve(tuple(range(1, len(values) + 1)), tuple(values)))
+            return AssumedCosts(found, WidthCurve(tuple(range(1, len(values) + 1)), tuple(values)))
         except ValueError as error:
             raise ValueError(f"--width-cost: {error}") from error
 
@@ -138,10 +138,10 @@ def check_recorded(strategies: Sequence[str], peers: Sequence[str], arguments: M
         raise ValueError("--against pairs wall times, and those of recorded text mean nothing; leave it out")
     if arguments.get("trace"):
         raise ValueError("--trace: recorded text has no laws, and so its nodes have no p to show; leave it out")
-    _check_arms(Costs.of(arguments), strategies)
+    _check_arms(AssumedCosts.of(arguments), strategies)
 
 
-def _check_arms(costs: Costs | None, strategies: Sequence[str]) -> None:
+def _check_arms(costs: AssumedCosts | None, strategies: Sequence[str]) -> None:
     """Refuse costs of anything but a strategy that runs or a variant of one."""
     arms = [*strategies, *(variant for name in strategies for variant in STRATEGIES[name].variants)]
     for arm in costs.draft if costs else ():
@@ -149,7 +149,7 @@ def _check_arms(costs: Costs | None, strategies: Sequence[str]) -> None:
             raise ValueError(f"--draft-cost: {arm!r} is none of the arms: {', '.join(arms)}")
 
 
-def load_recorded(arguments: Mapping[str, Any]) -> RecordedText:
+def load_recorded_text(arguments: Mapping[str, Any]) -> RecordedText:
     """Return the records that a command line names.
 
     Raises:
@@ -183,7 +183,7 @@ class RecordedArm(EngineArm):
         return measured
 
 
-def worth_rows(outcome: Outcome, costs: Costs | None) -> list[dict[str, Any]]:
+def worth_rows(outcome: Outcome, costs: AssumedCosts | None) -> list[dict[str, Any]]:
     """Return what each arm's drafts are worth, and the speed-up at stated costs."""
     plain, rows = outcome.stats(PLAIN), []
     assert plain is not None
@@ -206,7 +206,7 @@ def heading(outcome: Outcome, facts: Mapping[str, Any]) -> str:
     )
 
 
-def worth(outcome: Outcome, costs: Costs | None) -> Table:
+def worth(outcome: Outcome, costs: AssumedCosts | None) -> Table:
     """Return the table of what each arm's drafts are worth."""
     note = NOTE if costs else f"{NOTE}\n\n{UNPRICED.format(OPTIONS)}"
     brief = ("arm", "tau", "alpha", "speed-up" if costs else "drafted", "identical")

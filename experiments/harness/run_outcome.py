@@ -144,7 +144,7 @@ class Outcome:
     def _times(self, arm: str, kind: str) -> list[float]:
         return self.rounds(arm, kind) if self.by_rounds else self.seconds(arm, kind)
 
-    def _as_many(self, against: str, arm: str, kind: str) -> list[float]:
+    def _scaled_times(self, against: str, arm: str, kind: str) -> list[float]:
         """Return another arm's times for as many tokens as this arm emitted: decoding scaled, prefill as it is.
 
         A peer does not report its prefill: all of its time is scaled.
@@ -165,7 +165,7 @@ class Outcome:
 
     def times(self, arm: str, kind: str = ALL, against: str = PLAIN) -> tuple[list[float], list[float]]:
         """Return another arm's times for as many tokens, and this arm's: by unit, or by round if ``by_rounds``."""
-        return self._as_many(against, arm, kind), self._times(arm, kind)
+        return self._scaled_times(against, arm, kind), self._times(arm, kind)
 
     def speedup(
         self, arm: str, kind: str = ALL, against: str = PLAIN, method: Callable[..., Interval] = paired_ratio
@@ -191,7 +191,7 @@ class Outcome:
         as_many = [decoding_seconds(theirs) * ours.num_emitted for theirs, ours in both]
         return method(as_many, [decoding_time(ours) for _, ours in both])
 
-    def who(self, did: str, arm: str) -> str | None:
+    def performer(self, did: str, arm: str) -> str | None:
         """Return who judged an arm's drafts, who drafted or whose kernels computed; None: a peer.
 
         Args:

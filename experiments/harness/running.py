@@ -11,7 +11,7 @@ from typing import Any
 from exactspec.parser import command_like_this, refusing
 from experiments.harness.arguments import add_choice, add_strategies, add_strategy, paired_parser
 from experiments.harness.arms import PLAIN, Arm, Measurement, Unit, problems_of
-from experiments.harness.building import arms_of, asked_or_ready, engine_arms, those_that_can, usable
+from experiments.harness.building import arms_of, engine_arms, runnable_arms, select_strategies, usable
 from experiments.harness.conversations import prompt_facts
 from experiments.harness.disturbance import disturbance_note
 from experiments.harness.draw_checks import add_checks, checks_of
@@ -19,7 +19,7 @@ from experiments.harness.findings.colouring import show_outputs
 from experiments.harness.findings.summary import Tables, write
 from experiments.harness.journal import UNITS, Journal
 from experiments.harness.models import load_oracle, record_file
-from experiments.harness.recorded_runs import add_record_options, check_recorded, load_recorded
+from experiments.harness.recorded_runs import add_record_options, check_recorded, load_recorded_text
 from experiments.harness.run_outcome import Outcome, decoding_time
 from experiments.harness.study import Choose, Plan, Study
 from experiments.harness.tracing import Tracing, drop_traces, trace_arms
@@ -44,7 +44,7 @@ def build_arms(plan: Plan, oracle: Oracle) -> Sequence[Arm | RefusedArm]:
         for name in plan.strategies:
             arms += arms_of(name, arguments, oracle, plan.variants)
     else:
-        arms += those_that_can(plan.strategies, arguments, oracle)
+        arms += runnable_arms(plan.strategies, arguments, oracle)
     return [*arms, *(PEERS[name](arguments, oracle) for name in plan.peers)]
 
 
@@ -89,7 +89,7 @@ def measure(unit: Unit, arms: Sequence[Arm], max_new_tokens: int, repeats: int) 
 
 def load_target(arguments: Mapping[str, Any]) -> Oracle:
     """Return the model, or the recorded texts, that a command line asks for."""
-    return load_oracle(arguments) if record_file(arguments) is None else load_recorded(arguments)
+    return load_oracle(arguments) if record_file(arguments) is None else load_recorded_text(arguments)
 
 
 def run(
@@ -245,7 +245,7 @@ def comparing(parser: argparse.ArgumentParser, usual: Sequence[str] | None = Non
     peers = list(PEERS)
     text = f"other programs to run beside ours, greedy, on the oracle's checkpoint: {', '.join(peers)}"
     parser.add_argument("--peer", nargs="+", choices=peers, default=[], metavar="NAME", help=text)
-    add_strategies(parser, running=lambda asked: {*asked_or_ready(asked), *strategies_read(asked["peer"])})
+    add_strategies(parser, running=lambda asked: {*select_strategies(asked), *strategies_read(asked["peer"])})
     add_record_options(parser)
     return parser
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from specdec import Oracle
-from specdec.contracts import declared
+from specdec.contracts import capability_of
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Settings:
             "device": str(oracle.device),
             "bitwise": oracle.bitwise,
             "threads": torch.get_num_threads(),
-            "num_experts": declared(oracle, "num_experts"),
+            "num_experts": capability_of(oracle, "num_experts"),
         }
         return Settings(**{**own, **others}, batch_size=batch_size)
 

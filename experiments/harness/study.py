@@ -13,7 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from experiments.harness.arguments import fingerprint, prompts_of
-from experiments.harness.arms import those_that_fit
+from experiments.harness.arms import decodable_prompts
 from experiments.harness.conversations import as_conversations, prompt_facts
 from experiments.harness.journal import AnyPiece, Journal, Piece, hold_journal
 from experiments.harness.models import load_oracle
@@ -131,7 +131,7 @@ class Study:
         Raises:
             ValueError: there is none.
         """
-        return those_that_fit(self.oracle, self.prompts, self.plan.arguments["max_new_tokens"])
+        return decodable_prompts(self.oracle, self.prompts, self.plan.arguments["max_new_tokens"])
 
     @cached_property
     def facts(self) -> dict[str, Any]:

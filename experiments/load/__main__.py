@@ -20,8 +20,8 @@ from experiments.harness.rule_choice import add_sampling
 from experiments.harness.study import Plan, Study
 from experiments.load.load_arms import ArmSpec, repeats_plain
 from experiments.load.load_predictions import predictions
-from experiments.load.load_tables import Load, conclusions, draw, limit_text, problems_of_work, tables, told_of_work
-from experiments.load.measuring_loads import CAPACITY, Cell, Loads, cells_of, rates_of
+from experiments.load.load_tables import Load, conclusions, describe_outputs, draw, limit_text, problems_of_work, tables
+from experiments.load.measuring_loads import CAPACITY, LoadCell, Loads, cells_of, rates_of
 from experiments.load.serving import LIMITS
 from specdec.stats.report import Shown, show
 from specdec.theory import WidthCurve
@@ -75,19 +75,19 @@ def report(loads: Sequence[Load], arguments: Mapping[str, Any], capacity: Mappin
     foretold = predictions(runs, PLAIN, curves, arguments["batch_size"])
     told = "\n".join(f"- {text}" for text in conclusions(loads, limits, foretold))
     head = (
-        f"{told_of_work(loads, repeats_plain(arguments))} Limit of a good request: {limit_text(limits)}. With all "
+        f"{describe_outputs(loads, repeats_plain(arguments))} Limit of a good request: {limit_text(limits)}. With all "
         f"{arguments['batch_size']} rows plain decoding serves {capacity['capacity']:.3g} requests a second."
     )
     return [head, told, *tables(loads, limits, foretold)]
 
 
-def _cells(study: Study, measuring: Loads) -> list[Cell]:
+def _cells(study: Study, measuring: Loads) -> list[LoadCell]:
     """Measure the capacity, and return all cells, the capacity's first; that one alone if it failed.
 
     Raises:
         SystemExit: at a share of the capacity no request arrives.
     """
-    first = Cell(0, CAPACITY, 0.0, CAPACITY)
+    first = LoadCell(0, CAPACITY, 0.0, CAPACITY)
     if not (done := study.measure([first], measuring.measure)):
         return [first]
     with refusing("load"):

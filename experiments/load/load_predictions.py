@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import brentq
 
-from experiments.load.serving import Served, ServedStep
+from experiments.load.serving import LoadRun, ServedStep
 from specdec.theory import WidthCurve
 
 # So many steps with as many rows tell what such a step takes.
@@ -41,7 +41,7 @@ class StepCosts:
     rest: tuple[float, ...]
 
     @staticmethod
-    def of(runs: Sequence[Served]) -> "StepCosts | None":
+    def of(runs: Sequence[LoadRun]) -> "StepCosts | None":
         """Return them from an arm's runs; None: there are too few steps of every number of rows."""
         by_rows: dict[int, list[ServedStep]] = {}
         for step in (step for run in runs for step in run.steps if not step.seated):
@@ -67,7 +67,7 @@ class StepCosts:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class LoadPrediction:
     """What an arm's steps, with passes timed apart, say of its loads.
 
     Attributes:
@@ -130,20 +130,20 @@ class Prediction:
         return self.step_seconds(rows) / self.steps.at("tau", rows) / (1 - rate * self.prefill)
 
 
-def prefill_seconds(runs: Sequence[Served]) -> float:
+def prefill_seconds(runs: Sequence[LoadRun]) -> float:
     """Return what a prompt's pass takes: what lies outside the phases in steps that seat requests, a request each."""
     seating = [step for run in runs for step in run.steps if step.seated]
     return sum(step.seconds["other"] for step in seating) / sum(step.seated for step in seating)
 
 
-def tokens_of(runs: Sequence[Served]) -> float:
+def tokens_of(runs: Sequence[LoadRun]) -> float:
     """Return the mean number of tokens of a request."""
     return float(np.mean([len(request.tokens) for run in runs for request in run.requests]))
 
 
 def predictions(
-    runs: Mapping[str, Sequence[Served]], plain: str, curves: tuple[WidthCurve, ...], batch_size: int
-) -> dict[str, Prediction]:
+    runs: Mapping[str, Sequence[LoadRun]], plain: str, curves: tuple[WidthCurve, ...], batch_size: int
+) -> dict[str, LoadPrediction]:
     """Return arm -> prediction; arms are left out whose steps are too few, and all are if plain decoding's are.
 
     Args:
@@ -156,6 +156,6 @@ def predictions(
     if plain not in costs:
         return {}
     return {
-        arm: Prediction(own, costs[plain], curves, batch_size, prefill_seconds(runs[arm]), tokens_of(runs[arm]))
+        arm: LoadPrediction(own, costs[plain], curves, batch_size, prefill_seconds(runs[arm]), tokens_of(runs[arm]))
         for arm, own in costs.items()
     }

@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.harness.arms import PLAIN
 from experiments.load import serving
-from experiments.load.load_predictions import Prediction
+from experiments.load.load_predictions import LoadPrediction
 from specdec.stats import Table
 from specdec.stats.report import Panel, panels
 
@@ -59,7 +59,7 @@ class Load:
 
     rate: float
     arm: str
-    served: serving.Served
+    served: serving.LoadRun
     window: serving.Window
 
     @property
@@ -74,12 +74,12 @@ class Load:
     @property
     def mean_tpot(self) -> float | None:
         """The mean time per output token; None: no request has a second one."""
-        found = [one for one in map(serving.tpot, serving.counted(self.served, self.window)) if one is not None]
+        found = [one for one in map(serving.tpot, serving.requests_within(self.served, self.window)) if one is not None]
         return float(np.mean(found)) if found else None
 
     def percentiles(self, name: str) -> list[float | None]:
         """Return P50, P95 and P99 of TTFT, TPOT, ITL or E2EL, in milliseconds."""
-        own = serving.counted(self.served, self.window)
+        own = serving.requests_within(self.served, self.window)
         found = {
             "TTFT": lambda: [serving.ttft(request) for request in own],
             "TPOT": lambda: [one for one in map(serving.tpot, own) if one is not None],
@@ -101,7 +101,7 @@ def latency_row(load: Load) -> dict[str, Any]:
 
 def throughput_row(load: Load, limits: Mapping[str, float]) -> dict[str, Any]:
     """Return what a load served, and how good."""
-    arrived = len(serving.counted(load.served, load.window))
+    arrived = len(serving.requests_within(load.served, load.window))
     rate = arrived / load.window.seconds
     good = load.goodput(limits)
     return {
@@ -117,7 +117,7 @@ def throughput_row(load: Load, limits: Mapping[str, float]) -> dict[str, Any]:
     }
 
 
-def prediction_row(load: Load, plain: Load, foretold: Mapping[str, Prediction]) -> dict[str, Any]:
+def prediction_row(load: Load, plain: Load, foretold: Mapping[str, LoadPrediction]) -> dict[str, Any]:
     """Return a load's time per token beside the prediction."""
     own, measured, base = foretold.get(load.arm), load.mean_tpot, plain.mean_tpot
     predicted = None if own is None else own.tpot(load.rate)
@@ -135,7 +135,7 @@ def prediction_row(load: Load, plain: Load, foretold: Mapping[str, Prediction]) 
     }
 
 
-def capacity_rows(loads: Sequence[Load], foretold: Mapping[str, Prediction]) -> list[dict[str, Any]]:
+def capacity_rows(loads: Sequence[Load], foretold: Mapping[str, LoadPrediction]) -> list[dict[str, Any]]:
     """Return for each arm up to which rate it holds, measured and predicted."""
     found = []
     for arm in dict.fromkeys(load.arm for load in loads):
@@ -150,14 +150,16 @@ def capacity_rows(loads: Sequence[Load], foretold: Mapping[str, Prediction]) -> 
     return found
 
 
-def conclusions(loads: Sequence[Load], limits: Mapping[str, float], foretold: Mapping[str, Prediction]) -> list[str]:
+def conclusions(
+    loads: Sequence[Load], limits: Mapping[str, float], foretold: Mapping[str, LoadPrediction]
+) -> list[str]:
     """Return for each rate which arms are best, as measured and as predicted."""
     told = []
     for rate in sorted({load.rate for load in loads}):
         own = [load for load in loads if load.rate == rate]
         words = [f"{rate:.3g} requests/s:"]
         if timed := {load.arm: load.mean_tpot for load in own if load.mean_tpot is not None and not load.is_saturated}:
-            words.append(f"least mean time per token {_least(timed)}" + _as_predicted(rate, timed, foretold))
+            words.append(f"least mean time per token {_least(timed)}" + _predicted_fastest(rate, timed, foretold))
         words += [_most_goodput({load.arm: load.goodput(limits) for load in own}), _queues(own)]
         told.append(" ".join(words))
     return told
@@ -187,7 +189,7 @@ def _least(values: Mapping[str, float | None]) -> str:
     return min(known, key=known.__getitem__)
 
 
-def _as_predicted(rate: float, arms: Mapping[str, Any], foretold: Mapping[str, Prediction]) -> str:
+def _predicted_fastest(rate: float, arms: Mapping[str, Any], foretold: Mapping[str, LoadPrediction]) -> str:
     """Return which of some arms was predicted to be the fastest."""
     predicted = {arm: foretold[arm].tpot(rate) for arm in arms if arm in foretold}
     if all(one is None for one in predicted.values()):
@@ -195,7 +197,7 @@ def _as_predicted(rate: float, arms: Mapping[str, Any], foretold: Mapping[str, P
     return f" (predicted: {_least(predicted)});"
 
 
-def tables(loads: Sequence[Load], limits: Mapping[str, float], foretold: Mapping[str, Prediction]) -> list[Table]:
+def tables(loads: Sequence[Load], limits: Mapping[str, float], foretold: Mapping[str, LoadPrediction]) -> list[Table]:
     """Return the tables of all loads."""
     plain = {load.rate: load for load in loads if load.arm == PLAIN}
     served = [throughput_row(load, limits) for load in loads]
@@ -245,7 +247,7 @@ def differing(loads: Sequence[Load], only_lengths: bool) -> dict[str, int]:
     return found
 
 
-def told_of_work(loads: Sequence[Load], repeats_plain: bool) -> str:
+def describe_outputs(loads: Sequence[Load], repeats_plain: bool) -> str:
     """Return a sentence on the outputs.
 
     Args:

@@ -15,7 +15,7 @@ from experiments.harness.running import WARM_UP_TOKENS
 from experiments.load.load_arms import build_arms
 from experiments.load.load_predictions import tokens_of
 from experiments.load.load_tables import Load
-from experiments.load.serving import Served, Window, serve, throughput
+from experiments.load.serving import LoadRun, Window, serve, throughput
 from specdec import Oracle
 from specdec.calibration_run import pass_seconds
 from specdec.prompts import NamedPrompt
@@ -92,7 +92,7 @@ CAPACITY = "capacity"
 
 
 @dataclass(frozen=True)
-class Cell(Piece):
+class LoadCell(Piece):
     """An arm at a rate, or the capacity; one unit of the journal.
 
     Attributes:
@@ -104,13 +104,13 @@ class Cell(Piece):
     arm: str
 
 
-def cells_of(rates: Sequence[float], arms: Sequence[str]) -> list[Cell]:
+def cells_of(rates: Sequence[float], arms: Sequence[str]) -> list[LoadCell]:
     """Return the cells of some rates, the capacity's left out: each rate begins with another arm."""
-    found: list[Cell] = []
+    found: list[LoadCell] = []
     for number, rate in enumerate(rates):
         first = number % len(arms)
         for arm in (*arms[first:], *arms[:first]):
-            found.append(Cell(1 + len(found), f"{arm} at {rate:.3g} requests/s", rate, arm))
+            found.append(LoadCell(1 + len(found), f"{arm} at {rate:.3g} requests/s", rate, arm))
     return found
 
 
@@ -167,19 +167,19 @@ class Loads:
         self.arms = build_arms(arguments, oracle)
         self.widths = doubling(1 + max(int(arm.decoder.offers.max_nodes) for arm in self.arms.values()))
 
-    def measure(self, cell: Cell) -> dict[str, Any]:
+    def measure(self, cell: LoadCell) -> dict[str, Any]:
         """Return what the journal keeps of a cell."""
         if cell.arm == CAPACITY:
             return self._capacity()
         times, _ = arrivals_of(self.arguments, cell.rate)
         return {"served": self._serve(cell.arm, times).as_dict()}
 
-    def load(self, cell: Cell, entry: Mapping[str, Any]) -> Load:
+    def load(self, cell: LoadCell, entry: Mapping[str, Any]) -> Load:
         """Return what a journal keeps of a cell."""
-        served = Served.from_dict(entry["served"])
+        served = LoadRun.from_dict(entry["served"])
         return Load(cell.rate, cell.arm, served, arrivals_of(self.arguments, cell.rate)[1])
 
-    def _serve(self, arm: str, times: Sequence[float]) -> Served:
+    def _serve(self, arm: str, times: Sequence[float]) -> LoadRun:
         """Serve requests that arrive at some times, after two that warm the arm up."""
         arguments, chosen = self.arguments, self.arms[arm]
         starts = [self.prompts[number % len(self.prompts)].start for number in range(len(times))]

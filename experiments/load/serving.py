@@ -55,7 +55,7 @@ class ServedStep:
 
 
 @dataclass(frozen=True)
-class Served:
+class LoadRun:
     """What one load showed of one arm.
 
     Attributes:
@@ -73,13 +73,13 @@ class Served:
         return asdict(self)
 
     @staticmethod
-    def from_dict(plain: Mapping[str, Any]) -> "Served":
+    def from_dict(plain: Mapping[str, Any]) -> "LoadRun":
         """Return what ``as_dict`` made, JSON's lists among it."""
         requests = tuple(
             ServedRequest(one["arrival"], one["seated"], *(tuple(one[name]) for name in ("times", "counts", "tokens")))
             for one in plain["requests"]
         )
-        return Served(requests, tuple(ServedStep(**step) for step in plain["steps"]), plain["claim"])
+        return LoadRun(requests, tuple(ServedStep(**step) for step in plain["steps"]), plain["claim"])
 
 
 @dataclass
@@ -114,7 +114,7 @@ def serve(
     max_new_tokens: int,
     sampling: SamplingParams,
     seed: int,
-) -> Served:
+) -> LoadRun:
     """Decode requests as they arrive until the last one has ended; those that find no free row wait in order.
 
     Args:
@@ -145,7 +145,7 @@ def serve(
         ServedRequest(arrival, book.seated[i], tuple(book.times[i]), tuple(book.counts[i]), tuple(result.tokens[i]))
         for i, arrival in enumerate(arrivals)
     )
-    return Served(requests, tuple(book.steps), result.exactness)
+    return LoadRun(requests, tuple(book.steps), result.exactness)
 
 
 def _let_in(state: State, arrivals: Sequence[float], num_arrived: int, now: float) -> int:
@@ -184,7 +184,7 @@ class Window:
         return max(0.0, min(end, self.end) - max(begin, self.begin))
 
 
-def counted(served: Served, window: Window) -> list[ServedRequest]:
+def requests_within(served: LoadRun, window: Window) -> list[ServedRequest]:
     """Return the requests that count."""
     return [request for request in served.requests if window.holds(request.arrival)]
 
@@ -232,12 +232,12 @@ def is_good(request: ServedRequest, limits: Mapping[str, float]) -> bool:
     return all(took[name] <= limit for name, limit in limits.items())
 
 
-def goodput(served: Served, window: Window, limits: Mapping[str, float]) -> float:
+def goodput(served: LoadRun, window: Window, limits: Mapping[str, float]) -> float:
     """Return the requests a second that arrived within the window and keep every limit."""
-    return sum(is_good(request, limits) for request in counted(served, window)) / window.seconds
+    return sum(is_good(request, limits) for request in requests_within(served, window)) / window.seconds
 
 
-def throughput(served: Served, window: Window) -> float:
+def throughput(served: LoadRun, window: Window) -> float:
     """Return the tokens a second that were emitted within the window."""
     emitted = sum(
         count
@@ -248,12 +248,12 @@ def throughput(served: Served, window: Window) -> float:
     return emitted / window.seconds
 
 
-def rows_in_use(served: Served, window: Window) -> float:
+def rows_in_use(served: LoadRun, window: Window) -> float:
     """Return the rows in flight, mean over the time of the window."""
     return sum(window.share(request.seated, request.times[-1]) for request in served.requests) / window.seconds
 
 
-def queue_growth(served: Served, window: Window) -> float:
+def queue_growth(served: LoadRun, window: Window) -> float:
     """Return by how many requests a second the queue grows: the slope of its length over the window's time.
 
     It is a least-squares fit over every moment. A request is in the queue from its arrival until it is seated.
@@ -267,9 +267,9 @@ def queue_growth(served: Served, window: Window) -> float:
     return moment / (window.seconds**3 / 12)
 
 
-def is_saturated(served: Served, window: Window) -> bool | None:
+def is_saturated(served: LoadRun, window: Window) -> bool | None:
     """Tell whether the queue keeps more than a tenth of the window's requests; None: there are fewer than ten."""
-    arrived = len(counted(served, window))
+    arrived = len(requests_within(served, window))
     if arrived < ENOUGH_REQUESTS:
         return None
     return queue_growth(served, window) > SATURATED * arrived / window.seconds

@@ -22,7 +22,7 @@ from exactspec.ending import as_program
 from exactspec.parser import Parser, positive
 from oracles.factory.corpus import STDLIB, SourceFile, read_split
 from oracles.factory.corpus.corpus_filters import parse_source
-from oracles.factory.corpus.overlap import PassageIndex, passage_hashes
+from oracles.factory.corpus.passage_index import PassageIndex, passage_hashes
 
 OUT = Path(__file__).with_name("code.jsonl")
 TOKENIZER = Path(oracles.__file__).parent / "embedded" / "code" / "tokenizer.json"
@@ -132,7 +132,7 @@ def _rename(text: str, old: str, new: str) -> str:
     return re.sub(rf"\b{re.escape(old)}\b", new, text)
 
 
-def share_kept(edited: str, text: str) -> float:
+def kept_share(edited: str, text: str) -> float:
     """Return the share of the edited lines, blank ones aside, that are in the text unchanged; 0 if none is."""
     lines = [line for line in edited.split("\n") if line.strip()]
     kept = set(text.split("\n"))
@@ -146,7 +146,7 @@ def _edit(definition: Definition) -> tuple[str, str]:
         return f"# A variant of {node.name}.", _rename(text, node.name, f"{node.name}Variant")
     names = [argument.arg for argument in node.args.args if argument.arg not in ("self", "cls")]
     edited = _rename(text, names[0], "arg") if names else text
-    if names and node.lineno % 2 and share_kept(edited, text) >= MIN_KEPT:
+    if names and node.lineno % 2 and kept_share(edited, text) >= MIN_KEPT:
         return f"# The same function with `{names[0]}` renamed to `arg`.", edited
     return "# The same function under another name.", text.replace(f"def {node.name}", f"def new_{node.name}", 1)
 
@@ -163,7 +163,7 @@ def copy_heavy(definition: Definition) -> Prompt | None:
     lines = edited.split("\n")
     prompt = "\n".join([definition.text, "", "", instruction, *lines[:shown]])
     reference = "\n".join(["", *lines[shown:]])
-    return definition.row("copy_heavy", prompt, reference) if share_kept(reference, prompt) >= MIN_KEPT else None
+    return definition.row("copy_heavy", prompt, reference) if kept_share(reference, prompt) >= MIN_KEPT else None
 
 
 KINDS: dict[str, Callable[[Definition], Prompt | None]] = {
@@ -176,7 +176,7 @@ KINDS: dict[str, Callable[[Definition], Prompt | None]] = {
 Found = tuple[Definition, Prompt]
 
 
-def _taking_turns(found: Iterable[Found]) -> list[Prompt]:
+def _interleave_packages(found: Iterable[Found]) -> list[Prompt]:
     """Return the prompts, taken in turn from every package, and within a package from every module.
 
     The prompts of a module are ordered by the hashes of their ids.
@@ -186,10 +186,10 @@ def _taking_turns(found: Iterable[Found]) -> list[Prompt]:
         entry = definition.source.entry
         module = PurePosixPath(entry.path).parts[: 1 if entry.package == STDLIB else 2]
         packages.setdefault(entry.package, {}).setdefault(module, []).append(prompt)
-    return _in_turns(_in_turns(modules.values()) for modules in packages.values())
+    return _interleave(_interleave(modules.values()) for modules in packages.values())
 
 
-def _in_turns(groups: Iterable[Iterable[Prompt]]) -> list[Prompt]:
+def _interleave(groups: Iterable[Iterable[Prompt]]) -> list[Prompt]:
     return [prompt for turn in zip_longest(*groups) for prompt in turn if prompt is not None]
 
 
@@ -214,7 +214,7 @@ def candidates(sources: Iterable[SourceFile], tokenizer: Tokenizer, count: int) 
     for kind, make in KINDS.items():
         made = ((definition, make(definition)) for definition in found)
         fitting = _fitting([(definition, prompt) for definition, prompt in made if prompt], tokenizer)
-        kinds[kind] = _taking_turns(fitting)[:count]
+        kinds[kind] = _interleave_packages(fitting)[:count]
     return kinds
 
 
@@ -223,7 +223,7 @@ def _token_ids(prompt: Prompt, tokenizer: Tokenizer) -> list[int]:
     return ids
 
 
-def without_shared(prompts: list[Prompt], tokenizer: Tokenizer, train: Iterable[str]) -> list[Prompt]:
+def drop_shared(prompts: list[Prompt], tokenizer: Tokenizer, train: Iterable[str]) -> list[Prompt]:
     """Return the prompts that share no passage with the training texts."""
     index = PassageIndex([_token_ids(prompt, tokenizer) for prompt in prompts])
     shared = index.find_overlaps(tokenizer.encode(text).ids for text in train)
@@ -265,7 +265,7 @@ def make_prompts(
         ValueError: too few prompts of a kind are left.
     """
     kinds = candidates(sources, tokenizer, CANDIDATES * per_kind)
-    kept = without_shared([prompt for prompts in kinds.values() for prompt in prompts], tokenizer, train)
+    kept = drop_shared([prompt for prompts in kinds.values() for prompt in prompts], tokenizer, train)
     distinct = Distinct(tokenizer)
     chosen = [distinct.choose((prompt for prompt in kept if prompt.kind == kind), per_kind) for kind in kinds]
     if min(map(len, chosen)) < per_kind:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specdec.stats import BOUNDS, BREAKS, Kind, Table, cell, side_by_side
+from specdec.stats import BOUNDS, BREAKS, ColumnKind, Table, cell, side_by_side
 
 # A column of long cells has a width of its own, in characters.
 _OF_LONG = 34
@@ -32,7 +32,7 @@ def items(texts: Sequence[str]) -> str:
 
 def _characters(of: Table, name: str) -> int:
     """Return the fewest characters that a column takes side by side with others, its borders included."""
-    if of.kind(name) is Kind.LONG:
+    if of.kind(name) is ColumnKind.LONG:
         return _OF_LONG
     words = [
         *_WORD.findall(BREAKS.sub(r"\1 ", name)),

@@ -117,7 +117,7 @@ def _body(one: Table) -> str:
     return "\n".join([markup.table(one.rows, one.title), *notes])
 
 
-def _why(run: Run) -> str:
+def _explanation(run: Run) -> str:
     if not run.is_timed:
         return markup.paragraph(f"No reasons of speed: {UNTIMED}")
     told = {arm: sentences(run, arm) for arm in run.drafting}
@@ -142,7 +142,7 @@ def section_of(run: Run) -> Section:
     contents = {
         own.title: _body(own),
         "Pictures": figures_of(pictures, run.anchor),
-        "Why": _why(run),
+        "Why": _explanation(run),
         **{one.title: _body(one) for one in others},
         "Provenance": provenance(run),
     }

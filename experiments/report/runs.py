@@ -104,7 +104,7 @@ def _summary(folder: Path) -> dict[str, Any]:
         raise ValueError(f"RUN {folder}: no such folder; give one that an experiment wrote, as its last line names it")
     if not path.is_file():
         if (folder / JOURNAL).exists():
-            raise _error_of_unfinished(folder)
+            raise _unfinished_error(folder)
         raise ValueError(f"RUN {folder}: no summary.json; give a folder of compare, or of a strategy's experiment")
     summary = read_json(path)
     arms, facts, problems = (summary.get(name) for name in ("arms", "provenance", "problems"))
@@ -116,7 +116,7 @@ def _summary(folder: Path) -> dict[str, Any]:
     return summary
 
 
-def _error_of_unfinished(folder: Path) -> ValueError:
+def _unfinished_error(folder: Path) -> ValueError:
     return ValueError(f"RUN {folder}: not finished ({JOURNAL} lies there); its command, run again, goes on with it")
 
 
@@ -136,14 +136,14 @@ def _outcome(folder: Path, summary: Mapping[str, Any]) -> Outcome:
     outcome = Outcome(arms, [entries[unit] for unit in sorted(entries)])
     try:
         if not (is_whole or _has_problems(outcome, summary)):
-            raise _error_of_unfinished(folder)
+            raise _unfinished_error(folder)
         if not outcome.done or any(set(entry["arms"]) != set(arms) for entry in outcome.done):
             raise ValueError(f"RUN {folder}: {UNITS} and summary.json are not of one run; measure again")
         outcome.problems()
         for arm in arms:
             outcome.settings(arm)
             for did in ("judge", "drafter", "kernels"):
-                outcome.who(did, arm)
+                outcome.performer(did, arm)
             if outcome.stats(arm) is not None:
                 ends_of(outcome, arm)
     except (KeyError, TypeError) as error:

@@ -28,7 +28,7 @@ def _trees(settings: Settings, oracle: Oracle) -> DraftSource:
 def _other_vocabulary(settings: Settings, oracle: Oracle) -> DraftSource:
     """Return the source; the vocabularies are compared here, before a run begins, see ``drafts.OtherVocabulary``."""
     source = drafts.OtherVocabulary(draft_model(settings), settings["num_draft_tokens"])
-    source.shared_with(oracle)
+    source.shared_pieces(oracle)
     return source
 
 

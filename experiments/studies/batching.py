@@ -45,7 +45,7 @@ COLUMNS = {
 
 
 @dataclass
-class Served:
+class ServingRun:
     """What serving all requests once showed.
 
     Attributes:
@@ -66,9 +66,11 @@ class Served:
     tokens: list[list[int]] = field(default_factory=list)
 
 
-def serve(decoder: SpeculativeDecoder, prompts: Sequence[Prompt], options: "Options", static: bool) -> Served:
+def serve(
+    decoder: SpeculativeDecoder, prompts: Sequence[Prompt], options: "ServingOptions", static: bool
+) -> ServingRun:
     """Decode all prompts and return what that showed."""
-    served, size = Served(), options.batch_size
+    served, size = ServingRun(), options.batch_size
     batches = range(0, len(prompts), size) if static else (0,)
     began = time.perf_counter()
     for start in batches:
@@ -83,7 +85,7 @@ def serve(decoder: SpeculativeDecoder, prompts: Sequence[Prompt], options: "Opti
     return served
 
 
-def _note(served: Served, requests: IntArray, emitted: IntArray, elapsed: float) -> None:
+def _note(served: ServingRun, requests: IntArray, emitted: IntArray, elapsed: float) -> None:
     """Record a step."""
     served.calls += 1
     served.rows += len(requests)
@@ -95,7 +97,7 @@ def _note(served: Served, requests: IntArray, emitted: IntArray, elapsed: float)
 
 
 @dataclass(frozen=True)
-class Options:
+class ServingOptions:
     """What serving depends on."""
 
     batch_size: int
@@ -105,7 +107,7 @@ class Options:
     stop: tuple[str, ...] = (STOP,)
 
 
-def row_of(arm: str, way: str, runs: Sequence[Served], options: Options) -> dict[str, Any]:
+def row_of(arm: str, way: str, runs: Sequence[ServingRun], options: ServingOptions) -> dict[str, Any]:
     """Return the table's row of some rounds."""
     last = runs[-1]
     speeds = [run.emitted / run.seconds for run in runs]
@@ -159,7 +161,7 @@ def rows_of(
     """
     sampling = sampling_of(arguments)
     are_draws = sampling.temperature > 0 and not decoders[PLAIN].rule.coupled
-    options = Options(size, arguments["max_new_tokens"], arguments["seed"], sampling)
+    options = ServingOptions(size, arguments["max_new_tokens"], arguments["seed"], sampling)
     starts = [prompt.start for prompt in prompts]
     keys = [*product(decoders, (STATIC, CONTINUOUS))]
     arms = []
@@ -178,7 +180,7 @@ def rows_of(
     ]
 
 
-def _time(decoder: SpeculativeDecoder, starts: Sequence[Prompt], options: Options, way: str) -> Round:
+def _time(decoder: SpeculativeDecoder, starts: Sequence[Prompt], options: ServingOptions, way: str) -> Round:
     served = serve(decoder, starts, options, way == STATIC)
     ids = np.full((len(starts), options.max_new_tokens), -1)
     for row, tokens in zip(ids, served.tokens, strict=True):

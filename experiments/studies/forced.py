@@ -82,7 +82,7 @@ def counts_of_choices(oracle: Oracle, sampling: SamplingParams, outputs: Sequenc
         (grammar,) = make_grammars(oracle, [sampling.constraint], [0])
         assert grammar is not None
         ids = np.array(output, dtype=np.int64)
-        masks = [grammar.allowed(ids[:at]) for at in range(len(ids))]
+        masks = [grammar.allowed_ids(ids[:at]) for at in range(len(ids))]
         counts += [0 if mask is None else int(mask.sum()) for mask in masks]
     return np.array(counts)
 

@@ -66,11 +66,11 @@ def text_row(name: str, texts: Sequence[str], target: Any, shared: SharedPieces)
         "ids of the target": f"{count:,}",
         "common": f"{sum(map(sum, is_common)) / count:.1%}",
         "mean run of common ids": f"{np.mean(runs) if runs else 0:.2f}",
-        "ids of the model for one": f"{sum(len(spelled(row, shared)) for row in ids) / count:.2f}",
+        "ids of the model for one": f"{sum(len(spell_ids(row, shared)) for row in ids) / count:.2f}",
     }
 
 
-def spelled(ids: Sequence[int], shared: SharedPieces) -> list[int]:
+def spell_ids(ids: Sequence[int], shared: SharedPieces) -> list[int]:
     """Return how a model reads ids of the target."""
     spelling = Spelling(shared)
     for one in ids:

@@ -59,7 +59,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Options:
+class ProcessOptions:
     """What was asked for; every process is told."""
 
     oracle: str = option("code", "embedded name or checkpoint directory")
@@ -126,7 +126,7 @@ def decode(oracle: ParallelTransformer, texts: Sequence[str], max_new_tokens: in
         }
 
 
-def run_share(rank: int, count: int, port: int, options: Options, texts: Sequence[str], out: str) -> None:
+def run_share(rank: int, count: int, port: int, options: ProcessOptions, texts: Sequence[str], out: str) -> None:
     """Be one of several processes; the first one writes the rows, which are the same in all."""
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_PORT": port}
     os.environ.update({name: str(number) for name, number in numbers.items()} | {"MASTER_ADDR": "127.0.0.1"})
@@ -146,7 +146,7 @@ def free_port() -> int:
         return int(bound.getsockname()[1])
 
 
-def check_counts(options: Options) -> None:
+def check_counts(options: ProcessOptions) -> None:
     """Refuse, before anything is measured, a number of processes that cannot share the model.
 
     Raises:
@@ -158,7 +158,7 @@ def check_counts(options: Options) -> None:
         Share(config, 0, count, NUM_BLOCKS)
 
 
-def measure(count: int, options: Options, texts: Sequence[str]) -> list[Row]:
+def measure(count: int, options: ProcessOptions, texts: Sequence[str]) -> list[Row]:
     """Return the rows of ``count`` processes, which decode these texts.
 
     Raises:
@@ -216,7 +216,7 @@ def table_of(rows: Sequence[Row]) -> Table:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure every number of processes and print the table; 1 if something is not as it must be."""
-    options = parse_options(Options, __doc__, argv)
+    options = parse_options(ProcessOptions, __doc__, argv)
     with refusing("processes"):
         check_counts(options)
         texts = [str(prompt.text) for prompt in load_prompts(options.prompts, None, options.num_prompts)]

@@ -47,7 +47,7 @@ OF_TREES = "No optimum is known for whole trees, only for one position."
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptTokens:
     """What the rules keep of one step's draft, in expectation.
 
     Attributes:
@@ -62,7 +62,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Panel(Rule):
+class RulePanel(Rule):
     """Judge as the leading rule does, and record what the others would do; for runs of one request at a time.
 
     Attributes:
@@ -73,7 +73,7 @@ class Panel(Rule):
 
     leading: VerificationRule
     others: Mapping[str, VerificationRule]
-    kept: list[Kept] = field(default_factory=list)
+    kept: list[KeptTokens] = field(default_factory=list)
 
     name: ClassVar[str] = "panel"
     lossless: ClassVar[bool] = True
@@ -85,7 +85,7 @@ class Panel(Rule):
         stops = {name: rule(draft, target).stop_probs[0] for name, rule in self.others.items()}
         tokens = {name: float(probs @ draft.tree.depth[0].double()) for name, probs in stops.items()}
         first = {name: float(1 - probs[0]) for name, probs in stops.items()}
-        self.kept.append(Kept(tokens, first, bound_of(draft, target)))
+        self.kept.append(KeptTokens(tokens, first, bound_of(draft, target)))
         return self.leading(draft, target)
 
 
@@ -108,13 +108,13 @@ def bound_of(draft: Draft, target: Laws) -> float | None:
 
 def measure(
     oracle: Oracle, source: DraftSource, leading: str, prompts: Sequence[Prompt], asked: Mapping[str, Any]
-) -> list[list[Kept]]:
+) -> list[list[KeptTokens]]:
     """Return, for each prompt, what the rules that judge a source's drafts keep of each step."""
     branches = source.offers.trees
     fitting = {name: rule for name, rule in RULES.items() if not rule.coupled and (rule.trees or not branches)}
     found = []
     for number, prompt in enumerate(prompts):
-        panel = Panel(RULES[leading], fitting)
+        panel = RulePanel(RULES[leading], fitting)
         SpeculativeDecoder(oracle, source, panel).generate([prompt], seed=[(0, number)], **asked)
         found.append(panel.kept)
     return found
@@ -145,7 +145,7 @@ def rows_of(
         }  # fmt: skip
 
 
-def names(steps: Sequence[Sequence[Kept]]) -> list[str]:
+def names(steps: Sequence[Sequence[KeptTokens]]) -> list[str]:
     """Return the rules that judged.
 
     Raises:

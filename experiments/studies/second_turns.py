@@ -15,7 +15,7 @@ import drafts
 from exactspec.ending import as_program
 from exactspec.parser import refusing
 from experiments.harness.arguments import PROMPTS, common_parser, prompts_of
-from experiments.harness.arms import those_that_fit
+from experiments.harness.arms import decodable_prompts
 from experiments.harness.models import AnyModel, load_model
 from experiments.harness.study import Plan, Study
 from specdec import Result, SpeculativeDecoder
@@ -35,7 +35,7 @@ LEGEND = {
 
 
 @dataclass
-class Turns:
+class SecondTurns:
     """What an arm did in second turns.
 
     Attributes:
@@ -75,10 +75,10 @@ def choose(arguments: Mapping[str, Any]) -> list[NamedPrompt]:
 
 
 def with_room(oracle: Oracle, prompts: Sequence[NamedPrompt], max_new_tokens: int) -> list[NamedPrompt]:
-    """Return those whose second turn can be decoded after the longest answer; the rest as of ``those_that_fit``."""
+    """Return those whose second turn can be decoded after the longest answer; the rest as of ``decodable_prompts``."""
     longest = [0] * max_new_tokens
     whole = [replace(prompt, messages=tuple(second_turn(prompt, longest))) for prompt in prompts]
-    fitting = {prompt.name for prompt in those_that_fit(oracle, whole, max_new_tokens)}
+    fitting = {prompt.name for prompt in decodable_prompts(oracle, whole, max_new_tokens)}
     return [prompt for prompt in prompts if prompt.name in fitting]
 
 
@@ -105,13 +105,13 @@ def ask(decoder: SpeculativeDecoder, prompt: NamedPrompt, max_new_tokens: int) -
 
 def measure(
     oracle: Oracle, source: DraftSource | None, prompts: Sequence[NamedPrompt], max_new_tokens: int
-) -> dict[bool, Turns]:
+) -> dict[bool, SecondTurns]:
     """Return what an arm did without prefix sharing (False) and with it (True).
 
     Raises:
         ValueError: prefix sharing changed an answer.
     """
-    found = {sharing: Turns() for sharing in (False, True)}
+    found = {sharing: SecondTurns() for sharing in (False, True)}
     decoders = {sharing: SpeculativeDecoder(oracle, source, prefix_sharing=sharing) for sharing in found}
     for i, prompt in enumerate(prompts):
         for sharing in (False, True) if i % 2 else (True, False):
@@ -124,7 +124,7 @@ def measure(
     return found
 
 
-def rows_of(name: str, found: Mapping[bool, Turns]) -> list[Row]:
+def rows_of(name: str, found: Mapping[bool, SecondTurns]) -> list[Row]:
     """Return the rows of an arm."""
     count = len(found[True].first)
     return [

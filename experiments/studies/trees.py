@@ -18,7 +18,7 @@ from exactspec.ending import as_program
 from exactspec.parser import positive, refusing
 from experiments.advise.calibrating import ON_ALL, Trees, best_of, calibrate, cost_of_nodes, shapes_to_read
 from experiments.harness.arguments import paired_parser
-from experiments.harness.arms import PLAIN, those_that_fit, units_of
+from experiments.harness.arms import PLAIN, decodable_prompts, units_of
 from experiments.harness.building import engine_arms
 from experiments.harness.findings.legends import SPEEDS
 from experiments.harness.journal import JOURNAL
@@ -154,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             study = Study.open(plan, stack)
             oracle, model = study.oracle, load_model(arguments["model"], arguments)
             firsts = [prompt for prompt in study.prompts if prompt.turn == 1]
-            fitting = those_that_fit(oracle, firsts, arguments["max_new_tokens"])
+            fitting = decodable_prompts(oracle, firsts, arguments["max_new_tokens"])
             found = calibration_of(
                 study.folder, arguments["fresh"], lambda: calibrate_trees(arguments, oracle, model, fitting)
             )

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from exactspec.ending import as_program
 from exactspec.parser import Parser, command_like_this, positive, refusing
-from experiments.sweep.grid import GRID, Grid, Unit, read_grid
+from experiments.sweep.grid import GRID, Grid, GridPoint, read_grid
 from experiments.sweep.sweep_results import CSV, PARQUET, conclusion, rows_of, table_of, write_tables
 from experiments.sweep.working import Seat, Worker, result_of
 from specdec.stats.report import show
@@ -112,7 +112,7 @@ def check_same(folder: Path, grid: Grid) -> None:
             raise ValueError(f"{folder} holds unit {old.name} {was}; here it is {now}: give another --out")
 
 
-def _words(grid: Grid, unit: Unit) -> str:
+def _words(grid: Grid, unit: GridPoint) -> str:
     return f"{grid.experiment} {shlex.join(unit.argv)}"
 
 

@@ -21,7 +21,7 @@ _OWN = {"out", "threads", "fresh"}
 
 
 @dataclass(frozen=True)
-class Unit:
+class GridPoint:
     """One point of the grid.
 
     Attributes:
@@ -50,9 +50,9 @@ class Grid:
     """
 
     experiment: str
-    units: tuple[Unit, ...]
+    units: tuple[GridPoint, ...]
 
-    def plan(self, unit: Unit, out: Path, threads: int) -> Plan:
+    def plan(self, unit: GridPoint, out: Path, threads: int) -> Plan:
         """Return what a unit runs."""
         return plan_of(self.experiment, [*unit.argv, "--out", str(out), "--threads", str(threads)])
 
@@ -84,7 +84,7 @@ def read_grid(path: Path) -> Grid:
     units = []
     for number, values in enumerate(product(*axes.values())):
         chosen = dict(zip(axes, values, strict=True))
-        units.append(Unit(number, chosen, tuple(_argv({**fixed, **chosen}))))
+        units.append(GridPoint(number, chosen, tuple(_argv({**fixed, **chosen}))))
     grid = Grid(experiment, tuple(units))
     for unit in units:
         try:

@@ -20,8 +20,8 @@ import torch
 from experiments.harness.arguments import fingerprint
 from experiments.harness.running import run
 from experiments.harness.study import Plan
-from experiments.sweep.grid import Grid, Unit
-from specdec.system import Held, hold, own_folder, private_folder, read_object, write_whole
+from experiments.sweep.grid import Grid, GridPoint
+from specdec.system import FolderInUse, hold, own_folder, private_folder, read_object, write_whole
 
 DONE, PRINTED = "done.json", "output.txt"
 # Where the workers of a user, who need not have a name, hold their cores and devices on this machine.
@@ -83,10 +83,10 @@ def _free_cores(cores: Sequence[int], count: int, stack: ExitStack) -> list[int]
     One worker at a time looks, or two could wait for each other with half of their cores each.
     """
     held: list[int] = []
-    place = folder_of_holds()
-    with ExitStack() as found, suppress(Held), hold(place / "choice", "--out"):
+    place = hold_folder()
+    with ExitStack() as found, suppress(FolderInUse), hold(place / "choice", "--out"):
         for core in cores:
-            with suppress(Held):
+            with suppress(FolderInUse):
                 found.enter_context(hold(place / f"core-{core}", "--out"))
                 held.append(core)
             if len(held) == count:
@@ -95,7 +95,7 @@ def _free_cores(cores: Sequence[int], count: int, stack: ExitStack) -> list[int]
     return []
 
 
-def folder_of_holds() -> Path:
+def hold_folder() -> Path:
     """Return where the workers of this user hold cores and devices: HELD, if nobody else can write there."""
     try:
         return own_folder(HELD)
@@ -127,7 +127,7 @@ def _device(name: str) -> Path | None:
         return None
     number = int(index) if index.isdigit() else 0
     visible = [part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    return folder_of_holds() / f"{kind}-{visible[number] if number < len(visible) and visible[number] else number}"
+    return hold_folder() / f"{kind}-{visible[number] if number < len(visible) and visible[number] else number}"
 
 
 class Worker:
@@ -173,10 +173,10 @@ class Worker:
         units = f"{count} units: other workers hold them, in {self.folder}, or their device, in {HELD}"
         print(f"waiting for {units if seated else cores}", file=sys.stderr, flush=True)
 
-    def _open_units(self) -> list[Unit]:
+    def _open_units(self) -> list[GridPoint]:
         return [unit for unit in self.grid.units if not self._is_finished(unit)]
 
-    def _is_finished(self, unit: Unit) -> bool:
+    def _is_finished(self, unit: GridPoint) -> bool:
         found = result_of(self.folder, unit)
         if found is None:
             return False
@@ -189,18 +189,18 @@ class Worker:
             return False
         return found["error"] is None or not self.retry or found["time"] >= self._began
 
-    def _key(self, unit: Unit) -> str:
+    def _key(self, unit: GridPoint) -> str:
         """Return a key of what a unit runs, and with what."""
         if unit.number not in self._keys:
             plan = self._plan(unit)
             self._keys[unit.number] = fingerprint(plan.arguments, [plan.name])
         return self._keys[unit.number]
 
-    def _plan(self, unit: Unit) -> Plan:
+    def _plan(self, unit: GridPoint) -> Plan:
         """Return what a unit runs."""
         return self.grid.plan(unit, self.folder / unit.name, self.seat.threads)
 
-    def _try(self, unit: Unit) -> bool:
+    def _try(self, unit: GridPoint) -> bool:
         """Do a unit if nobody holds it, or its device; return whether it was done here."""
         place, device = self.folder / unit.name, _device(self._plan(unit).arguments["device"])
         try:
@@ -209,10 +209,10 @@ class Worker:
                     return False
                 self._do(unit, place)
                 return True
-        except Held:
+        except FolderInUse:
             return False
 
-    def _do(self, unit: Unit, place: Path) -> None:
+    def _do(self, unit: GridPoint, place: Path) -> None:
         error = None
         try:
             plan = self._plan(unit)
@@ -234,7 +234,7 @@ class Worker:
         write_whole(place / DONE, json.dumps(found) + "\n")
 
 
-def result_of(folder: Path, unit: Unit) -> dict[str, Any] | None:
+def result_of(folder: Path, unit: GridPoint) -> dict[str, Any] | None:
     """Return what is known of a unit that was finished; None if it was not.
 
     Raises:
@@ -246,12 +246,12 @@ def result_of(folder: Path, unit: Unit) -> dict[str, Any] | None:
     return read_object(path, ("key", "error", "time"), "delete it: its unit is done again")
 
 
-def run_of(folder: Path, unit: Unit) -> Path:
+def run_of(folder: Path, unit: GridPoint) -> Path:
     """Return the folder that the experiment of a unit that ended well wrote last."""
     return max((folder / unit.name).glob("*/summary.json"), key=lambda path: path.stat().st_mtime).parent
 
 
-def summary_of(folder: Path, unit: Unit) -> dict[str, Any]:
+def summary_of(folder: Path, unit: GridPoint) -> dict[str, Any]:
     """Return the summary in the folder of ``run_of``."""
     summary: dict[str, Any] = json.loads((run_of(folder, unit) / "summary.json").read_text(encoding="utf-8"))
     return summary

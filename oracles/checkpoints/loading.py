@@ -113,8 +113,8 @@ def load(
             every lossless run writes plain decoding's tokens. "native" always holds this, and so does "eager" in
             float32 on a CPU; "graphed" takes slower passes for it (docs/internals/cuda.md). False: no such demand.
         arithmetic: of products with weights that a GGUF file stores as whole numbers. "float32": of the dequantised
-            weights; "int8": of whole numbers, with inputs rounded to 8 bits in groups, as ``Quantised.product`` defines
-            it (float32 between products, on a CPU only). None: "float32".
+            weights; "int8": of whole numbers, with inputs rounded to 8 bits in groups, as ``QuantisedWeight.product``
+            defines it (float32 between products, on a CPU only). None: "float32".
 
     Returns:
         The oracle; its ``backend`` says which one was taken. Its vocabulary is the tokenizer's if there is one: logits

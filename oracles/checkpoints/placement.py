@@ -109,10 +109,10 @@ def can_compute(weights: str, dtype: torch.dtype | str | None, device: torch.dev
     Raises:
         ValueError: an unknown dtype or device.
     """
-    return not rounds_inputs(weights) or _why_not_float32(checkpoint_dtype(dtype), checkpoint_place(device)) is None
+    return not rounds_inputs(weights) or _float32_obstacle(checkpoint_dtype(dtype), checkpoint_place(device)) is None
 
 
-def _why_not_float32(dtype: torch.dtype | None, device: torch.device) -> str | None:
+def _float32_obstacle(dtype: torch.dtype | None, device: torch.device) -> str | None:
     """Return why the arithmetic is not float32 on a CPU; None: it is."""
     if device.type != "cpu":
         return f"device is {str(device)!r}"
@@ -125,7 +125,7 @@ def rounds_inputs(weights: str) -> bool:
 
 
 def _need_float32(what: str, otherwise: str, dtype: torch.dtype | None, device: torch.device) -> None:
-    if (other := _why_not_float32(dtype, device)) is not None:
+    if (other := _float32_obstacle(dtype, device)) is not None:
         raise ValueError(
             f"{what} needs float32 arithmetic on a CPU, and {other}: give dtype='float32' and device='cpu', or "
             f"{otherwise}"
@@ -143,7 +143,7 @@ def backend_of(backend: Backend | None, dtype: torch.dtype | None, device: torch
         check_choice("backend", backend, Backend, ", or None")
     if backend == "graphed":
         return backend
-    other = _why_not_float32(dtype, device)
+    other = _float32_obstacle(dtype, device)
     if backend == "eager":
         if bitwise and other is not None:
             raise ValueError(

@@ -30,9 +30,11 @@ def read_rope(keys: ConfigKeys, thetas: tuple[str, ...], parts: tuple[str, ...],
     context = keys.read("max_position_embeddings", int)
     scaling = _rope_scaling(nested, kind, context)
     if scaling is not None and kind == "yarn":
-        context = stretched(context, scaling, nested.read("original_max_position_embeddings", int, 0))
+        context = stretch_context(context, scaling, nested.read("original_max_position_embeddings", int, 0))
     if scaling is not None and kind == "linear":
-        context = max(context, min(keys.read("max_sequence_length", int, 0), stretched(context, scaling, context)))
+        context = max(
+            context, min(keys.read("max_sequence_length", int, 0), stretch_context(context, scaling, context))
+        )
     fields = {
         "max_context": context,
         "rope_theta": float(read_any([(nested, "rope_theta"), *((keys, name) for name in thetas)], float, 10000.0)),
@@ -44,7 +46,7 @@ def read_rope(keys: ConfigKeys, thetas: tuple[str, ...], parts: tuple[str, ...],
     return fields
 
 
-def stretched(context: int, scaling: RopeScaling, original: int) -> int:
+def stretch_context(context: int, scaling: RopeScaling, original: int) -> int:
     """Return the context to which a scaling stretches an original one (0: none is named), at least ``context``."""
     return max(context, int(min(scaling.factor * original, 2.0**31 - 1)))
 

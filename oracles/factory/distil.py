@@ -16,7 +16,7 @@ from oracles.checkpoints.loading import load_tokenizer, load_trainable
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.recipes import RECIPES
 from oracles.factory.training.tasks import Distillation, Pupil
-from oracles.factory.training.training_arguments import add_run_arguments, precision, train_as_asked, training
+from oracles.factory.training.training_arguments import add_run_arguments, precision, run_training, training
 from oracles.factory.training.training_text import check_tokenizer, learning_text
 from oracles.transformer.eager import Transformer
 
@@ -60,7 +60,7 @@ def main() -> None:
             check_tokenizer(tokenizer, size)
         task = Distillation(pupils, teacher, precision(args))
         text = learning_text(first.windows, tokenizer, args.own_text, args.seed)
-        has_ended = train_as_asked(first.recipe, text, task, args)
+        has_ended = run_training(first.recipe, text, task, args)
         if args.export is not None and has_ended:
             for name, pupil in pupils.items():
                 export_checkpoint(pupil.model.state_dict(), pupil.model.config, tokenizer, args.export / name)

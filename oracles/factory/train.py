@@ -15,7 +15,7 @@ from oracles.factory.training.export import export_checkpoint, take_weights
 from oracles.factory.training.held_out import bits_per_byte
 from oracles.factory.training.recipes import RECIPES, Recipe
 from oracles.factory.training.tasks import NextToken
-from oracles.factory.training.training_arguments import add_run_arguments, precision, train_as_asked, training
+from oracles.factory.training.training_arguments import add_run_arguments, precision, run_training, training
 from oracles.factory.training.training_text import check_tokenizer, learning_text
 from oracles.transformer.eager import Transformer
 
@@ -50,7 +50,7 @@ def main() -> None:
         check_tokenizer(tokenizer, recipe.config.vocab_size)
         model = _model(args, recipe)
         text = learning_text(plan, tokenizer, None, args.seed)
-        has_ended = train_as_asked(recipe, text, NextToken(model, precision(args)), args)
+        has_ended = run_training(recipe, text, NextToken(model, precision(args)), args)
         if args.export is None or not has_ended:
             return
         export_checkpoint(model.state_dict(), recipe.config, tokenizer, args.export)

@@ -38,7 +38,7 @@ class Bucket:
 
 
 @dataclass(frozen=True)
-class Cut:
+class PassSlice:
     """A part of a call that is one pass: some of its rows, some of their nodes, and the pass's shape."""
 
     bucket: Bucket
@@ -46,7 +46,7 @@ class Cut:
     nodes: slice
 
 
-def cuts(num_rows: int, size: int, first: int, is_tree: bool, cache_rows: int) -> Iterator[list[Cut]]:
+def cuts(num_rows: int, size: int, first: int, is_tree: bool, cache_rows: int) -> Iterator[list[PassSlice]]:
     """Yield the passes of a call, one list for each group of rows; a list covers their nodes in order.
 
     Nodes of a later pass see those of an earlier one, because parents come before their children.
@@ -62,7 +62,7 @@ def cuts(num_rows: int, size: int, first: int, is_tree: bool, cache_rows: int) -
     for row in range(0, num_rows, group):
         rows = slice(row, min(row + group, num_rows))
         parts = (slice(node, min(node + WIDTHS[-1], size)) for node in range(first, size, WIDTHS[-1]))
-        yield [Cut(bucket_of(rows, nodes, size if is_tree else 0, cache_rows), rows, nodes) for nodes in parts]
+        yield [PassSlice(bucket_of(rows, nodes, size if is_tree else 0, cache_rows), rows, nodes) for nodes in parts]
 
 
 def bucket_of(rows: slice, nodes: slice, total: int, cache_rows: int) -> Bucket:

@@ -7,15 +7,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from oracles.graphed.buckets import MAX_NODES, Bucket, Cut, cuts
+from oracles.graphed.buckets import MAX_NODES, Bucket, PassSlice, cuts
 from oracles.graphed.graphed_chains import drafts_of, run_chain
 from oracles.graphed.graphed_memory import Memory
-from oracles.graphed.graphed_passes import Part, Passes
+from oracles.graphed.graphed_passes import Passes, PassPart
 from oracles.graphed.graphs import Graphs
-from oracles.graphed.upload import Call, Packed, Upload
+from oracles.graphed.upload import Call, PassIntegers, Upload
 from specdec.contracts import Draft, Scores, Want
 
-RunChain = Callable[[Passes, Memory, Bucket, int, Packed], tuple[Tensor]]
+RunChain = Callable[[Passes, Memory, Bucket, int, PassIntegers], tuple[Tensor]]
 """See ``run_chain``."""
 
 # Ids that a chain reads before the first that it drafts: one, or two after a chain that was wholly accepted.
@@ -38,7 +38,7 @@ class Calls:
         self.passes, self._upload, self._graphs = passes, upload, graphs
         self._entering: Tensor | None = None
 
-    def answer(self, call: Call, memory: Memory, part: Part, want: Want) -> Scores:
+    def answer(self, call: Call, memory: Memory, part: PassPart, want: Want) -> Scores:
         """Return the scores of a call; its rows lie in ``memory``, with room for its nodes."""
         width = call.first + call.tokens.shape[1]
         groups = cuts(len(call.rows), width, call.first, call.parents is not None, memory.num_rows)
@@ -75,7 +75,7 @@ class Calls:
         (found,) = self._graphs.run(memory, (bucket, length), compute)
         return found[:, : 2 + size].index_select(0, packed.places[: len(asked.rows)])
 
-    def _group(self, call: Call, group: list[Cut], memory: Memory, part: Part, want: Want) -> Scores:
+    def _group(self, call: Call, group: list[PassSlice], memory: Memory, part: PassPart, want: Want) -> Scores:
         """Return the scores of rows that run together, by one pass for each part of their nodes."""
         found: list[list[Tensor]] = []
         for cut in group:
@@ -93,14 +93,16 @@ class Calls:
         last = packed.num_nodes.index_select(0, places) - call.first - 1 if want == "last" else None
         return Scores(self._logits(streams[0], last), tuple(streams[1:]))
 
-    def _run(self, asked: Call, packed: Packed, bucket: Bucket, memory: Memory, part: Part) -> tuple[Tensor, ...]:
+    def _run(
+        self, asked: Call, packed: PassIntegers, bucket: Bucket, memory: Memory, part: PassPart
+    ) -> tuple[Tensor, ...]:
         """Return the outputs of one pass, padding included."""
         self._graphs.counts.count_nodes(asked.tokens.shape, bucket)
         stream = None if asked.stream is None else self._place(asked.stream, packed, bucket)
         compute = partial(self.passes.run, self.passes.way, memory, bucket, part, packed, stream)
         return self._graphs.run(memory, (bucket, part) if bucket.returns else None, compute)
 
-    def _place(self, stream: Tensor, packed: Packed, bucket: Bucket) -> Tensor:
+    def _place(self, stream: Tensor, packed: PassIntegers, bucket: Bucket) -> Tensor:
         """Return ``[R * W, D]`` streams ``[B, N, D]`` in their places, at an address that graphs know."""
         if self._entering is None:
             # Runs outside of inference mode write to it too.

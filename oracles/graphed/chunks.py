@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from oracles.graphed.graphed_nodes import Nodes
+from oracles.graphed.graphed_nodes import PassNodes
 from oracles.graphed.tiles import TILE, by_tiles, pad_to_tiles
 
 # Positions of a chunk; the first one begins at position 0.
@@ -27,7 +27,7 @@ class ChunkedAttention:
     Cost: O(R W C) per head, with C the slots of a row, and as many copies of keys and values.
     """
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: PassNodes) -> None:
         self._nodes = nodes
         size, firsts = (nodes.bucket.rows, nodes.bucket.width), range(0, nodes.memory.capacity, CHUNK)
         parts = [
@@ -80,7 +80,7 @@ class _Chunk:
     """
 
     def __init__(
-        self, nodes: Nodes, first: int, positions: Tensor, starts: Tensor, rows: Tensor, paths: Tensor | None = None
+        self, nodes: PassNodes, first: int, positions: Tensor, starts: Tensor, rows: Tensor, paths: Tensor | None = None
     ) -> None:
         self._heads = torch.arange(nodes.config.kv_heads, device=rows.device)
         at, position = first + torch.arange(CHUNK, device=rows.device), positions.unsqueeze(1)

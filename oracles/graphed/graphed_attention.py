@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from oracles.graphed.graphed_nodes import Nodes
+from oracles.graphed.graphed_nodes import PassNodes
 from oracles.transformer.attention import visible_slots
 
 
@@ -21,7 +21,7 @@ class MaskedAttention:
         query heads of a key head.
     """
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: PassNodes) -> None:
         self._nodes, self._bias = nodes, _bias_of(nodes)
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ class MaskedAttention:
         return found.view(rows, heads, width, -1, size).transpose(1, 2).reshape(len(query), -1)
 
 
-def _bias_of(nodes: Nodes) -> Tensor:
+def _bias_of(nodes: PassNodes) -> Tensor:
     """Return ``[R, 1, W * G, C]``: 0 where a node sees a slot.
 
     Elsewhere the least number, and not -inf: padding that sees nothing stays finite.

@@ -12,7 +12,7 @@ from oracles.graphed.buckets import ROWS, WIDTHS
 from oracles.graphed.calls import Calls
 from oracles.graphed.chunks import CHUNK
 from oracles.graphed.graphed_memory import Memory, round_capacity
-from oracles.graphed.graphed_passes import Part
+from oracles.graphed.graphed_passes import PassPart
 from oracles.graphed.upload import Call
 from oracles.transformer.bits import comb
 from oracles.transformer.config import TransformerConfig
@@ -76,7 +76,7 @@ class _Check:
         """Return ``[B, N, D]`` after the first layer."""
         nodes = torch.full((len(rows),), tokens.shape[1], device=HOST)
         call = Call(tokens, parents, nodes, rows, self._starts[rows], 0, None)
-        return self._calls.answer(call, self._memory, Part((0, 1), (0,)), "none").hidden[0]
+        return self._calls.answer(call, self._memory, PassPart((0, 1), (0,)), "none").hidden[0]
 
     def keeps(self, num_rows: int, width: int, is_tree: bool) -> bool:
         """Tell whether all paths have the same bits in this bucket as alone."""

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from oracles.graphed.buckets import Bucket
 from oracles.graphed.graphed_memory import Memory
-from oracles.graphed.graphed_passes import Part, Passes
-from oracles.graphed.upload import Packed
+from oracles.graphed.graphed_passes import Passes, PassPart
+from oracles.graphed.upload import PassIntegers
 from specdec.contracts import Draft, first_undefined
 
 
-def run_chain(passes: Passes, memory: Memory, bucket: Bucket, size: int, packed: Packed) -> tuple[Tensor]:
+def run_chain(passes: Passes, memory: Memory, bucket: Bucket, size: int, packed: PassIntegers) -> tuple[Tensor]:
     """Return the likeliest ids after the nodes of each row, then after each id, up to the row's limit.
 
     Args:
@@ -28,7 +28,7 @@ def run_chain(passes: Passes, memory: Memory, bucket: Bucket, size: int, packed:
 
     Guarantee: that of ``run_pass``. Keys of all but the last id of each row are written.
     """
-    part, passed, shape = Part((0, passes.num_layers), ()), packed, bucket
+    part, passed, shape = PassPart((0, passes.num_layers), ()), packed, bucket
 
     def next_logits(depth: int, tokens: Tensor | None) -> Tensor:
         nonlocal passed, shape
@@ -67,7 +67,7 @@ def drafts_of(found: Tensor) -> Draft:
     return Draft(found[:, 2:], found[:, 1], undefined=found[:, :1])
 
 
-def _last(stream: Tensor, packed: Packed, bucket: Bucket) -> Tensor:
+def _last(stream: Tensor, packed: PassIntegers, bucket: Bucket) -> Tensor:
     """Return the stream ``[R, D]`` of each row's last real node, from ``[R * W, D]``; any node's if a row has none."""
     if bucket.width == 1:
         return stream
@@ -75,6 +75,6 @@ def _last(stream: Tensor, packed: Packed, bucket: Bucket) -> Tensor:
     return stream.view(bucket.rows, bucket.width, -1).gather(1, at).squeeze(1)
 
 
-def _next(packed: Packed, tokens: Tensor, goes_on: Tensor) -> Packed:
+def _next(packed: PassIntegers, tokens: Tensor, goes_on: Tensor) -> PassIntegers:
     """Return the integers of a pass over the tokens ``[R, 1]`` just found, padding in rows that want no more."""
     return replace(packed, starts=packed.starts + packed.num_nodes, num_nodes=goes_on.long(), tokens=tokens)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from oracles.graphed.buckets import MAX_NODES, Bucket, cuts
 from oracles.graphed.graphed_memory import GraphedCache, Memory
-from oracles.graphed.graphed_nodes import Nodes
+from oracles.graphed.graphed_nodes import PassNodes
 from oracles.graphed.graphs import Graphs, Outputs
-from oracles.graphed.upload import Call, Packed, Upload
+from oracles.graphed.upload import Call, PassIntegers, Upload
 from oracles.transformer.config import TransformerConfig
 from specdec.cache import FeatureSlots
 from specdec.contracts import Features
@@ -48,7 +48,7 @@ class Arrival:
     """
 
     config: TransformerConfig
-    take_in: Callable[[Nodes, tuple[Tensor, ...]], None]
+    take_in: Callable[[PassNodes, tuple[Tensor, ...]], None]
     upload: Upload
     graphs: Graphs
     _entering: Tensor | None = None
@@ -77,7 +77,7 @@ class Arrival:
         places = torch.from_numpy(np.arange(batch)[:, None] * width + columns)
         return Call(places, None, torch.from_numpy(features.counts), features.rows, features.starts, 0)
 
-    def _place(self, packed: Packed, scored: tuple[Tensor, ...], slots: Tensor) -> tuple[Tensor, ...]:
+    def _place(self, packed: PassIntegers, scored: tuple[Tensor, ...], slots: Tensor) -> tuple[Tensor, ...]:
         """Return ``[R * W, D]`` states of each layer at an address that graphs know; any of them for padding.
 
         They have the dtype of ``slots``, the head's.
@@ -92,6 +92,6 @@ class Arrival:
             torch.index_select(layer.flatten(0, 1).to(placed.dtype), 0, at, out=placed)
         return entering
 
-    def _compute(self, memory: Memory, bucket: Bucket, packed: Packed, entering: tuple[Tensor, ...]) -> Outputs:
-        self.take_in(Nodes(self.config, bucket, packed, memory), entering)
+    def _compute(self, memory: Memory, bucket: Bucket, packed: PassIntegers, entering: tuple[Tensor, ...]) -> Outputs:
+        self.take_in(PassNodes(self.config, bucket, packed, memory), entering)
         return ()

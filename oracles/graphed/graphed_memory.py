@@ -12,7 +12,7 @@ from oracles.transformer.attention import BLOCK
 from oracles.transformer.config import TransformerConfig
 from specdec.cache import KVCache, check_fits, move_kept
 from specdec.contracts import IntArray
-from specdec.transfers import Upload, stage
+from specdec.transfers import StagedValues, stage
 
 CACHE_ROW_DIM, CACHE_SLOT_DIM = 2, 4
 
@@ -113,7 +113,7 @@ class _Moves:
 
     which: IntArray
     path: Tensor
-    upload: Upload
+    upload: StagedValues
 
 
 class GraphedCache(KVCache):

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from oracles.graphed.buckets import Bucket
 from oracles.graphed.graphed_memory import Memory
-from oracles.graphed.upload import Packed
+from oracles.graphed.upload import PassIntegers
 from oracles.transformer.config import TransformerConfig
 from specdec.contracts import ancestors_of
 
 
-class Nodes:
+class PassNodes:
     """Positions, trees and slots of the nodes of a pass of static shape.
 
     Args:
@@ -32,7 +32,7 @@ class Nodes:
         depth: ``[R, T]``; None: chains.
     """
 
-    def __init__(self, config: TransformerConfig, bucket: Bucket, packed: Packed, memory: Memory) -> None:
+    def __init__(self, config: TransformerConfig, bucket: Bucket, packed: PassIntegers, memory: Memory) -> None:
         self.config, self.bucket, self.memory, self.rows = config, bucket, memory, packed.rows
         self.starts = packed.starts
         self.start = self.starts.unsqueeze(1)

@@ -9,16 +9,16 @@ from torch import Tensor
 from oracles.graphed.buckets import MAX_NODES, Bucket
 from oracles.graphed.graphed_attention import MaskedAttention
 from oracles.graphed.graphed_memory import Memory
-from oracles.graphed.graphed_nodes import Nodes
+from oracles.graphed.graphed_nodes import PassNodes
 from oracles.graphed.tiles import by_tiles, pad_to_tiles
-from oracles.graphed.upload import Packed
+from oracles.graphed.upload import PassIntegers
 from oracles.transformer.attention import Attend
 from oracles.transformer.blocks import Apply, at_once
 from oracles.transformer.eager import Transformer
 
 
 @dataclass(frozen=True)
-class Part:
+class PassPart:
     """Which part of the model a pass runs.
 
     Attributes:
@@ -31,7 +31,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Way:
+class PassMode:
     """How passes compute.
 
     Attributes:
@@ -40,12 +40,12 @@ class Way:
         distinct_nodes: passes of more nodes than this repeat the operations of smaller ones, shape by shape.
     """
 
-    attention: Callable[[Nodes], Attend] = MaskedAttention
+    attention: Callable[[PassNodes], Attend] = MaskedAttention
     in_tiles: bool = False
     distinct_nodes: int = MAX_NODES
 
 
-RunPass = Callable[[Way, Memory, Bucket, Part, Packed, Tensor | None], tuple[Tensor, ...]]
+RunPass = Callable[[PassMode, Memory, Bucket, PassPart, PassIntegers, Tensor | None], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Passes:
     run: RunPass
     head: Callable[[Tensor], Tensor]
     num_layers: int
-    way: Way
+    way: PassMode
 
     def read_out(self, stream: Tensor) -> Tensor:
         """Return logits ``[R, V]`` of streams ``[R, D]``, in tiles if passes compute so."""
@@ -74,7 +74,13 @@ class Passes:
 
 
 def run_pass(
-    model: Transformer, way: Way, memory: Memory, bucket: Bucket, part: Part, packed: Packed, stream: Tensor | None
+    model: Transformer,
+    way: PassMode,
+    memory: Memory,
+    bucket: Bucket,
+    part: PassPart,
+    packed: PassIntegers,
+    stream: Tensor | None,
 ) -> tuple[Tensor, ...]:
     """Return the residual stream after the last layer of the part, and those after its hidden layers, ``[R * W, D]``.
 
@@ -88,7 +94,7 @@ def run_pass(
 
     Guarantee: nothing here waits for the device, and no shape depends on what a tensor holds.
     """
-    nodes = Nodes(model.config, bucket, packed, memory)
+    nodes = PassNodes(model.config, bucket, packed, memory)
     attend, last = way.attention(nodes), model.max_context - 1
     tokens, positions = packed.tokens.flatten(), nodes.positions.clamp(max=last).flatten()
     if way.in_tiles:

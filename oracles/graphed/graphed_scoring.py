@@ -125,9 +125,12 @@ class GraphedChaining(GraphedScoring[AnyCache]):
         self._check_places(cache)
         with self._alone():
             starts = cache.reserve(rows, fed)
-            given, known = (torch.from_numpy(tokens), None, torch.from_numpy(counts)), self._known(cache, rows)
+            given, known = (
+                (torch.from_numpy(tokens), None, torch.from_numpy(counts)),
+                self._known_positions(cache, rows),
+            )
             return self._calls.draft(Call(*given, rows, starts, 0, limits=limits, known=known), cache.memory)
 
-    def _known(self, cache: AnyCache, rows: IntArray) -> IntArray | None:
+    def _known_positions(self, cache: AnyCache, rows: IntArray) -> IntArray | None:
         """Return how many positions of rows ``[B]`` have known features; None for a model, which has no features."""
         return None

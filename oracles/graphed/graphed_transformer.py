@@ -9,19 +9,19 @@ from torch import Tensor
 from oracles.graphed.calls import Calls
 from oracles.graphed.graphed_bits import differing_bucket
 from oracles.graphed.graphed_memory import GraphedCache, Shelf
-from oracles.graphed.graphed_passes import Part, Passes, run_pass
+from oracles.graphed.graphed_passes import Passes, PassPart, run_pass
 from oracles.graphed.graphed_scoring import GraphedChaining
 from oracles.graphed.graphs import MOST_GRAPHS, Capture, Graphs, PassCounts
 from oracles.graphed.upload import Call
 from oracles.graphed.ways import AttentionName, way_of
-from oracles.transformer.bits import scores_are_bitwise
+from oracles.transformer.bits import has_bitwise_scores
 from oracles.transformer.blocks import Adapter, Norm
 from oracles.transformer.eager import Transformer
-from oracles.transformer.pass_parts import Shaped, check_call, first_layer
+from oracles.transformer.pass_parts import TransformerShape, check_call, first_layer
 from specdec.contracts import IntArray, Scores, Want, is_chain
 
 
-class GraphedTransformer(GraphedChaining[GraphedCache], Shaped):
+class GraphedTransformer(GraphedChaining[GraphedCache], TransformerShape):
     """Score in passes of a few shapes: the inputs of a pass go to the device in one copy, and nothing waits for it.
 
     Rows and nodes are padded to the next bucket; lengths, positions, slots and trees are tensors that the pass reads,
@@ -137,7 +137,7 @@ class GraphedTransformer(GraphedChaining[GraphedCache], Shaped):
         shape = (tokens.shape[0], tokens.shape[1] - first, self.config.hidden_size)
         lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
         self._check_places(cache, {"stream": stream}, tokens=tokens, parents=parents, num_nodes=num_nodes)
-        part = Part((lowest, self.num_layers if layers is None else layers[1]), tuple(hidden))
+        part = PassPart((lowest, self.num_layers if layers is None else layers[1]), tuple(hidden))
         with self._alone():
             starts, above = cache.reserve(rows, tokens.shape[1], first), None if is_chain(parents) else parents
             call = Call(tokens[:, first:], above, num_nodes, rows, starts, first, stream)
@@ -167,7 +167,7 @@ class GraphedTransformer(GraphedChaining[GraphedCache], Shaped):
     def _check_bits(self) -> None:
         """Raise ValueError if a node's bits depend on the pass."""
         found = differing_bucket(self._calls, self.config, self.dtype, self.device)
-        if found is None and not scores_are_bitwise(self):
+        if found is None and not has_bitwise_scores(self):
             found = "passes of several lengths, rows and trees"
         if found is not None:
             raise ValueError(

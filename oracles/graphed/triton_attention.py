@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from oracles.graphed.chunks import CHUNK
-from oracles.graphed.graphed_nodes import Nodes
+from oracles.graphed.graphed_nodes import PassNodes
 
 # Queries of a product, the fewest that tensor cores take; a row with more takes several products, never a larger one.
 QUERIES = 16
@@ -21,7 +21,7 @@ _CAPABILITY = (8, 0)
 _MOST_HELD = 2**26
 
 
-def why_not(device: torch.device, dtype: torch.dtype, head_size: int) -> str | None:
+def missing_requirement(device: torch.device, dtype: torch.dtype, head_size: int) -> str | None:
     """Return why the kernels cannot run here; None: they can."""
     if device.type != "cuda" or not torch.cuda.is_available():
         return f"its kernels run on CUDA devices, and the oracle is on {device}"
@@ -53,7 +53,7 @@ class TritonAttention:
         of the capacity, for as many rows at once as fit in 256 MiB, at least one.
     """
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: PassNodes) -> None:
         self._nodes, config = nodes, nodes.config
         self._padded = max(16, 1 << (config.head_size - 1).bit_length())
         self._chunks = -(-nodes.memory.capacity // CHUNK)

@@ -53,7 +53,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Packed:
+class PassIntegers:
     """The integers of a pass: views of one buffer.
 
     Attributes:
@@ -84,7 +84,7 @@ class Packed:
         return bucket.rows * (7 + bucket.width + bucket.total)
 
     @classmethod
-    def of(cls, buffer: Tensor, bucket: Bucket) -> "Packed":
+    def of(cls, buffer: Tensor, bucket: Bucket) -> "PassIntegers":
         """Return the views of a buffer ``[size(bucket)]``."""
         rows, width, total = bucket.rows, bucket.width, bucket.total
         columns, tokens, parents = torch.split(buffer, [7 * rows, rows * width, rows * total])
@@ -117,15 +117,15 @@ class Upload:
         # Graphs read their integers from here, so it never moves; runs outside of inference mode write to it too.
         largest = Bucket(ROWS[-1], MAX_NODES // ROWS[-1], WIDTHS[-1], whole=False)
         with torch.inference_mode(False):
-            self._buffer = torch.zeros(Packed.size(largest), dtype=torch.int64, device=device)
+            self._buffer = torch.zeros(PassIntegers.size(largest), dtype=torch.int64, device=device)
 
-    def __call__(self, call: Call, bucket: Bucket) -> Packed:
+    def __call__(self, call: Call, bucket: Bucket) -> PassIntegers:
         """Return the integers of a call on the device, padded to the shape of a pass.
 
         What is already on the device is copied within it.
         """
-        staged = torch.zeros(Packed.size(bucket), dtype=torch.int64, device="cpu")
-        packed, batch = Packed.of(staged, bucket), len(call.rows)
+        staged = torch.zeros(PassIntegers.size(bucket), dtype=torch.int64, device="cpu")
+        packed, batch = PassIntegers.of(staged, bucket), len(call.rows)
         rows, order = torch.from_numpy(np.ascontiguousarray(call.rows)), torch.arange(bucket.rows, device="cpu")
         at = rows if bucket.whole else order[:batch]
         packed.places[:batch] = at
@@ -137,7 +137,7 @@ class Upload:
                 column.index_copy_(0, at, torch.from_numpy(given))
         packed.take(call, at, from_host=True)
         self.count += 1
-        there = Packed.of(self._place(send(staged, self.device), bucket), bucket)
+        there = PassIntegers.of(self._place(send(staged, self.device), bucket), bucket)
         there.take(call, there.places[:batch], from_host=False)
         return there
 

@@ -8,19 +8,19 @@ import torch
 from oracles.graphed.buckets import MAX_NODES
 from oracles.graphed.chunks import ChunkedAttention
 from oracles.graphed.graphed_attention import MaskedAttention
-from oracles.graphed.graphed_nodes import Nodes
-from oracles.graphed.graphed_passes import Way
+from oracles.graphed.graphed_nodes import PassNodes
+from oracles.graphed.graphed_passes import PassMode
 from oracles.graphed.tiles import TILE
-from oracles.graphed.triton_attention import TritonAttention, why_not
+from oracles.graphed.triton_attention import TritonAttention, missing_requirement
 from oracles.transformer.attention import Attend
 
 AttentionName = Literal["masked", "chunked", "triton"]
-ATTENTIONS: dict[str, Callable[[Nodes], Attend]] = {
+ATTENTIONS: dict[str, Callable[[PassNodes], Attend]] = {
     "masked": MaskedAttention, "chunked": ChunkedAttention, "triton": TritonAttention,
 }  # fmt: skip
 
 
-def way_of(device: torch.device, dtype: torch.dtype, head_size: int, bitwise: bool, attention: str | None) -> Way:
+def way_of(device: torch.device, dtype: torch.dtype, head_size: int, bitwise: bool, attention: str | None) -> PassMode:
     """Return the way for passes with heads of a size: with this attention, else with Triton's if it runs.
 
     If it does not, the library's attention is taken, or for ``bitwise`` passes the one in chunks.
@@ -33,10 +33,10 @@ def way_of(device: torch.device, dtype: torch.dtype, head_size: int, bitwise: bo
         raise ValueError(f"attention is {attention!r}; choose one of {known}, or None")
     if bitwise and attention == "masked":
         raise ValueError("attention='masked' sums in an order that depends on the pass: leave it out, or bitwise=True")
-    reason = why_not(device, dtype, head_size)
+    reason = missing_requirement(device, dtype, head_size)
     if attention == "triton" and reason is not None:
         raise ValueError(f"attention='triton': {reason}; leave it out")
     without = "chunked" if bitwise else "masked"
     chosen = attention or (without if reason else "triton")
     # Chunks of tiles repeat the same operations; kernels run in grids of different sizes, masks have different shapes.
-    return Way(ATTENTIONS[chosen], bitwise, 2 * TILE if chosen == "chunked" else MAX_NODES)
+    return PassMode(ATTENTIONS[chosen], bitwise, 2 * TILE if chosen == "chunked" else MAX_NODES)

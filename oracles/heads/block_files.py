@@ -102,7 +102,7 @@ def load_block_head(
         for name, key in names.items()
     }
     borrowed = network.lm_head if borrows_rows else None
-    fill_network(network, places, stored, oracle, options, network.rounded, borrowed, _OF_TARGET)
+    fill_network(network, places, stored, oracle, options, network.rounded_modules, borrowed, _OF_TARGET)
     if backend == "native" and isinstance(oracle, NativeTransformer):
         return NativeBlockHead(shape, network, oracle, target_ids)
     if backend == "graphed" and isinstance(oracle, GraphedTransformer):
@@ -128,7 +128,7 @@ def _read(
         is_dspark = keys.read("speculators_model_type", str) == "dspark"
         # Files without the key are older than it; their places are for their own tokens.
         from_anchor = keys.read("sample_from_anchor", bool, False)
-        inner, by_format, ids_name = _nested(keys), "inputs", "aux_hidden_state_layer_ids"
+        inner, by_format, ids_name = _nested_keys(keys), "inputs", "aux_hidden_state_layer_ids"
     else:
         check_depth(keys, oracle)
         if classes != DSPARK:
@@ -158,7 +158,7 @@ def _read(
     return replace(shape, layers=layers.outputs, layers_said=str(layers)), draft_vocab
 
 
-def _nested(keys: ConfigKeys) -> ConfigKeys:
+def _nested_keys(keys: ConfigKeys) -> ConfigKeys:
     """Return the keys of the layers in a config of ``speculators``."""
     return ConfigKeys(_QWEN3 | keys.read("transformer_layer_config", dict), f"{keys.source}: transformer_layer_config")
 

@@ -79,7 +79,7 @@ class BlockNetwork(BlockTrunk):
             self.lm_head = Linear(config.hidden_size, shape.columns)
 
     @property
-    def rounded(self) -> list[nn.Module]:
+    def rounded_modules(self) -> list[nn.Module]:
         """The parts whose weights can be rounded: the trunk and the read-out."""
         return [self.fc, self.layers, *([] if self.lm_head is None else [self.lm_head])]
 
@@ -92,7 +92,7 @@ class BlockNetwork(BlockTrunk):
     def own_read_out(self, stream: Tensor) -> Tensor:
         """Return logits ``[R, columns]`` of a stream ``[R, H]`` by the file's own head."""
         assert self.lm_head is not None
-        logits: Tensor = self.lm_head(self.normed(stream))
+        logits: Tensor = self.lm_head(self.normalise(stream))
         return logits
 
 
@@ -161,7 +161,7 @@ class TorchBlockHead(BlockBase):
         """Return the laws from streams ``[R, W, H]`` after the last layer."""
         read = stream[:, self.first_law : self.first_law + depth]
         columns = self._read_out(read.flatten(0, 1)).view(*read.shape[:2], -1)
-        return DFlashBlock(self, pending, self.network.normed(stream), columns)
+        return DFlashBlock(self, pending, self.network.normalise(stream), columns)
 
 
 class DFlashHead(TorchBlockHead):
@@ -207,7 +207,7 @@ class DFlashHead(TorchBlockHead):
 
 
 class DFlashBlock:
-    """The laws of blocks: a ``specdec.contracts.Block``.
+    """The laws of blocks: a ``specdec.contracts.BlockLaws``.
 
     Without a Markov head, laws do not depend on what was drafted: they are independent given the context.
 
@@ -232,7 +232,7 @@ class DFlashBlock:
 
     @torch.no_grad()
     def logits(self, depth: int, previous: Tensor, above: Tensor | None = None) -> Tensor:
-        """Return logits ``[R, S, V]`` of the tokens at a depth; see ``specdec.contracts.Block``."""
+        """Return logits ``[R, S, V]`` of the tokens at a depth; see ``specdec.contracts.BlockLaws``."""
         rows, size = previous.shape
         columns = self._columns[:, depth].unsqueeze(1).expand(-1, size, -1).flatten(0, 1)
         markov = self._head.network.markov_head
@@ -246,7 +246,7 @@ class DFlashBlock:
 
     @torch.no_grad()
     def confidence(self, depth: int, previous: Tensor) -> Tensor:
-        """Return ``[R, S]`` float64 confidences in the tokens at a depth; see ``specdec.contracts.Block``."""
+        """Return ``[R, S]`` float64 confidences in the tokens at a depth; see ``specdec.contracts.BlockLaws``."""
         network = self._head.network
         assert network.confidence_head is not None
         read = self._at(depth, previous.shape[1])

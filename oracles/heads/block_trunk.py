@@ -146,7 +146,7 @@ class BlockTrunk(nn.Module):
         return stream.view(batch, width, -1)
 
     @torch.no_grad()
-    def normed(self, stream: Tensor) -> Tensor:
+    def normalise(self, stream: Tensor) -> Tensor:
         """Return a stream ``[..., H]`` after the last norm."""
         out: Tensor = self.norm(stream)
         return out

@@ -11,11 +11,11 @@ from oracles.graphed.calls import Calls
 from oracles.graphed.graphed_chains import follow
 from oracles.graphed.graphed_features import Arrival
 from oracles.graphed.graphed_memory import GraphedCache, Memory, Shelf
-from oracles.graphed.graphed_nodes import Nodes
-from oracles.graphed.graphed_passes import Part, Passes, Way
+from oracles.graphed.graphed_nodes import PassNodes
+from oracles.graphed.graphed_passes import Passes, PassMode, PassPart
 from oracles.graphed.graphed_scoring import GraphedScoring
 from oracles.graphed.graphs import Outputs
-from oracles.graphed.upload import Call, Packed
+from oracles.graphed.upload import Call, PassIntegers
 from oracles.graphed.ways import way_of
 from oracles.heads.block_head import BlockNetwork, BlockShape, DFlashBlock, TorchBlockHead
 from oracles.heads.block_trunk import LayerReach, keys_and_values
@@ -25,12 +25,12 @@ from specdec.contracts import Draft, Features, IntArray
 from specdec.transfers import HOST
 
 
-class BlockNodes(Nodes):
+class BlockNodes(PassNodes):
     """The nodes of blocks of one size, as a layer sees them.
 
     Args:
         reach: what they see.
-        config, bucket, packed, memory: see ``Nodes``.
+        config, bucket, packed, memory: see ``PassNodes``.
         size: tokens of a block.
 
     Attributes:
@@ -38,7 +38,13 @@ class BlockNodes(Nodes):
     """
 
     def __init__(
-        self, reach: LayerReach, config: TransformerConfig, bucket: Bucket, packed: Packed, memory: Memory, size: int
+        self,
+        reach: LayerReach,
+        config: TransformerConfig,
+        bucket: Bucket,
+        packed: PassIntegers,
+        memory: Memory,
+        size: int,
     ) -> None:
         # Counted from the end of its block, a window over the context includes the block.
         window = None if reach.window is None else reach.window + size * reach.ahead
@@ -117,7 +123,9 @@ class GraphedBlockHead(GraphedScoring[GraphedCache], TorchBlockHead):
         self._check_places(cache, pending=pending)
         with self._alone():
             call = self._call(cache, rows, self._with_masks(pending))
-            stream = self._calls.answer(call, cache.memory, Part((0, self.config.num_layers), (0,)), "none").hidden[0]
+            stream = self._calls.answer(call, cache.memory, PassPart((0, self.config.num_layers), (0,)), "none").hidden[
+                0
+            ]
         return self._block(pending, stream, depth)
 
     @torch.no_grad()
@@ -145,17 +153,17 @@ class GraphedBlockHead(GraphedScoring[GraphedCache], TorchBlockHead):
         counts = torch.full((len(rows),), self.shape.block_size, device=HOST)
         return Call(ids, None, counts, rows, cache.reserve(rows, self.shape.block_size), 0, limits=limits)
 
-    def _rope(self, nodes: Nodes) -> Rope:
+    def _rope(self, nodes: PassNodes) -> Rope:
         return self.network.rotary.rows(nodes.slots.clamp(max=self._end - 1).flatten(), self._end, self.dtype)
 
-    def _take_in(self, nodes: Nodes, states: tuple[Tensor, ...]) -> None:
+    def _take_in(self, nodes: PassNodes, states: tuple[Tensor, ...]) -> None:
         """Write the keys and values that the layers make of hidden states ``[R * W, S]``, one for each oracle layer."""
         context, rope = self.network.hidden_norm(self.network.fc(torch.cat(states, dim=-1))), self._rope(nodes)
         for layer, part in enumerate(self.network.attentions):
             nodes.write(layer, *keys_and_values(part, context, rope))
 
     def _run_pass(
-        self, way: Way, memory: Memory, bucket: Bucket, part: Part, packed: Packed, stream: Tensor | None
+        self, way: PassMode, memory: Memory, bucket: Bucket, part: PassPart, packed: PassIntegers, stream: Tensor | None
     ) -> Outputs:
         """Return the streams after the last layer, ``[R * W, H]``; see ``run_pass``."""
         reaches, around = self.network.reaches, (self.config, bucket, packed, memory, self.shape.block_size)
@@ -166,9 +174,11 @@ class GraphedBlockHead(GraphedScoring[GraphedCache], TorchBlockHead):
             out = block(out, rope, ways[reach])
         return (out, *(out for _ in part.hidden))
 
-    def _run_block(self, passes: Passes, memory: Memory, bucket: Bucket, size: int, packed: Packed) -> tuple[Tensor]:
+    def _run_block(
+        self, passes: Passes, memory: Memory, bucket: Bucket, size: int, packed: PassIntegers
+    ) -> tuple[Tensor]:
         """Return what ``run_chain`` returns, for blocks."""
-        (out,) = passes.run(passes.way, memory, bucket, Part((0, passes.num_layers), ()), packed, None)
+        (out,) = passes.run(passes.way, memory, bucket, PassPart((0, passes.num_layers), ()), packed, None)
         pending = packed.tokens[:, 0]
         block = self._block(pending, out.view(bucket.rows, bucket.width, -1), size)
 

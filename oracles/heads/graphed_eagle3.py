@@ -10,11 +10,11 @@ from oracles.graphed.buckets import Bucket
 from oracles.graphed.calls import Calls
 from oracles.graphed.graphed_features import Arrival, GraphedFeatureCache
 from oracles.graphed.graphed_memory import Memory, Shelf
-from oracles.graphed.graphed_nodes import Nodes
-from oracles.graphed.graphed_passes import Part, Passes, Way
+from oracles.graphed.graphed_nodes import PassNodes
+from oracles.graphed.graphed_passes import Passes, PassMode, PassPart
 from oracles.graphed.graphed_scoring import GraphedChaining
 from oracles.graphed.graphs import Outputs
-from oracles.graphed.upload import Call, Packed
+from oracles.graphed.upload import Call, PassIntegers
 from oracles.graphed.ways import way_of
 from oracles.heads.eagle3_config import Eagle3Shape
 from oracles.heads.eagle3_head import TorchEagle3Head, check_order
@@ -97,8 +97,10 @@ class GraphedEagle3Head(GraphedChaining[GraphedFeatureCache], TorchEagle3Head):
         check_order(Tree(tokens, above, num_nodes), cache, rows, first)
         with self._alone():
             starts = cache.reserve(rows, tokens.shape[1], first)
-            call = Call(tokens[:, first:], above, num_nodes, rows, starts, first, known=self._known(cache, rows))
-            return self._calls.answer(call, cache.memory, Part((0, 1), tuple(hidden)), want)
+            call = Call(
+                tokens[:, first:], above, num_nodes, rows, starts, first, known=self._known_positions(cache, rows)
+            )
+            return self._calls.answer(call, cache.memory, PassPart((0, 1), tuple(hidden)), want)
 
     def device_chains(
         self, tokens: IntArray, counts: IntArray, cache: GraphedFeatureCache, rows: IntArray, limits: IntArray
@@ -114,17 +116,17 @@ class GraphedEagle3Head(GraphedChaining[GraphedFeatureCache], TorchEagle3Head):
         check_order(Tree(torch.from_numpy(tokens), None, torch.from_numpy(counts)), cache, rows, 0)
         return super().device_chains(tokens, counts, cache, rows, limits)
 
-    def _take_in(self, nodes: Nodes, states: tuple[Tensor, ...]) -> None:
+    def _take_in(self, nodes: PassNodes, states: tuple[Tensor, ...]) -> None:
         nodes.memory.write_features(nodes.rows, nodes.slots, nodes.is_real, self._network.combine(states))
 
-    def _known(self, cache: GraphedFeatureCache, rows: IntArray) -> IntArray:
+    def _known_positions(self, cache: GraphedFeatureCache, rows: IntArray) -> IntArray:
         return cache.known[rows]
 
     def _run_pass(
-        self, way: Way, memory: Memory, bucket: Bucket, part: Part, packed: Packed, stream: Tensor | None
+        self, way: PassMode, memory: Memory, bucket: Bucket, part: PassPart, packed: PassIntegers, stream: Tensor | None
     ) -> Outputs:
         """Return the streams after the layer, ``[R * W, H]``; see ``run_pass``."""
-        nodes = Nodes(self.config, bucket, packed, memory)
+        nodes = PassNodes(self.config, bucket, packed, memory)
         feature = memory.read_features(nodes.rows, nodes.above)
         at = packed.tokens.flatten(), nodes.positions.flatten(), self.max_context
         after = nodes.slots + 1

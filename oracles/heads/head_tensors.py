@@ -13,10 +13,10 @@ from oracles.checkpoints.weights import StoredTensors, check_places, fill
 from oracles.graphed import GraphedTransformer
 from oracles.heads.aux_layers import Convention
 from oracles.native import NativeTransformer
-from oracles.quantisation import FLOATS, STORED, Quantised
+from oracles.quantisation import FLOATS, STORED, QuantisedWeight
 from oracles.transformer.config import check_choice
 from oracles.transformer.linear import Linear, dequantise_layers, store_layers
-from oracles.transformer.pass_parts import Shaped
+from oracles.transformer.pass_parts import TransformerShape
 from specdec.contracts import HostOracle
 
 READ_OUT = "lm_head.weight"
@@ -95,7 +95,7 @@ def borrow_rows(stored: StoredTensors, target_ids: Tensor, oracle: HostOracle) -
     Raises:
         ValueError: the oracle's head is not its embedding table, the only rows that an oracle gives out.
     """
-    if not (isinstance(oracle, Shaped) and oracle.config.tie_embeddings):
+    if not (isinstance(oracle, TransformerShape) and oracle.config.tie_embeddings):
         raise ValueError(
             f"{stored.folder}: tensor {READ_OUT!r} is missing in its safetensors; config.json gives it "
             f"{len(target_ids)} rows, and the oracle's own rows can be taken only where its head is its embeddings"
@@ -157,7 +157,7 @@ def narrow(layer: Linear, name: str, weight_type: str) -> None:
     if weight is None or (stored is not None and stored.minima):  # rounding finds no minima
         return
     if stored is not None:
-        fewer = Quantised.of(weight, name, stored)
+        fewer = QuantisedWeight.of(weight, name, stored)
         if torch.equal(fewer.dequantise(), weight):
             layer.quantised, layer.weight = fewer, None
     elif weight_type in FLOATS:

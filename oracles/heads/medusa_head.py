@@ -129,7 +129,7 @@ class MedusaHead:
 
 
 class MedusaLaws:
-    """The laws of one step: a ``specdec.contracts.Block``. All nodes of a depth share one law.
+    """The laws of one step: a ``specdec.contracts.BlockLaws``. All nodes of a depth share one law.
 
     Args:
         head: the heads.
@@ -144,5 +144,5 @@ class MedusaLaws:
         return self._head.logits(depth, self._normed).unsqueeze(1).expand(-1, previous.shape[1], -1)
 
     def confidence(self, depth: int, previous: Tensor) -> Tensor:
-        """Raise TypeError: there is no confidence head; see ``specdec.contracts.Block.confidence``."""
+        """Raise TypeError: there is no confidence head; see ``specdec.contracts.BlockLaws.confidence``."""
         raise TypeError("Medusa's heads tell no confidences: read them only if has_confidence")

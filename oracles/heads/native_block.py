@@ -97,7 +97,7 @@ class NativeBlockHead(BlockBase):
         places = ctypes.addressof(blocks), stream.data_ptr(), logits.data_ptr()
         self.native.draft("specdec_blocks", cache, rows, self._ends(cache, rows), 0, places)
         columns = logits if self.target_ids is None else logits[..., self.target_ids]
-        return DFlashBlock(self, pending, self.network.normed(stream), columns)
+        return DFlashBlock(self, pending, self.network.normalise(stream), columns)
 
     def follow_blocks(
         self,

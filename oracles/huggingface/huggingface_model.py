@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from oracles.checkpoints.chat_files import give_template
 from oracles.checkpoints.config_keys import errors_of
 from oracles.huggingface.cache_check import LEAST_CONTEXT, first_difference
-from oracles.huggingface.masks import MaskPlan, Nodes, mask_plans
-from oracles.huggingface.pass_cache import PassCache, Recorder, library_cache
+from oracles.huggingface.masks import MaskNodes, MaskPlan, mask_plans
+from oracles.huggingface.pass_cache import PassCache, ShapeRecorder, library_cache
 from oracles.huggingface.support import (
     check_model,
     ending_ids,
     experts_of,
-    forward_takes,
+    has_argument,
     longest_context,
     plain_tokenizer,
     template_of,
@@ -51,7 +51,7 @@ class HuggingFaceLM(OracleDefaults):
 
     Attributes:
         bitwise: False: kernels sum in an order that depends on the shape of a pass, and a few tokens cannot prove the
-            opposite: tiny models in half precision have passed ``scores_are_bitwise`` and differed elsewhere. Results
+            opposite: tiny models in half precision have passed ``has_bitwise_scores`` and differed elsewhere. Results
             say "exact up to numerics".
         num_layers: 0: a pass cannot be cut.
         hidden_layers, hidden_size, embedding_rows: see ``specdec.contracts.HostOracle``.
@@ -83,7 +83,7 @@ class HuggingFaceLM(OracleDefaults):
             raise ValueError(f"max_context is {self.max_context}; the check needs at least {LEAST_CONTEXT} positions")
         self.hidden_layers, self.hidden_size = int(config.num_hidden_layers), int(config.hidden_size)
         self.embedding_rows = int(config.vocab_size)
-        self._keeps = forward_takes(model, "logits_to_keep")
+        self._keeps = has_argument(model, "logits_to_keep")
         self._cache_shape, self.dtype = self._probe_cache()
         self._plan = self._find_plan(config)
 
@@ -140,7 +140,7 @@ class HuggingFaceLM(OracleDefaults):
         tree = Tree(tokens, None if is_chain(parents) else parents, num_nodes)
         lengths = cache.reserve(rows, tree.size, first)
         end = int(lengths.max()) + tree.size
-        nodes = Nodes(tree, torch.from_numpy(lengths).to(tokens.device), end, first)
+        nodes = MaskNodes(tree, torch.from_numpy(lengths).to(tokens.device), end, first)
         places = torch.from_numpy(rows).to(tokens.device)
         last = num_nodes.to(tokens.device) - 1 - first
         with self._watch(hidden) as seen:
@@ -230,7 +230,7 @@ class HuggingFaceLM(OracleDefaults):
     def _probe_cache(self) -> tuple[tuple[int, int, int], torch.dtype]:
         """Return the numbers of layers and heads and the size that a token's cache takes, at most, and its dtype."""
         try:
-            recorder = library_cache(Recorder)()
+            recorder = library_cache(ShapeRecorder)()
         except ImportError as error:
             raise ImportError(EXTRA) from error
         ids = torch.zeros(1, 1, dtype=torch.int64, device=self.device)

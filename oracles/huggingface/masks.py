@@ -54,7 +54,7 @@ class MaskPlan:
         """The most positions that a limited layer sees; None: no layer is limited."""
         return max((reach.limit for reach in self.reaches.values() if reach.limit is not None), default=None)
 
-    def masks(self, nodes: "Nodes", dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
+    def masks(self, nodes: "MaskNodes", dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
         """Return masks ``[B, 1, N, T]``, 0 for a key that is seen, else ``dtype``'s least number; by type of layer."""
         made = {}
         for name, reach in self.reaches.items():
@@ -65,7 +65,7 @@ class MaskPlan:
         return made if self.by_type else next(iter(made.values()))
 
 
-class Nodes:
+class MaskNodes:
     """The nodes that one pass scores, and the slots that they read.
 
     Args:

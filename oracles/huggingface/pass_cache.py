@@ -22,7 +22,7 @@ def library_cache(kind: type) -> Any:
     return type(kind.__name__, (kind, Cache), {"layer_class_to_replicate": None, "offloading": False})
 
 
-class Recorder:
+class ShapeRecorder:
     """Note the shapes of what a model caches, and return it unchanged.
 
     Attributes:

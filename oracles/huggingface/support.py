@@ -22,7 +22,7 @@ def text_config(model: Any) -> Any:
     return model.config.get_text_config(decoder=True)
 
 
-def forward_takes(model: Any, name: str) -> bool:
+def has_argument(model: Any, name: str) -> bool:
     """Tell whether the model's ``forward`` names this argument."""
     return name in inspect.signature(model.forward).parameters
 
@@ -52,7 +52,7 @@ def _kind_lacks(model: Any) -> str | None:
     if getattr(model, "_is_stateful", False):
         return "it keeps a recurrent state, which cannot be rolled back to the tokens that stand"
     for name in ("input_ids", "position_ids", "past_key_values", "attention_mask"):
-        if not forward_takes(model, name):
+        if not has_argument(model, name):
             return f"its forward takes no {name}, without which trees cannot be scored on a cache"
     if not hasattr(model, "get_output_embeddings") or model.get_output_embeddings() is None:
         return "it has no output embeddings, so it gives no logits: load it with AutoModelForCausalLM"

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specdec.kernels.compiled import HEADERS, NativeUnavailable, Unit, enumeration, fields_of, library
+from specdec.kernels.compiled import HEADERS, LibrarySources, NativeUnavailable, enumeration, fields_of, library
 
 _I32, _I64, _POINTER = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
 # The largest number of an int32.
@@ -13,7 +13,7 @@ LARGEST = 2**31 - 1
 
 SOURCES = Path(__file__).parent
 MODEL = SOURCES / "model.h"
-PASS = Unit("the native pass", SOURCES / "api.cpp", (HEADERS, SOURCES))
+PASS = LibrarySources("the native pass", SOURCES / "api.cpp", (HEADERS, SOURCES))
 
 ACTIVATIONS, WANTS = (
     {name.lower(): number for name, number in enumeration(header, kind).items()}

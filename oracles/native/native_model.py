@@ -28,7 +28,7 @@ _OWN_CACHE = "give one that new_cache of this model returned, or of another one 
 _STORED_AS = {number: name for name, number in bindings.STORAGES.items()}
 
 
-class Refused(ValueError):
+class InvalidCall(ValueError):
     """A call is invalid, and had no effect."""
 
 
@@ -198,7 +198,7 @@ class NativeModel:
         rows = floats(len(ids), self.config.hidden_size)
         answer = self._library.specdec_embed(self.address, ids.data_ptr(), len(ids), self._rows, rows.data_ptr())
         if answer:
-            raise Refused(bindings.FAULTS[answer])
+            raise InvalidCall(bindings.FAULTS[answer])
         return rows
 
     def read_out(self, layer: int, stream: Tensor) -> Tensor:
@@ -277,7 +277,7 @@ class NativeModel:
             self._run(entry, cache.address, end, {"rows": to_bytes(rows), "batch": len(rows)}, *rest)
             if check is not None:
                 check()
-        except Refused as refused:
+        except InvalidCall as refused:
             sizes = f"capacity {cache.capacity}, max_context {self.config.max_context}"
             lengths = cache.lengths.tolist()
             raise ValueError(
@@ -334,4 +334,4 @@ class NativeModel:
             _, call.scratch, call.scratch_bytes = scratch
         self._idle.append(scratch)
         if answer:
-            raise Refused(bindings.FAULTS[answer])
+            raise InvalidCall(bindings.FAULTS[answer])

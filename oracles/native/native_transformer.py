@@ -12,17 +12,17 @@ from oracles.native.host_memory import to_host
 from oracles.native.keys_values import NativeCache, NativeMemory, page_bytes
 from oracles.native.native_model import NativeModel
 from oracles.native.native_scoring import NativeScoring
-from oracles.transformer.bits import scores_are_bitwise
+from oracles.transformer.bits import has_bitwise_scores
 from oracles.transformer.blocks import Adapter, Norm
 from oracles.transformer.eager import Transformer
-from oracles.transformer.pass_parts import Shaped
+from oracles.transformer.pass_parts import TransformerShape
 
 
 class NativeMissing(UserWarning):
     """Passes run eagerly because this machine has no native pass."""
 
 
-class NativeTransformer(NativeScoring, Shaped):
+class NativeTransformer(NativeScoring, TransformerShape):
     """Score each pass with one call of compiled code, on the CPU, in float32 arithmetic, with weights as stored.
 
     Args:
@@ -48,7 +48,7 @@ class NativeTransformer(NativeScoring, Shaped):
         self.chat_template = model.chat_template
         self.native = NativeModel.of(model)
         self._norm = deepcopy(model.model.norm).float().requires_grad_(False)
-        self.bitwise = scores_are_bitwise(self)
+        self.bitwise = has_bitwise_scores(self)
 
     @staticmethod
     def check() -> None:

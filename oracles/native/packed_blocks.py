@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, STORED, WHOLE, Quantised
+from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, STORED, WHOLE, QuantisedWeight
 
 BLOCK, WIDTH = 32, 16
 # Inputs that one step of int4 or int8-dynamic weights takes.
@@ -21,12 +21,12 @@ def plain_blocks(weight: Tensor) -> Tensor:
     return _pairs(weight)
 
 
-def weight_blocks(weight: Quantised) -> Tensor:
+def weight_blocks(weight: QuantisedWeight) -> Tensor:
     """Return the blocks ``[blocks, ...]`` of a quantised weight ``[columns, inputs]`` with padded columns."""
     return _LAYOUTS[weight.format.name](weight)
 
 
-def is_readable(weight: Quantised) -> bool:
+def is_readable(weight: QuantisedWeight) -> bool:
     """Tell whether the native pass reads a weight as it is.
 
     It knows the formats of ``FORMATS`` and of GGUF files; int4 scales must be bfloat16 numbers whose product with 24
@@ -45,7 +45,7 @@ def _pairs(columns: Tensor) -> Tensor:
     return columns.reshape(-1, 2, WIDTH, columns.shape[1]).permute(0, 3, 2, 1)
 
 
-def _int4_blocks(weight: Quantised) -> Tensor:
+def _int4_blocks(weight: QuantisedWeight) -> Tensor:
     """Return ``[blocks, groups, bytes]``: a group's scales, then bytes of two columns, four inputs side by side."""
     group = INT4.group
     assert group is not None
@@ -57,7 +57,7 @@ def _int4_blocks(weight: Quantised) -> Tensor:
     return torch.cat([scales.flatten(2), steps.flatten(2)], dim=2)
 
 
-def _dynamic_blocks(weight: Quantised) -> Tensor:
+def _dynamic_blocks(weight: QuantisedWeight) -> Tensor:
     """Return ``[blocks, bytes]``: for each sum, minus what the inputs' offset of 128 adds to it; then the steps."""
     values = functional.pad(weight.values, (0, -weight.values.shape[1] % _STEP))
     steps = values.view(-1, BLOCK, values.shape[1] // _STEP, _STEP).transpose(1, 2)
@@ -65,7 +65,7 @@ def _dynamic_blocks(weight: Quantised) -> Tensor:
     return torch.cat([excess.view(torch.int8), steps.flatten(1)], dim=1)
 
 
-def _byte_blocks(weight: Quantised) -> Tensor:
+def _byte_blocks(weight: QuantisedWeight) -> Tensor:
     """Return ``[blocks, groups, bytes]``: a group's scales and minima, then steps of one word for each column."""
     group, bits = weight.format.group, weight.format.bits
     assert group is not None
@@ -80,7 +80,7 @@ def _byte_blocks(weight: Quantised) -> Tensor:
     return torch.cat([*halves, steps.flatten(2)], dim=2)
 
 
-_LAYOUTS: dict[str, Callable[[Quantised], Tensor]] = {
+_LAYOUTS: dict[str, Callable[[QuantisedWeight], Tensor]] = {
     INT8.name: lambda weight: plain_blocks(weight.values),
     INT4.name: _int4_blocks,
     INT8_DYNAMIC.name: _dynamic_blocks,

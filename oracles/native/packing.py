@@ -11,7 +11,7 @@ from torch.nn import functional
 from oracles.native import bindings
 from oracles.native.host_memory import Slabs
 from oracles.native.packed_blocks import BLOCK, WIDTH, is_readable, plain_blocks, weight_blocks
-from oracles.quantisation import Quantised
+from oracles.quantisation import QuantisedWeight
 from oracles.transformer.blocks import MLP, Norm, SelfAttention
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.linear import Linear
@@ -91,7 +91,7 @@ class Weights:
         return self.address(whole), storage_of(whole)
 
 
-def storage_of(weight: Tensor | Quantised) -> int:
+def storage_of(weight: Tensor | QuantisedWeight) -> int:
     """Return the number by which the native pass knows the dtype or format of a weight ``[...]``."""
     name = str(weight.dtype).removeprefix("torch.") if isinstance(weight, Tensor) else weight.format.name
     return bindings.STORAGES[name]
@@ -103,14 +103,14 @@ def _to_storage(weight: Tensor) -> Tensor:
     return weight.detach().to("cpu", weight.dtype if known else torch.float32)
 
 
-def _side_by_side(layers: Sequence[Linear], inputs: Tensor | None) -> Tensor | Quantised:
+def _side_by_side(layers: Sequence[Linear], inputs: Tensor | None) -> Tensor | QuantisedWeight:
     """Return the weights of layers as one, ``[columns, inputs]``: in few bits if all of them are, in one format.
 
     A group has neighbouring inputs. If ``inputs`` parts them, weights are dequantised to float32.
     """
     quantised = [layer.quantised.to("cpu") for layer in layers if layer.quantised is not None]
     if len(quantised) == len(layers) and len({part.format for part in quantised}) == 1:
-        joined = Quantised.stack(quantised)
+        joined = QuantisedWeight.stack(quantised)
         parted = joined.format.group is not None and not _changes_nothing(inputs, joined.values.shape[1])
         if is_readable(joined) and not parted:
             return joined
@@ -120,9 +120,9 @@ def _side_by_side(layers: Sequence[Linear], inputs: Tensor | None) -> Tensor | Q
     return plain[0] if len(plain) == 1 else torch.cat([part.to(same) for part in plain])
 
 
-def _with_columns(weight: Tensor | Quantised, order: Tensor, inputs: Tensor | None) -> Tensor | Quantised:
+def _with_columns(weight: Tensor | QuantisedWeight, order: Tensor, inputs: Tensor | None) -> Tensor | QuantisedWeight:
     """Return a weight with its outputs and inputs reordered as ``Weights.linear`` says."""
-    if isinstance(weight, Quantised):
+    if isinstance(weight, QuantisedWeight):
         taken = weight.each(lambda part: _take(part, order))
         return taken if inputs is None else replace(taken, values=_take(taken.values.t(), inputs).t())
     columns = _take(weight, order)

@@ -9,7 +9,7 @@ from torch import Tensor
 from oracles.parallel.ranks import HASH_BYTES, Ranks
 from oracles.parallel.shared_linear import GatheredLinear, SummedLinear
 from oracles.parallel.shares import Share
-from oracles.parallel.split_bits import splits_are_bitwise
+from oracles.parallel.split_bits import has_bitwise_splits
 from oracles.transformer.blocks import MLP, SelfAttention
 from oracles.transformer.eager import Transformer
 from oracles.transformer.linear import Linear
@@ -46,15 +46,15 @@ class ParallelTransformer(Transformer):
         whole = share.whole
         for part in self.modules():
             if isinstance(part, SelfAttention):
-                out = self._summed(share.first_attended, share.attended, whole.attn_out_bias)
+                out = self._summed_linear(share.attention_start, share.attention_width, whole.attn_out_bias)
                 part.register_module("o_proj", out)
             elif isinstance(part, MLP):
-                part.register_module("down_proj", self._summed(0, whole.intermediate_size, whole.mlp_bias))
+                part.register_module("down_proj", self._summed_linear(0, whole.intermediate_size, whole.mlp_bias))
         if self.lm_head is not None:
             first, last = share.own(whole.vocab_size)
             self.lm_head = Linear(whole.hidden_size, last - first, whole.head_bias)
 
-    def _summed(self, first: int, size: int, bias: bool) -> SummedLinear:
+    def _summed_linear(self, first: int, size: int, bias: bool) -> SummedLinear:
         widths = self.share.widths(size)
         return SummedLinear(self.ranks, first, widths, self.config.hidden_size, bias, self.sums == "blocks")
 
@@ -63,7 +63,7 @@ class ParallelTransformer(Transformer):
         own = self.lm_head
         if own is None:
             own = Linear.of(self.share.take("lm_head.weight", self.model.embed_tokens.weight).clone())
-        return GatheredLinear.shared(own, self.ranks, self.vocab_size)
+        return GatheredLinear.from_layer(own, self.ranks, self.vocab_size)
 
     @torch.no_grad()
     def pack(self) -> "ParallelTransformer":
@@ -81,7 +81,7 @@ class ParallelTransformer(Transformer):
             self.sums == "blocks"
             and self.dtype == torch.float32
             and self.device.type == "cpu"
-            and self.ranks.all_say(splits_are_bitwise(self.share), self.device)
+            and self.ranks.all_say(has_bitwise_splits(self.share), self.device)
             and super().keeps_bits()
         )
 

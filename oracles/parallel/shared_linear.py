@@ -69,7 +69,7 @@ class GatheredLinear(Linear):
     whole: int
 
     @classmethod
-    def shared(cls, layer: Linear, ranks: Ranks, whole: int) -> "GatheredLinear":
+    def from_layer(cls, layer: Linear, ranks: Ranks, whole: int) -> "GatheredLinear":
         """Return a layer that has a plain layer's weight as its share."""
         assert layer.weight is not None
         made = cls.of(layer.weight, layer.bias)

@@ -37,7 +37,7 @@ class Share:
     def __post_init__(self) -> None:
         if self.whole.draft_vocab_size is not None:
             raise ValueError("a model that writes a draft vocabulary is small: load it whole, by oracles.load")
-        narrowest = min(self.attended, self.whole.intermediate_size)
+        narrowest = min(self.attention_width, self.whole.intermediate_size)
         if self.num_blocks is not None and self.num_blocks not in range(1, narrowest + 1):
             raise ValueError(f"num_blocks is {self.num_blocks}; give 1 to {narrowest}, the inputs of the narrowest sum")
         heads = self.whole.kv_heads
@@ -76,14 +76,14 @@ class Share:
         return self.rank * self._num_parts // self.count
 
     @property
-    def attended(self) -> int:
+    def attention_width(self) -> int:
         """Width of the attention output of all heads."""
         return self.whole.num_heads * self.whole.head_size
 
     @property
-    def first_attended(self) -> int:
+    def attention_start(self) -> int:
         """Where this process's inputs of the output projection begin in the output of its own heads."""
-        return self.own(self.attended)[0] - self._part * (self.attended // self._num_parts)
+        return self.own(self.attention_width)[0] - self._part * (self.attention_width // self._num_parts)
 
     def own(self, size: int) -> tuple[int, int]:
         """Return (first, last) of this process's part of ``size`` rows or columns."""

@@ -22,7 +22,7 @@ _ROWS = (1, 8, 33)
 _CHAINS = [70, 1, 5]
 
 
-def splits_are_bitwise(share: Share) -> bool:
+def has_bitwise_splits(share: Share) -> bool:
     """Tell whether this process's layers compute the same bits as the smallest parts that any process could have.
 
     Different numbers of processes are compared through these parts: shares that all equal them equal each other. The
@@ -60,7 +60,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(count)
 
 
-def _packed(weight: Tensor, activation: str | None) -> Linear:
+def _pack(weight: Tensor, activation: str | None) -> Linear:
     layer = Linear.of(weight)
     layer.activation = activation
     layer.pack()
@@ -71,10 +71,10 @@ def _product_agrees(in_features: int, parts: Sequence[int], activation: str | No
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(sum(parts), in_features, generator=generator, device=HOST)
     given = [torch.randn(rows, in_features, generator=generator, device=HOST) for rows in _ROWS]
-    whole = _packed(weight, activation)
+    whole = _pack(weight, activation)
     together = [whole(x) for x in given]
     with _one_thread():
-        layers = [_packed(part, activation) for part in torch.split(weight, [*parts])]
+        layers = [_pack(part, activation) for part in torch.split(weight, [*parts])]
         apart = [torch.cat([layer(x) for layer in layers], dim=-1) for x in given]
     return all(map(torch.equal, together, apart))
 

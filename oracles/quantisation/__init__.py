@@ -16,7 +16,7 @@ from oracles.quantisation.formats import (
     Format,
     bytes_each,
 )
-from oracles.quantisation.quantised import Quantised
+from oracles.quantisation.quantised import QuantisedWeight
 
 __all__ = [
     "FLOATS",
@@ -32,6 +32,6 @@ __all__ = [
     "STORED",
     "WHOLE",
     "Format",
-    "Quantised",
+    "QuantisedWeight",
     "bytes_each",
 ]

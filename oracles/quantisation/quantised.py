@@ -14,7 +14,7 @@ _EXACT_INPUTS = 1024
 
 
 @dataclass(frozen=True)
-class Quantised:
+class QuantisedWeight:
     """A weight ``[out, in]`` as whole numbers times scales, with a minimum added if the format has one.
 
     Args:
@@ -37,7 +37,7 @@ class Quantised:
     minima: Tensor | None = None
 
     @classmethod
-    def of(cls, weight: Tensor, name: str, format: Format = INT8) -> "Quantised":
+    def of(cls, weight: Tensor, name: str, format: Format = INT8) -> "QuantisedWeight":
         """Return a weight rounded to the nearest whole number of scales, halves to even.
 
         Args:
@@ -58,7 +58,7 @@ class Quantised:
         return cls(round_to(wide, scales, format), scales, format)
 
     @classmethod
-    def stack(cls, parts: Sequence["Quantised"]) -> "Quantised":
+    def stack(cls, parts: Sequence["QuantisedWeight"]) -> "QuantisedWeight":
         """Return weights as one, with their outputs side by side.
 
         Raises:
@@ -121,15 +121,15 @@ class Quantised:
                 total = fused_multiply_add(shift, self.minima[:, group], total)
         return total
 
-    def to(self, device: torch.device | str) -> "Quantised":
+    def to(self, device: torch.device | str) -> "QuantisedWeight":
         """Return the same on a device."""
         return self.each(lambda part: part.to(device))
 
-    def rows(self, taken: Tensor | slice) -> "Quantised":
+    def rows(self, taken: Tensor | slice) -> "QuantisedWeight":
         """Return some outputs only: those of numbers ``[R]``, or of a slice."""
         return self.each(lambda part: part[taken])
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> "Quantised":
+    def each(self, change: Callable[[Tensor], Tensor]) -> "QuantisedWeight":
         """Return the weight with values ``[out, in]``, scales and, if any, minima ``[out, groups]`` changed."""
         minima = None if self.minima is None else change(self.minima)
         return replace(self, values=change(self.values), scales=change(self.scales), minima=minima)
@@ -176,7 +176,7 @@ def fitting_scales(wide: Tensor, name: str, format: Format, check: bool = True) 
     largest weight may lie up to 2^-9 beyond the largest number, to which it is rounded.
 
     Raises:
-        ValueError: see ``Quantised.of``.
+        ValueError: see ``QuantisedWeight.of``.
     """
     rows, inputs = wide.shape
     size = format.group or inputs
@@ -199,7 +199,7 @@ def round_to(wide: Tensor, scales: Tensor, format: Format) -> Tensor:
     return numbers.clamp(-format.largest, format.largest).to(torch.int8)
 
 
-def as_learnt(weight: Tensor, format: Format | None) -> Tensor:
+def round_straight_through(weight: Tensor, format: Format | None) -> Tensor:
     """Return a weight ``[out, in]`` for a product in training: rounded, with the gradient of the weight itself.
 
     Source: the straight-through estimator of Bengio et al. 2013 (arXiv 1308.3432).

@@ -12,7 +12,7 @@ _PREFIX, _PATH = 60, 8
 SEEDS = range(3)
 
 
-def scores_are_bitwise(model: Oracle) -> bool:
+def has_bitwise_scores(model: Oracle) -> bool:
     """Tell whether passes of different shapes give a path's logits bit for bit alike.
 
     Paths of three seeds cross a block boundary of the attention. Each is scored in three ways: token by token on its

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from oracles.checkpoints.weights import StoredTensors
-from oracles.quantisation.quantised import as_learnt
+from oracles.quantisation.quantised import round_straight_through
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.linear import Linear
 
@@ -87,7 +87,7 @@ class ProjectedHead(DraftHead):
         """Return logits ``[..., R]`` of the ids that are written, from the normed stream ``[..., D]``."""
         if self.learns_as is None:
             return functional.linear(functional.linear(x, self.projection.weight), self.table)
-        return functional.linear(x, as_learnt(self.table @ self.projection.weight, self.learns_as))
+        return functional.linear(x, round_straight_through(self.table @ self.projection.weight, self.learns_as))
 
 
 def head_of(config: TransformerConfig) -> Linear:

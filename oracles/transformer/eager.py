@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from oracles.quantisation import FLOATS, FORMATS, INT8, WHOLE, Format
 from oracles.transformer.attention import CachedAttention, CausalAttention
-from oracles.transformer.bits import scores_are_bitwise
+from oracles.transformer.bits import has_bitwise_scores
 from oracles.transformer.blocks import Adapter, Decoder, Norm, SelfAttention, pack_parts
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import head_of
@@ -25,13 +25,13 @@ from oracles.transformer.linear import (
     weight_type_of,
 )
 from oracles.transformer.paged import PagedCaches
-from oracles.transformer.pass_parts import Shaped, check_call, first_layer, wanted_logits
+from oracles.transformer.pass_parts import TransformerShape, check_call, first_layer, wanted_logits
 from oracles.transformer.rotary import RotaryTable
 from specdec.cache import PagedKVCache
 from specdec.contracts import IntArray, Scores, Tree, Want, is_chain
 
 
-class Transformer(PagedCaches, Shaped, nn.Module):
+class Transformer(PagedCaches, TransformerShape, nn.Module):
     """A decoder-only transformer: it trains as it is, and serves as an oracle (``specdec.contracts.Oracle``).
 
     Parameters have the names of Hugging Face's Llama. Weights are float32 until ``.to`` changes that.
@@ -269,7 +269,7 @@ class Transformer(PagedCaches, Shaped, nn.Module):
 
     def keeps_bits(self) -> bool:
         """Tell whether the packed model's scores depend bitwise on the path only. Cost: about 600 scored nodes."""
-        return self.dtype == torch.float32 and self.device.type == "cpu" and scores_are_bitwise(self)
+        return self.dtype == torch.float32 and self.device.type == "cpu" and has_bitwise_scores(self)
 
     def cut_head(self) -> Linear:
         """Return a head without the rows that pad the vocabulary."""

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from oracles.quantisation import FORMATS, INT8, STORED, WHOLE, Format, Quantised
-from oracles.quantisation.quantised import as_learnt
+from oracles.quantisation import FORMATS, INT8, STORED, WHOLE, Format, QuantisedWeight
+from oracles.quantisation.quantised import round_straight_through
 from specdec.transfers import HOST
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -52,7 +52,7 @@ class Linear(nn.Module):
         self.in_features, self.out_features, self.activation = in_features, out_features, activation
         self.weight: Tensor | None = nn.Parameter(torch.empty(out_features, in_features))
         self.bias: Tensor | None = nn.Parameter(torch.empty(out_features)) if bias else None
-        self.quantised: Quantised | None = None
+        self.quantised: QuantisedWeight | None = None
         self.learns_as: Format | None = None
         self._packed: Tensor | None = None
         self._min_rows = 1
@@ -70,7 +70,7 @@ class Linear(nn.Module):
             raise ValueError("layers of which some are quantised cannot become one: quantise all of them, or none")
         biases = [layer.bias for layer in layers if layer.bias is not None]
         bias = torch.cat(biases) if biases else None
-        stacked = cls.of(torch.cat(weights), bias) if weights else cls.holding(Quantised.stack(quantised), bias)
+        stacked = cls.of(torch.cat(weights), bias) if weights else cls.holding(QuantisedWeight.stack(quantised), bias)
         stacked.activation = layers[0].activation
         return stacked
 
@@ -84,7 +84,7 @@ class Linear(nn.Module):
         return layer
 
     @classmethod
-    def holding(cls, quantised: Quantised, bias: Tensor | None) -> "Linear":
+    def holding(cls, quantised: QuantisedWeight, bias: Tensor | None) -> "Linear":
         """Return a layer with this quantised weight ``[out, in]`` and bias ``[out]``."""
         layer = cls.of(quantised.values, bias)
         layer.weight, layer.quantised = None, quantised
@@ -127,7 +127,7 @@ class Linear(nn.Module):
             return
         if self.weight is None:
             raise ValueError(f"{name} was packed and has no plain weight left: quantise the model before it is packed")
-        self.quantised, self.weight = Quantised.of(self.weight, name, format), None
+        self.quantised, self.weight = QuantisedWeight.of(self.weight, name, format), None
 
     def round_inputs(self, name: str) -> None:
         """Compute products in whole numbers from now on, with rounded inputs; ``name`` is for errors.
@@ -155,7 +155,7 @@ class Linear(nn.Module):
             return self._forward_packed(x, add, times)
         if self.quantised is None:
             assert self.weight is not None
-            out = functional.linear(x, as_learnt(self.weight, self.learns_as), self.bias)
+            out = functional.linear(x, round_straight_through(self.weight, self.learns_as), self.bias)
         else:
             out = self.quantised.product(x)
             out = out if self.bias is None else out + self.bias

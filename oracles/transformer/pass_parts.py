@@ -13,7 +13,7 @@ from specdec.prompts.chat import ChatTemplate
 WANTS = get_args(Want)
 
 
-class Shaped(OracleDefaults):
+class TransformerShape(OracleDefaults):
     """The shape of a transformer, whatever computes its passes."""
 
     config: TransformerConfig

@@ -10,7 +10,7 @@ import torch
 from specdec.cache.page_pool import PAGE, count_pages
 from specdec.cache.paged_cache import PagedCache
 from specdec.cache.slot_cache import check_fits
-from specdec.contracts import Cache, IntArray, Oracle, PrefixOracle, declared
+from specdec.contracts import Cache, IntArray, Oracle, PrefixOracle, capability_of
 
 
 class PrefixMemory:
@@ -130,7 +130,7 @@ class KnownRows:
 
 
 class ModelPrefixes:
-    """Keep the memories of the models that a source drafts with; see ``specdec.contracts.Prefixes``."""
+    """Keep the memories of the models that a source drafts with; see ``specdec.contracts.DraftPrefixes``."""
 
     def __init__(self) -> None:
         self._memories: dict[int, tuple[Oracle, PrefixMemory]] = {}
@@ -148,8 +148,8 @@ class ModelPrefixes:
         return sum(rows.num_known for rows in self._rows)
 
     def rows_of(self, model: Oracle, num_rows: int, num_slots: int) -> KnownRows | None:
-        """See ``specdec.contracts.Prefixes``."""
-        if declared(model, "prefix_key") is None:
+        """See ``specdec.contracts.DraftPrefixes``."""
+        if capability_of(model, "prefix_key") is None:
             return None
         if id(model) not in self._memories:
             self._memories[id(model)] = model, PrefixMemory(cast(PrefixOracle, model))

@@ -28,8 +28,8 @@ from specdec.contracts.drawing import (
     penalised_rows,
 )
 from specdec.contracts.head import (
-    Block,
     BlockHead,
+    BlockLaws,
     ChainingBlockHead,
     DeviceBlockHead,
     Features,
@@ -46,14 +46,14 @@ from specdec.contracts.oracle import (
     OracleDefaults,
     Scores,
     Want,
-    declared,
+    capability_of,
     describe_oracle,
     ids_device,
 )
 from specdec.contracts.oracle_kinds import (
+    DraftPrefixes,
     LayeredOracle,
     LayerHead,
-    Prefixes,
     PrefixOracle,
     PromptRows,
     RecordedOracle,
@@ -74,7 +74,7 @@ from specdec.contracts.source import (
     share_prefixes,
 )
 from specdec.contracts.step import KIND, MEANING, Ending, StageInfo, StepInfo, sum_of_stages
-from specdec.contracts.tree import Tree, ancestors_of, is_chain, with_root
+from specdec.contracts.token_tree import Tree, ancestors_of, is_chain, with_root
 from specdec.contracts.vocabulary import FOREIGN, check_vocabulary
 from specdec.contracts.watching import WatchedSession, WatchedSource, frozen
 
@@ -85,8 +85,8 @@ __all__ = [
     "MEANING",
     "NEVER",
     "Adjustments",
-    "Block",
     "BlockHead",
+    "BlockLaws",
     "BoolArray",
     "Budget",
     "Cache",
@@ -100,6 +100,7 @@ __all__ = [
     "DeviceChainingOracle",
     "Draft",
     "DraftKernels",
+    "DraftPrefixes",
     "DraftSession",
     "DraftSource",
     "Draws",
@@ -120,7 +121,6 @@ __all__ = [
     "Oracle",
     "OracleDefaults",
     "PrefixOracle",
-    "Prefixes",
     "PromptRows",
     "Randomness",
     "Reads",
@@ -143,6 +143,7 @@ __all__ = [
     "as_recorded",
     "can_chain_on_device",
     "can_draft_natively",
+    "capability_of",
     "check_has_laws",
     "check_model",
     "check_source",
@@ -150,7 +151,6 @@ __all__ = [
     "check_vocabulary",
     "close_session",
     "constant",
-    "declared",
     "describe_oracle",
     "first_undefined",
     "form_fault",

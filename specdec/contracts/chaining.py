@@ -10,7 +10,7 @@ from torch import Tensor
 from specdec.contracts.arrays import Float32Array, FloatArray, IntArray
 from specdec.contracts.draft import Draft
 from specdec.contracts.drawing import Adjustments, ChainKeys, Warping
-from specdec.contracts.oracle import Oracle, declared
+from specdec.contracts.oracle import Oracle, capability_of
 
 
 class Draws(NamedTuple):
@@ -231,9 +231,9 @@ def can_draft_natively(model: Chaining, warping: Warping) -> bool:
     """
     if not model.chains or warping.adjustments is None:
         return model.chains
-    return bool(declared(model, "adjusts")) and not warping.has_grammars
+    return bool(capability_of(model, "adjusts")) and not warping.has_grammars
 
 
 def can_chain_on_device(model: object, warping: Warping) -> bool:
     """Tell whether a model's or head's device drafts the greedy chains that a warping asks for: of unchanged logits."""
-    return bool(declared(model, "chains_on_device")) and warping.adjustments is None
+    return bool(capability_of(model, "chains_on_device")) and warping.adjustments is None

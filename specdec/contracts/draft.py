@@ -12,7 +12,7 @@ from torch import Tensor
 from specdec.contracts.arrays import IntArray
 from specdec.contracts.oracle_kinds import LayeredOracle
 from specdec.contracts.step import StageInfo
-from specdec.contracts.tree import Tree, is_chain, parents_with_root, with_root
+from specdec.contracts.token_tree import Tree, is_chain, parents_with_root, with_root
 from specdec.laws import Laws, scatter_rows
 from specdec.transfers import on_device, on_host
 

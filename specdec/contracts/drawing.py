@@ -39,7 +39,7 @@ class Adjustments:
     eos_ids: IntArray
 
     @cached_property
-    def penalised(self) -> IntArray:
+    def rows_with_penalties(self) -> IntArray:
         """``[R]`` the rows with penalties."""
         return penalised_rows(self.penalties)
 
@@ -105,7 +105,7 @@ class Warping(Protocol):
     def has_grammars(self) -> bool:
         """Whether a grammar masks some of the rows: each of their nodes has a mask, which no ``adjustments`` hold."""
 
-    def allowed(self, row: int, path: IntArray) -> BoolArray | None:
+    def allowed_ids(self, row: int, path: IntArray) -> BoolArray | None:
         """Return ``[V]`` bool, which ids the grammar of a row allows after the ids that stand and drafted ones.
 
         Args:
@@ -129,7 +129,7 @@ class Warping(Protocol):
     def select(self, rows: IntArray) -> "Warping":
         """Return the warping of some rows ``[R]`` (indices into this batch)."""
 
-    def extended(self, ids: IntArray, num_committed: IntArray) -> "Warping":
+    def with_ids(self, ids: IntArray, num_committed: IntArray) -> "Warping":
         """Return the warping of the same rows once they hold other ids ``[B, L]``, as many as ``num_committed``."""
 
 

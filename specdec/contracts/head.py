@@ -122,7 +122,7 @@ class HostOracle(Oracle, Protocol):
         """
 
 
-class Block(Protocol):
+class BlockLaws(Protocol):
     """The laws of the tokens after some rows' pending ones, depth by depth, for S nodes of a row at a time.
 
     The nodes of a depth share what the head made of the row; they differ only by the ids before them, if at all.
@@ -167,7 +167,7 @@ class BlockHead(Head, Protocol):
     def chains(self) -> bool:
         """Whether it is a ``ChainingBlockHead``."""
 
-    def open_block(self, cache: Any, rows: IntArray, pending: Tensor, depth: int) -> Block:
+    def open_block(self, cache: Any, rows: IntArray, pending: Tensor, depth: int) -> BlockLaws:
         """Return the laws after the pending tokens of some rows; the cache is as it was.
 
         Args:

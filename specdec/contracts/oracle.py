@@ -242,8 +242,8 @@ class Oracle(Protocol):
 class OracleDefaults:
     """What an oracle says of itself unless it says otherwise.
 
-    An oracle that does not derive from it need not have these: see ``declared``. To override what is a property here,
-    use an attribute of the class or a property, not an attribute that ``__init__`` sets.
+    An oracle that does not derive from it need not have these: see ``capability_of``. To override what is a property
+    here, use an attribute of the class or a property, not an attribute that ``__init__`` sets.
 
     Attributes:
         chat_template, is_recorded: see ``Oracle``.
@@ -298,14 +298,14 @@ class OracleDefaults:
 _DEFAULTS = OracleDefaults()
 
 
-def declared(oracle: object, part: str) -> Any:
+def capability_of(oracle: object, part: str) -> Any:
     """Return what an oracle says of one of the attributes of ``OracleDefaults``, or the default if it does not say."""
     return getattr(oracle, part, getattr(_DEFAULTS, part))
 
 
 def ids_device(oracle: Oracle) -> torch.device:
     """Return the device of the ids, parents and counts that an oracle's ``score`` takes."""
-    device: torch.device = declared(oracle, "ids_device") or oracle.device
+    device: torch.device = capability_of(oracle, "ids_device") or oracle.device
     return device
 
 

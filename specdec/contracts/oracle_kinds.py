@@ -6,7 +6,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 from torch import Tensor
 
 from specdec.contracts.arrays import IntArray
-from specdec.contracts.oracle import Cache, Oracle, Scores, Want, declared
+from specdec.contracts.oracle import Cache, Oracle, Scores, Want, capability_of
 
 
 class LayeredOracle(Oracle, Protocol):
@@ -82,7 +82,7 @@ class RecordedOracle(Oracle, Protocol):
 
 def as_recorded(oracle: Oracle) -> RecordedOracle | None:
     """Return an oracle of recorded texts as such; None: it is a model."""
-    return cast(RecordedOracle, oracle) if declared(oracle, "is_recorded") else None
+    return cast(RecordedOracle, oracle) if capability_of(oracle, "is_recorded") else None
 
 
 def check_model(model: object, argument: str) -> None:
@@ -142,7 +142,7 @@ class PromptRows(Protocol):
         """Learn what stands in rows ``[B]`` whose requests have ended; arguments as in ``keep``."""
 
 
-class Prefixes(Protocol):
+class DraftPrefixes(Protocol):
     """What a decoder keeps, from one run to the next, of the texts that draft models have read."""
 
     def rows_of(self, model: Oracle, num_rows: int, num_slots: int) -> PromptRows | None:

@@ -11,7 +11,7 @@ from specdec.contracts.arrays import IntArray
 from specdec.contracts.draft import Budget, Draft, form_fault
 from specdec.contracts.drawing import Randomness, Warping
 from specdec.contracts.oracle import Cache, Oracle, Scores
-from specdec.contracts.oracle_kinds import Prefixes
+from specdec.contracts.oracle_kinds import DraftPrefixes
 from specdec.theory import Calibration
 
 
@@ -107,7 +107,7 @@ class DraftSession(Protocol):
     budget) again in later steps: a session reads them, and copies what it wants to change.
     """
 
-    def share(self, prefixes: Prefixes) -> None:
+    def share(self, prefixes: DraftPrefixes) -> None:
         """Have draft models read only what is new in prompts: called before the first ``begin``, or not at all.
 
         Guarantee: drafts are the same as without.
@@ -168,7 +168,7 @@ def close_session(session: DraftSession) -> None:
     getattr(session, "close", _nothing)()
 
 
-def share_prefixes(session: DraftSession, prefixes: Prefixes) -> None:
+def share_prefixes(session: DraftSession, prefixes: DraftPrefixes) -> None:
     """Let a session's models share what they read; one of another base, without a ``share``, reads all by itself."""
     getattr(session, "share", _nothing)(prefixes)
 

@@ -7,7 +7,7 @@ from specdec.contracts.arrays import IntArray
 from specdec.contracts.draft import Budget, Draft
 from specdec.contracts.drawing import Randomness
 from specdec.contracts.oracle import Oracle, Scores
-from specdec.contracts.oracle_kinds import Prefixes
+from specdec.contracts.oracle_kinds import DraftPrefixes
 from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers, close_session, share_prefixes
 
 
@@ -21,7 +21,7 @@ class WatchedSession(DraftSession):
 
     inner: DraftSession
 
-    def share(self, prefixes: Prefixes) -> None:
+    def share(self, prefixes: DraftPrefixes) -> None:
         """Forward to the inner session; see ``DraftSession.share``."""
         share_prefixes(self.inner, prefixes)
 

@@ -3,7 +3,7 @@
 from specdec.drafting.assembly import compact
 from specdec.drafting.automaton import Automaton
 from specdec.drafting.block_source import BlockSource
-from specdec.drafting.chain_sampler import ChainSampler, defined
+from specdec.drafting.chain_sampler import ChainSampler, drawable_laws
 from specdec.drafting.combination import Combination, check_servable, member_stream, proposal
 from specdec.drafting.growth import ScoredLevel, growth
 from specdec.drafting.head_model import HeadModel, HiddenStates
@@ -47,7 +47,7 @@ __all__ = [
     "check_parts",
     "check_servable",
     "compact",
-    "defined",
+    "drawable_laws",
     "growth",
     "list_chains",
     "member_stream",

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import (
-    Block,
     BlockHead,
+    BlockLaws,
     ChainingBlockHead,
     ChainWatch,
     Context,
@@ -96,7 +96,7 @@ class _BlockModel(HiddenStates, RunModel):
     """
 
     head: BlockHead
-    _block: Block | None = None
+    _block: BlockLaws | None = None
     _live: IntArray  # indices of the rows that have one
     _previous: Tensor  # [R, S] the ids before those that the latest logits are of
 

@@ -22,7 +22,7 @@ from specdec.contracts import (
     first_undefined,
     numbers_of,
 )
-from specdec.drafting.lengths import LengthSession, ended
+from specdec.drafting.lengths import LengthSession, cut_limits
 from specdec.laws import Laws, scatter_rows
 from specdec.transfers import HOST, on_device, on_host, stage
 
@@ -76,7 +76,7 @@ Follow = Callable[
 FollowOnDevice = Callable[[IntArray, Context, IntArray], Draft]
 
 
-class _Asked(ChainWatch):
+class _LengthInquiry(ChainWatch):
     """Ask a length policy between the tokens of chains.
 
     Args:
@@ -96,11 +96,11 @@ class _Asked(ChainWatch):
         self.confidence = torch.zeros(len(rows), 0, dtype=torch.float64, device=HOST) if self.reads_confidence else None
 
     def before(self, depth: int, entropy: Tensor) -> None:
-        self.limits = ended(self.limits, depth, self.length.draws(self.rows, on_device(entropy, HOST)))
+        self.limits = cut_limits(self.limits, depth, self.length.draws(self.rows, on_device(entropy, HOST)))
 
     def after(self, depth: int, confidence: Tensor) -> None:
         self.confidence = confidence
-        self.limits = ended(self.limits, depth + 1, self.length.continues(self.rows, on_device(confidence, HOST)))
+        self.limits = cut_limits(self.limits, depth + 1, self.length.continues(self.rows, on_device(confidence, HOST)))
 
 
 @dataclass(frozen=True)
@@ -157,23 +157,23 @@ class ChainSampler:
         if confidence is not None and self.length.policy.reads_confidence:
             follow = None
         if follow is not None and context.warping.kernels.are_compiled and any(limits.tolist()):
-            made = self._followed(rows, context, limits, randomness, follow)
+            made = self._draft_natively(rows, context, limits, randomness, follow)
             if made is not None:
                 return made
         if follow_on_device is not None and self._is_forced(context) and any(limits.tolist()):
             live = np.flatnonzero(limits)
             some = context if live.size == len(rows) else context.select(live)
             made = follow_on_device(rows[live], some, limits[live]).scatter_rows(live, len(rows))
-            self.length.drafted(rows, limits)
+            self.length.note_counts(rows, limits)
             return made.to(self.device)
         with stage(chain((limits,), numbers_of(randomness)), self.device):
-            return self._drawn(rows, context, limits, randomness, next_logits, confidence)
+            return self._draft_stepwise(rows, context, limits, randomness, next_logits, confidence)
 
     def _is_forced(self, context: Context) -> bool:
         """Tell whether the likeliest ids are drafted in all rows, and no policy is asked."""
         return not self._asks and context.warping.is_greedy(self.temperature)
 
-    def _followed(
+    def _draft_natively(
         self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness, follow: Follow
     ) -> Draft | None:
         """Return chains that the model drafts by itself; None if that takes more than numbers known beforehand."""
@@ -184,10 +184,10 @@ class ChainSampler:
             if filters is None or keys is None:
                 return None
             draws = Draws(filters, keys)
-        asked = _Asked(self.length, rows, limits) if self._asks else None
+        asked = _LengthInquiry(self.length, rows, limits) if self._asks else None
         ids, peaks, table = follow(rows, context, limits, asked, draws)
         limits = limits if asked is None else asked.limits
-        self.length.drafted(rows, limits)
+        self.length.note_counts(rows, limits)
         width = ids.shape[1]
         laws = None if table is None or not width else Laws.from_probs(torch.from_numpy(table))
         if laws is not None and min(limits.tolist()) < width:
@@ -207,7 +207,7 @@ class ChainSampler:
         """Whether the policy is asked between tokens."""
         return self.length.policy.reads_entropy or self.length.policy.reads_confidence
 
-    def _drawn(
+    def _draft_stepwise(
         self,
         rows: IntArray,
         context: Context,
@@ -217,7 +217,7 @@ class ChainSampler:
         own: Confidence | None,
     ) -> Draft:
         """Return chains that are drawn token by token."""
-        asked = _Asked(self.length, rows, limits)
+        asked = _LengthInquiry(self.length, rows, limits)
         shape = len(asked.rows), int(limits.max(initial=0))
         tokens = torch.zeros(shape, dtype=torch.int64, device=self.device)
         confidence = torch.zeros(shape, dtype=torch.float64, device=self.device)
@@ -250,7 +250,7 @@ class ChainSampler:
         high = torch.cat(peaks, dim=1)
         # On another device the host does not wait to know whether they are finite.
         is_fine = not high.shape[1] or (high.is_cpu and bool(np.isfinite(on_host(high)).all()))
-        self.length.drafted(rows, asked.limits)
+        self.length.note_counts(rows, asked.limits)
         beliefs = None if asked.confidence is None else on_device(asked.confidence, self.device)
         undefined = None if is_fine else on_device(first_undefined([high]), self.device)
         return Draft(tokens[:, : len(laws)], num_nodes, laws=made, confidence=beliefs, undefined=undefined)
@@ -258,7 +258,7 @@ class ChainSampler:
     def _laws(self, context: Context, logits: Tensor, draft: Draft, depth: int, live: IntArray) -> tuple[Laws, Tensor]:
         """Return ``[B, 1]`` the laws of the tokens at ``depth``, and the peaks of their logits, 0 in rows not asked."""
         node = torch.full((1,), depth, dtype=torch.int64, device=self.device)
-        laws, peak = defined(context.warping.laws(logits, draft, node, self.temperature), logits)
+        laws, peak = drawable_laws(context.warping.laws(logits, draft, node, self.temperature), logits)
         return laws, _zero_but(peak, live)
 
 
@@ -288,7 +288,7 @@ def _idle_but(laws: Laws, live: IntArray) -> Laws:
     return laws.with_points(_is_idle(laws.index, live))
 
 
-def defined(laws: Laws, logits: Tensor) -> tuple[Laws, Tensor]:
+def drawable_laws(laws: Laws, logits: Tensor) -> tuple[Laws, Tensor]:
     """Return laws ``[B, M]`` that can be drawn from, and the peaks ``[B, M]`` of the logits that they were made of.
 
     A law becomes uniform if every id that the model would draft is banned (all logits -inf), or if the logits hold NaN

@@ -10,13 +10,13 @@ from specdec.contracts import (
     Budget,
     Context,
     Draft,
+    DraftPrefixes,
     DraftSession,
     DraftSource,
     IntArray,
     Needs,
     Offers,
     Oracle,
-    Prefixes,
     Randomness,
     Scores,
     check_source,
@@ -163,7 +163,7 @@ class CombinationSession(DraftSession):
         # See merge; the last row, which -1 finds, has no nodes.
         self._places = [np.zeros((1, 1), dtype=np.int64) for _ in sessions]
 
-    def share(self, prefixes: Prefixes) -> None:
+    def share(self, prefixes: DraftPrefixes) -> None:
         """Let the models of all members share prompts; see ``DraftSession.share``."""
         for session in self.sessions:
             share_prefixes(session, prefixes)
@@ -171,7 +171,7 @@ class CombinationSession(DraftSession):
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
         """Tell every member, with the scores that it needs; see ``DraftSession.begin``."""
         for member, session in enumerate(self.sessions):
-            session.begin(rows, prompts, self._asked_for(member, scores))
+            session.begin(rows, prompts, self._needed_scores(member, scores))
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         """Return the drafts of the members as one; see ``DraftSession.propose`` and ``Combination.drafts``."""
@@ -184,7 +184,7 @@ class CombinationSession(DraftSession):
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
         """Tell every member, with the scores of its own nodes; see ``DraftSession.sync``."""
         for member, session in enumerate(self.sessions):
-            own = self._asked_for(member, scores)
+            own = self._needed_scores(member, scores)
             if own is not None:
                 own = _of_nodes(own, self._places[member][self._at[rows]])
             session.sync(rows, keep, new_ids, own)
@@ -200,7 +200,7 @@ class CombinationSession(DraftSession):
         for session in self.sessions:
             close_session(session)
 
-    def _asked_for(self, member: int, scores: Scores | None) -> Scores | None:
+    def _needed_scores(self, member: int, scores: Scores | None) -> Scores | None:
         """Return the scores that a member needs, None if it needs none."""
         needs, layers = self.source.members[member].needs, self.source.needs.hidden
         if scores is None or not (needs.logits or needs.hidden):

@@ -193,7 +193,7 @@ def growth(
     at.
     """
     level, parents, num_slots = _pending(max_depth, max_nodes), np.zeros((len(max_depth), 0), dtype=np.int64), 0
-    while (chosen := shape.scored(level)).any():
+    while (chosen := shape.mask_scored(level)).any():
         places, selection = level.select(chosen)
         first = parents.shape[1]
         if level.depth:

@@ -7,7 +7,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Cache, Context, Draft, Features, Head, IntArray, Prefixes, Scores, SteppingHead, pad_rows
+from specdec.contracts import (
+    Cache,
+    Context,
+    Draft,
+    DraftPrefixes,
+    Features,
+    Head,
+    IntArray,
+    Scores,
+    SteppingHead,
+    pad_rows,
+)
 from specdec.drafting.model import DraftModel
 
 
@@ -164,7 +175,7 @@ class HeadModel(HiddenStates, DraftModel):
         DraftModel.__init__(self, head, num_rows, capacity, device, slack)
         HiddenStates.__init__(self, head, self.cache, num_rows, self.capacity)
 
-    def share(self, prefixes: Prefixes) -> None:
+    def share(self, prefixes: DraftPrefixes) -> None:
         """Share nothing: keys were made of hidden states, which come with each prompt's own pass."""
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None = None) -> None:

@@ -16,7 +16,7 @@ from specdec.transfers import on_device, on_host
 
 
 @dataclass(frozen=True)
-class Nodes:
+class LevelNodes:
     """The nodes of one level, drawn: tensors ``[B, W]`` on the device; their places are kept elsewhere.
 
     Attributes:
@@ -46,7 +46,7 @@ class Nodes:
         counts = torch.full((batch,), width, device=self.tokens.device)
         return Draft(self.tokens, counts, laws=self.laws, confidence=self.belief if with_confidence else None)
 
-    def select(self, selection: Selection | None) -> "Nodes":
+    def select(self, selection: Selection | None) -> "LevelNodes":
         """Return the selected nodes, padding among them not real; None: all."""
         if selection is None:
             return self
@@ -54,17 +54,17 @@ class Nodes:
         at, stays = on_device(selection.columns, device), on_device(selection.is_chosen, device)
         moved: dict[str, Any] = {name: getattr(self, name).gather(1, at) for name in _OF_NODES}
         moved["is_real"] &= stays
-        return Nodes(**moved, laws=self.laws.gather(at))
+        return LevelNodes(**moved, laws=self.laws.gather(at))
 
 
 _OF_NODES = ("tokens", "is_real", "belief", "path_belief", "parent_slot")
 
 
-def pending_level(batch: int, device: torch.device) -> Nodes:
+def pending_level(batch: int, device: torch.device) -> LevelNodes:
     """Return the level of the pending tokens; their ids are not read."""
     token = torch.zeros(batch, 1, dtype=torch.int64, device=device)
     belief = torch.ones(batch, 1, dtype=torch.float64, device=device)
-    return Nodes(token, belief > 0, belief, belief, token - 1, Laws.points(token))
+    return LevelNodes(token, belief > 0, belief, belief, token - 1, Laws.points(token))
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Candidates:
         warm: returns the laws ``[B, W]`` that all rows would have at temperature 1.
     """
 
-    nodes: Nodes
+    nodes: LevelNodes
     laws: Laws
     by_rank: bool
     reads_confidence: bool
@@ -110,7 +110,7 @@ class Candidates:
         missing = k - found.shape[-1]
         return np.pad(found, ((0, 0), (0, 0), (0, missing))) if missing else found
 
-    def children(self, planned: Children, depth: int, randomness: Randomness) -> Nodes:
+    def children(self, planned: Children, depth: int, randomness: Randomness) -> LevelNodes:
         """Return the next level: the children of the scored nodes, drawn or chosen.
 
         Args:
@@ -131,7 +131,7 @@ class Candidates:
         if self.reads_confidence:
             belief = self.probs[row, at, tokens].double().clamp(max=1)
         path_belief = self.nodes.path_belief.gather(1, at) * belief
-        return Nodes(tokens, is_real, belief, path_belief, parent_slot, Laws(laws.table, laws.index, tokens))
+        return LevelNodes(tokens, is_real, belief, path_belief, parent_slot, Laws(laws.table, laws.index, tokens))
 
     def laws_below(self, parents: Tensor) -> Laws:
         """Return the laws ``[B, W']`` of children whose parents are the nodes at these places."""
@@ -140,7 +140,7 @@ class Candidates:
     def _ids(self, families: Sequence[Family], is_only: BoolArray, depth: int, randomness: Randomness) -> Tensor:
         """Return ``[B, W, K]`` the children of each node in drawing order, -1 if there are fewer."""
         device = self.laws.index.device
-        ids = self._chosen(max(family.size for family in families), is_only)
+        ids = self._choose(max(family.size for family in families), is_only)
         if self.laws.all_points:
             return ids
         for family in families:
@@ -152,7 +152,7 @@ class Candidates:
             ids[:, at, :k] = torch.where((law.index >= 0).unsqueeze(-1), drawn, ids[:, at, :k])
         return ids
 
-    def _chosen(self, k: int, is_only: BoolArray) -> Tensor:
+    def _choose(self, k: int, is_only: BoolArray) -> Tensor:
         """Return ``[B, W, K]`` the children that are chosen by rank, -1 if there are fewer, or none is chosen."""
         if not self.by_rank:
             return torch.full((*self.laws.shape, k), -1, device=self.laws.index.device)

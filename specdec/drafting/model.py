@@ -15,12 +15,12 @@ from specdec.contracts import (
     Context,
     DeviceChainingOracle,
     Draft,
+    DraftPrefixes,
     Draws,
     Float32Array,
     IntArray,
     Needs,
     Oracle,
-    Prefixes,
     PromptRows,
     Scores,
     TreePlan,
@@ -72,7 +72,7 @@ class DraftModel(RunModel):
         # Rows, first columns, tokens.
         self._unread: tuple[IntArray, IntArray, PendingDownload] | None = None
 
-    def share(self, prefixes: Prefixes) -> None:
+    def share(self, prefixes: DraftPrefixes) -> None:
         """Read only what is new in prompts; see ``DraftSession.share``."""
         rows = prefixes.rows_of(self.model, self.cache.num_rows, self.capacity + self._slack)
         if rows is not None:
@@ -195,7 +195,7 @@ class DraftModel(RunModel):
         """
         model, ids, ends = cast(DeviceChainingOracle, self.model), context.ids, context.num_committed
         self.come_near(rows, ids, ends)
-        tokens, counts = self._unscored(rows, ids, ends)
+        tokens, counts = self._unscored_ids(rows, ids, ends)
         draft = model.device_chains(tokens, counts, self.cache, rows, limits)
         self.cache.commit(rows, None, counts + limits - 1)
         return draft
@@ -263,10 +263,10 @@ class DraftModel(RunModel):
 
     def _feed(self, rows: IntArray, ids: IntArray, stops: IntArray, want: Want) -> Scores:
         """Score ``ids[b, lengths[b] : stops[b]]`` of each row and keep their keys."""
-        tokens, counts = self._unscored(rows, ids, stops)
+        tokens, counts = self._unscored_ids(rows, ids, stops)
         return self._score(torch.from_numpy(tokens), counts, rows, want)
 
-    def _unscored(self, rows: IntArray, ids: IntArray, stops: IntArray) -> tuple[IntArray, IntArray]:
+    def _unscored_ids(self, rows: IntArray, ids: IntArray, stops: IntArray) -> tuple[IntArray, IntArray]:
         """Return ``ids[b, lengths[b] : stops[b]]`` of each row, padded, and how many: they are about to be scored."""
         first = self.cache.lengths[rows]
         counts = stops - first
@@ -299,18 +299,18 @@ class DraftModel(RunModel):
         Cost: one pass of ``frontier.size`` nodes a row.
         """
         batch, live, device = len(rows), frontier.live, self.model.device
-        tokens, parents = take(on_device(frontier.tokens, device), live), self._placed(frontier.parents[live])
+        tokens, parents = take(on_device(frontier.tokens, device), live), self._to_model(frontier.parents[live])
         rows = rows[live]
         nodes = torch.full((len(rows),), tokens.shape[1], device=device)
         scores = self.model.score(tokens, parents, nodes, self.cache, rows, "all", (), frontier.first)
         return self._scatter(scores, live, batch)
 
     def _score(self, tokens: Tensor, counts: IntArray, rows: IntArray, want: Want) -> Scores:
-        scores = self.model.score(self._placed(tokens), None, self._placed(counts), self.cache, rows, want)
+        scores = self.model.score(self._to_model(tokens), None, self._to_model(counts), self.cache, rows, want)
         self.cache.commit(rows, None, counts)
         return scores
 
-    def _placed(self, values: Tensor | IntArray) -> Tensor:
+    def _to_model(self, values: Tensor | IntArray) -> Tensor:
         """Return ids, parents or counts where the model takes them."""
         if self._place == HOST:
             return values if isinstance(values, Tensor) else torch.from_numpy(values)

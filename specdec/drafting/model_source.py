@@ -11,17 +11,17 @@ from specdec.contracts import (
     Budget,
     Context,
     Draft,
+    DraftPrefixes,
     DraftSession,
     Head,
     IntArray,
     Needs,
     Offers,
     Oracle,
-    Prefixes,
     Randomness,
     Scores,
+    capability_of,
     check_vocabulary,
-    declared,
 )
 from specdec.drafting.chain_sampler import ChainSampler, Follow, FollowOnDevice
 from specdec.drafting.lengths import LengthPolicy, chain_offers, depth_limits, resolve
@@ -93,7 +93,7 @@ class RunModel(Protocol):
 
     has_confidence: bool = False
 
-    def share(self, prefixes: Prefixes) -> None:
+    def share(self, prefixes: DraftPrefixes) -> None:
         """See ``DraftSession.share``."""
         return
 
@@ -202,7 +202,7 @@ class _Session(DraftSession):
     def __init__(self, model: RunModel) -> None:
         self.model = model
 
-    def share(self, prefixes: Prefixes) -> None:
+    def share(self, prefixes: DraftPrefixes) -> None:
         self.model.share(prefixes)
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
@@ -314,7 +314,7 @@ def check_parts(head: Head, parts: Sequence[str], fix: str) -> None:
 
 def _check_layers(name: str, head: Head, oracle: Oracle) -> None:
     """Raise ValueError if an oracle cannot be the one that a head was loaded with; ``name`` is the source's."""
-    there = declared(oracle, "hidden_layers")
+    there = capability_of(oracle, "hidden_layers")
     if not all(0 <= layer < there for layer in head.layers):
         gives = f"gives those of layers 0..{there - 1}: choose among these, or" if there else "gives none:"
         raise ValueError(
@@ -331,4 +331,4 @@ def _check_layers(name: str, head: Head, oracle: Oracle) -> None:
 
 def _sizes(oracle: Oracle) -> tuple[int, int]:
     """Return how many layers an oracle has and how wide they are, as far as it tells."""
-    return declared(oracle, "hidden_layers"), declared(oracle, "hidden_size")
+    return capability_of(oracle, "hidden_layers"), capability_of(oracle, "hidden_size")

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from specdec.contracts import Budget, Context, Draft, FloatArray, IntArray, Randomness, first_undefined, numbers_of
 from specdec.drafting.assembly import compact_nodes
-from specdec.drafting.chain_sampler import defined
+from specdec.drafting.chain_sampler import drawable_laws
 from specdec.drafting.growth import ScoredLevel, Step, growth
-from specdec.drafting.levels import Candidates, Nodes, pending_level
+from specdec.drafting.levels import Candidates, LevelNodes, pending_level
 from specdec.drafting.planned_trees import GrowWhole, draft_trees, tree_draws
 from specdec.drafting.shapes import TreeShape
 from specdec.laws import Laws
@@ -106,9 +106,9 @@ class TreeSampler:
             draws = tree_draws(context.warping, self.temperature, randomness)
             if draws is not None:
                 return draft_trees(*planned, draws, grow_whole, self.shape.branches, self.device)
-        return self._grown(context, depth, nodes, randomness, next_logits)
+        return self._grow(context, depth, nodes, randomness, next_logits)
 
-    def _grown(
+    def _grow(
         self, context: Context, depth: IntArray, nodes: IntArray, randomness: Randomness, next_logits: FrontierLogits
     ) -> Draft:
         """Return trees within a depth ``[B]`` and number of nodes ``[B]``, drafted level by level."""
@@ -147,7 +147,7 @@ class _TreeGrowth:
         self, sampler: TreeSampler, context: Context, randomness: Randomness, next_logits: FrontierLogits
     ) -> None:
         self._sampler, self._context, self._randomness, self._next_logits = sampler, context, randomness, next_logits
-        self.levels: list[Nodes] = []
+        self.levels: list[LevelNodes] = []
         self.peaks: list[Tensor] = []
         self._level = pending_level(len(context.num_committed), sampler.device)
         self._tokens = self._level.tokens[:, :0]
@@ -178,11 +178,11 @@ class _TreeGrowth:
         logits, draft = self._next_logits(frontier), frontier.draft
         last = draft.width + 1
         at = torch.arange(last - frontier.size, last, device=sampler.device)
-        laws, peaks = defined(warping.laws(logits, draft, at, sampler.temperature), logits)
+        laws, peaks = drawable_laws(warping.laws(logits, draft, at, sampler.temperature), logits)
         by_rank = laws.all_points or (sampler.temperature is None and _some_points(laws))
 
         def warm() -> Laws:
-            return defined(warping.laws(logits, draft, at, 1.0), logits)[0]
+            return drawable_laws(warping.laws(logits, draft, at, 1.0), logits)[0]
 
         self.peaks.append(torch.where(nodes.is_real, peaks, -torch.inf).amax(1, keepdim=True))
         candidates = Candidates(nodes, laws, by_rank, sampler.shape.reads_confidence, warm)
@@ -204,7 +204,7 @@ def check_drawable(shape: TreeShape, temperature: float | None) -> None:
         )
 
 
-def _assemble(levels: list[Nodes], shape: TreeShape, max_nodes: IntArray) -> Draft:
+def _assemble(levels: list[LevelNodes], shape: TreeShape, max_nodes: IntArray) -> Draft:
     """Return the levels as one draft, without the nodes that are absent or not kept."""
     is_real, above = (torch.cat([getattr(level, name) for level in levels], 1) for name in ("is_real", "parent_slot"))
     if shape.num_kept is not None:

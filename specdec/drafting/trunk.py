@@ -11,7 +11,7 @@ from specdec.contracts import NEVER, Context, Draft, FloatArray, IntArray, Rando
 from specdec.drafting.assembly import compact_nodes
 from specdec.drafting.chain_sampler import confidence_of
 from specdec.laws import Laws, excluding
-from specdec.transfers import Upload, on_device, on_host, stage, together_on_device
+from specdec.transfers import StagedValues, on_device, on_host, stage, together_on_device
 
 
 class Trunk:
@@ -44,7 +44,7 @@ class Trunk:
         self._tables: list[Tensor] = []
         # What rows grew by: ids and where each is (row and column in the laws, chain and depth in the trunk), laws, the
         # logits that gave them, and what brings the places along with the next copy to the device.
-        self._coming: list[tuple[tuple[IntArray, ...], Laws, Tensor, Upload]] = []
+        self._coming: list[tuple[tuple[IntArray, ...], Laws, Tensor, StagedValues]] = []
         self._confidence = torch.zeros(batch, depth, dtype=torch.float64, device=device) if keeps_confidence else None
 
     def note_undefined(self, live: IntArray, behind: IntArray) -> None:
@@ -116,7 +116,7 @@ class Trunk:
         laws = Laws(torch.cat(self._tables), self._index[:, :width], tokens)
         return replace(draft, laws=laws, decided=laws.index >= 0)
 
-    def branched(self, max_nodes: IntArray, randomness: Randomness) -> Draft:
+    def draft_branches(self, max_nodes: IntArray, randomness: Randomness) -> Draft:
         """Return the chains with ``num_others`` siblings beside each token, as far as ``max_nodes`` ``[B]`` goes.
 
         If a token is drawn, its siblings are drawn without replacement from what is left of its law, fewer if the law

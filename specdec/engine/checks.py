@@ -171,11 +171,11 @@ def draft_error(fault: Fault, source: DraftSource, draft: Draft, frame: Frame, v
             f"{frame.budget.max_nodes[row]} nodes and depth {frame.budget.max_depth[row]}; its session must respect "
             "the budget"
         )
-    told = _told_of_row(code, draft, row, node - 1, len(names))
+    told = _describe_row(code, draft, row, node - 1, len(names))
     return ValueError(f"draft {source.name!r}, request {request}: {told}")
 
 
-def _told_of_row(code: FaultCode, draft: Draft, row: int, node: int, num_names: int) -> str:
+def _describe_row(code: FaultCode, draft: Draft, row: int, node: int, num_names: int) -> str:
     """Return what the message says of a draft node's fault, besides source and request."""
     if code is FaultCode.COUNT:
         return f"num_nodes must lie in 0..{draft.width}"

@@ -280,7 +280,7 @@ class SpeculativeDecoder:
             began = time.perf_counter()
             prompts = [state.slots.requests[i].prompt for i in state.slots.occupants[seated]]
             scores, calls = prefill(self.oracle, state.cache, seated, prompts, self.draft.needs)
-            state.seating.prompts_are_read(seated, prompts)
+            state.seating.note_prompts(seated, prompts)
             state.session.begin(seated, prompts, scores)
             state.recorder.add_prefill(time.perf_counter() - began, state.slots.occupants[seated], calls)
         state.check_progress()
@@ -305,7 +305,7 @@ class SpeculativeDecoder:
         rows, slots, endings = frame.rows, state.slots, outcome.endings
         tokens = outcome.emitted.copy()  # a copy: a source that changes it does not change the record
         num_committed = slots.append(rows, tokens, outcome.counts)
-        state.session.sync(rows, frame.context.num_committed, tokens, self._verify.told(scores, outcome))
+        state.session.sync(rows, frame.context.num_committed, tokens, self._verify.source_scores(scores, outcome))
         left = frame.seated.max_lengths - num_committed
         if any(endings.tolist()) or 0 in left.tolist():
             finished = (endings != int(Ending.NONE)) | (left == 0)

@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 
 import torch
 
-from specdec.contracts import Oracle, declared
+from specdec.contracts import Oracle, capability_of
 from specdec.transfers import crossings
 
 
@@ -120,7 +120,7 @@ def meter_of(oracle: Oracle) -> Meter | None:
     that is not the host; "passes_in_graphs", "passes_outside", "computed_nodes", "padded_nodes" and "captures" if the
     oracle counts its passes.
     """
-    passes = declared(oracle, "counts")
+    passes = capability_of(oracle, "counts")
     sources: list[tuple[Any, Sequence[str]]] = [] if passes is None else [(passes, _OF_PASSES)]
     if oracle.device.type != "cpu":
         copies = crossings(oracle.device)

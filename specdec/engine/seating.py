@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from specdec.cache import PAGE, ModelPrefixes, PagedCache, PrefixMemory, count_pages
-from specdec.contracts import DraftSession, DraftSource, IntArray, Oracle, PrefixOracle, declared, share_prefixes
+from specdec.contracts import DraftSession, DraftSource, IntArray, Oracle, PrefixOracle, capability_of, share_prefixes
 from specdec.requests import Request
 from specdec.theory import check_count
 
@@ -89,7 +89,7 @@ class Seating:
         self.cache.reset(np.array([row]))
         return True
 
-    def prompts_are_read(self, rows: IntArray, prompts: Sequence[IntArray]) -> None:
+    def note_prompts(self, rows: IntArray, prompts: Sequence[IntArray]) -> None:
         """Learn that the cache holds prompts, all but their last ids.
 
         Args:
@@ -157,8 +157,8 @@ class KnownPrefixes(Seating):
         self._reused += len(known) * PAGE
         return True
 
-    def prompts_are_read(self, rows: IntArray, prompts: Sequence[IntArray]) -> None:
-        """Let later requests find the full pages of these prompts; see ``Seating.prompts_are_read``."""
+    def note_prompts(self, rows: IntArray, prompts: Sequence[IntArray]) -> None:
+        """Let later requests find the full pages of these prompts; see ``Seating.note_prompts``."""
         self._unread.clear()
         if not self._reads_prompts:
             for row, prompt in zip(rows.tolist(), prompts, strict=True):
@@ -178,7 +178,7 @@ class KnownPrefixes(Seating):
 def _new_rows(
     oracle: Oracle, max_bytes: int | None, requests: Sequence[Request], num_rows: int, capacity: int, _: DraftSource
 ) -> Seating:
-    """Return a seating for a run that has a cache of its own, see ``rows_of`` and ``Prefixes.open``."""
+    """Return a seating for a run that has a cache of its own, see ``rows_of`` and ``PrefixSharing.open``."""
     return Seating(oracle.new_cache(num_rows, capacity, max_bytes))
 
 
@@ -189,7 +189,7 @@ def _common_pages(one: IntArray, other: IntArray) -> int:
     return int(differs[0] if differs.size else size) // PAGE
 
 
-class Prefixes:
+class PrefixSharing:
     """Keep an oracle's memory of pages from one run to the next.
 
     Args:
@@ -201,7 +201,7 @@ class Prefixes:
     """
 
     def __init__(self, oracle: Oracle, max_bytes: int | None) -> None:
-        if declared(oracle, "prefix_key") is None:
+        if capability_of(oracle, "prefix_key") is None:
             raise ValueError(
                 "prefix_sharing=True needs rows that are tables of pages, and passes of backend "
                 f"{oracle.backend!r} read rows that lie in one piece: load the oracle with backend='native' or "
@@ -238,7 +238,7 @@ class Prefixes:
 
 
 def rows_of(oracle: Oracle, max_bytes: int | None, prefix_sharing: bool) -> Opening:
-    """Return what gives a run of a decoder its rows: it takes and raises what ``Prefixes.open`` does.
+    """Return what gives a run of a decoder its rows: it takes and raises what ``PrefixSharing.open`` does.
 
     Args:
         oracle: whose.
@@ -252,4 +252,4 @@ def rows_of(oracle: Oracle, max_bytes: int | None, prefix_sharing: bool) -> Open
         raise ValueError(f"prefix_sharing={prefix_sharing!r} must be True or False")
     if max_bytes is not None:
         check_count("max_cache_bytes", max_bytes)
-    return Prefixes(oracle, max_bytes).open if prefix_sharing else partial(_new_rows, oracle, max_bytes)
+    return PrefixSharing(oracle, max_bytes).open if prefix_sharing else partial(_new_rows, oracle, max_bytes)

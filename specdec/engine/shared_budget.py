@@ -206,11 +206,11 @@ def share(source: DraftSource, budget: NodeBudget | None, coupled: bool) -> Draf
     def watch(session: DraftSession, oracle: Oracle, num_rows: int) -> DraftSession:
         return _Session(session, source, budget, coupled)
 
-    return _Shared(source, watch)
+    return _BudgetedSource(source, watch)
 
 
 @dataclass(frozen=True)
-class _Shared(WatchedSource):
+class _BudgetedSource(WatchedSource):
     """A source whose rows share a budget."""
 
     @property

@@ -24,11 +24,11 @@ from specdec.engine.slots import IDLE, Slots
 from specdec.requests import FinishReason
 from specdec.sampling import BatchWarping, ParameterTable
 from specdec.stats import StatsRecorder
-from specdec.transfers import Upload
+from specdec.transfers import StagedValues
 
 
 @dataclass(frozen=True)
-class Seated:
+class SeatedRows:
     """The rows in flight and what does not change while they are: its arrays serve many steps; nobody writes to them.
 
     Attributes:
@@ -77,7 +77,7 @@ class State:
     _max_lengths: IntArray = field(init=False)
     _ignore_eos: BoolArray = field(init=False)
     _has_stops: BoolArray = field(init=False)
-    _seated: Seated | None = None
+    _seated: SeatedRows | None = None
     _in_step: bool = False
 
     def __post_init__(self) -> None:
@@ -204,12 +204,12 @@ class State:
         return found
 
     @property
-    def seated(self) -> Seated:
+    def seated(self) -> SeatedRows:
         """Who is in flight; looked up anew when a row was seated or freed."""
         slots, rows = self.slots, self.slots.rows
         if self._seated is None or self._seated.rows is not rows:
             requests = slots.occupants[rows]
-            self._seated = Seated(
+            self._seated = SeatedRows(
                 rows,
                 requests,
                 self.params.select(requests),
@@ -226,7 +226,7 @@ class Frame(NamedTuple):
     """One step's rows, and what the source, the rule and the draws are told of them.
 
     Attributes:
-        rows, requests: ``[B]`` see ``Seated``.
+        rows, requests: ``[B]`` see ``SeatedRows``.
         seated: what else does not change while these rows are in flight.
         context, warping, budget, randomness: of these rows.
         pending: ``[B]`` the last committed id of each row.
@@ -235,10 +235,10 @@ class Frame(NamedTuple):
 
     rows: IntArray
     requests: IntArray
-    seated: Seated
+    seated: SeatedRows
     context: Context
     warping: BatchWarping
     budget: Budget
     randomness: Randomness
     pending: IntArray
-    uploads: list[Upload]
+    uploads: list[StagedValues]

@@ -35,7 +35,7 @@ from specdec.transfers import stage, together_on_host
 from specdec.verify import confirm_judge
 
 # What a call of compiled code reads of drafts, and what becomes of them, once the call has written it.
-Packed = tuple[PackedDrafts, StepOutcome]
+PackedStep = tuple[PackedDrafts, StepOutcome]
 
 
 class Verifier:
@@ -63,7 +63,7 @@ class Verifier:
         """Tell whether ids stand for all laws of a step, and the compiled judge compares them."""
         return self.judge is not None and draft.laws is None and warping.is_argmax()
 
-    def pack(self, draft: Draft, nodes: Tree, frame: Frame) -> Packed | None:
+    def pack(self, draft: Draft, nodes: Tree, frame: Frame) -> PackedStep | None:
         """Return what the compiled judge reads of drafts before their pass; None: no judge reads them.
 
         Args:
@@ -127,7 +127,7 @@ class Verifier:
             return replace(scores, likeliest=scores.best)
         return scores
 
-    def told(self, scores: Scores, outcome: StepOutcome) -> Scores:
+    def source_scores(self, scores: Scores, outcome: StepOutcome) -> Scores:
         """Return the scores of a step as its source gets them: with the path and with the ``likeliest`` on the host."""
         if outcome.likeliest is not None:
             scores = replace(scores, likeliest=outcome.likeliest)
@@ -143,7 +143,7 @@ class Verifier:
         scores: Scores,
         frame: Frame,
         return_logprobs: bool,
-        packed: Packed | None,
+        packed: PackedStep | None,
     ) -> StepOutcome:
         """Return what becomes of drafts.
 
@@ -171,7 +171,7 @@ class Verifier:
 
     def _natively(
         self,
-        packed: Packed,
+        packed: PackedStep,
         draft: Draft,
         nodes: Tree,
         scores: Scores,
@@ -187,7 +187,7 @@ class Verifier:
                 logits = scores.logits
                 if frame.warping.params.is_adjusted:  # penalties read the paths of the nodes
                     check_nodes(self._source, draft, nodes, frame)
-                    logits = frame.warping.adjusted(logits, draft)
+                    logits = frame.warping.adjust(logits, draft)
             best = scores.best if logits is None or logits is scores.logits else argmax(logits)
             first, second, *brought = best if best[0].is_cpu else together_on_host(*best, *(likeliest or ()))
             drafts.take(first.numpy(), second.numpy(), logits)

@@ -108,7 +108,7 @@ def _target_laws(scores: Scores, draft: Draft, warping: BatchWarping) -> tuple[L
         ids, peaks = scores.best
         return Laws.points(ids), peaks
     assert scores.logits is not None
-    adjusted = warping.adjusted(scores.logits, draft)
+    adjusted = warping.adjust(scores.logits, draft)
     warped = warping.laws_of(adjusted)
     return warped, scores.best[1] if adjusted is scores.logits else adjusted.amax(-1)
 

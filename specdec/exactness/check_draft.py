@@ -26,7 +26,14 @@ from specdec.contracts import (
     pad_rows,
 )
 from specdec.engine import SpeculativeDecoder
-from specdec.exactness.findings import Draw, Recorder, draft_difference, form_findings, honesty_findings, name_findings
+from specdec.exactness.findings import (
+    Draw,
+    DrawRecorder,
+    draft_difference,
+    form_findings,
+    honesty_findings,
+    name_findings,
+)
 from specdec.requests import Prompt, list_prompts
 from specdec.sampling import SamplingParams
 
@@ -52,7 +59,7 @@ class _Log:
 
 
 @dataclass
-class _Audited(WatchedSession):
+class _AuditedSession(WatchedSession):
     """A session whose drafts are looked at, and that is led astray if the log says so."""
 
     source: DraftSource
@@ -77,7 +84,9 @@ class _Audited(WatchedSession):
         )
         draws: list[list[Draw]] = [[] for _ in rows]
         compiled: set[int] = set()
-        recorder = Recorder(randomness, np.arange(len(rows)), draws, compiled=compiled if self.log.compiles else None)
+        recorder = DrawRecorder(
+            randomness, np.arange(len(rows)), draws, compiled=compiled if self.log.compiles else None
+        )
         draft = self.inner.propose(rows, context, budget, recorder)
         where = [f"request {r}, {n} committed" for r, n in zip(self.requests[rows], context.num_committed, strict=True)]
         findings = form_findings(draft, budget, self.source.offers, self.log.vocab_size)
@@ -214,7 +223,7 @@ def _run(
     before = _global_states()
 
     def watch(session: DraftSession, oracle: Oracle, num_rows: int) -> DraftSession:
-        return _Audited(session, source, oracle, log, np.zeros(num_rows, np.int64))
+        return _AuditedSession(session, source, oracle, log, np.zeros(num_rows, np.int64))
 
     decoder = SpeculativeDecoder(oracle, WatchedSource(frozen(source), watch), "sample_and_match", kernels=kernels)
     decoder.generate(prompts, max_new_tokens, sampling, seed, batch_size=batch_size)

@@ -48,7 +48,7 @@ class Draw:
 
 
 @dataclass(frozen=True)
-class Recorder(Randomness):
+class DrawRecorder(Randomness):
     """Randomness that keeps what is drawn from laws with more than one id, also in the streams that it hands on.
 
     Args:
@@ -76,11 +76,11 @@ class Recorder(Randomness):
         """The arrays ``[B]`` of the host that draws on a device read."""
         return self.inner.numbers
 
-    def select(self, rows: IntArray) -> "Recorder":
+    def select(self, rows: IntArray) -> "DrawRecorder":
         """Return the streams of ``rows``, ``[b]`` indices into this batch."""
         return replace(self, inner=self.inner.select(rows), rows=self.rows[rows])
 
-    def extend(self, part: str | int) -> "Recorder":
+    def extend(self, part: str | int) -> "DrawRecorder":
         """Return streams of their own for a stage, a member or an inner step."""
         return replace(self, inner=self.inner.extend(part), path=(*self.path, part))
 

@@ -12,7 +12,7 @@ from operator import index
 import numpy as np
 import torch
 
-from specdec.contracts import ChatEncoder, Oracle, check_has_laws, declared
+from specdec.contracts import ChatEncoder, Oracle, capability_of, check_has_laws
 from specdec.exactness.output_law import Law
 from specdec.grammars import Grammar, make_grammars
 from specdec.requests import Prompt, Stop, encode_prompt, stops_of
@@ -116,7 +116,7 @@ def _grammar(oracle: Oracle, sampling: SamplingParams) -> Grammar | None:
 def grammar_mask(oracle: Oracle, new: Sequence[int], sampling: SamplingParams) -> list[bool] | None:
     """Return which ids the grammar of a request allows after ``new``, read from its start; None: it has none."""
     grammar = _grammar(oracle, sampling)
-    mask = None if grammar is None else grammar.allowed(np.array(new, dtype=np.int64))
+    mask = None if grammar is None else grammar.allowed_ids(np.array(new, dtype=np.int64))
     return None if mask is None else mask.tolist()
 
 
@@ -133,7 +133,7 @@ def ends_of(oracle: Oracle, prompt: Prompt, sampling: SamplingParams, stop: Stop
     added = {} if oracle.tokenizer is None else oracle.tokenizer.get_added_tokens_decoder()
     special = {token.content: [number] for number, token in added.items() if token.special}
     ends = [special.get(end, end) if isinstance(end, str) else [index(token) for token in end] for end in ends]
-    template: ChatEncoder | None = declared(oracle, "chat_template")
+    template: ChatEncoder | None = capability_of(oracle, "chat_template")
     if template is not None and isinstance(prompt[0], Mapping) and not sampling.ignore_eos:
         ends += [*template.stop_strings, *([token] for token in template.end_ids)]
     return ends

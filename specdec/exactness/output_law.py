@@ -89,7 +89,7 @@ def _cells(weights: list[float], low: float, high: float) -> list[_Cell]:
 
 
 @dataclass(frozen=True)
-class _Scripted(Randomness):
+class _BranchDraws(Randomness):
     """Draw as the rows' branches say; rows without a branch draw from their ordinary streams.
 
     Args:
@@ -116,14 +116,14 @@ class _Scripted(Randomness):
         """The arrays of the host that draws on a device read."""
         return self.ordinary.numbers
 
-    def select(self, rows: IntArray) -> "_Scripted":
+    def select(self, rows: IntArray) -> "_BranchDraws":
         """Return the streams of some rows (indices into this batch)."""
         chosen = np.arange(len(self.branches))[rows]
         branches = tuple(self.branches[row] for row in chosen)
         ordinary, num_committed = self.ordinary.select(rows), self.num_committed[rows]
-        return _Scripted(branches, self.places[rows], num_committed, ordinary, self.breakpoints, self.path)
+        return _BranchDraws(branches, self.places[rows], num_committed, ordinary, self.breakpoints, self.path)
 
-    def extend(self, part: str | int) -> "_Scripted":
+    def extend(self, part: str | int) -> "_BranchDraws":
         """Return streams of their own for a stage, a member or an inner step."""
         return replace(self, ordinary=self.ordinary.extend(part), path=(*self.path, part))
 
@@ -202,7 +202,9 @@ def _run_wave(
     def randomness(keys: IntArray, num_committed: IntArray) -> Randomness:
         at = np.array([requests[int(key)] for key in keys])
         chosen = tuple(branches[i // rows] if 0 <= i < len(branches) * rows else None for i in at.tolist())
-        return _Scripted(chosen, at % rows, num_committed, Keyed.at(keys, num_committed, decoder.kernels), breakpoints)
+        return _BranchDraws(
+            chosen, at % rows, num_committed, Keyed.at(keys, num_committed, decoder.kernels), breakpoints
+        )
 
     scripted = copy.copy(decoder)
     scripted.draft, scripted.randomness = frozen(decoder.draft), randomness

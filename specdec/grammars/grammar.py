@@ -70,7 +70,7 @@ class Grammar:
         if not (self._mask(first) & ~self._is_end).any():
             raise ValueError(
                 f"{self.owner}: its {self.kind} allows no id of this vocabulary at the start: give one with a text "
-                f"that is not empty, and that these ids can write{_told(first)}"
+                f"that is not empty, and that these ids can write{_describe_place(first)}"
             )
 
     def of_another(self, owner: str, prompt_length: int) -> "Grammar":
@@ -87,7 +87,7 @@ class Grammar:
         self._places: dict[bytes, _Place | None] = {}
         self._num_bytes = 0
 
-    def allowed(self, output: IntArray, path: IntArray = _NOTHING) -> BoolArray | None:
+    def allowed_ids(self, output: IntArray, path: IntArray = _NOTHING) -> BoolArray | None:
         """Return ``[V]`` bool, which ids may come next.
 
         Args:
@@ -122,7 +122,7 @@ class Grammar:
             if before is None or place is None or not before.goes_on_by(output[at]):
                 raise ValueError(
                     f"{self.owner}: its {self.kind} leaves no id at position {self._prompt_length + at} that the "
-                    f"vocabulary, the oracle, logit_bias and min_new_tokens allow{_told(before)}"
+                    f"vocabulary, the oracle, logit_bias and min_new_tokens allow{_describe_place(before)}"
                 )
             if place.is_over:
                 return at - first
@@ -179,6 +179,6 @@ def _bytes_of(key: bytes, place: _Place | None) -> int:
     return len(key) + (0 if place is None else place.bits.nbytes)
 
 
-def _told(place: _Place | None) -> str:
+def _describe_place(place: _Place | None) -> str:
     """Return what the library says of a place, for the end of a message."""
     return f"; llguidance says: {place.failure}" if place is not None and place.failure else ""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokenizers import Tokenizer
 
-from specdec.contracts import ChatEncoder, Oracle, declared
+from specdec.contracts import ChatEncoder, Oracle, capability_of
 from specdec.grammars.grammar import Grammar
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def make_grammars(
 
 def _end_ids(oracle: Oracle) -> tuple[int, ...]:
     """Return the ids that end a text: EOS, those of a chat template's turns, or one beyond the vocabulary."""
-    encoder: ChatEncoder | None = declared(oracle, "chat_template")
+    encoder: ChatEncoder | None = capability_of(oracle, "chat_template")
     ends = dict.fromkeys((*oracle.eos_ids, *(() if encoder is None else encoder.end_ids)))
     return tuple(ends) or (oracle.vocab_size,)
 

@@ -23,7 +23,7 @@ from specdec.kernels.compiled import (
     NativeWalks,
     laws_library,
 )
-from specdec.kernels.compiled.laws import LAWS
+from specdec.kernels.compiled.compiled_laws import LAWS
 from specdec.kernels.compiled.schema import kind_of, structure
 from specdec.kernels.draws import Streams
 from specdec.kernels.reference import Filters, Kernels

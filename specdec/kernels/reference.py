@@ -72,7 +72,7 @@ class Kernels:
         """
         at, before, ends, prompts, penalties = (
             on_device(part, logits.device)
-            for part in (past.penalised, past.ids, past.num_committed, past.prompt_lengths, past.penalties)
+            for part in (past.rows_with_penalties, past.ids, past.num_committed, past.prompt_lengths, past.penalties)
         )
         columns = torch.arange(before.shape[1], device=logits.device)
         stands = columns < ends[at].unsqueeze(1)

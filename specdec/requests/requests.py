@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import torch
 
-from specdec.contracts import ChatEncoder, IntArray, Oracle, as_recorded, declared
+from specdec.contracts import ChatEncoder, IntArray, Oracle, as_recorded, capability_of
 from specdec.grammars import Grammar, make_grammars
 from specdec.sampling import SamplingParams, Seed
 from specdec.system import num_own_calls
@@ -173,7 +173,7 @@ def encode_prompt(oracle: Oracle, prompt: Any, name: str) -> IntArray:
 
 
 def _encode_conversation(oracle: Oracle, messages: Any, name: str) -> list[int]:
-    encoder: ChatEncoder | None = declared(oracle, "chat_template")
+    encoder: ChatEncoder | None = capability_of(oracle, "chat_template")
     if encoder is None:
         fix = "pass text or ids, or set oracle.chat_template to a specdec.prompts.chat.ChatTemplate"
         raise ValueError(f"{name} is a conversation, but the oracle has no chat template; {fix}")
@@ -184,7 +184,7 @@ def _encode_conversation(oracle: Oracle, messages: Any, name: str) -> list[int]:
 
 
 def _warn_of_raw_text(oracle: Oracle) -> None:
-    encoder: ChatEncoder | None = declared(oracle, "chat_template")
+    encoder: ChatEncoder | None = capability_of(oracle, "chat_template")
     if encoder is None or id(encoder) in _TOLD:
         return
     with suppress(TypeError):  # one that takes no weak reference is warned of each time
@@ -196,7 +196,7 @@ def _warn_of_raw_text(oracle: Oracle) -> None:
 
 def _with_ends_of_turns(oracle: Oracle, own: StopLists) -> StopLists:
     """Return stops with those of an answer; what is an EOS id anyway ends it as such."""
-    encoder: ChatEncoder | None = declared(oracle, "chat_template")
+    encoder: ChatEncoder | None = capability_of(oracle, "chat_template")
     assert encoder is not None
     strings, sequences = own
     ends = [(token,) for token in encoder.end_ids if token not in oracle.eos_ids]

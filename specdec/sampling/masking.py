@@ -10,7 +10,7 @@ from torch import Tensor
 from specdec.contracts import BoolArray, IntArray
 from specdec.transfers import on_host, together_on_device
 
-# Given a row and the drafted ids on a node's path, it returns ``Warping.allowed`` of them.
+# Given a row and the drafted ids on a node's path, it returns ``Warping.allowed_ids`` of them.
 Allowed = Callable[[int, IntArray], BoolArray | None]
 
 

@@ -206,7 +206,7 @@ class BatchWarping:
             prompt_lengths=self.prompt_lengths[rows],
         )
 
-    def extended(self, ids: IntArray, num_committed: IntArray) -> "BatchWarping":
+    def with_ids(self, ids: IntArray, num_committed: IntArray) -> "BatchWarping":
         """Return the warping of the same rows once they hold other ids ``[B, L]``."""
         return replace(self, ids=ids, num_committed=num_committed)
 
@@ -221,7 +221,7 @@ class BatchWarping:
 
         Cost: O(B M V); nothing beyond an argmax for greedy rows without penalties.
         """
-        return self.laws_of(self.adjusted(logits, draft, nodes), temperature)
+        return self.laws_of(self.adjust(logits, draft, nodes), temperature)
 
     def is_argmax(self) -> bool:
         """Tell whether every row's law is the point mass of its largest logit, whatever the draft."""
@@ -270,7 +270,7 @@ class BatchWarping:
         table = Laws.from_probs(self.kernels.laws(take(adjusted, sampled), params.drawing))
         return Laws(table.table, scatter_rows(table.index, sampled, len(adjusted), -1), adjusted.argmax(-1))
 
-    def adjusted(self, logits: Tensor, draft: Draft, nodes: Tensor | None = None) -> Tensor:
+    def adjust(self, logits: Tensor, draft: Draft, nodes: Tensor | None = None) -> Tensor:
         """Return logits after masks, bias, penalties and the ban of EOS.
 
         Args:
@@ -290,17 +290,17 @@ class BatchWarping:
         mask = path_mask(draft.tree, nodes)
         rows = self.params.with_grammars
         real = draft.tree.num_nodes if nodes is None else None
-        masks = NodeMasks.of(rows, self.allowed, draft.tokens, mask, real) if rows.size else None
+        masks = NodeMasks.of(rows, self.allowed_ids, draft.tokens, mask, real) if rows.size else None
         if masks is not None:
             masks.apply(logits)
         biases = [part for bias in self.params.bias if bias for part in bias]
-        of_penalties = (given.penalised, given.ids, given.penalties) if given.penalised.size else ()
+        of_penalties = (given.rows_with_penalties, given.ids, given.penalties) if given.rows_with_penalties.size else ()
         with stage((*biases, *of_penalties, given.num_committed, given.prompt_lengths, given.eos_ids), logits.device):
             for row, bias in enumerate(self.params.bias):
                 if bias is not None:
                     ids, added = (on_device(part, logits.device) for part in bias)
                     logits[row, :, ids] += added.to(logits.dtype)
-            if given.penalised.size:
+            if given.rows_with_penalties.size:
                 self.kernels.penalise(logits, draft.tokens, mask, given)
             if given.eos_ids.size:
                 self._ban_eos(logits, mask, given)
@@ -313,11 +313,11 @@ class BatchWarping:
         """Whether a grammar masks some of the rows."""
         return self.params.with_grammars.size > 0
 
-    def allowed(self, row: int, path: IntArray) -> BoolArray | None:
+    def allowed_ids(self, row: int, path: IntArray) -> BoolArray | None:
         """Return which ids the grammar of a row allows after what stands and a path ``[D]`` of drafted ids."""
         grammar = self.params.grammars[row]
         output = self.ids[row, self.prompt_lengths[row] : self.num_committed[row]]
-        return None if grammar is None else grammar.allowed(output, path)
+        return None if grammar is None else grammar.allowed_ids(output, path)
 
     def _ban_eos(self, logits: Tensor, mask: Tensor, given: Adjustments) -> None:
         """Give EOS probability 0 at nodes whose next token has fewer than ``min_new_tokens`` before it."""

@@ -1,15 +1,15 @@
 """What a run did: its records and its statistics, from what every step tells."""
 
 from specdec.stats.recorder import StatsRecorder
-from specdec.stats.result_table import BOUNDS, BREAKS, Kind, Table, cell, count_of, side_by_side
+from specdec.stats.result_table import BOUNDS, BREAKS, ColumnKind, Table, cell, count_of, side_by_side
 from specdec.stats.stats import Stats, pool
-from specdec.stats.trace import RECORD_COLUMNS, Records, stacked
+from specdec.stats.trace import RECORD_COLUMNS, Records, stack_rows
 
 __all__ = [
     "BOUNDS",
     "BREAKS",
     "RECORD_COLUMNS",
-    "Kind",
+    "ColumnKind",
     "Records",
     "Stats",
     "StatsRecorder",
@@ -18,5 +18,5 @@ __all__ = [
     "count_of",
     "pool",
     "side_by_side",
-    "stacked",
+    "stack_rows",
 ]

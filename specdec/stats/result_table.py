@@ -23,7 +23,7 @@ _BEGINS_WITH_NUMBER = re.compile(r"[\d.,]+%?(?=$|[ /])")
 BREAKS, BOUNDS = re.compile(r"([_/])"), re.compile(r"\[[^\]]*\]|\(n = [^)]*\)")
 
 
-class Kind(StrEnum):
+class ColumnKind(StrEnum):
     """What the cells of a column are: its alignment, and whether they may be wrapped."""
 
     NUMBER = "number"
@@ -117,17 +117,17 @@ class Table:
         """Return a column's cells as texts."""
         return [cell(row[name]) for row in self.rows]
 
-    def kind(self, name: str) -> Kind:
+    def kind(self, name: str) -> ColumnKind:
         """Return what a column's cells are."""
         values = [row[name] for row in self.rows if row[name] not in (None, "")]
         texts = [cell(value) for value in values]
         if values and all(
             isinstance(v, int | float) or _NUMBER.fullmatch(t) for v, t in zip(values, texts, strict=True)
         ):
-            return Kind.NUMBER
+            return ColumnKind.NUMBER
         if any(len(text) > _LONG for text in texts):
-            return Kind.LONG
-        return Kind.INTERVAL if texts and all(map(_BEGINS_WITH_NUMBER.match, texts)) else Kind.TEXT
+            return ColumnKind.LONG
+        return ColumnKind.INTERVAL if texts and all(map(_BEGINS_WITH_NUMBER.match, texts)) else ColumnKind.TEXT
 
     def leading(self) -> int:
         """Return how many of the first columns it takes to tell the rows apart; 1 if even all columns do not."""
@@ -177,7 +177,7 @@ class Table:
         An interval may stand below its estimate, and is not broken.
         """
         kinds = {name: self.kind(name) for name in names or self.names}
-        classes = {name: "number" if kind is Kind.INTERVAL else kind.value for name, kind in kinds.items()}
+        classes = {name: "number" if kind is ColumnKind.INTERVAL else kind.value for name, kind in kinds.items()}
         heads = {name: BREAKS.sub(r"\1<wbr>", html.escape(name)) for name in classes}
         head = "".join(f'<th scope="col" class="{kind}">{heads[name]}</th>' for name, kind in classes.items())
         lines = []

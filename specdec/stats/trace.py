@@ -28,7 +28,7 @@ _OPTIONAL = tuple(f.name for f in fields(StepInfo) if f.metadata.get("optional")
 _LENGTHS = {f.name: f.metadata["length"] for f in fields(StepInfo) if "length" in f.metadata}
 
 
-def stacked(parts: Sequence[Array], fill: float, empty: type) -> Array:
+def stack_rows(parts: Sequence[Array], fill: float, empty: type) -> Array:
     """Return matrices ``[B_i, W_i]`` stacked to ``[sum B, max W]``, filled up on the right."""
     if not parts:
         return np.zeros((0, 0), dtype=empty)
@@ -46,7 +46,7 @@ def _sources(infos: Sequence[StepInfo]) -> tuple[dict[str, Array], tuple[str, ..
     codes = [np.asarray([*(names.index(name) for name in info.source_names), -1], dtype=np.int64) for info in infos]
     # -1 picks the last entry of a code, -1.
     columns = {
-        field: stacked([code[getattr(info, field)] for code, info in zip(codes, infos, strict=True)], -1, np.int64)
+        field: stack_rows([code[getattr(info, field)] for code, info in zip(codes, infos, strict=True)], -1, np.int64)
         for field in _SOURCES
     }
     return columns, names
@@ -93,7 +93,7 @@ class Trace:
             if name in sources:
                 lists[name] = sources[name]
             elif name not in _OPTIONAL or (infos and len(given) == len(infos)):
-                lists[name] = stacked(given, np.nan if name in _OPTIONAL else -1, np.int64)
+                lists[name] = stack_rows(given, np.nan if name in _OPTIONAL else -1, np.int64)
         return Trace(columns, lists, names, {"num_nodes": nodes, "draft_depth": depth})
 
 

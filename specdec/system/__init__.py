@@ -1,6 +1,6 @@
 """What touches the user's machine: folders and files that are ours, whole or not at all; logs; second module names."""
 
-from specdec.system.holding import LOCK, Held, hold, holder
+from specdec.system.holding import LOCK, FolderInUse, hold, holder
 from specdec.system.logs import LOG, num_own_calls, quiet_imports, warn_once
 from specdec.system.own_folder import Unsafe, is_own, open_plain, own_folder, private_folder
 from specdec.system.own_modules import register
@@ -9,7 +9,7 @@ from specdec.system.whole_file import keep_first, read_object, write_whole
 __all__ = [
     "LOCK",
     "LOG",
-    "Held",
+    "FolderInUse",
     "Unsafe",
     "hold",
     "holder",

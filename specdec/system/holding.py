@@ -18,7 +18,7 @@ LOCK = "lock"
 TRIES = 100
 
 
-class Held(ValueError):
+class FolderInUse(ValueError):
     """Another process holds the folder."""
 
 
@@ -106,7 +106,7 @@ def _lock_file(place: int, folder: Path, argument: str) -> IO[str]:
             try:
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise Held(
+                raise FolderInUse(
                     f"{folder} is held by another process ({file.read()}) that does this very work: let it end, "
                     f"or give another folder with {argument}"
                 ) from None

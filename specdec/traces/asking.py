@@ -50,7 +50,7 @@ class Longest(Fixed):
         return super().draws(rows, entropy)
 
 
-class Told(Paths):
+class WatchedPaths(Paths):
     """A shape that is known beforehand, and that notes whether anybody reads which nodes it has."""
 
     was_read = False
@@ -62,7 +62,7 @@ class Told(Paths):
         return super().paths
 
 
-class Confiding(Told):
+class Confiding(WatchedPaths):
     """A shape that is known beforehand, whose trees are drafted level by level, with the confidence of every node."""
 
     reads_confidence: ClassVar[bool] = True
@@ -72,7 +72,7 @@ class Confiding(Told):
 
 
 @dataclass
-class Block:
+class StepDrafts:
     """The drafts of one step on the host, as ``DenseRecords`` has them, each as wide as it is.
 
     Attributes:
@@ -104,7 +104,7 @@ class Asking(WatchedSession):
         ValueError: a draft that would be another one in another run.
     """
 
-    blocks: list[Block]
+    blocks: list[StepDrafts]
     heard: list[Tensor]
     coupled: bool
     laws: OutputLaws | None
@@ -159,7 +159,7 @@ class Asking(WatchedSession):
             )
         none = np.zeros((len(rows), 0))
         self.blocks.append(
-            Block(
+            StepDrafts(
                 tokens=draft.tokens.cpu().numpy().copy(),
                 parents=draft.tree.above.cpu().numpy() - 1,
                 counts=draft.num_nodes.cpu().numpy().copy(),

@@ -3,7 +3,7 @@
 import torch
 
 from specdec.contracts import Budget, FloatArray, IntArray
-from specdec.drafting.lengths import LengthPolicy, LengthSession, depth_limits, ended
+from specdec.drafting.lengths import LengthPolicy, LengthSession, cut_limits, depth_limits
 from specdec.traces.dense import DenseRecords
 
 
@@ -47,9 +47,9 @@ def cut(
     depth = 0
     while depth < limits.max(initial=0):
         if policy.reads_entropy and entropy is not None:
-            limits = ended(limits, depth, session.draws(rows, torch.from_numpy(entropy[:, depth])))
+            limits = cut_limits(limits, depth, session.draws(rows, torch.from_numpy(entropy[:, depth])))
         depth += 1
         if policy.reads_confidence and confidence is not None and depth <= limits.max(initial=0):
-            limits = ended(limits, depth, session.continues(rows, torch.from_numpy(confidence[:, :depth])))
-    session.drafted(rows, limits)
+            limits = cut_limits(limits, depth, session.continues(rows, torch.from_numpy(confidence[:, :depth])))
+    session.note_counts(rows, limits)
     return limits

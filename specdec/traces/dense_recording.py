@@ -28,8 +28,8 @@ from specdec.drafting.shapes import TreeShape
 from specdec.engine import Result, SpeculativeDecoder
 from specdec.requests import Prompt, Stops, list_prompts, make_requests
 from specdec.sampling import SamplingParams, Seed
-from specdec.stats import stacked
-from specdec.traces.asking import Asking, Block, Confiding, Longest, Told
+from specdec.stats import stack_rows
+from specdec.traces.asking import Asking, Confiding, Longest, StepDrafts, WatchedPaths
 from specdec.traces.dense import DenseRecords, Path_, starts_of
 from specdec.traces.output_laws import ACCEPTED, OutputLaws
 from specdec.verify import RULES, resolve_rule
@@ -123,7 +123,7 @@ def record_trees(
     if shape.paths is None:
         raise ValueError(f"{shape} is decided as it grows: record a shape whose nodes are known, such as Kary or Paths")
     asked = (list_prompts(prompts), max_new_tokens, sampling, seed, stop, batch_size)
-    told = Confiding(shape.paths) if confidences else Told(shape.paths)
+    told = Confiding(shape.paths) if confidences else WatchedPaths(shape.paths)
     source = make_source(told)
     if confidences and not source.offers.confidence:
         raise ValueError(f"draft {source.name!r} has no confidences: leave confidences=False, or give another source")
@@ -150,7 +150,7 @@ def _record(
 
     ``asked``: the first six arguments of ``generate``; ``check`` refuses, once it has drafted, a bad source.
     """
-    blocks: list[Block] = []
+    blocks: list[StepDrafts] = []
     requests = make_requests(oracle, *asked[:5])
     hot = np.array([request.sampling.temperature > 0 for request in requests], dtype=np.bool_)
     repeats = resolve_rule(rule).coupled or not hot.any()
@@ -229,7 +229,7 @@ def _order(result: Result) -> IntArray:
 
 
 def _drafts_in_order(
-    blocks: Sequence[Block], result: Result, lengths: IntArray, paths: tuple[Path_, ...], entropies: bool
+    blocks: Sequence[StepDrafts], result: Result, lengths: IntArray, paths: tuple[Path_, ...], entropies: bool
 ) -> DenseRecords:
     """Return the drafts of all steps by request and position."""
     order = _order(result) if blocks else np.zeros(0, dtype=np.int64)
@@ -237,7 +237,7 @@ def _drafts_in_order(
     width = int(counts.max(initial=0))
 
     def stack(name: str, fill: float, dtype: type) -> Any:
-        return stacked([getattr(block, name) for block in blocks], fill, dtype)[order, :width]
+        return stack_rows([getattr(block, name) for block in blocks], fill, dtype)[order, :width]
 
     some = all(block.says_confidence for block in blocks)
     return DenseRecords(

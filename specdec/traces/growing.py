@@ -11,7 +11,7 @@ from specdec.traces.dense import DenseRecords, Path_
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedNode:
     """A node that a shape plans.
 
     Attributes:
@@ -58,9 +58,9 @@ class Growing:
         # A draft less deep than the record's shape was cut by its budget, which holds for this shape too.
         limit = depth if depth < self._deepest else max(self.shape.max_depth, depth)
         most = self.shape.max_nodes if depth else 0
-        level, made = [Planned((), -1, 1.0)], list[Planned]()
+        level, made = [PlannedNode((), -1, 1.0)], list[PlannedNode]()
 
-        def nodes_of(scored: ScoredLevel) -> list[Planned]:
+        def nodes_of(scored: ScoredLevel) -> list[PlannedNode]:
             chosen = scored.selection
             return level if chosen is None else [level[i] for i in chosen.columns[chosen.is_chosen].tolist()]
 
@@ -80,12 +80,12 @@ class Growing:
             real = sorted(real, key=lambda node: -node.belief)[: min(most, self.shape.num_kept)]
         return sorted(node.node for node in real if node.node is not None)
 
-    def _child(self, above: Planned, rank: int, places: dict[Path_, int], at: int) -> Planned:
+    def _child(self, above: PlannedNode, rank: int, places: dict[Path_, int], at: int) -> PlannedNode:
         """Return the child of that rank of a node; without a node of its own if there was none to record."""
         path = (*above.path, rank)
         if path not in self._paths:
             raise ValueError(f"shape: {self.shape} asks for the node {path}, which the recorded trees lack: record it")
         node = places.get(path) if above.node is not None else None
         if node is None or self.records.confidence is None:
-            return Planned(path, None, 0.0)
-        return Planned(path, node, above.belief * float(self.records.confidence[at, node]))
+            return PlannedNode(path, None, 0.0)
+        return PlannedNode(path, node, above.belief * float(self.records.confidence[at, node]))

@@ -36,7 +36,7 @@ KINDS = ("draft", "scout", "recovered", "bonus")
 
 
 @dataclass(frozen=True)
-class Seen:
+class StepNodes:
     """What a step shows of its nodes before it is told what became of them; on the host, except what is drawn from.
 
     Attributes:
@@ -70,7 +70,7 @@ class Seen:
     seconds: float
 
     @staticmethod
-    def of(draft: Draft, scores: Scores, warping: Warping, logprobs: bool) -> "Seen":
+    def of(draft: Draft, scores: Scores, warping: Warping, logprobs: bool) -> "StepNodes":
         """Return what a draft and the scores of its nodes, root first, show. Cost: a warping, and O(B N^2)."""
         began = time.perf_counter()
         assert scores.logits is not None
@@ -94,7 +94,7 @@ class Seen:
         )
         parents = host.pop("above") - 1
         shown: dict[str, Any] = {"source": np.zeros_like(parents), "confidence": np.full(parents.shape, np.nan)}
-        return Seen(
+        return StepNodes(
             **{**shown, "logprob": None, **host},
             parents=parents,
             rank=ranks_of(parents, host["is_verified"]),
@@ -126,7 +126,7 @@ class NodeSession(WatchedSession):
         seen: of the last step; what the oracle lent to it is overwritten by the next one.
     """
 
-    seen: Seen
+    seen: StepNodes
 
     def __init__(self, inner: DraftSession, logprobs: bool) -> None:
         super().__init__(inner)
@@ -143,11 +143,11 @@ class NodeSession(WatchedSession):
         """See the step whose draft was remembered, and forward the call; see ``DraftSession.sync``."""
         assert scores is not None
         draft, warping = self._step
-        self.seen = Seen.of(draft, scores, warping, self.logprobs)
+        self.seen = StepNodes.of(draft, scores, warping, self.logprobs)
         self.inner.sync(rows, keep, new_ids, scores)
 
 
-def _walk(seen: Seen, info: StepInfo) -> tuple[BoolArray, IntArray]:
+def _walk(seen: StepNodes, info: StepInfo) -> tuple[BoolArray, IntArray]:
     """Return ``[B, N]`` which nodes the verdict kept, and ``[B]`` where the walk stopped, -1 for the root."""
     accepted = np.zeros(seen.tokens.shape, dtype=np.bool_)
     stop = np.full(len(accepted), -1, dtype=np.int64)
@@ -158,7 +158,7 @@ def _walk(seen: Seen, info: StepInfo) -> tuple[BoolArray, IntArray]:
     return accepted, stop
 
 
-def node_columns(seen: Seen, info: StepInfo, steps: IntArray, names: Sequence[int]) -> dict[str, Array]:
+def node_columns(seen: StepNodes, info: StepInfo, steps: IntArray, names: Sequence[int]) -> dict[str, Array]:
     """Return a step as columns ``[R]``, a row for each node and one for each token that a verdict drew and emitted.
 
     Args:

@@ -17,7 +17,7 @@ from specdec.requests import Prompt, Request, Stop, Stops, check_batch_size, mak
 from specdec.sampling import SamplingParams, Seed
 from specdec.system import hold
 from specdec.theory import check_count
-from specdec.traces.nodes import KINDS, Array, NodeSession, Seen, node_columns
+from specdec.traces.nodes import KINDS, Array, NodeSession, StepNodes, node_columns
 from specdec.traces.parts import Ended, NodeRecords
 from specdec.traces.tables import dictionary_column
 
@@ -155,7 +155,7 @@ class _Writer:
         self.names: dict[str, int] = {}
         self.ended: dict[int, Ended] = {}
 
-    def add(self, seen: Seen, info: StepInfo) -> None:
+    def add(self, seen: StepNodes, info: StepInfo) -> None:
         """Take in a step."""
         codes = [self.names.setdefault(name, len(self.names)) for name in info.source_names]
         self.blocks.append(node_columns(seen, info, self.steps[info.requests], codes))

@@ -33,7 +33,7 @@ def confirm_judge(rule: VerificationRule, native: NativeWalks | None) -> NativeJ
         return None
     kind: Any = type(rule)
     if RULES.get(rule.name) is rule:
-        why = _known_disagreement(rule.name, kind.__call__, rule.native_judge, rule.trees, native)
+        why = _cached_disagreement(rule.name, kind.__call__, rule.native_judge, rule.trees, native)
     else:
         why = _disagreement(rule, native)
     if why is None:
@@ -48,7 +48,7 @@ def confirm_judge(rule: VerificationRule, native: NativeWalks | None) -> NativeJ
 
 
 @cache
-def _known_disagreement(name: str, call: Any, declared: NativeJudge, trees: bool, native: NativeWalks) -> str | None:
+def _cached_disagreement(name: str, call: Any, declared: NativeJudge, trees: bool, native: NativeWalks) -> str | None:
     """Return ``_disagreement`` of the rule of a name; equal arguments are compared once."""
     return _disagreement(RULES[name], native)
 

@@ -11,8 +11,8 @@ from experiments.advise.advice_parts import Parts
 from experiments.harness.arms import PLAIN
 from experiments.harness.findings.causes import (
     HELP,
+    ArmFigures,
     Cause,
-    Figures,
     Widening,
     cause_rows,
     cause_sentences,
@@ -22,12 +22,12 @@ from experiments.harness.findings.causes import (
 from experiments.harness.run_outcome import Outcome
 from experiments.harness.settings import Settings
 from oracles.huggingface.support import experts_of
-from specdec.contracts import declared
+from specdec.contracts import capability_of
 from specdec.stats import Stats, pool
 
 OURS = Settings("graphed", "bfloat16", "cuda:0", bitwise=False, batch_size=8, threads=2)
 # Free of causes: cheap drafts that stand, passes at a plain one's price, one wait a step, all in graphs.
-CLEAN = Figures(
+CLEAN = ArmFigures(
     settings=OURS,
     baseline=OURS,
     stats=Stats(num_drafted=10, num_accepted=8, num_recovered=2),
@@ -227,8 +227,8 @@ def test_a_sentence_has_the_name_the_figures_and_what_helps() -> None:
 
 
 def test_oracles_say_how_many_experts_they_have() -> None:
-    assert declared(SimpleNamespace(), "num_experts") == 1  # type: ignore[arg-type]
-    assert declared(SimpleNamespace(num_experts=8), "num_experts") == 8  # type: ignore[arg-type]
+    assert capability_of(SimpleNamespace(), "num_experts") == 1  # type: ignore[arg-type]
+    assert capability_of(SimpleNamespace(num_experts=8), "num_experts") == 8  # type: ignore[arg-type]
     for name in ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"):
         assert experts_of(SimpleNamespace(**{name: 16})) == 16
     assert experts_of(SimpleNamespace(num_experts=[1, 8, 16])) == 16

@@ -10,7 +10,7 @@ from typing import IO
 
 import pytest
 
-from specdec.system import LOCK, Held, hold, holding
+from specdec.system import LOCK, FolderInUse, hold, holding
 from tests.support.processes import started, status_of
 
 
@@ -97,7 +97,7 @@ def test_a_folder_that_its_holder_takes_away_meanwhile_is_made_again(tmp_path):
     def take_turns(_: int) -> int:
         turns, ends = 0, time.monotonic() + 0.3
         while time.monotonic() < ends:
-            with suppress(Held), hold(tmp_path / "x", "--out"):
+            with suppress(FolderInUse), hold(tmp_path / "x", "--out"):
                 turns += 1
         return turns
 

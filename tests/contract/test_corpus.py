@@ -7,7 +7,7 @@ import pytest
 
 from oracles.factory import corpus
 from oracles.factory.corpus.corpus_builder import ALLOWED, FAMILIES, build_manifest
-from oracles.factory.corpus.corpus_filters import MAX_FILE_BYTES, MIN_TEXT_BYTES, path_is_wanted, stdlib_path_is_wanted
+from oracles.factory.corpus.corpus_filters import MAX_FILE_BYTES, MIN_TEXT_BYTES, is_corpus_path, is_stdlib_corpus_path
 from oracles.factory.corpus.corpus_reading import wheel_folder
 from oracles.factory.corpus.manifest import split_of
 from tests.support.corpus_rows import MANIFEST, gathered
@@ -71,7 +71,7 @@ def test_dev_and_test_are_a_few_percent_of_several_packages(name: str, least: fl
 
 def test_manifest_excludes_what_the_rules_exclude() -> None:
     for entry in MANIFEST.files:
-        wanted = stdlib_path_is_wanted if entry.package == corpus.STDLIB else path_is_wanted
+        wanted = is_stdlib_corpus_path if entry.package == corpus.STDLIB else is_corpus_path
         assert wanted(entry.path), entry
         assert MIN_TEXT_BYTES <= entry.num_bytes <= MAX_FILE_BYTES
 

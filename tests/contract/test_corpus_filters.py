@@ -4,14 +4,14 @@ from email import message_from_string
 
 import pytest
 
-from oracles.factory.corpus.corpus_builder import Seen, licence_of
+from oracles.factory.corpus.corpus_builder import WindowIndex, licence_of
 from oracles.factory.corpus.corpus_filters import (
     MAX_FILE_BYTES,
     clean,
     early_refusal,
+    is_corpus_path,
+    is_stdlib_corpus_path,
     late_refusal,
-    path_is_wanted,
-    stdlib_path_is_wanted,
     table_share,
     without_licence_header,
 )
@@ -39,8 +39,8 @@ OF_LIBRARIES_ONLY = ["encodings/x.py", "idlelib/a/x.py", "_sysconfigdata_x.py", 
 
 
 def test_which_paths_are_wanted() -> None:
-    assert [*filter(path_is_wanted, WANTED + UNWANTED + OF_LIBRARIES_ONLY)] == WANTED + OF_LIBRARIES_ONLY
-    assert [*filter(stdlib_path_is_wanted, WANTED + OF_LIBRARIES_ONLY)] == WANTED
+    assert [*filter(is_corpus_path, WANTED + UNWANTED + OF_LIBRARIES_ONLY)] == WANTED + OF_LIBRARIES_ONLY
+    assert [*filter(is_stdlib_corpus_path, WANTED + OF_LIBRARIES_ONLY)] == WANTED
 
 
 @pytest.mark.parametrize(
@@ -145,14 +145,14 @@ def test_licences(metadata: str, licence: str | None) -> None:
 
 
 def test_an_exact_copy_is_a_duplicate() -> None:
-    seen = Seen()
+    seen = WindowIndex()
     seen.add(code("a"))
     assert seen.is_duplicate(code("a"))
     assert not seen.is_duplicate(code("b"))
 
 
 def test_a_near_copy_is_a_duplicate_and_a_file_that_shares_little_is_none() -> None:
-    seen = Seen()
+    seen = WindowIndex()
     seen.add(code("a", 60))
     lines = code("a", 60).splitlines()
     changed = [*lines[:30], "new = 1", *(f"    {line}\n" for line in lines[30:])]
@@ -161,12 +161,12 @@ def test_a_near_copy_is_a_duplicate_and_a_file_that_shares_little_is_none() -> N
 
 
 def test_a_text_that_repeats_itself_is_a_duplicate() -> None:
-    assert Seen().is_duplicate(code("a", 30) * 3)
-    assert not Seen().is_duplicate(code("a", 90))
+    assert WindowIndex().is_duplicate(code("a", 30) * 3)
+    assert not WindowIndex().is_duplicate(code("a", 90))
 
 
 def test_short_texts_are_compared_whole() -> None:
-    seen = Seen()
+    seen = WindowIndex()
     seen.add("x = 1\n")
     assert seen.is_duplicate("x  =  1\n\n")
     assert not seen.is_duplicate("x = 2\n")

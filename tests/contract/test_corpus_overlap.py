@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from oracles.factory.corpus.overlap import PASSAGE_TOKENS, PassageIndex, passage_hashes
+from oracles.factory.corpus.passage_index import PASSAGE_TOKENS, PassageIndex, passage_hashes
 from tests.support.pairwise import pairwise
 
 LENGTH = PASSAGE_TOKENS

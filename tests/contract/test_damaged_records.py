@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import drafts
-from experiments.sweep.grid import Unit
+from experiments.sweep.grid import GridPoint
 from experiments.sweep.working import DONE, result_of
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
@@ -174,7 +174,7 @@ def test_a_table_of_something_else_is_no_part(tmp_path):
 
 @pytest.mark.parametrize(("content", "place"), [("{", "no JSON: .*line 1 column 2"), ("{}", "lacks 'key', 'error'")])
 def test_a_broken_result_of_a_unit_is_an_error_with_the_place_and_the_fix(tmp_path, content, place):
-    unit = Unit(0, {}, ())
+    unit = GridPoint(0, {}, ())
     path = tmp_path / unit.name / DONE
     path.parent.mkdir()
     path.write_text(content)

@@ -7,7 +7,7 @@ from drafts import Cascade, Lookahead, Merged, NGram, PromptLookup, SmallTransfo
 from oracles import RecordedText, TabularLM
 from oracles.native import NativeTransformer
 from oracles.parallel.shares import Share
-from oracles.parallel.split_bits import splits_are_bitwise
+from oracles.parallel.split_bits import has_bitwise_splits
 from specdec import Kary, SamplingParams, SharedBudget, SpeculativeDecoder
 from specdec.verify import RULES, native_judge
 from tests.support.backends import needed_kernels, needed_native
@@ -62,7 +62,7 @@ def test_native_models_run_under_another_default_device():
 
 @pytest.mark.parametrize("name", RULES)
 def test_rules_are_compared_with_their_judges_under_another_default_device(name, monkeypatch):
-    for made in ("_known_disagreement", "_draft", "_logits"):
+    for made in ("_cached_disagreement", "_draft", "_logits"):
         monkeypatch.setattr(native_judge, made, getattr(native_judge, made).__wrapped__)
     with ELSEWHERE:
         assert native_judge.confirm_judge(RULES[name], needed_kernels().walks) is RULES[name].native_judge
@@ -85,7 +85,7 @@ def test_tables_records_and_the_check_of_shares_need_no_default_device():
         text = RecordedText([[1, 2, 1]], [[2, 1, 2, 0]])
         tables = TabularLM.random(4, 1, 0), *TabularLM.pair(4, 1, 0.5, 0), TabularLM([0.25, 0.75])
         run = SpeculativeDecoder(text, PromptLookup(2)).generate([[1, 2, 1]], 4)
-        return [model.table.tolist() for model in tables], run.tokens, splits_are_bitwise(share)
+        return [model.table.tolist() for model in tables], run.tokens, has_bitwise_splits(share)
 
     wanted = made()
     with ELSEWHERE:

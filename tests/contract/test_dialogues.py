@@ -12,15 +12,15 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from experiments.strategies.text_strategies import training_sequences
-from oracles.factory.corpus.overlap import PassageIndex
+from oracles.factory.corpus.passage_index import PassageIndex
 from oracles.factory.dialogues import documents
 from oracles.factory.dialogues.__main__ import BENCHMARK, OVERLAP, check_facts, main, name_of, turns_in
 from oracles.factory.dialogues.cleaning import fault_of_question, plain_form
 from oracles.factory.dialogues.dialogue_parts import SPLITS, Conversation, facts_of, read_part, split_of, write_part
-from oracles.factory.dialogues.dialogue_tasks import KINDS, TEMPERATURES, Task, tasks
-from oracles.factory.dialogues.documents import Documents, Package
+from oracles.factory.dialogues.dialogue_tasks import KINDS, TEMPERATURES, DialogueTask, tasks
+from oracles.factory.dialogues.documents import Documents, NpmPackage
 from oracles.factory.dialogues.shards import Shards
-from oracles.factory.dialogues.writing import SYSTEM, Turns, Writer, begin_of
+from oracles.factory.dialogues.writing import SYSTEM, TurnMarks, Writer, begin_of
 from oracles.tabular import TabularLM
 
 TALK = (
@@ -62,13 +62,13 @@ def model(tokenizer) -> TabularLM:
     return lm
 
 
-def a_task(kind="chat", user="", is_open=True, source="", temperature=0.0) -> Task:
-    return Task(kind, user, is_open, source, temperature)
+def a_task(kind="chat", user="", is_open=True, source="", temperature=0.0) -> DialogueTask:
+    return DialogueTask(kind, user, is_open, source, temperature)
 
 
 @pytest.fixture
 def writer(model, tokenizer) -> Writer:
-    return Writer(model, Turns.of(tokenizer, "Be kind."), PassageIndex([]), batch_size=3)
+    return Writer(model, TurnMarks.of(tokenizer, "Be kind."), PassageIndex([]), batch_size=3)
 
 
 MIXED = [
@@ -104,7 +104,7 @@ def test_questions_that_stand_are_not_asked_again(writer, model, tokenizer):
     questions = {tokenizer.decode(one.ids[: one.answers[0][0]].tolist()) for one in first}
     assert len(questions) == len(first)
     assert writer.faults["a duplicate"] > 0, writer.faults
-    again = Writer(model, Turns.of(tokenizer, "Be kind."), PassageIndex([]), batch_size=5)
+    again = Writer(model, TurnMarks.of(tokenizer, "Be kind."), PassageIndex([]), batch_size=5)
     for one in first:
         again.remember(one)
     assert again.seen == writer.seen
@@ -114,7 +114,7 @@ def test_questions_that_stand_are_not_asked_again(writer, model, tokenizer):
 def test_a_batch_of_another_size_writes_the_same(model, tokenizer):
     parts = []
     for size in (1, 4):
-        writer = Writer(model, Turns.of(tokenizer, "Be kind."), PassageIndex([]), size)
+        writer = Writer(model, TurnMarks.of(tokenizer, "Be kind."), PassageIndex([]), size)
         parts.append([one.ids.tolist() for one in writer.write(MIXED, (5,))])
     assert parts[0] == parts[1]
 
@@ -125,14 +125,14 @@ def test_what_shares_thirteen_tokens_with_a_benchmark_is_left_out(model, tokeniz
     ids = tokenizer.encode(f"How? {passage}").ids
     for shared, left in ((13, 0), (12, 1)):
         known = PassageIndex([ids[-shared:], [1, 2]], OVERLAP)
-        writer = Writer(model, Turns.of(tokenizer, "Be kind."), known, batch_size=2)
+        writer = Writer(model, TurnMarks.of(tokenizer, "Be kind."), known, batch_size=2)
         assert len(writer.write([task], (5,))) == left
         assert writer.faults["overlap"] == 1 - left
 
 
 def test_a_conversation_without_room_for_more_is_left_out_and_counted(model, tokenizer, monkeypatch):
     monkeypatch.setattr(model, "max_context", 40)
-    writer = Writer(model, Turns.of(tokenizer, "Be kind."), PassageIndex([]), batch_size=2)
+    writer = Writer(model, TurnMarks.of(tokenizer, "Be kind."), PassageIndex([]), batch_size=2)
     long = "Why do you cook it? " * 9
     given = [a_task(user=long), a_task("summary", long, is_open=False), a_task("summary", TALK[0], is_open=False)]
     assert len(writer.write(given, (5,))) == 1
@@ -309,7 +309,7 @@ def test_parts_go_on_after_those_of_shards(writer, tmp_path):
 
 def test_control_tokens_that_a_text_spells_are_text(model, tokenizer):
     passage = "What is <|im_end|> a cat? <|im_start|>user"
-    writer = Writer(model, Turns.of(tokenizer, "Be kind."), PassageIndex([]), batch_size=2)
+    writer = Writer(model, TurnMarks.of(tokenizer, "Be kind."), PassageIndex([]), batch_size=2)
     (one,) = writer.write([a_task("summary", passage, is_open=False, source=passage)], (5,))
     question = one.ids[: one.answers[0][0]].tolist()
     end, begin = tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|im_start|>")
@@ -323,9 +323,9 @@ def test_models_that_parts_cannot_hold_are_refused(tokenizer):
         vocab_size = 2**16 + 1
 
     with pytest.raises(ValueError, match="has 65537 ids, and parts hold ids of 16 bits"):
-        Writer(Wide(), Turns.of(tokenizer, "Be kind."), PassageIndex([]), batch_size=1)
+        Writer(Wide(), TurnMarks.of(tokenizer, "Be kind."), PassageIndex([]), batch_size=1)
     with pytest.raises(ValueError, match=r"has no <\|im_start\|> and <\|im_end\|>"):
-        Turns.of(Tokenizer(models.BPE()), "")
+        TurnMarks.of(Tokenizer(models.BPE()), "")
 
 
 # ---- Documents and tasks ----
@@ -357,7 +357,7 @@ def test_documents_are_read_out_of_packages_whose_hash_is_right(tmp_path, monkey
         documents.gather(tmp_path)
     (tmp_path / "right").write_bytes(b"")
     empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-    monkeypatch.setattr(documents, "PACKAGES", (Package("none", "right", empty, "none"),))
+    monkeypatch.setattr(documents, "PACKAGES", (NpmPackage("none", "right", empty, "none"),))
     documents.gather(tmp_path)
 
 

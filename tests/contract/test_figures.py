@@ -13,7 +13,7 @@ from experiments.bench.benchmark_figures import (
     END,
     PAGES,
     ROOT,
-    Figures,
+    DocumentFigures,
     both_ways,
     cells_of,
     needs_of,
@@ -43,7 +43,7 @@ DOCUMENT = f"Before.\n\n{BEGIN}\nold\n{END}\n\nAfter.\n"
 
 
 def test_a_row_has_the_cells_of_all_tables_of_its_section():
-    text = both_ways(SECTIONS, Figures("Race"))
+    text = both_ways(SECTIONS, DocumentFigures("Race"))
     assert re.findall(r"^(\w+):\n\n\| arm", text, flags=re.MULTILINE) == ["Greedy", "Sampled"]
     greedy, sampled, _ = tables_in(text)
     (plain, quick), (twin, drawn) = greedy, sampled
@@ -56,7 +56,7 @@ def test_a_row_has_the_cells_of_all_tables_of_its_section():
 
 
 def test_each_part_has_the_limit_at_which_an_arm_comes_out_even():
-    (row,) = tables_in(both_ways(SECTIONS, Figures("Race")))[2]
+    (row,) = tables_in(both_ways(SECTIONS, DocumentFigures("Race")))[2]
     assert row == {
         "arm": "quick",
         **{"greedy: tau": "5 → 1.83", "greedy: v": "2 → 6.75", "greedy: c": "0.1 → 2"},
@@ -74,11 +74,11 @@ def test_a_part_that_cannot_make_up_for_the_others_has_no_limit():
 
 def test_arms_that_draft_for_nothing_need_nothing():
     free = {title: text.replace("| 0.1 | none", "| 0   | none") for title, text in SECTIONS.items()}
-    assert len(tables_in(both_ways(free, Figures("Race")))) == 2
+    assert len(tables_in(both_ways(free, DocumentFigures("Race")))) == 2
 
 
 def test_a_section_without_a_sampled_twin_is_shown_alone():
-    (rows,) = tables_in(both_ways({"Race": SECTIONS["Race"]}, Figures("Race", has_twin=False)))
+    (rows,) = tables_in(both_ways({"Race": SECTIONS["Race"]}, DocumentFigures("Race", has_twin=False)))
     assert [row["end to end"] for row in rows] == ["1", "1.5 [1.0, 1.9]"]
 
 
@@ -86,7 +86,7 @@ def test_a_table_that_is_too_wide_only_with_its_padding_is_written_without():
     names = ["quick", "x" * 101]
     text = SECTIONS["Race"].replace("\n\nWhy:", f"\n| {names[1]} | 9 | - | 0.5 | - |\n\nWhy:")
     for columns, padded in (("tau",), True), (("tokens/s", "tau"), False), (FOUND, True):
-        wanted = Figures("Race", tuple(names), columns={name: name for name in columns}, has_twin=False)
+        wanted = DocumentFigures("Race", tuple(names), columns={name: name for name in columns}, has_twin=False)
         table = both_ways({"Race": text}, wanted)
         assert [row["arm"] for row in tables_in(table)[0]] == names
         assert ("| quick |" not in table) == padded
@@ -94,7 +94,7 @@ def test_a_table_that_is_too_wide_only_with_its_padding_is_written_without():
 
 def test_a_row_that_lacks_a_column_of_others_has_none():
     text = SECTIONS["Race"].replace("\n\nWhy:", "\n| other | 9 | - | 0.5 | - |\n\nWhy:")
-    wanted = Figures("Race", ("quick", "other"), columns={"tau": "tau"}, has_twin=False)
+    wanted = DocumentFigures("Race", ("quick", "other"), columns={"tau": "tau"}, has_twin=False)
     (rows,) = tables_in(both_ways({"Race": text}, wanted))
     assert rows == [{"arm": "quick", "tau": "5"}, {"arm": "other", "tau": "-"}]
 
@@ -114,7 +114,7 @@ def test_an_arm_is_faster_just_where_each_part_is_on_the_right_side_of_its_limit
 
 
 def test_rows_can_be_chosen():
-    (row,) = tables_in(both_ways(SECTIONS, Figures("Race", ("quick",))))[0]
+    (row,) = tables_in(both_ways(SECTIONS, DocumentFigures("Race", ("quick",))))[0]
     assert row["arm"] == "quick"
 
 
@@ -123,13 +123,13 @@ def test_documents_are_utf_8_whatever_the_locale(tmp_path, monkeypatch):
     page.write_text(DOCUMENT.replace("Before.", "Before →."), encoding="utf-8")
     monkeypatch.setattr(Path, "read_text", lambda path, encoding="ascii": read(path, encoding))
     monkeypatch.setattr(Path, "write_text", lambda path, text, encoding="ascii": write(path, text, encoding))
-    write_pages(SECTIONS, {"page.md": Figures("Race")}, tmp_path)
+    write_pages(SECTIONS, {"page.md": DocumentFigures("Race")}, tmp_path)
     assert page.read_text(encoding="utf-8").startswith("Before →.")
 
 
 def test_figures_take_the_place_of_those_before(tmp_path):
     (tmp_path / "page.md").write_text(DOCUMENT)
-    assert write_pages(SECTIONS, {"page.md": Figures("Race")}, tmp_path) == ["page.md"]
+    assert write_pages(SECTIONS, {"page.md": DocumentFigures("Race")}, tmp_path) == ["page.md"]
     text = (tmp_path / "page.md").read_text()
     assert text.startswith(f"Before.\n\n{BEGIN}\nGreedy:\n\n| arm")
     assert text.endswith(f"|\n{END}\n\nAfter.\n")
@@ -142,7 +142,9 @@ def test_a_document_without_its_marks_is_refused(text):
         put(text, "new")
 
 
-@pytest.mark.parametrize(("wanted", "message"), [(Figures("Walk"), "lacks"), (Figures("Race", ("slow",)), "slow")])
+@pytest.mark.parametrize(
+    ("wanted", "message"), [(DocumentFigures("Walk"), "lacks"), (DocumentFigures("Race", ("slow",)), "slow")]
+)
 def test_what_was_not_measured_is_refused(wanted, message):
     with pytest.raises(ValueError, match=message):
         both_ways(SECTIONS, wanted)

@@ -11,7 +11,7 @@ import oracles
 from experiments.harness.findings.model_shapes import bytes_per_weight, model_shape, weight_types
 from oracles import Transformer
 from oracles.checkpoints.chat_files import EndsBeyond
-from oracles.checkpoints.gguf import WeightsWidened, load_gguf
+from oracles.checkpoints.gguf import WideningWarning, load_gguf
 from oracles.checkpoints.loading import checkpoint_folder, load, load_tokenizer, load_trainable
 from oracles.native import NativeTransformer
 from oracles.transformer.config import RopeScaling
@@ -342,7 +342,7 @@ def test_types_of_5_bits_are_widened_in_a_line(tmp_path):
 
     model = family_model("llama", **WIDE)
     path = write_gguf(tmp_path / "model.gguf", model, kind=kinds)
-    with pytest.warns(WeightsWidened, match="16 tensors of Q5_0, Q5_1, Q5_K become float32"):
+    with pytest.warns(WideningWarning, match="16 tensors of Q5_0, Q5_1, Q5_K become float32"):
         found = load_trainable(path)
     assert torch.equal(logits(found), logits(model))
-    assert oracles.checkpoints.gguf.WeightsWidened is WeightsWidened
+    assert oracles.checkpoints.gguf.WideningWarning is WideningWarning

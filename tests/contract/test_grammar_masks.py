@@ -72,7 +72,7 @@ def test_a_mask_is_a_function_of_the_ids_wherever_the_matcher_stood(case):
     output: list[int] = []
     for _ in range(60):
         mask, over = mask_after(*case.library, output)
-        found = grammar.allowed(np.array(output[:1], dtype=np.int64), np.array(output[1:], dtype=np.int64))
+        found = grammar.allowed_ids(np.array(output[:1], dtype=np.int64), np.array(output[1:], dtype=np.int64))
         assert (found is None) if over and len(output) > 1 else (found.tolist() == mask[:size])
         choices = [] if over else np.flatnonzero(mask[:size]).tolist()
         if not choices or len(output) > 7 or generator.random() < 0.3:
@@ -154,7 +154,7 @@ def test_an_id_that_somebody_took_for_granted_is_refused_all_the_same():
         (grammar,) = make_grammars(WORDS.oracle(), [SamplingParams(regex=regex).constraint], [4])
         output = np.array(given)
         for length in (1, 2):
-            grammar.allowed(output[:length])
+            grammar.allowed_ids(output[:length])
         with pytest.raises(ValueError, match="leaves no id at position 5 "):
             grammar.first_end(np.array([*given, 3]), 3)
 
@@ -195,7 +195,7 @@ def test_masks_of_a_large_vocabulary_are_remembered():
     grammar = Grammar(stub, 2**17, [2**17 - 1], ("request 0", "regex"), 0)
     for _ in range(2):
         for token in range(100):
-            assert grammar.allowed(np.array([token])).sum() == 2**17 - 1
+            assert grammar.allowed_ids(np.array([token])).sum() == 2**17 - 1
     assert stub.masks == [0, *[1] * 100], "the first tells whether the grammar can be begun"
 
 
@@ -221,11 +221,11 @@ def test_requests_that_have_ended_keep_nothing_of_their_grammars():
 
 def test_padding_has_no_mask():
     asked: list[tuple[int, list[int]]] = []
-    grammar = SimpleNamespace(allowed=lambda output, path: asked.append((int(output[0]), path.tolist())))
+    grammar = SimpleNamespace(allowed_ids=lambda output, path: asked.append((int(output[0]), path.tolist())))
     params = [SamplingParams(temperature=1.0, regex="a")] * 2
     warping = warping_of(params, [[1], [1]], [[2], [3]], grammars=[grammar] * 2)
     draft = Draft(torch.tensor([[4, 0, 0], [4, 5, 6]]), torch.tensor([1, 3]))
-    warping.adjusted(torch.zeros(2, 4, 8), draft)
+    warping.adjust(torch.zeros(2, 4, 8), draft)
     assert asked == [(2, []), (2, [4]), (3, []), (3, [4]), (3, [4, 5]), (3, [4, 5, 6])]
 
 
@@ -235,8 +235,8 @@ def test_the_ends_of_a_chat_templates_turns_end_a_text_too():
     oracle.tokenizer.add_special_tokens(["<turn>"])
     oracle.chat_template = SimpleNamespace(end_ids=(3,), stop_strings=())
     (grammar,) = make_grammars(oracle, [SamplingParams(regex="a+").constraint], [1])
-    assert grammar.allowed(np.array([], dtype=np.int64)).tolist() == [True, False, False, False]
-    assert grammar.allowed(np.array([0])).tolist() == [True, False, True, True]
+    assert grammar.allowed_ids(np.array([], dtype=np.int64)).tolist() == [True, False, False, False]
+    assert grammar.allowed_ids(np.array([0])).tolist() == [True, False, True, True]
     assert grammar.first_end(np.array([0, 0, 3]), 3) == 2
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from experiments.harness.arms import PLAIN
 from experiments.harness.disturbance import disturbance_note
-from experiments.harness.journal import COMMAND, JOURNAL, Journal, find_unfinished, hold_journal
+from experiments.harness.journal import COMMAND, JOURNAL, Journal, find_open_results, hold_journal
 from experiments.harness.run_outcome import Outcome
 from specdec.stats import Stats
 from specdec.system import LOCK
@@ -137,7 +137,7 @@ def test_unfinished_experiments_are_named_as_another_begins(tmp_path, monkeypatc
     (second / COMMAND).unlink()  # a kill came between the unit and its command
     (interrupted(tmp_path / "compare-3") / LOCK).write_text(str(os.getpid()), encoding="utf-8")  # it still runs
     Journal(interrupted(tmp_path / "compare-4") / JOURNAL).close()
-    assert find_unfinished(tmp_path) == [first, second]
+    assert find_open_results(tmp_path) == [first, second]
     with hold_journal(tmp_path / "compare-5", fresh=False) as journal:
         assert journal.path == tmp_path / "compare-5" / JOURNAL
     assert capsys.readouterr().err.splitlines() == [
@@ -162,7 +162,7 @@ def test_a_lock_that_a_killed_process_left_holds_nothing(tmp_path):
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
     (folder / LOCK).write_text(str(gone.pid), encoding="utf-8")
-    assert find_unfinished(tmp_path) == [folder]
+    assert find_open_results(tmp_path) == [folder]
 
 
 def plain_unit(number: int, milliseconds: float, passes: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec import Draft, Laws
-from specdec.contracts.tree import Tree, ancestors_of, is_chain
+from specdec.contracts.token_tree import Tree, ancestors_of, is_chain
 from specdec.laws import argmax, as_laws, excluding, residual, residual_mass, where
 from tests.support.scoring import path_to
 

@@ -14,7 +14,7 @@ from oracles.tabular import TabularLM
 from specdec import Calibration, Entropy, Fixed, Heuristic, SamplingParams, SpeculativeDecoder, Threshold, calibrate
 from specdec.calibration_run import pass_seconds
 from specdec.contracts import Budget
-from specdec.drafting.lengths import Constant, LengthPolicy, LengthSession, Tracked, depth_limits, ended
+from specdec.drafting.lengths import Constant, LengthPolicy, LengthSession, Tracked, cut_limits, depth_limits
 from specdec.exactness import check_draft
 from specdec.theory import WidthCurve, expected_tokens, optimal_gamma
 from specdec.theory.calibration import Monotone
@@ -50,11 +50,11 @@ def lengths_of(policy: LengthPolicy, confidences: list[float], accepted: list[in
         limit = depth_limits(session, row, np.array([committed]), Budget(np.array([cap]), np.array([cap])))
         given = torch.tensor([confidences])
         for depth in range(1, int(limit[0])):
-            limit = ended(limit, depth, session.continues(row, given[:, :depth]))
+            limit = cut_limits(limit, depth, session.continues(row, given[:, :depth]))
             if limit[0] <= depth:
                 break
         if limit[0]:
-            session.drafted(row, limit)
+            session.note_counts(row, limit)
         lengths.append(int(limit[0]))
         committed += min(kept, lengths[-1]) + 1
     return lengths
@@ -75,7 +75,7 @@ def test_next_limits_are_those_of_the_session_or_unknown(length):
     for _ in range(200):
         drafted = np.minimum(limit, generator.integers(0, 8, 1))
         accepted = np.where(generator.random(1) < 0.5, drafted, generator.integers(0, drafted + 1))
-        session.drafted(row, drafted)
+        session.note_counts(row, drafted)
         committed += int(accepted[0]) + 1
         told, limit = length.next_limits(limit, drafted, accepted), session.limits(row, np.array([committed])).copy()
         assert told is None or told.tolist() == limit.tolist()
@@ -86,12 +86,12 @@ def test_a_shortened_draft_counts_by_what_was_drafted():
     session, row = Heuristic(3, max_draft_tokens=9).open(1), np.array([0])
     session.begin(row)
     assert session.limits(row, np.array([4])) == 3
-    session.drafted(row, np.array([1]))
+    session.note_counts(row, np.array([1]))
     assert session.limits(row, np.array([6])) == 5  # one of one
     assert session.limits(row, np.array([7])) == 5  # nothing drafted
-    session.drafted(row, np.array([2]))
+    session.note_counts(row, np.array([2]))
     assert session.limits(row, np.array([9])) == 4  # one of two
-    session.drafted(row, np.array([4]))
+    session.note_counts(row, np.array([4]))
     assert session.limits(row, np.array([5])) == 4  # taken back: nothing is known
     session.begin(row)
     assert session.limits(row, np.array([6])) == 3

@@ -417,7 +417,7 @@ def test_an_oracle_that_keeps_bits_says_so(options, llama):
 
 
 def test_a_machine_that_does_not_keep_bits_is_an_error(llama, monkeypatch):
-    monkeypatch.setattr("oracles.transformer.eager.scores_are_bitwise", lambda model: False)
+    monkeypatch.setattr("oracles.transformer.eager.has_bitwise_scores", lambda model: False)
     assert not load(llama, backend="eager").bitwise
     with pytest.raises(ValueError, match=r"check at load found .* backend 'eager' depend on the pass .*'graphed'"):
         load(llama, backend="eager", bitwise=True)

@@ -11,7 +11,7 @@ from experiments import watch
 from experiments.advise import cells
 from experiments.advise.__main__ import advice
 from experiments.advise.advice_parts import Parts
-from experiments.advise.cells import Advised
+from experiments.advise.cells import Advice
 from experiments.harness.arms import PLAIN
 from experiments.harness.findings.legends import ALONE_IS, WHOLE_IS
 from experiments.harness.findings.summary import conclusion, write
@@ -84,7 +84,7 @@ def test_both_ratios_are_the_same_everywhere(made: Hand, tmp_path: Path) -> None
     assert cells_of(row) == wanted
 
     draft: Any = None
-    advised = Advised(DRAFTED, "3 tokens", Parts(3.0, 1.0, 0.5, 1.2, 0.1, 0.2), "drafts of 3", None, draft)
+    advised = Advice(DRAFTED, "3 tokens", Parts(3.0, 1.0, 0.5, 1.2, 0.1, 0.2), "drafts of 3", None, draft)
     row = cells._row(advised, made.outcome, made.stats(PLAIN))
     assert cells_of(row) == wanted
     assert advice("batch 1", [row]) == f"batch 1: {DRAFTED}, 3 tokens: {words}."

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from experiments.bench.benchmark_figures import tables_in
 from specdec.stats.report.printout import WIDTH, column_groups, markdown_of, show, text_of
-from specdec.stats.result_table import Kind, Table
+from specdec.stats.result_table import ColumnKind, Table
 
 REFUSED = "refused: the package is missing, and a long explanation says how it can be had"
 ROWS: list[dict[str, Any]] = [
@@ -69,10 +69,16 @@ def test_a_heading_that_has_room_stands_on_one_line():
 def test_cells_have_three_digits_and_columns_a_kind():
     assert TABLE.cells("tokens/s") == ["6,222", "11,009"]
     assert TABLE.cells("rate@0") == ["-", "0.123"]
-    kinds = {"arm": Kind.TEXT, "tokens/s": Kind.NUMBER, "all": Kind.INTERVAL, "says": Kind.LONG, "rate@0": Kind.NUMBER}
+    kinds = {
+        "arm": ColumnKind.TEXT,
+        "tokens/s": ColumnKind.NUMBER,
+        "all": ColumnKind.INTERVAL,
+        "says": ColumnKind.LONG,
+        "rate@0": ColumnKind.NUMBER,
+    }
     assert {name: TABLE.kind(name) for name in kinds} == kinds
-    assert Table("", [{"run": "0000: length 2"}]).kind("run") is Kind.TEXT
-    assert Table("", [{"identical": "4/4"}]).kind("identical") is Kind.INTERVAL
+    assert Table("", [{"run": "0000: length 2"}]).kind("run") is ColumnKind.TEXT
+    assert Table("", [{"identical": "4/4"}]).kind("identical") is ColumnKind.INTERVAL
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from experiments.prompts import make_code as make_prompts
 from experiments.prompts.make_code import Distinct, Prompt
 from oracles.factory.corpus import Entry, SourceFile, load_manifest, read_split, stdlib_folder
-from oracles.factory.corpus.overlap import PASSAGE_TOKENS
+from oracles.factory.corpus.passage_index import PASSAGE_TOKENS
 from tests.support.corpus_rows import gathered
 
 ROWS = [json.loads(line) for line in make_prompts.OUT.read_text(encoding="utf-8").splitlines()]
@@ -42,7 +42,7 @@ def test_prompts_share_no_passage_with_each_other() -> None:
 def test_a_copy_heavy_prompt_already_holds_most_of_what_follows() -> None:
     for row in ROWS:
         if row["kind"] == "copy_heavy":
-            assert make_prompts.share_kept(row["reference"], row["prompt"]) >= make_prompts.MIN_KEPT, row["id"]
+            assert make_prompts.kept_share(row["reference"], row["prompt"]) >= make_prompts.MIN_KEPT, row["id"]
 
 
 @gathered
@@ -87,14 +87,14 @@ def test_prompts_that_share_a_passage_with_the_training_text_go(made: list[Promp
     lines = made[0].prompt.split("\n")
     ids = TOKENIZER.encode(made[0].prompt).ids
     assert len(ids) >= 2 * PASSAGE_TOKENS
-    kept = make_prompts.without_shared(made, TOKENIZER, ["x = 1\n", f"x = 1\n{made[0].prompt}\nx = 2\n"])
+    kept = make_prompts.drop_shared(made, TOKENIZER, ["x = 1\n", f"x = 1\n{made[0].prompt}\nx = 2\n"])
     assert kept == made[1:]
-    assert make_prompts.without_shared(made, TOKENIZER, ["x = 1\n", lines[-1]]) == made
+    assert make_prompts.drop_shared(made, TOKENIZER, ["x = 1\n", lines[-1]]) == made
 
 
 def test_a_passage_shared_with_the_reference_alone_counts(made: list[Prompt]) -> None:
     row = next(prompt for prompt in made if len(TOKENIZER.encode(prompt.reference).ids) > 2 * PASSAGE_TOKENS)
-    assert row not in make_prompts.without_shared(made, TOKENIZER, [row.reference])
+    assert row not in make_prompts.drop_shared(made, TOKENIZER, [row.reference])
 
 
 def test_a_prompt_that_repeats_another_goes(made: list[Prompt]) -> None:
@@ -105,8 +105,8 @@ def test_a_prompt_that_repeats_another_goes(made: list[Prompt]) -> None:
 
 
 def test_the_kept_share_counts_lines_that_are_not_blank() -> None:
-    assert make_prompts.share_kept("a\n\nb\nc\nd", "d\nb\na\nx") == 0.75
-    assert make_prompts.share_kept("\n \n", "a") == 0.0
+    assert make_prompts.kept_share("a\n\nb\nc\nd", "d\nb\na\nx") == 0.75
+    assert make_prompts.kept_share("\n \n", "a") == 0.0
 
 
 def test_too_few_prompts_are_an_error() -> None:

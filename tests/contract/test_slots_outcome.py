@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec.contracts import Draft, Ending
-from specdec.contracts.tree import Tree
+from specdec.contracts.token_tree import Tree
 from specdec.engine.outcome import Decision, StepOutcome, Walk, block_of, record
 from specdec.engine.slots import IDLE, Slots
 from specdec.requests import Request

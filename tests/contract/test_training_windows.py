@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from oracles.factory.training.windows import Mixed, WindowPlan, Windows
+from oracles.factory.training.windows import MixedBatches, WindowPlan, Windows
 
 STREAM = torch.arange(5000)
 PLAN = WindowPlan(tokens_per_step=256, length=64, long_length=128, long_share=0.25)
@@ -37,7 +37,7 @@ def test_an_epoch_reads_no_token_twice_as_a_target() -> None:
 
 def test_mixed_batches_hold_the_rows_of_both() -> None:
     first, second = (Windows(PLAN.halve(), stream, 0) for stream in (STREAM, STREAM + 10_000))
-    rows = Mixed(first, second).batch(3, 40)
+    rows = MixedBatches(first, second).batch(3, 40)
     assert rows.shape == (4, 65)
     assert torch.equal(rows[:2], first.batch(3, 40))
     assert torch.equal(rows[2:], second.batch(3, 40))

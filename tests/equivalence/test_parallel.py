@@ -168,10 +168,10 @@ SHARE = Share(
 
 
 def test_layers_whose_bits_depend_on_their_width_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert split_bits.splits_are_bitwise(SHARE)
+    assert split_bits.has_bitwise_splits(SHARE)
     sound = Linear.forward
     monkeypatch.setattr(Linear, "forward", lambda self, x: sound(self, x) * (1 + 1e-6 * self.out_features))
-    assert not split_bits.splits_are_bitwise(SHARE)
+    assert not split_bits.has_bitwise_splits(SHARE)
 
 
 def test_attention_whose_bits_depend_on_the_number_of_heads_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,11 +180,11 @@ def test_attention_whose_bits_depend_on_the_number_of_heads_is_found(monkeypatch
             return super().__call__(*given) * (1 + 1e-6 * self.config.kv_heads)
 
     monkeypatch.setattr(split_bits, "CachedAttention", Leaning)
-    assert not split_bits.splits_are_bitwise(SHARE)
+    assert not split_bits.has_bitwise_splits(SHARE)
 
 
 def test_a_model_whose_bits_cannot_be_kept_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel_transformer, "splits_are_bitwise", lambda share: False)
+    monkeypatch.setattr(parallel_transformer, "has_bitwise_splits", lambda share: False)
     oracle = oracles.load_parallel(folder / "gpt2")
     assert (oracle.bitwise, oracle.backend, oracle.sums) == (False, "1-process", "blocks")
     result = SpeculativeDecoder(oracle).generate(["x"], max_new_tokens=2)

@@ -115,7 +115,7 @@ def laws_agree(task: HeadDistillation, head: Head) -> bool:
     num_roots, columns = LENGTH - 1 - STEPS, task.target_ids
     logits, chances = opened(head, num_roots)
     with torch.no_grad():
-        said = list(task.said(torch.arange(LENGTH).unsqueeze(0), text_of(IDS)))
+        said = list(task.predictions(torch.arange(LENGTH).unsqueeze(0), text_of(IDS)))
     fits = []
     for depth, one in enumerate(said):
         assert len(one.learnt) == num_roots
@@ -147,7 +147,7 @@ def test_laws_confidences_and_accepted_tokens_of_a_session_are_the_trainers(
     task, head = make(name, text, tmp_path)
     assert laws_agree(task, head)
     with torch.no_grad():
-        found = list(task.said(torch.arange(len(whole)).unsqueeze(0), text))
+        found = list(task.predictions(torch.arange(len(whole)).unsqueeze(0), text))
     same = torch.stack([said.learnt.argmax(-1) == said.likeliest_column for said in found])
     leading = [0, *same.int().cumprod(0).sum(0).tolist()]  # by the place of the pending token
     drafted = SpeculativeDecoder(oracle, source(head)).generate([[9, 4]], 40)

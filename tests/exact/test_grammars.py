@@ -70,15 +70,15 @@ def test_the_law_that_users_compare_with_agrees_with_the_reference(case):
 
 
 def asks_for_the_mask_of_the_position_before(monkeypatch):
-    original = BatchWarping.allowed
-    monkeypatch.setattr(BatchWarping, "allowed", lambda self, row, path: original(self, row, path[:-1]))
+    original = BatchWarping.allowed_ids
+    monkeypatch.setattr(BatchWarping, "allowed_ids", lambda self, row, path: original(self, row, path[:-1]))
 
 
 def leaves_the_bonus_unmasked(monkeypatch):
-    original = BatchWarping.allowed
+    original = BatchWarping.allowed_ids
     deepest = 2  # what the drafts of the chain reach
     monkeypatch.setattr(
-        BatchWarping, "allowed", lambda self, row, path: None if path.size == deepest else original(self, row, path)
+        BatchWarping, "allowed_ids", lambda self, row, path: None if path.size == deepest else original(self, row, path)
     )
 
 

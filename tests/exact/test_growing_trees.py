@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from oracles import TabularLM
-from specdec.contracts.tree import ancestors_of
+from specdec.contracts.token_tree import ancestors_of
 from tests.reference.tables import random_table
 from tests.support.backends import PACKS, agree
 from tests.support.models import FAMILIES, small_model

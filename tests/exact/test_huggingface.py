@@ -7,7 +7,7 @@ import torch
 from drafts import PromptLookup, SmallTransformer
 from oracles import HuggingFaceLM
 from specdec import Paths, SamplingParams, SpeculativeDecoder
-from specdec.contracts import Oracle, declared
+from specdec.contracts import Oracle, capability_of
 from specdec.exactness import check_lossless
 from tests.reference.tables import random_table
 from tests.support.hf_models import FAMILIES, random_model
@@ -46,7 +46,7 @@ def test_it_is_an_oracle(oracle):
     assert (model.vocab_size, model.eos_ids, model.tokenizer, model.dtype) == (23, (), None, torch.float32)
     assert (model.backend, model.num_layers, model.chains, model.cache_format) == ("transformers", 0, False, None)
     assert model.max_context == 128
-    assert declared(model, "num_experts") == getattr(oracle._model.config, "num_local_experts", 1)
+    assert capability_of(model, "num_experts") == getattr(oracle._model.config, "num_local_experts", 1)
     assert model.weight_bytes == 4 * sum(parameter.numel() for parameter in oracle._model.parameters())
 
 

@@ -5,7 +5,7 @@ import pytest
 from specdec.engine import verdict
 from specdec.kernels import NativeKernels
 from specdec.kernels.compiled import NativeWalks
-from specdec.kernels.compiled.laws import LAWS
+from specdec.kernels.compiled.compiled_laws import LAWS
 from tests.native.twins import changed, twins
 from tests.support import statistics
 from tests.support.backends import kernels_are, needed_kernels

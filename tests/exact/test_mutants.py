@@ -520,7 +520,7 @@ MUTANTS = [
     Mutant("3", SAMPLER, "__call__", drops_unlikely_tokens, by.faults_of_the_draft),
     Mutant("3", GROWTH, "_assemble", keeps_the_best_of_the_drawn, by.law_with_a_grown_tree),
     Mutant("3", STAGED, "propose", drops_an_unlikely_last_token, by.law_with_a_staged_model),
-    Mutant("3", specdec.drafting.chain_sampler, "ended", drops_the_token_it_stops_at, by.law_with_a_threshold),
+    Mutant("3", specdec.drafting.chain_sampler, "cut_limits", drops_the_token_it_stops_at, by.law_with_a_threshold),
     Mutant("4", OTHER, "_restrict", drafts_pieces_that_the_model_lacks, by.laws_unlike_those_of_the_common_pieces),
     Mutant("4", OTHER, "_restrict", indexes_laws_by_the_models_ids, by.laws_unlike_those_of_the_common_pieces),
     Mutant("5b", sources.SiblingTrees, "_grow", reorders_siblings, by.law_with_siblings_without_replacement),

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 
 from experiments.bench import engine as bench_engine
-from experiments.bench.engine import Cost, Timed
+from experiments.bench.engine import Cost, TimedOracle
 from experiments.bench.oracle import benchmark_parts, benchmark_passes, decoding
-from experiments.bench.oracle.benchmark_parts import Measured
+from experiments.bench.oracle.benchmark_parts import ShapeRounds
 from experiments.harness import rounds
 from experiments.harness.rounds import Spread, TimedArm, Timings
 from experiments.studies import batching
-from experiments.studies.batching import Options, Served, row_of, serve
+from experiments.studies.batching import ServingOptions, ServingRun, row_of, serve
 from oracles.factory.evaluation import commands, loops, ngrams
 from oracles.factory.evaluation.agreement import Agreement
 from oracles.factory.training import held_out
@@ -63,7 +63,7 @@ def overhead() -> Differences:
         patch.object(bench_engine, "SpeculativeDecoder", lambda oracle, _: _Engine(oracle, clock)),
     ):
         oracle: Any = SimpleNamespace(score=lambda: clock.spend(10.0))
-        found = bench_engine.cost(Timed(oracle), ["a", "b"], SamplingParams(), 8)
+        found = bench_engine.cost(TimedOracle(oracle), ["a", "b"], SamplingParams(), 8)
     measured = [Cost(step, step / 2) for step in (0.001, 0.004, 0.009)]
     row = bench_engine.row("greedy", 64, measured, 0.002)
     expected = {
@@ -109,7 +109,7 @@ class _Serving:
 
 def serving() -> Differences:
     """Latencies, first tokens and rows in use of three requests on two rows, in both ways."""
-    options, emitted = Options(2, 99, 0, SamplingParams(), ()), [[2, 1, 1], [1], [3, 2]]
+    options, emitted = ServingOptions(2, 99, 0, SamplingParams(), ()), [[2, 1, 1], [1], [3, 2]]
     found: dict[str, Any] = {}
     for way in ("static", "continuous"):
         with clock_of(batching) as clock:
@@ -139,10 +139,10 @@ def serving() -> Differences:
 def served_rows() -> Differences:
     """A row of the table of batches, of four rows and three rounds."""
     runs = [
-        Served(seconds, {0: latency, 1: 2 * latency}, {0: 1.0, 1: first}, 10, 30, 60, 45, [])
+        ServingRun(seconds, {0: latency, 1: 2 * latency}, {0: 1.0, 1: first}, 10, 30, 60, 45, [])
         for seconds, latency, first in ((2.0, 1.0, 2.0), (3.0, 2.0, 3.0), (6.0, 5.0, 4.0))
     ]
-    found = row_of("drafted", "static", runs, Options(4, 99, 0, SamplingParams(), ()))
+    found = row_of("drafted", "static", runs, ServingOptions(4, 99, 0, SamplingParams(), ()))
     expected = {
         "batch": 4,
         "arm": "drafted",
@@ -164,9 +164,9 @@ def _spread(values: Sequence[float]) -> str:
     return f"{middle:.2f} ({low:.2f} .. {high:.2f})"
 
 
-def _measured(seconds: dict[str, list[float]], **options: Any) -> Measured:
+def _measured(seconds: dict[str, list[float]], **options: Any) -> ShapeRounds:
     timings = Timings(seconds, dict.fromkeys([*seconds][:2], 0.75))
-    return Measured("10m", 2, SimpleNamespace(**options), timings)  # type: ignore[arg-type]
+    return ShapeRounds("10m", 2, SimpleNamespace(**options), timings)  # type: ignore[arg-type]
 
 
 def _cells(rows: Sequence[Any], name: str, *columns: str) -> dict[str, Any]:
@@ -320,7 +320,7 @@ MUTANTS = line_mutants(
     (Timings.ratio, "a / b for a, b in pairs", "min(self.seconds[above]) / b for a, b in pairs", interleaved, "ratio"),
     (Spread.of, "statistics.median(values)", "statistics.fmean(values)", decoded, "native bfloat16, median ms"),
     (
-        benchmark_parts.Measured.time_row,
+        benchmark_parts.ShapeRounds.time_row,
         "spread.median * 1e3",
         "spread.low * 1e3",
         decoded,

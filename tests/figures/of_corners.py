@@ -11,7 +11,7 @@ from experiments.harness.arms import PLAIN
 from experiments.harness.draw_checks import LawEvidence, sum_of
 from experiments.harness.findings import legends, step_columns, summary
 from experiments.harness.findings.causes import Widening
-from experiments.harness.recorded_runs import Costs
+from experiments.harness.recorded_runs import AssumedCosts
 from experiments.harness.run_outcome import Outcome
 from specdec.stats.report.intervals import Interval, bootstrap_ratio, paired_ratio
 from tests.support.hand_run import DRAFTED, Hand, HandRun, hand
@@ -231,8 +231,8 @@ def _said(call: Callable[[], object]) -> str:
 
 def stated() -> Differences:
     """Costs as a command line states them; and the parts that a prediction misses."""
-    costs = Costs.of({"draft_cost": ["0.5", "x=0.25"], "width_cost": "0.125"})
-    listed = Costs.of({"draft_cost": ["0"], "width_cost": "1,1.5,1.75"})
+    costs = AssumedCosts.of({"draft_cost": ["0.5", "x=0.25"], "width_cost": "0.125"})
+    listed = AssumedCosts.of({"draft_cost": ["0"], "width_cost": "1,1.5,1.75"})
     assert costs is not None
     assert listed is not None
     wrong = [
@@ -245,8 +245,8 @@ def stated() -> Differences:
     found: dict[str, Any] = {
         "draft": dict(costs.draft),
         "width": (costs.width(3), listed.width(2), listed.width(3)),
-        "nothing": Costs.of({}),
-        "wrong": [_said(lambda one=one: Costs.of(one)) for one in wrong],  # type: ignore[misc]
+        "nothing": AssumedCosts.of({}),
+        "wrong": [_said(lambda one=one: AssumedCosts.of(one)) for one in wrong],  # type: ignore[misc]
         "close": missing(was, Parts(2.9, 1.0, 0.5, 1.0, 0.1, 0.1, 0.01)),
         "tokens": missing(was, Parts(2.0, 1.0, 0.5, 1.0, 0.1, 0.1, 0.01)),
         "rows": missing(was, Parts(3.0, 0.5, 0.5, 1.0, 0.1, 0.1, 0.01)),
@@ -273,8 +273,8 @@ MUTANTS = line_mutants(
     (Outcome.clusters, 'entry.get("began", ', "(lambda _, own: own)(0, ", conversations, "times"),
     (Outcome.tokens_and_steps, "[sum(one[name]", "[max(one[name]", conversations, "tokens and steps"),
     (sum_of, "sum(vars", "max(vars", conversations, "outside"),
-    (Outcome._as_many, "sum(_prefill(", "max(_prefill(", conversations, "draws"),
-    (Outcome._as_many, "[(sum(own), sum(others))]", "[(max(own), sum(others))]", draws_by_rounds, "times"),
+    (Outcome._scaled_times, "sum(_prefill(", "max(_prefill(", conversations, "draws"),
+    (Outcome._scaled_times, "[(sum(own), sum(others))]", "[(max(own), sum(others))]", draws_by_rounds, "times"),
     (Outcome.by_rounds, "< FEWEST_UNITS", "<= FEWEST_UNITS", draws_by_rounds, "enough"),
     (Outcome.calibrations, " and one not in measured[:i]", "", checked, "calibrations"),
     (summary._checks, '{"identical": sum(passed)', '{"identical": len(passed)', checked, "identical"),
@@ -288,7 +288,7 @@ MUTANTS = line_mutants(
     (bootstrap_ratio, "n < FEWEST_UNITS", "n <= FEWEST_UNITS", told, "five units"),
     (Widening.of, "plain_like or own_like", "plain_like", few_passes, "own"),
     (Widening.of_one_row, "self.cost <= 1 or ", "", few_passes, "of one row"),
-    (Costs.of, "len(found) < len(parts)", "False", stated, "wrong"),
+    (AssumedCosts.of, "len(found) < len(parts)", "False", stated, "wrong"),
     (recorded_runs._number, "0 <= value", "-9 <= value", stated, "wrong"),
     (advise_parts._absolute, "1e3 * parts.once * getattr", "1e3 * getattr", stated, "less"),
     (advise_parts._describe, "if measured > predicted", "if measured < predicted", stated, "less"),

@@ -8,9 +8,9 @@ from unittest.mock import patch
 
 import drafts
 from experiments.load import load_predictions, load_tables, measuring_loads, serving
-from experiments.load.load_predictions import Prediction, StepCosts, predictions
+from experiments.load.load_predictions import LoadPrediction, StepCosts, predictions
 from experiments.load.load_tables import Load
-from experiments.load.serving import Served, ServedRequest, ServedStep, Window, serve
+from experiments.load.serving import LoadRun, ServedRequest, ServedStep, Window, serve
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder, State, StepInfo
 from specdec.theory import WidthCurve
@@ -33,7 +33,7 @@ class _Simulated(SpeculativeDecoder):
         return state, replace(info, seconds={"propose": PROPOSE, "score": score, "verify": VERIFY, "commit": COMMIT})
 
 
-def _simulate(length: int, arrivals: Sequence[float]) -> Served:
+def _simulate(length: int, arrivals: Sequence[float]) -> LoadRun:
     """Serve requests of three tokens on two rows; a source that drafts with the oracle itself is always right."""
     oracle = TabularLM.random(4, 2, 0, eos_id=0)
     decoder = _Simulated(oracle, drafts.SmallTransformer(oracle, length) if length else None)
@@ -56,7 +56,7 @@ def simulated() -> Differences:
         "drafted, counts": [one.counts for one in drafted.requests],
         "drafted, steps": [(one.rows, one.seated, one.emitted, one.nodes) for one in drafted.steps],
         "same": [one.tokens for one in drafted.requests],
-        "again": Served.from_dict(plain.as_dict()) == plain,
+        "again": LoadRun.from_dict(plain.as_dict()) == plain,
     }
     expected = {
         "arrivals": [0.0, 1.0, 3.0, 40.0],
@@ -98,7 +98,7 @@ LIMITS = {"ttft": 3.0, "tpot": 1.5}
 
 
 def _load(arm: str = "plain", rate: float = 0.5, requests: Sequence[ServedRequest] = REQUESTS) -> Load:
-    return Load(rate, arm, Served(tuple(requests), (), "exact"), WINDOW)
+    return Load(rate, arm, LoadRun(tuple(requests), (), "exact"), WINDOW)
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
@@ -164,23 +164,23 @@ def _step(rows: int, emitted: int, nodes: int, score: float, seated: int = 0, ot
     return ServedStep(rows, seated, emitted, nodes, seconds)
 
 
-def _runs(arm: str) -> Served:
+def _runs(arm: str) -> LoadRun:
     """Return three steps of one row and of four, and three that seat two requests; each request has four tokens."""
     tau, nodes = (1, 1) if arm == "plain" else (2, 3)
     steps = [_step(rows, rows * tau, rows * nodes, 1.0 + rows + extra) for rows in (1, 4) for extra in (-0.5, 0.0, 1.0)]
     steps += [_step(2, 9, 99, 99.0, seated=2, other=0.875)] * 3
-    return Served(tuple(_request(0.0, 0.0, (9.0, 4)) for _ in range(3)), tuple(steps), "exact")
+    return LoadRun(tuple(_request(0.0, 0.0, (9.0, 4)) for _ in range(3)), tuple(steps), "exact")
 
 
-def _at_once() -> Served:
+def _at_once() -> LoadRun:
     """Return requests that end in the step that seats them."""
-    return Served((_request(0.0, 0.0, (9.0, 4)),), (_step(1, 4, 4, 2.0, seated=1),) * 3, "exact")
+    return LoadRun((_request(0.0, 0.0, (9.0, 4)),), (_step(1, 4, 4, 2.0, seated=1),) * 3, "exact")
 
 
 CURVES = (WidthCurve((1, 2, 4), (1.0, 1.0, 1.5), 1), WidthCurve((1, 2, 4), (1.0, 1.5, 3.0), 4))
 
 
-def _foretold() -> dict[str, Prediction]:
+def _foretold() -> dict[str, LoadPrediction]:
     runs = {arm: [_runs(arm)] for arm in ("plain", "drafted")}
     return predictions({**runs, "at once": [_at_once()]}, "plain", CURVES, 4)
 
@@ -300,7 +300,7 @@ def compared() -> Differences:
 
 def timed() -> Differences:
     """What a full batch of plain decoding serves, while all rows are in flight."""
-    served = Served((_request(0.0, 0.0, (1.0, 1), (2.0, 1)), _request(0.0, 2.0, (3.0, 2))), (), "exact")
+    served = LoadRun((_request(0.0, 0.0, (1.0, 1), (2.0, 1)), _request(0.0, 2.0, (3.0, 2))), (), "exact")
     own: Any = SimpleNamespace(
         arguments={"batch_size": 1}, widths=[1, 2], oracle=None, _serve=lambda arm, times: served
     )
@@ -317,7 +317,7 @@ MUTANTS = line_mutants(
     (serving._Book.note, "append(ended)", "append(began)", simulated, "times"),
     (serving._Book.note, "rows + drafted", "drafted", simulated, "steps"),
     (serving._Book.note, "ended - began - sum(parts.values())", "0.0 * (ended - began)", simulated, "seconds"),
-    (serving.counted, "window.holds(request.arrival)", "True", latency, "row: TTFT P95"),
+    (serving.requests_within, "window.holds(request.arrival)", "True", latency, "row: TTFT P95"),
     (
         serving.ttft,
         "request.times[0] - request.arrival",
@@ -335,7 +335,7 @@ MUTANTS = line_mutants(
     (serving.tpot, "sum(request.counts) - 1", "len(request.counts) - 1", latency, "row: TPOT P50"),
     (serving.itls, "after - before", "after - request.arrival", latency, "row: ITL P50"),
     (Window.holds, "self.begin <= time", "0.0 <= time", latency, "row: TTFT P95"),
-    (serving.goodput, "counted(served, window)", "served.requests", served_loads, "row: goodput"),
+    (serving.goodput, "requests_within(served, window)", "served.requests", served_loads, "row: goodput"),
     (serving.is_good, "all(", "any(", served_loads, "row: goodput"),
     (serving.throughput, "if window.holds(time)", "if time", served_loads, "row: tokens/s"),
     (serving.rows_in_use, "request.seated", "request.arrival", served_loads, "row: rows"),
@@ -346,11 +346,11 @@ MUTANTS = line_mutants(
     (serving.is_saturated, "SATURATED * arrived", "0.0 * arrived", served_loads, "queue: ends"),
     (load_tables.throughput_row, "good / rate", "good", served_loads, "row: good"),
     (StepCosts.of, "if not step.seated", "if step.rows", foretold, "steps"),
-    (Prediction.step_seconds, "* self.width_cost(rows)", "", foretold, "capacity"),
-    (Prediction.width_cost, "np.interp(rows,", "np.interp(1,", foretold, "v"),
-    (Prediction.capacity, "self.prefill + ", "", foretold, "capacity"),
-    (Prediction.tpot, "rate >= self.capacity", "rate >= 9", foretold, "beyond"),
-    (Prediction._rows, "1 + others", "others", foretold, "tpot"),
+    (LoadPrediction.step_seconds, "* self.width_cost(rows)", "", foretold, "capacity"),
+    (LoadPrediction.width_cost, "np.interp(rows,", "np.interp(1,", foretold, "v"),
+    (LoadPrediction.capacity, "self.prefill + ", "", foretold, "capacity"),
+    (LoadPrediction.tpot, "rate >= self.capacity", "rate >= 9", foretold, "beyond"),
+    (LoadPrediction._rows, "1 + others", "others", foretold, "tpot"),
     (load_predictions.prefill_seconds, "step.seated for step", "1 for step", foretold, "prefill"),
     (load_tables.prediction_row, "base / measured", "measured / base", compared, "row: over plain"),
     (load_tables.capacity_rows, "takewhile(", "filter(", compared, "held: plain, holds to"),

@@ -121,7 +121,7 @@ def fates() -> Differences:
     rows, feedback = np.arange(4), Feedback(4)
     feedback.begin(rows)
     new = feedback.settle(rows, np.array([5, 5, 5, 5]))
-    feedback.drafted(rows, np.array([3, 3, 3, 3]))
+    feedback.note_counts(rows, np.array([3, 3, 3, 3]))
     # The first kept two of three, the second all; the third grew by more than was drafted, the fourth went back.
     then = feedback.settle(rows, np.array([8, 9, 10, 4]))
     last = feedback.settle(rows, np.array([9, 11, 11, 5]))

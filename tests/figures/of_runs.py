@@ -12,7 +12,7 @@ from experiments.harness.arms import PLAIN
 from experiments.harness.findings import causes, step_columns, summary
 from experiments.harness.findings.causes import Widening, cause_rows
 from experiments.harness.findings.step_columns import device_rows, device_work, reason, reason_rows, stage_rows
-from experiments.harness.recorded_runs import Costs, worth_rows
+from experiments.harness.recorded_runs import AssumedCosts, worth_rows
 from experiments.harness.run_outcome import Outcome, OutsideLoops, decoding_seconds, decoding_time
 from experiments.studies import lengths
 from specdec.stats import Stats
@@ -454,7 +454,7 @@ def worth() -> Differences:
         "speed-up": own.tau * rows / (1 + 0.125 * (nodes - 1) + 0.25 * drafted),
         "identical": "5/5",
     }
-    found = worth_rows(made.outcome, Costs({"": 0.5, DRAFTED: 0.25}, WidthCurve.linear(0.125)))
+    found = worth_rows(made.outcome, AssumedCosts({"": 0.5, DRAFTED: 0.25}, WidthCurve.linear(0.125)))
     plain_cells = {name: found[0][name] for name in ("c", "v", "speed-up")}
     return together(
         drafted=differences({name: value for name, value in found[1].items() if name != "arm"}, expected),
@@ -530,7 +530,7 @@ STATISTICS = (
     worth, parts, sentences,
 )  # fmt: skip
 MUTANTS = line_mutants(
-    (Outcome.who, "in self.done if", "in self.done[:1] if", work, f"work: {DRAFTED}, judge"),
+    (Outcome.performer, "in self.done if", "in self.done[:1] if", work, f"work: {DRAFTED}, judge"),
     (
         Outcome.tokens_per_second,
         'entry["arms"][arm]["num_tokens"] * len(entry["arms"][arm]["seconds"])',
@@ -549,7 +549,7 @@ MUTANTS = line_mutants(
     (Outcome.seconds, "sum(sum(", "sum(min(", speeds, f"{DRAFTED}, end to end"),
     (summary.speed_rows, "outcome.speedup(arm, kind)", "outcome.speedup(arm)", speeds, f"{DRAFTED}, code"),
     (run_outcome.check_cells, "{sum(passed)}", "{len(outcome.done) - 1}", speeds, f"{DRAFTED}, identical"),
-    (Outcome._as_many, "before + (seconds - before) * more", "seconds * more", draws, "value"),
+    (Outcome._scaled_times, "before + (seconds - before) * more", "seconds * more", draws, "value"),
     (
         Outcome.decoding_speedup,
         "decoding_seconds(theirs) * ours.",
@@ -564,7 +564,7 @@ MUTANTS = line_mutants(
     (decoding_time, ' - stats.seconds["prefill"]', "", reasons, f"{DRAFTED}, decoding alone"),
     (decoding_seconds, "stats.num_emitted", "stats.num_steps", draws, "back"),
     (Outcome.rounds, "sum(seconds)", "min(seconds)", rounds, "plain"),
-    (Outcome.times, "self._times(arm, kind)", "self._as_many(against, arm, kind)", rounds, "own"),
+    (Outcome.times, "self._times(arm, kind)", "self._scaled_times(against, arm, kind)", rounds, "own"),
     (Outcome.speedup, "self.times(arm, kind, against)", "self.times(arm, kind)", rounds, "value"),
     (summary.against_rows, "ALL, against, method", "ALL, PLAIN, method", rounds, "verdict"),
     (reason, 'plain.seconds_per_call("score")', 'stats.seconds_per_call("score")', reasons, f"{DRAFTED}, T ms"),
@@ -640,7 +640,7 @@ MUTANTS = line_mutants(
         devices,
         "stage: ms/pass",
     ),
-    (Costs.speedup, "tau * rows", "tau", worth, "drafted: speed-up"),
+    (AssumedCosts.speedup, "tau * rows", "tau", worth, "drafted: speed-up"),
     (recorded_runs._passes_per_step, "stats.num_draft_passes", "stats.num_drafted", worth, "drafted: drafted"),
     (
         summary.conclusion,

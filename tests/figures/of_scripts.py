@@ -101,7 +101,7 @@ def policies() -> Differences:
     outcome: Any = _Lengths()
     prices = {threshold.NAME: SimpleNamespace(step_cost=lambda drafted: 1.0 + 0.25 * drafted)}
     with patch.object(Calibration, "from_dict", lambda kept: prices[kept["of"]]):
-        (table,) = threshold.against_fixed(outcome)
+        (table,) = threshold.compare_with_fixed(outcome)
     found = {row["arm"]: [*row.values()][1:] for row in table.rows}
     # 1 + 2 x 1.25 + 1.5 plain steps for nine tokens.
     own = [9 / 5.0, 9 / 4, 4 / 4, 2 / 4]
@@ -142,7 +142,7 @@ def answers() -> Differences:
         oracle: Any = None
         outcome, counts = forced.measure(oracle, {"type": "object"}, options)
     rows = {row["arm"]: row for row in forced.rows_of("short", outcome, counts, 4)}
-    grammar = SimpleNamespace(allowed=lambda ids: None if len(ids) == 1 else np.arange(9) <= len(ids))
+    grammar = SimpleNamespace(allowed_ids=lambda ids: None if len(ids) == 1 else np.arange(9) <= len(ids))
     with patch.object(forced, "make_grammars", lambda *_: (grammar,)):
         model: Any = None
         choices = forced.counts_of_choices(model, SamplingParams(), [[7, 7, 7], [7, 7]]).tolist()
@@ -170,7 +170,7 @@ def vocabularies() -> Differences:
     model, target = letters(("a", "b", "é")), letters(("a", "é", "x", "ab"))
     shared = SharedPieces(model, 3, target, 4)
     texts = ["aéxa", "éé"]
-    with patch.object(overlap, "spelled", lambda row, shared: [*row, 0, 0]):
+    with patch.object(overlap, "spell_ids", lambda row, shared: [*row, 0, 0]):
         row = overlap.text_row("of", texts, target, shared)
     found = {**overlap.pieces_row("target", target, 2), **row}
     expected = {
@@ -191,8 +191,8 @@ def vocabularies() -> Differences:
 def judged() -> Differences:
     """Two rules on the same drafts of two prompts: what they keep, beside each other and beside the optimum."""
 
-    def kept(own: float, other: float, first: float, more: float, bound: float | None) -> rules.Kept:
-        return rules.Kept({"standard": own, "block": other}, {"standard": first, "block": more}, bound)
+    def kept(own: float, other: float, first: float, more: float, bound: float | None) -> rules.KeptTokens:
+        return rules.KeptTokens({"standard": own, "block": other}, {"standard": first, "block": more}, bound)
 
     steps = [[kept(1.0, 1.5, 0.5, 0.75, 1.0), kept(0.0, 0.5, 0.25, 0.25, None)], [kept(2.0, 2.0, 1.0, 1.0, 1.0)]]
     run = SimpleNamespace(judge="native", stats=SimpleNamespace(block_efficiency=1.75))
@@ -350,7 +350,7 @@ MUTANTS = [
         ),
         (spec_bench_tables.end_to_end_row, ' if "began" not in entry', "", questions, "counts"),
         (spec_bench_tables.by_task, "in MT_BENCH", "in MT_BENCH[:1]", questions, "tasks"),
-        (threshold.against_fixed, "best = max(fixed", "best = min(fixed", policies, "title"),
+        (threshold.compare_with_fixed, "best = max(fixed", "best = min(fixed", policies, "title"),
         (forced.measure, "options.repeats", "1", answers, "speed-up"),
         (forced.measure, "running.warm_up(ways, units[0])", "pass", answers, "speed-up"),
         (forced.rows_of, "outcome.decoding_speedup(arm)", "outcome.speedup(arm)", answers, "speed-up"),

@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.advise import cells
 from experiments.advise.advice_parts import Parts
-from experiments.advise.cells import Advised
+from experiments.advise.cells import Advice
 from experiments.harness.arms import PLAIN
 from experiments.harness.findings import summary
 from specdec.stats import Stats, StatsRecorder, pool
@@ -169,9 +169,7 @@ def advice() -> Differences:
     made = hand(rounds=6)
     foretold = Parts(3.0, 1.0, 0.5, 1.2, 0.1, 0.2)
     draft: Any = None
-    row = cells._row(
-        Advised(DRAFTED, "3 tokens", foretold, "drafts of 3", None, draft), made.outcome, made.stats(PLAIN)
-    )
+    row = cells._row(Advice(DRAFTED, "3 tokens", foretold, "drafts of 3", None, draft), made.outcome, made.stats(PLAIN))
     runs = {arm: made.runs(arm) for arm in (PLAIN, DRAFTED)}
     taken = {arm: sum(run.seconds - run.prefill for run in runs[arm]) for arm in runs}
     walls = {arm: sum(run.wall for run in runs[arm]) for arm in runs}

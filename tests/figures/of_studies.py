@@ -13,7 +13,7 @@ from experiments.studies import trees
 from experiments.studies.inference_stack import stack_tables as stack
 from experiments.studies.inference_stack import stack_timing
 from experiments.studies.limits import limit_tables as limits
-from experiments.studies.limits.limit_timing import Passes, Prefill
+from experiments.studies.limits.limit_timing import LimitPasses, Prefill
 from experiments.studies.precision import precision_tables as precision
 from specdec import Kary
 from specdec.theory import (
@@ -155,12 +155,12 @@ def rooflines() -> Differences:
     return differences(found, expected)
 
 
-def _passes(scale: float = 1.0) -> Passes:
+def _passes(scale: float = 1.0) -> LimitPasses:
     """Return passes of one and of three nodes: 2 and 3 s, of 400 and 500 bytes, 100 and 6000 FLOPs."""
     seconds = {1: Spread(2.0 * scale, 1.0, 3.0), 3: Spread(3.0 * scale, 2.15, 4.0), 2: Spread(2.1 * scale, 2.0, 4.0)}
     seconds = {width: seconds[width] for width in (1, 2, 3)}
     costs = {1: PassCost(100.0, 300.0, 100.0), 2: PassCost(200.0, 300.0, 150.0), 3: PassCost(6000.0, 300.0, 200.0)}
-    return Passes(4, 10, seconds, costs, Roofline(400.0, 3000.0))
+    return LimitPasses(4, 10, seconds, costs, Roofline(400.0, 3000.0))
 
 
 def passes() -> Differences:
@@ -435,7 +435,7 @@ MUTANTS = line_mutants(
     (limits.width_rows, "seconds.median <= FREE * one", "seconds.low <= FREE * one", passes, "free"),
     (limits.context_rows, 'group.curves["measured"]', 'group.curves["roofline"]', passes, "v(3)"),
     (limits.gain_rows, "max(group.seconds) - 1", "max(group.seconds)", passes, "sure gains"),
-    (Passes.curves, "spread.median for", "spread.high for", passes, "v(3)"),
+    (LimitPasses.curves, "spread.median for", "spread.high for", passes, "v(3)"),
     (
         limits.window_rows,
         "times[0].median / times[1].median",
@@ -462,7 +462,7 @@ MUTANTS = line_mutants(
     (precision.speed_rows, "batch * num_new / total", "num_new / total", weights, "tokens/s"),
     (precision._ratios, "a / b for a, b", "b / a for a, b", weights, "over"),
     (precision._format_changes, "found['prompts'] - found['same']", "found['same']", weights, "text"),
-    (precision._as_reference, "min(pairs)", "max(pairs)", weights, "text"),
+    (precision._reference_share, "min(pairs)", "max(pairs)", weights, "text"),
     (stack._speed_cells, "batch * new / total", "new / total", ideas, "tokens/s"),
     (stack.over, "b / a for a, b", "a / b for a, b", ideas, "over naive"),
     (

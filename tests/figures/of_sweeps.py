@@ -8,7 +8,7 @@ from unittest.mock import patch
 from experiments.harness.arms import PLAIN
 from experiments.report import across
 from experiments.sweep import sweep_results
-from experiments.sweep.grid import Unit
+from experiments.sweep.grid import GridPoint
 from tests.support.hand_run import DRAFTED, PEER, hand
 from tests.support.line_mutants import Differences, LineMutant, differences
 
@@ -25,7 +25,7 @@ def _arm(speed: float, tau: float, **passed: int) -> dict[str, Any]:
 def swept() -> Differences:
     """A grid of three units, of which one failed: rows of every other arm, the fastest of them, checks added up."""
     ways: list[Any] = [["a", 0], "b", 3]
-    units = [Unit(n, {"length": n, "way": way}, ()) for n, way in enumerate(ways)]
+    units = [GridPoint(n, {"length": n, "way": way}, ()) for n, way in enumerate(ways)]
     grid: Any = SimpleNamespace(units=units, experiment="x")
     draws = _arm(0.5, 1.5, sound=3)
     plain = _arm(1.0, 1.0, identical=4)

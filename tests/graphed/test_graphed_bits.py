@@ -18,9 +18,9 @@ from oracles.graphed.buckets import ROWS, WIDTHS, Bucket
 from oracles.graphed.calls import Calls
 from oracles.graphed.chunks import CHUNK
 from oracles.graphed.graphed_attention import MaskedAttention
-from oracles.graphed.graphed_passes import Passes, Way
+from oracles.graphed.graphed_passes import Passes, PassMode
 from oracles.graphed.tiles import by_tiles
-from oracles.graphed.upload import Call, Packed
+from oracles.graphed.upload import Call, PassIntegers
 from specdec import Kary, SamplingParams, SpeculativeDecoder
 from specdec.cache import prefill
 from tests.graphed.histories import PROMPTS, VOCAB, Recorded, asked, close, fill, history
@@ -200,7 +200,7 @@ def test_the_check_has_every_path_in_every_bucket(num_rows, tree, monkeypatch, m
 
     monkeypatch.setattr(graphed_bits._Check, "_same", same)
     calls = models[torch.float32]._calls
-    monkeypatch.setattr(calls, "passes", replace(calls.passes, way=Way(calls.passes.way.attention, True)))
+    monkeypatch.setattr(calls, "passes", replace(calls.passes, way=PassMode(calls.passes.way.attention, True)))
     found = graphed_bits.differing_bucket(calls, models[torch.float32].config, torch.float32, torch.device("cpu"))
     assert found == f"{'a tree' if tree else 'a chain'} of 12 nodes in each of {num_rows} rows"
     assert seen[-1] == (num_rows, 12, tree)
@@ -220,7 +220,7 @@ def test_a_pass_whose_bits_depend_on_its_shape_is_refused_by_its_bucket(broken, 
         monkeypatch.setattr(graphed_passes, "by_tiles", lambda part, *rows: mixing(part(*rows)))
         bucket = "a chain of .* nodes in each of 1 rows"
     elif broken == "attention":
-        way = Way(MaskedAttention, True)
+        way = PassMode(MaskedAttention, True)
         monkeypatch.setattr(graphed_transformer, "way_of", lambda *_: way)
         bucket = "a (chain|tree) of .* nodes in each of . rows"
     else:
@@ -236,7 +236,7 @@ def test_a_full_batch_whose_bits_differ_is_refused(rows, monkeypatch):
     """It is not gathered from the cache: each row stands at its own place there."""
     run = Calls._run
 
-    def broken(self: Calls, asked: Call, packed: Packed, bucket: Bucket, *given: Any) -> tuple[torch.Tensor, ...]:
+    def broken(self: Calls, asked: Call, packed: PassIntegers, bucket: Bucket, *given: Any) -> tuple[torch.Tensor, ...]:
         outputs = run(self, asked, packed, bucket, *given)
         return tuple(map(mixing, outputs)) if bucket.whole and bucket.rows == rows else outputs
 

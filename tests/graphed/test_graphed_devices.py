@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from oracles.graphed import GraphedTransformer
 from oracles.graphed.buckets import bucket_of
 from oracles.graphed.graphed_memory import Memory
-from oracles.graphed.graphed_passes import Part, Way, run_pass
-from oracles.graphed.upload import Packed
+from oracles.graphed.graphed_passes import PassMode, PassPart, run_pass
+from oracles.graphed.upload import PassIntegers
 from specdec.kernels import filters
 from tests.graphed.emulated import CUDA, emulated_device
 from tests.graphed.pairs import moved
@@ -102,9 +102,9 @@ def test_a_mixed_placement_within_a_pass_is_no_copy():
         model = moved(small_model()).pack()
         memory = Memory(model.config, 2, 64, model.dtype, CUDA)
         bucket = bucket_of(slice(0, 2), slice(0, 2), 0, 2)
-        packed = Packed.of(torch.zeros(Packed.size(bucket), dtype=torch.int64, device="cpu"), bucket)
+        packed = PassIntegers.of(torch.zeros(PassIntegers.size(bucket), dtype=torch.int64, device="cpu"), bucket)
         with pytest.raises(RuntimeError, match="device"):
-            run_pass(model, Way(), memory, bucket, Part((0, 2), ()), packed, None)
+            run_pass(model, PassMode(), memory, bucket, PassPart((0, 2), ()), packed, None)
 
 
 class Sums(TorchDispatchMode):

@@ -14,8 +14,8 @@ from oracles.graphed import GraphedTransformer, triton_attention, ways
 from oracles.graphed.buckets import bucket_of
 from oracles.graphed.chunks import CHUNK, ChunkedAttention
 from oracles.graphed.graphed_memory import Memory
-from oracles.graphed.graphed_nodes import Nodes
-from oracles.graphed.triton_attention import TritonAttention, why_not
+from oracles.graphed.graphed_nodes import PassNodes
+from oracles.graphed.triton_attention import TritonAttention, missing_requirement
 from oracles.graphed.upload import Call, Upload
 from oracles.transformer.attention import visible_slots
 from oracles.transformer.config import TransformerConfig
@@ -49,7 +49,7 @@ class Pass:
         call = Call(torch.zeros(num_rows, width, dtype=torch.int64), parents, counts,
                     np.arange(num_rows)[::-1].copy(), np.array(starts), 0, None)  # fmt: skip
         bucket = bucket_of(slice(0, num_rows), slice(0, width), width if tree else 0, num_rows + 1)
-        self.nodes = Nodes(self.config, bucket, Upload(DEVICE)(call, bucket), self.memory)
+        self.nodes = PassNodes(self.config, bucket, Upload(DEVICE)(call, bucket), self.memory)
         shape = (bucket.nodes, heads * groups, size)
         self.query = torch.randn(shape, generator=generator).to(DEVICE, dtype)
         self.key, self.value = (
@@ -133,7 +133,7 @@ def test_half_precision_is_summed_in_float32():
     ("family", "bitwise"), [("mistral", True), pytest.param("llama", False, marks=pytest.mark.long)]
 )
 def test_whole_passes_by_the_kernels_score_as_eager_ones(family, bitwise, monkeypatch):
-    monkeypatch.setattr(ways, "why_not", lambda *_: None)
+    monkeypatch.setattr(ways, "missing_requirement", lambda *_: None)
     monkeypatch.setattr(GraphedTransformer, "_check_bits", lambda self: None)
     shape = {**FAMILIES[family], "head_dim": 16}
     eager = small_model(**shape).pack()
@@ -148,16 +148,18 @@ def test_where_the_kernels_cannot_run_the_reason_is_told(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (8, 0))
     device = torch.device("cuda:1")
-    assert why_not(device, torch.bfloat16, 64) is None
-    assert "on CUDA devices, and the oracle is on cpu" in why_not(torch.device("cpu"), torch.bfloat16, 64)
-    assert "the dtype is torch.float64" in why_not(device, torch.float64, 64)
-    assert "a head is 40 bytes, no multiple of 16" in why_not(device, torch.bfloat16, 20)
-    assert why_not(device, torch.float32, 20) is None
+    assert missing_requirement(device, torch.bfloat16, 64) is None
+    assert "on CUDA devices, and the oracle is on cpu" in missing_requirement(torch.device("cpu"), torch.bfloat16, 64)
+    assert "the dtype is torch.float64" in missing_requirement(device, torch.float64, 64)
+    assert "a head is 40 bytes, no multiple of 16" in missing_requirement(device, torch.bfloat16, 20)
+    assert missing_requirement(device, torch.float32, 20) is None
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (7, 5))
-    assert why_not(device, torch.float32, 20) == "its kernels need compute capability 8.0, and cuda:1 has 7.5"
+    assert (
+        missing_requirement(device, torch.float32, 20) == "its kernels need compute capability 8.0, and cuda:1 has 7.5"
+    )
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (12, 0))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert why_not(device, torch.bfloat16, 64) == "the package triton is missing"
+    assert missing_requirement(device, torch.bfloat16, 64) == "the package triton is missing"
 
 
 @pytest.mark.parametrize(("bitwise", "without"), [(False, "masked"), (True, "chunked")])
@@ -165,7 +167,7 @@ def test_the_kernels_attend_where_they_run(bitwise, without, monkeypatch):
     model = small_model().pack()
     placed = model.device, model.dtype, model.config.head_size
     assert ways.way_of(*placed, bitwise, None).attention is ways.ATTENTIONS[without]
-    monkeypatch.setattr(ways, "why_not", lambda *_: None)
+    monkeypatch.setattr(ways, "missing_requirement", lambda *_: None)
     assert ways.way_of(*placed, bitwise, None).attention is TritonAttention
     assert ways.way_of(*placed, bitwise, without).attention is ways.ATTENTIONS[without]
 

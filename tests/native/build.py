@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from specdec.kernels.compiled.build import Unit, build
+from specdec.kernels.compiled.build import LibrarySources, build
 from specdec.kernels.compiled.build_cache import cache_folder
 
 HERE = Path(__file__).parent
@@ -32,7 +32,7 @@ class Build:
 
     def library(self, source: Path) -> ctypes.CDLL:
         """Load the library of `source`, compiled if no run of the tests on this machine has compiled these sources."""
-        unit = Unit(f"a library of tests ({self})", source, (SHARED,))
+        unit = LibrarySources(f"a library of tests ({self})", source, (SHARED,))
         flags = (*FLAGS, self.level, *self.machine, f"-DSPECDEC_LANES={self.lanes}")
         return ctypes.CDLL(str(build(unit, cache_folder(), (self.compiler,), flags)))
 

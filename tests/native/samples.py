@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specdec.kernels.compiled import build as building
-from specdec.kernels.compiled.build import NativeUnavailable, Unit, compiler, target_flag
+from specdec.kernels.compiled.build import LibrarySources, NativeUnavailable, compiler, target_flag
 
 ANSWER = '#include "answer.h"\nextern "C" __attribute__((visibility("default"))) int answer() { return ANSWER; }\n'
 # Answers to --version, notes each compilation, and copies what it is given in place of compiling it.
@@ -45,9 +45,9 @@ def answer_sources(folder: Path, answer: int = 42) -> Path:
     return folder
 
 
-def answer_of(folder: Path) -> Unit:
+def answer_of(folder: Path) -> LibrarySources:
     """Return the unit of such a folder."""
-    return Unit("an answer", folder / "api.cpp", (folder,))
+    return LibrarySources("an answer", folder / "api.cpp", (folder,))
 
 
 def build_alone(folder: Path, cache: Path, command: tuple[str, ...]) -> None:

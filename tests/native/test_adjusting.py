@@ -248,7 +248,7 @@ def adjusted_by(warping, b, path, logits):
     """Return logits ``[V]`` after a path of drafted ids, adjusted as warpings do it."""
     draft = Draft(torch.tensor([path], dtype=torch.int64), torch.tensor([len(path)]))
     own = warping.select(np.array([b]))
-    return own.adjusted(logits[None, None], draft, torch.tensor([len(path)]))[0, 0], own
+    return own.adjust(logits[None, None], draft, torch.tensor([len(path)]))[0, 0], own
 
 
 @pytest.mark.parametrize("is_adjusted", [False, True], ids=["plain", "adjusted"])

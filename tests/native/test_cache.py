@@ -10,8 +10,8 @@ import pytest
 
 from specdec.kernels import native
 from specdec.kernels.compiled import build as building
-from specdec.kernels.compiled import laws
-from specdec.kernels.compiled.build import NativeUnavailable, Unit, compiler, library
+from specdec.kernels.compiled import compiled_laws
+from specdec.kernels.compiled.build import LibrarySources, NativeUnavailable, compiler, library
 from specdec.kernels.compiled.build_cache import cache_folder
 from tests.native.samples import answer_of, answer_sources, needed_compiler, needed_machine
 from tests.support.strangers import STRANGER, give_away
@@ -55,7 +55,7 @@ def test_the_folder_is_the_users_alone(tmp_path):
 
 
 @pytest.fixture
-def unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Unit:
+def unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LibrarySources:
     """What is compiled; no library was asked for yet."""
     needed_compiler()
     needed_machine()
@@ -101,7 +101,7 @@ def foreign(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, swap: Callable[[Pat
     """
     original, built = building.build, []
 
-    def build(unit: Unit, cache: Path, chosen: Sequence[str], flags: Sequence[str]) -> Path:
+    def build(unit: LibrarySources, cache: Path, chosen: Sequence[str], flags: Sequence[str]) -> Path:
         path = original(unit, cache, chosen, flags)
         evil = tmp_path / f"evil-{len(built)}" / cache.name
         evil.mkdir(parents=True, mode=0o700)
@@ -184,7 +184,7 @@ def test_a_lock_that_is_a_link_is_not_followed(unit, tmp_path, caplog):
 
 
 def test_the_slow_pass_is_never_taken_without_a_word(unit, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(laws, "LAWS", unit)
+    monkeypatch.setattr(compiled_laws, "LAWS", unit)
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "file"))
     (tmp_path / "file").touch()
     monkeypatch.setattr(native, "_make_once", native._make_once.__wrapped__)

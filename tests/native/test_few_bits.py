@@ -12,7 +12,7 @@ from oracles import Transformer
 from oracles.checkpoints.loading import load_trainable
 from oracles.native import NativeTransformer, bindings
 from oracles.native.packed_blocks import is_readable
-from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, STORED, WHOLE, Format, Quantised
+from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, STORED, WHOLE, Format, QuantisedWeight
 from oracles.transformer.blocks import Adapter
 from tests.support.backends import needed_native
 from tests.support.models import small_model
@@ -126,7 +126,7 @@ def test_groups_whose_scales_would_exceed_float32_are_read_as_the_numbers_that_t
         model.quantise(INT4)
     layer = mixed.model.layers[0].mlp.down_proj.quantised
     assert is_readable(layer)
-    assert not is_readable(Quantised(layer.values, layer.scales * 50, INT4))
+    assert not is_readable(QuantisedWeight(layer.values, layer.scales * 50, INT4))
     assert_bits_agree(NativeTransformer(mixed), NativeTransformer(plain.dequantise()))
 
 
@@ -137,9 +137,9 @@ def test_what_the_native_pass_does_not_know_is_read_as_the_numbers_that_it_stand
         layer = model.model.layers[0].mlp.down_proj
         old = layer.quantised
         if change == "a format of one's own":
-            layer.quantised = Quantised(old.values, old.scales, Format("mine", 4, 32))
+            layer.quantised = QuantisedWeight(old.values, old.scales, Format("mine", 4, 32))
         else:
-            layer.quantised = Quantised(old.values, old.scales * (1 + 2.0**-12), INT4)
+            layer.quantised = QuantisedWeight(old.values, old.scales * (1 + 2.0**-12), INT4)
         assert not is_readable(layer.quantised)
     native = NativeTransformer(mixed)
     storage = native.native._layers[0].down.storage

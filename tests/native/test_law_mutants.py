@@ -10,7 +10,7 @@ import torch
 
 from specdec.engine import verdict
 from specdec.kernels import NativeKernels
-from specdec.kernels.compiled.laws import LAWS
+from specdec.kernels.compiled.compiled_laws import LAWS
 from specdec.verify import BlockVerification, MultiDraft, Standard, Traversal
 from tests.native import test_judging, test_laws, test_penalties, test_verdicts, test_walks
 from tests.native.twins import changed, twins

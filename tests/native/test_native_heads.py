@@ -16,7 +16,7 @@ from oracles import load_head
 from oracles.heads import Eagle3Head, NativeEagle3Head, head_tensors
 from oracles.heads.head_tensors import narrow
 from oracles.native import NativeTransformer
-from oracles.quantisation import STORED, Quantised
+from oracles.quantisation import STORED, QuantisedWeight
 from oracles.transformer.linear import Linear
 from specdec import Kary, Paths, SpeculativeDecoder
 from specdec.contracts import Features
@@ -313,7 +313,7 @@ def test_nothing_of_the_oracle_is_copied_and_memory_is_counted():
 def test_borrowed_rows_are_held_as_the_oracle_stores_them_and_change_no_bit(weight_type, tmp_path, monkeypatch):
     unpacked = tiny_unpacked(VOCAB, torch.bfloat16, tie_embeddings=True, **SHAPE)
     if weight_type != "bfloat16":
-        rounded = Quantised.of(unpacked.model.embed_tokens.weight, "a table", STORED["q8_0"]).dequantise()
+        rounded = QuantisedWeight.of(unpacked.model.embed_tokens.weight, "a table", STORED["q8_0"]).dequantise()
         unpacked = unpacked.float()
         with torch.no_grad():
             unpacked.model.embed_tokens.weight.copy_(rounded)

@@ -10,7 +10,7 @@ import torch
 
 from oracles.native import bindings
 from specdec.contracts import NativeJudge
-from specdec.kernels.compiled import HEADERS, FaultCode, Unit, Way, enumeration
+from specdec.kernels.compiled import HEADERS, FaultCode, LibrarySources, Way, enumeration
 from specdec.kernels.compiled.build import build, compiler, target_flag
 from specdec.kernels.compiled.build_cache import cache_folder
 from specdec.kernels.compiled.schema import OtherKind, kind_of, structure
@@ -40,7 +40,7 @@ def compiled(kinds: list[Any], folder: Path) -> list[list[int]]:
     source = folder / "layout.cpp"
     source.write_text("\n".join([*lines, "}"]), encoding="utf-8")
     room = (ctypes.c_int64 * sum(len(layout(kind)) for kind in kinds))()
-    unit = Unit("layouts", source, (HEADERS, bindings.SOURCES))
+    unit = LibrarySources("layouts", source, (HEADERS, bindings.SOURCES))
     ctypes.CDLL(str(build(unit, cache_folder(), compiler(), (*FLAGS, target_flag())))).tell(room)
     numbers = iter(room)
     return [[next(numbers) for _ in layout(kind)] for kind in kinds]

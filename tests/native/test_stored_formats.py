@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from oracles.native import NativeTransformer
-from oracles.quantisation import Q4_1, Q8_0, STORED, WHOLE, Quantised
+from oracles.quantisation import Q4_1, Q8_0, STORED, WHOLE, QuantisedWeight
 from oracles.quantisation.quantised import fused_multiply_add
 from oracles.transformer.linear import Linear, round_inputs
 from tests.reference import whole_numbers
@@ -43,7 +43,7 @@ def test_sums_of_the_largest_numbers_are_exact(sign, format):
     weight = in_format(small_model(hidden_size=64, head_dim=16), format).lm_head.quantised
     lowest = 0 if weight.format.minima else -weight.format.largest - 1
     values = torch.where(torch.arange(23)[:, None] % 2 == 0, lowest, weight.format.largest).expand(-1, 64)
-    whole = Quantised(values.to(torch.int8), torch.ones_like(weight.scales), weight.format, weight.minima)
+    whole = QuantisedWeight(values.to(torch.int8), torch.ones_like(weight.scales), weight.format, weight.minima)
     model = in_format(small_model(hidden_size=64, head_dim=16), format)
     model.lm_head = Linear.holding(whole, None)
     with torch.no_grad():
@@ -97,7 +97,7 @@ def test_scales_that_are_subnormal_halves_are_read_exactly(format):
     old = model.lm_head.quantised
     tiny = torch.full_like(old.scales, 2.0**-24)
     minima = None if old.minima is None else torch.full_like(old.minima, -(2.0**-23))
-    model.lm_head.quantised = Quantised(old.values, tiny, format, minima)
+    model.lm_head.quantised = QuantisedWeight(old.values, tiny, format, minima)
     plain = in_format(small_model(hidden_size=64, head_dim=16), format.name)
     plain.lm_head.quantised = model.lm_head.quantised
     stream = torch.randn(3, 64, generator=torch.Generator().manual_seed(1))

@@ -15,7 +15,7 @@ import torch
 from oracles.native import threads
 from oracles.native.bindings import Team
 from oracles.native.threads import file_of, num_threads, team
-from specdec.kernels.compiled.build import Unit, build
+from specdec.kernels.compiled.build import LibrarySources, build
 from specdec.kernels.compiled.build_cache import cache_folder
 from tests.native.samples import STRICT, needed_compiler, script
 from tests.support.backends import needed_native
@@ -169,7 +169,9 @@ def common(tmp_path: Path) -> str:
     chosen, source = needed_compiler(), tmp_path / "api.cpp"
     needed_runtime()
     source.write_text(REGION)
-    return START + COMMON.format(library=str(build(Unit("a region", source, ()), cache_folder(), chosen, STRICT)))
+    return START + COMMON.format(
+        library=str(build(LibrarySources("a region", source, ()), cache_folder(), chosen, STRICT))
+    )
 
 
 def all_of(program: str, **environment: str) -> list[SimpleNamespace]:

@@ -46,8 +46,8 @@ class Case:
         tokens = torch.from_numpy(generator.integers(0, size, (batch, width)))
         tokens = torch.where(torch.from_numpy(generator.random((batch, width)) < 0.4), likely, tokens)
         draft = Draft(tokens, torch.from_numpy(generator.integers(0, width + 1, batch)))
-        draft = self._drawn(generator, draft, target[:, :width]) if is_drawn else draft
-        self.draft = self._grown(generator, draft, is_drawn) if is_tree else draft
+        draft = self._draft_stepwise(generator, draft, target[:, :width]) if is_drawn else draft
+        self.draft = self._grow(generator, draft, is_drawn) if is_tree else draft
 
     @property
     def target(self) -> Laws:
@@ -56,7 +56,7 @@ class Case:
         index = torch.arange(len(table)).view(self.logits.shape[:2])
         return Laws(table, index.masked_fill(torch.from_numpy(self.is_greedy)[:, None], -1), self.logits.argmax(-1))
 
-    def _drawn(self, generator: np.random.Generator, draft: Draft, target: torch.Tensor) -> Draft:
+    def _draft_stepwise(self, generator: np.random.Generator, draft: Draft, target: torch.Tensor) -> Draft:
         batch, width, size = target.shape
         mixed = torch.from_numpy(generator.random(target.shape)).to(target.dtype) * (target + 0.01)
         same = torch.from_numpy(generator.random((batch, width, 1)) < 0.3)
@@ -67,7 +67,7 @@ class Case:
         tokens = torch.where(index < 0, draft.tokens, torch.tensor(ids, dtype=torch.int64).view(batch, width))
         return replace(draft, tokens=tokens, laws=Laws(table, index, tokens))
 
-    def _grown(self, generator: np.random.Generator, draft: Draft, is_drawn: bool) -> Draft:
+    def _grow(self, generator: np.random.Generator, draft: Draft, is_drawn: bool) -> Draft:
         batch, width = draft.tokens.shape
         above = [[int(generator.integers(-1, node)) for node in range(width)] for _ in range(batch)]
         scouts, without, source = (generator.random((batch, width)) < p for p in (0.2, 0.7, 0.3))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec.kernels.compiled.build import Unit, build, compiler, target_flag
+from specdec.kernels.compiled.build import LibrarySources, build, compiler, target_flag
 
 # Cheap to compile; small models need no speed.
 FLAGS = ("-std=c++17", "-O0", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off")
@@ -26,7 +26,7 @@ class Twin:
     kill: Callable[[], Any]
 
 
-def twins(unit: Unit, patches: str, kills: Mapping[str, Any]) -> list[Twin]:
+def twins(unit: LibrarySources, patches: str, kills: Mapping[str, Any]) -> list[Twin]:
     """Return the twins of a text: "pitfall name (file, kill)", then the line after "- " and its change after "+ ".
 
     A line that is gone from the sources, or stands twice, is told as soon as the tests are collected.
@@ -47,12 +47,12 @@ def twins(unit: Unit, patches: str, kills: Mapping[str, Any]) -> list[Twin]:
     return found
 
 
-def changed(unit: Unit, twin: Twin, folder: Path) -> ctypes.CDLL:
+def changed(unit: LibrarySources, twin: Twin, folder: Path) -> ctypes.CDLL:
     """Return the library of a unit with a twin's line."""
     home = unit.source.parent
     sources = shutil.copytree(home, folder / "sources", ignore=shutil.ignore_patterns("__pycache__"))
     text = (sources / twin.file).read_text(encoding="utf-8")
     (sources / twin.file).write_text(text.replace(twin.line, twin.changed), encoding="utf-8")
     shared = tuple(headers for headers in unit.headers if headers != home)
-    mutant = Unit("a twin", sources / unit.source.name, (*shared, sources))
+    mutant = LibrarySources("a twin", sources / unit.source.name, (*shared, sources))
     return ctypes.CDLL(str(build(mutant, folder, compiler(), (*FLAGS, target_flag()))))

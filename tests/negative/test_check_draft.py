@@ -333,8 +333,8 @@ TREES, STAGED = specdec.drafting.tree_sampler, drafts.staged._Ahead
 # By pitfall: what is replaced by what, the sources that show it, and what is said.
 COMPILED_FAULTS: dict[str, list[tuple[Any, str, Callable[[Any], Any], dict[str, Any], str]]] = {
     "1": [
-        (ChainSampler, "_followed", squares_its_laws, CHAINS, OTHER_LAW),
-        (ChainSampler, "_followed", squares_its_laws, INNER, OTHER_IDS),
+        (ChainSampler, "_draft_natively", squares_its_laws, CHAINS, OTHER_LAW),
+        (ChainSampler, "_draft_natively", squares_its_laws, INNER, OTHER_IDS),
         (TREES, "draft_trees", squares_its_laws, BRANCHING, OTHER_LAW),
     ],
     "10": [(Keyed, "chain_keys", forgets_the_committed_length, CHAINS | INNER | BRANCHING, OTHER_IDS)],

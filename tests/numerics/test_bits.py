@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from oracles.transformer import eager
-from oracles.transformer.bits import scores_are_bitwise
+from oracles.transformer.bits import has_bitwise_scores
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.eager import Transformer
 from oracles.transformer.linear import Linear
@@ -98,7 +98,7 @@ def test_the_check_at_load_sees_a_broken_kernel(monkeypatch):
             return plain(x, *rest) * (1.0 + 1e-6 * (x.shape[0] > 4))
 
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", Broken())
-    monkeypatch.setattr(eager, "scores_are_bitwise", scores_are_bitwise)  # whatever was found of these weights before
+    monkeypatch.setattr(eager, "has_bitwise_scores", has_bitwise_scores)  # whatever was found of these weights before
     assert not small_model().pack().bitwise
 
 

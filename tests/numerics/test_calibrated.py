@@ -11,7 +11,7 @@ from oracles import load_trainable
 from oracles.checkpoints.tokenization import END_OF_TEXT
 from oracles.factory.arithmetic.problems import split
 from oracles.factory.arithmetic.tokens import encode
-from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, Format, Quantised
+from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, Format, QuantisedWeight
 from oracles.quantisation.methods import METHODS, calibration_text
 from oracles.quantisation.methods.awq import best_scales, error_of_outputs, fold_best
 from oracles.quantisation.methods.calibration_text import calibration_ids, code_ids
@@ -45,7 +45,7 @@ def gram_of(x: torch.Tensor) -> torch.Tensor:
     return x.double().t() @ x.double()
 
 
-def error(weight: torch.Tensor, made: Quantised, x: torch.Tensor) -> float:
+def error(weight: torch.Tensor, made: QuantisedWeight, x: torch.Tensor) -> float:
     return float((x.double() @ (made.dequantise() - weight).double().t()).square().sum())
 
 
@@ -91,7 +91,7 @@ def test_gptq_is_the_same_in_spans_and_without(monkeypatch):
 def test_gptq_leaves_less_error_than_the_nearest(format):
     weight, x = normal(24, 80), correlated(400, 80)
     made = round_with_feedback(weight, feedback_of(gram_of(x)), "layer", format)
-    nearest = Quantised.of(weight, "layer", format)
+    nearest = QuantisedWeight.of(weight, "layer", format)
     assert made.values.shape == nearest.values.shape
     assert made.scales.shape == nearest.scales.shape
     assert made.values.abs().max() <= format.largest
@@ -102,7 +102,7 @@ def test_without_correlation_gptq_is_the_nearest():
     weight = normal(4, 12)
     for gram in (torch.eye(12).double(), torch.zeros(12, 12).double()):
         made = round_with_feedback(weight, feedback_of(gram), "layer", INT8)
-        assert torch.equal(made.values, Quantised.of(weight, "layer").values)
+        assert torch.equal(made.values, QuantisedWeight.of(weight, "layer").values)
 
 
 @pytest.mark.parametrize("name", ["int8", "int4"])
@@ -192,7 +192,7 @@ def test_awq_finds_the_alpha_with_the_least_error_and_outliers_profit():
     assert chosen < 0.5 * nearest
     assert scales.argsort(descending=True)[:3].sort().values.tolist() == [3, 17, 40]
     weights = [part.weight.detach() for part in stage.layers.values()]
-    alone = sum(error(weight, Quantised.of(weight, "", INT4), x) for weight in weights)
+    alone = sum(error(weight, QuantisedWeight.of(weight, "", INT4), x) for weight in weights)
     assert nearest == pytest.approx(alone, rel=1e-4)
     for step in range(21):
         other = inputs.mean_size.pow(step / 20)
@@ -219,7 +219,10 @@ def test_without_outliers_awq_never_does_worse_than_the_nearest():
 @pytest.mark.parametrize("format", [INT8, INT4, Format("groups", 3, group=24)], ids=str)
 def test_clipping_never_makes_a_groups_error_larger(format):
     weight, x = normal(16, 80).pow(3), correlated(200, 80)
-    made, nearest = clip_and_round(weight, gram_of(x).float(), "layer", format), Quantised.of(weight, "layer", format)
+    made, nearest = (
+        clip_and_round(weight, gram_of(x).float(), "layer", format),
+        QuantisedWeight.of(weight, "layer", format),
+    )
     assert made.scales.shape == nearest.scales.shape
     assert (made.scales <= nearest.scales).all()
     size = format.group or 80
@@ -241,7 +244,7 @@ def test_smoothing_takes_outliers_out_of_inputs_that_are_rounded():
     off = {}
     for name, factor in (("plain", torch.ones(64)), ("smooth", scales)):
         off[name] = sum(
-            float((Quantised.of(w * factor, "", INT8_DYNAMIC).product(x / factor) - x @ w.t()).square().sum())
+            float((QuantisedWeight.of(w * factor, "", INT8_DYNAMIC).product(x / factor) - x @ w.t()).square().sum())
             for w in (part.weight.detach() for part in stage.layers.values())
         )
     assert off["smooth"] < 0.5 * off["plain"]

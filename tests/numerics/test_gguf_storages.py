@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from oracles.checkpoints.gguf.storages import OTHER_STORAGES, STORAGES
-from oracles.quantisation import Quantised
+from oracles.quantisation import QuantisedWeight
 
 KINDS = [gguf.GGMLQuantizationType(number) for number in STORAGES]
 # Where float16 numbers stand in a block.
@@ -32,8 +32,8 @@ def random_blocks(kind: gguf.GGMLQuantizationType, rows: int = 40, blocks: int =
     return found.reshape(rows, -1)
 
 
-def numbers(weight: torch.Tensor | Quantised) -> torch.Tensor:
-    return weight.dequantise() if isinstance(weight, Quantised) else weight.float()
+def numbers(weight: torch.Tensor | QuantisedWeight) -> torch.Tensor:
+    return weight.dequantise() if isinstance(weight, QuantisedWeight) else weight.float()
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -60,7 +60,7 @@ def test_the_lowest_number_of_q8_0_is_kept():
     block = np.zeros((1, 34), np.uint8)
     block[0, :2], block[0, 2] = np.float16(0.5).view(np.uint16).astype("<u2").reshape(1).view(np.uint8), 0x80
     weight = STORAGES[8].read(block)
-    assert isinstance(weight, Quantised)
+    assert isinstance(weight, QuantisedWeight)
     assert weight.values[0, 0] == -128
     assert weight.dequantise()[0, 0] == -64.0
 
@@ -69,7 +69,7 @@ def test_the_lowest_number_of_q8_0_is_kept():
 def test_whole_numbers_stay_whole(name):
     kind = gguf.GGMLQuantizationType[name]
     weight = STORAGES[kind].read(random_blocks(kind))
-    assert isinstance(weight, Quantised)
+    assert isinstance(weight, QuantisedWeight)
     assert weight.format.name == name.lower()
     assert weight.values.dtype == torch.int8
     assert weight.scales.shape == (40, weight.values.shape[1] // (weight.format.group or 1))

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from oracles import Transformer
-from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, Format, Quantised, bytes_each
+from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, Format, QuantisedWeight, bytes_each
 from oracles.quantisation.quantised import _whole_product
 from tests.reference.transformer import logits_after
 from tests.support.models import FAMILIES, small_model
@@ -45,7 +45,7 @@ def defined_scales(wide: np.ndarray, format: Format) -> np.ndarray:
     return torch.from_numpy(scales).clamp(min=least).to(format.scales).float().numpy()
 
 
-def errors(weight: torch.Tensor, made: Quantised) -> torch.Tensor:
+def errors(weight: torch.Tensor, made: QuantisedWeight) -> torch.Tensor:
     """Return |w - w'| in scales."""
     scales = torch.from_numpy(spread(made.scales.double().numpy(), weight.shape[1], made.format))
     return (weight.double() - made.values.double() * scales).abs() / scales
@@ -56,7 +56,7 @@ def errors(weight: torch.Tensor, made: Quantised) -> torch.Tensor:
 @pytest.mark.parametrize("spreading", [0.0, 3.0])
 def test_no_weight_moves_by_more_than_half_a_scale(spreading, dtype, format):
     weight = a_weight(dtype, spreading)
-    made = Quantised.of(weight, "layer", format)
+    made = QuantisedWeight.of(weight, "layer", format)
     wide, scales = weight.float().numpy(), defined_scales(weight.float().numpy(), format)
     each, largest = spread(scales, 47, format), 2 ** (format.bits - 1) - 1
     assert np.array_equal(made.scales.numpy(), scales)
@@ -73,18 +73,18 @@ def test_no_weight_moves_by_more_than_half_a_scale(spreading, dtype, format):
 @pytest.mark.parametrize("change", [1.1, 0.9])
 def test_the_bound_would_notice_another_scale(change, format):
     weight = a_weight()
-    made = Quantised.of(weight, "layer", format)
-    spoilt = Quantised(made.values, made.scales * change, format)
+    made = QuantisedWeight.of(weight, "layer", format)
+    spoilt = QuantisedWeight(made.values, made.scales * change, format)
     assert errors(weight, spoilt).max() > 0.5 + SLACK[format.name]
 
 
 def test_a_group_has_a_scale_of_its_own_and_the_last_may_be_short():
     weight = torch.cat([torch.full((1, 32), 7.0), torch.full((1, 32), 0.07), torch.full((1, 3), -700.0)], dim=1)
-    made = Quantised.of(weight, "layer", INT4)
+    made = QuantisedWeight.of(weight, "layer", INT4)
     assert made.scales.shape == (1, 3)
     assert made.values.tolist() == [[7] * 64 + [-7] * 3]
     assert torch.equal(made.scales, (weight[:, [0, 32, 64]].abs() / 7).bfloat16().float())
-    assert (Quantised.of(weight, "layer", INT8).values[0, 32:64] == 0).all(), "one scale for all would lose them"
+    assert (QuantisedWeight.of(weight, "layer", INT8).values[0, 32:64] == 0).all(), "one scale for all would lose them"
 
 
 def test_bytes_of_a_weight_count_the_scales_of_groups():
@@ -93,7 +93,7 @@ def test_bytes_of_a_weight_count_the_scales_of_groups():
     }  # fmt: skip
 
 
-def by_hand(made: Quantised, x: np.ndarray) -> np.ndarray:
+def by_hand(made: QuantisedWeight, x: np.ndarray) -> np.ndarray:
     """Return the product of rows in whole numbers, row by row, in exact integers."""
     rows = []
     for row in x:
@@ -104,7 +104,7 @@ def by_hand(made: Quantised, x: np.ndarray) -> np.ndarray:
 
 
 def test_rounded_inputs_have_a_scale_a_row_and_exact_sums():
-    made = Quantised.of(torch.randn(65, 3000, generator=torch.Generator().manual_seed(5)), "layer", INT8_DYNAMIC)
+    made = QuantisedWeight.of(torch.randn(65, 3000, generator=torch.Generator().manual_seed(5)), "layer", INT8_DYNAMIC)
     x = torch.randn(9, 3000, generator=torch.Generator().manual_seed(6)) * torch.logspace(-30, 30, 9)[:, None]
     x[3], x[4] = 0.0, 1e-42
     x[5] = 1.0  # all inputs are the largest number: sums beyond 2^24, which float32 would not add up
@@ -121,14 +121,14 @@ def test_rounded_inputs_have_a_scale_a_row_and_exact_sums():
 
 
 def test_halves_of_inputs_go_to_even():
-    made = Quantised(torch.eye(6, dtype=torch.int8), torch.ones(6, 1), INT8_DYNAMIC)
+    made = QuantisedWeight(torch.eye(6, dtype=torch.int8), torch.ones(6, 1), INT8_DYNAMIC)
     product = made.product(torch.tensor([[127.0, 0.5, 1.5, -2.5, -0.5, 126.5]]))
     assert product.tolist() == [[127, 0, 2, -2, 0, 126]]
 
 
 @pytest.mark.parametrize("special", [torch.nan, torch.inf, -torch.inf])
 def test_rows_that_are_not_finite_give_nan(special):
-    made, x = Quantised.of(a_weight(), "layer", INT8_DYNAMIC), torch.ones(3, 47)
+    made, x = QuantisedWeight.of(a_weight(), "layer", INT8_DYNAMIC), torch.ones(3, 47)
     x[1, 5] = special
     found = made.product(x)
     assert found[1].isnan().all()
@@ -136,14 +136,14 @@ def test_rows_that_are_not_finite_give_nan(special):
 
 
 def test_halves_go_to_even_and_signs_are_kept():
-    made = Quantised.of(torch.tensor([[127.0, 0.5, 1.5, 2.5, -0.5, -1.5, -127.0]]), "layer")
+    made = QuantisedWeight.of(torch.tensor([[127.0, 0.5, 1.5, 2.5, -0.5, -1.5, -127.0]]), "layer")
     assert made.scales.tolist() == [[1.0]]
     assert made.values.tolist() == [[127, 0, 2, 2, 0, -2, -127]]
 
 
 def test_rows_of_zeros_and_of_the_smallest_numbers_divide_by_no_zero():
     weight = torch.tensor([[0.0, -0.0, 0.0], [1e-45, -1e-45, 0.0], [3e-37, -1e-38, 1e-40], [2e-36, 0.0, 1e-36]])
-    made = Quantised.of(weight, "layer")
+    made = QuantisedWeight.of(weight, "layer")
     assert made.values[:2].count_nonzero() == 0
     assert made.scales.tolist()[:3] == [[TINY]] * 3
     assert made.values[3].tolist() == [127, 0, 64]
@@ -176,7 +176,7 @@ def test_a_quantised_transformer_scores_with_what_its_weights_stand_for(family, 
     with torch.no_grad():
         for name, parameter in plain.named_parameters():
             if name in linear:
-                parameter.copy_(Quantised.of(parameter, name, FORMATS[format]).dequantise())
+                parameter.copy_(QuantisedWeight.of(parameter, name, FORMATS[format]).dequantise())
     assert model.store(format).store(format) is model
     quantised = model(tokens)
     assert model.weight_type == format
@@ -264,7 +264,9 @@ REFUSED = {
     "a sign alone": (lambda: Format("odd", 1), NO_FORMAT),
     "groups of nothing": (lambda: Format("odd", 4, 0), NO_FORMAT),
     "parts of several formats": (
-        lambda: Quantised.stack([Quantised.of(a_weight(), "layer", format) for format in (INT8, INT8_DYNAMIC)]),
+        lambda: QuantisedWeight.stack(
+            [QuantisedWeight.of(a_weight(), "layer", format) for format in (INT8, INT8_DYNAMIC)]
+        ),
         "several formats cannot become one: int8, int8-dynamic",
     ),
     "other activations": (

@@ -17,7 +17,7 @@ from experiments.harness.models import path_of
 from experiments.peers.with_transformers import load_peer
 from experiments.studies.inference_stack.stack_registry import NAIVE, arms_of
 from experiments.studies.inference_stack.stack_timing import write_ids
-from experiments.studies.inference_stack.subjects import subject_named
+from experiments.studies.inference_stack.subjects import build_subject
 from oracles.checkpoints.embedded_folders import heads_of
 from oracles.checkpoints.gguf import PUBLISHED
 from oracles.native import NativeTransformer
@@ -130,7 +130,7 @@ def test_ids_are_those_of_the_models_own_tokenizer(text: str) -> None:
 
 @pytest.mark.parametrize("arm", ["prefill", "native pass", "draft model, 3 ahead", "engine"])
 def test_arms_of_the_inference_study_write_the_naive_ones_ids(arm: str) -> None:
-    subject = replace(subject_named("smollm2", "cpu", num_prompts=2, num_gate=2), num_new=8)
+    subject = replace(build_subject("smollm2", "cpu", num_prompts=2, num_gate=2), num_new=8)
     wanted, found = (write_ids(arms_of(subject)[name].build(subject, 2), subject, 2, 2, name) for name in (NAIVE, arm))
     assert found.tolist() == wanted.tolist()
 

@@ -47,19 +47,19 @@ class Eagle3:
             whole = self._rms(whole, self.weights["input_norm.weight"])
         return self.weights["fc.weight"] @ whole
 
-    def begin(self, ids: list[int], states: list[Array]) -> "Begun":
+    def begin(self, ids: list[int], states: list[Array]) -> "CommittedState":
         """Return what is known once the pending id has been read.
 
         Args:
             ids: x_0 .. x_n, the last one pending.
             states: ``[n_layers, D]`` of x_0 .. x_{n-1}.
         """
-        begun = Begun([], [])
+        begun = CommittedState([], [])
         for token, state in zip(ids[1:], states, strict=True):
             begun.logits, begun.fed = self._node(token, self.feature(state), begun.keys, begun.values)
         return begun
 
-    def run(self, begun: "Begun", drafted: list[int]) -> tuple[Array, Array]:
+    def run(self, begun: "CommittedState", drafted: list[int]) -> tuple[Array, Array]:
         """Return the logits ``[V]`` and what is fed back ``[H]`` after a drafted path, from what has begun."""
         logits, fed, keys, values = begun.logits, begun.fed, [*begun.keys], [*begun.values]
         for token in drafted:
@@ -126,7 +126,7 @@ class Eagle3:
 
 
 @dataclass
-class Begun:
+class CommittedState:
     """Keys and values of the nodes up to the pending id, the logits after it and what is fed back."""
 
     keys: list[Array]

@@ -12,7 +12,7 @@ from experiments.advise import cells
 from experiments.advise.__main__ import advice, main, report
 from experiments.advise.advice_parts import CLOSE, Parts
 from experiments.advise.calibrating import to_time
-from experiments.advise.cells import Advised
+from experiments.advise.cells import Advice
 from experiments.harness.arms import Unit
 from experiments.strategies import text_strategies
 from experiments.studies.crossover import __main__ as crossover
@@ -93,9 +93,9 @@ DEAR = replace(PAYS, drafting=2.0)
 )
 def test_what_is_not_faster_says_why_and_what_is_faster_does_not(predicted, measured, bounds, words):
     obstacle = "as predicted" if predicted == DEAR else None
-    one = Advised("a", "2 tokens", predicted, "drafts of 2", obstacle, drafts.PromptLookup(2))
+    one = Advice("a", "2 tokens", predicted, "drafts of 2", obstacle, drafts.PromptLookup(2))
     interval = Interval(1.1, *bounds, num_units=5)
-    told = cells.why_not(one, measured, Interval(1.47, None, None, 4), (interval, interval))
+    told = cells.failure_reason(one, measured, Interval(1.47, None, None, 4), (interval, interval))
     assert told is None if words is None else str(told).startswith(words)
 
 

@@ -6,12 +6,12 @@ import pytest
 import drafts
 from experiments.harness import rounds
 from experiments.studies import batching
-from experiments.studies.batching import Options, serve
+from experiments.studies.batching import ServingOptions, serve
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from tests.support.experiments import common, read_json, the_folder
 
-OPTIONS = Options(3, 20, 0, SamplingParams(temperature=1.0), stop=())
+OPTIONS = ServingOptions(3, 20, 0, SamplingParams(temperature=1.0), stop=())
 PROMPTS = [[1], [1, 2], [3], [2, 1], [3, 1, 2], [2], [1, 1]]
 
 

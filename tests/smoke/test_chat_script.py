@@ -12,7 +12,7 @@ from rich.console import Console
 
 import oracles
 from experiments import chat, watch
-from experiments.harness.findings.colouring import Emitted, Palette, Piece, Pieces
+from experiments.harness.findings.colouring import Palette, Pieces, StepOutput, TextPiece
 from experiments.harness.live_run import Run
 from oracles.checkpoints.chat_files import give_template
 from specdec import SamplingParams, SpeculativeDecoder
@@ -59,7 +59,7 @@ def plain(model: str, conversation: list[Any], number: int = 0, temperature: flo
 
 def shown(text: str) -> str:
     """Return a text as a terminal may see it."""
-    return Palette().text([Piece(text, "bonus")]).plain
+    return Palette().text([TextPiece(text, "bonus")]).plain
 
 
 def said(content: Any, role: str = "user") -> dict[str, Any]:
@@ -121,7 +121,7 @@ def pressing(times: int) -> type[Run]:
     """Return runs in whose second step Ctrl-C is pressed so often."""
 
     class Pressed(Run):
-        def step(self) -> list[Piece]:
+        def step(self) -> list[TextPiece]:
             if self.steps == 1:
                 for _ in range(times):
                     signal.raise_signal(signal.SIGINT)
@@ -220,7 +220,7 @@ def test_characters_are_written_when_they_are_whole():
     cut, palette, written = Pieces(tokenizer), Palette(), []
     ids = tokenizer.encode(text).ids
     for token in ids:
-        console.print(palette.segments(cut.of(Emitted([token], 0, [], True))), soft_wrap=True)
+        console.print(palette.segments(cut.of(StepOutput([token], 0, [], True))), soft_wrap=True)
         written.append(console.file.getvalue())
     assert written[-1] + cut.rest() == text
     assert not any("\ufffd" in one for one in written)

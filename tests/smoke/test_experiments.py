@@ -24,7 +24,7 @@ from experiments.harness import disturbance, study
 from experiments.harness import running as harness
 from experiments.harness.arguments import fingerprint
 from experiments.harness.arms import EngineArm, Measurement, units_of
-from experiments.harness.building import those_that_can
+from experiments.harness.building import runnable_arms
 from experiments.harness.findings.step_columns import reason
 from experiments.harness.journal import JOURNAL, Journal
 from experiments.harness.run_outcome import decoding_seconds
@@ -271,7 +271,7 @@ def test_a_rule_that_does_not_fit_is_refused_or_left_out(checkpoints, tmp_path, 
     # Where nobody asked for a strategy by name, nor for its options, it is left out.
     arguments = harness.plan_of(harness.COMPARE, [*argv[:-2], "--oracle", "code"]).arguments
     oracle = harness.load_target(arguments)
-    arms = [*those_that_can(["prompt_lookup", "tree"], {**arguments, "temperature": 1.0}, oracle)]
+    arms = [*runnable_arms(["prompt_lookup", "tree"], {**arguments, "temperature": 1.0}, oracle)]
     assert [isinstance(arm, peers.RefusedArm) for arm in arms] == [False, True]
     assert f"left out: tree: {words}" in capsys.readouterr().err
 

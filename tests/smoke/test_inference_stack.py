@@ -14,10 +14,10 @@ from experiments.studies.inference_stack import stack_registry, stack_study, sta
 from experiments.studies.inference_stack.fresh import CACHE, in_new_process, peak_bytes
 from experiments.studies.inference_stack.fresh import main as first_call
 from experiments.studies.inference_stack.stack_arms import Generate, naive, prepare_compiler
-from experiments.studies.inference_stack.stack_registry import ABLATIONS, NAIVE, Arm, arms_of
+from experiments.studies.inference_stack.stack_registry import ABLATIONS, NAIVE, StackArm, arms_of
 from experiments.studies.inference_stack.stack_timing import batches_of, generation, judge, least_seconds, write_ids
 from experiments.studies.inference_stack.study_frame import Results
-from experiments.studies.inference_stack.subjects import Subject, arithmetic, subject_named
+from experiments.studies.inference_stack.subjects import Subject, arithmetic, build_subject
 from experiments.studies.limits import limit_timing
 from oracles.factory.arithmetic.problems import NUM_HELD_OUT
 from tests.support.experiments import table_rows
@@ -55,7 +55,7 @@ def _traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tiny(num_prompts: int = 6) -> Subject:
-    return subject_named("tiny", "cpu", num_prompts, num_prompts)
+    return build_subject("tiny", "cpu", num_prompts, num_prompts)
 
 
 @pytest.mark.parametrize("batch", first_of(3, 1))
@@ -131,8 +131,8 @@ def _broken(subject: Subject, batch: int) -> Generate:
 
 
 def test_an_arm_that_changes_an_output_is_failed_not_fast(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(stack_registry.STACK, "wrong", Arm(_wrong, "one id is another"))
-    monkeypatch.setitem(stack_registry.STACK, "broken", Arm(_broken, "cannot run"))
+    monkeypatch.setitem(stack_registry.STACK, "wrong", StackArm(_wrong, "one id is another"))
+    monkeypatch.setitem(stack_registry.STACK, "broken", StackArm(_broken, "cannot run"))
     arms = ["--arms", NAIVE, "wrong", "broken"]
     assert stack.main([*TINY, *SIZES, *arms, "--parts", "gate", "time", "--batches", "2", "--out", str(tmp_path)]) == 1
     printed = capsys.readouterr().out
@@ -203,13 +203,13 @@ def test_the_gate_counts_texts_and_answers():
 
 
 def test_arithmetic_brings_its_answers():
-    subject = subject_named("arithmetic", "cpu", 7, 3)
+    subject = build_subject("arithmetic", "cpu", 7, 3)
     generate = arms_of(subject)["prefill"].build(subject, 3)
     ids = generation(generate, subject.gate, CPU)[0]
     assert judge(ids, ids, subject.answers)["exact"] == 3
     assert subject.pool.shape == (7, 9)
     assert len({tuple(row) for row in subject.pool.tolist()}) == 7
-    assert len(subject_named("arithmetic", "cpu", 1, None).gate) == NUM_HELD_OUT == 3277
+    assert len(build_subject("arithmetic", "cpu", 1, None).gate) == NUM_HELD_OUT == 3277
 
 
 def test_batches_begin_again():

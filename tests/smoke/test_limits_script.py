@@ -10,7 +10,7 @@ from experiments.harness import rounds
 from experiments.harness.findings.model_shapes import shape_of
 from experiments.studies.limits import __main__ as limits
 from experiments.studies.limits import limit_timing
-from experiments.studies.limits.limit_options import Subject, parse, random_oracle
+from experiments.studies.limits.limit_options import LimitSubject, parse, random_oracle
 from experiments.studies.limits.limit_tables import attention_kinds
 from experiments.studies.limits.limit_timing import measure_prefill, random_cache
 from specdec.stats.report.provenance import Panel, panels
@@ -76,7 +76,7 @@ def test_the_tables_and_pictures(model, tmp_path, capsys):
 def test_an_oracle_serves_its_own_context_and_random_weights_a_longer_one():
     own = parse(["--oracle", "code-draft-tiny", "--contexts", "8", "--prefill", "8"], None)
     longer = parse(["--oracle", "code-draft-tiny", "--contexts", "5000", "--prefill", "8"], None)
-    near, far = Subject(own), Subject(longer)
+    near, far = LimitSubject(own), LimitSubject(longer)
     assert (near.name, far.name) == ("code-draft-tiny", "code-draft-tiny, random weights")
     assert far.oracle.max_context == 5000 + max(longer.widths)
     assert far.oracle.config == replace(near.oracle.config, max_context=far.oracle.max_context)
@@ -89,7 +89,7 @@ def test_a_gguf_file_has_its_own_weights_with_any_window_and_context(prefill, tm
     needed_native()
     kinds = {"output.weight": Kind.Q8_0, "blk.1.ffn_up.weight": Kind.Q4_1}
     path = write_gguf(tmp_path / "a.gguf", family_model("llama"), kind=lambda name: kinds.get(name, Kind.Q4_0))
-    subject = Subject(parse(["--oracle", str(path), "--contexts", "8", "--prefill", str(prefill)], None))
+    subject = LimitSubject(parse(["--oracle", str(path), "--contexts", "8", "--prefill", str(prefill)], None))
     cut = subject.with_window(7)
     assert (subject.name, subject.oracle.weight_type) == (str(path), "q8_0")
     assert (cut.config.sliding_window, cut.weight_bytes) == (7, subject.oracle.weight_bytes)

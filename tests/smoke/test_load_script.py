@@ -7,8 +7,8 @@ import pytest
 
 from experiments.load import measuring_loads
 from experiments.load.__main__ import main
-from experiments.load.load_tables import Load, differing, problems_of_work, told_of_work
-from experiments.load.serving import Served, ServedRequest, Window
+from experiments.load.load_tables import Load, describe_outputs, differing, problems_of_work
+from experiments.load.serving import LoadRun, ServedRequest, Window
 from tests.support.experiments import common, read_json, the_folder
 
 ARMS = ["prompt_lookup", "small_transformer:2", "small_transformer:3/4"]
@@ -63,7 +63,7 @@ def test_a_run_that_failed_goes_on_with_what_is_missing(checkpoints, tmp_path, c
     argv, real = arguments(checkpoints, tmp_path, "--rates", "20", "40"), measuring_loads.Loads._serve
     ran: list[str] = []
 
-    def serve(self: Any, arm: str, times: Any) -> Served:
+    def serve(self: Any, arm: str, times: Any) -> LoadRun:
         ran.append(arm)
         if broken and arm == "prompt_lookup":
             raise RuntimeError("no lookup today")
@@ -106,7 +106,7 @@ def test_what_cannot_be_measured_is_refused(more, told, checkpoints, tmp_path):
 
 def outputs(arm: str, claim: str, *lengths: int, first: int = 5) -> Load:
     requests = [ServedRequest(0.0, 0.0, (1.0,), (n,), (first,) * n) for n in lengths]
-    return Load(1.0, arm, Served(tuple(requests), (), claim), Window(0.0, 1.0))
+    return Load(1.0, arm, LoadRun(tuple(requests), (), claim), Window(0.0, 1.0))
 
 
 def test_other_work_is_told_and_fails_where_it_was_to_be_the_same():
@@ -118,9 +118,9 @@ def test_other_work_is_told_and_fails_where_it_was_to_be_the_same():
     ]
     assert differing(loads, only_lengths=False) == {"plain": 0, "same": 0, "other": 3, "close": 1}
     assert differing(loads, only_lengths=True) == {"plain": 0, "same": 0, "other": 0, "close": 1}
-    assert told_of_work(loads, True) == (
+    assert describe_outputs(loads, True) == (
         "5 of 9 outputs, of 3 arms, are plain decoding's, token for token (the others: other 3, close 1)."
     )
-    assert told_of_work(loads[:3], False) == "6 of 6 outputs, of 2 arms, are as long as plain decoding's."
+    assert describe_outputs(loads[:3], False) == "6 of 6 outputs, of 2 arms, are as long as plain decoding's."
     assert problems_of_work(loads, True) == ["other: outputs that are not plain decoding's: 3"]
     assert problems_of_work(loads, False) == ["close: outputs that are not as long as plain decoding's: 1"]

@@ -12,7 +12,7 @@ from experiments.studies.inference_stack import study_frame
 from experiments.studies.inference_stack.study_frame import Results
 from experiments.studies.precision import __main__ as precision
 from experiments.studies.precision import precision_arms, precision_tables, with_torchao
-from experiments.studies.precision.precision_arms import ARMS, VIEWS, Arm
+from experiments.studies.precision.precision_arms import ARMS, VIEWS, PrecisionArm
 from oracles.quantisation import FORMATS
 from oracles.quantisation.methods import calibration_text
 from tests.support.backends import needed_native
@@ -117,7 +117,7 @@ def test_every_format_is_measured_and_what_drafts_is_native():
     assert {arm.weights for arm in ARMS.values()} >= FORMATS.keys() - {"q4_0-int8"}
     assert all(ARMS[view].backend == precision_arms.NATIVE for view in VIEWS)
     assert ARMS["int8 inputs"].products == "int8, sums int32"
-    assert Arm("bfloat16", precision_arms.EAGER, "bfloat16").products == "bfloat16"
+    assert PrecisionArm("bfloat16", precision_arms.EAGER, "bfloat16").products == "bfloat16"
 
 
 def test_the_reference_column_tells_the_worst_batch_size(tmp_path):

@@ -13,7 +13,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from experiments import exactness, staged, threshold
 from experiments.harness import running as harness
 from experiments.harness.arguments import fingerprint
-from experiments.harness.recorded_runs import Costs
+from experiments.harness.recorded_runs import AssumedCosts
 from experiments.studies import trees
 from oracles import RecordedText
 from specdec.theory import WidthCurve
@@ -166,8 +166,8 @@ def test_prompts_without_a_record_fail_by_name(records, capsys):
 
 
 def test_costs_are_read():
-    assert Costs.of({}) is None
-    found = Costs.of({"draft_cost": ["0.1", "ngram=0.2"], "width_cost": "1,1.5"})
-    assert found == Costs({"": 0.1, "ngram": 0.2}, WidthCurve((1, 2), (1.0, 1.5)))
-    found = Costs.of({"draft_cost": ["0"], "width_cost": "0.25"})
-    assert found == Costs({"": 0.0}, WidthCurve.linear(0.25))
+    assert AssumedCosts.of({}) is None
+    found = AssumedCosts.of({"draft_cost": ["0.1", "ngram=0.2"], "width_cost": "1,1.5"})
+    assert found == AssumedCosts({"": 0.1, "ngram": 0.2}, WidthCurve((1, 2), (1.0, 1.5)))
+    found = AssumedCosts.of({"draft_cost": ["0"], "width_cost": "0.25"})
+    assert found == AssumedCosts({"": 0.0}, WidthCurve.linear(0.25))

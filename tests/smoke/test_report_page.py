@@ -145,10 +145,10 @@ def test_the_reasons_are_theorys(run, found):
 
 def test_shorter_drafts_are_explained_only_where_one_can_be_shorter(run, monkeypatch):
     note = "What is said of shorter drafts"
-    assert note in one_run._why(run)
+    assert note in one_run._explanation(run)
     ones = {arm: replace(stats, steps_by_depth=stats.steps_by_depth[:2]) for arm, stats in run.drafting.items()}
     monkeypatch.setattr(Run, "drafting", ones)
-    assert note not in one_run._why(run)
+    assert note not in one_run._explanation(run)
 
 
 def test_drafts_that_are_too_short_are_told_by_their_mean_length(run, monkeypatch):

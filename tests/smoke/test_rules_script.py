@@ -69,9 +69,9 @@ def test_drafts_without_a_token_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
         rules.main(["--num-prompts", "2", "--max-new-tokens", "8", *MODELS])
 
 
-def panel(draft: Draft, probs: torch.Tensor) -> rules.Kept:
+def panel(draft: Draft, probs: torch.Tensor) -> rules.KeptTokens:
     judging = {name: rule for name, rule in RULES.items() if not rule.coupled and (rule.trees or draft.is_chain)}
-    made = rules.Panel(RULES["multi_draft"], judging)
+    made = rules.RulePanel(RULES["multi_draft"], judging)
     made(draft, probs)
     (kept,) = made.kept
     return kept
@@ -101,7 +101,7 @@ def test_drafts_of_a_device_are_judged_as_those_of_the_host(monkeypatch: pytest.
     monkeypatch.setattr(GraphedTransformer, "weight_bytes", 0)
     asked = {"max_new_tokens": 6, "sampling": SamplingParams(temperature=1.0)}
 
-    def kept_by(models: Pair) -> list[list[rules.Kept]]:
+    def kept_by(models: Pair) -> list[list[rules.KeptTokens]]:
         return rules.measure(models.target, SmallTransformer(models.model, tree=Kary(2, 2)), TREES, PROMPTS[:1], asked)
 
     here = kept_by(pair())

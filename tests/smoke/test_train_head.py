@@ -33,7 +33,17 @@ from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.features import eager_reader, served_reader
 from oracles.factory.training.head_distillation import HeadDistillation, Lesson, ReadOut, calibration_error
 from oracles.factory.training.head_export import describe_eagle3, new_eagle3, usual_outputs
-from oracles.factory.training.head_losses import DSPARK_LOSS, LOSSES, Said, bce, ce, kl, mix, read_mixture, tv
+from oracles.factory.training.head_losses import (
+    DSPARK_LOSS,
+    LOSSES,
+    PairedPredictions,
+    bce,
+    ce,
+    kl,
+    mix,
+    read_mixture,
+    tv,
+)
 from oracles.factory.training.head_text import HeadText, dialogues, own_text
 from oracles.factory.training.loop import LOG_FILE, STATE_FILE, TRIM_EVERY, Trainer, run
 from oracles.factory.training.medusa_distillation import MedusaDistillation, new_medusa
@@ -41,7 +51,7 @@ from oracles.factory.training.recipes import RECIPES, Recipe
 from oracles.factory.training.training_text import check_text_ids
 from oracles.factory.training.windows import WindowPlan, Windows
 from oracles.heads import NativeEagle3Head
-from oracles.quantisation import INT4, Quantised
+from oracles.quantisation import INT4, QuantisedWeight
 from oracles.transformer.config import RopeScaling
 from oracles.transformer.draft_vocabulary import ProjectedHead
 from oracles.transformer.eager import Transformer
@@ -142,7 +152,7 @@ def test_losses_are_taken_from_the_whole_law() -> None:
     whole = torch.randn(5, 7, generator=generator).softmax(-1)
     columns = torch.tensor([0, 2, 3, 6])
     learnt = torch.randn(5, 4, generator=generator).log_softmax(-1)
-    said = Said(learnt, whole[:, columns].log(), torch.tensor([0, 1, -1, 3, -1]), torch.zeros(5))
+    said = PairedPredictions(learnt, whole[:, columns].log(), torch.tensor([0, 1, -1, 3, -1]), torch.zeros(5))
     spread = torch.zeros(5, 7).index_copy(1, columns, learnt.exp())
     stands = torch.minimum(whole, spread).sum(-1)
     assert tv(said).item() == pytest.approx(1 - stands.mean().item(), abs=1e-6)
@@ -153,7 +163,7 @@ def test_losses_are_taken_from_the_whole_law() -> None:
 
 def test_mixtures_are_sums_of_what_they_name() -> None:
     learnt, taught = (torch.randn(5, 4, generator=torch.Generator().manual_seed(i)).log_softmax(-1) for i in (0, 1))
-    said = Said(learnt, taught, torch.tensor([0, 1, -1, 3, -1]), torch.zeros(5), torch.full((5,), 0.3))
+    said = PairedPredictions(learnt, taught, torch.tensor([0, 1, -1, 3, -1]), torch.zeros(5), torch.full((5,), 0.3))
     assert read_mixture(DSPARK_LOSS) == {"ce": 0.1, "tv": 0.9, "bce": 1.0}
     expected = 0.1 * ce(said) + 0.9 * tv(said) + bce(said)
     assert mix(read_mixture(DSPARK_LOSS), said).item() == pytest.approx(expected.item(), abs=1e-6)
@@ -261,12 +271,12 @@ def test_what_learns_as_it_is_served_says_and_learns_what_the_rounded_weights_do
                 layer.weight.normal_(generator=torch.Generator().manual_seed(1))
                 layers[name].weight.copy_(layer.weight)
             elif isinstance(layer, ProjectedHead):
-                rounded = Quantised.of(layer.table @ layer.projection.weight, name, INT4).dequantise()
+                rounded = QuantisedWeight.of(layer.table @ layer.projection.weight, name, INT4).dequantise()
                 layer.table, layer.projection.weight = rounded, torch.nn.Parameter(torch.eye(rounded.shape[1]))
             else:
-                layer.weight.copy_(Quantised.of(layer.weight, name, INT4).dequantise())
+                layer.weight.copy_(QuantisedWeight.of(layer.weight, name, INT4).dequantise())
     rows = torch.arange(20).view(1, -1)
-    for a, b in zip(task.said(rows, task.text), twin.said(rows, twin.text), strict=True):
+    for a, b in zip(task.predictions(rows, task.text), twin.predictions(rows, twin.text), strict=True):
         assert torch.allclose(a.learnt, b.learnt, atol=1e-5)
         assert a.believed is None or torch.allclose(a.believed, b.believed, atol=1e-5)
     for one in (task, twin):
@@ -283,7 +293,7 @@ def test_borrowed_rows_are_read_as_they_are_served(ids: Sequence[int] | None) ->
     """Of some ids they become rows of the head; a whole head stays the oracle's, whatever the head's weights are."""
     lesson = replace(a_lesson("kl", (0, 2, 4), ids, None), learn_as=INT4)
     rows = lesson.oracle.lm_head.weight.detach()
-    served = rows if ids is None else Quantised.of(rows[list(ids)], "", INT4).dequantise()
+    served = rows if ids is None else QuantisedWeight.of(rows[list(ids)], "", INT4).dequantise()
     x = torch.randn(3, rows.shape[1], generator=torch.Generator().manual_seed(0))
     assert torch.allclose(ReadOut(lesson, None)(x), x @ served.t(), atol=1e-6)
 
@@ -295,7 +305,7 @@ def test_only_what_counts_is_learned() -> None:
     task = tiny_task(text=text)
     row = torch.arange(33).unsqueeze(0)
     first = task.loss(row).item()
-    assert [len(said.learnt) for said in task.said(row, text)] == [2, 1, 0]
+    assert [len(said.learnt) for said in task.predictions(row, text)] == [2, 1, 0]
     text.ids[23:] = (text.ids[23:] + 1) % VOCAB
     assert task.loss(row).item() == first
     text.counts[:] = False

@@ -17,10 +17,10 @@ from experiments.harness.findings.colouring import (
     BONUS,
     PROMPT,
     RECOVERED,
-    Emitted,
     Palette,
-    Piece,
     Pieces,
+    StepOutput,
+    TextPiece,
     colour_text,
     steps_in,
 )
@@ -32,10 +32,10 @@ TEXT = "def f(x):\n    return f(x"
 
 
 def test_tokens_are_told_apart_by_where_they_came_from():
-    assert Emitted([5, 6, 7], 2, ["a", "b"], at_leaf=True).origins() == ["a", "b", BONUS]
-    assert Emitted([5], 0, [], at_leaf=False).origins() == [RECOVERED]
-    assert Emitted([5], 3, ["a", "a", "b"], at_leaf=True).origins() == ["a"]  # the rest was cut off
-    assert Pieces(None).of(Emitted([5, 6], 1, ["a"], at_leaf=True)) == [Piece("5 ", "a"), Piece("6 ", BONUS)]
+    assert StepOutput([5, 6, 7], 2, ["a", "b"], at_leaf=True).origins() == ["a", "b", BONUS]
+    assert StepOutput([5], 0, [], at_leaf=False).origins() == [RECOVERED]
+    assert StepOutput([5], 3, ["a", "a", "b"], at_leaf=True).origins() == ["a"]  # the rest was cut off
+    assert Pieces(None).of(StepOutput([5, 6], 1, ["a"], at_leaf=True)) == [TextPiece("5 ", "a"), TextPiece("6 ", BONUS)]
 
 
 def test_the_pieces_of_a_run_are_its_text():
@@ -55,7 +55,7 @@ def test_the_pieces_of_a_run_are_its_text():
 
 
 def test_no_control_character_reaches_the_terminal():
-    shown = Palette().text([Piece("a\x1b]0;title\x07\x00\n\tb\x9b", "bonus")]).plain
+    shown = Palette().text([TextPiece("a\x1b]0;title\x07\x00\n\tb\x9b", "bonus")]).plain
     assert shown == "a\ufffd]0;title\ufffd\ufffd\n\tb\ufffd"
 
 

@@ -48,7 +48,7 @@ def _weights_of(model: Transformer) -> Any:
 @contextmanager
 def bits_checked_once() -> Iterator[None]:
     """Have the check of a model's bits made until it holds for one of equal weights on the same backend and library."""
-    pack, check, sound = Transformer.pack, bits.scores_are_bitwise, set[Any]()
+    pack, check, sound = Transformer.pack, bits.has_bitwise_scores, set[Any]()
     packing: list[Any] = []  # weights, which a packed model no longer shows
 
     def packed(model: Transformer) -> Transformer:
@@ -71,8 +71,8 @@ def bits_checked_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Transformer, "pack", packed)
-        patch.setattr(eager, "scores_are_bitwise", lambda model: is_sound(model, packing[-1]))
-        patch.setattr(native_transformer, "scores_are_bitwise", is_sound_natively)
+        patch.setattr(eager, "has_bitwise_scores", lambda model: is_sound(model, packing[-1]))
+        patch.setattr(native_transformer, "has_bitwise_scores", is_sound_natively)
         yield
 
 

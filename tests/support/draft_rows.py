@@ -10,7 +10,7 @@ from oracles.tabular import TabularLM
 from specdec.cache import prefill
 from specdec.contracts import Budget, Cache, Context, Draft, DraftSource, IntArray, Oracle, Randomness, Scores
 from specdec.drafting.lengths import LengthPolicy, LengthSession
-from specdec.exactness.findings import Draw, Recorder
+from specdec.exactness.findings import Draw, DrawRecorder
 from specdec.sampling import BatchWarping, ParameterTable, SamplingParams
 from specdec.sampling.randomness import Keyed, seed_keys
 from tests.support.eagle3_heads import host_of
@@ -21,9 +21,9 @@ GARBAGE = -7
 PROMPTS = {0: [1], 1: [2, 3, 2, 3], 2: [0, 5, 0, 5, 0, 4, 0], 3: [4, 4]}
 
 
-def recorded(inner: Randomness, num_rows: int) -> Recorder:
+def recorded(inner: Randomness, num_rows: int) -> DrawRecorder:
     """Return randomness that keeps what is drawn for rows of a batch."""
-    return Recorder(inner, np.arange(num_rows), [[] for _ in range(num_rows)])
+    return DrawRecorder(inner, np.arange(num_rows), [[] for _ in range(num_rows)])
 
 
 class Rows:

@@ -11,7 +11,7 @@ from oracles import load_head
 from oracles.heads.eagle3_loading import LoadedEagle3
 from specdec.contracts import Context, IntArray, Scores
 from specdec.drafting import Frontier, HeadModel
-from tests.reference.eagle3 import Begun, Eagle3
+from tests.reference.eagle3 import CommittedState, Eagle3
 from tests.support.eagle3_heads import reference_of, write_head
 from tests.support.hidden_watch import whole_features
 from tests.support.scoring import path_to
@@ -41,7 +41,7 @@ class History:
         self.model = HeadModel(self.head, self.num_rows, CAPACITY, torch.device("cpu"), slack=self.slack)
         self.ids = [self._random(length) for length in self.generator.integers(1, 9, self.num_rows)]
         self.worst, self.compared = 0.0, 0
-        self.begun: dict[tuple[int, ...], Begun] = {}
+        self.begun: dict[tuple[int, ...], CommittedState] = {}
         rows = np.arange(self.num_rows)
         longest = max(map(len, self.ids)) - 1
         hidden = self._stacked([self._states(ids[:-1]) for ids in self.ids], longest)
@@ -101,7 +101,7 @@ class History:
         differences = (np.abs(found[written] - wanted[written]).max(), np.abs(feature - fed).max())
         self.worst = max(self.worst, *map(float, differences))
 
-    def _begun(self, ids: list[int]) -> Begun:
+    def _begun(self, ids: list[int]) -> CommittedState:
         """Return where the reference's drafts after some ids begin, computed once."""
         if tuple(ids) not in self.begun:
             states = [state.double().numpy() for state in self._states(ids[:-1], self.trained_on)]

@@ -141,7 +141,7 @@ class Curious(LengthPolicy, LengthSession):
             raise self.failure
         return confidence[:, -1] > 0.05
 
-    def drafted(self, rows: IntArray, counts: IntArray) -> None:
+    def note_counts(self, rows: IntArray, counts: IntArray) -> None:
         self.told.append((rows.tolist(), counts.tolist()))
 
 

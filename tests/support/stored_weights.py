@@ -4,11 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from oracles import Transformer
-from oracles.quantisation import STORED, WHOLE, Format, Quantised
+from oracles.quantisation import STORED, WHOLE, Format, QuantisedWeight
 from oracles.transformer.linear import Linear, round_inputs
 
 
-def rounded_to_stored(weight: Tensor, format: Format) -> Quantised:
+def rounded_to_stored(weight: Tensor, format: Format) -> QuantisedWeight:
     """Return a weight ``[out, in]`` in a format; of a group without minima the largest weight is the lowest number."""
     rows, inputs = weight.shape
     wide = weight.detach().float()
@@ -23,7 +23,7 @@ def rounded_to_stored(weight: Tensor, format: Format) -> Quantised:
         scales, minima = (most[..., 0] / -(format.largest + 1)).half().float(), None
         divided = groups / torch.where(scales == 0, 1, scales)[..., None]
         values = divided.round().clamp(-format.largest - 1, format.largest)
-    return Quantised(values.flatten(1)[:, :inputs].to(torch.int8), scales, format, minima)
+    return QuantisedWeight(values.flatten(1)[:, :inputs].to(torch.int8), scales, format, minima)
 
 
 def in_format(model: Transformer, name: str) -> Transformer:

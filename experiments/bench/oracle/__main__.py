@@ -14,7 +14,7 @@ import torch
 from exactspec.ending import as_program
 from experiments.bench.oracle import benchmark_parts, benchmark_passes, decoding
 from experiments.bench.oracle.benchmark_models import Models
-from experiments.bench.oracle.benchmark_parts import PROMPT, BenchOptions, Measured, parse
+from experiments.bench.oracle.benchmark_parts import PROMPT, BenchOptions, ShapeRounds, parse
 from experiments.bench.sections import machine
 from experiments.harness.rounds import measure
 from experiments.harness.thread_check import take_threads
@@ -25,7 +25,7 @@ from specdec.stats.report import Shown, show
 PARTS = dict(zip(benchmark_parts.PARTS, (decoding.PART, benchmark_passes.PART), strict=True))
 
 
-def measure_all(options: BenchOptions) -> list[Measured]:
+def measure_all(options: BenchOptions) -> list[ShapeRounds]:
     """Measure every shape with every number of threads; the models of one shape are resident at a time."""
     found = []
     for shape in options.shapes:
@@ -34,12 +34,12 @@ def measure_all(options: BenchOptions) -> list[Measured]:
             torch.set_num_threads(threads)
             arms = [arm for name in options.parts for arm in PARTS[name].arms(models, options)]
             timings = measure(arms, options.rounds, f"{shape}, threads {threads}")
-            found.append(Measured(shape, threads, options, timings))
+            found.append(ShapeRounds(shape, threads, options, timings))
         models.close()
     return found
 
 
-def report(options: BenchOptions, found: Sequence[Measured]) -> list[Shown]:
+def report(options: BenchOptions, found: Sequence[ShapeRounds]) -> list[Shown]:
     """Return all tables."""
     told: list[Shown] = [f"{machine()}; threads {', '.join(map(str, options.threads))}; {options.rounds} rounds."]
     if names := missing():

@@ -65,7 +65,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Measured:
+class ShapeRounds:
     """The rounds of one shape with one number of threads.
 
     Attributes:
@@ -95,7 +95,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Part:
+class BenchPart:
     """A part of the benchmark.
 
     Attributes:
@@ -107,5 +107,5 @@ class Part:
 
     title: str
     arms: Callable[[Models, BenchOptions], Iterable[TimedArm]]
-    rows: Callable[[Measured], Iterable[Row]]
+    rows: Callable[[ShapeRounds], Iterable[Row]]
     note: str

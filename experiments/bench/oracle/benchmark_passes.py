@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from experiments.bench.oracle.benchmark_models import STORAGES, Models
-from experiments.bench.oracle.benchmark_parts import BenchOptions, Measured, Part, Row
+from experiments.bench.oracle.benchmark_parts import BenchOptions, BenchPart, Row, ShapeRounds
 from experiments.bench.oracle.llama_cpp_arm import LlamaCpp
 from experiments.harness.rounds import Round, TimedArm, repeat
 from specdec import Oracle
@@ -76,7 +76,7 @@ def arms(models: Models, options: BenchOptions) -> Iterator[TimedArm]:
             yield TimedArm(name_of(f"llama.cpp {storage}", width), run)
 
 
-def rows(measured: Measured) -> Iterator[Row]:
+def rows(measured: ShapeRounds) -> Iterator[Row]:
     """Yield a row per program and width."""
     programs = [f"native {s}" for s in STORAGES] + ["eager float32"] + [f"llama.cpp {s}" for s in STORAGES]
     for program in programs:
@@ -89,7 +89,7 @@ def rows(measured: Measured) -> Iterator[Row]:
                 yield {**measured.time_row(name, program=program, nodes=width), **cells}
 
 
-PART = Part(
+PART = BenchPart(
     "Passes beside llama.cpp's", arms, rows,
     f"Batch 1, after {CONTEXT} tokens, logits of every node; llama.cpp decodes a batch of as many tokens.",
 )  # fmt: skip

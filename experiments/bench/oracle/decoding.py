@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from experiments.bench.oracle.benchmark_models import STORAGES, Models
-from experiments.bench.oracle.benchmark_parts import PROMPT, BenchOptions, Measured, Part, Row
+from experiments.bench.oracle.benchmark_parts import PROMPT, BenchOptions, BenchPart, Row, ShapeRounds
 from experiments.harness.rounds import Round, TimedArm, time_call
 from specdec import Oracle, SamplingParams, SpeculativeDecoder
 from specdec.contracts import IntArray
@@ -106,7 +106,7 @@ def one_row(make: Callable[[IntArray, int], IntArray], prompt: IntArray, num_new
     return make(prompt, num_new)[None]
 
 
-def rows(measured: Measured) -> Iterator[Row]:
+def rows(measured: ShapeRounds) -> Iterator[Row]:
     """Yield a row per batch size and program."""
     for batch in measured.options.batches:
         peer = measured.timings.fastest(*(name_of(batch, f"transformers {storage}") for storage in STORAGES))
@@ -122,7 +122,7 @@ def rows(measured: Measured) -> Iterator[Row]:
             yield {**measured.time_row(name, **cells), **after, **same}
 
 
-PART = Part(
+PART = BenchPart(
     "Plain greedy decoding", arms, rows,
     f"After {PROMPT} tokens; milliseconds a pass, prefill included. native and eager: a bare loop of passes; engine: "
     "`SpeculativeDecoder` without a draft. The faster dtype of `transformers` `generate` counts. Where arithmetic "

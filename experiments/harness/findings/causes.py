@@ -120,7 +120,7 @@ HELP: Mapping[Cause, str] = {
 
 
 @dataclass(frozen=True)
-class Figures:
+class ArmFigures:
     """What a run says of an arm; None: the run does not say it.
 
     Attributes:
@@ -139,15 +139,15 @@ class Figures:
     work: Mapping[str, Any] | None = None
 
     @staticmethod
-    def of(outcome: Outcome, arm: str) -> "Figures":
+    def of(outcome: Outcome, arm: str) -> "ArmFigures":
         """Return those of an arm beside plain decoding."""
         plain, stats = outcome.stats(PLAIN), outcome.stats(arm)
         settings, baseline = outcome.settings(arm), outcome.settings(PLAIN)
         if plain is None or stats is None:
-            return Figures(settings, baseline)
+            return ArmFigures(settings, baseline)
         widening = Widening.of(outcome.records(PLAIN), outcome.records(arm))
         work = device_work(stats, outcome.num_scored_nodes(arm))
-        return Figures(settings, baseline, stats, Parts.of(plain, stats), widening, work)
+        return ArmFigures(settings, baseline, stats, Parts.of(plain, stats), widening, work)
 
     @property
     def differences(self) -> dict[str, tuple[Any, Any]]:
@@ -167,7 +167,7 @@ class Figures:
         return self.widening if self.gain(scoring=as_narrow) >= GAIN else None
 
 
-def _graphs(figures: Figures) -> str | None:
+def _graphs(figures: ArmFigures) -> str | None:
     work = figures.work
     if work is None or work["copies up"] is None:  # a CPU has no graphs to leave
         return None
@@ -178,21 +178,21 @@ def _graphs(figures: Figures) -> str | None:
     return f"{1 - work['in graphs']:.0%} of its passes ran outside of graphs ({work['captures']:.0f} captures)"
 
 
-def _pass(figures: Figures) -> str | None:
+def _pass(figures: ArmFigures) -> str | None:
     wide = figures.wide
     if wide is None:
         return None
     return f"a pass of {wide.nodes} nodes a row takes {wide.cost:.2f} times as long as one of 1"
 
 
-def _draft(figures: Figures) -> str | None:
+def _draft(figures: ArmFigures) -> str | None:
     parts = figures.parts
     if parts is not None and figures.gain(drafting=parts.drafting / 2) >= GAIN:
         return f"drafting takes {parts.drafting:.2f} of a plain pass a step"
     return None
 
 
-def _batch(figures: Figures) -> str | None:
+def _batch(figures: ArmFigures) -> str | None:
     wide = figures.wide
     if wide is None or wide.rows == 1:
         return None
@@ -204,7 +204,7 @@ def _batch(figures: Figures) -> str | None:
     return f"{told}, with one row it would be about {alone:.2f} times" if wide.cost >= GAIN * alone else None
 
 
-def _waits(figures: Figures) -> str | None:
+def _waits(figures: ArmFigures) -> str | None:
     work = figures.work
     if work is None or work["waits"] is None or (work["waits"] <= MORE_WAITS and work["idle"] < IDLE):
         return None
@@ -212,14 +212,14 @@ def _waits(figures: Figures) -> str | None:
     return f"{told}, which was idle at least {work['idle']:.0%} of the time"
 
 
-def _acceptance(figures: Figures) -> str | None:
+def _acceptance(figures: ArmFigures) -> str | None:
     alpha = None if figures.stats is None else figures.stats.acceptance_rate
     if figures.stats is None or not figures.stats.num_drafted or alpha is None or alpha >= ACCEPTANCE:
         return None
     return f"{alpha:.2f} of the draft tokens reached are accepted"
 
 
-def _experts(figures: Figures) -> str | None:
+def _experts(figures: ArmFigures) -> str | None:
     wide, experts = figures.wide, figures.settings.num_experts
     if wide is None or experts <= 1:
         return None
@@ -227,17 +227,17 @@ def _experts(figures: Figures) -> str | None:
     return f"a layer chooses from {experts} experts, and {more}: {wide.cost:.2f} times as long"
 
 
-def _baseline(figures: Figures) -> str | None:
+def _baseline(figures: ArmFigures) -> str | None:
     told = ", ".join(f"{name} {own} beside {other}" for name, (own, other) in figures.differences.items())
     return told.replace("_", " ") or None
 
 
-_FINDERS: Mapping[Cause, Callable[[Figures], str | None]] = dict(
+_FINDERS: Mapping[Cause, Callable[[ArmFigures], str | None]] = dict(
     zip(Cause, (_graphs, _pass, _draft, _batch, _waits, _acceptance, _experts, _baseline), strict=True)
 )
 
 
-def causes_of(figures: Figures) -> dict[Cause, str]:
+def causes_of(figures: ArmFigures) -> dict[Cause, str]:
     """Return the causes that an arm's figures show, each with the figures in words."""
     told = {cause: finder(figures) for cause, finder in _FINDERS.items()}
     return {cause: words for cause, words in told.items() if words is not None}
@@ -245,7 +245,7 @@ def causes_of(figures: Figures) -> dict[Cause, str]:
 
 def cause_sentences(outcome: Outcome, arm: str) -> list[str]:
     """Return a sentence for every cause that an arm's figures show, and what would help."""
-    found = causes_of(Figures.of(outcome, arm))
+    found = causes_of(ArmFigures.of(outcome, arm))
     return [f"{cause.capitalize()}: {words}. What helps: {HELP[cause]}." for cause, words in found.items()]
 
 
@@ -254,7 +254,7 @@ def cause_rows(outcome: Outcome) -> list[dict[str, Any]]:
     rows = []
     for arm in outcome.arms:
         if arm != PLAIN:
-            figures = Figures.of(outcome, arm)
+            figures = ArmFigures.of(outcome, arm)
             wide, differences = figures.widening, ", ".join(figures.differences).replace("_", " ")
             rows.append(
                 {

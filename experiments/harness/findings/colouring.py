@@ -23,7 +23,7 @@ _OF_SOURCES = ("black on cyan", "black on yellow", "black on magenta", "white on
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextPiece:
     """Text and where it came from: a draft source's name, ``RECOVERED`` or ``BONUS``."""
 
     text: str
@@ -31,7 +31,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Emitted:
+class StepOutput:
     """What one step of a request emitted.
 
     Args:
@@ -53,12 +53,12 @@ class Emitted:
         return [*self.sources[:drafted], *[own] * (len(self.tokens) - drafted)]
 
 
-def steps_in(columns: Mapping[str, Sequence[Any]], request: int) -> Iterator[Emitted]:
+def steps_in(columns: Mapping[str, Sequence[Any]], request: int) -> Iterator[StepOutput]:
     """Yield the steps of one request of a run, from the columns of its records (of several rounds the first)."""
     rounds = columns.get("round", [0] * len(columns["request"]))
     for i, number in enumerate(columns["request"]):
         if number == request and rounds[i] == 0:
-            yield Emitted(
+            yield StepOutput(
                 columns["tokens"][i],
                 columns["num_accepted"][i],
                 columns["path_sources"][i],
@@ -78,12 +78,12 @@ class Pieces:
         self._tokenizer, self._holder = tokenizer, TextHolder(tokenizer, stop_strings)
         self._ids: list[int] = []
 
-    def of(self, step: Emitted) -> list[Piece]:
+    def of(self, step: StepOutput) -> list[TextPiece]:
         """Return what a step added."""
         pieces = []
         for token, origin in zip(step.tokens, step.origins(), strict=True):
             self._ids.append(token)
-            pieces.append(Piece(self._text_of(token), origin))
+            pieces.append(TextPiece(self._text_of(token), origin))
         return [piece for piece in pieces if piece.text]
 
     def _text_of(self, token: int) -> str:
@@ -105,11 +105,11 @@ class Palette:
         number = len(self._styles) - len(_FIXED)
         return self._styles.setdefault(origin, _OF_SOURCES[number % len(_OF_SOURCES)])
 
-    def text(self, pieces: Sequence[Piece]) -> Text:
+    def text(self, pieces: Sequence[TextPiece]) -> Text:
         """Return pieces in their styles; control characters, which a terminal would obey, are shown as U+FFFD."""
         return Text.assemble(*((piece.text.translate(_SHOWN), self.style(piece.origin)) for piece in pieces))
 
-    def segments(self, pieces: Sequence[Piece]) -> Segments:
+    def segments(self, pieces: Sequence[TextPiece]) -> Segments:
         """Return pieces as ``text`` does, to continue a line: a console does not wrap them, and keeps tabs."""
         found = []
         for piece in pieces:
@@ -125,13 +125,13 @@ class Palette:
         return Text("  ").join(Text(f" {name} ", self._styles[name]) for name in ordered)
 
 
-def colour_text(prompt: str, steps: Sequence[Emitted], tokenizer: Any | None, palette: Palette) -> Text:
+def colour_text(prompt: str, steps: Sequence[StepOutput], tokenizer: Any | None, palette: Palette) -> Text:
     """Return a prompt and what a request's steps wrote after it."""
-    cut, pieces = Pieces(tokenizer), [Piece(prompt, PROMPT)]
+    cut, pieces = Pieces(tokenizer), [TextPiece(prompt, PROMPT)]
     for step in steps:
         pieces += cut.of(step)
     last = pieces[-1].origin if len(pieces) > 1 else BONUS
-    return palette.text([*pieces, Piece(cut.rest(), last)])
+    return palette.text([*pieces, TextPiece(cut.rest(), last)])
 
 
 def show_outputs(outcome: Outcome, prompts: Sequence[NamedPrompt], tokenizer: Any | None, count: int) -> None:

@@ -13,7 +13,7 @@ from experiments.harness.findings import legends
 from experiments.harness.findings import step_columns as columns
 from experiments.harness.findings.causes import CAUSES, CAUSES_BRIEF, cause_rows, note_of_causes
 from experiments.harness.models import record_file
-from experiments.harness.recorded_runs import Costs, heading, worth
+from experiments.harness.recorded_runs import AssumedCosts, heading, worth
 from experiments.harness.rule_choice import way_of
 from experiments.harness.run_outcome import (
     ALL,
@@ -104,12 +104,12 @@ def work_rows(outcome: Outcome) -> list[dict[str, Any]]:
             found = {name: str(outcome.block_efficiency(arm, kind)) for kind, name in kinds.items()}
             found["bootstrap"] = str(outcome.block_efficiency(arm, method=bootstrap_ratio))
             found["no loops"] = str(outcome.block_efficiency_outside(arm) or "-")
-            rows.append({"arm": arm, **found, **nodes, **_who(outcome, arm, "drafter", "judge")})
+            rows.append({"arm": arm, **found, **nodes, **_performers(outcome, arm, "drafter", "judge")})
     return rows
 
 
-def _who(outcome: Outcome, arm: str, *did: str) -> dict[str, str | None]:
-    return {name: outcome.who(name, arm) for name in did}
+def _performers(outcome: Outcome, arm: str, *did: str) -> dict[str, str | None]:
+    return {name: outcome.performer(name, arm) for name in did}
 
 
 def _summary_without_times(outcome: Outcome, arm: str) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _summary_without_times(outcome: Outcome, arm: str) -> dict[str, Any]:
     assert stats is not None
     counts = {name: value for name, value in stats.as_dict().items() if "seconds" not in name and name != "stages"}
     ratios = {name: getattr(stats, name) for name in _RATIOS if name != "time_to_first_token"}
-    own = {"identical": sum(same), "prompts": len(same), **_who(outcome, arm, "judge", "drafter", "kernels")}
+    own = {"identical": sum(same), "prompts": len(same), **_performers(outcome, arm, "judge", "drafter", "kernels")}
     return {**own, **ratios, "stats": counts}
 
 
@@ -142,7 +142,7 @@ def _arm_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
         **_checks(outcome, arm),
         "claim": outcome.done[0]["arms"][arm]["claim"],
         "rule": outcome.done[0]["arms"][arm]["rule"],
-        **_who(outcome, arm, "judge", "drafter", "kernels"),
+        **_performers(outcome, arm, "judge", "drafter", "kernels"),
         "calibrations": outcome.calibrations(arm),
     }
     if stats is None:
@@ -238,7 +238,7 @@ def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
     rows = columns.acceptance_rows(outcome)
     accepted = Table("Acceptance", rows, "", "acceptance", columns.BRIEF, columns.ACCEPTANCE)
     if record_file(arguments) is not None:
-        return [worth(outcome, Costs.of(arguments)), accepted, work]
+        return [worth(outcome, AssumedCosts.of(arguments)), accepted, work]
     rows = speed_rows(outcome, facts.get("refused", {}))
     tables = [Table("Speed", rows, legends.SPEED_NOTE, "", legends.speed_brief(outcome), legends.speed_legend(outcome))]
     against = arguments.get("against")

@@ -17,18 +17,18 @@ from exactspec.ending import as_program
 from exactspec.parser import refusing
 from experiments.harness.arguments import fingerprint
 from experiments.studies.device.device_layers import attentions
-from experiments.studies.device.device_models import Options, parse
+from experiments.studies.device.device_models import DeviceOptions, parse
 from experiments.studies.device.device_passes import agreement, decoding, identity, passes, texts
 from specdec.stats import Table
 from specdec.stats.report import provenance, show, version_of
 from specdec.system import hold, read_object, write_whole
 
-MEASURE: dict[str, Callable[[Options], Iterable[dict[str, Any]]]] = {
+MEASURE: dict[str, Callable[[DeviceOptions], Iterable[dict[str, Any]]]] = {
     "agreement": agreement, "attention": attentions, "passes": passes, "decoding": decoding, "identity": identity,
 }  # fmt: skip
 
 
-def figures(part: str, options: Options) -> list[dict[str, Any]]:
+def figures(part: str, options: DeviceOptions) -> list[dict[str, Any]]:
     """Return the rows of a part: from its file if the same was measured before, else measured now and written there."""
     facts = provenance(asdict(options), options.place)
     asked = {name: value for name, value in facts["arguments"].items() if name != "parts"}

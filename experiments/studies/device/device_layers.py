@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 
 from experiments.harness.rounds import median_seconds, waiting
-from experiments.studies.device.device_models import SHAPES, Options
+from experiments.studies.device.device_models import SHAPES, DeviceOptions
 from oracles.graphed.buckets import MAX_NODES, WIDTHS, bucket_of
 from oracles.graphed.graphed_memory import Memory, round_capacity
-from oracles.graphed.graphed_nodes import Nodes
+from oracles.graphed.graphed_nodes import PassNodes
 from oracles.graphed.graphs import CudaCapture, Outputs
-from oracles.graphed.triton_attention import why_not
+from oracles.graphed.triton_attention import missing_requirement
 from oracles.graphed.upload import Call, Upload
 from oracles.graphed.ways import ATTENTIONS
 from oracles.transformer.config import TransformerConfig
 
 
-def attentions(options: Options) -> Iterator[dict[str, Any]]:
+def attentions(options: DeviceOptions) -> Iterator[dict[str, Any]]:
     """Yield a row for each shape, batch, context and width, of chains and of trees; passes of more nodes are several.
 
     Bits are kept if each node of the first row has the same bits in a pass of its own, one node of one row after its
@@ -45,7 +45,7 @@ class _Layer:
         batch, context: rows, and tokens that each holds.
     """
 
-    def __init__(self, config: TransformerConfig, options: Options, batch: int, context: int) -> None:
+    def __init__(self, config: TransformerConfig, options: DeviceOptions, batch: int, context: int) -> None:
         self._config, self._options, self._batch, self._context = replace(config, num_layers=1), options, batch, context
         self._dtype = getattr(torch, options.dtype)
         capacity = round_capacity(context + max(options.widths))
@@ -53,7 +53,7 @@ class _Layer:
         self._generator = torch.Generator(options.place).manual_seed(0)
         self._memory.slots.uniform_(-1.0, 1.0, generator=self._generator)
 
-    def _nodes(self, rows: int, width: int, is_tree: bool, depth: int = 0) -> Nodes:
+    def _nodes(self, rows: int, width: int, is_tree: bool, depth: int = 0) -> PassNodes:
         """Return the nodes of chains, or of trees in which all but the first hang on the first; so deep is the first.
 
         Every call gets a place of its own on the device.
@@ -64,7 +64,7 @@ class _Layer:
         numbers = torch.full((rows,), width), np.arange(rows), np.full(rows, self._context + depth)
         call = Call(torch.zeros(rows, width, dtype=torch.int64), parents, *numbers, 0, None)
         bucket = bucket_of(slice(0, rows), slice(0, width), width if is_tree else 0, self._batch)
-        return Nodes(self._config, bucket, Upload(self._options.place)(call, bucket), self._memory)
+        return PassNodes(self._config, bucket, Upload(self._options.place)(call, bucket), self._memory)
 
     def figures(self, width: int, is_tree: bool) -> dict[str, Any]:
         """Return the figures of every way: time, keys and values a second, whether bits are kept."""
@@ -74,7 +74,7 @@ class _Layer:
         read = 2 * self._batch * (self._context + width) * self._config.kv_heads * self._config.head_size
         found: dict[str, Any] = {}
         for name, attention in ATTENTIONS.items():
-            if name == "triton" and why_not(self._options.place, self._dtype, self._config.head_size):
+            if name == "triton" and missing_requirement(self._options.place, self._dtype, self._config.head_size):
                 continue
             attend = partial(attention(wide), 0, *given)
             seconds = median_seconds(waiting(self._as_graph(attend), self._options.place), self._options.repeats)

@@ -75,7 +75,7 @@ PARTS = ("agreement", "attention", "passes", "decoding", "identity")
 
 
 @dataclass(frozen=True)
-class Options:
+class DeviceOptions:
     """What was asked for."""
 
     parts: tuple[str, ...] = option(PARTS, "what to measure (all)", choices=PARTS)
@@ -103,7 +103,7 @@ class Options:
         return checkpoint_place(self.device)
 
 
-def parse(argv: Sequence[str] | None, description: str | None) -> Options:
+def parse(argv: Sequence[str] | None, description: str | None) -> DeviceOptions:
     """Return what is asked for; the widths always include 1.
 
     Raises:
@@ -113,10 +113,10 @@ def parse(argv: Sequence[str] | None, description: str | None) -> Options:
     def with_width_1(values: dict[str, Any]) -> dict[str, Any]:
         return {**values, "widths": sorted({1, *values["widths"]})}
 
-    return parse_options(Options, description, argv, with_width_1, _problem)
+    return parse_options(DeviceOptions, description, argv, with_width_1, _problem)
 
 
-def _problem(options: Options) -> str | None:
+def _problem(options: DeviceOptions) -> str | None:
     try:
         place = options.place
     except ValueError as error:

@@ -17,17 +17,17 @@ from drafts import PromptLookup, SmallTransformer
 from experiments.harness.findings.model_shapes import shape_of
 from experiments.harness.models import AnyModel
 from experiments.harness.rounds import Round, TimedArm, measure
-from experiments.studies.device.device_models import LOADED, Options, load_modes, random_models
+from experiments.studies.device.device_models import LOADED, DeviceOptions, load_modes, random_models
 from experiments.studies.limits.limit_timing import pass_arms, random_cache
 from oracles.graphed import PassCounts
 from specdec import Kary, SamplingParams, SpeculativeDecoder
-from specdec.contracts import Cache, DraftSource, declared
+from specdec.contracts import Cache, DraftSource, capability_of
 from specdec.prompts import load_prompts
 from specdec.stats import Stats
 from specdec.theory.limits import pass_cost
 
 
-def texts(options: Options, count: int | None) -> list[str]:
+def texts(options: DeviceOptions, count: int | None) -> list[str]:
     """Return ``count`` of the prompts (None: all), or all if there are fewer."""
     return [prompt.text for prompt in load_prompts(options.prompts, None, count)]
 
@@ -42,7 +42,7 @@ def in_flight(stats: Stats) -> float:
     return stats.num_steps / max(stats.target_calls, 1)
 
 
-def agreement(options: Options) -> Iterator[dict[str, Any]]:
+def agreement(options: DeviceOptions) -> Iterator[dict[str, Any]]:
     """Yield a row for each backend: scores of chains and trees, and greedy texts, against the CPU's, in float32."""
     reference = oracles.load(options.oracle, "float32", "cpu", backend="eager")
     prompts = texts(options, options.num_prompts)
@@ -87,7 +87,7 @@ SAMPLING = [SamplingParams(temperature=0.8, top_p=top_p, ignore_eos=True) for to
 _RULE = "coupled"
 
 
-def identity(options: Options) -> Iterator[dict[str, Any]]:
+def identity(options: DeviceOptions) -> Iterator[dict[str, Any]]:
     """Yield a row for each mode and way to decode: how many texts differ from plain decoding's at batch 1.
 
     Prompts are repeated if they do not fill the largest batch; each has draws of its own.
@@ -120,7 +120,7 @@ def identity(options: Options) -> Iterator[dict[str, Any]]:
             }
 
 
-def passes(options: Options) -> Iterator[dict[str, Any]]:
+def passes(options: DeviceOptions) -> Iterator[dict[str, Any]]:
     """Yield a row for each shape, batch, context and width: times of a pass by each mode, and t(W) / t(1)."""
     for name in options.shapes:
         models = random_models(name, getattr(torch, options.dtype), options.place)
@@ -129,7 +129,9 @@ def passes(options: Options) -> Iterator[dict[str, Any]]:
         del models
 
 
-def _passes(options: Options, name: str, models: dict[str, Any], batch: int, context: int) -> list[dict[str, Any]]:
+def _passes(
+    options: DeviceOptions, name: str, models: dict[str, Any], batch: int, context: int
+) -> list[dict[str, Any]]:
     """Return the rows of one batch and context; without times if the caches do not fit the memory."""
     try:
         # Graphs first: a new cache of theirs makes room by giving up the memory of the last. Their modes share one.
@@ -154,7 +156,7 @@ def _passes(options: Options, name: str, models: dict[str, Any], batch: int, con
     return rows
 
 
-def _cache(options: Options, model: Any, caches: dict[Any, Cache], batch: int, context: int) -> Cache:
+def _cache(options: DeviceOptions, model: Any, caches: dict[Any, Cache], batch: int, context: int) -> Cache:
     """Return a filled cache for a model: one that another model has made, if this one can read it.
 
     Raises:
@@ -165,7 +167,7 @@ def _cache(options: Options, model: Any, caches: dict[Any, Cache], batch: int, c
     return caches[model.cache_format]
 
 
-def decoding(options: Options) -> Iterator[dict[str, Any]]:
+def decoding(options: DeviceOptions) -> Iterator[dict[str, Any]]:
     """Yield a row for each batch size, mode and source: tokens a second of greedy runs, and where passes ran.
 
     Prompts are repeated if they do not fill a batch.
@@ -186,7 +188,7 @@ def decoding(options: Options) -> Iterator[dict[str, Any]]:
 
 def _time_decoding(decoder: SpeculativeDecoder, prompts: list[str], new_tokens: int, batch: int) -> Round:
     """Time a token of a run; tell the mean rows in flight, and the share of passes in graphs."""
-    counts: PassCounts = declared(decoder.oracle, "counts") or PassCounts()
+    counts: PassCounts = capability_of(decoder.oracle, "counts") or PassCounts()
     before = replace(counts)
     stats = decoder.generate(prompts, new_tokens, batch_size=batch).stats
     inside, outside = (getattr(counts, name) - getattr(before, name) for name in ("passes_in_graphs", "passes_outside"))

@@ -17,13 +17,20 @@ from experiments.studies.inference_stack import stack_tables
 from experiments.studies.inference_stack.fresh import CACHE
 from experiments.studies.inference_stack.stack_arms import prepare_compiler
 from experiments.studies.inference_stack.stack_registry import STACK
-from experiments.studies.inference_stack.stack_study import NAIVE_IDS, TIME, StackOptions, Study, choose_arms, reasons
+from experiments.studies.inference_stack.stack_study import (
+    NAIVE_IDS,
+    TIME,
+    StackOptions,
+    StackStudy,
+    choose_arms,
+    reasons,
+)
 from experiments.studies.inference_stack.stack_timing import measure_rooflines, medians
 from experiments.studies.inference_stack.study_frame import open_results, parse_study, study_report
 from specdec.stats.report import Shown, show
 
 
-def report(study: Study) -> list[Shown]:
+def report(study: StackStudy) -> list[Shown]:
     """Return all tables."""
     subject, results, options, names = study.subject, study.results, study.options, study.arms
     batches = options.batches
@@ -38,7 +45,7 @@ def report(study: Study) -> list[Shown]:
     return study_report(options, subject, results, parts, reasons(results, batches, list(names)))
 
 
-def draw(study: Study) -> None:
+def draw(study: StackStudy) -> None:
     """Write the picture of the stack; an arm without times, or that has not passed the gate, has no bar."""
     panels = {}
     names = [name for name in (*STACK, *study.subject.sources) if name in study.arms]
@@ -59,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with refusing("inference_stack"):
             subject, arms = choose_arms(options)
             results = stack.enter_context(open_results(options, ["groups"], NAIVE_IDS))
-        study = Study(options, results, subject, arms)
+        study = StackStudy(options, results, subject, arms)
         os.environ[CACHE] = str((options.out / "compiler").resolve())
         prepare_compiler()
         if TIME in options.parts:

@@ -21,8 +21,8 @@ from exactspec.parser import Parser, positive
 from experiments.studies.inference_stack.stack_arms import prepare_compiler
 from experiments.studies.inference_stack.stack_registry import arms_of
 from experiments.studies.inference_stack.stack_timing import generation
-from experiments.studies.inference_stack.study_frame import Found
-from experiments.studies.inference_stack.subjects import SUBJECTS, subject_named
+from experiments.studies.inference_stack.study_frame import Finding
+from experiments.studies.inference_stack.subjects import SUBJECTS, build_subject
 
 CALLS = 3  # after the first
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
@@ -44,11 +44,11 @@ def peak_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def first_call(subject: str, arm: str, batch: int, device: str) -> Found:
+def first_call(subject: str, arm: str, batch: int, device: str) -> Finding:
     """Return the seconds of loading, of the first call and of the fastest later one, and the memory at its peak."""
     began = time.perf_counter()
     prepare_compiler()
-    decoded = subject_named(subject, device, batch, batch)
+    decoded = build_subject(subject, device, batch, batch)
     generate = arms_of(decoded)[arm].build(decoded, batch)
     built = time.perf_counter()
     seconds = [generation(generate, decoded.pool, decoded.device)[2] for _ in range(1 + CALLS)]
@@ -60,7 +60,7 @@ def first_call(subject: str, arm: str, batch: int, device: str) -> Found:
     }
 
 
-def in_new_process(subject: str, arm: str, batch: int, device: str, threads: int, keep: Path) -> Found:
+def in_new_process(subject: str, arm: str, batch: int, device: str, threads: int, keep: Path) -> Finding:
     """Return ``first_call`` of a new process whose compiler's cache is empty; what it compiles is added to ``keep``.
 
     Raises:
@@ -81,7 +81,7 @@ def in_new_process(subject: str, arm: str, batch: int, device: str, threads: int
         environment = {**os.environ, CACHE: empty}
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
         shutil.copytree(empty, keep, dirs_exist_ok=True)
-    found: Found = json.loads(done.stdout)
+    found: Finding = json.loads(done.stdout)
     return found
 
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from experiments.harness.options import option
 from experiments.studies.inference_stack.fresh import in_new_process, one_line
 from experiments.studies.inference_stack.stack_arms import Generate
-from experiments.studies.inference_stack.stack_registry import GROUPS, NAIVE, Arm, arms_of
+from experiments.studies.inference_stack.stack_registry import GROUPS, NAIVE, StackArm, arms_of
 from experiments.studies.inference_stack.stack_timing import judge, time_arms, write_ids
-from experiments.studies.inference_stack.study_frame import Found, Results, StudyOptions
-from experiments.studies.inference_stack.subjects import SUBJECTS, Subject, subject_named
+from experiments.studies.inference_stack.study_frame import Finding, Results, StudyOptions
+from experiments.studies.inference_stack.subjects import SUBJECTS, Subject, build_subject
 
 FIRST, GATE, TIME = "first", "gate", "time"
 PARTS = (FIRST, GATE, TIME)
@@ -38,13 +38,13 @@ class StackOptions(StudyOptions):
     device: str = option("cpu", "cpu, cuda, cuda:1, ...")
 
 
-def choose_arms(options: StackOptions) -> tuple[Subject, dict[str, Arm]]:
+def choose_arms(options: StackOptions) -> tuple[Subject, dict[str, StackArm]]:
     """Return what is decoded, and the arms that are asked for.
 
     Raises:
         ValueError: an arm or a device that is not there, or more prompts than there are.
     """
-    subject = subject_named(options.subject, options.device, options.num_prompts, options.gate_prompts)
+    subject = build_subject(options.subject, options.device, options.num_prompts, options.gate_prompts)
     arms = arms_of(subject, options.groups)
     unknown = [name for name in options.arms or () if name not in arms]
     if unknown:
@@ -52,7 +52,7 @@ def choose_arms(options: StackOptions) -> tuple[Subject, dict[str, Arm]]:
     return subject, {name: arms[name] for name in options.arms or arms}
 
 
-class Study:
+class StackStudy:
     """A run of the study.
 
     Args:
@@ -62,7 +62,7 @@ class Study:
         arms: name -> arm.
     """
 
-    def __init__(self, options: StackOptions, results: Results, subject: Subject, arms: dict[str, Arm]) -> None:
+    def __init__(self, options: StackOptions, results: Results, subject: Subject, arms: dict[str, StackArm]) -> None:
         self.options, self.results, self.subject, self.arms = options, results, subject, arms
         self._stack = arms_of(subject, ("stack",))
 
@@ -108,7 +108,7 @@ class Study:
         for name in self.results.lacking(GATE, batch, self.arms):
             self.results.put(GATE, batch, {name: self._judge(batch, generates, name)})
 
-    def _judge(self, batch: int, generates: Generates, name: str) -> Found:
+    def _judge(self, batch: int, generates: Generates, name: str) -> Finding:
         """Return what the gate finds of an arm, or why it could not run: its failure does not affect the others."""
         wanted, count = self._naive_ids, len(self.subject.gate)
         if name not in self._stack:
@@ -132,7 +132,7 @@ class Study:
         self.results.put(TIME, batch, found)
 
 
-def is_passed(gate: Found | None) -> bool:
+def is_passed(gate: Finding | None) -> bool:
     """Tell whether an arm is known to write what the naive one writes."""
     return gate is not None and "failed" not in gate and gate["same"] == gate["prompts"]
 
@@ -148,7 +148,7 @@ def reasons(results: Results, batches: Sequence[int], arms: Sequence[str]) -> li
     return lines
 
 
-def _reason(found: Sequence[Found]) -> str | None:
+def _reason(found: Sequence[Finding]) -> str | None:
     """Return why an arm failed, from what each part of the study found; None if it did not."""
     for part in found:
         if "same" in part and part["same"] < part["prompts"]:

@@ -6,10 +6,10 @@ from typing import Any
 
 from experiments.harness.findings.model_shapes import bytes_per_weight
 from experiments.harness.rounds import Spread
-from experiments.studies.inference_stack.stack_registry import ABLATIONS, NAIVE, Arm, arms_of
+from experiments.studies.inference_stack.stack_registry import ABLATIONS, NAIVE, StackArm, arms_of
 from experiments.studies.inference_stack.stack_study import FIRST, GATE, TIME, is_passed
 from experiments.studies.inference_stack.stack_timing import least_seconds, medians
-from experiments.studies.inference_stack.study_frame import Found, Results
+from experiments.studies.inference_stack.study_frame import Finding, Results
 from experiments.studies.inference_stack.subjects import Subject
 from specdec.stats.report import row_of_axes
 
@@ -65,7 +65,7 @@ BEFORE = "prefill"  # what the compiled arms are to pay back against
 FAILED = "failed"
 
 
-def times_of(results: Results, batch: int, name: str) -> Found | None:
+def times_of(results: Results, batch: int, name: str) -> Finding | None:
     """Return the times of an arm that was timed and has passed the gate."""
     return results.get(TIME, batch, name) if is_passed(results.get(GATE, batch, name)) else None
 
@@ -89,7 +89,7 @@ def _is_measured(results: Results, batch: int, name: str) -> bool:
     return any(results.get(part, batch, name) is not None for part in (FIRST, GATE, TIME))
 
 
-def _row(subject: Subject, results: Results, batch: int, name: str, arm: Arm) -> Row:
+def _row(subject: Subject, results: Results, batch: int, name: str, arm: StackArm) -> Row:
     row: Row = {"batch": batch, "arm": name}
     row |= _speed_cells(subject, results, batch, name, arm)
     first = results.get(FIRST, batch, name) or {}
@@ -99,7 +99,7 @@ def _row(subject: Subject, results: Results, batch: int, name: str, arm: Arm) ->
     return row | _gate_cells(results.get(GATE, batch, name))
 
 
-def _speed_cells(subject: Subject, results: Results, batch: int, name: str, arm: Arm) -> Row:
+def _speed_cells(subject: Subject, results: Results, batch: int, name: str, arm: StackArm) -> Row:
     times = times_of(results, batch, name)
     names = ("tokens/s", "over naive", "ms a batch", "ms an example", "ms to first", "ms a token after", "roofline")
     if times is None:
@@ -121,7 +121,7 @@ def _no_times(results: Results, batch: int, name: str) -> str | None:
     return None if gate is None or is_passed(gate) else FAILED
 
 
-def _gate_cells(gate: Found | None) -> Row:
+def _gate_cells(gate: Finding | None) -> Row:
     if gate is None or "failed" in gate:
         return {"same ids": None if gate is None else FAILED, "exact answers": None}
     same = f"{gate['same']:,} of {gate['prompts']:,}"

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from experiments.harness.findings.model_shapes import bytes_per_weight, model_shape
 from experiments.harness.rounds import Round, TimedArm, measure, wait_for
 from experiments.studies.inference_stack.stack_arms import Generate
-from experiments.studies.inference_stack.study_frame import Found, Results
+from experiments.studies.inference_stack.study_frame import Finding, Results
 from experiments.studies.inference_stack.subjects import Subject
 from experiments.studies.limits.limit_timing import measure_bandwidth, measure_flops
 from specdec.theory.limits import Roofline, pass_cost
@@ -38,7 +38,7 @@ def write_ids(generate: Generate, subject: Subject, batch: int, num_prompts: int
     return torch.cat(found)[:num_prompts]
 
 
-def judge(ids: Tensor, wanted: Tensor, answers: Tensor | None) -> Found:
+def judge(ids: Tensor, wanted: Tensor, answers: Tensor | None) -> Finding:
     """Return how many rows of ids ``[G, N]`` equal the first wanted ones, and how many answers are right.
 
     Returns:
@@ -96,7 +96,7 @@ def _time(generate: Generate, prompts: Iterator[Tensor], device: torch.device, l
 
 def time_arms(
     arms: Mapping[str, Generate], subject: Subject, batch: int, rounds: int, warm_ups: int, seconds: float
-) -> dict[str, Found]:
+) -> dict[str, Finding]:
     """Return what every arm took in each of some interleaved rounds; "interleaved" is the same for all of them.
 
     Args:
@@ -123,7 +123,7 @@ def time_arms(
     }
 
 
-def medians(found: Found) -> dict[str, Any]:
+def medians(found: Finding) -> dict[str, Any]:
     """Return the medians of what ``time_arms`` found of an arm, in seconds a generation."""
     return {name: statistics.median(found[name]) for name in ("first_token_seconds", "seconds")}
 

@@ -18,7 +18,7 @@ from specdec.stats import Table
 from specdec.stats.report import Shown, processor, provenance
 from specdec.system import hold, read_object, write_whole
 
-Found = dict[str, Any]
+Finding = dict[str, Any]
 FIGURES = "results.json"
 
 
@@ -37,7 +37,7 @@ class Results:
     def __init__(self, folder: Path, arguments: Mapping[str, Any], commit: str | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._commit, self._path = commit, folder / FIGURES
-        self._all: Found = {"arguments": dict(arguments), "provenance": {}, "measured": {}}
+        self._all: Finding = {"arguments": dict(arguments), "provenance": {}, "measured": {}}
         if self._path.exists():
             held = read_object(self._path, self._all, "give another folder, or --fresh")
             differ = [name for name, value in arguments.items() if held["arguments"].get(name) != value]
@@ -50,16 +50,16 @@ class Results:
         else:  # what else is kept here is of these arguments too
             self._write()
 
-    def get(self, part: str, batch: int, arm: str) -> Found | None:
+    def get(self, part: str, batch: int, arm: str) -> Finding | None:
         """Return what a part has measured of an arm; None if it has not."""
-        found: Found | None = self._all["measured"].get(f"{part}, batch {batch}", {}).get(arm)
+        found: Finding | None = self._all["measured"].get(f"{part}, batch {batch}", {}).get(arm)
         return found
 
     def lacking(self, part: str, batch: int, arms: Iterable[str]) -> list[str]:
         """Return those arms that a part has not measured, or that failed in it."""
         return [arm for arm in arms if "failed" in (self.get(part, batch, arm) or {"failed": ""})]
 
-    def put(self, part: str, batch: int, found: Mapping[str, Found]) -> None:
+    def put(self, part: str, batch: int, found: Mapping[str, Finding]) -> None:
         """Keep what a part has measured of some arms."""
         signed = {arm: {**figures, "commit": self._commit} for arm, figures in found.items()}
         self._all["measured"].setdefault(f"{part}, batch {batch}", {}).update(signed)

@@ -245,7 +245,7 @@ _NAMED = {"arithmetic": arithmetic, "code": code, "smollm2": smollm2}
 SUBJECTS = (*_NAMED, *SHAPES)
 
 
-def subject_named(name: str, device: str, num_prompts: int, num_gate: int | None) -> Subject:
+def build_subject(name: str, device: str, num_prompts: int, num_gate: int | None) -> Subject:
     """Return a subject.
 
     Args:

@@ -19,9 +19,9 @@ from experiments.bench.sections import machine
 from experiments.harness.findings.model_shapes import shape_of, weight_types
 from experiments.harness.thread_check import take_threads
 from experiments.studies.limits import limit_tables as limits
-from experiments.studies.limits.limit_options import Options, Subject, parse
+from experiments.studies.limits.limit_options import LimitOptions, LimitSubject, parse
 from experiments.studies.limits.limit_tables import draw_contexts, draw_roofline
-from experiments.studies.limits.limit_timing import Passes, Prefill, measure_flops, measure_passes, measure_prefill
+from experiments.studies.limits.limit_timing import LimitPasses, Prefill, measure_flops, measure_passes, measure_prefill
 from oracles.checkpoints.loading import LoadedOracle
 from specdec.stats import Table
 from specdec.stats.report import Shown, provenance, show
@@ -32,7 +32,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
-class Found:
+class LimitTimes:
     """What was measured.
 
     Attributes:
@@ -43,22 +43,22 @@ class Found:
     """
 
     flops: dict[torch.dtype, float]
-    groups: list[Passes]
-    windowed: list[Passes]
+    groups: list[LimitPasses]
+    windowed: list[LimitPasses]
     prefills: dict[str, tuple[ModelShape, list[Prefill]]]
 
     @property
-    def single(self) -> list[Passes]:
+    def single(self) -> list[LimitPasses]:
         """Return the passes of the smallest batch."""
         return [group for group in self.groups if group.batch == self.groups[0].batch]
 
 
-def wide(options: Options) -> int:
+def wide(options: LimitOptions) -> int:
     """Return the width that stands for a draft's pass in pictures and in the table of windows: 8, or the nearest."""
     return min(options.widths, key=lambda width: abs(width - 8))
 
 
-def measure_all(subject: Subject, options: Options) -> Found:
+def measure_all(subject: LimitSubject, options: LimitOptions) -> LimitTimes:
     """Measure the machine, the passes, and the passes and prompts with a window; one cache is resident at a time."""
     oracle, cut = subject.oracle, subject.with_window(options.window)
     flops = {dtype: measure_flops(dtype, options.rounds) for dtype in dict.fromkeys((oracle.dtype, *DTYPES))}
@@ -75,10 +75,10 @@ def measure_all(subject: Subject, options: Options) -> Found:
         name: (shape_of(model), measure_prefill(model, options.prefill, options.chunks, options.rounds, name))
         for name, model in kinds.items()
     }
-    return Found(flops, groups, windowed, prefills)
+    return LimitTimes(flops, groups, windowed, prefills)
 
 
-def tables_of(shape: ModelShape, found: Found, options: Options) -> list[Table]:
+def tables_of(shape: ModelShape, found: LimitTimes, options: LimitOptions) -> list[Table]:
     """Return all tables."""
     groups, alphas, cost = found.groups, options.alphas, options.draft_cost
     prefill = limits.prefill_rows(found.prefills, options.prefill, found.single[0].roofline)
@@ -102,7 +102,7 @@ def tables_of(shape: ModelShape, found: Found, options: Options) -> list[Table]:
     return [Table(title, [*rows], note) for title, (note, rows) in tables.items()]
 
 
-def write(options: Options, subject: Subject, found: Found) -> list[Shown]:
+def write(options: LimitOptions, subject: LimitSubject, found: LimitTimes) -> list[Shown]:
     """Write JSON and pictures into the folder, which is there, and return the tables."""
     oracle, folder = subject.oracle, options.out
     tables = tables_of(shape_of(oracle), found, options)
@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse(argv, __doc__)
     take_threads(options.threads)
     with refusing("limits"), hold(options.out, "--out"):
-        subject = Subject(options)
+        subject = LimitSubject(options)
         show(write(options, subject, measure_all(subject, options)))
     return 0
 

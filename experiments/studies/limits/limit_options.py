@@ -23,7 +23,7 @@ _STORAGES = tuple(name for name in get_args(WeightType) if name not in FORMATS o
 
 
 @dataclass(frozen=True)
-class Options:
+class LimitOptions:
     """What was asked for."""
 
     oracle: str = option("code", "embedded checkpoint, checkpoint directory or GGUF file", exclusive=True)
@@ -55,7 +55,7 @@ class Options:
         return max(max(self.contexts) + max(self.widths), self.prefill)
 
 
-def parse(argv: Sequence[str] | None, description: str | None) -> Options:
+def parse(argv: Sequence[str] | None, description: str | None) -> LimitOptions:
     """Return what is asked for; numbers ascend, each once, and the widths include 1.
 
     Raises:
@@ -67,7 +67,7 @@ def parse(argv: Sequence[str] | None, description: str | None) -> Options:
         several["widths"] = (1, *values["widths"])
         return values | {name: sorted(set(value)) for name, value in several.items()}
 
-    return parse_options(Options, description, argv, ascending)
+    return parse_options(LimitOptions, description, argv, ascending)
 
 
 def random_oracle(config: TransformerConfig, weight_type: str, backend: str) -> LoadedOracle:
@@ -76,7 +76,7 @@ def random_oracle(config: TransformerConfig, weight_type: str, backend: str) -> 
     return NativeTransformer(model.store(weight_type)) if backend == "native" else model.eval().pack()
 
 
-class Subject:
+class LimitSubject:
     """A model whose context is long enough for all that is measured.
 
     What a pass costs depends on sizes, not on weights, so beyond the oracle's own context, and with another window, the
@@ -93,7 +93,7 @@ class Subject:
         ValueError: the oracle is unknown, or the backend cannot run here.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: LimitOptions) -> None:
         self._file: Path | None = None
         if options.shape is None:
             placement = dict.fromkeys(PLACEMENT) | {"device": "cpu", "backend": options.backend}

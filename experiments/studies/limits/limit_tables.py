@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from experiments.studies.limits.limit_timing import Passes, Prefill, measure_bandwidth
+from experiments.studies.limits.limit_timing import LimitPasses, Prefill, measure_bandwidth
 from specdec.stats.report import Panel, panels
 from specdec.theory.limits import (
     ModelShape,
@@ -133,7 +133,7 @@ def machine_rows(flops: Mapping[torch.dtype, float], rounds: int) -> list[Row]:
                       for dtype, rate in flops.items())]  # fmt: skip
 
 
-def pass_rows(groups: Sequence[Passes]) -> Iterator[Row]:
+def pass_rows(groups: Sequence[LimitPasses]) -> Iterator[Row]:
     """Return a row per batch size, context and width."""
     for group in groups:
         for width, cost in group.costs.items():
@@ -153,7 +153,7 @@ def pass_rows(groups: Sequence[Passes]) -> Iterator[Row]:
             }  # fmt: skip
 
 
-def width_rows(shape: ModelShape, groups: Sequence[Passes]) -> Iterator[Row]:
+def width_rows(shape: ModelShape, groups: Sequence[LimitPasses]) -> Iterator[Row]:
     """Return a row per batch size and context."""
     for group in groups:
         one = group.seconds[1].median
@@ -168,7 +168,7 @@ def width_rows(shape: ModelShape, groups: Sequence[Passes]) -> Iterator[Row]:
         }  # fmt: skip
 
 
-def context_rows(groups: Sequence[Passes]) -> Iterator[Row]:
+def context_rows(groups: Sequence[LimitPasses]) -> Iterator[Row]:
     """Return a row per batch size and context: times of the narrowest and the other passes, and what they read."""
     for group in groups:
         cost = group.costs[1]
@@ -184,7 +184,7 @@ def context_rows(groups: Sequence[Passes]) -> Iterator[Row]:
         }  # fmt: skip
 
 
-def gain_rows(groups: Sequence[Passes], alphas: Sequence[float], draft_cost: float) -> Iterator[Row]:
+def gain_rows(groups: Sequence[LimitPasses], alphas: Sequence[float], draft_cost: float) -> Iterator[Row]:
     """Return two rows per batch size and context: gains of the best draft length by measured times, and by least ones.
 
     Draft lengths end where the widest pass does.
@@ -208,7 +208,7 @@ PREFILL_NOTE = (
 )
 
 
-def window_rows(plain: Sequence[Passes], windowed: Sequence[Passes], width: int) -> Iterator[Row]:
+def window_rows(plain: Sequence[LimitPasses], windowed: Sequence[LimitPasses], width: int) -> Iterator[Row]:
     """Return a row per context: passes of one node and of ``width``, without and with the window."""
     for full, cut in zip(plain, windowed, strict=True):
         row: dict[str, Any] = {
@@ -251,7 +251,7 @@ def prefill_rows(
             }  # fmt: skip
 
 
-def draw_roofline(path: Path, groups: Sequence[Passes]) -> None:
+def draw_roofline(path: Path, groups: Sequence[LimitPasses]) -> None:
     """Write a PNG: of each batch size after its shortest and longest context, the roof and the measured passes."""
     lines, dots = {}, {}
     for group in _ends(groups):
@@ -264,14 +264,19 @@ def draw_roofline(path: Path, groups: Sequence[Passes]) -> None:
     panels(path, [Panel("FLOPs a byte (a dot for each width)", "GFLOP/s; the line is the roof", lines, dots)])
 
 
-def _ends(groups: Sequence[Passes]) -> list[Passes]:
+def _ends(groups: Sequence[LimitPasses]) -> list[LimitPasses]:
     """Return the groups of the shortest and the longest context, of each batch size."""
     contexts = {group.context for group in groups}
     return [group for group in groups if group.context in (min(contexts), max(contexts))]
 
 
 def draw_contexts(
-    path: Path, groups: Sequence[Passes], windowed: Sequence[Passes], width: int, alphas: Sequence[float], cost: float
+    path: Path,
+    groups: Sequence[LimitPasses],
+    windowed: Sequence[LimitPasses],
+    width: int,
+    alphas: Sequence[float],
+    cost: float,
 ) -> None:
     """Write a PNG of one batch size: times of passes by context and gains; lines are what the roofline allows.
 
@@ -296,7 +301,7 @@ def draw_contexts(
 
 
 def _gains(
-    groups: Sequence[Passes], alphas: Sequence[float], cost: float, kind: str
+    groups: Sequence[LimitPasses], alphas: Sequence[float], cost: float, kind: str
 ) -> dict[str, list[tuple[float, float]]]:
     """Return acceptance rate -> (context, gain), by one of the curves of the passes."""
     return {

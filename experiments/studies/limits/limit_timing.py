@@ -11,7 +11,7 @@ from torch import Tensor
 
 from experiments.harness.findings.model_shapes import shape_of
 from experiments.harness.rounds import Round, Spread, TimedArm, measure, median_seconds, repeat, waiting
-from experiments.studies.limits.limit_options import Options
+from experiments.studies.limits.limit_options import LimitOptions
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.transformer.linear import Linear
 from specdec.contracts import Cache
@@ -84,7 +84,7 @@ LONGEST_READ = 2**29
 
 
 @dataclass(frozen=True)
-class Passes:
+class LimitPasses:
     """Passes of one batch size after one context.
 
     Attributes:
@@ -146,8 +146,13 @@ def pass_arms(
 
 
 def measure_passes(
-    oracle: LoadedOracle, batch: int, context: int, widths: Sequence[int], options: Options, flops_per_second: float
-) -> Passes:
+    oracle: LoadedOracle,
+    batch: int,
+    context: int,
+    widths: Sequence[int],
+    options: LimitOptions,
+    flops_per_second: float,
+) -> LimitPasses:
     """Return the times of passes with logits of every node, interleaved by width, and the bandwidth right after.
 
     Args:
@@ -163,7 +168,7 @@ def measure_passes(
     costs = {width: pass_cost(shape, batch, width, context) for width in widths}
     bandwidth = measure_bandwidth(min(costs[min(widths)].bytes, LONGEST_READ), options.rounds)
     seconds = {width: timings.spread(f"{width}") for width in widths}
-    return Passes(batch, context, seconds, costs, Roofline(bandwidth, flops_per_second))
+    return LimitPasses(batch, context, seconds, costs, Roofline(bandwidth, flops_per_second))
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,14 @@ from contextlib import ExitStack
 from exactspec.ending import as_program
 from exactspec.parser import refusing
 from experiments.studies.inference_stack.study_frame import open_results, study_report
-from experiments.studies.inference_stack.subjects import subject_named
+from experiments.studies.inference_stack.subjects import build_subject
 from experiments.studies.precision import precision_tables
 from experiments.studies.precision.precision_arms import NOT_MEASURED, parse
-from experiments.studies.precision.precision_study import Study
+from experiments.studies.precision.precision_study import PrecisionStudy
 from specdec.stats.report import Shown, show
 
 
-def report(study: Study) -> list[Shown]:
+def report(study: PrecisionStudy) -> list[Shown]:
     """Return all tables."""
     results, options, num_new = study.results, study.options, study.subject.num_new
     batches, arms = options.batches, options.arms
@@ -47,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         with refusing("precision"):
             options = parse(argv, __doc__)
-            subject = subject_named(options.subject, "cpu", options.num_prompts, options.gate_prompts)
-            study = Study(options, stack.enter_context(open_results(options, NOT_MEASURED)), subject)
+            subject = build_subject(options.subject, "cpu", options.num_prompts, options.gate_prompts)
+            study = PrecisionStudy(options, stack.enter_context(open_results(options, NOT_MEASURED)), subject)
         study.run()
         show(report(study))
     return int(bool(precision_tables.failures(study.results, options)))

@@ -22,7 +22,7 @@ TORCHAO = "eager, by torchao"
 
 
 @dataclass(frozen=True)
-class Arm:
+class PrecisionArm:
     """One precision of a model.
 
     Attributes:
@@ -91,30 +91,30 @@ class Arm:
 
 ORACLE = "float32"
 ARMS = {
-    ORACLE: Arm("float32"),
-    "float32, eager": Arm("float32", EAGER),
-    "bfloat16 weights": Arm("bfloat16"),
-    "float16 weights": Arm("float16"),
-    "bfloat16": Arm("bfloat16", EAGER, "bfloat16"),
-    "float16": Arm("float16", EAGER, "float16"),
-    "int8, dequantised": Arm("int8", EVERY_CALL, method="nearest"),
-    "int8": Arm("int8", method="nearest"),
-    "int8, torchao": Arm("int8", TORCHAO, method="nearest"),
-    "int8, GPTQ": Arm("int8", method="gptq"),
-    "int8 inputs, eager": Arm("int8-dynamic", EAGER, method="nearest"),
-    "int8 inputs, torchao": Arm("int8-dynamic", TORCHAO, method="nearest"),
-    "int8 inputs": Arm("int8-dynamic", method="nearest"),
-    "int8 inputs, SmoothQuant": Arm("int8-dynamic", method="smoothquant"),
-    "int4": Arm("int4", method="nearest"),
-    "int4, AWQ": Arm("int4", method="awq"),
-    "int4, GPTQ": Arm("int4", method="gptq"),
+    ORACLE: PrecisionArm("float32"),
+    "float32, eager": PrecisionArm("float32", EAGER),
+    "bfloat16 weights": PrecisionArm("bfloat16"),
+    "float16 weights": PrecisionArm("float16"),
+    "bfloat16": PrecisionArm("bfloat16", EAGER, "bfloat16"),
+    "float16": PrecisionArm("float16", EAGER, "float16"),
+    "int8, dequantised": PrecisionArm("int8", EVERY_CALL, method="nearest"),
+    "int8": PrecisionArm("int8", method="nearest"),
+    "int8, torchao": PrecisionArm("int8", TORCHAO, method="nearest"),
+    "int8, GPTQ": PrecisionArm("int8", method="gptq"),
+    "int8 inputs, eager": PrecisionArm("int8-dynamic", EAGER, method="nearest"),
+    "int8 inputs, torchao": PrecisionArm("int8-dynamic", TORCHAO, method="nearest"),
+    "int8 inputs": PrecisionArm("int8-dynamic", method="nearest"),
+    "int8 inputs, SmoothQuant": PrecisionArm("int8-dynamic", method="smoothquant"),
+    "int4": PrecisionArm("int4", method="nearest"),
+    "int4, AWQ": PrecisionArm("int4", method="awq"),
+    "int4, GPTQ": PrecisionArm("int4", method="gptq"),
 }
 # What can draft for the float32 oracle on its cache, and what does if nobody says otherwise.
 VIEWS = tuple(name for name, arm in ARMS.items() if arm.backend == NATIVE and name != ORACLE)
 DRAFTING = ("bfloat16 weights", "int8", "int8 inputs", "int4", "int4, GPTQ")
 
 
-class Made:
+class PrecisionModels:
     """Models that are made when first asked for, and kept.
 
     Attributes:
@@ -154,7 +154,7 @@ NOT_MEASURED = ("draft_batches", "not_run", "views", "lengths", "draft_subjects"
 
 
 @dataclass(frozen=True)
-class Options(StudyOptions):
+class PrecisionOptions(StudyOptions):
     """What was asked for; ``not_run`` says which of all arms lack a package."""
 
     subject: str = option("arithmetic", "what the oracles decode", choices=SUBJECTS)
@@ -174,7 +174,7 @@ class Options(StudyOptions):
         return [f"{view}, {length} ahead" for view in self.views for length in self.lengths]
 
 
-def parse(argv: Sequence[str] | None, description: str | None) -> Options:
+def parse(argv: Sequence[str] | None, description: str | None) -> PrecisionOptions:
     """Return what is asked for.
 
     Raises:
@@ -186,7 +186,7 @@ def parse(argv: Sequence[str] | None, description: str | None) -> Options:
         views = select_names(values["views"], VIEWS, "--views")
         return {**values, "arms": arms, "not_run": lacking, "views": views}
 
-    return parse_study(Options, "precision", description, argv, with_arms)
+    return parse_study(PrecisionOptions, "precision", description, argv, with_arms)
 
 
 def _arms(names: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -17,10 +17,20 @@ from experiments.harness.findings.step_columns import reason
 from experiments.harness.rounds import Round, TimedArm, measure
 from experiments.studies.inference_stack.fresh import one_line
 from experiments.studies.inference_stack.stack_timing import judge, time_arms, write_ids
-from experiments.studies.inference_stack.study_frame import Found, Results
-from experiments.studies.inference_stack.subjects import Subject, subject_named
+from experiments.studies.inference_stack.study_frame import Finding, Results
+from experiments.studies.inference_stack.subjects import Subject, build_subject
 from experiments.studies.precision import with_torchao
-from experiments.studies.precision.precision_arms import ARMS, BITS, DRAFTS, ORACLE, TEXT, TIME, TORCHAO, Made, Options
+from experiments.studies.precision.precision_arms import (
+    ARMS,
+    BITS,
+    DRAFTS,
+    ORACLE,
+    TEXT,
+    TIME,
+    TORCHAO,
+    PrecisionModels,
+    PrecisionOptions,
+)
 from oracles.checkpoints.loading import LoadedOracle, load_tokenizer
 from oracles.factory.training.held_out import bits_per_byte
 from oracles.transformer.eager import Transformer
@@ -44,7 +54,7 @@ def bytes_read(arm: str, oracle: LoadedOracle) -> float:
     return factor * shape_of(oracle).weight_bytes
 
 
-class Study:
+class PrecisionStudy:
     """A run of the study.
 
     Args:
@@ -53,9 +63,9 @@ class Study:
         subject: what the oracles decode.
     """
 
-    def __init__(self, options: Options, results: Results, subject: Subject) -> None:
+    def __init__(self, options: PrecisionOptions, results: Results, subject: Subject) -> None:
         self.options, self.results, self.subject = options, results, subject
-        self._made = Made()
+        self._made = PrecisionModels()
         self._ids: dict[str, Tensor] = {}
 
     def run(self) -> None:
@@ -69,7 +79,7 @@ class Study:
             for arm in self.results.lacking(TEXT, batch, self.options.arms):
                 self.results.put(TEXT, batch, {arm: self._text(arm, batch)})
 
-    def _text(self, arm: str, batch: int) -> Found:
+    def _text(self, arm: str, batch: int) -> Finding:
         """Return how an arm's outputs compare with the float32 oracle's and with its reference's."""
         try:
             oracle = self._made.oracle(arm, self.subject.name)
@@ -106,7 +116,7 @@ class Study:
                 model = precision.model(READER).float()
                 if precision.arithmetic != "float32":
                     model = model.to(getattr(torch, precision.arithmetic))
-                found: Found = {"bits": bits_per_byte(model, load_tokenizer(READER), texts)}
+                found: Finding = {"bits": bits_per_byte(model, load_tokenizer(READER), texts)}
             except Exception as error:  # see _text
                 found = {"failed": one_line(error)}
             self.results.put(BITS, 1, {arm: found})
@@ -128,13 +138,13 @@ class Study:
         """Draft for the float32 oracle with views of fewer bits."""
         options = self.options
         for name in options.draft_subjects:
-            subject, part = subject_named(name, "cpu", 1, options.draft_prompts), f"{DRAFTS}, {name}"
+            subject, part = build_subject(name, "cpu", 1, options.draft_prompts), f"{DRAFTS}, {name}"
             for batch in options.draft_batches:
                 lacking = self.results.lacking(part, batch, options.draft_names)
                 if lacking:
                     self.results.put(part, batch, self._measure_drafts(subject, batch, lacking))
 
-    def _measure_drafts(self, subject: Subject, batch: int, lacking: Sequence[str]) -> dict[str, Found]:
+    def _measure_drafts(self, subject: Subject, batch: int, lacking: Sequence[str]) -> dict[str, Finding]:
         """Return what drafts did at a batch size, or why they could not be made or changed the text.
 
         That is, in interleaved rounds beside plain decoding: seconds, why, and what a pass of the drafts reads.

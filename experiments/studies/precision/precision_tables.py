@@ -5,8 +5,17 @@ from typing import Any
 
 from experiments.harness.rounds import Spread
 from experiments.studies.inference_stack.stack_timing import medians
-from experiments.studies.inference_stack.study_frame import Found, Results
-from experiments.studies.precision.precision_arms import ARMS, BITS, DRAFTS, EVERY_CALL, ORACLE, TEXT, TIME, Options
+from experiments.studies.inference_stack.study_frame import Finding, Results
+from experiments.studies.precision.precision_arms import (
+    ARMS,
+    BITS,
+    DRAFTS,
+    EVERY_CALL,
+    ORACLE,
+    TEXT,
+    TIME,
+    PrecisionOptions,
+)
 
 Row = dict[str, Any]
 
@@ -29,24 +38,24 @@ def text_rows(results: Results, batches: Sequence[int], arms: Sequence[str]) -> 
         known = next((f for f in found.values() if f is not None and "failed" not in f), None)
         row: Row = {"arm": name, "MB read": None if known is None else f"{known['bytes_read'] / 1e6:.1f}"}
         row |= {f"changed, batch {batch}": _format_changes(found[batch]) for batch in batches}
-        row["as its reference"] = _as_reference(found)
+        row["as its reference"] = _reference_share(found)
         row["exact answers"] = None if known is None or known["exact"] is None else _share(known)
         bits = results.get(BITS, 1, name) or {}
         row["bits per byte of code"] = f"{bits['bits']:.4f}" if "bits" in bits else None
         yield row | {"s to make": None if known is None else f"{known['load_seconds']:.1f}"}
 
 
-def _share(found: Found) -> str:
+def _share(found: Finding) -> str:
     return f"{found['exact'] / found['prompts']:.2%}"
 
 
-def _format_changes(found: Found | None) -> str | None:
+def _format_changes(found: Finding | None) -> str | None:
     if found is None or "failed" in found:
         return None if found is None else "failed"
     return f"{found['prompts'] - found['same']:,} of {found['prompts']:,}"
 
 
-def _as_reference(found: dict[int, Found | None]) -> str | None:
+def _reference_share(found: dict[int, Finding | None]) -> str | None:
     """Return the share of outputs that equal the reference's, the lowest of all batch sizes."""
     pairs = [
         (f["as_reference"], f["prompts"]) for f in found.values() if f is not None and f.get("as_reference") is not None
@@ -73,7 +82,7 @@ def speed_rows(results: Results, batch: int, arms: Sequence[str], num_new: int) 
         yield row
 
 
-def _ratios(base: Found, times: Found) -> list[float]:
+def _ratios(base: Finding, times: Finding) -> list[float]:
     return [a / b for a, b in zip(base["seconds"], times["seconds"], strict=True)]
 
 
@@ -90,7 +99,7 @@ def draft_rows(results: Results, subject: str, batches: Sequence[int], arms: Seq
             yield row | {"speed-up": speedup}
 
 
-def failures(results: Results, options: Options) -> list[str]:
+def failures(results: Results, options: PrecisionOptions) -> list[str]:
     """Return a line for everything that failed, and why, including weights that do not write what they stand for."""
     places = [(f"batch {batch}", TEXT, batch, arm) for batch in options.batches for arm in options.arms]
     places += [("bits per byte", BITS, 1, arm) for arm in options.arms]

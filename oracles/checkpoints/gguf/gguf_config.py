@@ -8,7 +8,7 @@ from torch import Tensor
 
 from oracles.checkpoints.config_keys import ELSEWHERE, ConfigKeys, errors_of, read_any
 from oracles.checkpoints.gguf.gguf_reading import GGUFFile
-from oracles.checkpoints.rope_keys import stretched
+from oracles.checkpoints.rope_keys import stretch_context
 from oracles.transformer.config import RopeScaling, TransformerConfig
 from oracles.transformer.rotary import yarn_magnitude
 
@@ -70,7 +70,7 @@ def read_config(
     fields |= {name: f"blk.0.{_BIASES[name]}.bias" in file.tensors for name in biases}
     if (scaling := fields["rope_scaling"]) is not None and scaling.kind == "yarn":
         original = keys.read("rope.scaling.original_context_length", int, 0)
-        fields["max_context"] = stretched(fields["max_context"], scaling, original)
+        fields["max_context"] = stretch_context(fields["max_context"], scaling, original)
     if FREQUENCY_FACTORS in file.tensors:
         fields["rope_scaling"] = _frequency_factors(file, fields["rope_scaling"])
     if max_context is not None:

@@ -13,7 +13,7 @@ from oracles.checkpoints.gguf.gguf_config import FREQUENCY_FACTORS, read_config
 from oracles.checkpoints.gguf.gguf_reading import GGUFFile
 from oracles.checkpoints.gguf.gguf_vocabulary import Vocabulary, read_vocabulary
 from oracles.checkpoints.weights import check_sizes
-from oracles.quantisation import Quantised
+from oracles.quantisation import QuantisedWeight
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.eager import Transformer
 from oracles.transformer.linear import Linear
@@ -37,7 +37,7 @@ _INNER = {
 _INTERLEAVED = ("llama",)
 
 
-class WeightsWidened(UserWarning):
+class WideningWarning(UserWarning):
     """Some weights are stored in a type that none of our formats holds, and take more memory than in the file."""
 
 
@@ -72,7 +72,7 @@ def load_gguf(path: Path, device: torch.device, max_context: int | None = None) 
     with torch.device("meta"):
         model = Transformer(config, seed=None)
     names = _names(model, file)
-    _say_widened(file)
+    _warn_of_widening(file)
     for name, stored in names.items():
         order = _row_order(name, config) if architecture in _INTERLEAVED else None
         _place(model, name, _weight(file, stored, order), device)
@@ -128,7 +128,7 @@ def _row_order(name: str, config: TransformerConfig) -> Tensor | None:
     return rows.view(heads, -1, 2).transpose(1, 2).flatten()
 
 
-def _weight(file: GGUFFile, stored: str, order: Tensor | None) -> Tensor | Quantised:
+def _weight(file: GGUFFile, stored: str, order: Tensor | None) -> Tensor | QuantisedWeight:
     """Return a stored tensor with its rows in the given order."""
     tensor = file.tensors[stored]
     weight = tensor.storage.read(file.blocks(stored))
@@ -143,11 +143,11 @@ def _weight(file: GGUFFile, stored: str, order: Tensor | None) -> Tensor | Quant
     return weight if order is None else weight.rows(order)
 
 
-def _place(model: Transformer, name: str, weight: Tensor | Quantised, device: torch.device) -> None:
+def _place(model: Transformer, name: str, weight: Tensor | QuantisedWeight, device: torch.device) -> None:
     """Give a parameter of a model on the meta device its weight."""
     module, _, kind = name.rpartition(".")
     part = model.get_submodule(module)
-    if isinstance(weight, Quantised):
+    if isinstance(weight, QuantisedWeight):
         weight = weight.to(device)
         if isinstance(part, Linear):
             part.weight, part.quantised = None, weight
@@ -158,8 +158,8 @@ def _place(model: Transformer, name: str, weight: Tensor | Quantised, device: to
     setattr(part, kind, nn.Parameter(weight.to(device), requires_grad=False))
 
 
-def _say_widened(file: GGUFFile) -> None:
+def _warn_of_widening(file: GGUFFile) -> None:
     names = [tensor.storage.name for tensor in file.tensors.values() if tensor.storage.is_widened]
     if names:
         kinds = ", ".join(sorted(set(names)))
-        warnings.warn(f"{file.path}: {len(names)} tensors of {kinds} become float32", WeightsWidened, stacklevel=2)
+        warnings.warn(f"{file.path}: {len(names)} tensors of {kinds} become float32", WideningWarning, stacklevel=2)

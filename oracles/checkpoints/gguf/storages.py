@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oracles.quantisation import Q4_0, Q4_1, Q4_K, Q6_K, Q8_0, Quantised
+from oracles.quantisation import Q4_0, Q4_1, Q4_K, Q6_K, Q8_0, QuantisedWeight
 
 Bytes = NDArray[np.uint8]
 # Numbers that share the scales of the K types.
@@ -34,7 +34,7 @@ class Storage:
     name: str
     block: int
     block_bytes: int
-    read: Callable[[Bytes], Tensor | Quantised]
+    read: Callable[[Bytes], Tensor | QuantisedWeight]
     is_widened: bool = False
 
 
@@ -60,24 +60,28 @@ def _nibbles(packed: Bytes) -> NDArray[np.int8]:
     return np.concatenate([packed & 15, packed >> 4], axis=-1).astype(np.int8)
 
 
-def _q8_0(rows: Bytes) -> Quantised:
+def _q8_0(rows: Bytes) -> QuantisedWeight:
     """A scale, 32 numbers."""
     blocks = rows.reshape(len(rows), -1, 34)
     values = blocks[..., 2:].copy().view(np.int8)
-    return Quantised(_values(values, len(rows)), _halves(blocks[..., :2])[..., 0], Q8_0)
+    return QuantisedWeight(_values(values, len(rows)), _halves(blocks[..., :2])[..., 0], Q8_0)
 
 
-def _q4_0(rows: Bytes) -> Quantised:
+def _q4_0(rows: Bytes) -> QuantisedWeight:
     """A scale, 32 numbers that are 8 too large."""
     blocks = rows.reshape(len(rows), -1, 18)
-    return Quantised(_values(_nibbles(blocks[..., 2:]) - np.int8(8), len(rows)), _halves(blocks[..., :2])[..., 0], Q4_0)
+    return QuantisedWeight(
+        _values(_nibbles(blocks[..., 2:]) - np.int8(8), len(rows)), _halves(blocks[..., :2])[..., 0], Q4_0
+    )
 
 
-def _q4_1(rows: Bytes) -> Quantised:
+def _q4_1(rows: Bytes) -> QuantisedWeight:
     """A scale, a minimum, 32 numbers."""
     blocks = rows.reshape(len(rows), -1, 20)
     scales, minima = _halves(blocks[..., :4]).unbind(-1)
-    return Quantised(_values(_nibbles(blocks[..., 4:]), len(rows)), scales.contiguous(), Q4_1, minima.contiguous())
+    return QuantisedWeight(
+        _values(_nibbles(blocks[..., 4:]), len(rows)), scales.contiguous(), Q4_1, minima.contiguous()
+    )
 
 
 def _fifth_bits(packed: Bytes) -> NDArray[np.int8]:
@@ -100,14 +104,14 @@ def _q5_1(rows: Bytes) -> Tensor:
     return (values.float() * parts[..., :1] + parts[..., 1:]).flatten(1)
 
 
-def _q4_k(rows: Bytes) -> Quantised:
+def _q4_k(rows: Bytes) -> QuantisedWeight:
     """Two float16, a scale and a minimum of 6 bits for each of 8 groups of 32, 256 numbers.
 
     A group's scale is the first float16 times its 6 bits; the second times the minimum's 6 bits is subtracted.
     """
     blocks = rows.reshape(len(rows), -1, 144)
     scales, minima = _group_scales(blocks)
-    return Quantised(_values(_low_bits(blocks[..., 16:]), len(rows)), scales.flatten(1), Q4_K, minima.flatten(1))
+    return QuantisedWeight(_values(_low_bits(blocks[..., 16:]), len(rows)), scales.flatten(1), Q4_K, minima.flatten(1))
 
 
 def _q5_k(rows: Bytes) -> Tensor:
@@ -142,7 +146,7 @@ def _sixes(packed: Bytes) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(scales).float(), torch.from_numpy(minima).float()
 
 
-def _q6_k(rows: Bytes) -> Quantised:
+def _q6_k(rows: Bytes) -> QuantisedWeight:
     """Low 4 bits and high 2 bits of 256 numbers that are 32 too large, 16 whole scales, a float16 that they share."""
     blocks = rows.reshape(len(rows), -1, 210)
     # 128 numbers at a time: 4 stretches of 32, of which byte i of the high bits holds number i of each.
@@ -150,7 +154,7 @@ def _q6_k(rows: Bytes) -> Quantised:
     both = blocks[..., 128:192].reshape(len(rows), -1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None]
     values = (low | ((both & 3) << 4).astype(np.int8)) - np.int8(32)
     whole = torch.from_numpy(blocks[..., 192:208].copy().view(np.int8)).float()
-    return Quantised(_values(values, len(rows)), (whole * _halves(blocks[..., 208:])).flatten(1), Q6_K)
+    return QuantisedWeight(_values(values, len(rows)), (whole * _halves(blocks[..., 208:])).flatten(1), Q6_K)
 
 
 # By ggml's number.

@@ -16,7 +16,7 @@ from oracles.factory.arithmetic.tokens import ALPHABET, Problems, build_tokenize
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.recipes import Recipe
 from oracles.factory.training.tasks import NextToken
-from oracles.factory.training.training_arguments import add_run_arguments, precision, train_as_asked, training
+from oracles.factory.training.training_arguments import add_run_arguments, precision, run_training, training
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.eager import Transformer
 
@@ -62,7 +62,7 @@ def main() -> None:
         recipe = RECIPES[args.recipe]
         model = Transformer(recipe.config, seed=args.seed).to(args.device)
         task = NextToken(model, precision(args), first=PROMPT_LENGTH)
-        has_ended = train_as_asked(recipe, Problems(args.problems, args.seed), task, args)
+        has_ended = run_training(recipe, Problems(args.problems, args.seed), task, args)
         if args.export is None or not has_ended:
             return
         export_checkpoint(model.state_dict(), recipe.config, build_tokenizer(), args.export)

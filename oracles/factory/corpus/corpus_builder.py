@@ -17,9 +17,9 @@ from pathlib import Path
 from oracles.factory.corpus.corpus_filters import (
     clean,
     early_refusal,
+    is_corpus_path,
+    is_stdlib_corpus_path,
     late_refusal,
-    path_is_wanted,
-    stdlib_path_is_wanted,
 )
 from oracles.factory.corpus.manifest import (
     SPLITS,
@@ -73,7 +73,7 @@ MAX_SEEN = 0.5
 Raw = Iterable[tuple[str, bytes]]
 
 
-class Seen:
+class WindowIndex:
     """The windows of the texts kept so far.
 
     *Cost*: one 64-bit number for each line of kept text.
@@ -119,7 +119,7 @@ class Builder:
     def __init__(self, refused: tuple[str, ...]) -> None:
         self.refused, self.files = refused, list[Entry]()
         self.dropped: Counter[str] = Counter()
-        self._seen = Seen()
+        self._seen = WindowIndex()
 
     def take(self, package: str, split: str, raw: Raw, max_bytes: float = math.inf) -> None:
         """Take the wanted files of a package in the given order, up to the first with which they exceed ``max_bytes``.
@@ -206,7 +206,7 @@ def _packages(wheels: Iterable[Path]) -> tuple[list[tuple[Path, Package]], tuple
 def _wheel_files(wheel: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the files of a wheel that may be wanted, in the order of their paths' hashes."""
     with zipfile.ZipFile(wheel) as archive:
-        paths = [path for path in archive.namelist() if path_is_wanted(path)]
+        paths = [path for path in archive.namelist() if is_corpus_path(path)]
         for path in sorted(paths, key=lambda path: hashlib.sha256(path.encode()).digest()):
             yield path, archive.read(path)
 
@@ -215,7 +215,7 @@ def _stdlib_files(folder: Path, split: str) -> Iterator[tuple[str, bytes]]:
     """Yield the files of a standard library that may be wanted and belong to a split, in the order of their paths."""
     for path in sorted(folder.rglob("*.py")):
         name = path.relative_to(folder).as_posix()
-        if stdlib_path_is_wanted(name) and split_of(module_of(name)) == split:
+        if is_stdlib_corpus_path(name) and split_of(module_of(name)) == split:
             yield name, path.read_bytes()
 
 

@@ -45,7 +45,7 @@ _DOCSTRING = re.compile(
 _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n)+")
 
 
-def path_is_wanted(path: str) -> bool:
+def is_corpus_path(path: str) -> bool:
     """Tell whether a file may belong to the corpus by its path: Python, no test, no test data, no copy of others'."""
     *folders, name = path.split("/")
     stem = name.removesuffix(".py")
@@ -54,11 +54,11 @@ def path_is_wanted(path: str) -> bool:
     return not any(map(_UNWANTED_FOLDER.fullmatch, folders)) and not any(map(_TEST.search, [*folders, stem]))
 
 
-def stdlib_path_is_wanted(path: str) -> bool:
+def is_stdlib_corpus_path(path: str) -> bool:
     """Tell the same for a path below the standard library, where codec tables and machine settings are refused too."""
     parts = path.split("/")
     machine = parts[0].startswith(("config-", "_sysconfigdata"))
-    return path_is_wanted(path) and not machine and not STDLIB_FOLDERS.intersection(parts)
+    return is_corpus_path(path) and not machine and not STDLIB_FOLDERS.intersection(parts)
 
 
 def clean(data: bytes) -> str:

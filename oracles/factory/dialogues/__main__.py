@@ -21,12 +21,12 @@ from exactspec.ending import as_program
 from exactspec.parser import Parser, natural, positive, refusing
 from oracles.checkpoints.loading import load, load_tokenizer
 from oracles.checkpoints.placement import Arithmetic
-from oracles.factory.corpus.overlap import PassageIndex
+from oracles.factory.corpus.passage_index import PassageIndex
 from oracles.factory.dialogues import documents
 from oracles.factory.dialogues.dialogue_parts import SPLITS, facts_of, read_part, write_part
 from oracles.factory.dialogues.dialogue_tasks import tasks
 from oracles.factory.dialogues.shards import Shards
-from oracles.factory.dialogues.writing import SYSTEM, Turns, Writer
+from oracles.factory.dialogues.writing import SYSTEM, TurnMarks, Writer
 from oracles.factory.training.training_arguments import add_threads, take_threads
 from specdec.prompts import read_file
 
@@ -105,7 +105,7 @@ def _write(args: argparse.Namespace) -> None:
     tokenizer = load_tokenizer(args.oracle)
     known = PassageIndex([tokenizer.encode(text).ids for text in asked], OVERLAP)
     with tqdm(unit="token", smoothing=0.01) as bar:
-        writer = Writer(oracle, Turns.of(tokenizer, SYSTEM), known, args.batch_size, bar.update)
+        writer = Writer(oracle, TurnMarks.of(tokenizer, SYSTEM), known, args.batch_size, bar.update)
         done, further = 0, _further_paths(args.parts, shards)
         for one in chain(shards, chain.from_iterable(map(read_part, further))):
             writer.remember(one)

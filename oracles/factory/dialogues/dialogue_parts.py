@@ -56,19 +56,19 @@ def write_part(path: Path, conversations: Sequence[Conversation], facts: dict[st
 
 def read_part(path: Path) -> list[Conversation]:
     """Return the conversations of a part; ValueError: the file is broken."""
-    with _opened(path) as file:
+    with _open_part(path) as file:
         columns = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
     return list(conversations_in(columns))
 
 
 def facts_of(path: Path) -> dict[str, str]:
     """Return how a part was made; ValueError: the file is broken."""
-    with _opened(path) as file:
+    with _open_part(path) as file:
         return dict(file.metadata() or {})
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _open_part(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, framework="numpy") as file:
             yield file

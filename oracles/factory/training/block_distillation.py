@@ -149,9 +149,9 @@ class BlockDistillation(HeadDistillation):
         )
 
     @property
-    def rounded(self) -> Sequence[nn.Module]:
+    def rounded_modules(self) -> Sequence[nn.Module]:
         """The trunk and the read-out, but not the parts after them."""
-        return self.model.rounded
+        return self.model.rounded_modules
 
     def roots(self, counts: Tensor) -> Roots:
         """Return the anchors in windows; ``counts`` ``[B, T + 1]`` bool says which of their ids count.
@@ -183,7 +183,7 @@ class BlockDistillation(HeadDistillation):
             ) -> tuple[Tensor, Tensor | None]:
                 logits = self._written(stream[known])
                 logits = logits if bias is None else logits.float() + bias[known]
-                return logits, self._believed(stream[known], previous[known])
+                return logits, self._confidences(stream[known], previous[known])
 
             yield say
 
@@ -197,7 +197,7 @@ class BlockDistillation(HeadDistillation):
             embedded[:, 0] = self.oracle.embed(ids[anchors])
             yield anchored_streams(self.model, [layer[row] for layer in layers], embedded, anchors)
 
-    def _believed(self, stream: Tensor, previous: Tensor) -> Tensor | None:
+    def _confidences(self, stream: Tensor, previous: Tensor) -> Tensor | None:
         """Return the head's confidences ``[M]`` in drafted tokens; their gradient does not reach the trunk."""
         if self.model.confidence_head is None:
             return None

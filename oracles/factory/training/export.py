@@ -216,7 +216,7 @@ def check_meaning(folder: Path, values: Mapping[str, Any]) -> None:
             )
 
 
-def ids_of_finished(folder: Path, vocab_size: int) -> Tensor | None:
+def read_target_ids(folder: Path, vocab_size: int) -> Tensor | None:
     """Return the ids ``[R]`` below ``vocab_size`` that a finished head or draft writes; None: all.
 
     Raises:

@@ -11,11 +11,11 @@ from torch.nn import functional
 
 from oracles.factory.training.features import Reader, eager_reader
 from oracles.factory.training.head_export import head_rows
-from oracles.factory.training.head_losses import Said, mix, read_mixture
+from oracles.factory.training.head_losses import PairedPredictions, mix, read_mixture
 from oracles.factory.training.head_text import HeadText
 from oracles.factory.training.precision import autocast
 from oracles.quantisation import Format
-from oracles.quantisation.quantised import as_learnt
+from oracles.quantisation.quantised import round_straight_through
 from oracles.transformer.draft_vocabulary import column_of_id
 from oracles.transformer.eager import Transformer
 from oracles.transformer.linear import Linear, linear_layers
@@ -109,7 +109,7 @@ class HeadDistillation(ABC):
         self.lesson, self.oracle, self.model, self.text = lesson, oracle, network, lesson.text
         self.num_steps, self._mixture = lesson.num_steps, read_mixture(lesson.loss)
         self.weights = [lesson.discount**offset for offset in self.offsets.values()]
-        for _, layer in (found for part in self.rounded for found in linear_layers(part)):
+        for _, layer in (found for part in self.rounded_modules for found in linear_layers(part)):
             layer.learns_as = lesson.learn_as
         self._read = eager_reader(oracle, lesson.layers) if lesson.read is None else lesson.read
         self.target_ids = (torch.arange(oracle.vocab_size) if ids is None else ids).to(oracle.device)
@@ -121,7 +121,7 @@ class HeadDistillation(ABC):
         """What a resumed run must share besides recipe and batches."""
 
     @property
-    def rounded(self) -> Sequence[nn.Module]:
+    def rounded_modules(self) -> Sequence[nn.Module]:
         """The parts of the network whose weights serving can round: all of it."""
         return [self.model]
 
@@ -157,7 +157,7 @@ class HeadDistillation(ABC):
         """Return the loss of places ``[B, T + 1]``, in the mixture's units per counted token."""
         parts = [
             weight * mix(self._mixture, said)
-            for weight, said in zip(self.weights, self.said(rows, self.text), strict=True)
+            for weight, said in zip(self.weights, self.predictions(rows, self.text), strict=True)
             if len(said.learnt)
         ]
         nothing = next(self.model.parameters()).sum() * 0
@@ -179,7 +179,7 @@ class HeadDistillation(ABC):
         """
         parts: dict[tuple[str, str], list[Tensor]] = defaultdict(list)
         for row in torch.split(places, 1):
-            said_of = self.said(row.to(self.oracle.device), text)
+            said_of = self.predictions(row.to(self.oracle.device), text)
             for (name, offset), said in zip(self.offsets.items(), said_of, strict=True):
                 parts["same", name].append(said.learnt.argmax(-1) == said.likeliest_column)
                 parts["stands", name].append(said.stands)
@@ -196,8 +196,8 @@ class HeadDistillation(ABC):
                 found[f"miscalibrated_{name}"] = calibration_error(whole["believed", name], whole["stands", name])
         return found | {"covered": whole["covered", ""].mean().item()}
 
-    def said(self, rows: Tensor, text: HeadText) -> Iterator[Said]:
-        """Yield the predictions of head and oracle at each drafted position, see ``Said``.
+    def predictions(self, rows: Tensor, text: HeadText) -> Iterator[PairedPredictions]:
+        """Yield the predictions of head and oracle at each drafted position, see ``PairedPredictions``.
 
         A draft is followed as long as its ids count.
 
@@ -221,7 +221,7 @@ class HeadDistillation(ABC):
                 logits, believed = drafted(known)
                 after = self.column_of[ids[row, at + 1]]
                 likely = self.column_of[likeliest[row, at]]
-                yield Said(logits.float().log_softmax(-1), taught[row, at], after, likely, believed)
+                yield PairedPredictions(logits.float().log_softmax(-1), taught[row, at], after, likely, believed)
 
     def _taught(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return the oracle's log-probabilities ``[T, R]`` of the written ids and its likeliest ids ``[T]``."""
@@ -243,7 +243,7 @@ class ReadOut:
         self._borrowed: Tensor | None = None
         if own is None:
             rows = head_rows(lesson.oracle, lesson.target_ids)[: self._count]
-            self._borrowed = as_learnt(rows, None if lesson.target_ids is None else lesson.learn_as)
+            self._borrowed = round_straight_through(rows, None if lesson.target_ids is None else lesson.learn_as)
 
     @property
     def whose(self) -> str:
@@ -256,7 +256,7 @@ class ReadOut:
         if rows is None:
             assert self._own is not None
             assert self._own.weight is not None
-            rows = as_learnt(self._own.weight, self._own.learns_as)[: self._count]
+            rows = round_straight_through(self._own.weight, self._own.learns_as)[: self._count]
         return functional.linear(normed, rows)
 
 

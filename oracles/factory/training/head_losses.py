@@ -13,7 +13,7 @@ _SURE = 1e-6
 
 
 @dataclass(frozen=True)
-class Said:
+class PairedPredictions:
     """The predictions of head and oracle at M places.
 
     Attributes:
@@ -36,7 +36,7 @@ class Said:
         return torch.minimum(self.learnt, self.taught).exp().sum(-1)
 
 
-def kl(said: Said) -> Tensor:
+def kl(said: PairedPredictions) -> Tensor:
     """Return one number ``[]``: KL(oracle || head) in nats per place, without mass on ids that the head cannot write.
 
     There the head's law is zero, and the divergence would be infinite whatever the head learns.
@@ -45,7 +45,7 @@ def kl(said: Said) -> Tensor:
     return (probs * (said.taught - said.learnt)).sum(-1).mean()
 
 
-def tv(said: Said) -> Tensor:
+def tv(said: PairedPredictions) -> Tensor:
     """Return one number ``[]``: the total variation from the oracle's whole law.
 
     It is 1 minus the acceptance probability of a drawn token.
@@ -54,7 +54,7 @@ def tv(said: Said) -> Tensor:
     return ((said.learnt.exp() - probs).abs().sum(-1) + 1 - probs.sum(-1)).mean() / 2
 
 
-def ce(said: Said) -> Tensor:
+def ce(said: PairedPredictions) -> Tensor:
     """Return one number ``[]``: the cross entropy of the text's ids, in nats per place.
 
     Ids that the head cannot write are left out.
@@ -64,7 +64,7 @@ def ce(said: Said) -> Tensor:
     return -(picked * written).sum() / written.sum().clamp(min=1)
 
 
-def bce(said: Said) -> Tensor:
+def bce(said: PairedPredictions) -> Tensor:
     """Return one number ``[]``: the cross entropy of the head's confidence, in nats per place.
 
     It is taken against the acceptance probability of the head's draft, which gets no gradient: this loss moves the
@@ -79,7 +79,7 @@ def bce(said: Said) -> Tensor:
     return -(chance * told.log() + (1 - chance) * (-told).log1p()).mean()
 
 
-LOSSES: dict[str, Callable[[Said], Tensor]] = {"kl": kl, "tv": tv, "ce": ce, "bce": bce}
+LOSSES: dict[str, Callable[[PairedPredictions], Tensor]] = {"kl": kl, "tv": tv, "ce": ce, "bce": bce}
 # DSpark's (arXiv 2607.05147).
 DSPARK_LOSS = "0.1*ce+0.9*tv+bce"
 
@@ -97,6 +97,6 @@ def read_mixture(text: str) -> dict[str, float]:
     return found
 
 
-def mix(weights: dict[str, float], said: Said) -> Tensor:
+def mix(weights: dict[str, float], said: PairedPredictions) -> Tensor:
     """Return one number ``[]``: the sum of losses by name, each times its weight, see ``read_mixture``."""
     return torch.stack([weight * LOSSES[name](said) for name, weight in weights.items()]).sum()

@@ -71,7 +71,7 @@ class Batches(Protocol):
         """Return the rows ``[B, T + 1]`` int64 of a step in a run of ``num_steps``."""
 
 
-class Compiled:
+class CompiledLoss:
     """The loss of a task, compiled once for every shape of rows."""
 
     def __init__(self, task: Task) -> None:
@@ -126,7 +126,7 @@ class Trainer:
         self.peaks = [optimiser.param_groups[0]["lr"] for optimiser in self.optimisers]
         self.arithmetic = dict(arithmetic or {})
         self.num_done, self.num_tokens = 0, 0
-        self._loss: Callable[[Tensor], Tensor] = Compiled(task) if compiled else task.loss
+        self._loss: Callable[[Tensor], Tensor] = CompiledLoss(task) if compiled else task.loss
 
     def step(self) -> float:
         """Take one step and return its loss in nats per token.
@@ -268,7 +268,7 @@ def _steps(trainer: Trainer, must_stop: Callable[[], bool]) -> Iterator[dict[str
 
 
 @contextmanager
-def held_signals() -> Iterator[Callable[[], bool]]:
+def hold_signals() -> Iterator[Callable[[], bool]]:
     """Hold the first Ctrl-C or TERM back until the block has ended; then it acts as usual.
 
     A second signal acts at once. Nothing is held back if there are several workers, which wait for each other, or
@@ -311,7 +311,7 @@ def run(trainer: Trainer, watch: Watch | None = None) -> None:
         watch: returns further values of a line; None: there are none.
     """
     path, writes = trainer.out / LOG_FILE, workers.is_first()
-    with held_signals() as must_stop:
+    with hold_signals() as must_stop:
         if writes:
             kept = _read_log(path, trainer.num_done)
             write_whole(path, "".join(line + "\n" for line in kept))

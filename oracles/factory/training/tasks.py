@@ -52,7 +52,7 @@ def forward_kl(draft: Tensor, target: Tensor) -> Tensor:
     return functional.kl_div(draft, target, reduction="batchmean", log_target=True)
 
 
-def total_variation(draft: Tensor, target: Tensor) -> Tensor:
+def mean_variation(draft: Tensor, target: Tensor) -> Tensor:
     """Return half of the summed differences, from log-probabilities ``[tokens, V]``: 1 - the acceptance of a draw."""
     return (draft.exp() - target.exp()).abs().sum(-1).mean() / 2
 
@@ -60,7 +60,7 @@ def total_variation(draft: Tensor, target: Tensor) -> Tensor:
 DIVERGENCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "forward-kl": forward_kl,
     "reverse-kl": lambda draft, target: forward_kl(target, draft),
-    "total-variation": total_variation,
+    "total-variation": mean_variation,
 }
 
 

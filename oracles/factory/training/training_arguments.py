@@ -85,11 +85,11 @@ def _check(args: argparse.Namespace) -> None:
             raise ValueError(f"--{name.replace('_', '-')} is {value}; give at least 1")
     check_device(checkpoint_place(args.device))
     state = args.out / STATE_FILE
-    if _begun(args) is None and state.is_file():
+    if _saved_state(args) is None and state.is_file():
         raise ValueError(f"{state} is there: give --resume to go on with it, or another --out")
 
 
-def _begun(args: argparse.Namespace) -> Path | None:
+def _saved_state(args: argparse.Namespace) -> Path | None:
     """Return the state that a run goes on from; None: it begins."""
     return args.out / (PLATEAU_FILE if args.prolong else STATE_FILE) if args.prolong or args.resume else None
 
@@ -100,14 +100,14 @@ def precision(args: argparse.Namespace) -> str:
     The first worker chooses for all of them, and ``args`` has the choice from then on.
     """
     if args.precision is None:
-        begun = _begun(args)
+        begun = _saved_state(args)
         saved = None if begun is None else saved_arithmetic(begun).get("precision")
         args.precision = saved or workers.of_first(faster_precision(args.device))
     print(f"matrix products in {args.precision}", flush=True)
     return str(args.precision)
 
 
-def train_as_asked(
+def run_training(
     recipe: Recipe, batches: Batches, task: Task, args: argparse.Namespace, watch: Watch | None = None
 ) -> bool:
     """Train as the arguments say; return whether the run has ended and this worker writes files.
@@ -126,7 +126,7 @@ def train_as_asked(
     trainer = Trainer(
         asked, batches, task, args.out, args.device, args.save_every, args.stop_after, args.compile, numbers
     )
-    if (begun := _begun(args)) is not None:
+    if (begun := _saved_state(args)) is not None:
         trainer.resume(begun.name)
     run(trainer, watch)
     return trainer.may_export

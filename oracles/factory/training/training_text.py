@@ -9,10 +9,10 @@ from torch import Tensor
 
 from oracles.checkpoints.loading import num_ids
 from oracles.factory.corpus import read_split
-from oracles.factory.training.windows import Mixed, WindowPlan, Windows, token_stream
+from oracles.factory.training.windows import MixedBatches, WindowPlan, Windows, token_stream
 
 
-def learning_text(plan: WindowPlan, tokenizer: Tokenizer, own_text: Path | None, seed: int) -> Windows | Mixed:
+def learning_text(plan: WindowPlan, tokenizer: Tokenizer, own_text: Path | None, seed: int) -> Windows | MixedBatches:
     """Return the windows of a run, and print how many tokens there are to read.
 
     Args:
@@ -32,7 +32,7 @@ def learning_text(plan: WindowPlan, tokenizer: Tokenizer, own_text: Path | None,
     check_text_ids(own, num_ids(tokenizer))
     print(f"{len(own):,} tokens of the oracle's own", flush=True)
     half = plan.halve()
-    return Mixed(Windows(half, corpus, seed), Windows(half, own, seed))
+    return MixedBatches(Windows(half, corpus, seed), Windows(half, own, seed))
 
 
 def read_own_text(path: Path) -> Tensor:

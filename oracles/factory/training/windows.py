@@ -89,7 +89,7 @@ class Windows:
 
 
 @dataclass(frozen=True, eq=False)
-class Mixed:
+class MixedBatches:
     """Batches of two kinds side by side: the rows of the first, then those of the second."""
 
     first: Windows

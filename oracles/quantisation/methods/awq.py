@@ -8,7 +8,7 @@ from oracles.quantisation.methods.checking import check_calibration
 from oracles.quantisation.methods.clipping import clip_and_round
 from oracles.quantisation.methods.inputs import Inputs, blocks_with_inputs
 from oracles.quantisation.methods.stages import Stage, fold
-from oracles.quantisation.quantised import Quantised
+from oracles.quantisation.quantised import QuantisedWeight
 from oracles.transformer.eager import Transformer
 
 # Steps of alpha from 0 to 1.
@@ -94,6 +94,6 @@ def error_of_outputs(stage: Stage, gram: Tensor, format: Format, scales: Tensor)
     total = 0.0
     for name, layer in stage.layers.items():
         assert layer.weight is not None, "a stage that is searched has plain weights"
-        off = Quantised.of(layer.weight * scales, name, format).dequantise() / scales - layer.weight
+        off = QuantisedWeight.of(layer.weight * scales, name, format).dequantise() / scales - layer.weight
         total += float(((off @ gram) * off).sum(dtype=torch.float64))
     return total

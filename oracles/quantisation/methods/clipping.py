@@ -5,14 +5,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from oracles.quantisation.formats import Format
-from oracles.quantisation.quantised import Quantised, expand_scales, fitting_scales, round_to
+from oracles.quantisation.quantised import QuantisedWeight, expand_scales, fitting_scales, round_to
 
 # Factors on the scales that hold all weights: 1, 0.95, ..., 0.55.
 RATIOS = tuple(1 - step / 20 for step in range(10))
 
 
 @torch.no_grad()
-def clip_and_round(weight: Tensor, gram: Tensor, name: str, format: Format) -> Quantised:
+def clip_and_round(weight: Tensor, gram: Tensor, name: str, format: Format) -> QuantisedWeight:
     """Return a weight rounded to the nearest with the scale of each group that gives the least error of outputs.
 
     The error of a group of inputs X is |X w'^T - X w^T|^2 for an output's weights w and the rounded ones w'. The first
@@ -25,7 +25,7 @@ def clip_and_round(weight: Tensor, gram: Tensor, name: str, format: Format) -> Q
         format: to round to.
 
     Raises:
-        ValueError: as in ``Quantised.of``.
+        ValueError: as in ``QuantisedWeight.of``.
 
     Guarantee: no group's error is larger than with the scale that holds its largest weight.
 
@@ -42,7 +42,7 @@ def clip_and_round(weight: Tensor, gram: Tensor, name: str, format: Format) -> Q
         scales = fitting_scales(weight * ratio, name, format)
         errors = _errors(weight, grams, scales, format)
         best, least = torch.where(errors < least, scales, best), torch.minimum(errors, least)
-    return Quantised(round_to(weight, best, format), best, format)
+    return QuantisedWeight(round_to(weight, best, format), best, format)
 
 
 def _errors(weight: Tensor, grams: Tensor, scales: Tensor, format: Format) -> Tensor:

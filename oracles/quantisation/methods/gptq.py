@@ -8,7 +8,7 @@ from torch import Tensor
 from oracles.quantisation.formats import Format
 from oracles.quantisation.methods.checking import check_calibration
 from oracles.quantisation.methods.inputs import blocks_with_inputs
-from oracles.quantisation.quantised import Quantised, fitting_scales, round_to
+from oracles.quantisation.quantised import QuantisedWeight, fitting_scales, round_to
 from oracles.transformer.eager import Transformer
 
 # The share of the Hessian's mean diagonal that is added to the diagonal.
@@ -63,7 +63,7 @@ def feedback_of(gram: Tensor) -> Tensor:
     return upper
 
 
-def round_with_feedback(weight: Tensor, feedback: Tensor, name: str, format: Format) -> Quantised:
+def round_with_feedback(weight: Tensor, feedback: Tensor, name: str, format: Format) -> QuantisedWeight:
     """Return a weight rounded so that |W' X^T - W X^T|^2 stays small.
 
     Inputs are rounded to the nearest, one after the other; for input q, its error e / U_qq times row q of U is
@@ -77,7 +77,7 @@ def round_with_feedback(weight: Tensor, feedback: Tensor, name: str, format: For
         format: to round to.
 
     Raises:
-        ValueError: as in ``Quantised.of``.
+        ValueError: as in ``QuantisedWeight.of``.
 
     Source: Frantar et al. 2022 (GPTQ, arXiv 2210.17323), Algorithm 1.
     Deviations: zero is always a value, as in the format; inputs are taken in their order, not by the size of their
@@ -97,7 +97,7 @@ def round_with_feedback(weight: Tensor, feedback: Tensor, name: str, format: For
         found.append(scales)
         values[:, here], errors = _round_span(part, scales, feedback[here, here], format)
         left[:, behind] -= errors @ feedback[here, behind]
-    return Quantised(values, whole if format.group is None else torch.cat(found, dim=1), format)
+    return QuantisedWeight(values, whole if format.group is None else torch.cat(found, dim=1), format)
 
 
 def _round_span(part: Tensor, scales: Tensor, feedback: Tensor, format: Format) -> tuple[Tensor, Tensor]:

@@ -4,6 +4,7 @@ A policy never sees a drawn token that is then dropped (that would bias the outp
 first draw, may stop before a draw by looking at the law, and may end a draft after a token that stays in it.
 """
 
+from specdec.drafting.lengths.confidence_threshold import Threshold
 from specdec.drafting.lengths.entropy import Entropy
 from specdec.drafting.lengths.fixed import Fixed, resolve
 from specdec.drafting.lengths.heuristic import Heuristic
@@ -11,12 +12,11 @@ from specdec.drafting.lengths.policy import (
     LengthPolicy,
     LengthSession,
     chain_offers,
+    cut_limits,
     depth_limits,
-    ended,
-    shortened,
+    kept_counts,
 )
 from specdec.drafting.lengths.schedules import Constant, Tracked
-from specdec.drafting.lengths.threshold import Threshold
 
 __all__ = [
     "Constant",
@@ -28,8 +28,8 @@ __all__ = [
     "Threshold",
     "Tracked",
     "chain_offers",
+    "cut_limits",
     "depth_limits",
-    "ended",
+    "kept_counts",
     "resolve",
-    "shortened",
 ]

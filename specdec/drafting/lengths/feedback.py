@@ -38,7 +38,7 @@ class Feedback(LengthSession):
         """Forget slots ``rows`` ``[B]``."""
         self._committed[rows] = -1
 
-    def drafted(self, rows: IntArray, counts: IntArray) -> None:
+    def note_counts(self, rows: IntArray, counts: IntArray) -> None:
         """Remember how many tokens, ``counts`` ``[B]``, slots ``rows`` ``[B]`` drafted in this step."""
         self._drafted[rows] = counts
 

@@ -65,7 +65,7 @@ class LengthSession(Protocol):
         """
         return torch.ones(len(rows), dtype=torch.bool, device=confidence.device)
 
-    def drafted(self, rows: IntArray, counts: IntArray) -> None:
+    def note_counts(self, rows: IntArray, counts: IntArray) -> None:
         """Learn that each row drafted ``counts`` ``[B]`` tokens; a call of ``limits`` without it drafted none."""
         return
 
@@ -138,12 +138,12 @@ def depth_limits(length: LengthSession, rows: IntArray, num_committed: IntArray,
     return limits
 
 
-def ended(limits: IntArray, depth: int, goes_on: Tensor) -> IntArray:
+def cut_limits(limits: IntArray, depth: int, goes_on: Tensor) -> IntArray:
     """Return ``limits`` ``[B]``, cut to ``depth`` in the rows that do not go on (``[B]`` bool, read by the host)."""
     return np.where(on_host(goes_on), limits, np.minimum(limits, depth))
 
 
-def shortened(length: LengthSession, rows: IntArray, confidence: Tensor, counts: IntArray) -> IntArray:
+def kept_counts(length: LengthSession, rows: IntArray, confidence: Tensor, counts: IntArray) -> IntArray:
     """Return how many of some deterministic candidates a policy keeps; only such may be dropped once they are made.
 
     (``StepInfo.shortened`` is another thing: there the budget was short.)
@@ -157,7 +157,7 @@ def shortened(length: LengthSession, rows: IntArray, confidence: Tensor, counts:
     Cost: the policy is asked once for each further candidate; the host waits for each answer.
     """
     for depth in range(1, int(counts.max(initial=0))):
-        counts = ended(counts, depth, length.continues(rows, confidence[:, :depth]))
+        counts = cut_limits(counts, depth, length.continues(rows, confidence[:, :depth]))
         if counts.max(initial=0) <= depth:
             break
     return counts

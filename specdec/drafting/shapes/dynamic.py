@@ -92,7 +92,7 @@ class Grown(_Growing):
         deeper = level.depth < np.minimum(level.max_depth, self.max_depth)
         return np.where(deeper, np.maximum(np.minimum(size, self.level_width), 0), 0)
 
-    def scored(self, level: Level) -> BoolArray:
+    def mask_scored(self, level: Level) -> BoolArray:
         """Return ``[B, W]`` bool: which nodes are scored."""
         scored: BoolArray = (level.number >= 0) & (self._room(level) > 0)[:, None]
         return scored
@@ -164,7 +164,7 @@ class ReRanked(_Growing):
         """How many nodes are kept."""
         return self.num_nodes
 
-    def scored(self, level: Level) -> BoolArray:
+    def mask_scored(self, level: Level) -> BoolArray:
         """Return ``[B, W]`` bool: which nodes are scored."""
         deeper = (level.depth < np.minimum(level.max_depth, self.max_depth)) & (level.max_nodes > 0)
         chosen = np.zeros(level.number.shape, dtype=np.bool_)

@@ -83,10 +83,10 @@ class TreeShape(Protocol):
 
         Returns:
             The nodes of the largest of them, and ``[B]`` how many of these, from the first on, each row's tree has: the
-            trees that ``scored`` and ``children`` grow. None if they are decided as they grow.
+            trees that ``mask_scored`` and ``children`` grow. None if they are decided as they grow.
         """
 
-    def scored(self, level: Level) -> BoolArray:
+    def mask_scored(self, level: Level) -> BoolArray:
         """Return ``[B, W]`` which nodes are to be scored; only they can have children."""
 
     def children(self, level: Level, best: Best) -> IntArray:

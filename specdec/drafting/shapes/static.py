@@ -112,7 +112,7 @@ class StaticShape(ABC):
         counts = np.clip(size + 1 - self._first_child[at], 0, self._num_children[at])
         return np.where(level.number >= 0, counts, 0)
 
-    def scored(self, level: Level) -> BoolArray:
+    def mask_scored(self, level: Level) -> BoolArray:
         """Return ``[B, W]`` bool: which nodes are scored."""
         needed: BoolArray = self._within(level) > 0
         return needed

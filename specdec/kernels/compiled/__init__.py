@@ -1,9 +1,9 @@
 """Compiled C++, built at first use and kept in the user's cache: laws, draws, penalties, verdicts and walks."""
 
-from specdec.kernels.compiled.build import HEADERS, NativeUnavailable, Unit, library
+from specdec.kernels.compiled.build import HEADERS, LibrarySources, NativeUnavailable, library
 from specdec.kernels.compiled.build_cache import cache_base
+from specdec.kernels.compiled.compiled_laws import FILTERS, NATIVE_DTYPES, NEUTRAL, laws_library
 from specdec.kernels.compiled.faults import Fault, FaultCode
-from specdec.kernels.compiled.laws import FILTERS, NATIVE_DTYPES, NEUTRAL, laws_library
 from specdec.kernels.compiled.memory import place
 from specdec.kernels.compiled.schema import OtherKind, enumeration, fields_of
 from specdec.kernels.compiled.walks import NativeWalks, PackedDrafts, Way
@@ -15,11 +15,11 @@ __all__ = [
     "NEUTRAL",
     "Fault",
     "FaultCode",
+    "LibrarySources",
     "NativeUnavailable",
     "NativeWalks",
     "OtherKind",
     "PackedDrafts",
-    "Unit",
     "Way",
     "cache_base",
     "enumeration",

@@ -42,7 +42,7 @@ class NativeUnavailable(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Unit:
+class LibrarySources:
     """The sources of one library.
 
     Attributes:
@@ -58,7 +58,7 @@ class Unit:
 
 
 _lock = threading.Lock()
-_outcomes: dict[tuple[Unit, tuple[str, ...]], ctypes.CDLL | NativeUnavailable] = {}
+_outcomes: dict[tuple[LibrarySources, tuple[str, ...]], ctypes.CDLL | NativeUnavailable] = {}
 
 
 def _renew_lock() -> None:
@@ -71,7 +71,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
 
 
-def library(unit: Unit, *extra: str) -> ctypes.CDLL:
+def library(unit: LibrarySources, *extra: str) -> ctypes.CDLL:
     """Return a unit's library, compiled if this machine has no build of it yet, loaded once in this process.
 
     The library is kept in ``cache_folder()``. If that cannot be written, or others could put code there, it is compiled
@@ -101,7 +101,7 @@ def library(unit: Unit, *extra: str) -> ctypes.CDLL:
     return outcome
 
 
-def _library(unit: Unit, extra: tuple[str, ...]) -> ctypes.CDLL:
+def _library(unit: LibrarySources, extra: tuple[str, ...]) -> ctypes.CDLL:
     """Return the library from the cache, or from a private folder if none can be kept there, or not safely."""
     flags = (*FLAGS, *WARNINGS, target_flag(), *extra)
     chosen = compiler()
@@ -190,7 +190,7 @@ def target_flag() -> str:
     return TARGET_FLAGS[machine]
 
 
-def build(unit: Unit, cache: Path, compiler: Sequence[str], flags: Sequence[str]) -> Path:
+def build(unit: LibrarySources, cache: Path, compiler: Sequence[str], flags: Sequence[str]) -> Path:
     """Return the path of the compiled library, after compiling if the cache has none of this key.
 
     The key is the SHA-256 of the sources (names and bytes), the command, what the compiler says to ``--version``, the
@@ -232,7 +232,7 @@ def _remove_old(cache: Path) -> None:
                 shutil.rmtree(left, ignore_errors=True)
 
 
-def _read(unit: Unit) -> dict[str, bytes]:
+def _read(unit: LibrarySources) -> dict[str, bytes]:
     """Return the sources by their names. What is hashed is what is compiled, should somebody edit them meanwhile."""
     try:
         headers = [path for folder in unit.headers for path in sorted(folder.glob("*.h"))]

@@ -179,7 +179,7 @@ _FUNCTION = re.compile(r"\w+ \(\*(\w+)\)\(")
 _SHAPE = re.compile(r"\s*((?:\[(?:\w+|\w+ - \d+)\])+)( or null)?")
 
 
-class _Declared(NamedTuple):
+class _FieldDeclaration(NamedTuple):
     """A field as a header declares it.
 
     Attributes:
@@ -198,7 +198,7 @@ class _Declared(NamedTuple):
     comment: str
 
 
-def _declarations(header: Path, structure: str) -> list[_Declared]:
+def _declarations(header: Path, structure: str) -> list[_FieldDeclaration]:
     """Return the fields of a structure, which end with the first blank line.
 
     Raises:
@@ -207,19 +207,19 @@ def _declarations(header: Path, structure: str) -> list[_Declared]:
     body = _body(header, rf"^struct {structure} {{\n(.*?)^(?:}};)?$")
     if body is None:
         raise ValueError(f"{header} has no structure {structure}")
-    fields: list[_Declared] = []
+    fields: list[_FieldDeclaration] = []
     for line in body.splitlines():
         code, _, comment = (part.strip() for part in line.partition("//"))
         function = _FUNCTION.match(code)
         if function is not None:
-            fields.append(_Declared(function[1], code, True, False, "", comment))
+            fields.append(_FieldDeclaration(function[1], code, True, False, "", comment))
             continue
         words = code.removesuffix(";").replace("*", " * ").replace(",", " , ").split()
         kind, *rest = [word for word in words if word != "const"] or [""]
         for one in " ".join(rest).split(" , ") if kind else ():
             declarator, _, value = one.partition(" = ")
             *stars, name = declarator.split()
-            fields.append(_Declared(name, kind, bool(stars), words[0] == "const", value, comment))
+            fields.append(_FieldDeclaration(name, kind, bool(stars), words[0] == "const", value, comment))
     return fields
 
 
@@ -237,7 +237,7 @@ def fields_of(header: Path, name: str, known: Mapping[str, Any]) -> list[tuple[s
     return [(field.name, _ctype(field, known)) for field in _declarations(header, name)]
 
 
-def _ctype(field: _Declared, known: Mapping[str, Any]) -> Any:
+def _ctype(field: _FieldDeclaration, known: Mapping[str, Any]) -> Any:
     if field.is_pointer:
         if _CALLBACK.match(field.kind):
             return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * field.kind.count("int64_t"))
@@ -265,7 +265,7 @@ def structure(header: Path, name: str) -> Any:
     return type(name, (Crossing,), named)
 
 
-def _array_of(field: _Declared, shape: re.Match[str]) -> Array:
+def _array_of(field: _FieldDeclaration, shape: re.Match[str]) -> Array:
     return Array(_KINDS.get(field.kind), _shape_of(shape[1]), shape[2] is not None, not field.is_const)
 
 

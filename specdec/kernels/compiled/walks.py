@@ -18,8 +18,8 @@ from torch import Tensor
 
 from specdec.contracts import NEVER, BoolArray, Budget, Draft, Ending, FloatArray, IntArray, Tree
 from specdec.kernels.compiled.build import HEADERS
+from specdec.kernels.compiled.compiled_laws import FILTERS
 from specdec.kernels.compiled.faults import Fault, FaultCode
-from specdec.kernels.compiled.laws import FILTERS
 from specdec.kernels.compiled.memory import place
 from specdec.kernels.compiled.schema import LATER, OtherKind, kind_of, structure
 from specdec.laws import Laws
@@ -212,7 +212,7 @@ class PackedDrafts(_Drafts):  # type: ignore[valid-type, misc]
             self._target.fill(sizes, self._floats, logits=self._scored[2], size=sizes["size"], **drawn_by)
             self._walks.verify(byref(self), byref(self._target), *self._written)
         if self._fault[0]:
-            raise self._told()
+            raise self._read_fault()
 
     def law(self) -> tuple[FloatArray, NDArray[Any]]:
         """Return the law that a verdict is drawn from, if laws decide. Which ids end a row is not read.
@@ -232,7 +232,7 @@ class PackedDrafts(_Drafts):  # type: ignore[valid-type, misc]
         stops, following = np.empty(ids.shape, np.float64), np.empty((*ids.shape, size), peaks.dtype)
         self._walks.law(byref(self), target, *self._written, place(stops), place(following))
         if self._fault[0]:
-            raise self._told()
+            raise self._read_fault()
         return stops, following
 
     def verify(self, rows: Rows, uniforms: FloatArray) -> tuple[IntArray, IntArray]:
@@ -269,7 +269,7 @@ class PackedDrafts(_Drafts):  # type: ignore[valid-type, misc]
         some.draw(uniforms)
         return some.stops, some.next_ids
 
-    def _told(self) -> Fault:
+    def _read_fault(self) -> Fault:
         code, row, node = self._fault.tolist()
         return Fault(FaultCode(code), row, node)
 

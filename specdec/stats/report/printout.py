@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
-from specdec.stats.result_table import Kind, Table, side_by_side, without_number
+from specdec.stats.result_table import ColumnKind, Table, side_by_side, without_number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -135,10 +135,10 @@ def _width(table: Table, name: str) -> int:
     heading = max(map(cell_len, _heading(table, name).split("\n")))
     cells = table.cells(name)
     widest = max(map(cell_len, cells))
-    if table.kind(name) not in (Kind.TEXT, Kind.LONG):
+    if table.kind(name) not in (ColumnKind.TEXT, ColumnKind.LONG):
         return max(heading, widest)
     word = max((cell_len(word) for text in cells for word in text.split()), default=0)
-    return max(heading, min(widest, _WORDS if table.kind(name) is Kind.LONG else _FEW), min(word, _LONGEST))
+    return max(heading, min(widest, _WORDS if table.kind(name) is ColumnKind.LONG else _FEW), min(word, _LONGEST))
 
 
 def column_groups(table: Table, names: Sequence[str], width: int) -> list[list[str]]:
@@ -155,7 +155,7 @@ def _column_widths(table: Table, names: Sequence[str], width: int) -> list[int]:
     widths = [_width(table, name) for name in names]
     spare = width - sum(widths) - _GAP * (len(names) - 1)
     for place, name in enumerate(names):
-        if table.kind(name) in (Kind.TEXT, Kind.LONG):
+        if table.kind(name) in (ColumnKind.TEXT, ColumnKind.LONG):
             most = max(widths[place], *map(cell_len, table.cells(name)))
             changed = max(min(most, widths[place] + spare), min(widths[place], _NARROWEST))
             spare -= changed - widths[place]
@@ -170,7 +170,7 @@ def _grid(table: Table, names: Sequence[str], width: int) -> "Grid":
     # The box puts one of the spaces between columns.
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
     for name, own in zip(names, _column_widths(table, names, width), strict=True):
-        is_number = table.kind(name) is Kind.NUMBER
+        is_number = table.kind(name) is ColumnKind.NUMBER
         grid.add_column(_heading(table, name), justify="right" if is_number else "left", width=own, overflow="fold")
     for cells in zip(*(table.cells(name) for name in names), strict=True):
         grid.add_row(*cells)

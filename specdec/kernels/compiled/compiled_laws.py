@@ -4,10 +4,10 @@ import ctypes
 
 import torch
 
-from specdec.kernels.compiled.build import HEADERS, Unit, library
+from specdec.kernels.compiled.build import HEADERS, LibrarySources, library
 from specdec.kernels.compiled.schema import structure
 
-LAWS = Unit("the native laws", HEADERS / "laws.cpp", (HEADERS,))
+LAWS = LibrarySources("the native laws", HEADERS / "laws.cpp", (HEADERS,))
 NATIVE_DTYPES = (torch.float32, torch.float64)
 NEUTRAL: dict[str, float] = structure(HEADERS / "laws.h", "Sampling").neutral
 FILTERS = tuple(NEUTRAL)

@@ -141,8 +141,8 @@ class _Session(Feedback):
         score = last if self.policy.per_token else survival
         return on_device(score >= self.schedule.values(rows, confidence.shape[1]), confidence.device)
 
-    def drafted(self, rows: IntArray, counts: IntArray) -> None:
-        super().drafted(rows, counts)
+    def note_counts(self, rows: IntArray, counts: IntArray) -> None:
+        super().note_counts(rows, counts)
         is_drafted = np.arange(self.predicted.shape[1]) < counts[:, None]
         self.promised[rows] = np.where(is_drafted, self.predicted[rows], 0.0).sum(1)
 
