@@ -13,11 +13,10 @@ from oracles.factory.arithmetic.problems import split
 from oracles.factory.arithmetic.tokens import encode
 from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, Format, QuantisedWeight
 from oracles.quantisation.methods import METHODS, calibration_text
-from oracles.quantisation.methods.awq import best_scales, error_of_outputs, fold_best
+from oracles.quantisation.methods.awq import best_scales, clip_and_round, error_of_outputs, fold_best
+from oracles.quantisation.methods.block_calibration import Inputs, blocks_with_inputs
 from oracles.quantisation.methods.calibration_text import calibration_ids, code_ids
-from oracles.quantisation.methods.clipping import clip_and_round
 from oracles.quantisation.methods.gptq import feedback_of, round_with_feedback
-from oracles.quantisation.methods.inputs import Inputs, blocks_with_inputs
 from oracles.quantisation.methods.smooth import smoothing_scales
 from oracles.quantisation.methods.stages import Stage, fold, stages_of
 from oracles.transformer.eager import Transformer

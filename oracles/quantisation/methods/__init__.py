@@ -1,13 +1,15 @@
 """What can be done to a model's weights before they are rounded, by name."""
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor
 
 from oracles.quantisation.formats import Format
-from oracles.quantisation.methods.awq import by_awq
-from oracles.quantisation.methods.gptq import by_gptq
-from oracles.quantisation.methods.smooth import by_smoothing
+from oracles.quantisation.methods.awq import scale_and_clip
+from oracles.quantisation.methods.block_calibration import calibrate_blocks
+from oracles.quantisation.methods.gptq import quantise_by_feedback
+from oracles.quantisation.methods.smooth import smooth_inputs
 from oracles.transformer.eager import Transformer
 
 # Quantises a model in place, to a format, calibrated on ids [B, T].
@@ -25,7 +27,7 @@ def to_nearest(model: Transformer, format: Format, ids: Tensor) -> None:
 
 METHODS: dict[str, Method] = {
     "nearest": to_nearest,
-    "gptq": by_gptq,
-    "awq": by_awq,
-    "smoothquant": by_smoothing,
+    "gptq": partial(calibrate_blocks, quantise_by_feedback),
+    "awq": partial(calibrate_blocks, scale_and_clip),
+    "smoothquant": partial(calibrate_blocks, smooth_inputs),
 }

@@ -1,55 +1,48 @@
-"""AWQ: scale up the weights of large inputs before rounding, which makes their errors smaller."""
+"""AWQ: scale up the weights of large inputs before rounding, which makes their errors smaller, and clip the largest.
+
+A clipped weight has scales that are too small for it: all others are rounded more finely.
+"""
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from oracles.quantisation.formats import Format
-from oracles.quantisation.methods.checking import check_calibration
-from oracles.quantisation.methods.clipping import clip_and_round
-from oracles.quantisation.methods.inputs import Inputs, blocks_with_inputs
+from oracles.quantisation.methods.block_calibration import Inputs, StageInputs
 from oracles.quantisation.methods.stages import Stage, fold
-from oracles.quantisation.quantised import QuantisedWeight
-from oracles.transformer.eager import Transformer
+from oracles.quantisation.quantised import QuantisedWeight, expand_scales, fitting_scales, round_to
 
 # Steps of alpha from 0 to 1.
 STEPS = 20
 # Errors of queries and keys are multiplied with each other: these are not clipped.
 UNCLIPPED = ("q_proj", "k_proj")
+# Factors on the scales that hold all weights: 1, 0.95, ..., 0.55.
+RATIOS = tuple(1 - step / 20 for step in range(10))
 # The smallest mean size that an input counts as having.
 _LEAST_SIZE = 1e-4
 
 
-@torch.no_grad()
-def by_awq(model: Transformer, format: Format, ids: Tensor) -> None:
-    """Quantise a model with clipped weights, in place, after folding scales of inputs into the layers before.
+def scale_and_clip(block: StageInputs, format: Format) -> None:
+    """Quantise a block with clipped weights, in place, after folding scales of inputs into the layers before.
 
-    A block's inputs come from the quantised blocks before it and the unchanged embeddings. The head is rounded to the
-    nearest, and so are queries and keys after scaling.
+    Queries and keys are only scaled.
 
     Args:
-        model: as it trains, in float32.
+        block: its stages, with their inputs.
         format: to round to; if it rounds inputs, only the weights' errors count.
-        ids: ``[B, T]`` int64 of text for calibration, never of text that measures.
-
-    Raises:
-        ValueError: as in ``check_calibration``; inputs are not finite; as in ``Transformer.quantise``.
 
     Source: Lin et al. 2023 (AWQ, arXiv 2306.00978, section 3.2, equations 4 and 5; clipping as in ``clip_and_round``).
     Deviations: the error is that of the linear layers, as in equation 4; the authors' code takes that of a whole
         attention or MLP for inputs after a norm, and gathers all inputs before anything is rounded; more in ``fold``.
 
-    Cost: as of ``blocks_with_inputs``; for each layer also ``STEPS`` + 1 times 2 * out * in^2 operations, and a
-    ``clip_and_round``.
+    Cost: for each layer ``STEPS`` + 1 times 2 * out * in^2 operations, and a ``clip_and_round``.
     """
-    check_calibration(model, ids)
-    for block in blocks_with_inputs(model, ids):
-        grams = [fold_best(stage, inputs, format) for stage, inputs in block]
-        for (stage, _), gram in zip(block, grams, strict=True):
-            for name, layer in stage.layers.items():
-                if not name.endswith(UNCLIPPED):
-                    assert layer.weight is not None, "checked before"
-                    layer.quantised, layer.weight = clip_and_round(layer.weight, gram, name, format), None
-    model.quantise(format)
+    grams = [fold_best(stage, inputs, format) for stage, inputs in block]
+    for (stage, _), gram in zip(block, grams, strict=True):
+        for name, layer in stage.layers.items():
+            if not name.endswith(UNCLIPPED):
+                assert layer.weight is not None, "checked before"
+                layer.quantised, layer.weight = clip_and_round(layer.weight, gram, name, format), None
 
 
 def fold_best(stage: Stage, inputs: Inputs, format: Format) -> Tensor:
@@ -97,3 +90,53 @@ def error_of_outputs(stage: Stage, gram: Tensor, format: Format, scales: Tensor)
         off = QuantisedWeight.of(layer.weight * scales, name, format).dequantise() / scales - layer.weight
         total += float(((off @ gram) * off).sum(dtype=torch.float64))
     return total
+
+
+@torch.no_grad()
+def clip_and_round(weight: Tensor, gram: Tensor, name: str, format: Format) -> QuantisedWeight:
+    """Return a weight rounded to the nearest with the scale of each group that gives the least error of outputs.
+
+    The error of a group of inputs X is |X w'^T - X w^T|^2 for an output's weights w and the rounded ones w'. The first
+    of equals wins.
+
+    Args:
+        weight: ``[out, in]`` float32.
+        gram: ``[in, in]`` float32, X^T X of the inputs.
+        name: of the layer, for errors.
+        format: to round to.
+
+    Raises:
+        ValueError: as in ``QuantisedWeight.of``.
+
+    Guarantee: no group's error is larger than with the scale that holds its largest weight.
+
+    Source: Lin et al. 2023 (AWQ, arXiv 2306.00978, end of section 3.2, and the function ``auto_clip`` of its code).
+
+    Deviations: all calibration inputs count; the code takes a sample of them.
+
+    Cost: 2 * out * in * group operations for each of ``RATIOS``.
+    """
+    grams = _of_groups(gram, format.group or len(gram))
+    best = fitting_scales(weight, name, format)
+    least = _errors(weight, grams, best, format)
+    for ratio in RATIOS[1:]:
+        scales = fitting_scales(weight * ratio, name, format)
+        errors = _errors(weight, grams, scales, format)
+        best, least = torch.where(errors < least, scales, best), torch.minimum(errors, least)
+    return QuantisedWeight(round_to(weight, best, format), best, format)
+
+
+def _errors(weight: Tensor, grams: Tensor, scales: Tensor, format: Format) -> Tensor:
+    """Return ``[out, groups]``, the error of each group."""
+    inputs, size = weight.shape[1], grams.shape[1]
+    off = round_to(weight, scales, format) * expand_scales(scales, inputs, format) - weight
+    # [out, in] -> [groups, out, size]
+    groups = functional.pad(off, (0, -inputs % size)).view(len(off), -1, size).transpose(0, 1)
+    return ((groups @ grams) * groups).sum(2).t()
+
+
+def _of_groups(gram: Tensor, size: int) -> Tensor:
+    """Return ``[groups, size, size]``, X^T X of each group of inputs, the last one padded with zeros."""
+    missing = -len(gram) % size
+    padded = functional.pad(gram, (0, missing, 0, missing))
+    return torch.stack([part[:, i * size : (i + 1) * size] for i, part in enumerate(torch.split(padded, size))])

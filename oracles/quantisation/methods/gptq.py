@@ -1,15 +1,11 @@
 """GPTQ: round a weight input by input, and let the inputs that are not yet rounded compensate the errors."""
 
-from itertools import chain
-
 import torch
 from torch import Tensor
 
 from oracles.quantisation.formats import Format
-from oracles.quantisation.methods.checking import check_calibration
-from oracles.quantisation.methods.inputs import blocks_with_inputs
+from oracles.quantisation.methods.block_calibration import StageInputs
 from oracles.quantisation.quantised import QuantisedWeight, fitting_scales, round_to
-from oracles.transformer.eager import Transformer
 
 # The share of the Hessian's mean diagonal that is added to the diagonal.
 DAMPING = 0.01
@@ -17,34 +13,24 @@ DAMPING = 0.01
 _SPAN = 128
 
 
-@torch.no_grad()
-def by_gptq(model: Transformer, format: Format, ids: Tensor) -> None:
-    """Quantise a model, the layers of its blocks by GPTQ, the head to the nearest, in place.
-
-    A block's inputs come from the quantised blocks before it and the unchanged embeddings; the inputs of all its layers
-    are gathered before any of them is quantised.
+def quantise_by_feedback(block: StageInputs, format: Format) -> None:
+    """Quantise the layers of a block by GPTQ, in place.
 
     Args:
-        model: as it trains, in float32.
+        block: its stages, with their inputs.
         format: to round to; if it rounds inputs, weights are rounded as if inputs were not.
-        ids: ``[B, T]`` int64 of text for calibration, never of text that measures.
-
-    Raises:
-        ValueError: as in ``check_calibration``; inputs are not finite; as in ``Transformer.quantise``.
 
     Source: Frantar et al. 2022 (GPTQ, arXiv 2210.17323, section 3.3, Algorithm 1; groups: section 4).
     Deviations: those of ``round_with_feedback``.
 
-    Cost: that of ``blocks_with_inputs`` and, for each layer, of ``round_with_feedback``.
+    Cost: for each layer that of ``round_with_feedback``.
     """
-    check_calibration(model, ids)
-    for stage, inputs in chain.from_iterable(blocks_with_inputs(model, ids)):
+    for stage, inputs in block:
         feedback = feedback_of(inputs.gram)
         for name, layer in stage.layers.items():
             assert layer.weight is not None, "checked before"
             layer.quantised = round_with_feedback(layer.weight, feedback, name, format)
             layer.weight = None
-    model.quantise(format)
 
 
 def feedback_of(gram: Tensor) -> Tensor:
