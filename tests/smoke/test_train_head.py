@@ -525,7 +525,7 @@ def test_rates_rise_stay_and_fall_over_the_share_that_is_asked_for(tmp_path: Pat
 
 
 def test_a_fault_of_the_training_itself_is_shown_with_its_place(tmp_path: Path, monkeypatch) -> None:
-    def unpack(self: MedusaDistillation, layers: Sequence[torch.Tensor], inputs: torch.Tensor, roots: Any) -> Any:
+    def unpack(self: MedusaDistillation, layers: Sequence[torch.Tensor], *others: Any) -> Any:
         (_, second) = layers
         yield second
 

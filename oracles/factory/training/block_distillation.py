@@ -168,24 +168,20 @@ class BlockDistillation(HeadDistillation):
             places.append(found)
         return Roots(torch.cat(rows), torch.cat(places))
 
-    def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
+    def draft(
+        self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots, known: Sequence[Tensor]
+    ) -> Iterator[Drafted]:
         """Yield the blocks' logits of each token, given the text's own before it; see ``HeadDistillation.draft``."""
         normed = self.model.norm(torch.cat(list(self._streams(layers, inputs, roots))))
         markov = self.model.markov_head
         state = None if markov is None else markov.first_state(len(roots.at))
-        for step in range(self.num_steps):
+        for step, chosen in enumerate(known):
             previous, stream, bias = inputs[roots.row, roots.at + step], normed[:, step], None
             if markov is not None:
                 bias, state = markov(previous, stream, state)
-
-            def say(
-                known: Tensor, previous: Tensor = previous, stream: Tensor = stream, bias: Tensor | None = bias
-            ) -> tuple[Tensor, Tensor | None]:
-                logits = self._written(stream[known])
-                logits = logits if bias is None else logits.float() + bias[known]
-                return logits, self._confidences(stream[known], previous[known])
-
-            yield say
+            logits = self._written(stream[chosen])
+            logits = logits if bias is None else logits.float() + bias[chosen]
+            yield logits, self._confidences(stream[chosen], previous[chosen])
 
     def _streams(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Tensor]:
         """Yield the streams ``[A, W, H]`` of the blocks of each window that has some, after an empty stream."""

@@ -85,16 +85,14 @@ class DraftDistillation(HeadDistillation):
         one = self.lesson
         return f"draft model by {one.loss}, {one.num_written} ids, {one.reading}"
 
-    def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
+    def draft(
+        self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots, known: Sequence[Tensor]
+    ) -> Iterator[Drafted]:
         """Yield the model's logits after each root, and after the text's own tokens that follow it.
 
         For arguments see ``HeadDistillation.draft``; ``layers`` are not read.
         """
         stream = self.model.streams(inputs)[-1]
-        for step in range(self.num_steps):
-
-            def say(known: Tensor, step: int = step) -> tuple[Tensor, None]:
-                row, at = roots.row[known], roots.at[known] + step
-                return self._head.columns(self.model.model.norm(stream[row, at])), None
-
-            yield say
+        for step, chosen in enumerate(known):
+            row, at = roots.row[chosen], roots.at[chosen] + step
+            yield self._head.columns(self.model.model.norm(stream[row, at])), None

@@ -93,12 +93,10 @@ class Eagle3Distillation(HeadDistillation):
             f"{one.num_written} ids, {self._written.whose} head, {one.reading}"
         )
 
-    def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
+    def draft(
+        self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots, known: Sequence[Tensor]
+    ) -> Iterator[Drafted]:
         """Yield the logits of each unrolled step; see ``HeadDistillation.draft``."""
-        for stream in unroll(self.model, self.oracle.embed, layers, inputs, self.num_steps):
-            flat = stream.flatten(0, 1)
-
-            def say(known: Tensor, flat: Tensor = flat) -> tuple[Tensor, None]:
-                return self._written(self.model.norm(flat[known])), None
-
-            yield say
+        streams = unroll(self.model, self.oracle.embed, layers, inputs, self.num_steps)
+        for stream, chosen in zip(streams, known, strict=True):
+            yield self._written(self.model.norm(stream.flatten(0, 1)[chosen])), None

@@ -57,14 +57,12 @@ class ExitDistillation(HeadDistillation):
         """The heads, all of which predict the token after a root."""
         return {f"after_{k}": 0 for k in self.adapters}
 
-    def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
+    def draft(
+        self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots, known: Sequence[Tensor]
+    ) -> Iterator[Drafted]:
         """Yield each head's logits from the root's own stream; see ``HeadDistillation.draft``."""
-        for adapter, stream in zip(self.adapters.values(), layers, strict=True):
-
-            def say(known: Tensor, adapter: Adapter = adapter, stream: Tensor = stream) -> tuple[Tensor, None]:
-                return self.oracle.read_out(adapter(stream[roots.row[known], roots.at[known]])), None
-
-            yield say
+        for adapter, stream, chosen in zip(self.adapters.values(), layers, known, strict=True):
+            yield self.oracle.read_out(adapter(stream[roots.row[chosen], roots.at[chosen]])), None
 
     def save(self, folder: Path) -> None:
         """Write every head to a folder of its own, which is named by the number of layers below it."""

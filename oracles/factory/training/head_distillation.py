@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -86,8 +86,8 @@ class Roots:
     at: Tensor
 
 
-# What a head predicts after some of the roots, ``[N]`` bool: logits ``[M, R]``, and confidences ``[M]`` if it has any.
-Drafted = Callable[[Tensor], tuple[Tensor, Tensor | None]]
+# Logits ``[M, R]`` over the ids that a head writes, and its confidences ``[M]`` if it has any.
+Drafted = tuple[Tensor, Tensor | None]
 
 
 class HeadDistillation(ABC):
@@ -140,17 +140,20 @@ class HeadDistillation(ABC):
         return Roots(row, torch.arange(1, 1 + reach, device=counts.device).repeat(num_rows))
 
     @abstractmethod
-    def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
+    def draft(
+        self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots, known: Sequence[Tensor]
+    ) -> Iterator[Drafted]:
         """Yield the head's predictions of the tokens after N roots, in the order of ``offsets``.
 
         Args:
             layers: the oracle's hidden states ``[B, T, D]``, one for each layer.
             inputs: ``[B, T]`` ids.
             roots: from ``roots``.
+            known: of each prediction, ``[N]`` bool, which M of the roots it is asked for: those whose draft counts up
+                to its token.
 
         Returns:
-            Of each, a function of ``[N]`` bool, which chooses M of the roots: it returns logits ``[M, R]`` over the ids
-            that the head writes, and its confidences ``[M]``, or None.
+            Of each, logits ``[M, R]`` over the ids that the head writes, and its confidences ``[M]``, or None.
         """
 
     def loss(self, rows: Tensor) -> Tensor:
@@ -212,13 +215,14 @@ class HeadDistillation(ABC):
             with torch.no_grad():
                 found = [(*self._taught(logits), *layers) for layers, logits in self._read(inputs)]
                 taught, likeliest, *layers = (torch.stack(part) for part in zip(*found, strict=True))
-            roots = self.roots(counts)
-            known = torch.ones_like(roots.at, dtype=torch.bool)
-            for offset, drafted in zip(self.offsets.values(), self.draft(layers, inputs, roots), strict=True):
+            roots, known = self.roots(counts), list[Tensor]()
+            for offset in self.offsets.values():
+                does_count = counts[roots.row, roots.at + 1 + offset]
+                known.append(does_count & known[-1] if known else does_count)
+            drafts = zip(self.offsets.values(), known, self.draft(layers, inputs, roots, known), strict=True)
+            for offset, chosen, (logits, believed) in drafts:
                 # The token after the root and ``offset`` others, of which the oracle says its law one place before.
-                known = known & counts[roots.row, roots.at + 1 + offset]
-                row, at = roots.row[known], roots.at[known] + offset
-                logits, believed = drafted(known)
+                row, at = roots.row[chosen], roots.at[chosen] + offset
                 after = self.column_of[ids[row, at + 1]]
                 likely = self.column_of[likeliest[row, at]]
                 yield PairedPredictions(logits.float().log_softmax(-1), taught[row, at], after, likely, believed)

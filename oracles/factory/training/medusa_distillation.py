@@ -56,15 +56,13 @@ class MedusaDistillation(HeadDistillation):
             f"residual blocks, {one.reading}"
         )
 
-    def draft(self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots) -> Iterator[Drafted]:
+    def draft(
+        self, layers: Sequence[Tensor], inputs: Tensor, roots: Roots, known: Sequence[Tensor]
+    ) -> Iterator[Drafted]:
         """Yield each head's logits from the state before the root; see ``HeadDistillation.draft``."""
         normed = self.oracle.last_norm(layers[0])
-        for head in range(self.num_steps):
-
-            def say(known: Tensor, head: int = head) -> tuple[Tensor, None]:
-                return self.model(head, normed[roots.row[known], roots.at[known] - 1]), None
-
-            yield say
+        for head, chosen in enumerate(known):
+            yield self.model(head, normed[roots.row[chosen], roots.at[chosen] - 1]), None
 
 
 def save_medusa(network: MedusaNetwork, name: str, folder: Path) -> None:
