@@ -30,19 +30,26 @@ from oracles.factory.dialogues.shards import Shards
 from oracles.factory.dialogues.writing import begin_of
 from oracles.factory.training.block_distillation import BlockDistillation, describe_dspark, dspark_shape, new_dspark
 from oracles.factory.training.draft_distillation import DraftDistillation, draft_shape, new_draft
-from oracles.factory.training.eagle3_distillation import Eagle3Distillation
+from oracles.factory.training.eagle3_distillation import (
+    Eagle3Distillation,
+    describe_eagle3,
+    new_eagle3,
+    usual_outputs,
+)
 from oracles.factory.training.exit_distillation import ExitDistillation, last_layers
 from oracles.factory.training.export import check_meaning, export_draft, read_target_ids, take_weights
 from oracles.factory.training.features import served_reader
-from oracles.factory.training.head_distillation import HeadDistillation, Lesson
-from oracles.factory.training.head_export import describe_eagle3, eagle3_name, export_head, new_eagle3, usual_outputs
+from oracles.factory.training.head_distillation import HeadDistillation
+from oracles.factory.training.head_export import eagle3_name, export_head
 from oracles.factory.training.head_losses import DSPARK_LOSS, LOSSES, read_mixture
 from oracles.factory.training.head_text import HeadText, dialogues, own_text
-from oracles.factory.training.medusa_distillation import MedusaDistillation, medusa_name, new_medusa, save_medusa
+from oracles.factory.training.lesson import Lesson
+from oracles.factory.training.medusa_distillation import MedusaDistillation, new_medusa, save_medusa
 from oracles.factory.training.recipes import Recipe
 from oracles.factory.training.training_arguments import add_run_arguments, precision, run_training, training
 from oracles.factory.training.training_text import check_text_ids
 from oracles.factory.training.windows import WindowPlan, Windows
+from oracles.heads.medusa_files import medusa_name
 from oracles.quantisation import FORMATS
 from oracles.transformer.eager import Transformer
 from specdec.stats import Table
@@ -222,9 +229,8 @@ def _eagle3(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> He
     lesson = _lesson(args, oracle, text, _layer_choice(args, oracle))
     ids = lesson.target_ids
     inner = args.intermediate_size or oracle.config.intermediate_size
-    count = None if ids is None else len(ids)
-    values = describe_eagle3(oracle, args.verifier or args.oracle, lesson.layers, inner, count)
-    network = new_eagle3(values, oracle, ids, args.lm_head == "own", args.seed)
+    values = describe_eagle3(lesson, args.verifier or args.oracle, inner)
+    network = new_eagle3(values, lesson, args.lm_head == "own", args.seed)
     return HeadPupil(
         Eagle3Distillation(lesson, network),
         lambda folder: export_head(network, values, folder, ids),
@@ -241,11 +247,10 @@ def _dspark(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> He
         raise ValueError(f"--mask-id is {mask}; the oracle's ids are 0..{oracle.vocab_size - 1}")
     inner = args.intermediate_size or oracle.config.intermediate_size
     shape = dspark_shape(
-        oracle, lesson.layers, num_layers=args.own_layers, intermediate_size=inner, block_size=args.num_draft_tokens,
-        markov_rank=args.markov_rank, confidence="bce" in read_mixture(args.loss), mask_id=mask,
-        num_written=lesson.num_written, own_head=args.lm_head == "own",
+        lesson, num_layers=args.own_layers, intermediate_size=inner, markov_rank=args.markov_rank, mask_id=mask,
+        own_head=args.lm_head == "own",
     )  # fmt: skip
-    network = new_dspark(shape, oracle, ids, args.seed)
+    network = new_dspark(shape, lesson, args.seed)
     values = describe_dspark(shape, args.verifier or args.oracle)
     task = BlockDistillation(lesson, network, shape, args.anchors)
     return HeadPupil(task, lambda folder: export_head(network, values, folder, ids), values=values)
@@ -253,7 +258,7 @@ def _dspark(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> He
 
 def _medusa(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> HeadPupil:
     lesson = _lesson(args, oracle, text, (oracle.num_layers - 1,))
-    network = new_medusa(oracle, args.num_draft_tokens, args.own_layers)
+    network = new_medusa(lesson, args.own_layers)
     name = args.verifier or args.oracle
     task = MedusaDistillation(lesson, network)
     return HeadPupil(

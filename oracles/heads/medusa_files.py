@@ -120,16 +120,21 @@ def _token_map(stored: StoredTensors, written: int, vocab_size: int) -> Tensor:
     return ids.long()
 
 
+def medusa_name(name: str, num_layers: int) -> str:
+    """Return the authors' name of a parameter of a network with ``num_layers`` residual blocks in each head."""
+    part, head, *rest = name.split(".")
+    place = f"{rest[0]}.linear.{rest[1]}" if part == "blocks" else f"{num_layers}.{rest[0]}"
+    return f"{head}.{place}"
+
+
 def _place(
     name: str, shape: MedusaShape, original: bool, rows: int, token_map: Tensor | None, stored: StoredTensors
 ) -> Place:
     """Return where one of our parameters is stored."""
     part, *numbers, kind = name.split(".")
     if original:
-        head = numbers[0]
-        if part == "blocks":
-            return Place(f"{head}.{numbers[1]}.linear.{kind}", PLAIN)
-        return Place(f"{head}.{shape.num_layers}.{kind}", first_rows(shape.columns, rows))
+        layout = PLAIN if part == "blocks" else first_rows(shape.columns, rows)
+        return Place(medusa_name(name, shape.num_layers), layout)
     prefix = PREFIX if any(key.startswith(PREFIX) for key in stored.shapes) else ""
     if part == "blocks":
         return Place(f"{prefix}blocks.{numbers[0]}.layers.{numbers[1]}.{kind}", PLAIN)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import drafts
 import oracles
@@ -27,7 +28,10 @@ from experiments.studies.crossover.batch_sizes import Crossover
 from oracles.checkpoints.embedded_folders import embedded_names
 from oracles.checkpoints.gguf import PUBLISHED
 from oracles.factory.training.block_distillation import describe_dspark, dspark_shape, new_dspark
-from oracles.factory.training.head_export import describe_eagle3, export_head, new_eagle3
+from oracles.factory.training.eagle3_distillation import describe_eagle3, new_eagle3
+from oracles.factory.training.head_export import export_head
+from oracles.factory.training.head_text import HeadText
+from oracles.factory.training.lesson import Lesson
 from specdec import Fixed, Threshold
 from tests.support.registry import CALIBRATION
 
@@ -66,13 +70,12 @@ def test_any_two_sources_may_stand_together():
 def heads(folder: Path) -> tuple[Path, Path]:
     """Return folders of an EAGLE-3 head and of a block drafter that know nothing yet."""
     oracle = oracles.load_trainable("code-draft", dtype="float32")
-    values = describe_eagle3(oracle, "code-draft", (0, 1), 24, None)
-    export_head(new_eagle3(values, oracle, None, False, 0), values, folder / "eagle3", None)
-    shape = dspark_shape(
-        oracle, (0, 1), num_layers=1, intermediate_size=24, block_size=2, markov_rank=4, confidence=False, mask_id=5,
-        num_written=oracle.vocab_size, own_head=False,
-    )  # fmt: skip
-    export_head(new_dspark(shape, oracle, None, 0), describe_dspark(shape, "code-draft"), folder / "block", None)
+    text = HeadText(torch.zeros(9, dtype=torch.int32), torch.ones(9, dtype=torch.bool))
+    lesson = Lesson(oracle, (0, 1), None, text, 2, "kl", 0.8, "float32")
+    values = describe_eagle3(lesson, "code-draft", 24)
+    export_head(new_eagle3(values, lesson, False, 0), values, folder / "eagle3", None)
+    shape = dspark_shape(lesson, num_layers=1, intermediate_size=24, markov_rank=4, mask_id=5, own_head=False)
+    export_head(new_dspark(shape, lesson, 0), describe_dspark(shape, "code-draft"), folder / "block", None)
     return folder / "eagle3", folder / "block"
 
 

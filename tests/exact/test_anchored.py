@@ -12,9 +12,10 @@ import drafts
 from oracles import Transformer, load_head
 from oracles.factory.training import anchored
 from oracles.factory.training.block_distillation import BlockDistillation, describe_dspark, dspark_shape, new_dspark
-from oracles.factory.training.head_distillation import HeadDistillation, Lesson
+from oracles.factory.training.head_distillation import HeadDistillation
 from oracles.factory.training.head_export import export_head
 from oracles.factory.training.head_text import HeadText
+from oracles.factory.training.lesson import Lesson
 from oracles.factory.training.medusa_distillation import MedusaDistillation, new_medusa, save_medusa
 from oracles.heads import DFlashHead, MedusaHead
 from specdec import SpeculativeDecoder
@@ -60,12 +61,9 @@ def dspark(name: str, text: HeadText, folder: Path) -> tuple[BlockDistillation, 
     """Return a head in training, and the one that is loaded from where it was written."""
     ids, own_head = CASES[name]
     oracle, written = tiny_oracle(), None if ids is None else torch.tensor(ids)
-    shape = dspark_shape(
-        oracle, LAYERS, num_layers=2, intermediate_size=24, block_size=STEPS, markov_rank=5, confidence=True,
-        mask_id=MASK, num_written=VOCAB if ids is None else len(ids), own_head=own_head,
-    )  # fmt: skip
-    network = new_dspark(shape, oracle, written, 0)
     lesson = Lesson(oracle, LAYERS, written, text, STEPS, "tv+bce", 0.8, "float32")
+    shape = dspark_shape(lesson, num_layers=2, intermediate_size=24, markov_rank=5, mask_id=MASK, own_head=own_head)
+    network = new_dspark(shape, lesson, 0)
     task = BlockDistillation(lesson, network, shape, 1000)
     prepare(task)
     export_head(network, describe_dspark(shape, "tiny"), folder, written)
@@ -77,10 +75,9 @@ def dspark(name: str, text: HeadText, folder: Path) -> tuple[BlockDistillation, 
 
 def medusa(name: str, text: HeadText, folder: Path) -> tuple[MedusaDistillation, Head]:
     oracle = tiny_oracle()
-    network = new_medusa(oracle, STEPS, 1)
-    task = MedusaDistillation(
-        Lesson(oracle, (oracle.num_layers - 1,), None, text, STEPS, "kl", 0.8, "float32"), network
-    )
+    lesson = Lesson(oracle, (oracle.num_layers - 1,), None, text, STEPS, "kl", 0.8, "float32")
+    network = new_medusa(lesson, 1)
+    task = MedusaDistillation(lesson, network)
     prepare(task)
     save_medusa(network, "tiny", folder)
     head = load_head(folder, tiny_oracle().pack())

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from oracles import Transformer, load_head
-from oracles.factory.training.eagle3_distillation import unroll
-from oracles.factory.training.head_export import describe_eagle3, export_head, new_eagle3
+from oracles.factory.training.eagle3_distillation import describe_eagle3, new_eagle3, unroll
+from oracles.factory.training.head_export import export_head
+from oracles.factory.training.head_text import HeadText
+from oracles.factory.training.lesson import Lesson
 from oracles.heads import Eagle3Head
 from oracles.heads.eagle3_network import Eagle3Network
 from oracles.transformer.attention import chunked_attention
@@ -36,8 +38,10 @@ def written(name: str, folder: Path) -> tuple[Eagle3Network, Eagle3Head]:
     """Return a network with weights that matter, and the head that is loaded from where it was written."""
     ids, own_head, flags = CASES[name]
     oracle, target_ids = tiny_oracle(), None if ids is None else torch.tensor(ids)
-    values = describe_eagle3(oracle, "tiny", LAYERS, 24, None if ids is None else len(ids)) | flags
-    network = new_eagle3(values, oracle, target_ids, own_head, 0)
+    text = HeadText(IDS[0].int(), torch.ones(LENGTH, dtype=torch.bool))
+    lesson = Lesson(oracle, LAYERS, target_ids, text, STEPS, "kl", 0.8, "float32")
+    values = describe_eagle3(lesson, "tiny", 24) | flags
+    network = new_eagle3(values, lesson, own_head, 0)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in network.parameters():

@@ -27,12 +27,16 @@ from oracles.factory.dialogues.shards import Shards
 from oracles.factory.training import loop, training_arguments, workers
 from oracles.factory.training.block_distillation import BlockDistillation, describe_dspark, dspark_shape, new_dspark
 from oracles.factory.training.draft_distillation import DraftDistillation, draft_shape, new_draft
-from oracles.factory.training.eagle3_distillation import Eagle3Distillation
+from oracles.factory.training.eagle3_distillation import (
+    Eagle3Distillation,
+    describe_eagle3,
+    new_eagle3,
+    usual_outputs,
+)
 from oracles.factory.training.exit_distillation import ExitDistillation, last_layers
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.features import eager_reader, served_reader
-from oracles.factory.training.head_distillation import HeadDistillation, Lesson, ReadOut, calibration_error
-from oracles.factory.training.head_export import describe_eagle3, new_eagle3, usual_outputs
+from oracles.factory.training.head_distillation import HeadDistillation, calibration_error
 from oracles.factory.training.head_losses import (
     DSPARK_LOSS,
     LOSSES,
@@ -45,6 +49,7 @@ from oracles.factory.training.head_losses import (
     tv,
 )
 from oracles.factory.training.head_text import HeadText, dialogues, own_text
+from oracles.factory.training.lesson import Lesson, ReadOut
 from oracles.factory.training.loop import LOG_FILE, STATE_FILE, TRIM_EVERY, Trainer, run
 from oracles.factory.training.medusa_distillation import MedusaDistillation, new_medusa
 from oracles.factory.training.recipes import RECIPES, Recipe
@@ -62,8 +67,8 @@ from tests.support.own_texts import CODE, END, STREAM, write_own_text
 
 VOCAB = 11
 BLOCKS: dict[str, Any] = {
-    **{"num_layers": 2, "intermediate_size": 24, "block_size": 3, "markov_rank": 4, "confidence": True},
-    **{"mask_id": 10, "num_written": VOCAB, "own_head": True},
+    **{"num_layers": 2, "intermediate_size": 24, "markov_rank": 4},
+    **{"mask_id": 10, "own_head": True},
 }
 
 
@@ -80,22 +85,20 @@ def a_lesson(loss: str, layers: tuple[int, ...], ids: Sequence[int] | None, text
 
 def tiny_task(loss: str = "kl", ids: Sequence[int] | None = None, text: HeadText | None = None) -> Eagle3Distillation:
     lesson = a_lesson(loss, (0, 2, 4), ids, text)
-    values = describe_eagle3(lesson.oracle, "tiny", lesson.layers, 24, None if ids is None else len(ids))
-    return Eagle3Distillation(lesson, new_eagle3(values, lesson.oracle, lesson.target_ids, True, 0))
+    return Eagle3Distillation(lesson, new_eagle3(describe_eagle3(lesson, "tiny", 24), lesson, True, 0))
 
 
 def tiny_medusa_task(loss: str = "kl", ids: None = None, text: HeadText | None = None) -> MedusaDistillation:
     lesson = a_lesson(loss, (5,), ids, text)
-    return MedusaDistillation(lesson, new_medusa(lesson.oracle, 3, 1))
+    return MedusaDistillation(lesson, new_medusa(lesson, 1))
 
 
 def tiny_block_task(
     loss: str = DSPARK_LOSS, ids: Sequence[int] | None = None, text: HeadText | None = None, anchors: int = 16
 ) -> BlockDistillation:
     lesson = a_lesson(loss, (0, 2, 4), ids, text)
-    own = BLOCKS | {"num_written": lesson.num_written, "confidence": "bce" in loss}
-    shape = dspark_shape(lesson.oracle, lesson.layers, **own)
-    return BlockDistillation(lesson, new_dspark(shape, lesson.oracle, lesson.target_ids, 0), shape, anchors)
+    shape = dspark_shape(lesson, **BLOCKS)
+    return BlockDistillation(lesson, new_dspark(shape, lesson, 0), shape, anchors)
 
 
 def tiny_draft_task(
@@ -212,13 +215,14 @@ def test_a_head_learns_and_the_oracle_stays(kind: str, loss: str, falls: float, 
 def test_block_drafters_are_as_their_config_describes_them() -> None:
     own = {"qkv_bias": True, "sliding_window": 8, "rope_scaling": RopeScaling("llama3", 8.0)}
     oracle = tiny_unpacked(VOCAB, torch.float32, num_layers=6, **own)
-    shape = dspark_shape(oracle, (0, 2, 4), **BLOCKS)
+    lesson = replace(a_lesson(DSPARK_LOSS, (0, 2, 4), None, None), oracle=oracle)
+    shape = dspark_shape(lesson, **BLOCKS)
     layers = describe_dspark(shape, "tiny")["transformer_layer_config"]
     assert read_layers(ConfigKeys(layers, "a head"), "qwen3") == shape.config
-    with pytest.raises(ValueError, match=r"by --layers\), and the oracle has outputs of layers 0\.\.5"):
-        dspark_shape(oracle, (0, 6), **BLOCKS)
+    assert (shape.block_size, shape.columns, shape.confidence) == (3, VOCAB, True)
+    assert not dspark_shape(replace(lesson, loss="kl"), **BLOCKS).confidence
     with pytest.raises(ValueError, match=r"--num-draft-tokens is 129; blocks hold 1\.\.128 tokens"):
-        dspark_shape(oracle, (0, 2), **BLOCKS | {"block_size": 129})
+        dspark_shape(replace(lesson, num_steps=129), **BLOCKS)
 
 
 def test_files_that_hold_no_text_of_the_oracle_are_named(tmp_path: Path) -> None:
@@ -686,7 +690,7 @@ def test_layers_whose_numbers_would_be_misread_are_refused() -> None:
     assert usual_outputs(9) == (1, 3, 5)
     assert [usual_outputs(count) for count in (1, 2, 3, 6)] == [(0,), (0,), (0, 1), (0, 2, 4)]
     with pytest.raises(ValueError, match="taken for outputs"):
-        describe_eagle3(oracle, "tiny", (0, 2, 4), 24, None)
+        describe_eagle3(replace(a_lesson("kl", (0, 2, 4), None, None), oracle=oracle), "tiny", 24)
     for layers, wrong in (((-1, 5), -1), ((0, 6), 6)):
         with pytest.raises(
             ValueError, match=rf"layers \[{wrong}\]: the oracle has the outputs of layers 0\.\.5; choose"

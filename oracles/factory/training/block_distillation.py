@@ -11,50 +11,36 @@ from torch import Tensor, nn
 
 from oracles.factory.training.anchored import anchored_streams
 from oracles.factory.training.export import llama_config
-from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Lesson, ReadOut, Roots
+from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Roots
 from oracles.factory.training.head_export import begin_weights, serving
+from oracles.factory.training.head_losses import read_mixture
+from oracles.factory.training.lesson import Lesson, ReadOut
 from oracles.heads import BlockNetwork, BlockShape
-from oracles.heads.aux_layers import AuxLayers
 from oracles.transformer.config import TransformerConfig
-from oracles.transformer.eager import Transformer
 from specdec.contracts import BITWISE_NODES
 
 
 def dspark_shape(
-    oracle: Transformer,
-    outputs: Sequence[int],
-    *,
-    num_layers: int,
-    intermediate_size: int,
-    block_size: int,
-    markov_rank: int,
-    confidence: bool,
-    mask_id: int,
-    num_written: int,
-    own_head: bool,
+    lesson: Lesson, *, num_layers: int, intermediate_size: int, markov_rank: int, mask_id: int, own_head: bool
 ) -> BlockShape:
     """Return the shape of a head: layers of Qwen3's kind with the oracle's heads.
 
     They have no biases, windows or stretched rotations, nor anything else that ``describe_dspark`` does not describe.
 
     Args:
-        oracle: the one that it drafts for.
-        outputs: the layers whose outputs it reads.
+        lesson: what it learns from. If its loss has ``bce``, the head gives confidences, which read the Markov head's
+            embedding too.
         num_layers, intermediate_size: of its own layers, and the width of their MLPs.
-        block_size: tokens of a block.
         markov_rank: of its Markov head.
-        confidence: whether it gives confidences; they read the Markov head's embedding too.
         mask_id: the id at all places of a block after its first.
-        num_written: number of ids that it writes.
         own_head: whether it has rows of its own.
 
     Raises:
-        ValueError: the oracle lacks a layer, or a block is longer than any drafter can run.
+        ValueError: a block is longer than any drafter can run.
     """
-    if not 1 <= block_size <= BITWISE_NODES:
-        raise ValueError(f"--num-draft-tokens is {block_size}; blocks hold 1..{BITWISE_NODES} tokens")
-    layers = AuxLayers(tuple(layer + 1 for layer in outputs), "inputs", "--layers", oracle.num_layers)
-    own = oracle.config
+    if not 1 <= lesson.num_steps <= BITWISE_NODES:
+        raise ValueError(f"--num-draft-tokens is {lesson.num_steps}; blocks hold 1..{BITWISE_NODES} tokens")
+    oracle, own, confidence = lesson.oracle, lesson.oracle.config, "bce" in read_mixture(lesson.loss)
     config = TransformerConfig(
         vocab_size=oracle.embedding_rows, hidden_size=own.hidden_size, num_layers=num_layers,
         num_heads=own.num_heads, num_kv_heads=own.kv_heads, head_dim=own.head_size,
@@ -62,8 +48,9 @@ def dspark_shape(
         rope_theta=own.rope_theta, qk_norm=True,
     )  # fmt: skip
     return BlockShape(
-        config, layers.outputs, block_size, mask_id, from_anchor=True, columns=num_written, markov="vanilla",
-        markov_rank=markov_rank, confidence=confidence, confidence_with_markov=confidence, own_head=own_head,
+        config, lesson.layers, lesson.num_steps, mask_id, from_anchor=True, columns=lesson.num_written,
+        markov="vanilla", markov_rank=markov_rank, confidence=confidence, confidence_with_markov=confidence,
+        own_head=own_head,
     )  # fmt: skip
 
 
@@ -95,17 +82,16 @@ def describe_dspark(shape: BlockShape, name: str) -> dict[str, Any]:
     }
 
 
-def new_dspark(shape: BlockShape, oracle: Transformer, target_ids: Tensor | None, seed: int) -> BlockNetwork:
+def new_dspark(shape: BlockShape, lesson: Lesson, seed: int) -> BlockNetwork:
     """Return a head in training form whose context at first is the highest layer that it reads; confidences are 1/2.
 
     Args:
         shape: from ``dspark_shape``.
-        oracle: lends embeddings and, unless the shape has its own head, the rows of its head.
-        target_ids: ``[R]`` rising, the ids that it writes; None: all ids.
+        lesson: what it learns from; the oracle lends embeddings and, unless the shape has its own head, its rows.
         seed: of the weights that are not taken from the oracle.
     """
-    network = BlockNetwork(shape, oracle.hidden_size)
-    begin_weights(network, oracle, target_ids, seed)
+    network = BlockNetwork(shape, lesson.oracle.hidden_size)
+    begin_weights(network, lesson, seed)
     with torch.no_grad():
         if network.markov_head is not None:
             for parameter in network.markov_head.markov_w2.parameters():
@@ -113,7 +99,7 @@ def new_dspark(shape: BlockShape, oracle: Transformer, target_ids: Tensor | None
         if network.confidence_head is not None:
             for parameter in network.confidence_head.parameters():
                 parameter.zero_()
-    return network.to(oracle.device)
+    return network.to(lesson.oracle.device)
 
 
 class BlockDistillation(HeadDistillation):

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Lesson, Roots
+from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Roots
+from oracles.factory.training.lesson import Lesson
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import DraftHead, ProjectedEmbedding, ProjectedHead
 from oracles.transformer.eager import Transformer

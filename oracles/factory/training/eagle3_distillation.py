@@ -1,13 +1,83 @@
-"""EAGLE-3 heads in training: they continue on their own features, from every position of a text at once."""
+"""EAGLE-3 heads: their config, their first weights, and their training.
+
+They continue on their own features, from every position of a text at once.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Lesson, ReadOut, Roots
+from oracles.factory.training.export import llama_config
+from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Roots
+from oracles.factory.training.head_export import begin_weights, serving
+from oracles.factory.training.lesson import Lesson, ReadOut
 from oracles.heads import Eagle3Network
+from oracles.heads.aux_layers import aux_layers_of, usual_inputs
+from oracles.heads.eagle3_config import read_eagle3
 from oracles.transformer.attention import chunked_attention
+
+
+def usual_outputs(num_layers: int) -> tuple[int, ...]:
+    """Return the layers whose outputs a head reads by default: EAGLE-3's usual ones if they are three.
+
+    For an oracle of fewer than seven layers these are its first, its middle and its last layer but one.
+    """
+    usual = tuple(layer - 1 for layer in usual_inputs(num_layers))
+    return usual if num_layers >= 7 else tuple(sorted({0, max(0, num_layers // 2 - 1), max(0, num_layers - 2)}))
+
+
+def describe_eagle3(lesson: Lesson, name: str, intermediate_size: int) -> dict[str, Any]:
+    """Return the ``config.json`` of a head in the format of ``speculators``, which counts inputs of layers.
+
+    Args:
+        lesson: what it learns from; its attention has the heads of the oracle's.
+        name: of the oracle, as servers know it.
+        intermediate_size: width of its MLP.
+
+    Raises:
+        ValueError: a loader would mistake these numbers for other layers.
+    """
+    oracle, inputs = lesson.oracle, [layer + 1 for layer in lesson.layers]
+    rows = oracle.embedding_rows
+    read = aux_layers_of(inputs, oracle.num_layers, "inputs", None, "the head's config")
+    if read.outputs != lesson.layers:
+        raise ValueError(f"inputs of layers {inputs} are taken for outputs by those who load a head: read other layers")
+    layer = replace(
+        oracle.config, num_layers=1, intermediate_size=intermediate_size, norm="rms", activation="silu", gated=True,
+        vocab_size=rows, padded_vocab_size=None, draft_vocab_size=None, tie_embeddings=False,
+    )  # fmt: skip
+    return {
+        "architectures": ["Eagle3Speculator"],
+        "model_type": "speculators",
+        "speculators_model_type": "eagle3",
+        "speculators_config": serving("eagle3", name, 4),
+        "transformer_layer_config": llama_config(layer),
+        "draft_vocab_size": rows if lesson.target_ids is None else lesson.num_written,
+        "target_hidden_size": oracle.hidden_size,
+        "norm_before_residual": False,
+        "eagle_aux_hidden_state_layer_ids": inputs,
+    }
+
+
+def new_eagle3(values: dict[str, Any], lesson: Lesson, own_head: bool, seed: int) -> Eagle3Network:
+    """Return a head in training form that at first reads out the highest of the oracle's layers that it reads.
+
+    Args:
+        values: its config, from ``describe_eagle3``.
+        lesson: what it learns from; the oracle lends embeddings and, unless ``own_head``, the rows of its head.
+        own_head: it has rows of its own, which begin as the oracle's.
+        seed: of the weights that are not taken from the oracle.
+
+    Raises:
+        ValueError: see ``begin_weights``.
+    """
+    shape = read_eagle3(values, "the head's config", lesson.oracle, None)
+    network = Eagle3Network(shape, False, own_head, lesson.target_ids)
+    begin_weights(network, lesson, seed)
+    return network.to(lesson.oracle.device)
 
 
 class UnrolledAttention:

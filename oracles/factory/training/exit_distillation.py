@@ -5,7 +5,8 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Lesson, Roots
+from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Roots
+from oracles.factory.training.lesson import Lesson
 from oracles.heads import HeadShape, save_head
 from oracles.transformer.blocks import Adapter
 

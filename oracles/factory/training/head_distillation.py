@@ -7,70 +7,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from oracles.factory.training.features import Reader, eager_reader
-from oracles.factory.training.head_export import head_rows
+from oracles.factory.training.features import eager_reader
 from oracles.factory.training.head_losses import PairedPredictions, mix, read_mixture
 from oracles.factory.training.head_text import HeadText
+from oracles.factory.training.lesson import Lesson
 from oracles.factory.training.precision import autocast
-from oracles.quantisation import Format
-from oracles.quantisation.quantised import round_straight_through
 from oracles.transformer.draft_vocabulary import column_of_id
-from oracles.transformer.eager import Transformer
-from oracles.transformer.linear import Linear, linear_layers
-
-
-@dataclass(frozen=True, eq=False)
-class Lesson:
-    """What a head learns from, whatever its kind.
-
-    Attributes:
-        oracle: in training form, on the device.
-        layers: the layers whose outputs the head reads.
-        target_ids: ``[R]`` the ids that it writes; None: all ids.
-        text: what is read.
-        num_steps: number of tokens in a draft, k.
-        loss: as ``read_mixture`` reads it.
-        discount: factor by which each further token counts less.
-        precision: of the matrix products.
-        read: the pass that gives features and laws; None: the oracle's own, in that precision.
-        learn_as: format to which every product rounds the weights of the head's linear layers, as serving will; None:
-            they are not rounded.
-
-    Raises:
-        ValueError: an unknown loss, or a layer that the oracle lacks.
-    """
-
-    oracle: Transformer
-    layers: tuple[int, ...]
-    target_ids: Tensor | None
-    text: HeadText
-    num_steps: int
-    loss: str
-    discount: float
-    precision: str
-    read: Reader | None = None
-    learn_as: Format | None = None
-
-    def __post_init__(self) -> None:
-        read_mixture(self.loss)
-        if wrong := [layer for layer in self.layers if not 0 <= layer < self.oracle.num_layers]:
-            raise ValueError(
-                f"layers {wrong}: the oracle has the outputs of layers 0..{self.oracle.num_layers - 1}; choose among "
-                "these (--layers)"
-            )
-
-    @property
-    def reading(self) -> str:
-        """What is read, and in which arithmetic, for ``HeadDistillation.identity``."""
-        served = "" if self.read is None else ", served"
-        return f"{len(self.text.ids)} tokens of text{served}{f', as {self.learn_as.name}' if self.learn_as else ''}"
-
-    @property
-    def num_written(self) -> int:
-        """Number of ids that the head writes."""
-        return self.oracle.vocab_size if self.target_ids is None else len(self.target_ids)
+from oracles.transformer.linear import linear_layers
 
 
 @dataclass(frozen=True)
@@ -230,38 +174,6 @@ class HeadDistillation(ABC):
     def _taught(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return the oracle's log-probabilities ``[T, R]`` of the written ids and its likeliest ids ``[T]``."""
         return logits[:, self.target_ids] - logits.logsumexp(-1, keepdim=True), logits.argmax(-1)
-
-
-class ReadOut:
-    """Logits of the ids that a head writes: by rows of its own, or by those of the oracle.
-
-    Rows of some ids are copied into a head and rounded with it; a head that writes all ids reads the oracle's in place.
-
-    Args:
-        lesson: its oracle lends rows.
-        own: the head's own layer; None: it has none.
-    """
-
-    def __init__(self, lesson: Lesson, own: Linear | None) -> None:
-        self._own, self._count = own, lesson.num_written
-        self._borrowed: Tensor | None = None
-        if own is None:
-            rows = head_rows(lesson.oracle, lesson.target_ids)[: self._count]
-            self._borrowed = round_straight_through(rows, None if lesson.target_ids is None else lesson.learn_as)
-
-    @property
-    def whose(self) -> str:
-        """ "own" or "borrowed"."""
-        return "own" if self._borrowed is None else "borrowed"
-
-    def __call__(self, normed: Tensor) -> Tensor:
-        """Return ``[M, R]`` of normed streams ``[M, H]``."""
-        rows = self._borrowed
-        if rows is None:
-            assert self._own is not None
-            assert self._own.weight is not None
-            rows = round_straight_through(self._own.weight, self._own.learns_as)[: self._count]
-        return functional.linear(normed, rows)
 
 
 def calibration_error(told: Tensor, found: Tensor) -> float:

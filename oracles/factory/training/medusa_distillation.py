@@ -8,22 +8,22 @@ from torch import Tensor
 
 from oracles.factory.training.export import save_folder
 from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Roots
-from oracles.factory.training.head_export import head_rows
+from oracles.factory.training.lesson import Lesson, head_rows
 from oracles.heads import MedusaNetwork, MedusaShape
-from oracles.transformer.eager import Transformer
+from oracles.heads.medusa_files import medusa_name
 
 
-def new_medusa(oracle: Transformer, num_heads: int, num_layers: int) -> MedusaNetwork:
+def new_medusa(lesson: Lesson, num_layers: int) -> MedusaNetwork:
     """Return heads in training form that at first all have the oracle's law of the next token.
 
     Args:
-        oracle: its head is copied to each of them.
-        num_heads: tokens that they draft.
+        lesson: what they learn from; the oracle's head is copied to each of them.
         num_layers: residual blocks of each.
 
     Source: Cai et al. 2024 (Medusa, arXiv 2401.10774), section 2.1.1.
     """
-    network = MedusaNetwork(MedusaShape(num_heads, num_layers, oracle.hidden_size, oracle.vocab_size))
+    oracle = lesson.oracle
+    network = MedusaNetwork(MedusaShape(lesson.num_steps, num_layers, oracle.hidden_size, oracle.vocab_size))
     rows = head_rows(oracle, None)[: oracle.vocab_size]
     with torch.no_grad():
         for name, parameter in network.named_parameters():
@@ -39,7 +39,7 @@ class MedusaDistillation(HeadDistillation):
 
     Args:
         lesson: what they learn from; ``layers`` is the last one, and all ids are written.
-        network: of ``new_medusa``, with ``num_steps`` heads.
+        network: of ``new_medusa``.
 
     Source: Cai et al. 2024 (Medusa-1, arXiv 2401.10774).
     Deviations: the paper's heads learn the text; these learn the oracle's law of it unless the loss is ``ce``.
@@ -77,10 +77,3 @@ def save_medusa(network: MedusaNetwork, name: str, folder: Path) -> None:
     tensors = {medusa_name(key, num_layers): parameter.detach() for key, parameter in network.named_parameters()}
     values = {"medusa_num_heads": len(network.blocks), "medusa_num_layers": num_layers, "base_model_name_or_path": name}
     save_folder(tensors, values, folder)
-
-
-def medusa_name(name: str, num_layers: int) -> str:
-    """Return the authors' name of a parameter of a network with ``num_layers`` residual blocks in each head."""
-    part, head, *rest = name.split(".")
-    place = f"{rest[0]}.linear.{rest[1]}" if part == "blocks" else f"{num_layers}.{rest[0]}"
-    return f"{head}.{place}"
