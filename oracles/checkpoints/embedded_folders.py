@@ -1,6 +1,7 @@
-"""The folders that ship with the project: models, and heads that read a model's hidden states."""
+"""Names and paths of models and heads: what ships with the project, and what the Hugging Face hub may have."""
 
 import os
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,10 @@ EMBEDDED = Path(__file__).parents[1] / "embedded"
 EXIT_HEAD = "head.json"
 # By kind of a head in the format of ``speculators``: the source that it is for.
 _DRAFTERS = {"eagle3": "eagle3", "dflash": "block_drafter", "dspark": "block_drafter"}
+
+# The name of a model on the hub, which is downloaded before it is loaded.
+_HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/([A-Za-z0-9][A-Za-z0-9._-]*)")
+_FILES = (".gguf", ".json", ".safetensors")
 
 
 def head_origin(values: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -32,13 +37,13 @@ def head_origin(values: Mapping[str, Any]) -> tuple[str, str] | None:
 
 def embedded_names() -> tuple[str, ...]:
     """Return the names of the embedded checkpoints of models."""
-    return tuple(name for name, origin in _origins().items() if origin is None)
+    return tuple(name for name, origin in _origins_in(EMBEDDED).items() if origin is None)
 
 
 def head_names() -> tuple[str, ...]:
     """Return the names of the embedded heads, exit heads among them."""
     exits = [path.parent.name for path in EMBEDDED.glob(f"*/{EXIT_HEAD}")]
-    return tuple(sorted([*exits, *(name for name, origin in _origins().items() if origin is not None)]))
+    return tuple(sorted([*exits, *(name for name, origin in _origins_in(EMBEDDED).items() if origin is not None)]))
 
 
 def given_path(name_or_path: str | Path) -> Path:
@@ -57,6 +62,17 @@ def given_path(name_or_path: str | Path) -> Path:
     return path
 
 
+def download_hint(name_or_path: str | Path) -> str:
+    """Return the end of a message: how to download a model, if a name may be one on the hub, else an empty string."""
+    name = str(name_or_path)
+    found = _HUB_ID.fullmatch(name)
+    if found is None or name.endswith(_FILES) or Path(name).exists():
+        return ""
+    # The dot keeps the path from being taken for the name of an embedded checkpoint.
+    folder = f"./{found[1]}"
+    return f"; if it is a model of the Hugging Face hub: hf download {name} --local-dir {folder}, then give {folder!r}"
+
+
 def embedded_folder(name_or_path: str | Path) -> Path | None:
     """Return the folder of an embedded model by its name; None: no embedded model has that name."""
     known = isinstance(name_or_path, str) and name_or_path in embedded_names()
@@ -65,7 +81,7 @@ def embedded_folder(name_or_path: str | Path) -> Path | None:
 
 def heads_of(oracle: str) -> dict[str, str]:
     """Return the embedded heads of a named oracle, draft source -> head's name, without exit heads."""
-    origins = _origins().items()
+    origins = _origins_in(EMBEDDED).items()
     return {origin[0]: name for name, origin in origins if origin is not None and origin[1] == oracle}
 
 
@@ -86,13 +102,9 @@ def head_folder(name_or_path: str | Path) -> Path:
     return folder
 
 
-def _origins() -> dict[str, tuple[str, str] | None]:
-    """Return the ``head_origin`` of each embedded ``config.json``, by folder name; None: it describes a model."""
-    return _origins_in(EMBEDDED)
-
-
 @cache
 def _origins_in(folder: Path) -> dict[str, tuple[str, str] | None]:
+    """Return the ``head_origin`` of each ``config.json``, by the name of the folder it is in; None: it is a model's."""
     return {path.parent.name: head_origin(_values(path)) for path in sorted(folder.glob("*/config.json"))}
 
 

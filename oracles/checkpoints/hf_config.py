@@ -23,14 +23,6 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }
-ARCHITECTURES = {
-    "llama": ("LlamaForCausalLM", "LlamaModel", "LLaMAForCausalLM"),
-    "mistral": ("MistralForCausalLM", "MistralModel"),
-    "qwen2": ("Qwen2ForCausalLM", "Qwen2Model"),
-    "qwen3": ("Qwen3ForCausalLM", "Qwen3Model"),
-    "gpt2": ("GPT2LMHeadModel", "GPT2Model"),
-    "gpt_neox": ("GPTNeoXForCausalLM", "GPTNeoXModel"),
-}
 # Keys that say nothing about the forward pass at inference: provenance, training, generation, other heads.
 _INERT_NAMES = """
 _attn_implementation _attn_implementation_autoset _commit_hash _flash_attn_2_enabled _from_model_config _name_or_path
@@ -109,7 +101,7 @@ def parse_config(
     keys = ConfigKeys(values, source)
     architecture = _architecture(keys)
     _check_unquantised(keys)
-    fields = _FAMILIES[architecture](keys)
+    fields = _FAMILIES[architecture][1](keys)
     vocabulary_of = keys.read("vocabulary_of", str, None)
     keys.close(INERT, FIXED)
     stored, rows = fields["max_context"], fields["vocab_size"]
@@ -123,13 +115,13 @@ def parse_config(
     return CheckpointShape(naming, config, stored, vocabulary_of)
 
 
-def read_layers(keys: ConfigKeys, family: str) -> TransformerConfig:
-    """Return the shape of layers from keys as a family of checkpoints spells them; ``keys`` stay open.
+def read_layers(keys: ConfigKeys) -> TransformerConfig:
+    """Return the shape of layers from keys as Qwen3's checkpoints spell them; ``keys`` stay open.
 
     Raises:
         ValueError: a key is missing, of a wrong type, contradictory or unsupported; the message names file and key.
     """
-    fields = _FAMILIES[family](keys)
+    fields = _qwen3(keys)
     with errors_of(keys.source):
         return TransformerConfig(**fields)
 
@@ -138,12 +130,12 @@ def _architecture(keys: ConfigKeys) -> str:
     """Return the family that ``model_type`` names, else ``architectures``, all of whose entries must agree with it."""
     classes = keys.read("architectures", list, [])
     model_type = keys.read("model_type", str, "")
-    for family, known in ARCHITECTURES.items():
+    for family, (known, _) in _FAMILIES.items():
         if model_type in (family, "") and (classes or model_type) and set(classes) <= set(known):
             return family
     raise ValueError(
         f"{keys.source}: unknown architecture (model_type {model_type!r}, architectures {classes}); "
-        f"known: {', '.join(ARCHITECTURES)} as causal language models; another one may run {ELSEWHERE}"
+        f"known: {', '.join(_FAMILIES)} as causal language models; another one may run {ELSEWHERE}"
     )
 
 
@@ -298,11 +290,12 @@ def _gpt_neox(keys: ConfigKeys) -> dict[str, Any]:
     }
 
 
-_FAMILIES: dict[str, Callable[[ConfigKeys], dict[str, Any]]] = {
-    "llama": _llama,
-    "mistral": _mistral,
-    "qwen2": _qwen2,
-    "qwen3": _qwen3,
-    "gpt2": _gpt2,
-    "gpt_neox": _gpt_neox,
+# Of each family, by its ``model_type``: the classes that ``architectures`` may name, and what reads its keys.
+_FAMILIES: dict[str, tuple[tuple[str, ...], Callable[[ConfigKeys], dict[str, Any]]]] = {
+    "llama": (("LlamaForCausalLM", "LlamaModel", "LLaMAForCausalLM"), _llama),
+    "mistral": (("MistralForCausalLM", "MistralModel"), _mistral),
+    "qwen2": (("Qwen2ForCausalLM", "Qwen2Model"), _qwen2),
+    "qwen3": (("Qwen3ForCausalLM", "Qwen3Model"), _qwen3),
+    "gpt2": (("GPT2LMHeadModel", "GPT2Model"), _gpt2),
+    "gpt_neox": (("GPTNeoXForCausalLM", "GPTNeoXModel"), _gpt_neox),
 }

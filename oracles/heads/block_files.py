@@ -170,7 +170,7 @@ def _read_layers(keys: ConfigKeys, num_tensors: int) -> tuple[TransformerConfig,
     first = keys.read("max_window_layers", int, 28)
     # Windows may differ between layers; the other keys are read without them.
     keys.values = {**keys.values, "layer_types": [FULL]}
-    config = read_layers(keys, "qwen3")
+    config = read_layers(keys)
     count = config.num_layers
     if count > num_tensors:
         raise ValueError(f"{keys.source}: {count} layers are more than the {num_tensors} stored tensors")

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from oracles.checkpoints.chat_files import checkpoint_template, give_template
-from oracles.checkpoints.hub import download_hint
+from oracles.checkpoints.embedded_folders import download_hint
 from oracles.checkpoints.placement import check_device, checkpoint_dtype, checkpoint_place
 from oracles.checkpoints.tokenizer_files import checkpoint_tokenizer
 from oracles.huggingface.huggingface_model import EXTRA, HuggingFaceLM

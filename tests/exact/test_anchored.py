@@ -10,7 +10,7 @@ from torch import Tensor
 
 import drafts
 from oracles import Transformer, load_head
-from oracles.factory.training import anchored
+from oracles.factory.training import block_distillation
 from oracles.factory.training.block_distillation import BlockDistillation, describe_dspark, dspark_shape, new_dspark
 from oracles.factory.training.head_distillation import HeadDistillation
 from oracles.factory.training.head_export import export_head
@@ -124,12 +124,12 @@ def laws_agree(task: HeadDistillation, head: Head) -> bool:
 
 def test_an_anchor_that_sees_its_own_state_is_another_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task, head = dspark("all ids, borrowed", text_of(IDS), tmp_path)
-    right = anchored.AnchoredAttention.__init__
+    right = block_distillation.AnchoredAttention.__init__
 
-    def one_too_many(self: anchored.AnchoredAttention, context, anchors: Tensor) -> None:
+    def one_too_many(self: block_distillation.AnchoredAttention, context, anchors: Tensor) -> None:
         right(self, context, anchors + 1)
 
-    monkeypatch.setattr(anchored.AnchoredAttention, "__init__", one_too_many)
+    monkeypatch.setattr(block_distillation.AnchoredAttention, "__init__", one_too_many)
     assert not laws_agree(task, head)
 
 

@@ -15,7 +15,7 @@ from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, Format, Quan
 from oracles.quantisation.methods import METHODS, calibration_text
 from oracles.quantisation.methods.awq import best_scales, clip_and_round, error_of_outputs, fold_best
 from oracles.quantisation.methods.block_calibration import Inputs, blocks_with_inputs
-from oracles.quantisation.methods.calibration_text import calibration_ids, code_ids
+from oracles.quantisation.methods.calibration_text import calibration_ids
 from oracles.quantisation.methods.gptq import feedback_of, round_with_feedback
 from oracles.quantisation.methods.smooth import smoothing_scales
 from oracles.quantisation.methods.stages import Stage, fold, stages_of
@@ -387,11 +387,12 @@ def test_code_is_calibrated_on_the_standard_librarys_part_of_train(code, monkeyp
     assert asked == [("train", {"stdlib"})] * 3
 
 
-def test_another_standard_library_is_refused_by_name(code, tmp_path):
+def test_another_standard_library_is_refused_by_name(code, tmp_path, monkeypatch):
+    monkeypatch.setattr("oracles.factory.corpus.corpus_reading.stdlib_folder", lambda: tmp_path)
     with pytest.raises(
         ValueError, match=r"no text of the split train is at hand: corpus file .* Run Python 3\.11\.7, or"
     ):
-        code_ids(code.tokenizer, 2, stdlib=tmp_path)
+        calibration_ids(code, 2)
 
 
 def test_text_that_is_not_known_is_refused(code):
@@ -403,5 +404,3 @@ def test_text_that_is_not_known_is_refused(code):
         calibration_ids(other)
     with pytest.raises(ValueError, match="num_tokens is 0"):
         calibration_ids(small_model(), 0)
-    with pytest.raises(ValueError, match="num_rows is 0 and length 256"):
-        code_ids(code.tokenizer, 0)

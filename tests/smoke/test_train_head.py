@@ -218,7 +218,7 @@ def test_block_drafters_are_as_their_config_describes_them() -> None:
     lesson = replace(a_lesson(DSPARK_LOSS, (0, 2, 4), None, None), oracle=oracle)
     shape = dspark_shape(lesson, **BLOCKS)
     layers = describe_dspark(shape, "tiny")["transformer_layer_config"]
-    assert read_layers(ConfigKeys(layers, "a head"), "qwen3") == shape.config
+    assert read_layers(ConfigKeys(layers, "a head")) == shape.config
     assert (shape.block_size, shape.columns, shape.confidence) == (3, VOCAB, True)
     assert not dspark_shape(replace(lesson, loss="kl"), **BLOCKS).confidence
     with pytest.raises(ValueError, match=r"--num-draft-tokens is 129; blocks hold 1\.\.128 tokens"):

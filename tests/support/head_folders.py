@@ -243,7 +243,7 @@ def block_folder(
         "from_anchor": anchored,
         "with_markov": confidence == "with markov",
         "target_ids": target_ids,
-        "shape": read_layers(ConfigKeys(plain, "test"), "qwen3"),
+        "shape": read_layers(ConfigKeys(plain, "test")),
         "reaches": [(window, window is None or sees_ahead) for window in windows],
     }
     folder = HeadFolder(path, config, weights, facts, deeper)

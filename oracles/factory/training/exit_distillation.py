@@ -27,21 +27,16 @@ class ExitDistillation(HeadDistillation):
     """Adapters that learn to predict after k layers what the oracle predicts after all; they share nothing else.
 
     Args:
-        lesson: what they learn from; each of ``layers`` is the last one below a head, and all ids are written.
+        lesson: what they learn from; ``layers`` are of ``last_layers``, and all ids are written.
         inner_size: width of every adapter.
         seed: of their initial weights.
-
-    Raises:
-        ValueError: no layer of the oracle is above a head.
 
     Source: Liu et al. 2024 (Kangaroo, arXiv 2404.18911), with the deviations of ``ExitHead``.
     """
 
     def __init__(self, lesson: Lesson, inner_size: int, seed: int) -> None:
-        oracle, exits = lesson.oracle, [layer + 1 for layer in lesson.layers]
-        last_layers(exits, oracle.num_layers)
-        self.inner_size = inner_size
-        self.adapters = {str(k): Adapter(oracle.config, inner_size, seed) for k in exits}
+        oracle, self.inner_size = lesson.oracle, inner_size
+        self.adapters = {str(layer + 1): Adapter(oracle.config, inner_size, seed) for layer in lesson.layers}
         super().__init__(lesson, nn.ModuleDict(self.adapters).to(oracle.device))
 
     @property

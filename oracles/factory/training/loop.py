@@ -99,7 +99,6 @@ class Trainer:
         batches: what is read.
         task: what is trained.
         out: folder of the resumable state and of the loss curve.
-        device: where the model trains.
         save_every: steps between two saved states.
         stop_after: stop, saved, after this many steps (None: run to the end).
         compiled: compile the loss with ``torch.compile``: a third faster on long runs, after half a minute.
@@ -113,14 +112,13 @@ class Trainer:
         batches: Batches,
         task: Task,
         out: Path,
-        device: str = "cpu",
         save_every: int = 50,
         stop_after: int | None = None,
         compiled: bool = False,
         arithmetic: Mapping[str, str | None] | None = None,
     ) -> None:
         self.recipe, self.batches, self.task, self.model = recipe, batches, task, task.model
-        self.out, self.device, self.save_every = out, device, save_every
+        self.out, self.save_every, self.device = out, save_every, next(self.model.parameters()).device
         self.last = recipe.num_steps if stop_after is None else min(recipe.num_steps, stop_after)
         self.optimisers = build_optimisers(self.model, recipe)
         self.peaks = [optimiser.param_groups[0]["lr"] for optimiser in self.optimisers]

@@ -123,9 +123,7 @@ def run_training(
     """
     asked = recipe if args.steps is None else replace(recipe, num_steps=args.steps)
     numbers = {name: getattr(args, name, None) for name in ARITHMETIC}
-    trainer = Trainer(
-        asked, batches, task, args.out, args.device, args.save_every, args.stop_after, args.compile, numbers
-    )
+    trainer = Trainer(asked, batches, task, args.out, args.save_every, args.stop_after, args.compile, numbers)
     if (begun := _saved_state(args)) is not None:
         trainer.resume(begun.name)
     run(trainer, watch)

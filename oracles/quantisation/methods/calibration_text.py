@@ -1,8 +1,6 @@
 """Ids for calibration: from the text that a checkpoint was trained on, never from held-out text."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from oracles.checkpoints.tokenization import END_OF_TEXT, VOCAB_SIZE
@@ -11,17 +9,17 @@ from oracles.factory.corpus import modules_only, read_split
 from oracles.factory.training.windows import token_stream, windows_of
 from oracles.transformer.eager import Transformer
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
 NUM_TOKENS, LENGTH = 16384, 256
 
 
 def calibration_ids(model: Transformer, num_tokens: int = NUM_TOKENS, seed: int = 0) -> Tensor:
     """Return ids ``[B, T]`` int64 to calibrate an embedded checkpoint, or one with the same tokenizer.
 
-    For source code: windows of 256 ids, or of the model's context if that is shorter, see ``code_ids``. For arithmetic:
-    whole training problems of 28 ids with their answers (``oracles.factory.arithmetic.problems.split``).
+    For source code: windows of 256 ids, or of the model's context if that is shorter, of the standard library's part of
+    the split *train*. That is 372 files, 7.0 MB of 197.8, available without a download wherever Python has the version
+    that the manifest names. Every file is checked by its hash; none of *dev* or *test* is opened.
+
+    For arithmetic: whole training problems of 28 ids with their answers (``problems.split``).
 
     Args:
         model: with its tokenizer, as ``load_trainable`` returns it.
@@ -29,8 +27,10 @@ def calibration_ids(model: Transformer, num_tokens: int = NUM_TOKENS, seed: int 
         seed: of the choice.
 
     Raises:
-        ValueError: ``num_tokens`` is below 1; the tokenizer is neither's, and the caller must give ids instead; as in
-            ``code_ids``.
+        ValueError: ``num_tokens`` is below 1; the tokenizer is neither's, and the caller must give ids instead; a file
+            is absent or differs, for example under another version of Python; the text is too short.
+
+    Cost: for source code, reading and tokenizing all of it, a few seconds.
     """
     if num_tokens < 1:
         raise ValueError(f"num_tokens is {num_tokens}; give at least 1")
@@ -44,35 +44,14 @@ def calibration_ids(model: Transformer, num_tokens: int = NUM_TOKENS, seed: int 
             "of 'arithmetic'; give ids [B, T] of such text yourself"
         )
     length = min(LENGTH, model.max_context)
-    return code_ids(model.tokenizer, -(-num_tokens // length), length, seed)
+    return _code_ids(model.tokenizer, -(-num_tokens // length), length, seed)
 
 
-def code_ids(
-    tokenizer: "Tokenizer", num_rows: int, length: int = LENGTH, seed: int = 0, stdlib: Path | None = None
-) -> Tensor:
-    """Return windows ``[num_rows, length]`` int64 of the standard library's part of the split *train*.
-
-    That is 372 files, 7.0 MB of 197.8, available without a download wherever Python has the version that the manifest
-    names. Every file is checked by its hash; none of *dev* or *test* is opened. Windows are chosen as in a training
-    run: they do not overlap before all were read.
-
-    Args:
-        tokenizer: of the model, with an end-of-text token.
-        num_rows: windows, at least 1.
-        length: of a window, at least 1.
-        seed: of the choice.
-        stdlib: folder of the standard library; None: the running interpreter's.
-
-    Raises:
-        ValueError: a file is absent or differs, for example under another version of Python; the text is too short.
-
-    Cost: reading and tokenizing all of it, a few seconds.
-    """
-    if num_rows < 1 or length < 1:
-        raise ValueError(f"num_rows is {num_rows} and length {length}; give at least 1 of each")
+def _code_ids(tokenizer: Tokenizer, num_rows: int, length: int, seed: int) -> Tensor:
+    """Return windows ``[num_rows, length]`` int64, chosen as in a training run: none overlap before all were read."""
     manifest = modules_only()
     try:
-        sources = read_split("train", manifest=manifest, stdlib=stdlib)
+        sources = read_split("train", manifest=manifest)
     except ValueError as error:
         raise ValueError(
             f"no text of the split train is at hand: {error}. Run Python {manifest.python_version}, or give ids [B, T] "
