@@ -38,12 +38,11 @@ from oracles.factory.training.eagle3_distillation import (
 )
 from oracles.factory.training.exit_distillation import ExitDistillation, last_layers
 from oracles.factory.training.export import check_meaning, export_draft, read_target_ids, take_weights
-from oracles.factory.training.features import served_reader
 from oracles.factory.training.head_distillation import HeadDistillation
 from oracles.factory.training.head_export import eagle3_name, export_head
 from oracles.factory.training.head_losses import DSPARK_LOSS, LOSSES, read_mixture
 from oracles.factory.training.head_text import HeadText, dialogues, own_text
-from oracles.factory.training.lesson import Lesson
+from oracles.factory.training.lesson import Lesson, served_reader
 from oracles.factory.training.medusa_distillation import MedusaDistillation, new_medusa, save_medusa
 from oracles.factory.training.recipes import Recipe
 from oracles.factory.training.training_arguments import add_run_arguments, precision, run_training, training

@@ -74,13 +74,11 @@ class CheckpointShape:
         naming: the family of the weights' tensor names: "llama", "gpt2" or "gpt_neox".
         config: the model.
         stored_positions: rows of a learned position table in the file (``config.max_context`` may be capped below it).
-        vocabulary_of: name or path of the checkpoint whose tokens and embeddings it reads; None: it has its own.
     """
 
     naming: str
     config: TransformerConfig
     stored_positions: int
-    vocabulary_of: str | None = None
 
 
 def parse_config(
@@ -102,7 +100,7 @@ def parse_config(
     architecture = _architecture(keys)
     _check_unquantised(keys)
     fields = _FAMILIES[architecture][1](keys)
-    vocabulary_of = keys.read("vocabulary_of", str, None)
+    keys.read("vocabulary_of", str, None)  # whose tokens and embeddings it reads, for those who load it
     keys.close(INERT, FIXED)
     stored, rows = fields["max_context"], fields["vocab_size"]
     if max_context is not None:
@@ -112,7 +110,7 @@ def parse_config(
     with errors_of(source):
         config = TransformerConfig(**fields)
     naming = architecture if architecture in ("gpt2", "gpt_neox") else "llama"
-    return CheckpointShape(naming, config, stored, vocabulary_of)
+    return CheckpointShape(naming, config, stored)
 
 
 def read_layers(keys: ConfigKeys) -> TransformerConfig:

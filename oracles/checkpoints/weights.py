@@ -4,6 +4,8 @@ import os
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -27,6 +29,15 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 Take = Callable[[str, Tensor], Tensor]
 
 
+@dataclass(frozen=True)
+class _Stored:
+    """A tensor on disk, or made from what is there: the file that errors name, its dtype there, and how it is read."""
+
+    path: Path
+    dtype: str
+    read: Callable[[], Tensor]
+
+
 class StoredTensors:
     """The tensors of a checkpoint directory, by name, read on demand.
 
@@ -42,15 +53,12 @@ class StoredTensors:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self._files: dict[str, Any] = {}
-        self._paths: dict[str, Path] = {}
-        self._dtypes: dict[str, str] = {}
-        self._made: dict[str, Tensor] = {}
+        self._stored: dict[str, _Stored] = {}
         promised = _index(folder)
         for path in _files(folder, promised):
             self._add(path)
         for key, name in promised.items():
-            if key not in self._files:
+            if key not in self._stored:
                 raise ValueError(f"{folder / name}: tensor {key!r} is missing although {INDEX} promises it")
 
     def _add(self, path: Path) -> None:
@@ -59,15 +67,15 @@ class StoredTensors:
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{path} is no readable safetensors file: {error}") from error
         for key in file.keys():  # noqa: SIM118  (a handle, not a mapping)
-            if key in self._files:
+            if key in self._stored:
                 raise ValueError(f"{path}: tensor {key!r} stands in another file of {self.folder} too")
             view = file.get_slice(key)
-            self._files[key], self._paths[key], self.shapes[key] = file, path, tuple(view.get_shape())
-            self._dtypes[key] = view.get_dtype()
+            self.shapes[key] = tuple(view.get_shape())
+            self._stored[key] = _Stored(path, view.get_dtype(), partial(file.get_tensor, key))
 
     def path(self, key: str) -> Path:
         """Return the file that holds a tensor."""
-        return self._paths[key]
+        return self._stored[key].path
 
     def dtype(self, key: str) -> torch.dtype:
         """Return the dtype of a weight.
@@ -75,7 +83,7 @@ class StoredTensors:
         Raises:
             ValueError: it is not a float of 16 bits or more (a quantised checkpoint).
         """
-        name = self._dtypes[key]
+        name = self._stored[key].dtype
         if name not in DTYPES:
             raise ValueError(f"{self.path(key)}: tensor {key!r} is {name}; known: {', '.join(DTYPES)}")
         return DTYPES[name]
@@ -85,10 +93,7 @@ class StoredTensors:
 
         It may be a view of the mapped file.
         """
-        if key in self._made:
-            return self._made[key]
-        tensor: Tensor = self._files[key].get_tensor(key)
-        return tensor
+        return self._stored[key].read()
 
     def take(self, key: str) -> Tensor:
         """Return a tensor ``[...]`` as ``read`` does, and remove it from the checkpoint.
@@ -104,9 +109,8 @@ class StoredTensors:
 
     def give(self, key: str, tensor: Tensor, path: Path) -> None:
         """Add a tensor ``[...]`` made from the file at ``path``, which errors will name."""
-        self._made[key], self.shapes[key] = tensor, tuple(tensor.shape)
-        self._dtypes[key] = _NAMES[tensor.dtype]
-        self._paths[key] = path
+        self.shapes[key] = tuple(tensor.shape)
+        self._stored[key] = _Stored(path, _NAMES[tensor.dtype], lambda: tensor)
 
 
 def is_there(path: Path) -> bool:

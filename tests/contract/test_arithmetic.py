@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oracles.checkpoints.loading import load, load_trainable
-from oracles.factory.arithmetic.accuracy import exact_answers
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT, OPERATORS, PROMPT_LENGTH, Problem, split
-from oracles.factory.arithmetic.tokens import ALPHABET, Problems, build_tokenizer, encode
+from oracles.factory.arithmetic.tokens import ALPHABET, Problems, build_tokenizer, encode, exact_answers
 from oracles.factory.arithmetic.train import RECIPES, main
 from oracles.factory.training.export import export_checkpoint
 from oracles.transformer.eager import Transformer

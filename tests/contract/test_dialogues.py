@@ -15,12 +15,11 @@ from experiments.strategies.text_strategies import training_sequences
 from oracles.factory.corpus.passage_index import PassageIndex
 from oracles.factory.dialogues import documents
 from oracles.factory.dialogues.__main__ import BENCHMARK, OVERLAP, check_facts, main, name_of, turns_in
-from oracles.factory.dialogues.cleaning import fault_of_question, plain_form
 from oracles.factory.dialogues.dialogue_parts import SPLITS, Conversation, facts_of, read_part, split_of, write_part
 from oracles.factory.dialogues.dialogue_tasks import KINDS, TEMPERATURES, DialogueTask, tasks
 from oracles.factory.dialogues.documents import Documents, NpmPackage
 from oracles.factory.dialogues.shards import Shards
-from oracles.factory.dialogues.writing import SYSTEM, TurnMarks, Writer, begin_of
+from oracles.factory.dialogues.writing import SYSTEM, TurnMarks, Writer, begin_of, fault_of_question, plain_form
 from oracles.tabular import TabularLM
 
 TALK = (

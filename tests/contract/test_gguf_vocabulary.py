@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from oracles.checkpoints.gguf import GGUFFile, Vocabulary, read_vocabulary
-from oracles.checkpoints.gguf.pieces import SPLITTING_RULES
+from oracles.checkpoints.gguf.gguf_vocabulary import SPLITTING_RULES
 from tests.support.gguf_files import CONTROL, MERGES, SPECIAL, TOKENS, family_model, tokenizer_keys, write_gguf
 
 TEXTS = [

@@ -11,8 +11,8 @@ from tokenizers import Tokenizer
 import oracles.factory.train
 from drafts import EarlyExit, SmallTransformer
 from oracles.checkpoints.loading import load_trainable
-from oracles.factory.arithmetic.accuracy import exact_answers
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, Problem, split
+from oracles.factory.arithmetic.tokens import exact_answers
 from oracles.factory.training.held_out import bits_per_byte
 from specdec import SpeculativeDecoder
 from tests.support.pairwise import first_of

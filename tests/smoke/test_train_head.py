@@ -35,7 +35,6 @@ from oracles.factory.training.eagle3_distillation import (
 )
 from oracles.factory.training.exit_distillation import ExitDistillation, last_layers
 from oracles.factory.training.export import export_checkpoint
-from oracles.factory.training.features import eager_reader, served_reader
 from oracles.factory.training.head_distillation import HeadDistillation, calibration_error
 from oracles.factory.training.head_losses import (
     DSPARK_LOSS,
@@ -49,7 +48,7 @@ from oracles.factory.training.head_losses import (
     tv,
 )
 from oracles.factory.training.head_text import HeadText, dialogues, own_text
-from oracles.factory.training.lesson import Lesson, ReadOut
+from oracles.factory.training.lesson import Lesson, ReadOut, eager_reader, served_reader
 from oracles.factory.training.loop import LOG_FILE, STATE_FILE, TRIM_EVERY, Trainer, run
 from oracles.factory.training.medusa_distillation import MedusaDistillation, new_medusa
 from oracles.factory.training.recipes import RECIPES, Recipe

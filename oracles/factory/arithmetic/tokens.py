@@ -1,5 +1,6 @@
-"""The 17 characters of arithmetic as tokens, and which problems a training step reads."""
+"""The 17 characters of arithmetic as tokens; which problems a training step reads, and how many a model answers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,9 +8,12 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
-from oracles.factory.arithmetic.problems import Problem, split
+from oracles.factory.arithmetic.problems import PROMPT_LENGTH, Problem, split
+from oracles.transformer.eager import Transformer
 
 ALPHABET = "0123456789+-=.cb?"
+# Problems that a model answers in a pass.
+BATCH_SIZE = 512
 
 
 def build_tokenizer() -> Tokenizer:
@@ -57,3 +61,22 @@ class Problems:
         numbers = np.random.default_rng((self.seed, step)).choice(split()[0], self.num_problems)
         problems = [Problem.of_number(int(number)) for number in numbers]
         return encode([problem.prompt + problem.answer for problem in problems])
+
+
+@torch.no_grad()
+def exact_answers(model: Transformer, problems: Sequence[Problem]) -> int:
+    """Return how many problems greedy decoding answers exactly, all 19 characters of the working and the result.
+
+    Greedy decoding writes the answer if and only if each of its characters is the likeliest after those before it, so
+    one pass over prompt and answer suffices.
+
+    Args:
+        model: in training form, on any device.
+        problems: to answer.
+    """
+    count = 0
+    for first in range(0, len(problems), BATCH_SIZE):
+        rows = encode([p.prompt + p.answer for p in problems[first : first + BATCH_SIZE]]).to(model.device)
+        likeliest = model(rows[:, :-1]).argmax(-1)[:, PROMPT_LENGTH - 1 :]
+        count += int((likeliest == rows[:, PROMPT_LENGTH:]).all(-1).sum())
+    return count

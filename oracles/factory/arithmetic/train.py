@@ -10,9 +10,8 @@ from pathlib import Path
 from exactspec.ending import as_program
 from exactspec.parser import Parser, positive
 from oracles.checkpoints.loading import load_trainable
-from oracles.factory.arithmetic.accuracy import exact_answers
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, PROMPT_LENGTH, Problem, split
-from oracles.factory.arithmetic.tokens import ALPHABET, Problems, build_tokenizer
+from oracles.factory.arithmetic.tokens import ALPHABET, Problems, build_tokenizer, exact_answers
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.recipes import Recipe
 from oracles.factory.training.tasks import NextToken

@@ -4,6 +4,7 @@ Source: Xu et al. 2024 (Magpie, arXiv 2406.08464): after the opening of a user's
 question.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +13,9 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from oracles.factory.corpus.passage_index import PassageIndex
-from oracles.factory.dialogues.cleaning import fault_of_question, plain_form
 from oracles.factory.dialogues.dialogue_parts import Conversation, split_of
 from oracles.factory.dialogues.dialogue_tasks import DialogueTask
+from oracles.factory.evaluation.loops import loop_mask
 from specdec.contracts import Oracle
 from specdec.engine import SpeculativeDecoder
 from specdec.sampling import SamplingParams
@@ -22,6 +23,15 @@ from specdec.sampling import SamplingParams
 QUESTION_TOKENS, ANSWER_TOKENS = 256, 512
 # The system turn of SmolLM2's template.
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+# Of a question.
+MOST_CHARS = 1200
+# The largest share of non-ASCII letters in an English question.
+FOREIGN = 0.02
+_WORDS = """
+a an and any are as at be by can do does for from had has have how i if in is it me my of on or please that the there
+this to was we were what when where which who why will with would you your write
+"""
+_COMMON = frozenset(_WORDS.split())
 
 
 @dataclass(frozen=True)
@@ -250,3 +260,32 @@ class Writer:
 def begin_of(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the ids before the first user's words."""
     return TurnMarks.of(tokenizer, SYSTEM).begin
+
+
+def fault_of_question(text: str, ids: Sequence[int], ended: bool, is_english: bool = True) -> str | None:
+    """Return why a question is not kept, or None.
+
+    Args:
+        text: what the model wrote as the user's turn, or as its continuation.
+        ids: the same as ids.
+        ended: whether the turn ended by itself.
+        is_english: whether it must be English.
+    """
+    words = re.findall(r"[^\W\d_]+", text.lower())
+    letters = [c for c in text if c.isalpha()]
+    if not ended:
+        return "no end"
+    if len(words) < 2 or len(text) > MOST_CHARS:
+        return "too short or too long"
+    if is_english and sum(not c.isascii() for c in letters) > FOREIGN * len(letters):
+        return "another language"
+    if is_english and not _COMMON.intersection(words):
+        return "another language"
+    if loop_mask(np.asarray(ids)).any():
+        return "a loop"
+    return None
+
+
+def plain_form(text: str) -> str:
+    """Return what duplicates share: the letters and digits of a text in lower case."""
+    return re.sub(r"[\W_]+", "", text.lower())

@@ -3,24 +3,27 @@
 import argparse
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
-from oracles.checkpoints.loading import load, load_tokenizer, load_trainable, num_ids
+from oracles.checkpoints.loading import checkpoint_folder, load, load_tokenizer, load_trainable, num_ids
 from oracles.checkpoints.tokenization import sample
-from oracles.factory.arithmetic.accuracy import exact_answers
 from oracles.factory.arithmetic.problems import Problem, split
+from oracles.factory.arithmetic.tokens import exact_answers
 from oracles.factory.corpus import STDLIB, read_split
 from oracles.factory.evaluation.agreement import Agreements, Logits, compare
-from oracles.factory.evaluation.checkpoints import Checkpoint, head_logits
 from oracles.factory.evaluation.continuations import GREEDY, NUCLEUS, OWN_TEXT, write
 from oracles.factory.evaluation.loops import loop_columns
 from oracles.factory.evaluation.ngrams import ngram_bits_per_byte, ngram_logits, xz_bits_per_byte
 from oracles.factory.evaluation.passages import Passage, excerpts, read_passages
 from oracles.factory.training.held_out import MAX_WINDOW, bits_per_byte
-from oracles.heads import load_exit_head
+from oracles.heads import ExitHead, load_exit_head
+from oracles.transformer.eager import Transformer
 from specdec.drafting import NGramModel
 from specdec.stats import Table
 from specdec.stats.report import show
@@ -31,6 +34,35 @@ WAYS = {"greedy": GREEDY, "temperature 0.8, top-p 0.95": NUCLEUS}
 LONG_ORDER, DRAFTED_ORDER = 5, 4
 # Of a prompt that is shown; a reader needs its end.
 LAST_LINES = 8
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint in training form.
+
+    Attributes:
+        name: as it was asked for.
+        model: in float32.
+        tokenizer: its own.
+        num_bytes: of its weights on disk.
+    """
+
+    name: str
+    model: Transformer
+    tokenizer: Tokenizer
+    num_bytes: int
+
+    @classmethod
+    def read(cls, name_or_path: str, device: torch.device | str = "cpu") -> "Checkpoint":
+        """Return the embedded checkpoint of this name, or the one in this directory; ValueError if there is none."""
+        files = checkpoint_folder(name_or_path).glob("*.safetensors")
+        model, tokenizer = load_trainable(name_or_path, "float32", device), load_tokenizer(name_or_path)
+        return cls(name_or_path, model, tokenizer, sum(path.stat().st_size for path in files))
+
+    def columns(self) -> dict[str, str]:
+        """Return name, number of parameters and size, for a row of a table."""
+        count = sum(parameter.numel() for parameter in self.model.parameters())
+        return {"model": f"`{self.name}`", "parameters": f"{count:,}", "MB on disk": f"{self.num_bytes / 1e6:.1f}"}
 
 
 def bits(args: argparse.Namespace) -> None:
@@ -142,6 +174,12 @@ def _heads(args: argparse.Namespace, oracle: Checkpoint) -> dict[str, Logits]:
         told = f"`{name}`, after {head.num_layers} of {oracle.model.num_layers} layers"
         found[told] = partial(head_logits, head, oracle.model)
     return found
+
+
+def head_logits(head: ExitHead, oracle: Transformer, ids: Tensor) -> Tensor:
+    """Return an exit head's logits ``[B, T, V]`` after every prefix of ids ``[B, T]``; the oracle is as it trains."""
+    stream = oracle.streams(ids)[head.num_layers - 1]
+    return head(stream.flatten(0, 1)).view(*ids.shape, -1)
 
 
 def _ngrams(args: argparse.Namespace, tokenizer: Tokenizer) -> dict[str, Logits]:

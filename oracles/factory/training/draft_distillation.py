@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from oracles.factory.training.head_distillation import Drafted, HeadDistillation, Roots
-from oracles.factory.training.lesson import Lesson
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import DraftHead, ProjectedEmbedding, ProjectedHead
 from oracles.transformer.eager import Transformer
@@ -70,15 +69,10 @@ class DraftDistillation(HeadDistillation):
 
     Args:
         lesson: what it learns from; no layer's output is read.
-        model: of ``new_draft``.
+        network: of ``new_draft``.
     """
 
     model: Transformer
-
-    def __init__(self, lesson: Lesson, model: Transformer) -> None:
-        super().__init__(lesson, model)
-        assert isinstance(model.lm_head, DraftHead)
-        self._head = model.lm_head
 
     @property
     def identity(self) -> str:
@@ -93,7 +87,8 @@ class DraftDistillation(HeadDistillation):
 
         For arguments see ``HeadDistillation.draft``; ``layers`` are not read.
         """
-        stream = self.model.streams(inputs)[-1]
+        stream, head = self.model.streams(inputs)[-1], self.model.lm_head
+        assert isinstance(head, DraftHead)
         for step, chosen in enumerate(known):
             row, at = roots.row[chosen], roots.at[chosen] + step
-            yield self._head.columns(self.model.model.norm(stream[row, at])), None
+            yield head.columns(self.model.model.norm(stream[row, at])), None

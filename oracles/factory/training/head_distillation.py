@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from oracles.factory.training.features import eager_reader
 from oracles.factory.training.head_losses import PairedPredictions, mix, read_mixture
 from oracles.factory.training.head_text import HeadText
-from oracles.factory.training.lesson import Lesson
+from oracles.factory.training.lesson import Lesson, eager_reader
 from oracles.factory.training.precision import autocast
 from oracles.transformer.draft_vocabulary import column_of_id
 from oracles.transformer.linear import linear_layers
