@@ -207,16 +207,6 @@ class Trainer:
             optimiser.load_state_dict(content)
         self.num_done, self.num_tokens = state["num_done"], state["num_tokens"]
 
-    @property
-    def may_export(self) -> bool:
-        """Whether the run has ended, and this worker writes files."""
-        return self.num_done >= self.recipe.num_steps and workers.is_first()
-
-    @property
-    def is_save_due(self) -> bool:
-        """Whether the state is saved after the steps done so far."""
-        return self.num_done % self.save_every == 0 or self.num_done in (self.last, self.recipe.first_decay)
-
 
 def saved_arithmetic(path: Path) -> Mapping[str, str | None]:
     """Return the arithmetic settings in a saved state, by name; empty if there is no state, or it has none.
@@ -236,33 +226,21 @@ def _read_log(path: Path, num_done: int) -> list[str]:
     return [line for line in lines if json.loads(line)["step"] <= num_done]
 
 
-def _steps(trainer: Trainer, must_stop: Callable[[], bool]) -> Iterator[dict[str, float]]:
-    """Take steps to the end, or until they must stop, saving on the way; yield a row of the loss curve after each.
-
-    A step is saved once its row was taken in: a resumed run forgets rows that no state contains, and writes none anew.
-    """
-    total, silent = trainer.recipe.num_steps, not workers.is_first()
-    with tqdm(total=total, initial=trainer.num_done, unit="step", mininterval=5.0, disable=silent) as bar:
-        while trainer.num_done < trainer.last and not must_stop():
-            start, before = time.perf_counter(), trainer.num_tokens
-            loss = trainer.step()
-            if trainer.num_done % TRIM_EVERY == 0:
-                give_back_freed_memory()
-            seconds = time.perf_counter() - start
-            bar.update()
-            bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
-            rate = round((trainer.num_tokens - before) / seconds)
-            yield {
-                "step": trainer.num_done,
-                "tokens": trainer.num_tokens,
-                "loss": round(loss, 5),
-                "tokens_per_second": rate,
-            }
-            if trainer.is_save_due:
-                trainer.save()
-        if must_stop():
-            trainer.save()
-            bar.write(f"stopped after step {trainer.num_done}, which is saved: --resume goes on", file=sys.stderr)
+def _timed_step(trainer: Trainer, bar: Any) -> dict[str, float]:
+    """Take a step, move a progress bar, and return a row of the loss curve."""
+    start, before = time.perf_counter(), trainer.num_tokens
+    loss = trainer.step()
+    if trainer.num_done % TRIM_EVERY == 0:
+        give_back_freed_memory()
+    seconds = time.perf_counter() - start
+    bar.update()
+    bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+    return {
+        "step": trainer.num_done,
+        "tokens": trainer.num_tokens,
+        "loss": round(loss, 5),
+        "tokens_per_second": round((trainer.num_tokens - before) / seconds),
+    }
 
 
 @contextmanager
@@ -308,13 +286,23 @@ def run(trainer: Trainer, watch: Watch | None = None) -> None:
         trainer: what is trained.
         watch: returns further values of a line; None: there are none.
     """
-    path, writes = trainer.out / LOG_FILE, workers.is_first()
+    path, writes, recipe = trainer.out / LOG_FILE, workers.is_first(), trainer.recipe
     with hold_signals() as must_stop:
         if writes:
             kept = _read_log(path, trainer.num_done)
             write_whole(path, "".join(line + "\n" for line in kept))
-        for row in _steps(trainer, must_stop):
-            if writes:
-                seen = {} if watch is None else watch(trainer.num_done)
-                with path.open("a", encoding="utf-8") as log:
-                    log.write(json.dumps({**row, **seen}) + "\n")
+        with tqdm(
+            total=recipe.num_steps, initial=trainer.num_done, unit="step", mininterval=5.0, disable=not writes
+        ) as bar:
+            while trainer.num_done < trainer.last and not must_stop():
+                row = _timed_step(trainer, bar)
+                if writes:
+                    seen = {} if watch is None else watch(trainer.num_done)
+                    with path.open("a", encoding="utf-8") as log:
+                        log.write(json.dumps({**row, **seen}) + "\n")
+                # After its row: a resumed run forgets rows that no state contains, and writes none anew.
+                if trainer.num_done % trainer.save_every == 0 or trainer.num_done in (trainer.last, recipe.first_decay):
+                    trainer.save()
+            if must_stop():
+                trainer.save()
+                bar.write(f"stopped after step {trainer.num_done}, which is saved: --resume goes on", file=sys.stderr)

@@ -127,4 +127,4 @@ def run_training(
     if (begun := _saved_state(args)) is not None:
         trainer.resume(begun.name)
     run(trainer, watch)
-    return trainer.may_export
+    return trainer.num_done >= asked.num_steps and workers.is_first()
