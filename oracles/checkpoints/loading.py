@@ -151,8 +151,8 @@ def load(
     chosen = backend_of(backend, asked, where, bitwise)
     check_device(where)
     as_stored = chosen == "native" or weights is not None or arithmetic == "int8"
-    model = checkpoint_model(place, dtype, where, max_context, as_stored)
-    computing = dtype_to_load(dtype, model.dtype, where)
+    model = checkpoint_model(place, asked, where, max_context, as_stored)
+    computing = dtype_to_load(asked, model.dtype, where)
     if weights is not None:
         model.dequantise().store(weights)
     if arithmetic == "int8":
@@ -189,15 +189,15 @@ def load_trainable(
 
     ``Transformer.pack`` makes it an oracle. Arguments and errors are those of ``load``; ``dtype`` is the weights'.
     """
-    where = checkpoint_place(device)
+    where, asked = checkpoint_place(device), checkpoint_dtype(dtype)
     check_context(max_context)
     check_device(where)
-    return checkpoint_model(find_checkpoint(name_or_path), dtype, where, max_context, as_stored=False)
+    return checkpoint_model(find_checkpoint(name_or_path), asked, where, max_context, as_stored=False)
 
 
 def checkpoint_model(
     folder: Path,
-    dtype: torch.dtype | str | None,
+    dtype: torch.dtype | None,
     device: torch.device,
     max_context: int | None,
     as_stored: bool,
@@ -244,7 +244,7 @@ def _load_weights(
     folder: Path,
     shape: CheckpointShape,
     lender: Transformer | None,
-    dtype: torch.dtype | str | None,
+    dtype: torch.dtype | None,
     device: torch.device,
     as_stored: bool,
     split: Split | None,

@@ -57,10 +57,9 @@ def checkpoint_dtype(asked: torch.dtype | str | None) -> torch.dtype | None:
     return DTYPES[name]
 
 
-def dtype_to_load(asked: torch.dtype | str | None, stored: torch.dtype, device: torch.device) -> torch.dtype:
+def dtype_to_load(asked: torch.dtype | None, stored: torch.dtype, device: torch.device) -> torch.dtype:
     """Return the dtype to load in: the one asked for, else float32 on the CPU and the stored one elsewhere."""
-    default = torch.float32 if device.type == "cpu" else stored
-    return checkpoint_dtype(asked) or default
+    return asked or (torch.float32 if device.type == "cpu" else stored)
 
 
 def check_context(max_context: int | None) -> None:

@@ -66,7 +66,7 @@ def load_parallel(
     """
     check_choice("sums", sums, Sums)
     where, place = checkpoint_place(device), find_checkpoint(name_or_path)
-    checkpoint_dtype(dtype)
+    asked = checkpoint_dtype(dtype)
     check_context(max_context)
     if place.is_file():
         raise ValueError(f"{place} is a GGUF file, and processes share a Hugging Face directory: give one")
@@ -79,7 +79,7 @@ def load_parallel(
         share = Share(config, ranks.rank, ranks.count, num_blocks if sums == "blocks" else None)
         return ParallelTransformer(share, ranks), share.take
 
-    model = checkpoint_model(place, dtype, where, max_context, as_stored=False, split=split)
+    model = checkpoint_model(place, asked, where, max_context, as_stored=False, split=split)
     assert isinstance(model, ParallelTransformer)
-    model.to(dtype_to_load(dtype, model.dtype, where)).eval()
+    model.to(dtype_to_load(asked, model.dtype, where)).eval()
     return model.pack()
