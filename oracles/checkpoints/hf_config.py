@@ -71,7 +71,7 @@ class CheckpointShape:
     """What a ``config.json`` says about a checkpoint.
 
     Attributes:
-        naming: the family of the weights' tensor names: "llama", "gpt2" or "gpt_neox".
+        naming: the family of the weights' tensor names: "llama", "gpt2", "gpt_neox", "gguf" or "gguf_llama".
         config: the model.
         stored_positions: rows of a learned position table in the file (``config.max_context`` may be capped below it).
     """

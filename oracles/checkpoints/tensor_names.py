@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -53,6 +53,14 @@ def _third_of_heads(index: int, num_heads: int) -> Layout:
     )
 
 
+def _neighbouring_pairs(num_heads: int) -> Layout:
+    """Return the layout of queries or keys whose rotary pairs are neighbours: ``[heads * pairs * 2]`` (+ ``[in]``)."""
+    return Layout(
+        lambda shape: shape,
+        lambda stored: stored.reshape(num_heads, -1, 2, *stored.shape[1:]).transpose(1, 2).flatten(0, 2),
+    )
+
+
 def first_rows(count: int, stored_rows: int) -> Layout:
     """Return the layout of a table that keeps only the first ``count`` of ``stored_rows`` rows."""
     return Layout(lambda shape: (stored_rows, *shape[1:]), lambda stored: stored[:count])
@@ -92,6 +100,32 @@ def _gpt_neox_layouts(checkpoint: CheckpointShape) -> dict[str, Place]:
     }
 
 
+def _gguf_layouts(checkpoint: CheckpointShape) -> dict[str, Place]:
+    keys = {
+        "model.embed_tokens": "token_embd",
+        "model.norm": "output_norm",
+        "input_layernorm": "attn_norm",
+        "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output",
+        "self_attn.q_norm": "attn_q_norm",
+        "self_attn.k_norm": "attn_k_norm",
+        "post_attention_layernorm": "ffn_norm",
+        "mlp.gate_proj": "ffn_gate",
+        "mlp.up_proj": "ffn_up",
+        "mlp.down_proj": "ffn_down",
+    }
+    return {name: Place(key, PLAIN) for name, key in keys.items()}
+
+
+def _gguf_llama_layouts(checkpoint: CheckpointShape) -> dict[str, Place]:
+    return _gguf_layouts(checkpoint) | {
+        "self_attn.q_proj": Place("attn_q", _neighbouring_pairs(checkpoint.config.num_heads)),
+        "self_attn.k_proj": Place("attn_k", _neighbouring_pairs(checkpoint.config.kv_heads)),
+    }
+
+
 @dataclass(frozen=True)
 class Naming:
     """The tensor names of a family of checkpoints.
@@ -111,6 +145,7 @@ class Naming:
     layouts: Callable[[CheckpointShape], dict[str, Place]] | None
 
 
+_GGUF = Naming("", "blk", "output.weight", re.compile(r"rope_freqs\.weight"), _gguf_layouts)
 NAMINGS = {
     "llama": Naming(
         "model.",
@@ -133,6 +168,8 @@ NAMINGS = {
         re.compile(r"gpt_neox\.layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)"),
         _gpt_neox_layouts,
     ),
+    "gguf": _GGUF,
+    "gguf_llama": replace(_GGUF, layouts=_gguf_llama_layouts),
 }
 
 

@@ -242,7 +242,7 @@ KEYS = {
 
 @pytest.mark.parametrize("name", KEYS)
 def test_keys_and_tensors_that_do_not_fit_are_refused_by_name(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(oracles.checkpoints.gguf.gguf_model, "_place", lambda *_: pytest.fail("weights were read"))
+    monkeypatch.setattr(oracles.checkpoints.gguf.gguf_model, "_fill", lambda *_: pytest.fail("weights were read"))
     changes, words = KEYS[name]
     path = write_gguf(tmp_path / "model.gguf", family_model("llama"), **changes)
     with pytest.raises(ValueError, match=words) as caught:

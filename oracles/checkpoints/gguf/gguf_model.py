@@ -1,7 +1,7 @@
 """A GGUF file as a transformer whose weights stay as they are stored."""
 
-import re
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -9,32 +9,16 @@ from torch import Tensor, nn
 
 from oracles.checkpoints.chat_files import ends_within, give_template
 from oracles.checkpoints.config_keys import errors_of
-from oracles.checkpoints.gguf.gguf_config import FREQUENCY_FACTORS, read_config
+from oracles.checkpoints.gguf.gguf_config import read_config
 from oracles.checkpoints.gguf.gguf_reading import GGUFFile
 from oracles.checkpoints.gguf.gguf_vocabulary import Vocabulary, read_vocabulary
+from oracles.checkpoints.hf_config import CheckpointShape
+from oracles.checkpoints.tensor_names import NAMINGS, Place, places
 from oracles.checkpoints.weights import check_sizes
 from oracles.quantisation import QuantisedWeight
-from oracles.transformer.config import TransformerConfig
 from oracles.transformer.eager import Transformer
 from oracles.transformer.linear import Linear
 from specdec.prompts.chat import ChatTemplate
-
-_OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-_INNER = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-# Architectures that store the rows of queries and keys in another order.
-_INTERLEAVED = ("llama",)
 
 
 class WideningWarning(UserWarning):
@@ -59,7 +43,7 @@ def load_gguf(path: Path, device: torch.device, max_context: int | None = None) 
             template that is not Jinja.
 
     Warns:
-        WeightsWidened: some weights became float32.
+        WideningWarning: some weights became float32.
         EndsBeyond: all ids that end a text lie beyond the vocabulary.
 
     Cost: memory of the weights, with a byte for each whole number, and of one more tensor.
@@ -71,11 +55,11 @@ def load_gguf(path: Path, device: torch.device, max_context: int | None = None) 
     check_sizes(config, shapes, str(path))
     with torch.device("meta"):
         model = Transformer(config, seed=None)
-    names = _names(model, file)
+    naming = "gguf_llama" if architecture == "llama" else "gguf"
+    found = _places(model, CheckpointShape(naming, config, 0), file)
     _warn_of_widening(file)
-    for name, stored in names.items():
-        order = _row_order(name, config) if architecture in _INTERLEAVED else None
-        _place(model, name, _weight(file, stored, order), device)
+    for name, place in found.items():
+        _fill(model, name, _weight(file, place), device)
     model.tokenizer = vocabulary.tokenizer
     model.eos_ids = ends_within(vocabulary.eos_ids, model.vocab_size, path)
     give_template(model, _template(path, vocabulary))
@@ -91,15 +75,16 @@ def _template(path: Path, vocabulary: Vocabulary) -> ChatTemplate | None:
         )
 
 
-def _names(model: Transformer, file: GGUFFile) -> dict[str, str]:
-    """Return the stored name of each parameter, after checking that model and file agree.
+def _places(model: Transformer, checkpoint: CheckpointShape, file: GGUFFile) -> Mapping[str, Place]:
+    """Return the place of each parameter, after checking that model and file agree.
 
     Raises:
         ValueError: a tensor is missing, unexpected or misshapen.
     """
-    found = {}
-    for name, parameter in model.named_parameters():
-        found[name] = stored = _ggml_name(name)
+    parameters = dict(model.named_parameters())
+    found = places(checkpoint, parameters, file.tensors)
+    for name, parameter in parameters.items():
+        stored = found[name].key
         if stored not in file.tensors:
             raise ValueError(f"{file.path}: tensor {stored!r} is missing")
         shape = file.tensors[stored].shape
@@ -107,43 +92,29 @@ def _names(model: Transformer, file: GGUFFile) -> dict[str, str]:
             raise ValueError(
                 f"{file.path}: tensor {stored!r} has the shape {shape}, and the keys imply {tuple(parameter.shape)}"
             )
-    for stored in file.tensors.keys() - set(found.values()) - {FREQUENCY_FACTORS}:
-        raise ValueError(f"{file.path}: tensor {stored!r} is unexpected in this architecture")
+    is_known = NAMINGS[checkpoint.naming].non_parameters.fullmatch
+    for stored in file.tensors.keys() - {place.key for place in found.values()}:
+        if not is_known(stored):
+            raise ValueError(f"{file.path}: tensor {stored!r} is unexpected in this architecture")
     return found
 
 
-def _ggml_name(name: str) -> str:
-    """Return ggml's name of one of our parameters."""
-    module, kind = name.rsplit(".", 1)
-    layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", module)
-    return f"{_OUTER[module]}.{kind}" if layer is None else f"blk.{layer[1]}.{_INNER[layer[2]]}.{kind}"
-
-
-def _row_order(name: str, config: TransformerConfig) -> Tensor | None:
-    """Return the stored row of each row of queries or keys, if rotary pairs are stored as neighbours; else None."""
-    heads = {"q_proj": config.num_heads, "k_proj": config.kv_heads}.get(name.split(".")[-2])
-    if heads is None:
-        return None
-    rows = torch.arange(heads * config.head_size, device="cpu")
-    return rows.view(heads, -1, 2).transpose(1, 2).flatten()
-
-
-def _weight(file: GGUFFile, stored: str, order: Tensor | None) -> Tensor | QuantisedWeight:
-    """Return a stored tensor with its rows in the given order."""
+def _weight(file: GGUFFile, place: Place) -> Tensor | QuantisedWeight:
+    """Return a parameter from its place."""
+    stored, layout = place.key, place.layout
     tensor = file.tensors[stored]
     weight = tensor.storage.read(file.blocks(stored))
     if isinstance(weight, Tensor):
-        whole = weight.reshape(tensor.shape)
-        return whole if order is None else whole[order]
+        return layout.take(weight.reshape(tensor.shape))
     if len(tensor.shape) == 1:
         raise ValueError(f"{file.path}: tensor {stored!r} is stored as {tensor.storage.name}; vectors must be floats")
     for part in (weight.scales, weight.minima):
         if part is not None and not bool(part.isfinite().all()):
             raise ValueError(f"{file.path}: tensor {stored!r} has a scale or minimum that is not finite")
-    return weight if order is None else weight.rows(order)
+    return weight.each(layout.take)
 
 
-def _place(model: Transformer, name: str, weight: Tensor | QuantisedWeight, device: torch.device) -> None:
+def _fill(model: Transformer, name: str, weight: Tensor | QuantisedWeight, device: torch.device) -> None:
     """Give a parameter of a model on the meta device its weight."""
     module, _, kind = name.rpartition(".")
     part = model.get_submodule(module)
