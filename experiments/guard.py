@@ -17,8 +17,7 @@ from typing import Any
 from exactspec.ending import as_program
 from exactspec.parser import Parser, refusing
 from experiments.harness.arguments import measuring_arguments
-from experiments.harness.findings.legends import WHOLE_IS
-from experiments.harness.run_outcome import END_TO_END
+from experiments.harness.run_outcome import END_TO_END, SPEEDS
 from experiments.report.runs import Run, load_runs
 from specdec.stats import Table
 from specdec.stats.report import FEWEST_UNITS, Interval, Shown, ratio_change, show, smallest_loss, swap_p_value
@@ -35,7 +34,7 @@ _PLACE = ("threads", "device", "backend")  # the same, as options
 _VERSION = ("time", "commit", "python", "packages", "platform", "backend", "key", "arguments", "refused")
 COLUMNS = {
     "run, reference": "the figure in each (accept_len: tokens of a row's verify pass, the last one included; speed: "
-    f"{END_TO_END}, {WHOLE_IS})",
+    f"{END_TO_END}, {SPEEDS[END_TO_END]})",
     "change": "run over reference with its interval, paired by prompt or batch",
     "p": "of the test that swaps a unit's figures between the runs",
     "sees": f"the smallest loss that would be found with a chance of {POWER:.0%}, if prompts vary as measured and the "

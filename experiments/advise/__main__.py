@@ -15,9 +15,8 @@ from exactspec.parser import number_in, positive, refusing
 from experiments.advise.advice_parts import CLOSE
 from experiments.advise.cells import CHAINS, LENGTH, TREES, Adviser, Cell
 from experiments.harness.arguments import add_choice, add_strategies, common_parser
-from experiments.harness.findings.legends import SPEEDS
 from experiments.harness.rule_choice import add_filters, add_rule
-from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END
+from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, SPEEDS
 from experiments.harness.study import Plan, Study
 from specdec.stats import Table
 from specdec.stats.report import WIDEST_PRINTED, Shown, show

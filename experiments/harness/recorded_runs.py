@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.harness.arms import PLAIN, EngineArm, Measurement
-from experiments.harness.findings.legends import REASONS
-from experiments.harness.findings.step_columns import of_drafts
+from experiments.harness.findings.step_columns import REASONS, of_drafts
 from experiments.harness.models import record_file
 from experiments.harness.run_outcome import Outcome, check_cells, in_flight
 from experiments.strategies import STRATEGIES
@@ -183,19 +182,6 @@ class RecordedArm(EngineArm):
         return measured
 
 
-def worth_rows(outcome: Outcome, costs: AssumedCosts | None) -> list[dict[str, Any]]:
-    """Return what each arm's drafts are worth, and the speed-up at stated costs."""
-    plain, rows = outcome.stats(PLAIN), []
-    assert plain is not None
-    for arm in outcome.arms:
-        stats = outcome.stats(arm)
-        assert stats is not None
-        row = {"arm": arm, **of_drafts(stats), "drafted": _passes_per_step(stats)}
-        row |= costs.speedup(arm, plain, stats) if costs else {}
-        rows.append({**row, **check_cells(outcome, arm)})
-    return rows
-
-
 def heading(outcome: Outcome, facts: Mapping[str, Any]) -> str:
     """Return what the tables are of."""
     chosen = facts["arguments"]
@@ -207,7 +193,15 @@ def heading(outcome: Outcome, facts: Mapping[str, Any]) -> str:
 
 
 def worth(outcome: Outcome, costs: AssumedCosts | None) -> Table:
-    """Return the table of what each arm's drafts are worth."""
+    """Return what each arm's drafts are worth, and the speed-up at stated costs."""
+    plain, rows = outcome.stats(PLAIN), []
+    assert plain is not None
+    for arm in outcome.arms:
+        stats = outcome.stats(arm)
+        assert stats is not None
+        row = {"arm": arm, **of_drafts(stats), "drafted": _passes_per_step(stats)}
+        row |= costs.speedup(arm, plain, stats) if costs else {}
+        rows.append({**row, **check_cells(outcome, arm)})
     note = NOTE if costs else f"{NOTE}\n\n{UNPRICED.format(OPTIONS)}"
     brief = ("arm", "tau", "alpha", "speed-up" if costs else "drafted", "identical")
-    return Table("Worth of the drafts", worth_rows(outcome, costs), note, "worth", brief, WORTH)
+    return Table("Worth of the drafts", rows, note, "worth", brief, WORTH)

@@ -57,8 +57,12 @@ class OutsideLoops:
 
 
 ALL = "all"
-# The two ratios of speed, by the names that they have everywhere; docs/start/glossary.md says what they are.
+# The two ratios of speed, by the names that they have everywhere, and in the words of docs/start/glossary.md.
 DECODING_ALONE, END_TO_END = "decoding alone", "end to end"
+SPEEDS = {
+    DECODING_ALONE: "plain decoding's seconds per emitted token over the arm's, prefill left out",
+    END_TO_END: "plain decoding's wall time over the arm's for as many tokens, prefill included",
+}
 
 
 def decoding_time(stats: Stats) -> float:

@@ -6,9 +6,9 @@ from typing import Any
 
 from experiments.harness.arguments import measuring_arguments
 from experiments.harness.arms import PLAIN
-from experiments.harness.findings.legends import UNTIMED
+from experiments.harness.findings.run_tables import against_rows
 from experiments.harness.findings.step_columns import reason
-from experiments.harness.findings.summary import against_rows
+from experiments.harness.findings.summary import UNTIMED
 from experiments.harness.rule_choice import FILTER_OPTIONS
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END
 from experiments.report.charts import COLOURS, Picture, Point, Series, axis, points, with_level_1

@@ -3,13 +3,14 @@
 import html
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from exactspec.listing import modules
 from experiments.harness.arms import PLAIN
 from experiments.harness.findings.causes import cause_sentences
-from experiments.harness.findings.legends import OWN_TABLES, UNTIMED, against_legend, against_note
-from experiments.harness.findings.summary import against_rows, heading_of, headline, tables_of
+from experiments.harness.findings.run_tables import against_table
+from experiments.harness.findings.summary import UNTIMED, heading_of, headline, tables_of
 from experiments.harness.run_outcome import speed_words
 from experiments.peers import strategies_read
 from experiments.report import markup
@@ -17,6 +18,7 @@ from experiments.report.page import Section, figures_of, section_with
 from experiments.report.pictures import pictures_of
 from experiments.report.runs import Run
 from experiments.report.why import drafts_chains, longest_of, sentences
+from experiments.spec_bench.spec_bench_tables import LEGENDS
 from specdec.stats import Table
 from specdec.stats.report import provenance as facts_now
 
@@ -98,15 +100,15 @@ _SHORTER = (
 
 def verdicts(run: Run) -> list[Table]:
     """Return both ratios of every arm over plain decoding, and the verdict; nothing without times."""
-    rows = against_rows(run.outcome, PLAIN) if run.is_timed else []
-    return [Table("Verdicts", rows, against_note(PLAIN), legend=against_legend(PLAIN))] if rows else []
+    found = against_table(run.outcome, PLAIN) if run.is_timed else None
+    return [] if found is None else [replace(found, title="Verdicts")]
 
 
 def further(run: Run, common: Sequence[Table]) -> list[Table]:
     """Return the tables that an experiment has besides the common ones."""
     known = {one.key for one in common}
     return [
-        Table(name, rows, legend=OWN_TABLES.get(name, {}))
+        Table(name, rows, legend=LEGENDS.get(name, {}))
         for name, rows in run.summary.items()
         if name not in known and isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)
     ]

@@ -7,9 +7,8 @@ from typing import Any
 
 from experiments.advise.calibrating import Trees, best_of
 from experiments.harness.arms import PLAIN
-from experiments.harness.findings.legends import ALONE_IS, UNTIMED, WHOLE_IS
-from experiments.harness.findings.summary import by_kind, phase_times
-from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END
+from experiments.harness.findings.summary import UNTIMED, by_kind, phase_times
+from experiments.harness.run_outcome import DECODING_ALONE, SPEEDS
 from experiments.report.charts import (
     LINE,
     THEORY,
@@ -50,7 +49,7 @@ def speeds(run: Run) -> list[Picture | str]:
     others = [arm for arm in run.outcome.arms if arm != PLAIN]
     if not run.is_timed or not others:
         return [f"No picture of speed: {UNTIMED if others else 'plain decoding ran alone.'}"]
-    return [_speed(run, DECODING_ALONE, ALONE_IS), _speed(run, END_TO_END, WHOLE_IS)]
+    return [_speed(run, ratio, meaning) for ratio, meaning in SPEEDS.items()]
 
 
 def _speed(run: Run, ratio: str, meaning: str) -> Picture | str:

@@ -11,8 +11,7 @@ from tokenizers import Tokenizer
 
 from experiments.harness.arms import PLAIN
 from experiments.harness.draw_checks import texts_in
-from experiments.harness.findings.legends import OWN_TABLES, SPEC_BENCH_ALONE, SPEC_BENCH_WHOLE
-from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, decoding_seconds
+from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, SPEEDS, Outcome, decoding_seconds
 from experiments.harness.tracing import slugs_of
 from specdec.requests import cut_text
 from specdec.stats import Table
@@ -96,6 +95,28 @@ MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", 
 TASKS = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
 OVERALL = "overall"
 _OF_BOTH = ("task", "arm")
+_ALONE, _WHOLE = f"Spec-Bench, {DECODING_ALONE}", f"Spec-Bench, {END_TO_END}"
+_INTERVALS = "95 % intervals clustered by question, its turns and seeds together"
+# What their columns mean, by the titles of the tables.
+LEGENDS = {
+    _ALONE: {
+        DECODING_ALONE: f"{SPEEDS[DECODING_ALONE]}, with {_INTERVALS}",
+        "no loops": "the same, in steps whose tokens are in no loop",
+        "in loops": "the share of the arm's tokens that are in loops",
+        "accepted": "mean accepted tokens as Spec-Bench counts them: all that a verify pass emits, the recovered or "
+        "bonus token included",
+        "bootstrap": f"{DECODING_ALONE} with the interval of the cluster bootstrap",
+        "tokens/s, plain": "the arm's speed and plain decoding's, over all tokens",
+    },
+    _WHOLE: {
+        END_TO_END: f"{SPEEDS[END_TO_END]}, with {_INTERVALS}",
+        "Spec-Bench ratio": "as its speed.py computes it: mean tokens per second of a question, over plain decoding's "
+        "mean, so that a question of few tokens counts as much as one of many (-: in batches); clustered likewise",
+        "answers": "over all turns and seeds",
+        "bootstrap": f"{END_TO_END} with the interval of the cluster bootstrap",
+        "tokens/s, plain": "the arm's speed and plain decoding's, means over questions",
+    },
+}
 
 
 def by_task(outcome: Outcome) -> Outcome:
@@ -194,9 +215,9 @@ def tables_of(outcome: Outcome, per_category: int | None = None) -> list[Table]:
     asked = "" if per_category is None else f"Asked: the first of each category of the file, up to {per_category}."
     found = []
     for title, row, brief in (
-        (SPEC_BENCH_ALONE, decoding_row, (DECODING_ALONE, "no loops", "accepted")),
-        (SPEC_BENCH_WHOLE, end_to_end_row, (END_TO_END, "Spec-Bench ratio", "answers")),
+        (_ALONE, decoding_row, (DECODING_ALONE, "no loops", "accepted")),
+        (_WHOLE, end_to_end_row, (END_TO_END, "Spec-Bench ratio", "answers")),
     ):
         rows = [{"task": task, "arm": arm, **row(grouped, arm, kind)} for task, kind in kinds.items() for arm in arms]
-        found.append(Table(title, rows, asked, title, (*_OF_BOTH, *brief), OWN_TABLES[title]))
+        found.append(Table(title, rows, asked, title, (*_OF_BOTH, *brief), LEGENDS[title]))
     return found

@@ -13,10 +13,9 @@ from exactspec.parser import positive
 from experiments.harness.arguments import paired_parser
 from experiments.harness.arms import PLAIN
 from experiments.harness.conversations import NONE
-from experiments.harness.findings.legends import REASONS, SPEEDS
-from experiments.harness.findings.step_columns import reason
+from experiments.harness.findings.step_columns import REASONS, reason
 from experiments.harness.models import HF, needing_a_model
-from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, Outcome, speed_cells
+from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, SPEEDS, Outcome, speed_cells
 from experiments.harness.running import compare, comparing
 from oracles.checkpoints.loading import load_tokenizer
 from oracles.factory.corpus import STDLIB, load_manifest, stdlib_folder

@@ -20,10 +20,9 @@ from experiments.advise.calibrating import ON_ALL, Trees, best_of, calibrate, co
 from experiments.harness.arguments import paired_parser
 from experiments.harness.arms import PLAIN, decodable_prompts, units_of
 from experiments.harness.building import engine_arms
-from experiments.harness.findings.legends import SPEEDS
 from experiments.harness.journal import JOURNAL
 from experiments.harness.models import load_model
-from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, Outcome, speed_cells
+from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, SPEEDS, Outcome, speed_cells
 from experiments.harness.running import conduct
 from experiments.harness.study import Plan, Study
 from experiments.strategies.tree_shapes import shape_of, tree_source

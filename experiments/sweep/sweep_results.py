@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from experiments.harness.arms import PLAIN
-from experiments.harness.findings.legends import SPEEDS
-from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END
+from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, SPEEDS
 from experiments.sweep.grid import GRID, Grid, read_grid
 from experiments.sweep.working import result_of, run_of, summary_of
 from specdec.stats import Table

@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.harness.findings.step_columns import ACCEPTANCE, BRIEF, acceptance_rows, cut_steps
+from experiments.harness.findings.step_columns import acceptance_table, cut_steps
 from experiments.harness.run_outcome import Outcome
 from specdec.contracts import StepInfo
 from specdec.stats import Records, Stats, StatsRecorder
-from specdec.stats.result_table import Table
 from tests.support.hand_steps import chain_step, recorded, three_steps, tree_step
 
 # What each step of ``three_steps`` did: drafted, accepted, emitted.
@@ -30,8 +29,8 @@ def entry(infos: list[StepInfo], reasons: list[str]) -> dict[str, Any]:
 
 
 def the_row(*entries: dict[str, Any]) -> dict[str, Any]:
-    (row,) = acceptance_rows(Outcome(["x"], entries))
-    return row
+    (row,) = acceptance_table(Outcome(["x"], entries)).rows
+    return dict(row)
 
 
 def test_every_column_by_hand() -> None:
@@ -111,12 +110,11 @@ def test_a_step_is_cut_if_tokens_of_it_are_not_emitted() -> None:
 
 
 def test_five_columns_matter_most_and_all_have_a_meaning() -> None:
-    rows = acceptance_rows(Outcome(["x"], [entry(three_steps(), ["length", "eos"])]))
-    table = Table("Acceptance", rows, "", "acceptance", BRIEF, ACCEPTANCE)
-    assert (table.visible_columns(wide=False), table.visible_columns(wide=True)) == (BRIEF, tuple(rows[0]))
-    assert set(table.legend_of(BRIEF)) == {"accept_len", "accept_rate@k", "verify_rate", "proposed"}
-    assert [name for name in rows[0] if not table.legend_of([name])] == ["arm", "steps"]
-    assert table.legend_of(table.names) == ACCEPTANCE
+    table = acceptance_table(Outcome(["x"], [entry(three_steps(), ["length", "eos"])]))
+    assert (len(table.visible_columns(wide=False)), table.visible_columns(wide=True)) == (5, table.names)
+    assert set(table.legend_of(table.brief)) == {"accept_len", "accept_rate@k", "verify_rate", "proposed"}
+    assert [name for name in table.names if not table.legend_of([name])] == ["arm", "steps"]
+    assert table.legend_of(table.names) == table.legend
 
 
 def test_positions_beyond_the_eighth_have_no_columns() -> None:

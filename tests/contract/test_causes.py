@@ -14,10 +14,9 @@ from experiments.harness.findings.causes import (
     ArmFigures,
     Cause,
     Widening,
-    cause_rows,
     cause_sentences,
+    cause_table,
     causes_of,
-    note_of_causes,
 )
 from experiments.harness.run_outcome import Outcome
 from experiments.harness.settings import Settings
@@ -204,7 +203,9 @@ def outcome(peer: Settings = OURS, own: Settings = OURS) -> Outcome:
 
 def test_the_table_says_what_an_arm_is_compared_with() -> None:
     found = outcome(peer=replace(OURS, backend="transformers", batch_size=1, bitwise=None))
-    chains, peer = cause_rows(found)
+    table = cause_table(found)
+    assert table is not None
+    chains, peer = table.rows
     assert chains == {
         "arm": "chains",
         "compared with": "plain",
@@ -215,7 +216,7 @@ def test_the_table_says_what_an_arm_is_compared_with() -> None:
     }
     assert peer["compared with"] == "plain, other backend, batch size"
     assert (peer["W"], peer["t(W)/t(1)"], peer["causes"]) == (None, None, "unequal baselines")
-    assert "ran with graphed passes, bfloat16, not bitwise, cuda:0, batch 8, 2 threads." in note_of_causes(found)
+    assert "ran with graphed passes, bfloat16, not bitwise, cuda:0, batch 8, 2 threads." in table.note
 
 
 def test_a_sentence_has_the_name_the_figures_and_what_helps() -> None:

@@ -24,8 +24,8 @@ from experiments.harness.draw_checks import (
     soundness,
     sum_of,
 )
-from experiments.harness.findings.legends import speed_brief, speed_legend
-from experiments.harness.findings.summary import agreement, speed_rows
+from experiments.harness.findings.run_tables import speed_table
+from experiments.harness.findings.summary import agreement
 from experiments.harness.rule_choice import rule_for, way_of
 from experiments.harness.run_outcome import Outcome, check_cells
 from experiments.harness.settings import Settings
@@ -222,14 +222,14 @@ def test_tables_say_what_was_checked_in_place_of_equal_ids() -> None:
     outcome = Outcome(["plain", "x"], entries)
     assert check_cells(outcome, "x") == {"checked": "4/5", "law e": "1"}
     assert e_value_text(0.0) == "< 1e-300"
-    (_, row, refused) = speed_rows(outcome, {"y": "cannot"})
+    table = speed_table(outcome, {"y": "cannot"})
+    (_, row, refused), legend = table.rows, table.legend
     assert row["decoding alone"].startswith("0.95 [") or row["decoding alone"].startswith("0.93 [")
     assert refused["law e"] == "refused: cannot"
-    legend = speed_legend(outcome)
     assert legend["decoding alone"].startswith("plain decoding's seconds per emitted token")
     assert legend["end to end"].endswith("prefill included; every arm draws a text of its own")
     assert f"every {EVERY}th prompt" in legend["law e"]
-    assert set(speed_brief(outcome)) <= set(row)
+    assert {"checked", "law e"} <= set(table.brief)
     assert agreement(outcome).startswith("9 of 10 outputs, of 2 arms, have their length and come again with their seed")
     assert outcome.problems() == ["prompts ['p']: the output of x lacks its length, or is another one in another round"]
 

@@ -13,9 +13,8 @@ from experiments.advise.__main__ import advice
 from experiments.advise.advice_parts import Parts
 from experiments.advise.cells import Advice
 from experiments.harness.arms import PLAIN
-from experiments.harness.findings.legends import ALONE_IS, WHOLE_IS
 from experiments.harness.findings.summary import conclusion, write
-from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END
+from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, SPEEDS
 from experiments.report.across import overview
 from experiments.report.one_run import section_of
 from experiments.spec_bench.spec_bench_tables import tables_of
@@ -170,5 +169,5 @@ def test_the_interval_of_a_median(count: int, places: tuple[int, int] | None) ->
 
 def test_the_glossary_defines_both_ratios() -> None:
     text = " ".join(GLOSSARY.read_text(encoding="utf-8").split())
-    assert f"- **{DECODING_ALONE}**: {ALONE_IS}" in text
-    assert f"- **{END_TO_END}**: {WHOLE_IS}" in text
+    assert f"- **{DECODING_ALONE}**: {SPEEDS[DECODING_ALONE]}" in text
+    assert f"- **{END_TO_END}**: {SPEEDS[END_TO_END]}" in text

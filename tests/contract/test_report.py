@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.harness.findings.legends import speed_legend
-from experiments.harness.findings.summary import conclusion, speed_rows
+from experiments.harness.findings.run_tables import speed_table
+from experiments.harness.findings.summary import conclusion
 from experiments.harness.run_outcome import Outcome
 from specdec.stats.report.intervals import Interval, bootstrap_ratio, paired_ratio, verdict
 from specdec.stats.report.provenance import device_name, processor, provenance
@@ -105,10 +105,11 @@ def test_a_kind_of_prompts_that_is_called_like_a_column_has_one_of_its_own():
     kinds = enumerate(("arm", "bootstrap", "code"))
     entries = [{"unit": number, "error": None, "kind": kind, "arms": arms} for number, kind in kinds]
     outcome = Outcome([*arms], entries)
-    plain, fast = speed_rows(outcome, {})
+    table = speed_table(outcome, {})
+    plain, fast = table.rows
     assert (plain["arm"], fast["arm"], fast["bootstrap"]) == ("plain", "fast", "2.00 (n = 3)")
     assert [fast[name] for name in ("kind arm", "kind bootstrap", "code")] == ["2.00 (n = 1)"] * 3
-    assert "kind arm, kind bootstrap, code" in speed_legend(outcome)
+    assert "kind arm, kind bootstrap, code" in table.legend
 
 
 @pytest.mark.parametrize("method", [paired_ratio, bootstrap_ratio])

@@ -10,12 +10,12 @@ from rich.console import Console
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from experiments.harness.findings.legends import OWN_TABLES
 from experiments.harness.findings.summary import heading_of
 from experiments.harness.run_outcome import Outcome
 from experiments.report.one_run import further
 from experiments.report.runs import Run
 from experiments.spec_bench.spec_bench_tables import (
+    LEGENDS,
     MT_BENCH,
     by_task,
     question_speeds,
@@ -221,7 +221,7 @@ def test_the_page_has_the_legends_of_both_tables() -> None:
     entries = three_questions()
     summary = {title: rows_of(title, entries) for title in (DECODING, WHOLE)}
     tables = further(Run(Path(), "", "", summary, Outcome(("plain", "x"), entries)), [])
-    assert [(one.title, one.legend) for one in tables] == list(OWN_TABLES.items())
+    assert [(one.title, one.legend) for one in tables] == list(LEGENDS.items())
     assert tables[0].rows == summary[DECODING]
 
 

@@ -9,7 +9,7 @@ from experiments.advise.advice_parts import Parts, missing
 from experiments.harness import recorded_runs
 from experiments.harness.arms import PLAIN
 from experiments.harness.draw_checks import LawEvidence, sum_of
-from experiments.harness.findings import legends, step_columns, summary
+from experiments.harness.findings import run_tables, step_columns, summary
 from experiments.harness.findings.causes import Widening
 from experiments.harness.recorded_runs import AssumedCosts
 from experiments.harness.run_outcome import Outcome
@@ -105,7 +105,7 @@ def checked() -> Differences:
     entries[1]["stats"] |= {"num_scouts": 48}
     entries[0]["records"]["num_emitted"][0] -= 1
     entries[2]["records"]["num_emitted"][1] -= 1
-    row, (_, work) = step_columns.acceptance_rows(made.outcome)[1], summary.work_rows(made.outcome)
+    row, (_, work) = step_columns.acceptance_table(made.outcome).rows[1], run_tables.work_table(made.outcome).rows
     untimed, timed = summary._summary_without_times(made.outcome, DRAFTED), summary._arm_summary(made.outcome, DRAFTED)
     found: dict[str, Any] = {
         "calibrations": timed["calibrations"],
@@ -163,7 +163,7 @@ def told() -> Differences:
     )  # fmt: skip
     first, second = summary.conclusion(fake).splitlines()
     one_kind = hand(count=2)
-    row = summary.speed_rows(one_kind.outcome, {})[0]
+    row = run_tables.speed_table(one_kind.outcome, {}).rows[0]
     headings = [summary._few(hand(count, 1).outcome, "prompt") for count in (4, 5)]
     five = [[1.0, 2.0, 3.0, 2.0, 1.5], [1.0, 1.5, 2.5, 1.0, 1.0]]
     found = {
@@ -279,11 +279,11 @@ MUTANTS = line_mutants(
     (Outcome.calibrations, " and one not in measured[:i]", "", checked, "calibrations"),
     (summary._checks, '{"identical": sum(passed)', '{"identical": len(passed)', checked, "identical"),
     (summary._summary_without_times, '"seconds" not in name and ', "", checked, "seconds"),
-    (summary.work_rows, "drafted + scouts", "drafted", checked, "scouts"),
+    (run_tables.work_table, "drafted + scouts", "drafted", checked, "scouts"),
     (step_columns.cut_steps, "emitted < accepted + 1", "emitted < accepted", checked, "cut"),
     (summary.conclusion, "sure = max(told", "sure = min(told", told, "first"),
     (summary.agreement, "largest = max(", "largest = min(", told, "second"),
-    (legends.columns_of_kinds, "if len(outcome.kinds) > 1 else ()", "", told, "columns"),
+    (run_tables.columns_of_kinds, "if len(outcome.kinds) > 1 else ()", "", told, "columns"),
     (summary._few, ">= FEWEST_UNITS", "> FEWEST_UNITS", told, "few"),
     (bootstrap_ratio, "n < FEWEST_UNITS", "n <= FEWEST_UNITS", told, "five units"),
     (Widening.of, "plain_like or own_like", "plain_like", few_passes, "own"),

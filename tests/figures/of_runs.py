@@ -1,7 +1,7 @@
 """The tables of a run, every column worked out from the steps that are written by hand."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -9,13 +9,13 @@ from experiments.advise.advice_parts import Parts
 from experiments.harness import recorded_runs, run_outcome
 from experiments.harness import running as harness
 from experiments.harness.arms import PLAIN
-from experiments.harness.findings import causes, step_columns, summary
-from experiments.harness.findings.causes import Widening, cause_rows
-from experiments.harness.findings.step_columns import device_rows, device_work, reason, reason_rows, stage_rows
-from experiments.harness.recorded_runs import AssumedCosts, worth_rows
+from experiments.harness.findings import causes, run_tables, step_columns, summary
+from experiments.harness.findings.causes import Widening, cause_table
+from experiments.harness.findings.step_columns import device_table, device_work, reason, reason_table, stage_table
+from experiments.harness.recorded_runs import AssumedCosts
 from experiments.harness.run_outcome import Outcome, OutsideLoops, decoding_seconds, decoding_time
 from experiments.studies import lengths
-from specdec.stats import Stats
+from specdec.stats import Stats, Table
 from specdec.stats.report.intervals import paired_ratio
 from specdec.theory import WidthCurve
 from tests.support.hand_run import DRAFTED, LONGEST, NEW, PEER, PHASES, Hand, HandRun, hand, run_of
@@ -24,7 +24,12 @@ from tests.support.line_mutants import Differences, differences, line_mutants, t
 ARMS = (PLAIN, DRAFTED)
 
 
-def _flat(rows: Sequence[dict[str, Any]], key: str = "arm") -> dict[str, Any]:
+def _rows(table: Table | None) -> Sequence[Mapping[str, Any]]:
+    assert table is not None
+    return table.rows
+
+
+def _flat(rows: Sequence[Mapping[str, Any]], key: str = "arm") -> dict[str, Any]:
     """Return the cells of a table by "row, column"."""
     return {f"{row[key]}, {column}": value for row in rows for column, value in row.items() if column != key}
 
@@ -71,7 +76,7 @@ def speeds() -> Differences:
     expected[f"{DRAFTED}, decoding alone"] = _few(alone, 3)
     names = ("tokens/s", "decoding alone", "end to end", "bootstrap", "no loops", "code", "chat")
     expected |= {**{f"gone, {name}": None for name in names}, "gone, identical": "refused: no room"}
-    return differences(_flat(summary.speed_rows(made.outcome, {"gone": "no room"})), expected)
+    return differences(_flat(run_tables.speed_table(made.outcome, {"gone": "no room"}).rows), expected)
 
 
 def draws() -> Differences:
@@ -95,7 +100,7 @@ def draws() -> Differences:
         "decoding alone": _few(times / _decoding(made.runs(DRAFTED)), 3),
         "checked": "3/3",
     }
-    found = _flat(summary.speed_rows(made.outcome, {}))
+    found = _flat(run_tables.speed_table(made.outcome, {}).rows)
     back = made.outcome.decoding_speedup(PLAIN, against=DRAFTED)
     assert back is not None
     found |= {f"{DRAFTED}, value": made.outcome.speedup(DRAFTED).value, f"{DRAFTED}, back": back.value}
@@ -116,7 +121,7 @@ def _decoding(runs: Sequence[HandRun]) -> float:
 def rounds() -> Differences:
     """Three prompts in six rounds: pairs are whole rounds, of one arm against another, in both ratios."""
     made = hand(rounds=6)
-    (found,) = summary.against_rows(made.outcome, DRAFTED)
+    (found,) = run_tables.against_rows(made.outcome, DRAFTED)
     plain, own = ([sum(unit[number].wall for unit in made.by_unit(arm)) for number in range(6)] for arm in ARMS)
     ratio = sum(own) / sum(plain)
     expected = {"arm": PLAIN, "verdict": "slower", "to tell": None}
@@ -213,7 +218,7 @@ def reasons() -> Differences:
             f"{arm}, from alpha": own.theory() * faster if own.drafted else None,
             f"{arm}, decoding alone": _decoding(plain.runs) / plain.emitted / (_decoding(own.runs) / own.emitted),
         }
-    return differences(_flat(reason_rows(made.outcome)), expected)
+    return differences(_flat(reason_table(made.outcome).rows), expected)
 
 
 def work() -> Differences:
@@ -245,7 +250,7 @@ def work() -> Differences:
     }
     found = summary.phase_times(made.outcome)
     return together(
-        work=differences(_flat(summary.work_rows(made.outcome)), expected),
+        work=differences(_flat(run_tables.work_table(made.outcome).rows), expected),
         **{arm: differences(found[arm], times[arm]) for arm in ARMS},
     )
 
@@ -269,14 +274,14 @@ def accepted() -> Differences:
         "cut": 0,
         "ends": "eos 1, length 2",
     }
-    found = {row["arm"]: row for row in step_columns.acceptance_rows(made.outcome)}[DRAFTED]
+    found = {row["arm"]: row for row in step_columns.acceptance_table(made.outcome).rows}[DRAFTED]
     return differences({name: value for name, value in found.items() if name != "arm"}, expected)
 
 
 def ragged() -> Differences:
     """The columns that count rows and answers, of batches in which rows end at different times."""
     made = hand(count=5, batch=2)
-    own, rows = _Counts(made.runs(DRAFTED)), step_columns.acceptance_rows(made.outcome)
+    own, rows = _Counts(made.runs(DRAFTED)), step_columns.acceptance_table(made.outcome).rows
     tokens, steps = zip(*[(_emitted(unit), len(_Counts(unit).rows)) for unit in made.by_unit(DRAFTED)], strict=True)
     expected = {
         "accept_len": own.tau,
@@ -355,7 +360,7 @@ def widened() -> Differences:
     alone = median(passes[DRAFTED][1, shape[1]]) / median(passes[PLAIN][1, 1])
     cost = median(passes[DRAFTED][shape]) / once
     expected = {"shape": shape, "cost": cost, "fewer": (1, shape[1], alone), "passes": passes}
-    (row,) = cause_rows(made.outcome)
+    (row,) = _rows(cause_table(made.outcome))
     fewer = found.fewer
     told = {"shape": (found.rows, found.nodes), "cost": found.cost}
     told |= {"fewer": fewer and (fewer.rows, fewer.nodes, fewer.cost)}
@@ -425,8 +430,8 @@ def devices() -> Differences:
     copies = {"uploads": 1, "downloads": 1, "idle_seconds": 0.0, "padded_nodes": 2}
     ragged.outcome.done[0]["arms"][DRAFTED]["stats"] |= {"device": copies}
     # Rows of 4 + 4, 4 + 1, 3 + 3 and 2 + 1 nodes in passes of 4, 4, 3 and 2 a row, and two nodes beside them.
-    of_rows = device_rows(ragged.outcome)[0]["padding"]
-    (found,), (told,) = device_rows(made.outcome), stage_rows(made.outcome)
+    of_rows = _rows(device_table(ragged.outcome))[0]["padding"]
+    (found,), (told,) = _rows(device_table(made.outcome)), _rows(stage_table(made.outcome))
     inner = {"arm": DRAFTED, "stage": "inner", "passes": 12, "tokens/step": 11 / 5, "used": 0.6}
     inner |= {"ms/pass": 50.0, "inner ms/pass": 25.0}
     return together(
@@ -454,7 +459,7 @@ def worth() -> Differences:
         "speed-up": own.tau * rows / (1 + 0.125 * (nodes - 1) + 0.25 * drafted),
         "identical": "5/5",
     }
-    found = worth_rows(made.outcome, AssumedCosts({"": 0.5, DRAFTED: 0.25}, WidthCurve.linear(0.125)))
+    found = recorded_runs.worth(made.outcome, AssumedCosts({"": 0.5, DRAFTED: 0.25}, WidthCurve.linear(0.125))).rows
     plain_cells = {name: found[0][name] for name in ("c", "v", "speed-up")}
     return together(
         drafted=differences({name: value for name, value in found[1].items() if name != "arm"}, expected),
@@ -494,7 +499,7 @@ def sentences() -> Differences:
     heading = summary.heading_of(made.outcome, facts)
     first, second = summary.conclusion(made.outcome).splitlines()
     # The interval of the delta method lies above 1, that of the bootstrap does not.
-    undecided, (row,) = summary.conclusion(many.outcome), summary.against_rows(many.outcome, PLAIN)
+    undecided, (row,) = summary.conclusion(many.outcome), run_tables.against_rows(many.outcome, PLAIN)
     many.outcome.done[2]["arms"][DRAFTED]["identical"] = [False]
     on = "No arm is told apart from plain decoding as faster on"
     none = {count: f"{on} {count} prompts; the best is {DRAFTED}: decoding alone " for count in (3, 6)}
@@ -547,7 +552,7 @@ MUTANTS = line_mutants(
     ),
     (OutsideLoops.of, "counts[outside].sum()", "counts.sum()", work, f"work: {DRAFTED}, no loops"),
     (Outcome.seconds, "sum(sum(", "sum(min(", speeds, f"{DRAFTED}, end to end"),
-    (summary.speed_rows, "outcome.speedup(arm, kind)", "outcome.speedup(arm)", speeds, f"{DRAFTED}, code"),
+    (run_tables.speed_table, "outcome.speedup(arm, kind)", "outcome.speedup(arm)", speeds, f"{DRAFTED}, code"),
     (run_outcome.check_cells, "{sum(passed)}", "{len(outcome.done) - 1}", speeds, f"{DRAFTED}, identical"),
     (Outcome._scaled_times, "before + (seconds - before) * more", "seconds * more", draws, "value"),
     (
@@ -566,7 +571,7 @@ MUTANTS = line_mutants(
     (Outcome.rounds, "sum(seconds)", "min(seconds)", rounds, "plain"),
     (Outcome.times, "self._times(arm, kind)", "self._scaled_times(against, arm, kind)", rounds, "own"),
     (Outcome.speedup, "self.times(arm, kind, against)", "self.times(arm, kind)", rounds, "value"),
-    (summary.against_rows, "ALL, against, method", "ALL, PLAIN, method", rounds, "verdict"),
+    (run_tables.against_rows, "ALL, against, method", "ALL, PLAIN, method", rounds, "verdict"),
     (reason, 'plain.seconds_per_call("score")', 'stats.seconds_per_call("score")', reasons, f"{DRAFTED}, T ms"),
     (Stats.draft_cost_ratio, "self.num_draft_passes", "self.num_drafted", reasons, f"{DRAFTED}, c"),
     (Stats.block_efficiency_full, "self.num_emitted_full", "self.num_emitted", reasons, f"{DRAFTED}, tau full"),
@@ -577,7 +582,7 @@ MUTANTS = line_mutants(
     (Parts.speedup, " * (1 + self.plain)", "", reasons, f"{PLAIN}, predicted"),
     (summary.phase_times, "stats.num_emitted", "stats.num_steps", work, f"{DRAFTED}: score"),
     (
-        summary.work_rows,
+        run_tables.work_table,
         "stats.num_drafted / stats.num_steps",
         "stats.num_drafted / stats.num_emitted",
         work,
@@ -627,14 +632,14 @@ MUTANTS = line_mutants(
         "device: in graphs",
     ),
     (
-        step_columns.stage_rows,
+        step_columns.stage_table,
         'stage["emitted"] / max(stage["steps"], 1)',
         'stage["emitted"] / max(stage["passes"], 1)',
         devices,
         "stage: tokens/step",
     ),
     (
-        step_columns.stage_rows,
+        step_columns.stage_table,
         '1e3 * stage["seconds"] / ',
         '1e3 * (stage["seconds"] + stage["inner_seconds"]) / ',
         devices,
@@ -649,7 +654,7 @@ MUTANTS = line_mutants(
         sentences,
         "of several",
     ),
-    (summary.against_rows, "verdict(delta, bootstrap)", "verdict(delta)", sentences, "verdict"),
+    (run_tables.against_rows, "verdict(delta, bootstrap)", "verdict(delta)", sentences, "verdict"),
     (summary.heading_of, "(memory.cache_bytes or 0)", "(memory.weight_bytes or 0)", sentences, "sizes"),
     (summary.agreement, "{sum(passed)} of", "{len(passed)} of", sentences, "no agreement"),
 )

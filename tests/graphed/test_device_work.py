@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 import drafts
-from experiments.harness.findings.step_columns import device_rows, device_work
+from experiments.harness.findings.step_columns import device_table, device_work
 from oracles.graphed import GraphedTransformer
 from specdec import SpeculativeDecoder
 from specdec.engine.metering import DeviceSeconds, marking
@@ -88,7 +88,9 @@ def test_the_table_has_what_a_step_made_the_device_do(monkeypatch):
     stats, nodes = result.stats, sum(result.records.columns()["num_nodes"])
     outcome = SimpleNamespace(arms=["peer", "lookup"], stats={"peer": None, "lookup": stats}.get)
     outcome.num_scored_nodes = lambda arm: nodes
-    (row,) = device_rows(outcome)
+    table = device_table(outcome)
+    assert table is not None
+    (row,) = table.rows
     steps, counts = stats.target_calls, stats.device
     assert (row["copies up"], row["copies down"], row["waits"], row["passes"], row["in graphs"]) == (1, 1, 1, 1, "0%")
     assert row["idle ms"] == pytest.approx(1e3 * counts["idle_seconds"] / steps) != 0

@@ -13,7 +13,7 @@ from experiments.harness.arms import PLAIN
 from experiments.harness.findings.step_columns import device_work
 from experiments.harness.run_outcome import Outcome
 from experiments.harness.settings import Settings
-from specdec.stats import Stats
+from specdec.stats import Stats, Table
 
 Records = Mapping[str, Sequence[Any]]
 
@@ -249,8 +249,20 @@ def cause_sentences(outcome: Outcome, arm: str) -> list[str]:
     return [f"{cause.capitalize()}: {words}. What helps: {HELP[cause]}." for cause, words in found.items()]
 
 
-def cause_rows(outcome: Outcome) -> list[dict[str, Any]]:
-    """Return, for each arm but plain decoding, what it is compared with, what a wider pass cost it, and its causes."""
+_COLUMNS = {
+    "compared with": "plain decoding, and the settings in which it differs",
+    "rows, W": "rows, and nodes of each, of the most frequent pass with drafts that has a plain pass of as many rows",
+    "t(W)/t(1)": "the median time of such a pass over that of the plain one",
+    "causes": "the common causes of slow speculation that the figures show; a cost is one if the arm would gain "
+    f"{GAIN - 1:.0%} without it",
+}
+
+
+def cause_table(outcome: Outcome) -> Table | None:
+    """Return, for each arm but plain decoding, what it is compared with, what a wider pass cost it, and its causes.
+
+    None: plain decoding ran alone.
+    """
     rows = []
     for arm in outcome.arms:
         if arm != PLAIN:
@@ -266,19 +278,8 @@ def cause_rows(outcome: Outcome) -> list[dict[str, Any]]:
                     "causes": ", ".join(causes_of(figures)) or None,
                 }
             )
-    return rows
-
-
-CAUSES = {
-    "compared with": "plain decoding, and the settings in which it differs",
-    "rows, W": "rows, and nodes of each, of the most frequent pass with drafts that has a plain pass of as many rows",
-    "t(W)/t(1)": "the median time of such a pass over that of the plain one",
-    "causes": "the common causes of slow speculation that the figures show; a cost is one if the arm would gain "
-    f"{GAIN - 1:.0%} without it",
-}
-CAUSES_BRIEF = ("arm", "compared with", "W", "t(W)/t(1)", "causes")
-
-
-def note_of_causes(outcome: Outcome) -> str:
-    """Return how plain decoding ran."""
-    return f"Plain decoding ran with {outcome.settings(PLAIN)}."
+    if not rows:
+        return None
+    note = f"Plain decoding ran with {outcome.settings(PLAIN)}."
+    brief = ("arm", "compared with", "W", "t(W)/t(1)", "causes")
+    return Table("Causes", rows, note, "causes", brief, _COLUMNS)

@@ -7,7 +7,7 @@ from typing import Any
 from experiments.advise.advice_parts import Parts
 from experiments.harness.arms import PLAIN
 from experiments.harness.run_outcome import DECODING_ALONE, Outcome, decoding_time
-from specdec.stats import Stats
+from specdec.stats import Stats, Table
 
 
 def of_drafts(stats: Stats) -> dict[str, Any]:
@@ -43,7 +43,28 @@ def reason(plain: Stats, stats: Stats) -> dict[str, Any]:
     }
 
 
-def reason_rows(outcome: Outcome) -> list[dict[str, Any]]:
+REASONS = {
+    "tau": "tokens per verify pass of a row",
+    "tau full": "the same over steps whose draft the budget did not shorten",
+    "alpha": "of the draft tokens that the verdict reached, the share accepted",
+    "used": "accepted / drafted",
+    "nodes": "width of a pass, the pending token and padding included",
+    "T ms": "T, a pass of plain decoding, in milliseconds",
+    "v": "time of a verify pass, over T",
+    "c": "time to draft one token, over T",
+    "propose/T": "drafting time of a step, over T",
+    "other/T": "time of a step that is neither drafting nor scoring, over T",
+    "rows": "rows in flight, over plain decoding's: less than 1 if rows end at different times",
+    "predicted": f"{DECODING_ALONE}, computed from these parts",
+    "from alpha": "the same, with tau from theory",
+    DECODING_ALONE: "as measured, prefill left out, as in theory",
+}
+_REASONS_NOTE = (
+    "Why: predicted = tau rows (1 + plain's other/T) / (v + propose/T + other/T); T is a pass of plain decoding."
+)
+
+
+def reason_table(outcome: Outcome) -> Table:
     """Return the reasons of every arm of ours, and the ratio that they explain."""
     plain, rows = outcome.stats(PLAIN), []
     assert plain is not None
@@ -51,15 +72,13 @@ def reason_rows(outcome: Outcome) -> list[dict[str, Any]]:
         stats, alone = outcome.stats(arm), outcome.decoding_speedup(arm)
         if stats is not None and alone is not None:
             rows.append({"arm": arm, **reason(plain, stats), DECODING_ALONE: alone.value})
-    return rows
+    brief = ("arm", "tau", "v", "propose/T", "other/T")
+    return Table("Parts of a step", rows, _REASONS_NOTE, "reasons", brief, REASONS)
 
 
-# What matters most.
-BRIEF = ("arm", "accept_len", "accept_rate@0", "verify_rate", "proposed")
 # Positions that have columns; a summary holds all of them, by arm.
 _MOST = 8
-
-ACCEPTANCE = {
+_ACCEPTANCE = {
     "accept_len": "tokens that a verify pass of a row emits, the recovered or bonus token included (tau)",
     "accept_rate@k": "of the steps that proposed more than k tokens in a row, the share that kept more than k "
     "(0-based, survival of the prefix)",
@@ -75,11 +94,13 @@ ACCEPTANCE = {
 }
 
 
-def acceptance_rows(outcome: Outcome) -> list[dict[str, Any]]:
+def acceptance_table(outcome: Outcome) -> Table:
     """Return how the drafts of every arm of ours were accepted, in all columns; without them, only tokens."""
     found = {arm: stats for arm in outcome.arms if (stats := outcome.stats(arm)) is not None}
     depth = min(max((len(stats.steps_by_depth) - 1 for stats in found.values()), default=0), _MOST)
-    return [{"arm": arm, **_row(outcome, arm, stats, depth)} for arm, stats in found.items()]
+    rows = [{"arm": arm, **_row(outcome, arm, stats, depth)} for arm, stats in found.items()]
+    brief = ("arm", "accept_len", "accept_rate@0", "verify_rate", "proposed")
+    return Table("Acceptance", rows, "", "acceptance", brief, _ACCEPTANCE)
 
 
 def _row(outcome: Outcome, arm: str, stats: Stats, depth: int) -> dict[str, Any]:
@@ -115,19 +136,17 @@ def ends_of(outcome: Outcome, arm: str) -> str:
     return ", ".join(f"{reason} {counts[reason]}" for reason in sorted(counts))
 
 
-STAGES_NOTE = "Drafting models that are decoded speculatively themselves, outermost first."
-STAGES = {
+_STAGES = {
     "passes": "of the stage's model",
     "tokens/step": "emitted per pass of a row",
     "used": "accepted / drafted of its inner source",
     "ms/pass": "model and verdict",
     "inner ms/pass": "the inner source, deeper stages included",
 }
-STAGES_BRIEF = ("arm", "stage", "tokens/step", "used", "ms/pass")
 
 
-def stage_rows(outcome: Outcome) -> list[dict[str, Any]]:
-    """Return what each stage inside the arms' sources did."""
+def stage_table(outcome: Outcome) -> Table | None:
+    """Return what each stage inside the arms' sources did; None: there is none."""
     rows = []
     for arm in outcome.arms:
         stats = outcome.stats(arm)
@@ -143,13 +162,15 @@ def stage_rows(outcome: Outcome) -> list[dict[str, Any]]:
                     "inner ms/pass": 1e3 * stage["inner_seconds"] / max(stage["passes"], 1),
                 }
             )
-    return rows
+    note = "Drafting models that are decoded speculatively themselves, outermost first."
+    brief = ("arm", "stage", "tokens/step", "used", "ms/pass")
+    return Table("Stages", rows, note, "", brief, _STAGES) if rows else None
 
 
-DEVICE_NOTE = (
+_DEVICE_NOTE = (
     "Per step. Eager passes, and those of transformers, also copy and wait by themselves, which is not counted."
 )
-DEVICE = {
+_DEVICE = {
     "copies up, copies down": "to the device and back, a drafting model's included",
     "waits": "times that the host waited, for copies back and captures of graphs",
     "idle ms, idle": "time from the end of a wait to the next copy, in milliseconds and as a share of decoding (the "
@@ -159,9 +180,8 @@ DEVICE = {
     "captures": "graphs captured in the whole run",
     "padding": "the share of computed nodes that fill a pass up to its widest row or to the shape of a graph",
 }
-DEVICE_BRIEF = ("arm", "waits", "idle", "in graphs", "padding")
 # Its columns, and of these the shares, which are printed in percent.
-_DEVICE = ("copies up", "copies down", "waits", "idle ms", "idle", "passes", "in graphs", "captures", "padding")
+_COUNTED = ("copies up", "copies down", "waits", "idle ms", "idle", "passes", "in graphs", "captures", "padding")
 _SHARES = ("idle", "in graphs", "padding")
 
 
@@ -178,7 +198,7 @@ def device_work(stats: Stats, nodes: int) -> dict[str, Any] | None:
     counts, steps = stats.device, max(stats.target_calls, 1)
     if not counts:
         return None
-    found: dict[str, Any] = dict.fromkeys(_DEVICE)
+    found: dict[str, Any] = dict.fromkeys(_COUNTED)
     passes = counts.get("passes_in_graphs", 0) + counts.get("passes_outside", 0)
     if passes:
         in_graphs = counts["passes_in_graphs"] / passes
@@ -193,8 +213,8 @@ def device_work(stats: Stats, nodes: int) -> dict[str, Any] | None:
     return found
 
 
-def device_rows(outcome: Outcome) -> list[dict[str, Any]]:
-    """Return what a step of each arm of ours made the device do, if that was counted."""
+def device_table(outcome: Outcome) -> Table | None:
+    """Return what a step of each arm of ours made the device do; None: that was not counted."""
     rows = []
     for arm in outcome.arms:
         stats = outcome.stats(arm)
@@ -202,4 +222,5 @@ def device_rows(outcome: Outcome) -> list[dict[str, Any]]:
         if work is not None:
             shares = {name: None if work[name] is None else f"{work[name]:.0%}" for name in _SHARES}
             rows.append({"arm": arm, **work, **shares})
-    return rows
+    brief = ("arm", "waits", "idle", "in graphs", "padding")
+    return Table("Device", rows, _DEVICE_NOTE, "device", brief, _DEVICE) if rows else None

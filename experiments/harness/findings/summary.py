@@ -1,7 +1,6 @@
 """What an experiment found: tables, reasons, and the files that hold them."""
 
 import json
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -9,32 +8,16 @@ from typing import Any
 
 from experiments.harness.arms import PLAIN
 from experiments.harness.draw_checks import e_value_text
-from experiments.harness.findings import legends
-from experiments.harness.findings import step_columns as columns
-from experiments.harness.findings.causes import CAUSES, CAUSES_BRIEF, cause_rows, note_of_causes
+from experiments.harness.findings.causes import cause_table
+from experiments.harness.findings.run_tables import against_table, speed_table, work_table
+from experiments.harness.findings.step_columns import acceptance_table, device_table, reason_table, stage_table
 from experiments.harness.models import record_file
 from experiments.harness.recorded_runs import AssumedCosts, heading, worth
 from experiments.harness.rule_choice import way_of
-from experiments.harness.run_outcome import (
-    ALL,
-    DECODING_ALONE,
-    Outcome,
-    check_cells,
-    speed_cells,
-    speed_words,
-)
+from experiments.harness.run_outcome import ALL, DECODING_ALONE, Outcome, speed_words
 from specdec.prompts import without_bars
 from specdec.stats import Stats, Table
-from specdec.stats.report import (
-    FEWEST_UNITS,
-    Interval,
-    Shown,
-    bootstrap_ratio,
-    markdown_of,
-    paired_ratio,
-    units_to_tell,
-    verdict,
-)
+from specdec.stats.report import FEWEST_UNITS, Interval, Shown, bootstrap_ratio, markdown_of, verdict
 from specdec.system import write_whole
 
 _RATIOS = (
@@ -49,63 +32,10 @@ _RATIOS = (
     "acceptance_by_source",
     "time_to_first_token",
 )
-# Characters of a table's cell that says why an arm refused.
-_WORDS = 96
+UNTIMED = "no model ran, so that times mean nothing."
 TABLES = "tables.md"
 
 Tables = Callable[[Outcome], Sequence[Table]]
-
-
-def speed_rows(outcome: Outcome, refused: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return how fast each arm is, both ratios, with intervals, and how many outputs passed their check.
-
-    A peer or a strategy that refused has a row with the words of its refusal, shortened if they are long.
-    """
-    rows = []
-    for arm in outcome.arms:
-        row: dict[str, Any] = {"arm": arm, "tokens/s": round(outcome.tokens_per_second(arm), 1)}
-        row |= speed_cells(outcome, arm)
-        bootstrap = outcome.speedup(arm, method=bootstrap_ratio)
-        row["bootstrap"] = "1" if arm == PLAIN else str(bootstrap)
-        row["no loops"] = "1" if arm == PLAIN else str(outcome.speedup_outside(arm) or "-")
-        kinds = legends.columns_of_kinds(outcome).items()
-        row |= {name: "1" if arm == PLAIN else str(outcome.speedup(arm, kind)) for kind, name in kinds}
-        rows.append({**row, **check_cells(outcome, arm)})
-    nothing, last = dict.fromkeys(rows[0]), [*rows[0]][-1]
-    short = {name: textwrap.shorten(words, _WORDS, placeholder=" ...") for name, words in refused.items()}
-    return rows + [{**nothing, "arm": name, last: f"refused: {words}"} for name, words in short.items()]
-
-
-def against_rows(outcome: Outcome, against: str) -> list[dict[str, Any]]:
-    """Return both ratios of every arm over one of them, a verdict, and how many units would give one.
-
-    The verdict goes by end to end, with both of its intervals.
-    """
-    rows = []
-    for arm in outcome.arms:
-        if arm == against:
-            continue
-        delta, bootstrap = (outcome.speedup(arm, ALL, against, method) for method in (paired_ratio, bootstrap_ratio))
-        found, more = verdict(delta, bootstrap), units_to_tell(delta, bootstrap)
-        speed = {**speed_cells(outcome, arm, against=against), "bootstrap": str(bootstrap)}
-        rows.append({"arm": arm, **speed, "verdict": found, "to tell": more if found == "not told apart" else None})
-    return rows
-
-
-def work_rows(outcome: Outcome) -> list[dict[str, Any]]:
-    """Return the work of every arm of ours: tokens per pass by kind of prompt, with intervals, and nodes per pass."""
-    rows = []
-    kinds = {**legends.columns_of_kinds(outcome), ALL: ALL}
-    for arm in outcome.arms:
-        stats = outcome.stats(arm)
-        if stats is not None:
-            drafted, scouts = stats.num_drafted / stats.num_steps, stats.num_scouts / stats.num_steps
-            nodes = {"drafted": drafted, "scouts": scouts, "extra nodes": drafted + scouts}
-            found = {name: str(outcome.block_efficiency(arm, kind)) for kind, name in kinds.items()}
-            found["bootstrap"] = str(outcome.block_efficiency(arm, method=bootstrap_ratio))
-            found["no loops"] = str(outcome.block_efficiency_outside(arm) or "-")
-            rows.append({"arm": arm, **found, **nodes, **_performers(outcome, arm, "drafter", "judge")})
-    return rows
 
 
 def _performers(outcome: Outcome, arm: str, *did: str) -> dict[str, str | None]:
@@ -182,7 +112,7 @@ def headline(outcome: Outcome, timed: bool) -> list[str]:
         return conclusion(outcome).splitlines()
     best = max(others, key=lambda arm: outcome.block_efficiency(arm).value)
     found = outcome.block_efficiency(best)
-    return [f"{best} makes the most of a verify pass, {found} tokens a row; {legends.UNTIMED}", agreement(outcome)]
+    return [f"{best} makes the most of a verify pass, {found} tokens a row; {UNTIMED}", agreement(outcome)]
 
 
 def conclusion(outcome: Outcome) -> str:
@@ -234,30 +164,20 @@ def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
         facts: the provenance.
     """
     arguments = facts["arguments"]
-    work = Table("Work", work_rows(outcome), "", "work", legends.WORK_BRIEF, legends.WORK)
-    rows = columns.acceptance_rows(outcome)
-    accepted = Table("Acceptance", rows, "", "acceptance", columns.BRIEF, columns.ACCEPTANCE)
+    drafts = [acceptance_table(outcome), work_table(outcome)]
     if record_file(arguments) is not None:
-        return [worth(outcome, AssumedCosts.of(arguments)), accepted, work]
-    rows = speed_rows(outcome, facts.get("refused", {}))
-    tables = [Table("Speed", rows, legends.SPEED_NOTE, "", legends.speed_brief(outcome), legends.speed_legend(outcome))]
+        return [worth(outcome, AssumedCosts.of(arguments)), *drafts]
     against = arguments.get("against")
-    if against is not None:
-        rows, note, legend = (
-            against_rows(outcome, against),
-            legends.against_note(against),
-            legends.against_legend(against),
-        )
-        tables.append(Table(f"Speed over {against}", rows, note, "against", legends.AGAINST_BRIEF, legend))
-    rows, legend = columns.reason_rows(outcome), legends.REASONS
-    tables.append(Table("Parts of a step", rows, legends.REASONS_NOTE, "reasons", legends.REASONS_BRIEF, legend))
-    if caused := cause_rows(outcome):
-        tables.append(Table("Causes", caused, note_of_causes(outcome), "causes", CAUSES_BRIEF, CAUSES))
-    if stages := columns.stage_rows(outcome):
-        tables.append(Table("Stages", stages, columns.STAGES_NOTE, "", columns.STAGES_BRIEF, columns.STAGES))
-    if devices := columns.device_rows(outcome):
-        tables.append(Table("Device", devices, columns.DEVICE_NOTE, "device", columns.DEVICE_BRIEF, columns.DEVICE))
-    return [*tables, accepted, work]
+    tables = [
+        speed_table(outcome, facts.get("refused", {})),
+        None if against is None else against_table(outcome, against),
+        reason_table(outcome),
+        cause_table(outcome),
+        stage_table(outcome),
+        device_table(outcome),
+        *drafts,
+    ]
+    return [one for one in tables if one is not None]
 
 
 def write_records(outcome: Outcome, path: Path, timed: bool = True) -> None:

@@ -14,10 +14,9 @@ from exactspec.ending import as_program
 from exactspec.parser import positive, refusing
 from experiments.advise.cells import FIXED, LENGTH
 from experiments.harness.arguments import add_strategies, common_parser
-from experiments.harness.findings.legends import SPEEDS
 from experiments.harness.models import needing_a_model
 from experiments.harness.rule_choice import add_sampling
-from experiments.harness.run_outcome import DECODING_ALONE
+from experiments.harness.run_outcome import DECODING_ALONE, SPEEDS
 from experiments.harness.study import Plan, Study
 from experiments.studies.crossover.batch_sizes import Crossover, Size, crossing
 from specdec.stats import Table
