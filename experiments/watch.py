@@ -19,6 +19,7 @@ from experiments.harness.arguments import PROMPTS, add_column, settings_of
 from experiments.harness.arms import PLAIN, units_of
 from experiments.harness.building import build_shared, engine_arms
 from experiments.harness.conversations import as_conversations
+from experiments.harness.draw_checks import texts_in
 from experiments.harness.findings.colouring import PROMPT, Palette, TextPiece
 from experiments.harness.findings.screen_picture import picture_path, write_picture
 from experiments.harness.live_run import Run, live_parser
@@ -146,9 +147,7 @@ def comparison(outcome: Outcome, arm: str, output: Sequence[int]) -> str:
     if not outcome.repeats_plain(arm):
         return "Another draw of the same law as plain decoding's (--rule coupled: the same tokens)."
     (records,) = outcome.records(PLAIN)
-    steps = zip(records["round"], records["tokens"], strict=True)
-    is_same = [*output] == [token for round_, tokens in steps if round_ == 0 for token in tokens]
-    same = is_same and all(outcome.check_results(arm))
+    same = [[*output]] == texts_in(records, 1) and all(outcome.check_results(arm))
     return "The same tokens as plain decoding." if same else "Other tokens than plain decoding!"
 
 

@@ -104,9 +104,8 @@ def _texts(arm: Arm, units: Sequence[Unit], new: int) -> list[tuple[Stats, Mappi
     found: list[tuple[Stats, Mapping[str, Sequence[Any]]]] = []
     for unit in units:
         run = arm.run(unit.prompts, unit.seeds, new)
-        assert run.stats is not None
-        assert run.records is not None
-        found.append((Stats.from_dict(run.stats), run.records))
+        assert run.result is not None
+        found.append((run.result.stats, run.result.records.columns()))
     return found
 
 

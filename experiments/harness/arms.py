@@ -11,7 +11,7 @@ from experiments.harness.conversations import LaterTurn
 from experiments.harness.journal import Piece
 from experiments.harness.rule_choice import REJECTION, rule_for
 from experiments.harness.settings import Settings
-from specdec import DraftSource, NodeBudget, Oracle, SamplingParams, SpeculativeDecoder
+from specdec import DraftSource, NodeBudget, Oracle, Result, SamplingParams, SpeculativeDecoder
 from specdec.prompts import NamedPrompt
 from specdec.requests import make_requests
 
@@ -129,33 +129,21 @@ class Measurement:
         tokens: new ids of each prompt.
         claim: "exact", "exact up to numerics" or "lossy: ..."; "another program" for a peer.
         settings: how it computed.
-        stats: of the run, as plain types; None for a peer.
-        records: columns with one row per prompt and step; None for a peer.
-        calibration: the measurements that draft lengths depended on, as plain types; None: on none.
+        result: of our engine; None for a peer.
         rule: that judged the drafts; None for a peer.
         repeats_plain: whether its tokens must be plain decoding's, as greedy and coupled ones must. If not, they are
             draws of the same law.
-        finish_reasons: of each prompt: "eos", "stop" or "length"; None for a peer.
         rooms: the most tokens that each prompt's output may have, given the context; None for a peer.
-        judge: who judged its drafts, as ``Result.judge`` says it; None for a peer.
-        drafter: who drafted, as ``Result.drafter`` says it; None for a peer.
-        kernels: that computed laws and draws; None for a peer.
     """
 
     seconds: float
     tokens: list[list[int]]
     claim: str
     settings: Settings
-    stats: dict[str, Any] | None = None
-    records: dict[str, list[Any]] | None = None
-    calibration: dict[str, Any] | None = None
+    result: Result | None = None
     rule: str | None = None
     repeats_plain: bool = True
-    finish_reasons: Sequence[str] | None = None
     rooms: Sequence[int] | None = None
-    judge: str | None = None
-    drafter: str | None = None
-    kernels: str | None = None
 
 
 class Arm(Protocol):
@@ -211,15 +199,9 @@ class EngineArm:
         began = time.perf_counter()
         result = self.decoder.generate(starts, max_new_tokens=max_new_tokens, sampling=self.sampling, seed=list(seeds))
         seconds = time.perf_counter() - began
-        measured = None if result.calibration is None else result.calibration.as_dict()
-        stats, columns = result.stats.as_dict(), result.records.columns()
-        settings = Settings.of(self.decoder.oracle, len(prompts))
-        return Measurement(
-            seconds, result.tokens, result.exactness, settings, stats, columns, measured,
-            self.decoder.rule.name, self.repeats_plain, result.finish_reasons,
-            rooms_of(columns, len(prompts), max_new_tokens, self.decoder.oracle.max_context),
-            result.judge, result.drafter, result.kernels,
-        )  # fmt: skip
+        rooms = rooms_of(result.records.columns(), len(prompts), max_new_tokens, self.decoder.oracle.max_context)
+        settings, rule = Settings.of(self.decoder.oracle, len(prompts)), self.decoder.rule.name
+        return Measurement(seconds, result.tokens, result.exactness, settings, result, rule, self.repeats_plain, rooms)
 
 
 def rooms_of(records: Mapping[str, Sequence[Any]], count: int, max_new_tokens: int, max_context: int) -> list[int]:

@@ -112,8 +112,8 @@ def soundness(runs: Sequence[Measurement]) -> list[bool]:
     that.
     """
     found = []
-    kept = zip(runs[0].tokens, runs[0].rooms or (), runs[0].finish_reasons or (), strict=True)
-    for number, (tokens, room, reason) in enumerate(kept):
+    reasons = runs[0].result.finish_reasons if runs[0].result else ()
+    for number, (tokens, room, reason) in enumerate(zip(runs[0].tokens, runs[0].rooms or (), reasons, strict=True)):
         whole = len(tokens) == room if reason == "length" else 1 <= len(tokens) <= room
         found.append(whole and all(run.tokens[number] == tokens for run in runs))
     return found
@@ -128,9 +128,9 @@ def checks_of(runs: Sequence[Measurement], plain: Sequence[list[int]]) -> dict[s
     """
     same = [all(run.tokens[i] == tokens for run in runs) for i, tokens in enumerate(plain)]
     checked = {"identical": same} if runs[0].repeats_plain else {"sound": soundness(runs)}
-    ends = [run.finish_reasons for run in runs]
+    ends = [run.result.finish_reasons for run in runs if run.result is not None]
     kept = {"repeats_plain": runs[0].repeats_plain, "rule": runs[0].rule}
-    return {**kept, "finish_reasons": None if None in ends else ends, **checked}
+    return {**kept, "finish_reasons": ends or None, **checked}
 
 
 def texts_in(records: Mapping[str, Sequence[Any]], count: int) -> list[list[int]]:

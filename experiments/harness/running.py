@@ -22,14 +22,13 @@ from experiments.harness.models import load_oracle, record_file
 from experiments.harness.recorded_runs import add_record_options, check_recorded, load_recorded_text
 from experiments.harness.run_outcome import Outcome, decoding_time
 from experiments.harness.study import Choose, Plan, Study
-from experiments.harness.tracing import Tracing, drop_traces, trace_arms
+from experiments.harness.tracing import drop_traces, trace_arms
 from experiments.harness.turns import Turns, prompts_by_seed, seeds_of, units_by_seed
 from experiments.peers import PEERS, RefusedArm, strategies_read
 from experiments.report import PAGE
 from experiments.strategies import STRATEGIES
 from specdec import Oracle
-from specdec.prompts import NamedPrompt
-from specdec.stats import Stats, pool
+from specdec.stats import pool
 from specdec.stats.report import Shown, provenance, show
 
 WARM_UP_TOKENS = 8
@@ -50,8 +49,10 @@ def build_arms(plan: Plan, oracle: Oracle) -> Sequence[Arm | RefusedArm]:
 
 def _arm_entry(runs: Sequence[Measurement], plain: Sequence[Measurement]) -> dict[str, Any]:
     """Return what the journal keeps of an arm's rounds of one unit."""
-    stats = [Stats.from_dict(run.stats) for run in runs if run.stats is not None]
-    records = [run.records | {"round": [i] * len(run.records["step"])} for i, run in enumerate(runs) if run.records]
+    results = [run.result for run in runs if run.result is not None]
+    stats, columns = [result.stats for result in results], [result.records.columns() for result in results]
+    records = [own | {"round": [i] * len(own["step"])} for i, own in enumerate(columns)]
+    calibration = results[0].calibration if results else None
     return {
         "seconds": [run.seconds for run in runs],
         **({"decoding": [decoding_time(one) for one in stats]} if stats else {}),
@@ -59,10 +60,8 @@ def _arm_entry(runs: Sequence[Measurement], plain: Sequence[Measurement]) -> dic
         **checks_of(runs, plain[0].tokens),
         "claim": runs[0].claim,
         "settings": asdict(runs[0].settings),
-        "calibration": runs[0].calibration,
-        "judge": runs[0].judge,
-        "drafter": runs[0].drafter,
-        "kernels": runs[0].kernels,
+        "calibration": None if calibration is None else calibration.as_dict(),
+        **{did: getattr(results[0], did) if results else None for did in ("judge", "drafter", "kernels")},
         "stats": pool(stats).as_dict() if stats else None,
         "records": {name: [value for part in records for value in part[name]] for name in (records or [{}])[0]},
     }
@@ -157,21 +156,19 @@ def conduct(
     running = [arm for arm in arms if not isinstance(arm, RefusedArm)]
     with refusing(study.plan.name):
         _check_against(arguments["against"], running)
-    by_seed = prompts_by_seed(study.prompts, seeds_of(arguments))
-    with_seeds = [prompt for part in by_seed.values() for prompt in part]
-    outcome = _measure(study, by_seed, running)
+    turns = Turns(prompts_by_seed(study.prompts, seeds_of(arguments)), study.journal)
+    outcome = _measure(study, turns, running)
     refused = {arm.name: arm.words for arm in arms if isinstance(arm, RefusedArm)}
     facts = provenance(arguments, oracle.device, oracle.backend) | {"refused": refused}
-    told = prompt_facts(oracle, Turns(with_seeds, study.journal).complete_all())
+    told = prompt_facts(oracle, turns.complete_all())
     facts |= {"experiment": study.plan.name, "key": folder.name.rpartition("-")[2], "chat": told}
-    found = write(outcome, folder, facts, tables)
-    tracing = Tracing.of(study, outcome)
-    problems = outcome.problems() + trace_arms(tracing, running, [name for name in refused if name in PEERS], outcome)
+    problems = outcome.problems() + trace_arms(study, running, [name for name in refused if name in PEERS], outcome)
+    found = write(outcome, folder, facts, problems, tables)
     more = report(outcome, folder) if report is not None and outcome.done else []
     wrong = study.finish(problems=problems)
     show(found, arguments["wide"])
     if arguments["show"]:
-        show_outputs(outcome, with_seeds, oracle.tokenizer, arguments["show"])
+        show_outputs(outcome, turns.prompts, oracle.tokenizer, arguments["show"])
     if more:
         print()
         show(more, arguments["wide"])
@@ -193,10 +190,10 @@ def _drop_old(journal: Journal, trace: int) -> None:
         drop_traces(folder)
 
 
-def _measure(study: Study, by_seed: dict[int, list[NamedPrompt]], arms: Sequence[Arm]) -> Outcome:
+def _measure(study: Study, turns: Turns, arms: Sequence[Arm]) -> Outcome:
     """Warm the arms up, measure what the journal lacks, and return what it holds then."""
-    arguments, journal, prompts = study.plan.arguments, study.journal, next(iter(by_seed.values()))
-    turns = Turns([prompt for part in by_seed.values() for prompt in part], journal)
+    arguments, journal, by_seed = study.plan.arguments, study.journal, turns.by_seed
+    prompts = next(iter(by_seed.values()))
     _drop_old(journal, arguments["trace"])
     max_new_tokens, repeats = arguments["max_new_tokens"], arguments["repeats"]
     units = units_by_seed(by_seed, arguments["batch_size"], problems_of(study.oracle, prompts, max_new_tokens))
@@ -228,14 +225,14 @@ def plan_of(name: str, argv: Sequence[str] | None, description: str | None = Non
     """Return what a command line asks of "compare", or of a strategy's own experiment, which has its variants."""
     parser = paired_parser(description)
     if name == COMPARE:
-        return _comparing_plan(name, vars(comparing(parser).parse_args(argv)))
+        return comparing_plan(name, vars(comparing(parser).parse_args(argv)))
     add_strategy(parser, STRATEGIES[name], prefixed=False)
     add_record_options(parser)
     return Plan(name, (name,), (), vars(parser.parse_args(argv)), variants=True)
 
 
 def script(name: str, description: str | None, argv: Sequence[str] | None = None) -> int:
-    """Run the experiment of one strategy and its variants beside plain decoding; the body of its script."""
+    """Run "compare", or the experiment of one strategy and its variants; the body of its script."""
     return run(plan_of(name, argv, description))
 
 
@@ -250,24 +247,8 @@ def comparing(parser: argparse.ArgumentParser, usual: Sequence[str] | None = Non
     return parser
 
 
-def compare(
-    name: str,
-    arguments: dict[str, Any],
-    tables: Tables | None = None,
-    choose: Choose | None = None,
-    report: Callable[[Outcome, Path], list[Shown]] | None = None,
-) -> int:
-    """Run the strategies and peers that were asked for side by side; the rest as of ``run``."""
-    return run(_comparing_plan(name, arguments), tables=tables, report=report, choose=choose)
-
-
-def _comparing_plan(name: str, arguments: dict[str, Any]) -> Plan:
+def comparing_plan(name: str, arguments: dict[str, Any]) -> Plan:
     """Return the plan of strategies and peers side by side; None asks for all strategies that can run."""
     chosen = {**arguments, "strategies": list(usable(arguments))}
     asked = arguments["strategies"] is not None
     return Plan(name, tuple(chosen["strategies"]), tuple(chosen["peer"]), chosen, asked=asked)
-
-
-def comparison(description: str | None, argv: Sequence[str] | None = None) -> int:
-    """Run all strategies, or those asked for, side by side; the body of ``experiments.compare``."""
-    return run(plan_of(COMPARE, argv, description))

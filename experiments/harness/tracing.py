@@ -100,22 +100,23 @@ def drop_traces(folder: Path) -> None:
         shutil.rmtree(folder / NODES)
 
 
-def trace_arms(tracing: Tracing, arms: Sequence[Arm], others: Iterable[str], outcome: Outcome) -> list[str]:
+def trace_arms(study: Study, arms: Sequence[Arm], others: Iterable[str], outcome: Outcome) -> list[str]:
     """Record the nodes of every drafting arm of ours, and name the arms that cannot be recorded on stderr.
 
     Args:
-        tracing: what is decoded.
+        study: the experiment, which says how many prompts are traced.
         arms: that ran, plain decoding among them.
         others: names of those that did not run.
         outcome: of the timed rounds.
 
     Returns:
-        What went wrong; it goes into the summary too. That is: arms that failed, and arms that claim to be exact but
+        What went wrong: arms that failed, and arms that claim to be exact but
         wrote other tokens than in the timed rounds. (With another claim, or if other steps made the same tokens,
         stderr says so.) Nothing if no prompt is traced.
 
     Guarantee: if it is killed at any moment, the next run goes on; see ``record_nodes``.
     """
+    tracing = Tracing.of(study, outcome)
     if not tracing.prompts:
         return []
     drafting = [arm for arm in arms if isinstance(arm, EngineArm) and arm.name != PLAIN]
@@ -133,15 +134,7 @@ def trace_arms(tracing: Tracing, arms: Sequence[Arm], others: Iterable[str], out
         except Exception:  # the other arms go on, and the run ends with status 1
             print(traceback.format_exc(), file=sys.stderr)
             found.append(f"the trace of {arm.name}: {traceback.format_exc().strip().splitlines()[-1]}")
-    _add_problems(tracing.study.folder / "summary.json", found)
     return found
-
-
-def _add_problems(path: Path, problems: Sequence[str]) -> None:
-    """Add problems to a summary, which was written before the arms were traced."""
-    summary = json.loads(path.read_text(encoding="utf-8"))
-    summary["problems"] += problems
-    write_whole(path, json.dumps(summary, indent=1) + "\n")
 
 
 def slugs_of(names: Sequence[str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any
 from experiments.harness.arguments import seed_number
 from experiments.harness.arms import PLAIN, Unit, units_of
 from experiments.harness.conversations import LaterTurn
-from experiments.harness.findings.colouring import steps_in
+from experiments.harness.draw_checks import texts_in
 from experiments.harness.journal import Journal
 from specdec.prompts import NamedPrompt
 
@@ -84,12 +84,21 @@ class Turns:
     """What has been said in the conversations of an experiment.
 
     Args:
-        prompts: of the experiment, every turn after those before it.
+        by_seed: seed -> prompts of the experiment, every turn after those before it.
         journal: of its units; it grows while they are measured.
+
+    Attributes:
+        by_seed: see above.
     """
 
-    def __init__(self, prompts: Sequence[NamedPrompt], journal: Journal) -> None:
-        self._prompts, self._journal = {prompt.name: prompt for prompt in prompts}, journal
+    def __init__(self, by_seed: Mapping[int, Sequence[NamedPrompt]], journal: Journal) -> None:
+        self.by_seed, self._journal = by_seed, journal
+        self._prompts = {prompt.name: prompt for part in by_seed.values() for prompt in part}
+
+    @property
+    def prompts(self) -> list[NamedPrompt]:
+        """All prompts, those of one seed after those of another."""
+        return [*self._prompts.values()]
 
     def complete(self, unit: Unit) -> Unit:
         """Return a unit whose prompts hold the answers before them.
@@ -126,8 +135,8 @@ class Turns:
     def _answer(self, name: str) -> list[int]:
         """Return the ids that plain decoding answered to a prompt, in its first round."""
         unit, place = self._entry(name)
-        columns = self._journal.entries[unit]["arms"][PLAIN]["records"]
-        return [token for step in steps_in(columns, place) for token in step.tokens]
+        entry = self._journal.entries[unit]
+        return texts_in(entry["arms"][PLAIN]["records"], len(entry["prompts"]))[place]
 
     def _entry(self, name: str) -> tuple[int, int]:
         """Return the unit that answered a prompt, and the prompt's place in it."""

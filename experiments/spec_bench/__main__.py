@@ -17,7 +17,7 @@ from experiments.harness.arguments import paired_parser, prompts_of
 from experiments.harness.conversations import AUTO
 from experiments.harness.models import HF, needing_a_model
 from experiments.harness.run_outcome import Outcome
-from experiments.harness.running import compare, comparing
+from experiments.harness.running import comparing, comparing_plan, run
 from experiments.harness.turns import add_seeds, seeds_of
 from experiments.spec_bench.spec_bench_tables import tables_of, write_answers
 from oracles.checkpoints.loading import load_tokenizer
@@ -78,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with refusing("spec_bench"):
         arguments["seed"] = seeds_of(arguments)[0]
     tables = partial(tables_of, per_category=arguments["per_category"])
-    return compare("spec_bench", arguments, tables, choose, partial(report_answers, arguments))
+    report = partial(report_answers, arguments)
+    return run(comparing_plan("spec_bench", arguments), tables=tables, report=report, choose=choose)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from experiments.harness.conversations import NONE
 from experiments.harness.findings.step_columns import REASONS, reason
 from experiments.harness.models import HF, needing_a_model
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, SPEEDS, Outcome, speed_cells
-from experiments.harness.running import compare, comparing
+from experiments.harness.running import comparing, comparing_plan, run
 from oracles.checkpoints.loading import load_tokenizer
 from oracles.factory.corpus import STDLIB, load_manifest, stdlib_folder
 from specdec.prompts import NamedPrompt, load_prompts
@@ -90,7 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--lengths", type=positive, nargs="+", default=list(LENGTHS), help=text)
     parser.set_defaults(prompts=None, template=NONE)
     arguments = needing_a_model(vars(parser.parse_args(argv)), "lengths")
-    return compare("lengths", {**arguments, "lengths": sorted(set(arguments["lengths"]))}, tables_of, choose)
+    plan = comparing_plan("lengths", {**arguments, "lengths": sorted(set(arguments["lengths"]))})
+    return run(plan, tables=tables_of, choose=choose)
 
 
 if __name__ == "__main__":

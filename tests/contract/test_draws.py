@@ -130,7 +130,8 @@ def test_the_law_of_long_outputs_is_checked_in_chunks() -> None:
 
 def a_run(tokens: list[list[int]], reasons: list[str], room: int = 3) -> Measurement:
     rooms = [room] * len(tokens)
-    return Measurement(1.0, tokens, "exact", SETTINGS, repeats_plain=False, finish_reasons=reasons, rooms=rooms)
+    result: Any = SimpleNamespace(finish_reasons=reasons)
+    return Measurement(1.0, tokens, "exact", SETTINGS, result, repeats_plain=False, rooms=rooms)
 
 
 def test_a_draw_is_sound_if_it_has_its_length_and_comes_again() -> None:

@@ -90,7 +90,9 @@ def test_compare_runs_it_unasked_with_its_own_oracle_alone(shipped, tmp_path, mo
     for name in ("target", "draft"):
         argv = common(shipped, tmp_path / name)
         argv[argv.index("--oracle") + 1] = name
-        assert harness.comparison("", [*argv, "--num-prompts", "1", "--threads", str(torch.get_num_threads())]) == 0
+        assert (
+            harness.script("compare", "", [*argv, "--num-prompts", "1", "--threads", str(torch.get_num_threads())]) == 0
+        )
         arms[name] = list(json.loads((the_folder(tmp_path / name) / "summary.json").read_text())["arms"])
     assert arms == {"target": ["plain", "eagle3", "prompt_lookup"], "draft": ["plain", "prompt_lookup"]}
 

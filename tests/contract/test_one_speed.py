@@ -61,7 +61,7 @@ def test_both_ratios_are_the_same_everywhere(made: Hand, tmp_path: Path) -> None
     assert wanted[DECODING_ALONE] != wanted[END_TO_END]
     assert conclusion(made.outcome).splitlines()[0].endswith(f"is faster than plain decoding: {words}.")
 
-    printed = markdown_of(write(made.outcome, tmp_path, FACTS))
+    printed = markdown_of(write(made.outcome, tmp_path, FACTS, []))
     (line,) = (row for row in printed.splitlines() if row.startswith(f"| {DRAFTED} ") and row.endswith("3/3       |"))
     assert [cell.strip() for cell in line.split("|")[3:5]] == [*wanted.values()]
 

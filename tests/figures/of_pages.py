@@ -21,6 +21,7 @@ from experiments.harness.arms import PLAIN, Measurement
 from experiments.harness.journal import Journal
 from experiments.harness.running import _measure
 from experiments.harness.study import Plan, Study
+from experiments.harness.turns import Turns
 from experiments.report import pictures, why
 from experiments.report.runs import Run
 from experiments.studies.crossover import batch_sizes
@@ -61,7 +62,7 @@ def order() -> Differences:
         arms = [_Asked(name, asked) for name in (PLAIN, DRAFTED)]
         journal = Journal(Path(folder) / "journal.jsonl")
         made = Study(Plan("compare", (), (), arguments), journal, TabularLM.random(3, 1, seed=0), prompts)
-        _measure(made, {7: prompts}, arms)
+        _measure(made, Turns({7: prompts}, journal), arms)
     rest = []
     for name, number, first in (("p0", 0, PLAIN), ("p1", 1, DRAFTED), ("p2", 2, PLAIN)):
         other = DRAFTED if first == PLAIN else PLAIN

@@ -26,7 +26,7 @@ def real_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     argv = ["--oracle", "code-draft-tiny", "--strategies", *ARMS, "--out", str(out)]
     argv += ["--num-prompts", "2", "--max-new-tokens", "24", "--trace", "2", "--temperature", "0.8", "--threads", "1"]
     argv += ["--staged-model", "code-draft-tiny", "--staged-width", "2"]
-    assert harness.comparison("", argv) == 0
+    assert harness.script("compare", "", argv) == 0
     (run,) = out.iterdir()
     return run
 

@@ -30,5 +30,5 @@ def everything(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> t
     out, printed = tmp_path_factory.mktemp("everything"), StringIO()
     argv = [*common(checkpoints, out), *all_own(checkpoints, STRATEGIES), "--temperature", "0.9"]
     with redirect_stdout(printed):
-        assert running.comparison("", [*argv, "--batch-size", "2", "--repeats", "2", "--trace", "3"]) == 0
+        assert running.script("compare", "", [*argv, "--batch-size", "2", "--repeats", "2", "--trace", "3"]) == 0
     return the_folder(out), printed.getvalue()

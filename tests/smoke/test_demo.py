@@ -8,7 +8,7 @@ import pytest
 
 from experiments import demo
 from experiments.harness.journal import COMMAND
-from experiments.harness.running import COMPARE, comparison, plan_of
+from experiments.harness.running import COMPARE, plan_of, script
 from tests.support.experiments import TEXT, common, the_folder, write_rows
 
 
@@ -56,7 +56,7 @@ def test_a_demo_that_did_not_end_goes_on_with_as_many_prompts(checkpoints, tmp_p
     assert demo.main(argv) == 1
     words = shlex.split((the_folder(tmp_path / "out") / COMMAND).read_text(encoding="utf-8"))
     assert words[:3] == ["python", "-m", "experiments.compare"]
-    assert comparison("", words[3:]) == 1
+    assert script(COMPARE, "", words[3:]) == 1
     assert "resumed: 1 of 2 units stand in " in capsys.readouterr().err
 
 

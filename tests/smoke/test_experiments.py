@@ -67,7 +67,7 @@ def test_a_strategy_runs_and_leaves_its_results(name, checkpoints, tmp_path, cap
 
 def test_arms_are_paired_with_one_another_by_rounds_where_prompts_are_few(checkpoints, tmp_path, capsys):
     argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "lookahead", "--repeats", "5"]
-    assert harness.comparison("", [*argv, "--against", "lookahead"]) == 0
+    assert harness.script("compare", "", [*argv, "--against", "lookahead"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "95 % intervals clustered by round" in printed
     assert "these hold for the very prompts measured" in printed
@@ -80,7 +80,7 @@ def test_arms_are_paired_with_one_another_by_rounds_where_prompts_are_few(checkp
     # Five rounds have an interval, which on a busy machine may be too wide to be printed.
     bounds = [row[column] for row in rows.values() for column in ("decoding alone", "end to end", "bootstrap")]
     assert all(re.search(r"\[|wide", text) for text in bounds)
-    assert harness.comparison("", argv) == 0  # the same measurements, without the pairs
+    assert harness.script("compare", "", argv) == 0  # the same measurements, without the pairs
     assert "Pairs with lookahead" not in capsys.readouterr().out
     assert the_folder(tmp_path) == folder
 
@@ -110,7 +110,7 @@ def test_compare_with_sampling_in_batches(rule, everything, checkpoints, tmp_pat
         names = ["ngram", "tree", "merged"]
         argv = [*common(checkpoints, tmp_path), "--temperature", "0.9", "--batch-size", "2", "--repeats", "2"]
         argv += ["--rule", rule, "--strategies", *names, *all_own(checkpoints, names)]
-        assert harness.comparison("", argv) == 0
+        assert harness.script("compare", "", argv) == 0
         folder, printed = the_folder(tmp_path), capsys.readouterr().out
     assert printed.count("4/4") == 1 + len(names)
     ways = {
@@ -253,7 +253,7 @@ def test_draws_of_another_law_or_length_fail(checkpoints, tmp_path, monkeypatch,
     monkeypatch.setattr(EngineArm, "run", wrong)
     argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "lookahead", "--temperature", "0.05"]
     argv[argv.index("--max-new-tokens") + 1] = "40"
-    assert harness.comparison("", argv) == 1
+    assert harness.script("compare", "", argv) == 1
     said = capsys.readouterr()
     assert "['p3']: the output of prompt_lookup lacks its length" in said.err
     assert "['p0']: the output of lookahead lacks its length, or is another one in another round" in said.err
@@ -267,7 +267,7 @@ def test_a_rule_that_does_not_fit_is_refused_or_left_out(checkpoints, tmp_path, 
     argv = [*common(checkpoints, tmp_path), "--rule", "standard", *own(checkpoints, "tree", "tree-")]
     words = "--rule standard judges chains only, and small_transformer branches: use one of rejection, "
     with pytest.raises(SystemExit, match=f"compare: {words}sample_and_match, coupled, multi_draft"):
-        harness.comparison("", [*argv, "--strategies", "prompt_lookup", "tree"])
+        harness.script("compare", "", [*argv, "--strategies", "prompt_lookup", "tree"])
     # Where nobody asked for a strategy by name, nor for its options, it is left out.
     arguments = harness.plan_of(harness.COMPARE, [*argv[:-2], "--oracle", "code"]).arguments
     oracle = harness.load_target(arguments)
@@ -393,7 +393,7 @@ def test_exactness_passes_and_notices(checkpoints, tmp_path, monkeypatch, capsys
 
 def test_a_peer_runs_beside_ours(checkpoints, tmp_path):
     argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "--peer", "transformers"]
-    assert harness.comparison("", [*argv, "--batch-size", "2"]) == 0
+    assert harness.script("compare", "", [*argv, "--batch-size", "2"]) == 0
     arms = summary_of(tmp_path)["arms"]
     assert list(arms) == ["plain", "prompt_lookup", "transformers"]
     assert arms["transformers"]["claim"] == "another program"
@@ -405,7 +405,7 @@ def test_peers_that_draft_run_or_say_why_not(batch_size, checkpoints, tmp_path, 
     names = ["transformers", "transformers:assisted", "transformers:assisted-heuristic", "transformers:lookup"]
     own_options = ["--small-transformer-model", str(checkpoints / "draft"), "--batch-size", str(batch_size)]
     argv = [*common(checkpoints, tmp_path), *own_options, "--strategies", "prompt_lookup", "--peer", *names]
-    assert harness.comparison("", argv) == 0
+    assert harness.script("compare", "", argv) == 0
     summary = summary_of(tmp_path)
     refused = summary["provenance"]["refused"]
     if batch_size == 1:
@@ -535,7 +535,7 @@ def test_the_same_experiment_run_twice_at_once_is_refused_the_second_time(checkp
 
 
 @pytest.mark.parametrize(
-    "main", [harness.comparison, exactness.main, trees.main, train_head.main], ids=lambda main: main.__module__
+    "main", [harness.script, exactness.main, trees.main, train_head.main], ids=lambda main: main.__module__
 )
 def test_a_folder_that_cannot_be_written_ends_a_script_before_it_computes(main, checkpoints, tmp_path, monkeypatch):
     def load(*arguments: Any, **options: Any) -> None:
@@ -548,7 +548,7 @@ def test_a_folder_that_cannot_be_written_ends_a_script_before_it_computes(main, 
     own_way = main is train_head.main
     argv = ["--own-text", "own.safetensors", "--out", str(out)] if own_way else common(checkpoints, out)
     with pytest.raises(SystemExit, match=rf"--out: {out}.* cannot be written: .*give a folder that can be"):
-        main("", argv) if main is harness.comparison else main(argv)
+        main("compare", "", argv) if main is harness.script else main(argv)
 
 
 def test_tables_of_a_form_that_is_none_are_refused_before_a_script_computes(checkpoints, tmp_path, monkeypatch):
@@ -692,7 +692,7 @@ def test_an_experiment_is_complete_before_anybody_reads_of_it(name, words, check
     argv = [*common(checkpoints, tmp_path), *words.split()]
     argv[argv.index("--max-new-tokens") + 1] = "24"
     with pytest.raises(BrokenPipeError):
-        harness.comparison("", argv) if module is harness else module.main(argv)
+        harness.script("compare", "", argv) if module is harness else module.main(argv)
     folder = the_folder(tmp_path)
     assert ((folder / "units.jsonl").exists(), (folder / JOURNAL).exists()) == (True, False)
     assert len([*folder.glob("nodes/*/tokens.json")]) == ("--trace" in words)

@@ -62,7 +62,7 @@ def test_what_others_compute_has_no_such_products(argv, oracle):
 @pytest.mark.parametrize("arithmetic", [[], ["--arithmetic", "int8"]])
 def test_transformers_reads_the_numbers_that_a_file_stands_for(arithmetic, argv, tmp_path):
     peers = ["transformers", "transformers:lookup", "transformers:bfloat16"]
-    assert harness.comparison("", [*argv, "--strategies", "prompt_lookup", "--peer", *peers, *arithmetic]) == 0
+    assert harness.script("compare", "", [*argv, "--strategies", "prompt_lookup", "--peer", *peers, *arithmetic]) == 0
     summary = summary_of(tmp_path / "out")
     assert not summary["provenance"]["refused"]
     if not arithmetic:

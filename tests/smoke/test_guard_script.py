@@ -24,7 +24,7 @@ def test_a_run_beside_itself_and_beside_a_hampered_one(way, checkpoints, tmp_pat
         argv += ["--small-transformer-model", str(checkpoints / "target")]
         argv[argv.index("--prompts") + 1] = str(prompts)
         argv[argv.index("--max-new-tokens") + 1] = "24"
-        assert harness.comparison("", argv) == 0
+        assert harness.script("compare", "", argv) == 0
         return the_folder(tmp_path / name)
 
     whole = measured("whole")

@@ -49,7 +49,7 @@ def argv(tmp_path: Path, few: None) -> list[str]:
 
 
 def test_compare_runs_what_the_checkpoint_can_have_and_says_why_not_the_others(argv, tmp_path, capsys):
-    assert harness.comparison("", [*argv, "--trace", "1"]) == 0
+    assert harness.script("compare", "", [*argv, "--trace", "1"]) == 0
     printed, told = capsys.readouterr()
     assert re.search(rf"^left out: small_transformer: .*{FOREIGN} \(--small-transformer-model DIR\)$", told, re.M)
     assert re.search(rf"^left out: early_exit: {NO_EXIT.format('early-exit-')}\S*mine$", told, re.M)
@@ -70,7 +70,7 @@ def test_compare_runs_what_the_checkpoint_can_have_and_says_why_not_the_others(a
 )
 def test_what_was_asked_for_is_refused_and_not_left_out(argv, given):
     with pytest.raises(SystemExit, match=rf"^compare: .*{FOREIGN} \(--small-transformer-model DIR\)$"):
-        harness.comparison("", [*argv, *given])
+        harness.script("compare", "", [*argv, *given])
 
 
 def test_a_script_names_its_own_option(argv):

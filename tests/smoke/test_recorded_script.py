@@ -49,7 +49,7 @@ def summary_of(records: Path) -> dict[str, Any]:
 def test_compare_runs_what_needs_no_model_and_shows_no_time(records, capsys):
     text = str(records.parent / "text.py")
     trained = [part for name in ("ngram", "merged", "cascade", "staged") for part in (f"--{name}-train-on", text)]
-    assert harness.comparison("", [*common(records), *trained]) == 0
+    assert harness.script("compare", "", [*common(records), *trained]) == 0
     printed, told = capsys.readouterr()
     for name in ("early_exit", "quantized", "lookahead", "threshold", "medusa"):
         assert f"left out on recorded text: {name}: " in told
@@ -71,7 +71,7 @@ def test_compare_runs_what_needs_no_model_and_shows_no_time(records, capsys):
 
 def test_a_speedup_is_shown_at_stated_costs_and_for_the_arms_that_they_are_stated_of(records):
     argv = [*common(records), "--strategies", "prompt_lookup", "small_transformer", "--num-prompts", "2"]
-    assert harness.comparison("", [*argv, "--draft-cost", "prompt_lookup=0.02", "--width-cost", "0.1"]) == 0
+    assert harness.script("compare", "", [*argv, "--draft-cost", "prompt_lookup=0.02", "--width-cost", "0.1"]) == 0
     rows = {row["arm"]: row for row in summary_of(records)["worth"]}
     row = rows["prompt_lookup"]
     assert row["v"] == pytest.approx(1 + 0.1 * (row["nodes"] - 1))
@@ -102,7 +102,7 @@ def test_an_output_that_is_not_the_record_fails(records, monkeypatch, capsys):
         return output[::-1] if name == "p2" else output
 
     monkeypatch.setattr(RecordedText, "output_of", wrong)
-    assert harness.comparison("", [*common(records), "--strategies", "prompt_lookup"]) == 1
+    assert harness.script("compare", "", [*common(records), "--strategies", "prompt_lookup"]) == 1
     assert "the output of p2 is not its record" in capsys.readouterr().err
 
 
@@ -131,7 +131,7 @@ REFUSED = {
 @pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED)
 def test_what_it_cannot_answer_is_refused_by_name(options, message, records):
     with pytest.raises(SystemExit, match=message):
-        harness.comparison("", [*common(records), *options])
+        harness.script("compare", "", [*common(records), *options])
 
 
 def test_sources_of_another_vocabulary_are_refused(records):
@@ -140,8 +140,8 @@ def test_sources_of_another_vocabulary_are_refused(records):
     words.save(str(records.parent / "words.json"))
     argv = [*common(records), "--tokenizer", str(records.parent / "words.json"), "--strategies"]
     with pytest.raises(SystemExit, match=r"drafts from a vocabulary of .* ids, but the oracle's has 2"):
-        harness.comparison("", [*argv, "small_transformer"])
-    assert harness.comparison("", [*argv, "prompt_lookup"]) == 0
+        harness.script("compare", "", [*argv, "small_transformer"])
+    assert harness.script("compare", "", [*argv, "prompt_lookup"]) == 0
 
 
 @pytest.mark.parametrize("main", [trees.main, exactness.main, threshold.main])
@@ -153,13 +153,15 @@ def test_experiments_that_need_a_model_refuse_it(main, records):
 @pytest.mark.parametrize("option", ["--record-column", "--tokenizer", "--draft-cost", "--width-cost"])
 def test_its_options_are_refused_with_a_model(option, tmp_path):
     with pytest.raises(SystemExit, match=f"{option} belongs to --oracle recorded:FILE"):
-        harness.comparison("", ["--strategies", "prompt_lookup", option, "1", "--out", str(tmp_path)])
+        harness.script("compare", "", ["--strategies", "prompt_lookup", option, "1", "--out", str(tmp_path)])
 
 
 def test_prompts_without_a_record_fail_by_name(records, capsys):
     rows = [{"id": "known", "prompt": TEXT}, {"id": "unknown", "prompt": "import os\n"}]
     other = write_rows(records.parent / "other.jsonl", rows)
-    assert harness.comparison("", [*common(records), "--prompts", str(other), "--strategies", "prompt_lookup"]) == 1
+    assert (
+        harness.script("compare", "", [*common(records), "--prompts", str(other), "--strategies", "prompt_lookup"]) == 1
+    )
     err = capsys.readouterr().err
     assert "prompts ['unknown']: selects no record" in err
     assert "known']" in err

@@ -48,7 +48,9 @@ def compared(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """Return the folder of a run with chains and trees, paired by rounds."""
     out = tmp_path_factory.mktemp("compared")
     chosen = options(checkpoints, "small_transformer", "prompt_lookup", "tree")
-    assert harness.comparison("", [*common(checkpoints, out), *chosen, "--repeats", "5", "--against", "tree"]) == 0
+    assert (
+        harness.script("compare", "", [*common(checkpoints, out), *chosen, "--repeats", "5", "--against", "tree"]) == 0
+    )
     return the_folder(out)
 
 
@@ -264,7 +266,7 @@ def test_a_run_that_ended_with_problems_has_a_page_that_names_them(checkpoints, 
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text((checkpoints / "prompts.jsonl").read_text(encoding="utf-8") + too_long, encoding="utf-8")
     argv = [*common(checkpoints, tmp_path / "runs"), "--strategies", "prompt_lookup", "--prompts", str(prompts)]
-    assert harness.comparison("", argv) == 1
+    assert harness.script("compare", "", argv) == 1
     folder = the_folder(tmp_path / "runs")
     (problem,) = summary_of(folder)["problems"]
     seen = read([folder], tmp_path / "page.html").seen
@@ -309,7 +311,7 @@ def test_several_runs_have_pictures_across_them(checkpoints, tmp_path, capsys):
     for varied in ([], ["--batch-size", "2"], length, warm):
         out = tmp_path / str(len(folders))
         argv = [*common(checkpoints, out), *options(checkpoints, "small_transformer", "tree")]
-        assert harness.comparison("", [*argv, *varied]) == 0
+        assert harness.script("compare", "", [*argv, *varied]) == 0
         folders.append(the_folder(out))
     assert main([*map(str, folders), "--out", str(tmp_path / "page.html")]) == 0
     assert f"Written: {tmp_path / 'page.html'}" in capsys.readouterr().out
@@ -353,7 +355,7 @@ def test_arms_are_numbered_over_all_runs_of_a_page(compared, copied):
 
 def test_traces_of_runs_of_one_name_stay_apart(checkpoints, tmp_path):
     argv = [*common(checkpoints, tmp_path / "runs"), "--strategies", "prompt_lookup", "--trace", "1"]
-    assert harness.comparison("", argv) == 0
+    assert harness.script("compare", "", argv) == 0
     folder = the_folder(tmp_path / "runs")
     others = [Path(shutil.copytree(folder, tmp_path / "others" / name)) for name in (folder.name, "a-b", "a_b")]
     found = read([folder, *others], tmp_path / "page.html")
@@ -422,7 +424,7 @@ def test_a_page_of_every_strategy_sampled_in_batches(everything, tmp_path):
 
 def test_peers_have_verdicts_and_their_refusals_stand_in_their_words(checkpoints, tmp_path):
     argv = [*common(checkpoints, tmp_path / "runs"), "--strategies", "prompt_lookup", "--batch-size", "2"]
-    assert harness.comparison("", [*argv, "--peer", "transformers", "transformers:lookup"]) == 0
+    assert harness.script("compare", "", [*argv, "--peer", "transformers", "transformers:lookup"]) == 0
     folder = the_folder(tmp_path / "runs")
     found = read([folder], tmp_path / "page.html")
     (data,) = found.data.values()
@@ -467,7 +469,7 @@ def test_recorded_text_has_a_page_without_times(tmp_path):
     rows = [{"id": f"p{i}", "kind": "ab"[i % 2], "prompt": TEXT * (i + 1), "completion": TEXT[i:]} for i in range(4)]
     records = write_rows(tmp_path / "records.jsonl", rows)
     argv = ["--oracle", f"recorded:{records}", "--out", str(tmp_path / "out"), "--max-new-tokens", "12"]
-    assert harness.comparison("", [*argv, "--strategies", "prompt_lookup", "small_transformer"]) == 0
+    assert harness.script("compare", "", [*argv, "--strategies", "prompt_lookup", "small_transformer"]) == 0
     found = read([the_folder(tmp_path / "out")], tmp_path / "page.html")
     assert "Worth of the drafts" in found.seen
     assert "prompt_lookup makes the most of a verify pass" in found.seen

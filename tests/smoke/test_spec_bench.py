@@ -76,7 +76,7 @@ def test_the_help_has_the_defaults_of_this_experiment(capsys):
 
 def test_all_questions_are_asked_with_512_tokens_unless_told_otherwise(questions, monkeypatch):
     kept: list[dict[str, Any]] = []
-    monkeypatch.setattr(spec_bench, "compare", lambda _, arguments, *rest: kept.append(arguments))
+    monkeypatch.setattr(spec_bench, "run", lambda plan, **_: kept.append(plan.arguments))
     spec_bench.main(["--file", str(questions)])
     (arguments,) = kept
     assert (arguments["turns"], arguments["max_new_tokens"], arguments["num_prompts"]) == ("auto", 512, None)

@@ -41,7 +41,7 @@ def test_every_strategy_is_traced_and_emits_what_it_emitted(temperature, everyth
     folder, _ = everything
     if temperature == "0":
         argv = [*common(checkpoints, tmp_path), "--batch-size", "2", "--trace", "3"]
-        assert harness.comparison("", [*argv, *all_own(checkpoints, STRATEGIES)]) == 0
+        assert harness.script("compare", "", [*argv, *all_own(checkpoints, STRATEGIES)]) == 0
         folder = the_folder(tmp_path)
     sections = trace_sections(folder, RUN)
     assert [section.title for section in sections] == [f"Trace: {name}" for name in STRATEGIES]
@@ -73,7 +73,7 @@ def test_an_interrupted_trace_goes_on_and_measures_nothing_again(checkpoints, tm
 
     monkeypatch.setattr(Tracing, "record", dying)
     with pytest.raises(Interrupted):
-        harness.comparison("", argv)
+        harness.script("compare", "", argv)
     folder = the_folder(tmp_path)
     (section,) = trace_sections(folder, RUN)
     assert "No trace of lookahead (not finished)." in section.body
@@ -82,7 +82,7 @@ def test_an_interrupted_trace_goes_on_and_measures_nothing_again(checkpoints, tm
     monkeypatch.setattr(Tracing, "record", working)
     monkeypatch.setattr(harness, "measure", lambda *arguments: pytest.fail("a unit was measured again"))
     monkeypatch.setattr(harness, "WARM_UP_TOKENS", 1)
-    assert harness.comparison("", argv) == 0
+    assert harness.script("compare", "", argv) == 0
     assert asked == ["prompt_lookup", "lookahead"]
     assert part.stat().st_mtime_ns == written
     assert len(trace_sections(folder, RUN)) == 2
@@ -90,12 +90,12 @@ def test_an_interrupted_trace_goes_on_and_measures_nothing_again(checkpoints, tm
 
 def test_a_run_that_begins_afresh_has_no_trace_of_the_last_one(checkpoints, tmp_path):
     argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup"]
-    assert harness.comparison("", [*argv, "--trace", "2"]) == 0
+    assert harness.script("compare", "", [*argv, "--trace", "2"]) == 0
     folder = the_folder(tmp_path)
     assert len(trace_sections(folder, RUN)[0].data["prompts"]) == 2
-    assert harness.comparison("", [*argv, "--trace", "9"]) == 0
+    assert harness.script("compare", "", [*argv, "--trace", "9"]) == 0
     assert len(trace_sections(folder, RUN)[0].data["prompts"]) == 4  # all that there are
-    assert harness.comparison("", argv) == 0
+    assert harness.script("compare", "", argv) == 0
     assert the_folder(tmp_path) == folder
     assert not (folder / "nodes").exists()
 
@@ -109,9 +109,9 @@ def test_another_number_of_prompts_drops_what_an_interrupted_run_recorded(checkp
 
     monkeypatch.setattr(tracing, "_trace", dying)
     with pytest.raises(Interrupted):
-        harness.comparison("", [*argv, "--trace", "2"])
+        harness.script("compare", "", [*argv, "--trace", "2"])
     monkeypatch.undo()
-    assert harness.comparison("", [*argv, "--trace", "1"]) == 0
+    assert harness.script("compare", "", [*argv, "--trace", "1"]) == 0
     assert [len(section.data["prompts"]) for section in trace_sections(the_folder(tmp_path), RUN)] == [1, 1]
 
 
@@ -143,7 +143,7 @@ def test_other_tokens_than_in_the_timed_rounds_are_an_error_if_they_are_claimed_
     claim_all(claim, monkeypatch)
     monkeypatch.setattr(Tracing, "record", shorter)
     argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "--trace", "1"]
-    assert harness.comparison("", argv) == status
+    assert harness.script("compare", "", argv) == status
     said = capsys.readouterr().err
     assert "the trace of prompt_lookup: other tokens than in the timed rounds on prompt p0" in said
     assert ("FAILED" in said) == bool(status)
@@ -155,12 +155,12 @@ def test_a_refuted_trace_and_its_page_go_with_a_run_that_traces_nothing(checkpoi
     claim_all("exact", monkeypatch)
     monkeypatch.setattr(Tracing, "record", shorter)
     argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup"]
-    assert harness.comparison("", [*argv, "--trace", "1"]) == 1
+    assert harness.script("compare", "", [*argv, "--trace", "1"]) == 1
     folder = the_folder(tmp_path)
     shown = write_page([folder]).read_text(encoding="utf-8")
     assert "<li>the trace of prompt_lookup: other tokens than in the timed rounds on prompt p0</li>" in shown
     monkeypatch.setattr(harness, "measure", lambda *arguments: pytest.fail("a unit was measured again"))
-    assert harness.comparison("", argv) == 0
+    assert harness.script("compare", "", argv) == 0
     assert the_folder(tmp_path) == folder
     assert not (folder / "nodes").exists()
     assert not (folder / "page.html").exists()
@@ -174,7 +174,7 @@ def test_the_same_tokens_from_other_drafts_are_named(checkpoints, tmp_path, monk
     short = drafts.SmallTransformer(oracles.load(str(checkpoints / "draft")), 1)
     monkeypatch.setattr(Tracing, "record", drafting_less)
     argv = [*common(checkpoints, tmp_path), "--strategies", "small_transformer", "--trace", "1"]
-    assert harness.comparison("", [*argv, *own(checkpoints, "small_transformer", "small-transformer-")]) == 0
+    assert harness.script("compare", "", [*argv, *own(checkpoints, "small_transformer", "small-transformer-")]) == 0
     said = capsys.readouterr().err
     assert "the trace of small_transformer: other steps than in the timed rounds on prompt p0" in said
     (section,) = trace_sections(the_folder(tmp_path), RUN)
@@ -189,14 +189,14 @@ def test_an_arm_that_fails_is_named_and_the_others_go_on(checkpoints, tmp_path, 
         return RECORD(self, arm, folder)
 
     monkeypatch.setattr(Tracing, "record", failing)
-    assert harness.comparison("", [*common(checkpoints, tmp_path), *LOOKUPS, "--trace", "1"]) == 1
+    assert harness.script("compare", "", [*common(checkpoints, tmp_path), *LOOKUPS, "--trace", "1"]) == 1
     assert "the trace of prompt_lookup: FloatingPointError: NaN in the logits" in capsys.readouterr().err
     assert [section.title for section in trace_sections(the_folder(tmp_path), RUN)] == ["Trace: lookahead"]
 
 
 def test_peers_are_named(checkpoints, tmp_path, capsys):
     argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "--trace", "1", "--peer", "transformers"]
-    assert harness.comparison("", argv) == 0
+    assert harness.script("compare", "", argv) == 0
     assert "no trace of transformers: another program, which does not show its drafts" in capsys.readouterr().err
     (section,) = trace_sections(the_folder(tmp_path), RUN)
     assert "No trace of transformers (another program)." in section.body

@@ -171,7 +171,7 @@ def test_what_cannot_be_shown_is_refused(argv, message, capsys):
 
 def test_experiments_show_their_first_outputs(checkpoints, tmp_path, capsys):
     argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "lookahead", "--show", "1"]
-    assert harness.comparison("", argv) == 0
+    assert harness.script("compare", "", argv) == 0
     printed = capsys.readouterr().out
     assert [printed.count(f"\n{arm}: p") for arm in ("plain", "prompt_lookup", "lookahead")] == [0, 1, 1]
     assert "def add(a, b):" in printed

@@ -126,7 +126,7 @@ LLAMA = ["llama.cpp", "llama.cpp:lookup", "llama.cpp:bfloat16"]
 def compared(folder: Path, out: Path, peers: Sequence[str], *more: str) -> dict[str, Any]:
     """Return the summary of a comparison with peers."""
     argv = [*common(folder, out), "--strategies", "prompt_lookup", "--peer", *peers, *more]
-    assert running.comparison("", argv) == 0
+    assert running.script("compare", "", argv) == 0
     return summary_of(out)
 
 

@@ -19,6 +19,6 @@ FACTS: dict[str, Any] = {
 
 def hand_page_run(made: Hand, folder: Path, **facts: Any) -> Run:
     """Return the run, after its summary was written."""
-    write(made.outcome, folder, {**FACTS, **facts})
+    write(made.outcome, folder, {**FACTS, **facts}, made.outcome.problems())
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     return Run(folder, "run", "run", summary, made.outcome)

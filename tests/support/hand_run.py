@@ -15,8 +15,10 @@ from experiments.harness.arms import PLAIN, Arm, Measurement, units_of
 from experiments.harness.run_outcome import Outcome
 from experiments.harness.running import measure
 from experiments.harness.settings import Settings
+from specdec import Result
 from specdec.contracts import StepInfo
 from specdec.prompts import NamedPrompt
+from specdec.requests import FinishReason
 from specdec.stats import Records, Stats, StatsRecorder
 from tests.support.hand_steps import chain_step
 
@@ -181,12 +183,14 @@ def stats_of(run: HandRun) -> Stats:
 def measurement(run: HandRun) -> Measurement:
     """Return what an arm of ours would have measured."""
     settings = Settings("eager", "float32", "cpu", None, len(run.texts), 1)
-    return Measurement(
-        run.wall, [list(text.tokens) for text in run.texts], "exact", settings, stats_of(run).as_dict(),
-        Records([info_of(step, run.arm) for step in run.steps]).columns(), None, "standard", True,
-        ["length" if len(text.tokens) == NEW else "eos" for text in run.texts], [NEW] * len(run.texts),
-        "native: standard" if run.texts[0].kind == "code" else "standard", f"native: {run.arm}", "native",
-    )  # fmt: skip
+    tokens = [list(text.tokens) for text in run.texts]
+    ends: list[FinishReason] = ["length" if len(text.tokens) == NEW else "eos" for text in run.texts]
+    judge = "native: standard" if run.texts[0].kind == "code" else "standard"
+    records = Records([info_of(step, run.arm) for step in run.steps])
+    result = Result(
+        tokens, None, ends, stats_of(run), records, None, [], "exact", "eager", judge, f"native: {run.arm}", "native"
+    )
+    return Measurement(run.wall, tokens, "exact", settings, result, "standard", True, [NEW] * len(run.texts))
 
 
 class HandArm:
@@ -203,7 +207,7 @@ class HandArm:
         self._rounds[some[0].name] += 1
         if self.name != PEER:
             return measurement(run)
-        return replace(measurement(run), stats=None, records=None, claim="another program", finish_reasons=None)
+        return replace(measurement(run), result=None, claim="another program")
 
 
 @dataclass(frozen=True)

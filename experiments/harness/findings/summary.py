@@ -197,19 +197,22 @@ def write_records(outcome: Outcome, path: Path, timed: bool = True) -> None:
         datasets.Dataset.from_dict(columns).to_parquet(str(path))
 
 
-def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables | None = None) -> list[Shown]:
+def write(
+    outcome: Outcome, folder: Path, facts: dict[str, Any], problems: Sequence[str], tables: Tables | None = None
+) -> list[Shown]:
     """Write summary, records and tables into a folder and return what a terminal is to show.
 
     Args:
         outcome: of the experiment.
         folder: exists.
         facts: the provenance.
+        problems: what went wrong.
         tables: makes further tables, with keys.
 
     Returns:
         The conclusion, what the tables are of, and the tables; nothing if no unit was measured.
     """
-    summary: dict[str, Any] = {"provenance": facts, "problems": outcome.problems()}
+    summary: dict[str, Any] = {"provenance": facts, "problems": [*problems]}
     parts: list[Shown] = []
     if outcome.done:
         timed, found = record_file(facts["arguments"]) is None, tables_of(outcome, facts)
