@@ -25,9 +25,7 @@ def together(runs: Sequence[Run]) -> Section:
     """Return what several runs say beside one another."""
     pictures, rows = across(runs), [*overview(runs)]
     contents = {"Runs": markup.table(rows, "Runs"), "Pictures": figures_of(pictures, "across")}
-    parts = {f"across-{number}": title for number, title in enumerate(contents, start=1)}
-    body = "\n".join(f"{markup.heading(title, anchor)}\n{contents[title]}" for anchor, title in parts.items())
-    return section_with("across", "Across the runs", body, pictures, {"overview": rows}, parts)
+    return section_with("across", "Across the runs", contents, pictures, {"overview": rows})
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -131,11 +131,6 @@ def _explanation(run: Run) -> str:
     return f"{''.join(arms)}{markup.paragraph(_SHORTER) if is_told else ''}"
 
 
-def data_of(run: Run) -> dict[str, Any]:
-    """Return a run's data in the page: its summary, and the verdicts that follow from its units."""
-    return {"summary": run.summary, "verdicts": [row for one in verdicts(run) for row in one.rows]}
-
-
 def section_of(run: Run) -> Section:
     """Return the section of a run."""
     common = tables_of(run.outcome, run.facts)
@@ -148,13 +143,12 @@ def section_of(run: Run) -> Section:
         **{one.title: _body(one) for one in others},
         "Provenance": provenance(run),
     }
-    parts = {f"{run.anchor}-{number}": title for number, title in enumerate(contents, start=1)}
     problems = run.summary["problems"]
-    body = [
+    lead = [
         *([markup.paragraph("The run ended with problems:", "lead"), markup.items(problems)] if problems else []),
         *(markup.paragraph(text, "lead") for text in headline(run.outcome, run.is_timed)),
         markup.paragraph(heading_of(run.outcome, run.facts), "muted"),
         *(markup.paragraph(text, "muted") for text in [commit_note(run)] if text),
-        *(f"{markup.heading(title, anchor)}\n{contents[title]}" for anchor, title in parts.items()),
     ]
-    return section_with(run.anchor, run.label, "\n".join(body), pictures, data_of(run), parts)
+    data = {"summary": run.summary, "verdicts": [row for one in verdicts(run) for row in one.rows]}
+    return section_with(run.anchor, run.label, contents, pictures, data, lead)

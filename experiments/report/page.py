@@ -193,22 +193,26 @@ def figures_of(pictures: Sequence[Picture | str], name: str) -> str:
 def section_with(
     name: str,
     title: str,
-    body: str,
+    contents: Mapping[str, str],
     pictures: Sequence[Picture | str],
     data: dict[str, Any],
-    parts: Mapping[str, str],
+    lead: Sequence[str] = (),
 ) -> Section:
-    """Return a section whose data has its pictures too, as "figures", and that brings what draws them.
+    """Return a section of parts whose data has its pictures too, as "figures", and that brings what draws them.
 
     Args:
-        name, title, body, parts: see ``Section``; the body has the places of the pictures.
+        name, title: see ``Section``.
+        contents: title of each part -> its HTML; one of them has the places of the pictures.
         pictures: as ``figures_of`` had them.
         data: without "figures".
+        lead: HTML before the first part.
 
     Raises:
         ValueError: the charting library is not installed.
     """
+    parts = {f"{name}-{number}": part for number, part in enumerate(contents, start=1)}
+    body = [*lead, *(f"{markup.heading(part, anchor)}\n{contents[part]}" for anchor, part in parts.items())]
     drawn = [{"data": one.traces, "layout": one.layout} for one in pictures if isinstance(one, Picture)]
     style, draws = ((PARTS / part).read_text(encoding="utf-8") for part in ("charts.css", "charts.js"))
     script = f'const PACKED_PLOTLY = "{pack_plotly()}";\n{draws}' if drawn else ""
-    return Section(name, title, body, style, script, {**data, "figures": drawn}, parts)
+    return Section(name, title, "\n".join(body), style, script, {**data, "figures": drawn}, parts)
