@@ -157,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = vars(parse(argv))
     with ExitStack() as stack:
         with refusing("exactness"):
-            study = Study.open(Plan("exactness", tuple(arguments["strategies"]), (), arguments), stack)
+            study = Study.open(Plan("exactness", arguments), stack)
             runner = Runner(arguments, study.oracle, study.prompts)
         # It names the prompts that do not fit.
         return _prove(runner, replace(study, prompts=runner.prompts))

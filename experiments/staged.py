@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for option in STRATEGIES[UNSTAGED].options:
         usual = default_of(UNSTAGED, option, arguments)
         arguments[f"{UNSTAGED}.{option.key}"] = arguments.get(f"staged.{option.key}", usual)
-    return run(Plan("staged", (UNSTAGED, "staged"), (), arguments))
+    return run(Plan("staged", arguments, (UNSTAGED, "staged")))
 
 
 if __name__ == "__main__":

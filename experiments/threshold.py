@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_strategy(parser, STRATEGIES[NAME], prefixed=False)
     help_text = "fixed draft lengths (%(default)s)"
     parser.add_argument("--gammas", type=int, nargs="+", default=[1, 2, 3, 4, 5, 6, 8], help=help_text)
-    return run(Plan(NAME, (NAME,), (), vars(parser.parse_args(argv))), build, compare_with_fixed)
+    return run(Plan(NAME, vars(parser.parse_args(argv)), (NAME,)), build, compare_with_fixed)
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: there are too few prompts, or the arguments cannot be run; with the reason.
     """
     arguments = parse(argv)
-    plan = Plan("advise", tuple(arguments["strategies"] or ()), (), arguments)
+    plan = Plan("advise", arguments)
     with ExitStack() as stack:
         with refusing("advise"):
             study, need = Study.open(plan, stack), 2 * max(arguments["batch_sizes"])

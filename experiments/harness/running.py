@@ -228,7 +228,7 @@ def plan_of(name: str, argv: Sequence[str] | None, description: str | None = Non
         return comparing_plan(name, vars(comparing(parser).parse_args(argv)))
     add_strategy(parser, STRATEGIES[name], prefixed=False)
     add_record_options(parser)
-    return Plan(name, (name,), (), vars(parser.parse_args(argv)), variants=True)
+    return Plan(name, vars(parser.parse_args(argv)), (name,), variants=True)
 
 
 def script(name: str, description: str | None, argv: Sequence[str] | None = None) -> int:
@@ -251,4 +251,4 @@ def comparing_plan(name: str, arguments: dict[str, Any]) -> Plan:
     """Return the plan of strategies and peers side by side; None asks for all strategies that can run."""
     chosen = {**arguments, "strategies": list(usable(arguments))}
     asked = arguments["strategies"] is not None
-    return Plan(name, tuple(chosen["strategies"]), tuple(chosen["peer"]), chosen, asked=asked)
+    return Plan(name, chosen, tuple(chosen["strategies"]), tuple(chosen["peer"]), asked=asked)

@@ -36,18 +36,18 @@ class Plan:
 
     Attributes:
         name: of the experiment.
-        strategies: names of the arms beside plain decoding.
-        peers: other programs measured beside them.
         arguments: option -> value.
+        strategies: names of those that ``running.build_arms`` sets beside plain decoding.
+        peers: other programs beside them.
         variants: whether the strategies' variants are arms too.
         asked: whether the strategies were asked for by name; if not, those that the oracle cannot have are left out.
         way: command that goes on with it after an interruption; None: that of this process.
     """
 
     name: str
-    strategies: tuple[str, ...]
-    peers: tuple[str, ...]
     arguments: dict[str, Any]
+    strategies: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
     variants: bool = False
     asked: bool = True
     way: str | None = None
@@ -68,7 +68,7 @@ def folder_of(plan: Plan, prompts: Sequence[NamedPrompt]) -> Path:
         ValueError: torch knows no such device.
     """
     machine = processor(), device_name(checkpoint_place(plan.arguments["device"]))
-    key = fingerprint(plan.arguments, [plan.name, plan.strategies, plan.peers, *machine, *prompts])
+    key = fingerprint(plan.arguments, [plan.name, *machine, *prompts])
     return Path(plan.arguments["out"]) / f"{plan.name}-{key}"
 
 

@@ -114,11 +114,10 @@ def check(arguments: Mapping[str, Any]) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and print the tables; 1 if a load failed, or if an arm did other work than plain decoding."""
     arguments = parse(argv)
-    plan = Plan("load", tuple(arguments["arms"]), (), arguments)
     with ExitStack() as stack:
         with refusing("load"):
             check(arguments)
-            study = Study.open(plan, stack)
+            study = Study.open(Plan("load", arguments), stack)
             measuring = Loads(arguments, study.oracle, study.fitting)
         capacity, *cells = _cells(study, measuring)
         done = study.measure(cells, measuring.measure)

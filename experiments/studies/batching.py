@@ -191,10 +191,9 @@ def _time(decoder: SpeculativeDecoder, starts: Sequence[Prompt], options: Servin
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and print the table."""
     arguments = parse(argv)
-    plan = Plan("batching", tuple(arguments["strategies"]), (), arguments)
     with ExitStack() as stack:
         with refusing("batching"):
-            study = Study.open(plan, stack)
+            study = Study.open(Plan("batching", arguments), stack)
             prompts = study.fitting
             decoders = {size: decoders_of(arguments, study.oracle, size) for size in arguments["batch_sizes"]}
         rows = [row for size, made in decoders.items() for row in rows_of(arguments, prompts, size, made)]

@@ -159,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
     with ExitStack() as stack:
         with refusing("second_turns"):
-            study = Study.open(Plan("second_turns", (), (), arguments), stack, choose=choose)
+            study = Study.open(Plan("second_turns", arguments), stack, choose=choose)
             oracle, draft, new = study.oracle, arguments["draft"], arguments["max_new_tokens"]
             if oracle.chat_template is None:
                 raise ValueError("second turns need a chat template: name one by --template, which is not 'none'")

@@ -144,13 +144,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: fewer than 2 new tokens, or arguments that cannot be run; with the reason.
     """
     arguments = parse(argv)
-    plan = Plan("trees", tuple(arguments["shapes"]), (), arguments)
     with ExitStack() as stack:
         with refusing("trees"):
             if arguments["max_new_tokens"] < 2:
                 raise ValueError("--max-new-tokens must be 2 or more: a request's last token has no draft")
             asked_shapes = {text: shape_of(text, "--shapes") for text in arguments["shapes"]}
-            study = Study.open(plan, stack)
+            study = Study.open(Plan("trees", arguments), stack)
             oracle, model = study.oracle, load_model(arguments["model"], arguments)
             firsts = [prompt for prompt in study.prompts if prompt.turn == 1]
             fitting = decodable_prompts(oracle, firsts, arguments["max_new_tokens"])

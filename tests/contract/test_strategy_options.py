@@ -106,7 +106,7 @@ def test_the_script_of_policies_asks_the_head_that_is_named(tmp_path, monkeypatc
     for drafter, folder, kind in (("eagle3", eagle3, drafts.Eagle3), ("block_drafter", block, drafts.BlockDrafter)):
         head = ["--threshold-drafter", drafter, "--threshold-head", str(folder)]
         given = {**parsed(*asked, *head, strategy="threshold"), "gammas": [1, 2]}
-        sources = threshold.build(Plan("threshold", ("threshold",), (), given), oracle)
+        sources = threshold.build(Plan("threshold", given), oracle)
         assert {type(source) for name, source in sources.items() if name != "plain"} == {kind}
         assert sources["fixed 2"].length == Fixed(2)
 
@@ -119,7 +119,7 @@ def test_a_length_beyond_a_heads_block_names_its_option_before_anything_is_measu
     for option, length, gammas in (("--gammas", "2", [1, 64]), ("--num-draft-tokens", "64", [1, 2])):
         arguments = {**parsed("--threshold-num-draft-tokens", length, *head, strategy="threshold"), "gammas": gammas}
         with pytest.raises(ValueError, match=f"^{option}: drafts of 64 tokens are asked for, and a block of this head"):
-            threshold.build(Plan("threshold", ("threshold",), (), arguments), oracle)
+            threshold.build(Plan("threshold", arguments), oracle)
     with pytest.raises(ValueError, match=r"^--num-draft-tokens: drafts of 64 tokens are asked for"):
         built("threshold", drafter="block_drafter", head=str(block), num_draft_tokens=64)
 
@@ -132,7 +132,7 @@ def test_what_no_length_would_mend_names_no_option_of_a_length(monkeypatch):
         monkeypatch.setattr(module, "confident_source", lambda *_: refuse)
     arguments = {**parsed(strategy="threshold"), "gammas": [1]}
     with pytest.raises(ValueError, match=r"^no drafter"):
-        threshold.build(Plan("threshold", ("threshold",), (), arguments), oracles.load("code-draft"))
+        threshold.build(Plan("threshold", arguments), oracles.load("code-draft"))
     with pytest.raises(ValueError, match=r"^no drafter"):
         built("threshold")
 

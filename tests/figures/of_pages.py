@@ -61,7 +61,7 @@ def order() -> Differences:
     with TemporaryDirectory() as folder, _quiet():
         arms = [_Asked(name, asked) for name in (PLAIN, DRAFTED)]
         journal = Journal(Path(folder) / "journal.jsonl")
-        made = Study(Plan("compare", (), (), arguments), journal, TabularLM.random(3, 1, seed=0), prompts)
+        made = Study(Plan("compare", arguments), journal, TabularLM.random(3, 1, seed=0), prompts)
         _measure(made, Turns({7: prompts}, journal), arms)
     rest = []
     for name, number, first in (("p0", 0, PLAIN), ("p1", 1, DRAFTED), ("p2", 2, PLAIN)):

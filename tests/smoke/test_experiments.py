@@ -458,7 +458,7 @@ def test_a_text_that_no_path_could_be_names_no_file_and_an_empty_one_no_folder(t
 
 
 def test_another_machine_does_not_go_on_with_times_of_this_one(monkeypatch):
-    plan = study.Plan("compare", ("prompt_lookup",), (), {"oracle": "code", "out": "runs", "device": "cpu"})
+    plan = study.Plan("compare", {"oracle": "code", "out": "runs", "device": "cpu"})
     here = study.folder_of(plan, [])
     assert study.folder_of(plan, []) == here
     for part in ("processor", "device_name"):

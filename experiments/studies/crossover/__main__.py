@@ -107,10 +107,9 @@ def check(arguments: Mapping[str, Any], num_prompts: int) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and print the tables; 1 if a batch size failed."""
     arguments = parse(argv)
-    plan = Plan("crossover", (arguments["strategy"],), (), arguments)
     with ExitStack() as stack:
         with refusing("crossover"):
-            study = Study.open(plan, stack)
+            study = Study.open(Plan("crossover", arguments), stack)
             check(arguments, len(study.fitting))
             measuring = Crossover(arguments, study.oracle, study.fitting)
             measuring.arms(1)
