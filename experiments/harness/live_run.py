@@ -1,12 +1,11 @@
 """A generation that is shown while it grows: the options of a program that shows one, and its steps under the clock."""
 
 import time
-from dataclasses import replace
 
 from exactspec.parser import positive
 from experiments.harness.arguments import ExperimentParser, add_placement, add_strategies, seed_number
 from experiments.harness.conversations import add_template_options
-from experiments.harness.findings.colouring import BONUS, Pieces, StepOutput, TextPiece
+from experiments.harness.findings.colouring import BONUS, Pieces, StepOutput, TextPiece, step_output
 from experiments.harness.rule_choice import add_sampling
 from experiments.strategies import STRATEGIES
 from specdec import SpeculativeDecoder
@@ -66,11 +65,11 @@ class Run:
         if self.steps:
             self._seconds += time.perf_counter() - began
         else:
-            self._first_tokens = len(step.tokens)
-        self.tokens += len(step.tokens)
+            self._first_tokens = len(step)
+        self.tokens += len(step)
         self.steps += 1
-        self._last = step.origins()[-1]
-        return self._pieces.of(replace(step, tokens=step.tokens[:-1]) if self.finish_reason == "eos" else step)
+        self._last = step[-1][1]
+        return self._pieces.of(step[:-1] if self.finish_reason == "eos" else step)
 
     def rest(self) -> TextPiece:
         """Return the text that was held back to the end."""
@@ -96,4 +95,4 @@ def emission_of(info: StepInfo) -> StepOutput:
     """Return what the only row of a step emitted."""
     count, accepted = int(info.num_emitted[0]), int(info.num_accepted[0])
     sources = [info.source_names[i] for i in info.path_sources[0][:accepted]]
-    return StepOutput(info.tokens[0][:count].tolist(), accepted, sources, bool(info.stopped_at_leaf[0]))
+    return step_output(info.tokens[0][:count].tolist(), accepted, sources, bool(info.stopped_at_leaf[0]))

@@ -35,6 +35,16 @@ WORTH = {
 }
 UNPRICED = "No speed-up: no model ran, so that times mean nothing. State what drafting and width cost: {}."
 OPTIONS = "--draft-cost C and --width-cost V"
+# Options of a model's runs that recorded text cannot have, and why not.
+_REFUSED = {
+    **dict.fromkeys(
+        ("bitwise", "arithmetic"), " is of the oracle's own passes, and recorded text has none; leave it out"
+    ),
+    "temperature": ": recorded text has no laws to draw from; use 0, which gives the records back",
+    "ignore_eos": ": what would follow the end of a record is unknown; leave it out",
+    "against": " pairs wall times, and those of recorded text mean nothing; leave it out",
+    "trace": ": recorded text has no laws, and so its nodes have no p to show; leave it out",
+}
 
 
 def add_record_options(parser: argparse.ArgumentParser) -> None:
@@ -126,17 +136,9 @@ def check_recorded(strategies: Sequence[str], peers: Sequence[str], arguments: M
             raise ValueError(f"{name} {STRATEGIES[name].needs_model}, and recorded text is no model: {fix}")
     if peers:
         raise ValueError(f"--peer {peers[0]}: it needs the model itself, and recorded text is none; leave it out")
-    for name in ("bitwise", "arithmetic"):
+    for name, words in _REFUSED.items():
         if arguments.get(name):
-            raise ValueError(f"--{name} is of the oracle's own passes, and recorded text has none; leave it out")
-    if arguments["temperature"] > 0:
-        raise ValueError("--temperature: recorded text has no laws to draw from; use 0, which gives the records back")
-    if arguments.get("ignore_eos"):
-        raise ValueError("--ignore-eos: what would follow the end of a record is unknown; leave it out")
-    if arguments.get("against") is not None:
-        raise ValueError("--against pairs wall times, and those of recorded text mean nothing; leave it out")
-    if arguments.get("trace"):
-        raise ValueError("--trace: recorded text has no laws, and so its nodes have no p to show; leave it out")
+            raise ValueError(f"--{name.replace('_', '-')}{words}")
     _check_arms(AssumedCosts.of(arguments), strategies)
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 import oracles
 from experiments import chat, watch
-from experiments.harness.findings.colouring import Palette, Pieces, StepOutput, TextPiece
+from experiments.harness.findings.colouring import BONUS, Palette, Pieces, TextPiece
 from experiments.harness.live_run import Run
 from oracles.checkpoints.chat_files import give_template
 from specdec import SamplingParams, SpeculativeDecoder
@@ -220,7 +220,7 @@ def test_characters_are_written_when_they_are_whole():
     cut, palette, written = Pieces(tokenizer), Palette(), []
     ids = tokenizer.encode(text).ids
     for token in ids:
-        console.print(palette.segments(cut.of(StepOutput([token], 0, [], True))), soft_wrap=True)
+        console.print(palette.segments(cut.of([(token, BONUS)])), soft_wrap=True)
         written.append(console.file.getvalue())
     assert written[-1] + cut.rest() == text
     assert not any("\ufffd" in one for one in written)

@@ -19,9 +19,9 @@ from experiments.harness.findings.colouring import (
     RECOVERED,
     Palette,
     Pieces,
-    StepOutput,
     TextPiece,
     colour_text,
+    step_output,
     steps_in,
 )
 from experiments.harness.findings.screen_picture import write_picture
@@ -32,10 +32,10 @@ TEXT = "def f(x):\n    return f(x"
 
 
 def test_tokens_are_told_apart_by_where_they_came_from():
-    assert StepOutput([5, 6, 7], 2, ["a", "b"], at_leaf=True).origins() == ["a", "b", BONUS]
-    assert StepOutput([5], 0, [], at_leaf=False).origins() == [RECOVERED]
-    assert StepOutput([5], 3, ["a", "a", "b"], at_leaf=True).origins() == ["a"]  # the rest was cut off
-    assert Pieces(None).of(StepOutput([5, 6], 1, ["a"], at_leaf=True)) == [TextPiece("5 ", "a"), TextPiece("6 ", BONUS)]
+    assert step_output([5, 6, 7], 2, ["a", "b"], at_leaf=True) == [(5, "a"), (6, "b"), (7, BONUS)]
+    assert step_output([5], 0, [], at_leaf=False) == [(5, RECOVERED)]
+    assert step_output([5], 3, ["a", "a", "b"], at_leaf=True) == [(5, "a")]  # the rest was cut off
+    assert Pieces(None).of([(5, "a"), (6, BONUS)]) == [TextPiece("5 ", "a"), TextPiece("6 ", BONUS)]
 
 
 def test_the_pieces_of_a_run_are_its_text():
@@ -47,9 +47,10 @@ def test_the_pieces_of_a_run_are_its_text():
         steps, cut = list(steps_in(columns, request)), Pieces(oracle.tokenizer)
         pieces = [piece for step in steps for piece in cut.of(step)]
         assert "".join(piece.text for piece in pieces) + cut.rest() == result.texts[request]
-        counts = {name: sum(step.origins().count(name) for step in steps) for name in (BONUS, RECOVERED)}
+        origins = [origin for step in steps for _, origin in step]
+        counts = {name: origins.count(name) for name in (BONUS, RECOVERED)}
         mine = result.stats.requests[request]
-        assert sum(len(step.tokens) for step in steps) == mine.num_emitted
+        assert len(origins) == mine.num_emitted
         assert counts[BONUS] + counts[RECOVERED] == mine.num_emitted - mine.num_accepted
         assert colour_text(TEXT, steps, oracle.tokenizer, Palette()).plain == TEXT + result.texts[request]
 

@@ -30,9 +30,12 @@ class TextPiece:
     origin: str
 
 
-@dataclass(frozen=True)
-class StepOutput:
-    """What one step of a request emitted.
+# What one step of a request emitted: each id, and where it came from.
+StepOutput = Sequence[tuple[int, str]]
+
+
+def step_output(tokens: Sequence[int], accepted: int, sources: Sequence[str], at_leaf: bool) -> StepOutput:
+    """Return what a step emitted.
 
     Args:
         tokens: ids.
@@ -40,17 +43,9 @@ class StepOutput:
         sources: of each of these, the source's name.
         at_leaf: whether the whole path of the draft was accepted, so that what follows is a bonus.
     """
-
-    tokens: Sequence[int]
-    accepted: int
-    sources: Sequence[str]
-    at_leaf: bool
-
-    def origins(self) -> list[str]:
-        """Return where each token came from."""
-        drafted = min(self.accepted, len(self.tokens))
-        own = BONUS if self.at_leaf else RECOVERED
-        return [*self.sources[:drafted], *[own] * (len(self.tokens) - drafted)]
+    drafted = min(accepted, len(tokens))
+    own = BONUS if at_leaf else RECOVERED
+    return [*zip(tokens, [*sources[:drafted], *[own] * (len(tokens) - drafted)], strict=True)]
 
 
 def steps_in(columns: Mapping[str, Sequence[Any]], request: int) -> Iterator[StepOutput]:
@@ -58,7 +53,7 @@ def steps_in(columns: Mapping[str, Sequence[Any]], request: int) -> Iterator[Ste
     rounds = columns.get("round", [0] * len(columns["request"]))
     for i, number in enumerate(columns["request"]):
         if number == request and rounds[i] == 0:
-            yield StepOutput(
+            yield step_output(
                 columns["tokens"][i],
                 columns["num_accepted"][i],
                 columns["path_sources"][i],
@@ -81,7 +76,7 @@ class Pieces:
     def of(self, step: StepOutput) -> list[TextPiece]:
         """Return what a step added."""
         pieces = []
-        for token, origin in zip(step.tokens, step.origins(), strict=True):
+        for token, origin in step:
             self._ids.append(token)
             pieces.append(TextPiece(self._text_of(token), origin))
         return [piece for piece in pieces if piece.text]
