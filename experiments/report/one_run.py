@@ -135,7 +135,8 @@ def section_of(run: Run) -> Section:
     """Return the section of a run."""
     common = tables_of(run.outcome, run.facts)
     pictures = pictures_of(run)
-    own, *others = [*verdicts(run), *common, *further(run, common)]
+    told = verdicts(run)
+    own, *others = [*told, *common, *further(run, common)]
     contents = {
         own.title: _body(own),
         "Pictures": figures_of(pictures, run.anchor),
@@ -150,5 +151,5 @@ def section_of(run: Run) -> Section:
         markup.paragraph(heading_of(run.outcome, run.facts), "muted"),
         *(markup.paragraph(text, "muted") for text in [commit_note(run)] if text),
     ]
-    data = {"summary": run.summary, "verdicts": [row for one in verdicts(run) for row in one.rows]}
+    data = {"summary": run.summary, "verdicts": [row for one in told for row in one.rows]}
     return section_with(run.anchor, run.label, contents, pictures, data, lead)

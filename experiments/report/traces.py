@@ -7,7 +7,6 @@ are all equal is that one number. The scripts in ``viewer/`` show it a step at a
 import html
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,19 +46,8 @@ TIMES = (
 )
 
 Column = list[int] | int
-
-
-@dataclass(frozen=True)
-class Texts:
-    """What a trace's numbers stand for.
-
-    Attributes:
-        prompts: name and ids of each request, by its number.
-        tokens: id -> text, the bytes of a part of a character, or None.
-    """
-
-    prompts: Sequence[tuple[str, Sequence[int]]]
-    tokens: Mapping[int, TokenText]
+# Name and ids of each request's prompt, by its number.
+Prompts = Sequence[tuple[str, Sequence[int]]]
 
 
 def trace_sections(run: Path, anchor: str) -> tuple[Section, ...]:
@@ -97,11 +85,11 @@ def _section(folder: Path, arm: str, anchor: str, trace: Mapping[str, Any], miss
     if "claim" not in found or "rules" not in trace:
         raise ValueError(f"{folder}: a trace that another version wrote; measure again")
     prompts = [(prompt["name"], prompt["ids"]) for prompt in trace["prompts"]]
-    texts = Texts(prompts, {int(one): text for one, text in found["tokens"].items()})
+    tokens = {int(one): text for one, text in found["tokens"].items()}
     notes = [_decision(trace["rules"].get(arm)), TIMES, *_differences(found)]
     if missing:
         notes.append(f"No trace of {', '.join(missing)}.")
-    data = trace_data(NodeRecords(folder).columns(), texts)
+    data = trace_data(NodeRecords(folder).columns(), prompts, tokens)
     link = f"trace-{folder.name}"
     return viewer_section(f"{anchor}-{link}", link, arm, data, notes)
 
@@ -143,12 +131,15 @@ def viewer_section(name: str, link: str, arm: str, data: Mapping[str, Any], note
     return Section(name, f"Trace: {arm}", body, read["viewer.css"], script, {**data, "arm": arm, "link": link})
 
 
-def trace_data(columns: Mapping[str, NDArray[Any]], texts: Texts) -> dict[str, Any]:
+def trace_data(
+    columns: Mapping[str, NDArray[Any]], prompts: Prompts, tokens: Mapping[int, TokenText]
+) -> dict[str, Any]:
     """Return what the page holds of node records.
 
     Args:
         columns: ``[R]`` each: ``NodeRecords.columns()``, with log-probabilities, of R nodes.
-        texts: of their ids.
+        prompts: of the requests.
+        tokens: id -> text, the bytes of a part of a character, or None.
 
     Returns:
         ``ids`` and ``texts`` of the tokens that occur, a text, bytes or None for each; ``sources``; ``decisions``;
@@ -160,14 +151,14 @@ def trace_data(columns: Mapping[str, NDArray[Any]], texts: Texts) -> dict[str, A
     """
     count = len(columns["request"])
     first, step = _steps(columns["request"], columns["step"])
-    every = np.asarray(sorted(texts.tokens), dtype=np.int64)
+    every = np.asarray(sorted(tokens), dtype=np.int64)
     names = [str(name) for name in dict.fromkeys(columns.get("source", ())) if name is not None]
     head = {
         "ids": every.tolist(),
-        "texts": [texts.tokens[int(one)] for one in every],
+        "texts": [tokens[int(one)] for one in every],
         "sources": names,
         "decisions": list(DECISIONS),
-        "prompts": _prompts(texts, every, columns["request"][first]),
+        "prompts": _prompts(prompts, every, columns["request"][first]),
         "rows": count,
         "size": np.diff(np.append(first, count)).tolist(),
         **_times(columns, first),
@@ -194,12 +185,12 @@ def _times(columns: Mapping[str, NDArray[Any]], first: NDArray[np.int64]) -> dic
     return {"phases": phases, "micros": [np.rint(1e6 * taken).astype(np.int64).tolist() for taken in sums]}
 
 
-def _prompts(texts: Texts, every: NDArray[np.int64], requests: NDArray[Any]) -> list[dict[str, Any]]:
+def _prompts(prompts: Prompts, every: NDArray[np.int64], requests: NDArray[Any]) -> list[dict[str, Any]]:
     """Return name, tokens and number of steps of each prompt, from the request of each step."""
-    counts = np.bincount(requests, minlength=len(texts.prompts))
+    counts = np.bincount(requests, minlength=len(prompts))
     return [
         {"name": name, "tokens": np.searchsorted(every, ids).tolist(), "steps": int(steps)}
-        for (name, ids), steps in zip(texts.prompts, counts, strict=True)
+        for (name, ids), steps in zip(prompts, counts, strict=True)
     ]
 
 

@@ -18,7 +18,6 @@ from experiments.report.traces import (
     SCALE,
     TINY,
     VIEWER,
-    Texts,
     decisions_of,
     trace_data,
     trace_sections,
@@ -63,8 +62,8 @@ def recorded(request, tmp_path_factory):
     columns = records.columns()
     encoded = [oracle.tokenizer.encode(text).ids for text in PROMPTS]
     ids = {int(one) for one in columns["token"]}.union(*encoded)
-    texts = Texts([*zip("ab", encoded, strict=True)], token_texts(oracle.tokenizer, ids))
-    return records, columns, trace_data(columns, texts)
+    texts = [*zip("ab", encoded, strict=True)], token_texts(oracle.tokenizer, ids)
+    return records, columns, trace_data(columns, *texts)
 
 
 def test_the_data_tell_the_output(recorded):
@@ -135,8 +134,8 @@ def test_hostile_texts_stay_texts():
     columns, _ = synthetic(3, num_words=len(HOSTILE))
     hostile = HOSTILE[0] + '"'
     columns["source"] = np.where(columns["source"] == "lookup", hostile, columns["source"])
-    texts = Texts([(hostile, [0, 1])], dict(enumerate(HOSTILE)))
-    html = page(hostile, [viewer_section("trace-x", "trace-x", hostile, trace_data(columns, texts), [hostile])])
+    texts = [(hostile, [0, 1])], dict(enumerate(HOSTILE))
+    html = page(hostile, [viewer_section("trace-x", "trace-x", hostile, trace_data(columns, *texts), [hostile])])
     data = data_in(html, "trace-x")
     assert [data["texts"], data["arm"], data["prompts"][0]["name"]] == [HOSTILE, hostile, hostile]
     assert hostile in data["sources"]
@@ -171,14 +170,14 @@ def test_a_step_has_its_microseconds_by_phase(recorded):
 def test_records_without_times_show_none():
     columns, texts = synthetic(2)
     plain = {name: values for name, values in columns.items() if not name.startswith("seconds")}
-    data = trace_data(plain, texts)
+    data = trace_data(plain, *texts)
     assert (data["phases"], data["micros"]) == ([], [])
 
 
 def test_columns_of_one_value_are_that_value():
     columns, texts = synthetic(4)
     columns["confidence"][:] = np.nan
-    data = trace_data(columns, texts)
+    data = trace_data(columns, *texts)
     assert data["confidence"] == ABSENT
     assert [len(data[name]) for name in COLUMNS[:-1]] == [data["rows"]] * 6
     assert data["texts"][: len(WORDS)] == WORDS
@@ -187,7 +186,7 @@ def test_columns_of_one_value_are_that_value():
 def test_what_is_not_quite_1_is_not_1():
     columns, texts = synthetic(1)
     columns["q"][:4] = 1.0, 0.99996, 0.99994, 0.00004
-    assert trace_data(columns, texts)["q"][:4] == [SCALE, NEARLY_1, SCALE - 1, TINY]
+    assert trace_data(columns, *texts)["q"][:4] == [SCALE, NEARLY_1, SCALE - 1, TINY]
 
 
 def test_a_trace_of_another_version_is_refused(tmp_path: Path):
@@ -201,6 +200,6 @@ def test_a_trace_of_another_version_is_refused(tmp_path: Path):
 def test_records_without_a_step_and_runs_without_traces(tmp_path: Path):
     decoder = SpeculativeDecoder(oracles.load("code-draft-tiny"), drafts.PromptLookup(3))
     columns = record_nodes(decoder, tmp_path / "nodes", PROMPTS, 0, logprobs=True).columns()
-    data = trace_data(columns, Texts([("a", [5])], {5: "x"}))
+    data = trace_data(columns, [("a", [5])], {5: "x"})
     assert (data["rows"], data["size"], data["prompts"]) == (0, [], [{"name": "a", "tokens": [0], "steps": 0}])
     assert trace_sections(tmp_path, "run-1") == ()

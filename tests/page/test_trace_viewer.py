@@ -126,7 +126,7 @@ def test_text_tree_and_table_say_what_the_records_say(trace: Page) -> None:
 
 def test_the_times_of_a_step_stand_beside_its_tree(trace: Page) -> None:
     columns, texts = synthetic(STEPS, num_words=40, num_prompts=3)
-    data = trace_data(columns, texts)
+    data = trace_data(columns, *texts)
     for step in (0, 1):
         rows = [row.text.split() for row in trace.all(".trace-times tbody tr, .trace-times tfoot tr")]
         micros = [column[step] for column in data["micros"]]
@@ -151,14 +151,14 @@ def test_the_times_of_a_step_stand_beside_its_tree(trace: Page) -> None:
 def test_a_trace_without_times_shows_no_table_of_them(show: Show) -> None:
     columns, texts = synthetic(3)
     plain = {name: values for name, values in columns.items() if not name.startswith("seconds")}
-    shown = show(page("Old", [viewer_section("trace-old", "trace-old", "old", trace_data(plain, texts), [])]))
+    shown = show(page("Old", [viewer_section("trace-old", "trace-old", "old", trace_data(plain, *texts), [])]))
     assert not shown.one(".trace-times").is_displayed()
 
 
 def test_a_probability_that_is_not_quite_1_is_not_shown_as_1(show: Show) -> None:
     columns, texts = synthetic(3)
     columns["logprob"][:] = np.log(0.99996)
-    shown = show(page("Near", [viewer_section("trace-near", "trace-near", "near", trace_data(columns, texts), [])]))
+    shown = show(page("Near", [viewer_section("trace-near", "trace-near", "near", trace_data(columns, *texts), [])]))
     assert {row.find_elements("css selector", "td")[4].text for row in shown.all(".trace-table tbody tr")} == {">.9999"}
     assert all("p >.9999" in one.get_property("textContent") for one in shown.all(f"{NODES} .figure:nth-of-type(3)"))
 

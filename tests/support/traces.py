@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from experiments.harness.tracing import TokenText
 from experiments.report.page import Section, page
-from experiments.report.traces import Texts, trace_data, viewer_section
+from experiments.report.traces import Prompts, trace_data, viewer_section
 
 # Two children of the pending token, and what hangs on them.
 PARENTS = np.array([-1, -1, 0, 0, 1, 2, 3, 5])
@@ -14,7 +15,9 @@ WALKS = [[], [0], [1], [0, 2], [0, 3], [1, 4], [0, 2, 5], [0, 2, 5, 7]]
 WORDS = ["the", " of", "\n", "    ", "return", "\t", " é", "(x)", "</script><b>", "\u202e", "=", '"']
 
 
-def synthetic(num_steps: int, num_words: int = 2000, num_prompts: int = 1) -> tuple[dict[str, np.ndarray], Texts]:
+def synthetic(
+    num_steps: int, num_words: int = 2000, num_prompts: int = 1
+) -> tuple[dict[str, np.ndarray], tuple[Prompts, dict[int, TokenText]]]:
     """Return columns of so many steps, nine rows each, and their texts; the steps are shared out among prompts."""
     draws = np.random.default_rng(0)
     width = len(PARENTS) + 1
@@ -48,12 +51,13 @@ def synthetic(num_steps: int, num_words: int = 2000, num_prompts: int = 1) -> tu
         **{f"seconds_{name}": taken for name, taken in seconds.items()},
     }
     texts = {i: WORDS[i] if i < len(WORDS) else f" word{i}" for i in range(num_words)}
-    return columns, Texts([(f"prompt {i}", [0, 1, 2]) for i in range(num_prompts)], {**texts, 12: [0xE2, 0x80]})
+    return columns, ([(f"prompt {i}", [0, 1, 2]) for i in range(num_prompts)], {**texts, 12: [0xE2, 0x80]})
 
 
 def synthetic_section(num_steps: int, name: str = "trace-synthetic", **options: int) -> Section:
     """Return a section of made-up records."""
-    data = trace_data(*synthetic(num_steps, **options))
+    columns, texts = synthetic(num_steps, **options)
+    data = trace_data(columns, *texts)
     return viewer_section(name, "trace-synthetic", "synthetic", data, ["Made up."])
 
 
