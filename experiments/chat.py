@@ -18,7 +18,6 @@ from rich.text import Text
 
 from exactspec.ending import as_program
 from exactspec.parser import refusing
-from experiments.harness.arguments import settings_of
 from experiments.harness.building import build_shared
 from experiments.harness.conversations import template_of
 from experiments.harness.findings.colouring import Palette, TextPiece
@@ -71,7 +70,7 @@ class Chat:
         if template is None:
             raise ValueError("there is no chat template to talk under: give --template FILE, or --template vicuna")
         give_template(self.oracle, template)
-        source = build_shared(name, settings_of(arguments, name), self.oracle)
+        source = build_shared(name, arguments, self.oracle)
         self.decoder = SpeculativeDecoder(
             self.oracle,
             source,

@@ -12,7 +12,7 @@ from typing import Any
 
 from exactspec.ending import as_program
 from exactspec.parser import number_in, positive, refusing
-from experiments.harness.arguments import add_choice, add_strategies, common_parser, settings_of
+from experiments.harness.arguments import add_choice, add_strategies, common_parser
 from experiments.harness.arms import PLAIN, problems_of, without_problems
 from experiments.harness.building import build_shared
 from experiments.harness.journal import Piece
@@ -83,8 +83,7 @@ class Runner:
         self.seeds = [(arguments["seed"], number) for number in kept]
         self.sources: dict[str, DraftSource | None] = {PLAIN: None}
         for name in arguments["strategies"]:
-            settings = settings_of({**arguments, "batch_size": 1, "rule": "coupled"}, name)
-            self.sources[name] = build_shared(name, settings, oracle)
+            self.sources[name] = build_shared(name, {**arguments, "batch_size": 1, "rule": "coupled"}, oracle)
         self.plain: dict[str, Result] = {}
 
     def decode(self, case: Case) -> Result:

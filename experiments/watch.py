@@ -15,7 +15,7 @@ from rich.text import Text
 
 from exactspec.ending import as_program
 from exactspec.parser import command_like_this, positive, refusing
-from experiments.harness.arguments import PROMPTS, add_column, settings_of
+from experiments.harness.arguments import PROMPTS, add_column
 from experiments.harness.arms import PLAIN, units_of
 from experiments.harness.building import build_shared, engine_arms
 from experiments.harness.conversations import as_conversations
@@ -116,7 +116,7 @@ def watch(arguments: dict[str, Any], console: Console) -> Group:
         raise ValueError("--suffix-automaton-store-size: the timed pairs would copy the answer from it: leave it out")
     oracle = load_oracle(arguments)
     (prompt,) = as_conversations([prompt_of(arguments)], oracle, arguments)
-    source = build_shared(name, settings_of(arguments, name), oracle)
+    source = build_shared(name, arguments, oracle)
     arms = engine_arms(arguments, oracle, {PLAIN: None, name: source})
     new, repeats = arguments["max_new_tokens"], arguments["repeats"]
     (unit,) = units_of([prompt], 1, seed=arguments["seed"])

@@ -20,7 +20,7 @@ from experiments.harness.arguments import settings_of
 from experiments.harness.arms import PLAIN, units_of
 from experiments.harness.building import arms_of, build_shared, engine_arms, runnable_arms
 from experiments.harness.journal import Piece
-from experiments.harness.models import draft_model
+from experiments.harness.models import AnyModel, draft_model
 from experiments.harness.rule_choice import no_filters, sampling_of
 from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, check_cells, speed_cells
 from experiments.peers import RefusedArm
@@ -139,8 +139,8 @@ class Adviser:
         assert plain is not None
         return {"rows": [_row(one, outcome, plain) for one in advised]}
 
-    def _settings(self, cell: Cell, name: str) -> dict[str, Any]:
-        return settings_of(self._of_cell(cell), name)
+    def _draft_model(self, cell: Cell) -> AnyModel:
+        return draft_model(settings_of(self._of_cell(cell), TREES))
 
     def _of_cell(self, cell: Cell) -> dict[str, Any]:
         own = {"temperature": cell.temperature, "batch_size": cell.batch_size}
@@ -152,7 +152,7 @@ class Adviser:
         return {f"{name}, {length}": length for length in sorted({1, self.arguments["longest"]})}
 
     def _source(self, cell: Cell, name: str, length: int) -> DraftSource:
-        return build_shared(name, {**self._settings(cell, name), LENGTH: length}, self.oracle)
+        return build_shared(name, self._of_cell(cell), self.oracle, **{LENGTH: length})
 
     def advise(self, cell: Cell) -> list[Advice]:
         """Return what should pay most of every strategy."""
@@ -161,8 +161,7 @@ class Adviser:
         on_all = []
         for name in names:
             if name == TREES:
-                settings = self._settings(cell, TREES)
-                model = draft_model(settings)
+                model = self._draft_model(cell)
                 sources |= {arm: tree_source(model, shape) for arm, shape in _SHAPES.items()}
                 on_all += [*ON_ALL]
             else:
@@ -188,11 +187,10 @@ class Adviser:
 
     def _tree(self, cell: Cell, found: CalibrationRun, nodes: WidthCurve) -> Advice:
         """Return the best tree that branches, of a small transformer."""
-        settings = self._settings(cell, TREES)
         trees = Trees.of(found, nodes, _SHAPES)
         shape = trees.best(_MOST_NODES, _DEEPEST, branching=True)
         parts = trees.parts(shape)
-        source = tree_source(draft_model(settings), shape)
+        source = tree_source(self._draft_model(cell), shape)
         what = f"{shape.num_nodes} nodes, {shape.max_depth} deep"
         drafts = f"trees of {shape.num_nodes} nodes and {count_of(shape.max_depth, 'level')}"
         return Advice(TREES, what, parts, drafts, None if parts.speedup >= WORTH else in_the_way(drafts, parts), source)

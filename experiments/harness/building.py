@@ -10,7 +10,7 @@ from experiments.harness.arguments import settings_of
 from experiments.harness.arms import Arm, EngineArm
 from experiments.harness.models import record_file
 from experiments.harness.recorded_runs import RecordedArm
-from experiments.harness.rule_choice import judging_of, sampling_of
+from experiments.harness.rule_choice import sampling_of
 from experiments.peers import RefusedArm, words_of
 from experiments.strategies import MODEL, STRATEGIES, Strategy
 from experiments.strategies.strategy import default_of, lack_of_head
@@ -50,7 +50,7 @@ def engine_arms(
     If the oracle is recorded text, outputs are compared with it.
     """
     kind = EngineArm if record_file(arguments) is None else RecordedArm
-    sampling, judging = sampling_of(arguments), judging_of(arguments)
+    sampling, judging = sampling_of(arguments), (arguments["rule"], arguments["kernels"])
     return [kind(name, oracle, source, sampling, *judging) for name, source in sources.items()]
 
 
@@ -70,14 +70,20 @@ def arms_of(name: str, arguments: Mapping[str, Any], oracle: Oracle, variants: b
         yield built
 
 
-def build_shared(name: str, settings: Mapping[str, Any], oracle: Oracle) -> DraftSource:
+def build_shared(name: str, arguments: Mapping[str, Any], oracle: Oracle, **changed: Any) -> DraftSource:
     """Return a strategy's source, for a command line that several strategies share.
+
+    Args:
+        name: of the strategy.
+        arguments: of the command line.
+        oracle: that it drafts for.
+        changed: the strategy's own options, by their keys, whose values the program chooses.
 
     Raises:
         ValueError: this oracle cannot have it, or an option is unusable; options are named as that command line does.
     """
     with _prefix_options(STRATEGIES[name]):
-        return STRATEGIES[name].build(settings, oracle)
+        return STRATEGIES[name].build({**settings_of(arguments, name), **changed}, oracle)
 
 
 @contextmanager

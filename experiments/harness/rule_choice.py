@@ -81,11 +81,6 @@ def rule_for(asked: str, draft: DraftSource | None) -> str:
     return asked
 
 
-def judging_of(arguments: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Return by which rule and which kernels a command line has drafts judged, as ``EngineArm`` takes them."""
-    return arguments["rule"], arguments["kernels"]
-
-
 def sampling_of(arguments: Mapping[str, Any]) -> SamplingParams:
     """Return how a command line asks for tokens to be chosen.
 

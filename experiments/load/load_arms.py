@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from experiments.advise.cells import LENGTH
-from experiments.harness.arguments import settings_of
 from experiments.harness.arms import PLAIN, EngineArm
 from experiments.harness.building import build_shared
-from experiments.harness.rule_choice import COUPLED, REJECTION, judging_of, sampling_of
+from experiments.harness.rule_choice import COUPLED, REJECTION, sampling_of
 from experiments.strategies import STRATEGIES
 from specdec import Oracle, SharedBudget
 from specdec.verify import RULES
@@ -72,16 +71,15 @@ def build_arms(arguments: Mapping[str, Any], oracle: Oracle) -> dict[str, Engine
     Raises:
         ValueError: a form of ``--arms``, a strategy that this oracle cannot have, or the same arm twice.
     """
-    judging, sampling = judging_of(arguments), sampling_of(arguments)
+    judging, sampling = (arguments["rule"], arguments["kernels"]), sampling_of(arguments)
     if not repeats_plain(arguments):  # outputs go on after an end of text, to equal lengths
         sampling = replace(sampling, ignore_eos=True)
     made = {PLAIN: EngineArm(PLAIN, oracle, None, sampling, *judging)}
     for spec in map(ArmSpec.parse, arguments["arms"]):
         if spec.label in made:
             raise ValueError(f"--arms: {spec.label} stands there twice")
-        settings = settings_of(arguments, spec.strategy)
         length = {} if spec.length is None else {LENGTH: spec.length}
-        source = build_shared(spec.strategy, {**settings, **length}, oracle)
+        source = build_shared(spec.strategy, arguments, oracle, **length)
         budget = None if spec.nodes is None else SharedBudget(spec.nodes)
         made[spec.label] = EngineArm(spec.label, oracle, source, sampling, *judging, budget)
     return made

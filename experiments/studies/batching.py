@@ -18,7 +18,7 @@ import numpy as np
 
 from exactspec.ending import as_program
 from exactspec.parser import positive, refusing
-from experiments.harness.arguments import add_choice, add_strategies, common_parser, settings_of
+from experiments.harness.arguments import add_choice, add_strategies, common_parser
 from experiments.harness.arms import PLAIN
 from experiments.harness.building import build_shared, engine_arms
 from experiments.harness.rounds import Round, TimedArm, measure
@@ -145,7 +145,7 @@ def decoders_of(arguments: Mapping[str, Any], oracle: Oracle, size: int) -> dict
         ValueError: a strategy's options are unusable, or this oracle cannot have it.
     """
     settings = {**arguments, "batch_size": size}
-    built = {name: build_shared(name, settings_of(settings, name), oracle) for name in arguments["strategies"]}
+    built = {name: build_shared(name, settings, oracle) for name in arguments["strategies"]}
     return {arm.name: arm.decoder for arm in engine_arms(arguments, oracle, {PLAIN: None, **built})}
 
 

@@ -152,7 +152,7 @@ def test_another_word_is_refused(text: str, told: str) -> None:
 
 def test_an_option_that_is_missing_has_the_name_that_this_command_line_gives_it() -> None:
     with pytest.raises(ValueError, match=r"^eagle3: give --eagle3-head DIR, .*: none is shipped for a-model"):
-        build_shared("eagle3", {"head": None, "oracle": "a-model"}, tiny_transformer())
+        build_shared("eagle3", parse(["--oracle", "a-model"]), tiny_transformer())
 
 
 def test_limits_and_shares_are_read_from_words() -> None:

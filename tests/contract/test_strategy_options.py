@@ -161,9 +161,8 @@ def test_unknown_names_are_refused(name, option, text):
 
 
 def test_a_shape_that_is_none_names_its_option():
-    own = {option.key: option.default for option in STRATEGIES["tree"].options}
     with pytest.raises(ValueError, match=r"^--tree-shape: shape 'none' is none .*: give chain:4, "):
-        build_shared("tree", {**own, **SHARED, "shape": "none"}, oracles.load("code-draft"))
+        build_shared("tree", parsed(strategy="tree"), oracles.load("code-draft"), shape="none")
 
 
 @pytest.mark.parametrize(("name", "oracle"), [("eagle3", "smollm2"), ("block_drafter", "code"), ("medusa", "code")])
@@ -178,9 +177,8 @@ def test_a_shape_is_refused_beside_a_length_that_was_given_and_goes_before_a_def
         ([], "^no head"),
         ([f"{own}-num-draft-tokens", "4"], f"{own}-shape .*{own}-num-draft-tokens 4"),
     ):
-        settings = settings_of(parsed(*asked, *given, strategy=name), name)
         with pytest.raises(ValueError, match=told):
-            build_shared(name, settings, model)
+            build_shared(name, parsed(*asked, *given, strategy=name), model)
 
 
 REFUSED = {
@@ -250,7 +248,7 @@ def test_every_program_samples_by_every_filter_that_command_lines_offer(monkeypa
     for parse in (compare, watch.parse, load.parse, exactness.parse, batching.parse, crossover.parse, advise.parse):
         given = arguments_of(parse)
         adviser = Adviser({**given, "strategies": None}, oracle, [])
-        hot, cold = (adviser._settings(Cell(0, "", 1, heat), "prompt_lookup") for heat in (0.8, 0.0))
+        hot, cold = (settings_of(adviser._of_cell(Cell(0, "", 1, heat)), "prompt_lookup") for heat in (0.8, 0.0))
         asked = [sampling_of(one) for one in (given, settings_of(given, "prompt_lookup"), hot, cold)]
         asked.append(Crossover(given, oracle, []).sampling)
         assert [(one.top_p, one.min_p) for one in asked] == [(0.5, 0.25)] * 3 + [(1.0, 0.0), (0.5, 0.25)]

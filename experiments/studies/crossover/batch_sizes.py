@@ -10,12 +10,11 @@ import numpy as np
 
 from experiments.advise.calibrating import outcome_of
 from experiments.advise.cells import LENGTH
-from experiments.harness.arguments import settings_of
 from experiments.harness.arms import PLAIN, EngineArm
 from experiments.harness.building import build_shared
 from experiments.harness.journal import Piece
 from experiments.harness.rounds import doubling
-from experiments.harness.rule_choice import judging_of, sampling_of
+from experiments.harness.rule_choice import sampling_of
 from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, in_flight
 from specdec import Oracle
 from specdec.calibration_run import pass_seconds
@@ -191,11 +190,11 @@ class Crossover:
         Raises:
             ValueError: this oracle cannot have the strategy, or its options are unusable.
         """
-        name, judging = self.arguments["strategy"], judging_of(self.arguments)
-        settings = settings_of({**self.arguments, "batch_size": batch_size}, name)
+        arguments = {**self.arguments, "batch_size": batch_size}
+        name, judging = arguments["strategy"], (arguments["rule"], arguments["kernels"])
         made = {0: EngineArm(PLAIN, self.oracle, None, self.sampling, *judging)}
-        for length in self.arguments["draft_lengths"]:
-            source = build_shared(name, {**settings, LENGTH: length}, self.oracle)
+        for length in arguments["draft_lengths"]:
+            source = build_shared(name, arguments, self.oracle, **{LENGTH: length})
             made[length] = EngineArm(f"{name}, {length}", self.oracle, source, self.sampling, *judging)
         return made
 
