@@ -18,6 +18,8 @@ from specdec.stats import Stats, pool
 from specdec.stats.report import FEWEST_UNITS, Interval, paired_ratio
 
 _PHASES = ("seconds_propose", "seconds_score", "seconds_verify", "seconds_commit")
+# What ``Result`` says of who did which part of a run.
+PERFORMERS = ("judge", "drafter", "kernels")
 
 
 @dataclass(frozen=True)
@@ -195,15 +197,14 @@ class Outcome:
         as_many = [decoding_seconds(theirs) * ours.num_emitted for theirs, ours in both]
         return method(as_many, [decoding_time(ours) for _, ours in both])
 
-    def performer(self, did: str, arm: str) -> str | None:
-        """Return who judged an arm's drafts, who drafted or whose kernels computed; None: a peer.
+    def performers(self, arm: str) -> dict[str, str | None]:
+        """Return who judged an arm's drafts, who drafted and whose kernels computed, of all units; None: a peer.
 
-        Args:
-            did: "judge", "drafter" or "kernels"; the answer is in the words of ``Result``.
-            arm: of the outcome.
+        The words are those of ``Result``.
         """
-        found = {name for entry in self.done if (name := entry["arms"][arm][did])}
-        return "; ".join(sorted({part for name in found for part in name.split("; ")})) or None
+        found = {did: {name for entry in self.done if (name := entry["arms"][arm][did])} for did in PERFORMERS}
+        apart = {did: {part for name in names for part in name.split("; ")} for did, names in found.items()}
+        return {did: "; ".join(sorted(parts)) or None for did, parts in apart.items()}
 
     def calibrations(self, arm: str) -> list[dict[str, Any]]:
         """Return the calibrations that an arm's draft lengths depended on; a resumed run measures one more."""

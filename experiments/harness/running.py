@@ -20,7 +20,7 @@ from experiments.harness.findings.summary import Tables, write
 from experiments.harness.journal import UNITS, Journal
 from experiments.harness.models import load_oracle, record_file
 from experiments.harness.recorded_runs import add_record_options, check_recorded, load_recorded_text
-from experiments.harness.run_outcome import Outcome, decoding_time
+from experiments.harness.run_outcome import PERFORMERS, Outcome, decoding_time
 from experiments.harness.study import Choose, Plan, Study
 from experiments.harness.tracing import drop_traces, trace_arms
 from experiments.harness.turns import Turns, prompts_by_seed, seeds_of, units_by_seed
@@ -61,7 +61,7 @@ def _arm_entry(runs: Sequence[Measurement], plain: Sequence[Measurement]) -> dic
         "claim": runs[0].claim,
         "settings": asdict(runs[0].settings),
         "calibration": None if calibration is None else calibration.as_dict(),
-        **{did: getattr(results[0], did) if results else None for did in ("judge", "drafter", "kernels")},
+        **{did: getattr(results[0], did) if results else None for did in PERFORMERS},
         "stats": pool(stats).as_dict() if stats else None,
         "records": {name: [value for part in records for value in part[name]] for name in (records or [{}])[0]},
     }

@@ -142,8 +142,7 @@ def _outcome(folder: Path, summary: Mapping[str, Any]) -> Outcome:
         outcome.problems()
         for arm in arms:
             outcome.settings(arm)
-            for did in ("judge", "drafter", "kernels"):
-                outcome.performer(did, arm)
+            outcome.performers(arm)
             if outcome.stats(arm) is not None:
                 ends_of(outcome, arm)
     except (KeyError, TypeError) as error:

@@ -535,7 +535,7 @@ STATISTICS = (
     worth, parts, sentences,
 )  # fmt: skip
 MUTANTS = line_mutants(
-    (Outcome.performer, "in self.done if", "in self.done[:1] if", work, f"work: {DRAFTED}, judge"),
+    (Outcome.performers, "in self.done if", "in self.done[:1] if", work, f"work: {DRAFTED}, judge"),
     (
         Outcome.tokens_per_second,
         'entry["arms"][arm]["num_tokens"] * len(entry["arms"][arm]["seconds"])',

@@ -128,6 +128,6 @@ def work_table(outcome: Outcome) -> Table:
             found = {name: str(outcome.block_efficiency(arm, kind)) for kind, name in kinds.items()}
             found["bootstrap"] = str(outcome.block_efficiency(arm, method=bootstrap_ratio))
             found["no loops"] = str(outcome.block_efficiency_outside(arm) or "-")
-            performers = {did: outcome.performer(did, arm) for did in ("drafter", "judge")}
-            rows.append({"arm": arm, **found, **nodes, **performers})
+            performers = outcome.performers(arm)
+            rows.append({"arm": arm, **found, **nodes, **{did: performers[did] for did in ("drafter", "judge")}})
     return Table("Work", rows, "", "work", ("arm", ALL, "no loops", "extra nodes", "judge"), _WORK)

@@ -38,17 +38,13 @@ TABLES = "tables.md"
 Tables = Callable[[Outcome], Sequence[Table]]
 
 
-def _performers(outcome: Outcome, arm: str, *did: str) -> dict[str, str | None]:
-    return {name: outcome.performer(name, arm) for name in did}
-
-
 def _summary_without_times(outcome: Outcome, arm: str) -> dict[str, Any]:
     """Return what is kept of an arm on recorded text: nothing in it is a time."""
     stats, same = outcome.stats(arm), outcome.check_results(arm)
     assert stats is not None
     counts = {name: value for name, value in stats.as_dict().items() if "seconds" not in name and name != "stages"}
     ratios = {name: getattr(stats, name) for name in _RATIOS if name != "time_to_first_token"}
-    own = {"identical": sum(same), "prompts": len(same), **_performers(outcome, arm, "judge", "drafter", "kernels")}
+    own = {"identical": sum(same), "prompts": len(same), **outcome.performers(arm)}
     return {**own, **ratios, "stats": counts}
 
 
@@ -72,7 +68,7 @@ def _arm_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
         **_checks(outcome, arm),
         "claim": outcome.done[0]["arms"][arm]["claim"],
         "rule": outcome.done[0]["arms"][arm]["rule"],
-        **_performers(outcome, arm, "judge", "drafter", "kernels"),
+        **outcome.performers(arm),
         "calibrations": outcome.calibrations(arm),
     }
     if stats is None:
