@@ -13,6 +13,7 @@ from oracles.graphed.graphed_memory import Memory
 from oracles.graphed.graphed_passes import Passes, PassPart
 from oracles.graphed.graphs import Graphs
 from oracles.graphed.upload import Call, PassIntegers, Upload
+from oracles.transformer.pass_parts import wanted_logits
 from specdec.contracts import Draft, Scores, Want
 
 RunChain = Callable[[Passes, Memory, Bucket, int, PassIntegers], tuple[Tensor]]
@@ -90,8 +91,9 @@ class Calls:
         streams = [nodes[0] if len(nodes) == 1 else torch.cat(nodes, dim=1) for nodes in zip(*found, strict=True)]
         if want == "none":
             return Scores(None, tuple(streams))
-        last = packed.num_nodes.index_select(0, places) - call.first - 1 if want == "last" else None
-        return Scores(self._logits(streams[0], last), tuple(streams[1:]))
+        counts = packed.num_nodes.index_select(0, places) - call.first if want == "last" else asked.num_nodes
+        logits = wanted_logits(self.passes.read_out, streams[0].flatten(0, 1), counts, want)
+        return Scores(logits, tuple(streams[1:]))
 
     def _run(
         self, asked: Call, packed: PassIntegers, bucket: Bucket, memory: Memory, part: PassPart
@@ -99,7 +101,7 @@ class Calls:
         """Return the outputs of one pass, padding included."""
         self._graphs.counts.count_nodes(asked.tokens.shape, bucket)
         stream = None if asked.stream is None else self._place(asked.stream, packed, bucket)
-        compute = partial(self.passes.run, self.passes.way, memory, bucket, part, packed, stream)
+        compute = partial(self.passes.run, memory, bucket, part, packed, stream)
         return self._graphs.run(memory, (bucket, part) if bucket.returns else None, compute)
 
     def _place(self, stream: Tensor, packed: PassIntegers, bucket: Bucket) -> Tensor:
@@ -112,12 +114,6 @@ class Calls:
         nodes = entering.view(bucket.rows, bucket.width, -1)[:, : stream.shape[1]]
         nodes.index_copy_(0, packed.places[: len(stream)], stream)
         return entering
-
-    def _logits(self, stream: Tensor, last: Tensor | None) -> Tensor:
-        """Return ``[B, N, V]`` logits of streams ``[B, N, D]``, or ``[B, 1, V]`` of the nodes ``last`` ``[B]``."""
-        if last is not None:
-            stream = stream[torch.arange(len(stream), device=stream.device), last].unsqueeze(1)
-        return self.passes.read_out(stream.flatten(0, 1)).view(*stream.shape[:2], -1)
 
 
 def _real(output: Tensor, bucket: Bucket, places: Tensor, width: int) -> Tensor:

@@ -28,7 +28,7 @@ class MaskedAttention:
         """Return ``[R * W, H * D]`` from ``[R * W, H, D]`` and ``[R * W, K, D]``, and cache keys and values."""
         nodes = self._nodes
         nodes.write(layer, key, value)
-        keys, values = nodes.memory.keys[layer], nodes.memory.values[layer]
+        keys, values = nodes.memory.slots[layer]
         if not nodes.bucket.whole:
             keys, values = keys.index_select(0, nodes.rows), values.index_select(0, nodes.rows)
         # [R * W, H, D] -> [R, W, K, G, D] -> [R, K, W * G, D]

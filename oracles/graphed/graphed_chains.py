@@ -28,13 +28,13 @@ def run_chain(passes: Passes, memory: Memory, bucket: Bucket, size: int, packed:
 
     Guarantee: that of ``run_pass``. Keys of all but the last id of each row are written.
     """
-    part, passed, shape = PassPart((0, passes.num_layers), ()), packed, bucket
+    passed, shape = packed, bucket
 
     def next_logits(depth: int, tokens: Tensor | None) -> Tensor:
         nonlocal passed, shape
         if tokens is not None:
             passed, shape = _next(passed, tokens, packed.limits > depth), replace(bucket, width=1)
-        stream = passes.run(passes.way, memory, shape, part, passed, None)[0]
+        stream = passes.run(memory, shape, PassPart(), passed, None)[0]
         return passes.read_out(_last(stream, passed, shape))
 
     return (follow(next_logits, size, packed.limits),)

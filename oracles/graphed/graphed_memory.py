@@ -2,7 +2,6 @@
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import torch
@@ -41,7 +40,6 @@ class Memory:
     Attributes:
         num_rows, capacity: as given.
         slots: ``[layers, 2, rows, K, slots, D]``, without the scratch line.
-        keys, values: the same by layers, ``[rows, K, slots, D]``.
         lines: keys and values by layers, ``[rows * K * slots + 1, D]``, as they are written.
         scratch: the number of the last line.
         features: ``[rows, slots + 1, feature_size]``, see ``specdec.cache.FeatureSlots``.
@@ -61,12 +59,12 @@ class Memory:
         self.scratch = num_rows * config.kv_heads * capacity
         whole = torch.zeros(config.num_layers, 2, self.scratch + 1, config.head_size, dtype=dtype, device=device)
         self.slots = whole[:, :, : self.scratch].view(*whole.shape[:2], *shape, config.head_size)
-        self.keys, self.values = self.slots[:, 0].unbind(0), self.slots[:, 1].unbind(0)
         self.lines = list(zip(whole[:, 0].unbind(0), whole[:, 1].unbind(0), strict=True))
         places = num_rows * (capacity + 1)
         self._feature_lines = torch.zeros(places + 1, feature_size, dtype=dtype, device=device)
         self.features = self._feature_lines[:places].view(num_rows, capacity + 1, feature_size)
-        self._due: list[_Moves] = []
+        # Moves of commits, as in ``move_kept``, and their numbers on the way to the device.
+        self._due: list[tuple[IntArray, Tensor, StagedValues]] = []
 
     def read_features(self, rows: Tensor, positions: Tensor) -> Tensor:
         """Return the features ``[R * W, F]`` of positions ``[R, W]`` of rows ``[R]``; for padding any of its row's."""
@@ -91,12 +89,13 @@ class Memory:
             path: ``[B, W]`` nodes; it is copied.
         """
         path = path.clone()  # it is the caller's
-        self._due.append(_Moves(which, path, stage((which, path), self.slots.device)))
+        self._due.append((which, path, stage((which, path), self.slots.device)))
 
     def settle(self) -> None:
         """Make the moves that are due."""
         while self._due:
-            move_kept(self.slots, CACHE_ROW_DIM, CACHE_SLOT_DIM, self._due[0].which, self._due[0].path)
+            which, path, _ = self._due[0]
+            move_kept(self.slots, CACHE_ROW_DIM, CACHE_SLOT_DIM, which, path)
             # Not earlier: a move that failed is still due.
             del self._due[0]
 
@@ -105,15 +104,6 @@ class Memory:
         self._due = []
         self.slots.zero_()
         self.features.zero_()
-
-
-@dataclass(frozen=True)
-class _Moves:
-    """The moves of a commit, as in ``move_kept``, and their numbers on the way to the device."""
-
-    which: IntArray
-    path: Tensor
-    upload: StagedValues
 
 
 class GraphedCache(KVCache):

@@ -22,12 +22,12 @@ class PassPart:
     """Which part of the model a pass runs.
 
     Attributes:
-        layers: (lowest, last): the layers lowest .. last - 1.
+        layers: (lowest, last): the layers lowest .. last - 1; None: all.
         hidden: those whose outputs are returned.
     """
 
-    layers: tuple[int, int]
-    hidden: tuple[int, ...]
+    layers: tuple[int, int] | None = None
+    hidden: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class PassMode:
     distinct_nodes: int = MAX_NODES
 
 
-RunPass = Callable[[PassMode, Memory, Bucket, PassPart, PassIntegers, Tensor | None], tuple[Tensor, ...]]
+RunPass = Callable[[Memory, Bucket, PassPart, PassIntegers, Tensor | None], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,13 @@ class Passes:
     """The passes of a model or a head, and how they compute.
 
     Attributes:
-        run: computes one; see ``run_pass``, whose model it has.
+        run: computes one; see ``run_pass``, whose model and way it has.
         head: returns logits ``[R, V]`` of streams ``[R, D]`` after the last layer.
-        num_layers: of the model.
         way: as of ``run``.
     """
 
     run: RunPass
     head: Callable[[Tensor], Tensor]
-    num_layers: int
     way: PassMode
 
     def read_out(self, stream: Tensor) -> Tensor:
@@ -103,7 +101,8 @@ def run_pass(
         attend = _without_padding(attend, bucket.nodes)
     apply: Apply = by_tiles if way.in_tiles else at_once
     streams = model.model(tokens, positions, last + 1, attend, part.layers, stream, apply)
-    outputs = (streams[-1], *(streams[layer - part.layers[0]] for layer in part.hidden))
+    lowest = 0 if part.layers is None else part.layers[0]
+    outputs = (streams[-1], *(streams[layer - lowest] for layer in part.hidden))
     return tuple(output[: bucket.nodes] for output in outputs)
 
 

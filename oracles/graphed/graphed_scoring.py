@@ -13,6 +13,7 @@ from torch import Tensor
 from oracles.graphed.buckets import WIDTHS
 from oracles.graphed.calls import Calls
 from oracles.graphed.graphed_memory import AnyCache, Shelf
+from oracles.graphed.graphed_passes import Passes
 from oracles.graphed.graphs import Capture, CudaCapture, Graphs, PassCounts
 from oracles.graphed.upload import Call, Upload
 from oracles.transformer.config import TransformerConfig
@@ -26,6 +27,7 @@ class GraphedScoring(Generic[AnyCache]):
 
     Args:
         shelf: makes caches.
+        passes: of the model or head.
         device: where the weights lie.
         max_graphs, new_capture: see ``GraphedTransformer``.
 
@@ -43,6 +45,7 @@ class GraphedScoring(Generic[AnyCache]):
     def __init__(
         self,
         shelf: Shelf[AnyCache],
+        passes: Passes,
         device: torch.device,
         max_graphs: int,
         new_capture: Callable[[], Capture] | None,
@@ -52,6 +55,7 @@ class GraphedScoring(Generic[AnyCache]):
         self.counts, self._shelf, self._turn = PassCounts(), shelf, RLock()
         self.graph_options = max_graphs, new_capture
         self._upload, self._graphs = Upload(device), Graphs(new_capture, max_graphs, self.counts)
+        self._calls = Calls(passes, self._upload, self._graphs)
 
     @property
     def uploads(self) -> int:
@@ -101,7 +105,6 @@ class GraphedChaining(GraphedScoring[AnyCache]):
     """Also draft whole greedy chains on the device; arguments as in ``GraphedScoring``."""
 
     config: TransformerConfig
-    _calls: Calls
 
     @torch.no_grad()
     def device_chains(
@@ -125,11 +128,9 @@ class GraphedChaining(GraphedScoring[AnyCache]):
         self._check_places(cache)
         with self._alone():
             starts = cache.reserve(rows, fed)
-            given, known = (
-                (torch.from_numpy(tokens), None, torch.from_numpy(counts)),
-                self._known_positions(cache, rows),
-            )
-            return self._calls.draft(Call(*given, rows, starts, 0, limits=limits, known=known), cache.memory)
+            given, known = torch.from_numpy(tokens), self._known_positions(cache, rows)
+            call = Call(given, None, torch.from_numpy(counts), rows, starts, 0, limits=limits, known=known)
+            return self._calls.draft(call, cache.memory)
 
     def _known_positions(self, cache: AnyCache, rows: IntArray) -> IntArray | None:
         """Return how many positions of rows ``[B]`` have known features; None for a model, which has no features."""

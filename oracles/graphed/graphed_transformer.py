@@ -65,19 +65,18 @@ class GraphedTransformer(GraphedChaining[GraphedCache], TransformerShape):
         bitwise: bool = False,
         attention: AttentionName | None = None,
     ) -> None:
+        way = way_of(model.device, model.dtype, model.config.head_size, bitwise, attention)
+        passes = Passes(partial(run_pass, model, way), model.read_out, way)
         shelf = Shelf(GraphedCache, model.config, model.dtype, model.device)
-        super().__init__(shelf, model.device, max_graphs, new_capture)
+        super().__init__(shelf, passes, model.device, max_graphs, new_capture)
         self.config, self.tokenizer, self.eos_ids = model.config, model.tokenizer, model.eos_ids
         self.chat_template, self.bitwise, self._model = model.chat_template, bitwise, model
         self.attention = attention
         model.model.rotary.hold(model.max_context, model.dtype, model.device)
-        way = way_of(model.device, model.dtype, model.config.head_size, bitwise, attention)
-        passes = Passes(partial(run_pass, model), model.read_out, model.num_layers, way)
         if bitwise:
-            self._calls = Calls(passes, self._upload, Graphs(None, 1, PassCounts()))
+            calls, self._calls = self._calls, Calls(passes, self._upload, Graphs(None, 1, PassCounts()))
             self._check_bits()
-            self._upload.count = 0
-        self._calls = Calls(passes, self._upload, self._graphs)
+            self._calls, self._upload.count = calls, 0
 
     @property
     def device(self) -> torch.device:

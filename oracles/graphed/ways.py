@@ -1,7 +1,7 @@
 """How passes compute on a device, and what that can guarantee."""
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 
@@ -13,6 +13,7 @@ from oracles.graphed.graphed_passes import PassMode
 from oracles.graphed.tiles import TILE
 from oracles.graphed.triton_attention import TritonAttention, missing_requirement
 from oracles.transformer.attention import Attend
+from oracles.transformer.config import check_choice
 
 AttentionName = Literal["masked", "chunked", "triton"]
 ATTENTIONS: dict[str, Callable[[PassNodes], Attend]] = {
@@ -28,9 +29,8 @@ def way_of(device: torch.device, dtype: torch.dtype, head_size: int, bitwise: bo
     Raises:
         ValueError: an unknown attention, one that cannot run here, or one that cannot be ``bitwise``.
     """
-    if attention not in (None, *get_args(AttentionName)):
-        known = ", ".join(map(repr, get_args(AttentionName)))
-        raise ValueError(f"attention is {attention!r}; choose one of {known}, or None")
+    if attention is not None:
+        check_choice("attention", attention, AttentionName, ", or None")
     if bitwise and attention == "masked":
         raise ValueError("attention='masked' sums in an order that depends on the pass: leave it out, or bitwise=True")
     reason = missing_requirement(device, dtype, head_size)

@@ -7,12 +7,11 @@ from torch import Tensor
 
 from oracles.graphed import GraphedTransformer
 from oracles.graphed.buckets import Bucket
-from oracles.graphed.calls import Calls
 from oracles.graphed.graphed_chains import follow
 from oracles.graphed.graphed_features import Arrival
 from oracles.graphed.graphed_memory import GraphedCache, Memory, Shelf
 from oracles.graphed.graphed_nodes import PassNodes
-from oracles.graphed.graphed_passes import Passes, PassMode, PassPart
+from oracles.graphed.graphed_passes import Passes, PassPart
 from oracles.graphed.graphed_scoring import GraphedScoring
 from oracles.graphed.graphs import Outputs
 from oracles.graphed.upload import Call, PassIntegers
@@ -78,13 +77,12 @@ class GraphedBlockHead(GraphedScoring[GraphedCache], TorchBlockHead):
         TorchBlockHead.__init__(self, shape, network, oracle, target_ids)
         self.config, self.dtype, self.device = shape.config, oracle.dtype, oracle.device
         shelf = Shelf(GraphedCache, self.config, self.dtype, self.device)
-        GraphedScoring.__init__(self, shelf, self.device, *oracle.graph_options)
+        way = way_of(self.device, self.dtype, self.config.head_size, bitwise=False, attention=oracle.attention)
+        passes = Passes(self._run_pass, self._read_out, way)
+        GraphedScoring.__init__(self, shelf, passes, self.device, *oracle.graph_options)
         # Blocks stay whole at the end of the context.
         self._end = self.max_context + shape.block_size
         network.rotary.hold(self._end, self.dtype, self.device)
-        way = way_of(self.device, self.dtype, self.config.head_size, bitwise=False, attention=oracle.attention)
-        passes = Passes(self._run_pass, self._read_out, self.config.num_layers, way)
-        self._calls = Calls(passes, self._upload, self._graphs)
         self._arrival = Arrival(self.config, self._take_in, self._upload, self._graphs)
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> GraphedCache:
@@ -123,9 +121,7 @@ class GraphedBlockHead(GraphedScoring[GraphedCache], TorchBlockHead):
         self._check_places(cache, pending=pending)
         with self._alone():
             call = self._call(cache, rows, self._with_masks(pending))
-            stream = self._calls.answer(call, cache.memory, PassPart((0, self.config.num_layers), (0,)), "none").hidden[
-                0
-            ]
+            (stream,) = self._calls.answer(call, cache.memory, PassPart(hidden=(0,)), "none").hidden
         return self._block(pending, stream, depth)
 
     @torch.no_grad()
@@ -163,12 +159,12 @@ class GraphedBlockHead(GraphedScoring[GraphedCache], TorchBlockHead):
             nodes.write(layer, *keys_and_values(part, context, rope))
 
     def _run_pass(
-        self, way: PassMode, memory: Memory, bucket: Bucket, part: PassPart, packed: PassIntegers, stream: Tensor | None
+        self, memory: Memory, bucket: Bucket, part: PassPart, packed: PassIntegers, stream: Tensor | None
     ) -> Outputs:
         """Return the streams after the last layer, ``[R * W, H]``; see ``run_pass``."""
         reaches, around = self.network.reaches, (self.config, bucket, packed, memory, self.shape.block_size)
         nodes = {reach: BlockNodes(reach, *around) for reach in reaches}
-        ways = {reach: way.attention(seen) for reach, seen in nodes.items()}
+        ways = {reach: self._calls.passes.way.attention(seen) for reach, seen in nodes.items()}
         rope, out = self._rope(nodes[reaches[0]]), self._embed(packed.tokens.flatten())
         for block, reach in zip(self.network.blocks, reaches, strict=True):
             out = block(out, rope, ways[reach])
@@ -178,7 +174,7 @@ class GraphedBlockHead(GraphedScoring[GraphedCache], TorchBlockHead):
         self, passes: Passes, memory: Memory, bucket: Bucket, size: int, packed: PassIntegers
     ) -> tuple[Tensor]:
         """Return what ``run_chain`` returns, for blocks."""
-        (out,) = passes.run(passes.way, memory, bucket, PassPart((0, passes.num_layers), ()), packed, None)
+        (out,) = passes.run(memory, bucket, PassPart(), packed, None)
         pending = packed.tokens[:, 0]
         block = self._block(pending, out.view(bucket.rows, bucket.width, -1), size)
 

@@ -7,11 +7,10 @@ from torch import Tensor
 
 from oracles.graphed import GraphedTransformer
 from oracles.graphed.buckets import Bucket
-from oracles.graphed.calls import Calls
 from oracles.graphed.graphed_features import Arrival, GraphedFeatureCache
 from oracles.graphed.graphed_memory import Memory, Shelf
 from oracles.graphed.graphed_nodes import PassNodes
-from oracles.graphed.graphed_passes import Passes, PassMode, PassPart
+from oracles.graphed.graphed_passes import Passes, PassPart
 from oracles.graphed.graphed_scoring import GraphedChaining
 from oracles.graphed.graphs import Outputs
 from oracles.graphed.upload import Call, PassIntegers
@@ -46,11 +45,10 @@ class GraphedEagle3Head(GraphedChaining[GraphedFeatureCache], TorchEagle3Head):
     def __init__(self, network: Eagle3Network, shape: Eagle3Shape, oracle: GraphedTransformer, name: str) -> None:
         TorchEagle3Head.__init__(self, network, shape, oracle, name)
         shelf = Shelf(GraphedFeatureCache, self.config, self.dtype, self.device, self.config.hidden_size)
-        GraphedChaining.__init__(self, shelf, self.device, *oracle.graph_options)
-        self._network.rotary.hold(self.max_context, self.dtype, self.device)
         way = way_of(self.device, self.dtype, self.config.head_size, bitwise=False, attention=oracle.attention)
-        passes = Passes(self._run_pass, self._read, 1, way)
-        self._calls = Calls(passes, self._upload, self._graphs)
+        passes = Passes(self._run_pass, self._read, way)
+        GraphedChaining.__init__(self, shelf, passes, self.device, *oracle.graph_options)
+        self._network.rotary.hold(self.max_context, self.dtype, self.device)
         self._arrival = Arrival(self.config, self._take_in, self._upload, self._graphs)
 
     @torch.no_grad()
@@ -100,7 +98,7 @@ class GraphedEagle3Head(GraphedChaining[GraphedFeatureCache], TorchEagle3Head):
             call = Call(
                 tokens[:, first:], above, num_nodes, rows, starts, first, known=self._known_positions(cache, rows)
             )
-            return self._calls.answer(call, cache.memory, PassPart((0, 1), tuple(hidden)), want)
+            return self._calls.answer(call, cache.memory, PassPart(hidden=tuple(hidden)), want)
 
     def device_chains(
         self, tokens: IntArray, counts: IntArray, cache: GraphedFeatureCache, rows: IntArray, limits: IntArray
@@ -123,14 +121,14 @@ class GraphedEagle3Head(GraphedChaining[GraphedFeatureCache], TorchEagle3Head):
         return cache.known[rows]
 
     def _run_pass(
-        self, way: PassMode, memory: Memory, bucket: Bucket, part: PassPart, packed: PassIntegers, stream: Tensor | None
+        self, memory: Memory, bucket: Bucket, part: PassPart, packed: PassIntegers, stream: Tensor | None
     ) -> Outputs:
         """Return the streams after the layer, ``[R * W, H]``; see ``run_pass``."""
         nodes = PassNodes(self.config, bucket, packed, memory)
         feature = memory.read_features(nodes.rows, nodes.above)
         at = packed.tokens.flatten(), nodes.positions.flatten(), self.max_context
         after = nodes.slots + 1
-        out = self._stream(*at, feature, way.attention(nodes))
+        out = self._stream(*at, feature, self._calls.passes.way.attention(nodes))
         is_guess = nodes.is_real & (after >= packed.known.unsqueeze(1))
         memory.write_features(nodes.rows, after, is_guess, self._guess(out))
         return (out, *(out for _ in part.hidden))

@@ -67,8 +67,8 @@ class Pass:
         seen = visible_slots(span, nodes.start, nodes.positions, config.sliding_window, nodes.ancestors, nodes.depth)
         query = self.query.view(nodes.bucket.rows, nodes.bucket.width, -1, config.head_size).transpose(1, 2).double()
         keys, values = (
-            part[0].index_select(0, nodes.rows).repeat_interleave(groups, 1).double()
-            for part in (self.memory.keys, self.memory.values)
+            part.index_select(0, nodes.rows).repeat_interleave(groups, 1).double()
+            for part in self.memory.slots[0]
         )
         found = torch.nn.functional.scaled_dot_product_attention(
             query, keys, values, attn_mask=seen[:, None, :, : self.memory.capacity]
