@@ -1,7 +1,8 @@
 """Heads, ours and published ones: small models that read a transformer's hidden states."""
 
 from oracles.heads.aux_layers import AuxLayers
-from oracles.heads.block_head import BlockNetwork, BlockShape, DFlashHead
+from oracles.heads.block_head import DFlashHead
+from oracles.heads.block_network import BlockNetwork, BlockShape
 from oracles.heads.eagle3_config import Eagle3Shape
 from oracles.heads.eagle3_head import Eagle3Head
 from oracles.heads.eagle3_network import Eagle3Network

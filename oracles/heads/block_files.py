@@ -14,8 +14,8 @@ from oracles.checkpoints.tensor_names import PLAIN, Place, first_rows
 from oracles.checkpoints.weights import StoredTensors
 from oracles.graphed import GraphedTransformer
 from oracles.heads.aux_layers import AuxLayers, Convention
-from oracles.heads.block_head import BlockNetwork, BlockShape, DFlashHead
-from oracles.heads.block_trunk import LayerReach
+from oracles.heads.block_head import DFlashHead
+from oracles.heads.block_network import BlockNetwork, BlockShape, LayerReach
 from oracles.heads.graphed_block import GraphedBlockHead
 from oracles.heads.head_tensors import READ_OUT, HeadOptions, borrow_rows, check_depth, check_fit, fill_network
 from oracles.heads.markov_head import MARKOV_KINDS

@@ -1,99 +1,16 @@
 """Block drafters for draft sources: one pass computes the laws of a whole block (DFlash, DSpark)."""
 
 from abc import ABC
-from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from oracles.heads.block_trunk import BlockTrunk, LayerReach
-from oracles.heads.markov_head import ConfidenceHead, MarkovHead, MarkovKind
-from oracles.transformer.blocks import embedding, pack_parts
-from oracles.transformer.config import TransformerConfig
+from oracles.heads.block_network import BlockNetwork, BlockShape
+from oracles.transformer.blocks import pack_parts
 from oracles.transformer.draft_vocabulary import spread
-from oracles.transformer.linear import Linear, at_least_float32
+from oracles.transformer.linear import at_least_float32
 from specdec.cache import PagedKVCache
 from specdec.contracts import Features, HostOracle, IntArray
-
-
-@dataclass(frozen=True)
-class BlockShape:
-    """What a file says about a block drafter.
-
-    Attributes:
-        config: of the trunk's layers; ``vocab_size`` is the file's number, padding included.
-        layers: of the target, numbered from 0, whose outputs are read.
-        layers_said: the same in words, with the file's numbers.
-        block_size: number of tokens of a block, the pending one among them.
-        mask_id: the id at the other places.
-        from_anchor: place i of a block predicts the token after it, so that the pending token's place has a law too,
-            and a block gives ``block_size`` tokens. Otherwise a place predicts its own token, and a block gives one
-            fewer.
-        columns: number of ids that have logits; known once the tensors are read.
-        markov: kind of the Markov head; None: there is none.
-        markov_rank: its rank.
-        confidence: whether there is a confidence head.
-        confidence_with_markov: whether it reads the Markov head's embedding too.
-        own_embeddings, own_head: whether the file has tables of its own, in place of the oracle's.
-        reaches: what each layer sees; empty: every layer sees everything.
-    """
-
-    config: TransformerConfig
-    layers: tuple[int, ...]
-    block_size: int
-    mask_id: int
-    from_anchor: bool
-    columns: int = 0
-    layers_said: str = ""
-    markov: MarkovKind | None = None
-    markov_rank: int = 0
-    confidence: bool = False
-    confidence_with_markov: bool = False
-    own_embeddings: bool = False
-    own_head: bool = False
-    reaches: tuple[LayerReach, ...] = ()
-
-
-class BlockNetwork(BlockTrunk):
-    """The trunk and the parts after it; parameters have the names of published checkpoints.
-
-    Args:
-        shape: says which parts there are.
-        state_size: width of the target's hidden states.
-    """
-
-    def __init__(self, shape: BlockShape, state_size: int) -> None:
-        config, rank = shape.config, shape.markov_rank
-        super().__init__(config, len(shape.layers), state_size, shape.reaches)
-        self.markov_head: MarkovHead | None = None
-        self.confidence_head: ConfidenceHead | None = None
-        self.embed_tokens: nn.Embedding | None = None
-        self.lm_head: Linear | None = None
-        if shape.markov is not None:
-            self.markov_head = MarkovHead(shape.markov, config.vocab_size, shape.columns, rank, config.hidden_size)
-        if shape.confidence:
-            self.confidence_head = ConfidenceHead(config.hidden_size + rank * shape.confidence_with_markov)
-        if shape.own_embeddings:
-            self.embed_tokens = embedding(config.vocab_size, config.hidden_size)
-        if shape.own_head:
-            self.lm_head = Linear(config.hidden_size, shape.columns)
-
-    @property
-    def rounded_modules(self) -> list[nn.Module]:
-        """The parts whose weights can be rounded: the trunk and the read-out."""
-        return [self.fc, self.layers, *([] if self.lm_head is None else [self.lm_head])]
-
-    def shed(self) -> None:
-        """Free the parts that compiled code computes, and compute the rest, including the last norm, in float32."""
-        del self.fc
-        self.layers, self.lm_head, self.embed_tokens = nn.ModuleList(), None, None
-        self.float().requires_grad_(False)
-
-    def own_read_out(self, stream: Tensor) -> Tensor:
-        """Return logits ``[R, columns]`` of a stream ``[R, H]`` by the file's own head."""
-        assert self.lm_head is not None
-        logits: Tensor = self.lm_head(self.normalise(stream))
-        return logits
 
 
 class BlockBase(ABC):
@@ -191,7 +108,7 @@ class DFlashHead(TorchBlockHead):
         return self.network.new_cache(num_rows, capacity + self.shape.block_size, max_cache_bytes)
 
     def put(self, features: Features, cache: PagedKVCache) -> None:
-        """Take in features; see ``specdec.contracts.Head``. Cost: see ``BlockTrunk.remember``."""
+        """Take in features; see ``specdec.contracts.Head``. Cost: see ``BlockNetwork.remember``."""
         self.network.remember(cache, features.rows, features.counts, features.layers)
 
     @torch.no_grad()

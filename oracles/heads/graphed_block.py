@@ -16,8 +16,8 @@ from oracles.graphed.graphed_scoring import GraphedScoring
 from oracles.graphed.graphs import Outputs
 from oracles.graphed.upload import Call, PassIntegers
 from oracles.graphed.ways import way_of
-from oracles.heads.block_head import BlockNetwork, BlockShape, DFlashBlock, TorchBlockHead
-from oracles.heads.block_trunk import LayerReach, keys_and_values
+from oracles.heads.block_head import DFlashBlock, TorchBlockHead
+from oracles.heads.block_network import BlockNetwork, BlockShape, LayerReach, keys_and_values
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.rotary import Rope
 from specdec.contracts import Draft, Features, IntArray

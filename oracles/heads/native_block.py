@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from oracles.heads.block_head import BlockBase, BlockNetwork, BlockShape, DFlashBlock
+from oracles.heads.block_head import BlockBase, DFlashBlock
+from oracles.heads.block_network import BlockNetwork, BlockShape
 from oracles.native import NativeTransformer, bindings
 from oracles.native.chains import follow
 from oracles.native.host_memory import floats, to_bytes

@@ -11,7 +11,7 @@ import torch
 from drafts import BlockDrafter, Medusa
 from oracles import load_head
 from oracles.heads.block_head import DFlashHead
-from oracles.heads.block_trunk import BlockAttention, LayerReach
+from oracles.heads.block_network import BlockAttention, LayerReach
 from oracles.heads.markov_head import MarkovHead
 from oracles.heads.medusa_head import MedusaHead
 from oracles.transformer.attention import CachedAttention

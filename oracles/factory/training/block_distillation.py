@@ -16,7 +16,7 @@ from oracles.factory.training.head_export import begin_weights, serving
 from oracles.factory.training.head_losses import read_mixture
 from oracles.factory.training.lesson import Lesson, ReadOut
 from oracles.heads import BlockNetwork, BlockShape
-from oracles.heads.block_trunk import BlockTrunk, keys_and_values
+from oracles.heads.block_network import keys_and_values
 from oracles.transformer.config import TransformerConfig
 from specdec.contracts import BITWISE_NODES
 
@@ -138,7 +138,7 @@ class AnchoredAttention:
         return out.permute(1, 3, 0, 2, 4).flatten(2)
 
 
-def anchored_streams(trunk: BlockTrunk, layers: Sequence[Tensor], embedded: Tensor, anchors: Tensor) -> Tensor:
+def anchored_streams(trunk: BlockNetwork, layers: Sequence[Tensor], embedded: Tensor, anchors: Tensor) -> Tensor:
     """Return the streams ``[A, W, H]`` after the last layer of blocks that begin at anchors of one window.
 
     Args:

@@ -1,4 +1,4 @@
-"""The trunk of a block drafter: a target's hidden states as context, and a block with bidirectional attention."""
+"""The network of a block drafter: a target's hidden states as context, and a block with bidirectional attention."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from oracles.heads.appending import append_positions
+from oracles.heads.markov_head import ConfidenceHead, MarkovHead, MarkovKind
 from oracles.transformer.attention import CachedAttention, cache_shape
-from oracles.transformer.blocks import Block, Norm, SelfAttention, at_once
+from oracles.transformer.blocks import Block, Norm, SelfAttention, at_once, embedding
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.linear import Linear
 from oracles.transformer.rotary import Rope, RotaryTable, rotate
@@ -36,6 +37,44 @@ class LayerReach:
     ahead: bool = True
 
 
+@dataclass(frozen=True)
+class BlockShape:
+    """What a file says about a block drafter.
+
+    Attributes:
+        config: of the trunk's layers; ``vocab_size`` is the file's number, padding included.
+        layers: of the target, numbered from 0, whose outputs are read.
+        layers_said: the same in words, with the file's numbers.
+        block_size: number of tokens of a block, the pending one among them.
+        mask_id: the id at the other places.
+        from_anchor: place i of a block predicts the token after it, so that the pending token's place has a law too,
+            and a block gives ``block_size`` tokens. Otherwise a place predicts its own token, and a block gives one
+            fewer.
+        columns: number of ids that have logits; known once the tensors are read.
+        markov: kind of the Markov head; None: there is none.
+        markov_rank: its rank.
+        confidence: whether there is a confidence head.
+        confidence_with_markov: whether it reads the Markov head's embedding too.
+        own_embeddings, own_head: whether the file has tables of its own, in place of the oracle's.
+        reaches: what each layer sees; empty: every layer sees everything.
+    """
+
+    config: TransformerConfig
+    layers: tuple[int, ...]
+    block_size: int
+    mask_id: int
+    from_anchor: bool
+    columns: int = 0
+    layers_said: str = ""
+    markov: MarkovKind | None = None
+    markov_rank: int = 0
+    confidence: bool = False
+    confidence_with_markov: bool = False
+    own_embeddings: bool = False
+    own_head: bool = False
+    reaches: tuple[LayerReach, ...] = ()
+
+
 class BlockAttention(CachedAttention):
     """Attend from the nodes of a block to the cached context and to the block, as far as a layer sees.
 
@@ -59,30 +98,40 @@ class BlockAttention(CachedAttention):
         return seen.expand(-1, self.width, -1)
 
 
-class BlockTrunk(nn.Module):
-    """Run a block of tokens after a context whose keys and values are made from the target's hidden states alone.
+class BlockNetwork(nn.Module):
+    """The trunk, which runs a block of tokens after a context, and the parts after it.
 
-    Parameters have the names of published checkpoints.
+    Keys and values of the context are made from the target's hidden states alone. Parameters have the names of
+    published checkpoints.
 
     Args:
-        config: of the layers, of the Llama or Qwen3 family, without windows.
-        num_states: number of hidden states of a position.
-        state_size: width of each.
-        reaches: what each layer sees; empty: the whole context and block, in every layer.
+        shape: says which parts there are; its layers are of the Llama or Qwen3 family.
+        state_size: width of the target's hidden states.
 
     Source: Chen et al. 2026 (DFlash, arXiv 2602.06036).
     """
 
-    def __init__(
-        self, config: TransformerConfig, num_states: int, state_size: int, reaches: tuple[LayerReach, ...] = ()
-    ) -> None:
+    def __init__(self, shape: BlockShape, state_size: int) -> None:
         super().__init__()
-        self.config, self.reaches = config, reaches or (LayerReach(),) * config.num_layers
-        self.fc = Linear(num_states * state_size, config.hidden_size)
-        self.hidden_norm = Norm(config.hidden_size, config.norm, config.norm_eps)
+        config, size, rank = shape.config, shape.config.hidden_size, shape.markov_rank
+        self.config, self.reaches = config, shape.reaches or (LayerReach(),) * config.num_layers
+        self.fc = Linear(len(shape.layers) * state_size, size)
+        self.hidden_norm = Norm(size, config.norm, config.norm_eps)
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
-        self.norm = Norm(config.hidden_size, config.norm, config.norm_eps)
+        self.norm = Norm(size, config.norm, config.norm_eps)
         self.rotary = RotaryTable(config)
+        self.markov_head: MarkovHead | None = None
+        self.confidence_head: ConfidenceHead | None = None
+        self.embed_tokens: nn.Embedding | None = None
+        self.lm_head: Linear | None = None
+        if shape.markov is not None:
+            self.markov_head = MarkovHead(shape.markov, config.vocab_size, shape.columns, rank, size)
+        if shape.confidence:
+            self.confidence_head = ConfidenceHead(size + rank * shape.confidence_with_markov)
+        if shape.own_embeddings:
+            self.embed_tokens = embedding(config.vocab_size, size)
+        if shape.own_head:
+            self.lm_head = Linear(size, shape.columns)
 
     @property
     def blocks(self) -> list[Block]:
@@ -150,6 +199,23 @@ class BlockTrunk(nn.Module):
         """Return a stream ``[..., H]`` after the last norm."""
         out: Tensor = self.norm(stream)
         return out
+
+    @property
+    def rounded_modules(self) -> list[nn.Module]:
+        """The parts whose weights can be rounded: the trunk and the read-out."""
+        return [self.fc, self.layers, *([] if self.lm_head is None else [self.lm_head])]
+
+    def shed(self) -> None:
+        """Free the parts that compiled code computes, and compute the rest, including the last norm, in float32."""
+        del self.fc
+        self.layers, self.lm_head, self.embed_tokens = nn.ModuleList(), None, None
+        self.float().requires_grad_(False)
+
+    def own_read_out(self, stream: Tensor) -> Tensor:
+        """Return logits ``[R, columns]`` of a stream ``[R, H]`` by the file's own head."""
+        assert self.lm_head is not None
+        logits: Tensor = self.lm_head(self.normalise(stream))
+        return logits
 
 
 def keys_and_values(part: SelfAttention, normed: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
