@@ -12,7 +12,7 @@ from oracles.heads.block_network import BlockNetwork, BlockShape
 from oracles.native import NativeTransformer, bindings
 from oracles.native.chains import follow
 from oracles.native.host_memory import floats, to_bytes
-from oracles.native.native_features import NativeContextCache, combiner_of
+from oracles.native.native_features import NativeContextCache
 from oracles.native.native_model import NativeModel
 from oracles.native.packing import reach_of
 from oracles.transformer.linear import Linear
@@ -51,7 +51,7 @@ class NativeBlockHead(BlockBase):
         super().__init__(shape, network, oracle, target_ids)
         self.native = _model_of(shape, network, oracle, target_ids)
         weights = self.native.weights
-        self._combiner, self._norm = combiner_of(self.native, network.fc), weights.norm(network.hidden_norm)
+        self._combiner, self._norm = self.native.projection(network.fc), weights.norm(network.hidden_norm)
         self._host = oracle.native if network.embed_tokens is None else self.native
         self._markov: NativeModel | None = None
         if network.markov_head is not None:

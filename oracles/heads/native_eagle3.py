@@ -7,7 +7,7 @@ from oracles.heads.eagle3_config import Eagle3Shape
 from oracles.heads.eagle3_head import Eagle3Base
 from oracles.heads.eagle3_network import Eagle3Network
 from oracles.native import NativeTransformer, bindings
-from oracles.native.native_features import NativeFeatureCache, combiner_of
+from oracles.native.native_features import NativeFeatureCache
 from oracles.native.native_model import NativeModel
 from oracles.native.native_scoring import NativeScoring
 from oracles.transformer.blocks import Norm
@@ -47,7 +47,7 @@ class NativeEagle3Head(NativeScoring, Eagle3Base):
             self._reading.host = oracle.native.address
         self.native.struct.reading = ctypes.addressof(self._reading)
         norms = [norm for norm in network.fc_norm if isinstance(norm, Norm)]
-        self._combiner = combiner_of(self.native, network.fc, network.input_norm, norms)
+        self._combiner = self.native.projection(network.fc, network.input_norm, norms)
 
     @property
     def weight_bytes(self) -> int:

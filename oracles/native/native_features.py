@@ -1,7 +1,6 @@
 """The caches of heads in compiled code: hidden states arrive, and the next call that reads the cache takes them in."""
 
 import ctypes
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -11,8 +10,6 @@ from oracles.native import bindings
 from oracles.native.host_memory import to_bytes
 from oracles.native.keys_values import NativeCache, NativeMemory
 from oracles.native.native_model import NativeModel
-from oracles.transformer.blocks import Norm
-from oracles.transformer.linear import Linear
 from specdec.cache import FeatureSlots
 from specdec.contracts import Features, IntArray
 
@@ -177,17 +174,3 @@ def _side_by_side(layers: tuple[Tensor, ...]) -> list[Tensor]:
     here = [layer if layer.is_cpu and layer.dtype is torch.float32 else layer.cpu().float() for layer in layers]
     alike = (here[0].stride(0), here[0].shape[-1], 1)
     return here if all(layer.stride() == alike for layer in here) else [layer.contiguous() for layer in here]
-
-
-def combiner_of(model: NativeModel, fc: Linear, norm: Norm | None = None, parts: Sequence[Norm] = ()) -> NativeModel:
-    """Return the model that projects hidden states, side by side, to features; it consists of a head only.
-
-    Args:
-        model: keeps the weights.
-        fc: the projection.
-        norm: of all hidden states together, before the projection.
-        parts: norms of each hidden state alone, before the projection.
-    """
-    combiner = model.projection(fc, norm)
-    combiner.norm_parts([model.weights.norm(part) for part in parts])
-    return combiner

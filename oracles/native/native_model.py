@@ -79,6 +79,7 @@ class NativeModel:
         self._library = bindings.functions()
         self.base: NativeModel | None = None
         self._idle: list[_Scratch] = []
+        self._parts: Any = None  # norms, see ``projection``
 
     @property
     def weight_type(self) -> str:
@@ -156,19 +157,22 @@ class NativeModel:
         self.struct.head, self.base = other.struct.head, other
         self.struct.written_ids, self.struct.written = other.struct.written_ids, other.struct.written
 
-    def projection(self, layer: Linear, norm: Norm | None = None) -> "NativeModel":
-        """Return a model that is only a head: it norms and projects rows. This model holds its weights."""
+    def projection(self, layer: Linear, norm: Norm | None = None, parts: Sequence[Norm] = ()) -> "NativeModel":
+        """Return a model that is only a head: it norms and projects rows. This model holds its weights.
+
+        Args:
+            layer: the projection.
+            norm: of whole rows, before it.
+            parts: norms of the parts of a row, each by itself, before that; none: rows are taken as they are.
+        """
         last = bindings.Norm(None, None, 0.0, layer.in_features) if norm is None else self.weights.norm(norm)
         model = NativeModel(self.config, self.weights, [], last, self.weights.linear([layer]), 1)
         shape = model.struct
         shape.hidden, shape.vocabulary = layer.in_features, layer.out_features
         shape.query_heads, shape.kv_heads, shape.head_size = 1, 1, 1
+        model._parts = (bindings.Norm * len(parts))(*map(self.weights.norm, parts))
+        shape.num_parts, shape.parts = len(parts), ctypes.addressof(model._parts)
         return model
-
-    def norm_parts(self, norms: Sequence[bindings.Norm]) -> None:
-        """Split a given stream into parts, each with a norm of its own; no norms: the stream is taken as it is."""
-        self._parts = (bindings.Norm * len(norms))(*norms)
-        self.struct.num_parts, self.struct.parts = len(norms), ctypes.addressof(self._parts)
 
     def behind(self, adapter: Adapter) -> "NativeModel":
         """Return a model whose only layer is an adapter; norm and head are shared with this one."""
