@@ -14,14 +14,14 @@ from oracles.heads.aux_layers import AuxLayers
 from oracles.heads.eagle3_config import Eagle3Shape
 from oracles.heads.eagle3_network import Eagle3Network
 from oracles.transformer.attention import Attend, CachedAttention, cache_shape
-from oracles.transformer.linear import at_least_float32, linear_layers
+from oracles.transformer.linear import at_least_float32, weight_bytes_of
 from oracles.transformer.pass_parts import check_call, wanted_logits
 from specdec.cache import FeatureCache, FeatureSlots
-from specdec.contracts import Features, HostOracle, IntArray, Scores, Tree, Want, is_chain
+from specdec.contracts import Features, HostOracle, IntArray, OracleDefaults, Scores, Tree, Want, is_chain
 from specdec.transfers import on_host
 
 
-class Eagle3Base(ABC):
+class Eagle3Base(OracleDefaults, ABC):
     """What EAGLE-3 heads have in common, whatever computes their passes: their description.
 
     Args:
@@ -38,8 +38,6 @@ class Eagle3Base(ABC):
 
     drafter = "eagle3"
     eos_ids: tuple[int, ...] = ()
-    chat_template = None
-    num_layers, is_recorded, cache_format = 0, False, None
     backend: str
 
     def __init__(self, shape: Eagle3Shape, oracle: HostOracle, name: str, num_written: int) -> None:
@@ -127,8 +125,7 @@ class TorchEagle3Head(Eagle3Base):
     @property
     def weight_bytes(self) -> int:
         """Memory of its own weights."""
-        packed = sum(layer.extra_bytes for _, layer in linear_layers(self._network))
-        return packed + sum(parameter.nbytes for parameter in self._network.parameters())
+        return weight_bytes_of(self._network)
 
     def _stream(self, ids: Tensor, positions: Tensor, end: int, feature: Tensor, attend: Attend) -> Tensor:
         """Return the streams ``[N, H]`` of nodes after the layer.

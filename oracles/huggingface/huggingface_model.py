@@ -24,7 +24,7 @@ from oracles.huggingface.support import (
     text_config,
     true_vocabulary,
 )
-from oracles.transformer.linear import at_least_float32
+from oracles.transformer.linear import at_least_float32, weight_bytes_of
 from oracles.transformer.pass_parts import check_call
 from specdec.cache import KVCache
 from specdec.contracts import IntArray, OracleDefaults, Scores, Tree, Want, describe_oracle, is_chain
@@ -99,8 +99,7 @@ class HuggingFaceLM(OracleDefaults):
     @property
     def weight_bytes(self) -> int:
         """Memory of the parameters, shared ones once."""
-        storages = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in self._model.parameters()}
-        return sum(storages.values())
+        return weight_bytes_of(self._model)
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> KVCache:
         """Return an empty cache, ``num_rows`` rows of ``capacity`` slots.

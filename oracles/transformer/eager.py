@@ -1,7 +1,7 @@
 """A decoder-only transformer of the Llama, GPT-2 and GPT-NeoX families, which differ in configuration only."""
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,19 +19,17 @@ from oracles.transformer.linear import (
     at_least_float32,
     dequantise_layers,
     linear_layers,
-    plain_tensors,
     round_weight,
     store_layers,
-    weight_type_of,
 )
-from oracles.transformer.paged import PagedCaches
-from oracles.transformer.pass_parts import TransformerShape, check_call, first_layer, wanted_logits
+from oracles.transformer.paged import PagedTransformer
+from oracles.transformer.pass_parts import check_call, first_layer, wanted_logits
 from oracles.transformer.rotary import RotaryTable
 from specdec.cache import PagedKVCache
 from specdec.contracts import IntArray, Scores, Tree, Want, is_chain
 
 
-class Transformer(PagedCaches, TransformerShape, nn.Module):
+class Transformer(PagedTransformer):
     """A decoder-only transformer: it trains as it is, and serves as an oracle (``specdec.contracts.Oracle``).
 
     Parameters have the names of Hugging Face's Llama. Weights are float32 until ``.to`` changes that.
@@ -73,34 +71,6 @@ class Transformer(PagedCaches, TransformerShape, nn.Module):
             elif "norm" not in name:
                 deviation = residual if name.endswith(("o_proj.weight", "down_proj.weight")) else 0.02
                 parameter.normal_(0.0, deviation, generator=generator)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights lie."""
-        return self.model.embed_tokens.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of weights, activations and cache."""
-        return self.model.embed_tokens.weight.dtype
-
-    @property
-    def weight_type(self) -> str:
-        """How the weights of the linear layers are stored: the name of a dtype or of a quantised format."""
-        return weight_type_of(self) or str(self.dtype).removeprefix("torch.")
-
-    @property
-    def cache_format(self) -> Hashable:
-        """The format of its caches: the same for all weights of one shape, dtype and device, packed or not."""
-        packed = any(isinstance(part, SelfAttention) and part.qkv_proj is not None for part in self.modules())
-        return self.backend, self.config, self.dtype, self.device, packed
-
-    @property
-    def weight_bytes(self) -> int:
-        """Memory of all weights, quantised, packed or neither."""
-        parts = [part for parameter in self.parameters() for part in plain_tensors(parameter)]
-        plain = {part.untyped_storage().data_ptr(): part.untyped_storage().nbytes() for part in parts}
-        return sum(plain.values()) + sum(layer.extra_bytes for _, layer in linear_layers(self))
 
     def head(self, x: Tensor) -> Tensor:
         """Return logits ``[..., V]``, padding cut off, from the normed residual stream."""

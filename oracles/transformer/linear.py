@@ -225,6 +225,13 @@ def weight_type_of(module: nn.Module) -> str | None:
     return next(reversed(formats or dtypes), None)
 
 
+def weight_bytes_of(module: nn.Module) -> int:
+    """Return the memory of a module's weights, quantised, packed or neither; shared memory counts once."""
+    parts = [part for parameter in module.parameters() for part in plain_tensors(parameter)]
+    plain = {part.untyped_storage().data_ptr(): part.untyped_storage().nbytes() for part in parts}
+    return sum(plain.values()) + sum(layer.extra_bytes for _, layer in linear_layers(module))
+
+
 def round_inputs(module: nn.Module) -> None:
     """Compute all products of a module's linear layers in whole numbers from now on, in place.
 

@@ -1,37 +1,56 @@
-"""The caches of an eager transformer, and memories of pages that outlive a run."""
+"""The weights and caches of an eager transformer, and memories of pages that outlive a run."""
 
 import math
-from collections.abc import Hashable, Iterator
-from typing import Protocol
+from collections.abc import Hashable
 
 import torch
 from torch import nn
 
 from oracles.transformer.attention import cache_shape
-from oracles.transformer.config import TransformerConfig
+from oracles.transformer.blocks import Decoder, SelfAttention
+from oracles.transformer.linear import weight_bytes_of, weight_type_of
+from oracles.transformer.pass_parts import TransformerShape
 from specdec.cache import PAGE, PagedKVCache, TensorMemory
 
 
-class _Model(Protocol):
+class PagedTransformer(TransformerShape, nn.Module):
+    """What an eager transformer says of its weights, and its caches, as ``specdec.contracts.PrefixOracle`` asks.
+
+    Attributes:
+        backend: see ``Transformer``.
+        model: all but the head.
+    """
+
     backend: str
-    config: TransformerConfig
+    model: Decoder
 
     @property
-    def weight_type(self) -> str: ...
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        return self.model.embed_tokens.weight.device
 
     @property
-    def dtype(self) -> torch.dtype: ...
+    def dtype(self) -> torch.dtype:
+        """Of weights, activations and cache."""
+        return self.model.embed_tokens.weight.dtype
 
     @property
-    def device(self) -> torch.device: ...
+    def weight_type(self) -> str:
+        """How the weights of the linear layers are stored: the name of a dtype or of a quantised format."""
+        return weight_type_of(self) or str(self.dtype).removeprefix("torch.")
 
-    def parameters(self) -> Iterator[nn.Parameter]: ...
+    @property
+    def cache_format(self) -> Hashable:
+        """The format of its caches: the same for all weights of one shape, dtype and device, packed or not."""
+        packed = any(isinstance(part, SelfAttention) and part.qkv_proj is not None for part in self.modules())
+        return self.backend, self.config, self.dtype, self.device, packed
 
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of all weights, quantised, packed or neither."""
+        return weight_bytes_of(self)
 
-class PagedCaches:
-    """Make caches, and memories for them, as ``specdec.contracts.PrefixOracle`` asks."""
-
-    def new_cache(self: _Model, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> PagedKVCache:
+    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> PagedKVCache:
         """Return an empty cache of ``num_rows`` sequences of up to ``capacity`` slots (rounded up to whole blocks).
 
         Raises:
@@ -43,7 +62,7 @@ class PagedCaches:
         return PagedKVCache.alone(leading, trailing, num_rows, slots, self.dtype, self.device, max_cache_bytes)
 
     @property
-    def prefix_key(self: _Model) -> Hashable:
+    def prefix_key(self) -> Hashable:
         """See ``specdec.contracts.PrefixOracle``; writing to the weights changes the key.
 
         Torch does not count what is written in place through ``.data`` (``part.data.copy_``), so the key misses it.
@@ -62,16 +81,16 @@ class PagedCaches:
         return self.backend, self.config, self.weight_type, self.dtype, self.device, versions
 
     @property
-    def page_bytes(self: _Model) -> int:
+    def page_bytes(self) -> int:
         """Bytes of a page."""
         leading, trailing, _ = cache_shape(self.config, PAGE)
         return math.prod(leading) * math.prod(trailing) * PAGE * self.dtype.itemsize
 
-    def new_memory(self: _Model, num_pages: int) -> TensorMemory:
+    def new_memory(self, num_pages: int) -> TensorMemory:
         """Return an empty memory of ``num_pages`` pages, see ``specdec.cache.TensorMemory``."""
         leading, trailing, _ = cache_shape(self.config, PAGE)
         return TensorMemory(leading, trailing, num_pages, self.dtype, self.device)
 
-    def cache_on(self: _Model, memory: TensorMemory, num_rows: int, capacity: int) -> PagedKVCache:
+    def cache_on(self, memory: TensorMemory, num_rows: int, capacity: int) -> PagedKVCache:
         """Return a cache of rows without pages, on a memory, see ``specdec.cache.PagedKVCache``."""
         return PagedKVCache(memory, num_rows, cache_shape(self.config, capacity)[2], is_seated=False)
