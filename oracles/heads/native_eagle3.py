@@ -49,11 +49,6 @@ class NativeEagle3Head(NativeScoring, Eagle3Base):
         norms = [norm for norm in network.fc_norm if isinstance(norm, Norm)]
         self._combiner = self.native.projection(network.fc, network.input_norm, norms)
 
-    @property
-    def weight_bytes(self) -> int:
-        """Memory of its own weights."""
-        return self.native.weights.bytes
-
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> NativeFeatureCache:
         """Return an empty cache of keys, values and features; see ``specdec.contracts.Head``.
 

@@ -314,7 +314,7 @@ class NativeModel:
             rest: arguments besides model, cache and call.
 
         Raises:
-            Refused: the call is invalid.
+            InvalidCall: the call is invalid.
         """
         try:
             scratch = self._idle.pop()

@@ -48,6 +48,11 @@ class NativeScoring:
         """How the weights of the head, and as a rule all weights, are stored: the name of a dtype or format."""
         return self.native.weight_type
 
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of its own weights."""
+        return self.native.weights.bytes
+
     def score(
         self,
         tokens: Tensor,

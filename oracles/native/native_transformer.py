@@ -64,11 +64,6 @@ class NativeTransformer(NativeScoring, TransformerShape):
         """The format of its caches: the same for all weights of one shape."""
         return self.backend, self.config
 
-    @property
-    def weight_bytes(self) -> int:
-        """Memory of all weights."""
-        return self.native.weights.bytes
-
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> NativeCache:
         """Return an empty cache of ``num_rows`` sequences of up to ``capacity`` slots, rounded up to whole groups.
 
