@@ -11,7 +11,7 @@ _I32, _I64, _POINTER = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
 # The largest number of an int32.
 LARGEST = 2**31 - 1
 
-SOURCES = Path(__file__).parent
+SOURCES = Path(__file__).parent / "cpp"
 MODEL = SOURCES / "model.h"
 PASS = LibrarySources("the native pass", SOURCES / "api.cpp", (HEADERS, SOURCES))
 

@@ -10,7 +10,7 @@ from specdec.kernels.compiled.build import LibrarySources, build
 from specdec.kernels.compiled.build_cache import cache_folder
 
 HERE = Path(__file__).parent
-SHARED, PASS = HERE.parents[1] / "specdec" / "kernels" / "cpp", HERE.parents[1] / "oracles" / "native"
+SHARED, PASS = HERE.parents[1] / "specdec" / "kernels" / "cpp", HERE.parents[1] / "oracles" / "native" / "cpp"
 FLAGS = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-shared", "-fPIC")
 NATIVE = ("-march=native",) if platform.machine() == "x86_64" else ()  # elsewhere the base set has all that is used
 COMPILERS = tuple(name for name in ("g++", "clang++") if shutil.which(name)) or (
