@@ -16,7 +16,7 @@ from oracles.graphed.upload import Call, PassIntegers, Upload
 from oracles.transformer.pass_parts import wanted_logits
 from specdec.contracts import Draft, Scores, Want
 
-RunChain = Callable[[Passes, Memory, Bucket, int, PassIntegers], tuple[Tensor]]
+RunChain = Callable[[Passes, Memory, int, PassIntegers], tuple[Tensor]]
 """See ``run_chain``."""
 
 # Ids that a chain reads before the first that it drafts: one, or two after a chain that was wholly accepted.
@@ -72,7 +72,7 @@ class Calls:
         counts = self._graphs.counts
         counts.count_nodes(asked.tokens.shape, bucket)
         counts.count_nodes((len(asked.rows), 1), replace(bucket, width=1), further * (length - 1))
-        compute = partial(run, self.passes, memory, bucket, length, packed)
+        compute = partial(run, self.passes, memory, length, packed)
         (found,) = self._graphs.run(memory, (bucket, length), compute)
         return found[:, : 2 + size].index_select(0, packed.places[: len(asked.rows)])
 
@@ -83,7 +83,7 @@ class Calls:
             asked = call.part(cut.rows, cut.nodes)
             packed = self._upload(asked, cut.bucket)
             memory.settle()
-            outputs = self._run(asked, packed, cut.bucket, memory, part)
+            outputs = self._run(asked, packed, memory, part)
             places, shape = packed.places[: len(asked.rows)], asked.tokens.shape
             wanted = outputs[1:] if want == "none" else outputs
             found.append([_real(output, cut.bucket, places, shape[1]) for output in wanted])
@@ -95,23 +95,22 @@ class Calls:
         logits = wanted_logits(self.passes.read_out, streams[0].flatten(0, 1), counts, want)
         return Scores(logits, tuple(streams[1:]))
 
-    def _run(
-        self, asked: Call, packed: PassIntegers, bucket: Bucket, memory: Memory, part: PassPart
-    ) -> tuple[Tensor, ...]:
+    def _run(self, asked: Call, packed: PassIntegers, memory: Memory, part: PassPart) -> tuple[Tensor, ...]:
         """Return the outputs of one pass, padding included."""
+        bucket = packed.bucket
         self._graphs.counts.count_nodes(asked.tokens.shape, bucket)
-        stream = None if asked.stream is None else self._place(asked.stream, packed, bucket)
-        compute = partial(self.passes.run, memory, bucket, part, packed, stream)
+        stream = None if asked.stream is None else self._place(asked.stream, packed)
+        compute = partial(self.passes.run, memory, part, packed, stream)
         return self._graphs.run(memory, (bucket, part) if bucket.returns else None, compute)
 
-    def _place(self, stream: Tensor, packed: PassIntegers, bucket: Bucket) -> Tensor:
+    def _place(self, stream: Tensor, packed: PassIntegers) -> Tensor:
         """Return ``[R * W, D]`` streams ``[B, N, D]`` in their places, at an address that graphs know."""
         if self._entering is None:
             # Runs outside of inference mode write to it too.
             with torch.inference_mode(False):
                 self._entering = stream.new_zeros(MAX_NODES, stream.shape[-1])
-        entering = self._entering[: bucket.nodes]
-        nodes = entering.view(bucket.rows, bucket.width, -1)[:, : stream.shape[1]]
+        entering = self._entering[: packed.bucket.nodes]
+        nodes = entering.view(packed.bucket.rows, packed.bucket.width, -1)[:, : stream.shape[1]]
         nodes.index_copy_(0, packed.places[: len(stream)], stream)
         return entering
 

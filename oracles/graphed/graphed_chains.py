@@ -6,19 +6,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from oracles.graphed.buckets import Bucket
 from oracles.graphed.graphed_memory import Memory
 from oracles.graphed.graphed_passes import Passes, PassPart
 from oracles.graphed.upload import PassIntegers
 from specdec.contracts import Draft, first_undefined
 
 
-def run_chain(passes: Passes, memory: Memory, bucket: Bucket, size: int, packed: PassIntegers) -> tuple[Tensor]:
+def run_chain(passes: Passes, memory: Memory, size: int, packed: PassIntegers) -> tuple[Tensor]:
     """Return the likeliest ids after the nodes of each row, then after each id, up to the row's limit.
 
     Args:
         passes: of the model.
-        memory, bucket, packed: of the pass over the given nodes, see ``run_pass``. Its integers say how many
+        memory, packed: of the pass over the given nodes, see ``run_pass``. Its integers say how many
             ids each row wants.
         size: N, at least the most ids that a row wants.
 
@@ -28,14 +27,13 @@ def run_chain(passes: Passes, memory: Memory, bucket: Bucket, size: int, packed:
 
     Guarantee: that of ``run_pass``. Keys of all but the last id of each row are written.
     """
-    passed, shape = packed, bucket
+    passed = packed
 
     def next_logits(depth: int, tokens: Tensor | None) -> Tensor:
-        nonlocal passed, shape
+        nonlocal passed
         if tokens is not None:
-            passed, shape = _next(passed, tokens, packed.limits > depth), replace(bucket, width=1)
-        stream = passes.run(memory, shape, PassPart(), passed, None)[0]
-        return passes.read_out(_last(stream, passed, shape))
+            passed = _next(passed, tokens, packed.limits > depth)
+        return passes.read_out(_last(passes.run(memory, PassPart(), passed, None)[0], passed))
 
     return (follow(next_logits, size, packed.limits),)
 
@@ -67,8 +65,9 @@ def drafts_of(found: Tensor) -> Draft:
     return Draft(found[:, 2:], found[:, 1], undefined=found[:, :1])
 
 
-def _last(stream: Tensor, packed: PassIntegers, bucket: Bucket) -> Tensor:
+def _last(stream: Tensor, packed: PassIntegers) -> Tensor:
     """Return the stream ``[R, D]`` of each row's last real node, from ``[R * W, D]``; any node's if a row has none."""
+    bucket = packed.bucket
     if bucket.width == 1:
         return stream
     at = (packed.num_nodes - 1).clamp(min=0).view(-1, 1, 1).expand(-1, 1, stream.shape[-1])
@@ -77,4 +76,5 @@ def _last(stream: Tensor, packed: PassIntegers, bucket: Bucket) -> Tensor:
 
 def _next(packed: PassIntegers, tokens: Tensor, goes_on: Tensor) -> PassIntegers:
     """Return the integers of a pass over the tokens ``[R, 1]`` just found, padding in rows that want no more."""
-    return replace(packed, starts=packed.starts + packed.num_nodes, num_nodes=goes_on.long(), tokens=tokens)
+    bucket, starts = replace(packed.bucket, width=1), packed.starts + packed.num_nodes
+    return replace(packed, bucket=bucket, starts=starts, num_nodes=goes_on.long(), tokens=tokens)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oracles.graphed.buckets import MAX_NODES, Bucket, cuts
+from oracles.graphed.buckets import MAX_NODES, cuts
 from oracles.graphed.graphed_memory import GraphedCache, Memory
 from oracles.graphed.graphed_nodes import PassNodes
 from oracles.graphed.graphs import Graphs, Outputs
@@ -67,7 +67,7 @@ class Arrival:
                 packed = self.upload(asked, cut.bucket)
                 self.graphs.counts.count_nodes(asked.tokens.shape, cut.bucket)
                 entering = self._place(packed, features.scored, memory.slots)
-                compute = partial(self._compute, memory, cut.bucket, packed, entering)
+                compute = partial(self._compute, memory, packed, entering)
                 self.graphs.run(memory, ("hidden states", cut.bucket), compute)
 
     def _call(self, features: Features, most: int) -> Call:
@@ -92,6 +92,6 @@ class Arrival:
             torch.index_select(layer.flatten(0, 1).to(placed.dtype), 0, at, out=placed)
         return entering
 
-    def _compute(self, memory: Memory, bucket: Bucket, packed: PassIntegers, entering: tuple[Tensor, ...]) -> Outputs:
-        self.take_in(PassNodes(self.config, bucket, packed, memory), entering)
+    def _compute(self, memory: Memory, packed: PassIntegers, entering: tuple[Tensor, ...]) -> Outputs:
+        self.take_in(PassNodes(self.config, packed, memory), entering)
         return ()

@@ -149,6 +149,9 @@ class Shelf(Generic[AnyCache]):
         dtype, device: of keys and values.
         feature_size: see ``Memory``.
 
+    Attributes:
+        device: as given.
+
     Cost: between runs the memory of one cache.
     """
 
@@ -160,7 +163,7 @@ class Shelf(Generic[AnyCache]):
         device: torch.device,
         feature_size: int = 0,
     ) -> None:
-        self._kind, self._config, self._dtype, self._device = kind, config, dtype, device
+        self._kind, self._config, self._dtype, self.device = kind, config, dtype, device
         self._feature_size = feature_size
         self._free: Memory | None = None
 
@@ -177,7 +180,7 @@ class Shelf(Generic[AnyCache]):
 
     def _memory(self, num_rows: int, capacity: int, max_bytes: int | None) -> Memory:
         free, self._free = self._free, None
-        config, device = self._config, self._device
+        config, device = self._config, self.device
         if free is not None and (free.num_rows, free.capacity) == (num_rows, capacity):
             if max_bytes is not None:
                 check_fits(free.slots.nbytes + free.features.nbytes, num_rows, capacity, max_bytes, device)

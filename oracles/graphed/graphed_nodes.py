@@ -5,7 +5,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from oracles.graphed.buckets import Bucket
 from oracles.graphed.graphed_memory import Memory
 from oracles.graphed.upload import PassIntegers
 from oracles.transformer.config import TransformerConfig
@@ -17,12 +16,12 @@ class PassNodes:
 
     Args:
         config: the model's shape.
-        bucket: the pass's shape.
-        packed: its integers.
+        packed: the pass's integers, and its shape.
         memory: of the cache.
 
     Attributes:
-        config, bucket, memory: as given.
+        config, memory: as given.
+        bucket: the pass's shape.
         rows: ``[R]`` cache rows.
         starts, start: ``[R]`` and ``[R, 1]`` tokens that they hold.
         slots: ``[R, W]``; those of padding may lie beyond the capacity.
@@ -32,11 +31,11 @@ class PassNodes:
         depth: ``[R, T]``; None: chains.
     """
 
-    def __init__(self, config: TransformerConfig, bucket: Bucket, packed: PassIntegers, memory: Memory) -> None:
-        self.config, self.bucket, self.memory, self.rows = config, bucket, memory, packed.rows
+    def __init__(self, config: TransformerConfig, packed: PassIntegers, memory: Memory) -> None:
+        self.config, self.bucket, self.memory, self.rows = config, packed.bucket, memory, packed.rows
         self.starts = packed.starts
         self.start = self.starts.unsqueeze(1)
-        index = packed.firsts.unsqueeze(1) + torch.arange(bucket.width, device=packed.rows.device)
+        index = packed.firsts.unsqueeze(1) + torch.arange(self.bucket.width, device=packed.rows.device)
         self.slots = self.start + index
         self._index, self._parents = index, packed.parents
         self.ancestors, self.depth = _tree(packed.parents, index)

@@ -6,7 +6,7 @@ from functools import partial
 
 from torch import Tensor
 
-from oracles.graphed.buckets import MAX_NODES, Bucket
+from oracles.graphed.buckets import MAX_NODES
 from oracles.graphed.graphed_attention import MaskedAttention
 from oracles.graphed.graphed_memory import Memory
 from oracles.graphed.graphed_nodes import PassNodes
@@ -45,7 +45,7 @@ class PassMode:
     distinct_nodes: int = MAX_NODES
 
 
-RunPass = Callable[[Memory, Bucket, PassPart, PassIntegers, Tensor | None], tuple[Tensor, ...]]
+RunPass = Callable[[Memory, PassPart, PassIntegers, Tensor | None], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,6 @@ def run_pass(
     model: Transformer,
     way: PassMode,
     memory: Memory,
-    bucket: Bucket,
     part: PassPart,
     packed: PassIntegers,
     stream: Tensor | None,
@@ -86,24 +85,24 @@ def run_pass(
         model: packed.
         way: how it computes.
         memory: of the cache; keys and values of real nodes are written to it.
-        bucket, part: shape of the pass, and part of the model that it runs.
-        packed: the integers of the call, on the device.
+        part: of the model, which it runs.
+        packed: the integers of the call, on the device, and the shape of the pass.
         stream: ``[R * W, D]`` before the lowest layer; None: it is layer 0.
 
     Guarantee: nothing here waits for the device, and no shape depends on what a tensor holds.
     """
-    nodes = PassNodes(model.config, bucket, packed, memory)
+    nodes, count = PassNodes(model.config, packed, memory), packed.bucket.nodes
     attend, last = way.attention(nodes), model.max_context - 1
     tokens, positions = packed.tokens.flatten(), nodes.positions.clamp(max=last).flatten()
     if way.in_tiles:
         tokens, positions = pad_to_tiles(tokens), pad_to_tiles(positions)
         stream = None if stream is None else pad_to_tiles(stream)
-        attend = _without_padding(attend, bucket.nodes)
+        attend = _without_padding(attend, count)
     apply: Apply = by_tiles if way.in_tiles else at_once
     streams = model.model(tokens, positions, last + 1, attend, part.layers, stream, apply)
     lowest = 0 if part.layers is None else part.layers[0]
     outputs = (streams[-1], *(streams[layer - lowest] for layer in part.hidden))
-    return tuple(output[: bucket.nodes] for output in outputs)
+    return tuple(output[:count] for output in outputs)
 
 
 def _without_padding(attend: Attend, count: int) -> Attend:

@@ -28,7 +28,6 @@ class GraphedScoring(Generic[AnyCache]):
     Args:
         shelf: makes caches.
         passes: of the model or head.
-        device: where the weights lie.
         max_graphs, new_capture: see ``GraphedTransformer``.
 
     Attributes:
@@ -46,10 +45,10 @@ class GraphedScoring(Generic[AnyCache]):
         self,
         shelf: Shelf[AnyCache],
         passes: Passes,
-        device: torch.device,
         max_graphs: int,
         new_capture: Callable[[], Capture] | None,
     ) -> None:
+        device = shelf.device
         if new_capture is None and device.type == "cuda" and torch.cuda.is_available():
             new_capture = partial(CudaCapture, device)
         self.counts, self._shelf, self._turn = PassCounts(), shelf, RLock()

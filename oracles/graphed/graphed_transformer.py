@@ -68,7 +68,7 @@ class GraphedTransformer(GraphedChaining[GraphedCache], TransformerShape):
         way = way_of(model.device, model.dtype, model.config.head_size, bitwise, attention)
         passes = Passes(partial(run_pass, model, way), model.read_out, way)
         shelf = Shelf(GraphedCache, model.config, model.dtype, model.device)
-        super().__init__(shelf, passes, model.device, max_graphs, new_capture)
+        super().__init__(shelf, passes, max_graphs, new_capture)
         self.config, self.tokenizer, self.eos_ids = model.config, model.tokenizer, model.eos_ids
         self.chat_template, self.bitwise, self._model = model.chat_template, bitwise, model
         self.attention = attention

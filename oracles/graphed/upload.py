@@ -54,9 +54,10 @@ class Call:
 
 @dataclass(frozen=True)
 class PassIntegers:
-    """The integers of a pass: views of one buffer.
+    """The integers of a pass, views of one buffer, and its shape.
 
     Attributes:
+        bucket: the shape.
         places: ``[R]`` the places in the batch of the call's rows, in their order.
         rows: ``[R]`` the cache row of each row of the batch.
         starts: ``[R]`` tokens that it holds.
@@ -68,6 +69,7 @@ class PassIntegers:
         parents: ``[R, T]``; None: chains.
     """
 
+    bucket: Bucket
     places: Tensor
     rows: Tensor
     starts: Tensor
@@ -90,7 +92,7 @@ class PassIntegers:
         columns, tokens, parents = torch.split(buffer, [7 * rows, rows * width, rows * total])
         above = parents.view(rows, total) if total else None
         places, of_cache, starts, firsts, num_nodes, limits, known = columns.view(7, rows).unbind(0)
-        return cls(places, of_cache, starts, firsts, num_nodes, limits, known, tokens.view(rows, width), above)
+        return cls(bucket, places, of_cache, starts, firsts, num_nodes, limits, known, tokens.view(rows, width), above)
 
     def take(self, call: Call, at: Tensor, from_host: bool) -> None:
         """Copy the caller's tensors, those on the host or those on the device, to the batch rows ``at`` ``[B]``."""

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from oracles.graphed import GraphedTransformer
-from oracles.graphed.buckets import Bucket
 from oracles.graphed.graphed_chains import follow
 from oracles.graphed.graphed_features import Arrival
 from oracles.graphed.graphed_memory import GraphedCache, Memory, Shelf
@@ -29,7 +28,7 @@ class BlockNodes(PassNodes):
 
     Args:
         reach: what they see.
-        config, bucket, packed, memory: see ``PassNodes``.
+        config, packed, memory: see ``PassNodes``.
         size: tokens of a block.
 
     Attributes:
@@ -37,17 +36,11 @@ class BlockNodes(PassNodes):
     """
 
     def __init__(
-        self,
-        reach: LayerReach,
-        config: TransformerConfig,
-        bucket: Bucket,
-        packed: PassIntegers,
-        memory: Memory,
-        size: int,
+        self, reach: LayerReach, config: TransformerConfig, packed: PassIntegers, memory: Memory, size: int
     ) -> None:
         # Counted from the end of its block, a window over the context includes the block.
         window = None if reach.window is None else reach.window + size * reach.ahead
-        super().__init__(replace(config, sliding_window=window), bucket, packed, memory)
+        super().__init__(replace(config, sliding_window=window), packed, memory)
         if reach.ahead:
             self.positions = (self.start + packed.num_nodes.unsqueeze(1) - 1).expand_as(self.slots).contiguous()
 
@@ -79,7 +72,7 @@ class GraphedBlockHead(GraphedScoring[GraphedCache], TorchBlockHead):
         shelf = Shelf(GraphedCache, self.config, self.dtype, self.device)
         way = way_of(self.device, self.dtype, self.config.head_size, bitwise=False, attention=oracle.attention)
         passes = Passes(self._run_pass, self._read_out, way)
-        GraphedScoring.__init__(self, shelf, passes, self.device, *oracle.graph_options)
+        GraphedScoring.__init__(self, shelf, passes, *oracle.graph_options)
         # Blocks stay whole at the end of the context.
         self._end = self.max_context + shape.block_size
         network.rotary.hold(self._end, self.dtype, self.device)
@@ -158,11 +151,9 @@ class GraphedBlockHead(GraphedScoring[GraphedCache], TorchBlockHead):
         for layer, part in enumerate(self.network.attentions):
             nodes.write(layer, *keys_and_values(part, context, rope))
 
-    def _run_pass(
-        self, memory: Memory, bucket: Bucket, part: PassPart, packed: PassIntegers, stream: Tensor | None
-    ) -> Outputs:
+    def _run_pass(self, memory: Memory, part: PassPart, packed: PassIntegers, stream: Tensor | None) -> Outputs:
         """Return the streams after the last layer, ``[R * W, H]``; see ``run_pass``."""
-        reaches, around = self.network.reaches, (self.config, bucket, packed, memory, self.shape.block_size)
+        reaches, around = self.network.reaches, (self.config, packed, memory, self.shape.block_size)
         nodes = {reach: BlockNodes(reach, *around) for reach in reaches}
         ways = {reach: self._calls.passes.way.attention(seen) for reach, seen in nodes.items()}
         rope, out = self._rope(nodes[reaches[0]]), self._embed(packed.tokens.flatten())
@@ -170,13 +161,11 @@ class GraphedBlockHead(GraphedScoring[GraphedCache], TorchBlockHead):
             out = block(out, rope, ways[reach])
         return (out, *(out for _ in part.hidden))
 
-    def _run_block(
-        self, passes: Passes, memory: Memory, bucket: Bucket, size: int, packed: PassIntegers
-    ) -> tuple[Tensor]:
+    def _run_block(self, passes: Passes, memory: Memory, size: int, packed: PassIntegers) -> tuple[Tensor]:
         """Return what ``run_chain`` returns, for blocks."""
-        (out,) = passes.run(memory, bucket, PassPart(), packed, None)
+        (out,) = passes.run(memory, PassPart(), packed, None)
         pending = packed.tokens[:, 0]
-        block = self._block(pending, out.view(bucket.rows, bucket.width, -1), size)
+        block = self._block(pending, out.view(*packed.tokens.shape, -1), size)
 
         def next_logits(depth: int, tokens: Tensor | None) -> Tensor:
             return block.logits(depth, pending.unsqueeze(1) if tokens is None else tokens)[:, 0]

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from oracles.graphed import GraphedTransformer
-from oracles.graphed.buckets import Bucket
 from oracles.graphed.graphed_features import Arrival, GraphedFeatureCache
 from oracles.graphed.graphed_memory import Memory, Shelf
 from oracles.graphed.graphed_nodes import PassNodes
@@ -47,7 +46,7 @@ class GraphedEagle3Head(GraphedChaining[GraphedFeatureCache], TorchEagle3Head):
         shelf = Shelf(GraphedFeatureCache, self.config, self.dtype, self.device, self.config.hidden_size)
         way = way_of(self.device, self.dtype, self.config.head_size, bitwise=False, attention=oracle.attention)
         passes = Passes(self._run_pass, self._read, way)
-        GraphedChaining.__init__(self, shelf, passes, self.device, *oracle.graph_options)
+        GraphedChaining.__init__(self, shelf, passes, *oracle.graph_options)
         self._network.rotary.hold(self.max_context, self.dtype, self.device)
         self._arrival = Arrival(self.config, self._take_in, self._upload, self._graphs)
 
@@ -120,11 +119,9 @@ class GraphedEagle3Head(GraphedChaining[GraphedFeatureCache], TorchEagle3Head):
     def _known_positions(self, cache: GraphedFeatureCache, rows: IntArray) -> IntArray:
         return cache.known[rows]
 
-    def _run_pass(
-        self, memory: Memory, bucket: Bucket, part: PassPart, packed: PassIntegers, stream: Tensor | None
-    ) -> Outputs:
+    def _run_pass(self, memory: Memory, part: PassPart, packed: PassIntegers, stream: Tensor | None) -> Outputs:
         """Return the streams after the layer, ``[R * W, H]``; see ``run_pass``."""
-        nodes = PassNodes(self.config, bucket, packed, memory)
+        nodes = PassNodes(self.config, packed, memory)
         feature = memory.read_features(nodes.rows, nodes.above)
         at = packed.tokens.flatten(), nodes.positions.flatten(), self.max_context
         after = nodes.slots + 1

@@ -14,7 +14,7 @@ from experiments.harness.models import load_model, load_oracle
 from experiments.strategies import STRATEGIES
 from oracles.graphed import GraphedTransformer, graphed_bits, graphed_passes
 from oracles.graphed import graphed_transformer as graphed_transformer
-from oracles.graphed.buckets import ROWS, WIDTHS, Bucket
+from oracles.graphed.buckets import ROWS, WIDTHS
 from oracles.graphed.calls import Calls
 from oracles.graphed.chunks import CHUNK
 from oracles.graphed.graphed_attention import MaskedAttention
@@ -236,8 +236,8 @@ def test_a_full_batch_whose_bits_differ_is_refused(rows, monkeypatch):
     """It is not gathered from the cache: each row stands at its own place there."""
     run = Calls._run
 
-    def broken(self: Calls, asked: Call, packed: PassIntegers, bucket: Bucket, *given: Any) -> tuple[torch.Tensor, ...]:
-        outputs = run(self, asked, packed, bucket, *given)
+    def broken(self: Calls, asked: Call, packed: PassIntegers, *given: Any) -> tuple[torch.Tensor, ...]:
+        outputs, bucket = run(self, asked, packed, *given), packed.bucket
         return tuple(map(mixing, outputs)) if bucket.whole and bucket.rows == rows else outputs
 
     monkeypatch.setattr(Calls, "_run", broken)

@@ -104,7 +104,7 @@ def test_a_mixed_placement_within_a_pass_is_no_copy():
         bucket = bucket_of(slice(0, 2), slice(0, 2), 0, 2)
         packed = PassIntegers.of(torch.zeros(PassIntegers.size(bucket), dtype=torch.int64, device="cpu"), bucket)
         with pytest.raises(RuntimeError, match="device"):
-            run_pass(model, PassMode(), memory, bucket, PassPart((0, 2), ()), packed, None)
+            run_pass(model, PassMode(), memory, PassPart((0, 2), ()), packed, None)
 
 
 class Sums(TorchDispatchMode):

@@ -49,7 +49,7 @@ class Pass:
         call = Call(torch.zeros(num_rows, width, dtype=torch.int64), parents, counts,
                     np.arange(num_rows)[::-1].copy(), np.array(starts), 0, None)  # fmt: skip
         bucket = bucket_of(slice(0, num_rows), slice(0, width), width if tree else 0, num_rows + 1)
-        self.nodes = PassNodes(self.config, bucket, Upload(DEVICE)(call, bucket), self.memory)
+        self.nodes = PassNodes(self.config, Upload(DEVICE)(call, bucket), self.memory)
         shape = (bucket.nodes, heads * groups, size)
         self.query = torch.randn(shape, generator=generator).to(DEVICE, dtype)
         self.key, self.value = (
@@ -67,8 +67,7 @@ class Pass:
         seen = visible_slots(span, nodes.start, nodes.positions, config.sliding_window, nodes.ancestors, nodes.depth)
         query = self.query.view(nodes.bucket.rows, nodes.bucket.width, -1, config.head_size).transpose(1, 2).double()
         keys, values = (
-            part.index_select(0, nodes.rows).repeat_interleave(groups, 1).double()
-            for part in self.memory.slots[0]
+            part.index_select(0, nodes.rows).repeat_interleave(groups, 1).double() for part in self.memory.slots[0]
         )
         found = torch.nn.functional.scaled_dot_product_attention(
             query, keys, values, attn_mask=seen[:, None, :, : self.memory.capacity]

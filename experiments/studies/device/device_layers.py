@@ -64,7 +64,7 @@ class _Layer:
         numbers = torch.full((rows,), width), np.arange(rows), np.full(rows, self._context + depth)
         call = Call(torch.zeros(rows, width, dtype=torch.int64), parents, *numbers, 0, None)
         bucket = bucket_of(slice(0, rows), slice(0, width), width if is_tree else 0, self._batch)
-        return PassNodes(self._config, bucket, Upload(self._options.place)(call, bucket), self._memory)
+        return PassNodes(self._config, Upload(self._options.place)(call, bucket), self._memory)
 
     def figures(self, width: int, is_tree: bool) -> dict[str, Any]:
         """Return the figures of every way: time, keys and values a second, whether bits are kept."""
