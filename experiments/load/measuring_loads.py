@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.harness.arms import PLAIN
+from experiments.harness.arms import PLAIN, EngineArm
 from experiments.harness.journal import Piece
 from experiments.harness.rounds import doubling
 from experiments.harness.running import WARM_UP_TOKENS
@@ -19,6 +19,7 @@ from experiments.load.serving import LoadRun, Window, serve, throughput
 from specdec import Oracle
 from specdec.calibration_run import pass_seconds
 from specdec.prompts import NamedPrompt
+from specdec.requests import Prompt
 
 # Rates if nobody says any, as shares of what plain decoding serves with all rows.
 LOADS = (0.25, 0.5, 0.75, 1.0, 1.25)
@@ -181,11 +182,14 @@ class Loads:
 
     def _serve(self, arm: str, times: Sequence[float]) -> LoadRun:
         """Serve requests that arrive at some times, after two that warm the arm up."""
-        arguments, chosen = self.arguments, self.arms[arm]
-        starts = [self.prompts[number % len(self.prompts)].start for number in range(len(times))]
-        options = {"batch_size": arguments["batch_size"], "sampling": chosen.sampling, "seed": arguments["seed"]}
-        serve(chosen.decoder, starts[:2], [0.0] * len(starts[:2]), max_new_tokens=WARM_UP_TOKENS, **options)
-        return serve(chosen.decoder, starts, times, max_new_tokens=arguments["max_new_tokens"], **options)
+        chosen, starts = self.arms[arm], [self.prompts[i % len(self.prompts)].start for i in range(len(times))]
+        self._decode(chosen, starts[:2], [0.0] * len(starts[:2]), WARM_UP_TOKENS)
+        return self._decode(chosen, starts, times, self.arguments["max_new_tokens"])
+
+    def _decode(self, arm: EngineArm, starts: Sequence[Prompt], times: Sequence[float], new: int) -> LoadRun:
+        seeds = [(self.arguments["seed"], number) for number in range(len(starts))]
+        state = arm.decoder.start(starts, new, arm.sampling, seeds, batch_size=self.arguments["batch_size"])
+        return serve(arm.decoder, state, times)
 
     def _capacity(self) -> dict[str, Any]:
         """Return the requests a second that plain decoding serves while all rows are in flight, and times of passes."""

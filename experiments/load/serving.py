@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from specdec import SamplingParams, SpeculativeDecoder, State, StepInfo
-from specdec.requests import Prompt
+from specdec import SpeculativeDecoder, State, StepInfo
 
 
 @dataclass(frozen=True)
@@ -106,32 +105,19 @@ class _Book:
         self.steps.append(ServedStep(rows, len(new), emitted, rows + drafted, parts))
 
 
-def serve(
-    decoder: SpeculativeDecoder,
-    prompts: Sequence[Prompt],
-    arrivals: Sequence[float],
-    batch_size: int,
-    max_new_tokens: int,
-    sampling: SamplingParams,
-    seed: int,
-) -> LoadRun:
+def serve(decoder: SpeculativeDecoder, state: State, arrivals: Sequence[float], zero: float | None = None) -> LoadRun:
     """Decode requests as they arrive until the last one has ended; those that find no free row wait in order.
 
     Args:
         decoder: of the arm.
-        prompts: of the requests, each with room for a token.
-        arrivals: of each, seconds from the start, ascending.
-        batch_size: rows.
-        max_new_tokens: of each.
-        sampling: of each.
-        seed: request i has the seed (seed, i).
+        state: from its ``start``, with the prompts of the requests, each with room for a token.
+        arrivals: of each, seconds from the start of the load, ascending.
+        zero: when the load started, by ``time.perf_counter``; None: now.
 
     Guarantee: an arrival does not wait for answers, and is noticed when the step under way ends.
     """
-    seeds = [(seed, number) for number in range(len(prompts))]
-    state = decoder.start(prompts, max_new_tokens, sampling, seeds, batch_size=batch_size)
     state.hold_back()
-    book, num_arrived, zero = _Book(), 0, time.perf_counter()
+    book, num_arrived, zero = _Book(), 0, time.perf_counter() if zero is None else zero
     while state.has_work:
         began = time.perf_counter() - zero
         num_arrived = _let_in(state, arrivals, num_arrived, began)

@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any
@@ -24,8 +24,8 @@ from experiments.harness.building import build_shared, engine_arms
 from experiments.harness.rounds import Round, TimedArm, measure
 from experiments.harness.rule_choice import add_sampling, sampling_of
 from experiments.harness.study import Plan, Study
+from experiments.load.serving import LoadRun, e2el, serve, ttft
 from specdec import Oracle, SamplingParams, SpeculativeDecoder
-from specdec.contracts import IntArray
 from specdec.prompts import NamedPrompt
 from specdec.requests import Prompt
 from specdec.stats import Table
@@ -44,58 +44,6 @@ COLUMNS = {
 }
 
 
-@dataclass
-class ServingRun:
-    """What serving all requests once showed.
-
-    Attributes:
-        seconds: of the whole.
-        latency, first: seconds from the start to the last and to the first token of every request.
-        calls, rows: scoring calls, and the rows in flight in them, summed.
-        emitted, worst: tokens; and those that lock-step would have kept.
-        tokens: of every request, in their order.
-    """
-
-    seconds: float = 0.0
-    latency: dict[int, float] = field(default_factory=dict)
-    first: dict[int, float] = field(default_factory=dict)
-    calls: int = 0
-    rows: int = 0
-    emitted: int = 0
-    worst: int = 0
-    tokens: list[list[int]] = field(default_factory=list)
-
-
-def serve(
-    decoder: SpeculativeDecoder, prompts: Sequence[Prompt], options: "ServingOptions", static: bool
-) -> ServingRun:
-    """Decode all prompts and return what that showed."""
-    served, size = ServingRun(), options.batch_size
-    batches = range(0, len(prompts), size) if static else (0,)
-    began = time.perf_counter()
-    for start in batches:
-        part = prompts[start : start + size] if static else prompts
-        seeds = [(options.seed, start + number) for number in range(len(part))]
-        state = decoder.start(part, options.max_new_tokens, options.sampling, seeds, list(options.stop) or None, size)
-        while state.has_work:
-            state, info = decoder.step(state)
-            _note(served, info.requests + start, info.num_emitted, time.perf_counter() - began)
-        served.tokens += decoder.finish(state).tokens
-    served.seconds = time.perf_counter() - began
-    return served
-
-
-def _note(served: ServingRun, requests: IntArray, emitted: IntArray, elapsed: float) -> None:
-    """Record a step."""
-    served.calls += 1
-    served.rows += len(requests)
-    served.emitted += int(emitted.sum())
-    served.worst += len(requests) * int(emitted.min())
-    for request in requests.tolist():
-        served.first.setdefault(request, elapsed)
-        served.latency[request] = elapsed  # that of its last step stands
-
-
 @dataclass(frozen=True)
 class ServingOptions:
     """What serving depends on."""
@@ -107,22 +55,51 @@ class ServingOptions:
     stop: tuple[str, ...] = (STOP,)
 
 
-def row_of(arm: str, way: str, runs: Sequence[ServingRun], options: ServingOptions) -> dict[str, Any]:
-    """Return the table's row of some rounds."""
+def serve_all(decoder: SpeculativeDecoder, prompts: Sequence[Prompt], options: ServingOptions, static: bool) -> Round:
+    """Decode all prompts, which are there at the start; the round's facts are a ``LoadRun`` of all batches."""
+    size = options.batch_size if static else len(prompts)
+    runs, began = [], time.perf_counter()
+    for start in range(0, len(prompts), size):
+        part = prompts[start : start + size]
+        seeds = [(options.seed, start + number) for number in range(len(part))]
+        asked = options.sampling, seeds, list(options.stop) or None, options.batch_size
+        state = decoder.start(part, options.max_new_tokens, *asked)
+        runs.append(serve(decoder, state, [0.0] * len(part), began))
+    seconds = time.perf_counter() - began
+    requests = tuple(request for run in runs for request in run.requests)
+    steps = tuple(step for run in runs for step in run.steps)
+    ids = np.full((len(prompts), options.max_new_tokens), -1)
+    for row, request in zip(ids, requests, strict=True):
+        row[: len(request.tokens)] = request.tokens
+    return Round(seconds, ids, LoadRun(requests, steps, runs[0].claim))
+
+
+def lock_step_tokens(served: LoadRun) -> int:
+    """Return the tokens that rows would have kept if each took as many a step as the worst of its step."""
+    counts: dict[float, list[int]] = {}
+    for request in served.requests:
+        for ended, count in zip(request.times, request.counts, strict=True):
+            counts.setdefault(ended, []).append(count)
+    return sum(len(own) * min(own) for own in counts.values())
+
+
+def row_of(arm: str, way: str, seconds: Sequence[float], runs: Sequence[LoadRun], batch_size: int) -> dict[str, Any]:
+    """Return the table's row of some rounds: what they took, and what they served."""
     last = runs[-1]
-    speeds = [run.emitted / run.seconds for run in runs]
-    latency = np.array([list(run.latency.values()) for run in runs])
+    rows, emitted = (sum(getattr(step, name) for step in last.steps) for name in ("rows", "emitted"))
+    speeds = [emitted / one for one in seconds]
+    latency = np.array([[e2el(request) for request in run.requests] for run in runs])
     return {
-        "batch": options.batch_size,
+        "batch": batch_size,
         "arm": arm,
         "batches": way,
         "tokens/s": f"{statistics.median(speeds):,.0f} ({min(speeds):,.0f} .. {max(speeds):,.0f})",
         "latency s": float(np.median(latency)),
         "95 %": float(np.quantile(latency, 0.95)),
-        "first s": statistics.fmean(second for run in runs for second in run.first.values()),
-        "rows in use": f"{last.rows / last.calls / options.batch_size:.0%}",
-        "tau": last.emitted / last.rows,
-        "tau, lock-step": last.worst / last.rows,
+        "first s": statistics.fmean(ttft(request) for run in runs for request in run.requests),
+        "rows in use": f"{rows / len(last.steps) / batch_size:.0%}",
+        "tau": emitted / rows,
+        "tau, lock-step": lock_step_tokens(last) / rows,
     }
 
 
@@ -168,24 +145,16 @@ def rows_of(
     for name, way in keys:
         same = f"{name if are_draws else PLAIN}, {STATIC}"
         twin = None if f"{name}, {way}" == same else same
-        run = partial(_time, decoders[name], starts, options, way)
+        run = partial(serve_all, decoders[name], starts, options, way == STATIC)
         arms.append(TimedArm(f"{name}, {way}", run, twin, strict=decoders[name].oracle.bitwise))
     timings = measure(arms, arguments["rounds"], f"batch {size}")
     return [
         {
-            **row_of(name, way, timings.facts[f"{name}, {way}"], options),
-            "ids as static" if are_draws else "ids as plain": f"{timings.agreement.get(f'{name}, {way}', 1):.1%}",
+            **row_of(name, way, timings.seconds[arm], timings.facts[arm], size),
+            "ids as static" if are_draws else "ids as plain": f"{timings.agreement.get(arm, 1):.1%}",
         }
-        for name, way in keys
+        for (name, way), arm in zip(keys, timings.seconds, strict=True)
     ]
-
-
-def _time(decoder: SpeculativeDecoder, starts: Sequence[Prompt], options: ServingOptions, way: str) -> Round:
-    served = serve(decoder, starts, options, way == STATIC)
-    ids = np.full((len(starts), options.max_new_tokens), -1)
-    for row, tokens in zip(ids, served.tokens, strict=True):
-        row[: len(tokens)] = tokens
-    return Round(served.seconds, ids, served)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -200,8 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         study.write("batching.json", {"rows": rows})
         head = f"{study.machine}; {len(prompts)} requests."
         show([Table("Static and continuous batches", rows, head, legend=COLUMNS)])
-        print(f"\nWritten: {study.folder}")
-    return 0
+        return study.tell([])
 
 
 if __name__ == "__main__":

@@ -17,8 +17,10 @@ from experiments.bench.oracle import benchmark_parts, benchmark_passes, decoding
 from experiments.bench.oracle.benchmark_parts import ShapeRounds
 from experiments.harness import rounds
 from experiments.harness.rounds import Spread, TimedArm, Timings
+from experiments.load import serving as load_serving
+from experiments.load.serving import LoadRun, ServedRequest, ServedStep
 from experiments.studies import batching
-from experiments.studies.batching import ServingOptions, ServingRun, row_of, serve
+from experiments.studies.batching import ServingOptions, lock_step_tokens, row_of, serve_all
 from oracles.factory.evaluation import commands, loops, ngrams
 from oracles.factory.evaluation.agreement import Agreement
 from oracles.factory.training import held_out
@@ -81,43 +83,69 @@ def overhead() -> Differences:
     return differences({**vars(found), "row": row}, expected)
 
 
+class _Served:
+    """Requests that wait, and those in rows."""
+
+    def __init__(self, queue: list[list[int]], size: int) -> None:
+        self.queue, self.size, self.has_work = queue, size, True
+        self.waiting: list[int] = []
+        self.rows: list[int] = []
+
+    def hold_back(self) -> None:
+        """Nobody waits yet."""
+
+    def arrive(self, request: int) -> None:
+        self.waiting.append(request)
+
+    @property
+    def can_step(self) -> bool:
+        return bool(self.rows or self.waiting)
+
+
 class _Serving:
     """A decoder of steps of one second, whose requests emit as many tokens as a list says."""
 
     def __init__(self, emitted: Sequence[Sequence[int]], clock: HandClock) -> None:
         self.emitted, self.clock = emitted, clock
 
-    def start(self, part: Sequence[Any], _n: int, _s: Any, seeds: Any, _stop: Any, size: int) -> Any:
+    def start(self, part: Sequence[Any], _n: int, _s: Any, seeds: Any, _stop: Any, size: int) -> _Served:
         self.first = part[0][0]
-        queue = [[*self.emitted[prompt[0]]] for prompt in part]
-        return SimpleNamespace(queue=queue, next=0, rows=[], size=size, has_work=True)
+        return _Served([[*self.emitted[prompt[0]]] for prompt in part], size)
 
-    def step(self, state: Any) -> tuple[Any, Any]:
-        while len(state.rows) < state.size and state.next < len(state.queue):
-            state.rows.append(state.next)
-            state.next += 1
+    def step(self, state: _Served) -> tuple[_Served, Any]:
+        while len(state.rows) < state.size and state.waiting:
+            state.rows.append(state.waiting.pop(0))
         self.clock.spend(1.0)
-        rows = np.array(state.rows)
+        rows, none = np.array(state.rows), np.zeros(len(state.rows), dtype=np.int64)
         made = np.array([state.queue[row].pop(0) for row in state.rows])
         state.rows = [row for row in state.rows if state.queue[row]]
-        state.has_work = bool(state.rows) or state.next < len(state.queue)
-        return state, SimpleNamespace(requests=rows, num_emitted=made)
+        state.has_work = state.can_step
+        seconds = dict.fromkeys(("propose", "score", "verify", "commit"), 0.0)
+        told = {"requests": rows, "num_emitted": made, "num_drafted": none, "num_scouts": none, "seconds": seconds}
+        return state, SimpleNamespace(**told)
 
-    def finish(self, state: Any) -> Any:
-        return SimpleNamespace(tokens=[[0] * sum(self.emitted[self.first + i]) for i in range(len(state.queue))])
+    def finish(self, state: _Served) -> Any:
+        tokens = [[0] * sum(self.emitted[self.first + i]) for i in range(len(state.queue))]
+        return SimpleNamespace(tokens=tokens, exactness="exact")
 
 
 def serving() -> Differences:
     """Latencies, first tokens and rows in use of three requests on two rows, in both ways."""
-    options, emitted = ServingOptions(2, 99, 0, SamplingParams(), ()), [[2, 1, 1], [1], [3, 2]]
+    options, emitted = ServingOptions(2, 9, 0, SamplingParams(), ()), [[2, 1, 1], [1], [3, 2]]
     found: dict[str, Any] = {}
     for way in ("static", "continuous"):
-        with clock_of(batching) as clock:
-            served = serve(_Serving(emitted, clock), [[0], [1], [2]], options, way == "static")  # type: ignore[arg-type]
-        counts = (served.calls, served.rows, served.emitted, served.worst)
-        found |= {f"{way}, latency": [served.latency.get(i) for i in range(3)], f"{way}, counts": counts}
-        found |= {f"{way}, first": [served.first.get(i) for i in range(3)], f"{way}, seconds": served.seconds}
-        found[f"{way}, tokens"] = [len(tokens) for tokens in served.tokens]
+        with clock_of(batching, load_serving) as clock:
+            decoder: Any = _Serving(emitted, clock)
+            seconds, ids, served = serve_all(decoder, [[0], [1], [2]], options, way == "static")
+        assert ids is not None
+        sums = [sum(getattr(step, name) for step in served.steps) for name in ("rows", "emitted")]
+        found |= {
+            f"{way}, latency": [load_serving.e2el(one) for one in served.requests],
+            f"{way}, first": [load_serving.ttft(one) for one in served.requests],
+            f"{way}, counts": (len(served.steps), *sums, lock_step_tokens(served)),
+            f"{way}, seconds": seconds,
+            f"{way}, tokens": (ids >= 0).sum(1).tolist(),
+        }
     expected = {
         # A batch of the first two takes three steps, that of the third two.
         "static, latency": [3.0, 1.0, 5.0],
@@ -138,23 +166,33 @@ def serving() -> Differences:
 
 def served_rows() -> Differences:
     """A row of the table of batches, of four rows and three rounds."""
+    # Twenty tokens in ten steps of three rows each; all steps but the first and last of a request are left out.
+    steps = (ServedStep(3, 0, 6, 3, {}),) * 10
     runs = [
-        ServingRun(seconds, {0: latency, 1: 2 * latency}, {0: 1.0, 1: first}, 10, 30, 60, 45, [])
-        for seconds, latency, first in ((2.0, 1.0, 2.0), (3.0, 2.0, 3.0), (6.0, 5.0, 4.0))
+        LoadRun(
+            (
+                ServedRequest(0.0, 0.0, (1.0, latency), (4, 1), (0,) * 5),
+                ServedRequest(0.0, 0.0, (first, 2 * latency), (2, 3), (0,) * 5),
+            ),
+            steps,
+            "exact",
+        )
+        for latency, first in ((1.5, 2.0), (2.0, 3.0), (5.0, 1.0))
     ]
-    found = row_of("drafted", "static", runs, ServingOptions(4, 99, 0, SamplingParams(), ()))
+    found = row_of("drafted", "static", [2.0, 3.0, 6.0], runs, 4)
     expected = {
         "batch": 4,
         "arm": "drafted",
         "batches": "static",
         "tokens/s": "20 (10 .. 30)",
-        # 1, 2, 2, 4, 5 and 10; the 95th percentile lies at 4.75 of five steps.
-        "latency s": 3.0,
+        # 1.5, 2, 3, 4, 5 and 10; the 95th percentile lies at 4.75 of five steps.
+        "latency s": 3.5,
         "95 %": 5 + 0.75 * 5,
-        "first s": 12 / 6,
+        "first s": 9 / 6,
         "rows in use": "75%",
         "tau": 2.0,
-        "tau, lock-step": 1.5,
+        # Of the last run: both at 1 s, then one at 5 and one at 10.
+        "tau, lock-step": (2 * 2 + 1 + 3) / 30,
     }
     return differences(found, expected)
 
@@ -312,9 +350,9 @@ STATISTICS = (overhead, serving, served_rows, decoded, passed, interleaved, comp
 MUTANTS = line_mutants(
     (bench_engine.cost, "oracle.seconds = 0.0\n    while", "while", overhead, "step"),
     (bench_engine.row, "cost.request for", "cost.step for", overhead, "row"),
-    (batching._note, "len(requests) * int(emitted.min())", "int(emitted.min())", serving, "static, counts"),
-    (serve, "info.requests + start", "info.requests", serving, "static, latency"),
-    (row_of, "last.rows / last.calls / options.batch_size", "last.rows / last.calls / 8", served_rows, "rows in use"),
+    (lock_step_tokens, "len(own) * min(own)", "min(own)", serving, "static, counts"),
+    (serve_all, "[0.0] * len(part), began)", "[0.0] * len(part))", serving, "static, latency"),
+    (row_of, "rows / len(last.steps) / batch_size", "rows / len(last.steps) / 8", served_rows, "rows in use"),
     (Timings.fastest, "min(ran", "max(ran", decoded, "native bfloat16, speed over transformers"),
     (decoding.rows, "spread(name).median", "spread(name).low", decoded, "native bfloat16, tokens/s"),
     (Timings.ratio, "a / b for a, b in pairs", "min(self.seconds[above]) / b for a, b in pairs", interleaved, "ratio"),

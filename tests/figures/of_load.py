@@ -38,7 +38,8 @@ def _simulate(length: int, arrivals: Sequence[float]) -> LoadRun:
     oracle = TabularLM.random(4, 2, 0, eos_id=0)
     decoder = _Simulated(oracle, drafts.SmallTransformer(oracle, length) if length else None)
     with clock_of(serving, sleeping=True) as decoder.clock:
-        return serve(decoder, [[1], [2], [3], [1, 2]], arrivals, 2, 3, SamplingParams(ignore_eos=True), 0)
+        state = decoder.start([[1], [2], [3], [1, 2]], 3, SamplingParams(ignore_eos=True), batch_size=2)
+        return serve(decoder, state, arrivals)
 
 
 def simulated() -> Differences:

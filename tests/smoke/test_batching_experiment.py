@@ -5,8 +5,9 @@ import pytest
 
 import drafts
 from experiments.harness import rounds
+from experiments.load.serving import e2el, ttft
 from experiments.studies import batching
-from experiments.studies.batching import ServingOptions, serve
+from experiments.studies.batching import ServingOptions, lock_step_tokens, serve_all
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from tests.support.experiments import common, read_json, the_folder
@@ -20,25 +21,31 @@ PROMPTS = [[1], [1, 2], [3], [2, 1], [3, 1, 2], [2], [1, 1]]
 def test_every_request_is_served_once(static, length):
     target, model = (TabularLM.random(4, 2, seed, eos_id=0) for seed in (0, 1))
     draft = drafts.SmallTransformer(model, length) if length else None
-    served = serve(SpeculativeDecoder(target, draft, "coupled"), PROMPTS, OPTIONS, static)
+    seconds, ids, served = serve_all(SpeculativeDecoder(target, draft, "coupled"), PROMPTS, OPTIONS, static)
     plain = SpeculativeDecoder(target, None, "coupled")
     wanted = plain.generate(PROMPTS, 20, OPTIONS.sampling).tokens
-    assert served.tokens == wanted
-    assert served.emitted == sum(map(len, wanted))
-    assert sorted(served.latency) == sorted(served.first) == list(range(len(PROMPTS)))
-    assert all(0 < served.first[i] <= served.latency[i] <= served.seconds for i in range(len(PROMPTS)))
-    assert served.worst <= served.emitted
+    assert [[*request.tokens] for request in served.requests] == wanted
+    assert ids is not None
+    assert [row[row >= 0].tolist() for row in ids] == wanted
+    rows, emitted = (sum(getattr(step, name) for step in served.steps) for name in ("rows", "emitted"))
+    assert emitted == sum(map(len, wanted))
+    firsts, latencies = ([took(request) for request in served.requests] for took in (ttft, e2el))
+    assert all(0 < first <= latency <= seconds for first, latency in zip(firsts, latencies, strict=True))
+    assert lock_step_tokens(served) <= emitted
     if not length:
-        assert served.worst == served.emitted == served.rows
+        assert lock_step_tokens(served) == emitted == rows
     if static:  # a batch begins after the one before it ended
-        assert min(served.first[i] for i in (3, 4, 5)) > max(served.latency[i] for i in (0, 1, 2))
+        assert min(firsts[3:6]) > max(latencies[:3])
 
 
 def test_continuous_batches_use_more_rows():
     target = TabularLM.random(4, 2, 0, eos_id=0)
-    both = [serve(SpeculativeDecoder(target, None, "coupled"), PROMPTS * 3, OPTIONS, way) for way in (True, False)]
-    assert both[0].rows == both[1].rows
-    assert both[0].calls > both[1].calls
+    both = [
+        serve_all(SpeculativeDecoder(target, None, "coupled"), PROMPTS * 3, OPTIONS, way).facts.steps
+        for way in (True, False)
+    ]
+    assert sum(step.rows for step in both[0]) == sum(step.rows for step in both[1])
+    assert len(both[0]) > len(both[1])
 
 
 @pytest.mark.parametrize(
