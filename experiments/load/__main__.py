@@ -20,9 +20,9 @@ from experiments.harness.rule_choice import add_sampling
 from experiments.harness.study import Plan, Study
 from experiments.load.load_arms import ArmSpec, repeats_plain
 from experiments.load.load_predictions import predictions
-from experiments.load.load_tables import Load, conclusions, describe_outputs, draw, limit_text, problems_of_work, tables
+from experiments.load.load_tables import conclusions, describe_outputs, draw, limit_text, problems_of_work, tables
 from experiments.load.measuring_loads import CAPACITY, LoadCell, Loads, cells_of, rates_of
-from experiments.load.serving import LIMITS
+from experiments.load.serving import LIMITS, Load
 from specdec.stats.report import Shown, show
 from specdec.theory import WidthCurve
 

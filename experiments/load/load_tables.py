@@ -1,16 +1,14 @@
 """The tables of loads, a line on each rate, and whether the arms of a load did the same work."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from experiments.harness.arms import PLAIN
-from experiments.load import serving
 from experiments.load.load_predictions import LoadPrediction
+from experiments.load.serving import PERCENTILES, Load
 from specdec.stats import Table
 from specdec.stats.report import Panel, panels
 
@@ -46,73 +44,28 @@ CAPACITY = {
 }
 
 
-@dataclass(frozen=True)
-class Load:
-    """One arm under one load.
-
-    Attributes:
-        rate: requests a second that were asked for.
-        arm: its name.
-        served: what it showed.
-        window: the time that counts.
-    """
-
-    rate: float
-    arm: str
-    served: serving.LoadRun
-    window: serving.Window
-
-    @property
-    def is_saturated(self) -> bool | None:
-        """Whether its queue grows; None: too few requests tell."""
-        return serving.is_saturated(self.served, self.window)
-
-    def goodput(self, limits: Mapping[str, float]) -> float:
-        """Return the requests a second that keep the limits, which are in seconds."""
-        return serving.goodput(self.served, self.window, limits)
-
-    @property
-    def mean_tpot(self) -> float | None:
-        """The mean time per output token; None: no request has a second one."""
-        found = [one for one in map(serving.tpot, serving.requests_within(self.served, self.window)) if one is not None]
-        return float(np.mean(found)) if found else None
-
-    def percentiles(self, name: str) -> list[float | None]:
-        """Return P50, P95 and P99 of TTFT, TPOT, ITL or E2EL, in milliseconds."""
-        own = serving.requests_within(self.served, self.window)
-        found = {
-            "TTFT": lambda: [serving.ttft(request) for request in own],
-            "TPOT": lambda: [one for one in map(serving.tpot, own) if one is not None],
-            "ITL": lambda: [gap for request in own for gap in serving.itls(request)],
-            "E2EL": lambda: [serving.e2el(request) for request in own],
-        }[name]()
-        return serving.percentiles([1e3 * one for one in found])
-
-
 def latency_row(load: Load) -> dict[str, Any]:
     """Return the percentiles of a load."""
     cells = {
-        f"{name} P{q}": value
-        for name in LATENCY
-        for q, value in zip(serving.PERCENTILES, load.percentiles(name), strict=True)
+        f"{name} P{q}": value for name in LATENCY for q, value in zip(PERCENTILES, load.percentiles(name), strict=True)
     }
     return {"rate": load.rate, "arm": load.arm, **cells}
 
 
 def throughput_row(load: Load, limits: Mapping[str, float]) -> dict[str, Any]:
     """Return what a load served, and how good."""
-    arrived = len(serving.requests_within(load.served, load.window))
+    arrived = len(load.requests)
     rate = arrived / load.window.seconds
     good = load.goodput(limits)
     return {
         "rate": load.rate,
         "arm": load.arm,
         "requests": arrived,
-        "tokens/s": serving.throughput(load.served, load.window),
+        "tokens/s": load.throughput,
         "goodput": good,
         "good": f"{good / rate:.0%}",
-        "rows": serving.rows_in_use(load.served, load.window),
-        "queue": f"{round(100 * serving.queue_growth(load.served, load.window) / rate):+d}%",
+        "rows": load.rows_in_use,
+        "queue": f"{round(100 * load.queue_growth / rate):+d}%",
         "saturated": {True: "yes", False: "no", None: None}[load.is_saturated],
     }
 
@@ -145,7 +98,7 @@ def capacity_rows(loads: Sequence[Load], foretold: Mapping[str, LoadPrediction])
             "arm": arm,
             "predicted capacity": told.capacity if told and told.saw_full else None,
             "holds to": held[-1] if held else None,
-            "tokens/s": max(serving.throughput(load.served, load.window) for load in own),
+            "tokens/s": max(load.throughput for load in own),
         })  # fmt: skip
     return found
 
@@ -202,7 +155,7 @@ def tables(loads: Sequence[Load], limits: Mapping[str, float], foretold: Mapping
     plain = {load.rate: load for load in loads if load.arm == PLAIN}
     served = [throughput_row(load, limits) for load in loads]
     compared = [prediction_row(load, plain[load.rate], foretold) for load in loads]
-    legend = {", ".join(f"{name} P{q}" for q in serving.PERCENTILES): told for name, told in LATENCY.items()}
+    legend = {", ".join(f"{name} P{q}" for q in PERCENTILES): told for name, told in LATENCY.items()}
     latency = Table("Latency by request rate", [latency_row(load) for load in loads], legend=legend)
     return [
         replace(latency, brief=("rate", "arm", "TTFT P99", "TPOT P50", "E2EL P99")),

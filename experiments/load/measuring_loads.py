@@ -14,8 +14,7 @@ from experiments.harness.rounds import doubling
 from experiments.harness.running import WARM_UP_TOKENS
 from experiments.load.load_arms import build_arms
 from experiments.load.load_predictions import tokens_of
-from experiments.load.load_tables import Load
-from experiments.load.serving import LoadRun, Window, serve, throughput
+from experiments.load.serving import Load, LoadRun, Window, serve
 from specdec import Oracle
 from specdec.calibration_run import pass_seconds
 from specdec.prompts import NamedPrompt
@@ -196,6 +195,6 @@ class Loads:
         rows = self.arguments["batch_size"]
         served = self._serve(PLAIN, [0.0] * (BATCHES * rows))
         full = Window(0.0, max(request.seated for request in served.requests))
-        capacity = throughput(served, full) / tokens_of([served])
+        capacity = Load(0.0, PLAIN, served, full).throughput / tokens_of([served])
         passes = {str(count): pass_seconds(self.oracle, self.widths, count) for count in doubling(rows)}
         return {"capacity": capacity, "widths": self.widths, "passes": passes}

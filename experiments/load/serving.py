@@ -33,6 +33,39 @@ class ServedRequest:
     counts: tuple[int, ...]
     tokens: tuple[int, ...]
 
+    @property
+    def ttft(self) -> float:
+        """The time to first token: from the arrival, waiting for a row and the prompt's pass included."""
+        return self.times[0] - self.arrival
+
+    @property
+    def e2el(self) -> float:
+        """The end-to-end latency: from the arrival to the last token."""
+        return self.times[-1] - self.arrival
+
+    @property
+    def tpot(self) -> float | None:
+        """The time per output token after the first one; None if there is no other.
+
+        Further tokens of the first one's step count with the others.
+        """
+        others = sum(self.counts) - 1
+        return (self.e2el - self.ttft) / others if others else None
+
+    @property
+    def itls(self) -> list[float]:
+        """The inter-token latencies: between steps, of which each may emit several tokens at once."""
+        return [after - before for before, after in pairwise(self.times)]
+
+    def keeps(self, limits: Mapping[str, float]) -> bool:
+        """Tell whether it keeps every limit; with a single token it keeps the limit on time per token.
+
+        Args:
+            limits: of ``LIMITS``, in seconds.
+        """
+        took = {"ttft": self.ttft, "tpot": self.tpot or 0.0, "e2el": self.e2el}
+        return all(took[name] <= limit for name, limit in limits.items())
+
 
 @dataclass(frozen=True)
 class ServedStep:
@@ -170,92 +203,87 @@ class Window:
         return max(0.0, min(end, self.end) - max(begin, self.begin))
 
 
-def requests_within(served: LoadRun, window: Window) -> list[ServedRequest]:
-    """Return the requests that count."""
-    return [request for request in served.requests if window.holds(request.arrival)]
+@dataclass(frozen=True)
+class Load:
+    """One arm under one load.
 
-
-def ttft(request: ServedRequest) -> float:
-    """Return the time to first token: from the arrival, waiting for a row and the prompt's pass included."""
-    return request.times[0] - request.arrival
-
-
-def e2el(request: ServedRequest) -> float:
-    """Return the end-to-end latency: from the arrival to the last token."""
-    return request.times[-1] - request.arrival
-
-
-def tpot(request: ServedRequest) -> float | None:
-    """Return the time per output token after the first one; None if there is no other.
-
-    Further tokens of the first one's step count with the others.
+    Attributes:
+        rate: requests a second that were asked for.
+        arm: its name.
+        served: what it showed.
+        window: the time that counts.
     """
-    others = sum(request.counts) - 1
-    return (e2el(request) - ttft(request)) / others if others else None
 
+    rate: float
+    arm: str
+    served: LoadRun
+    window: Window
 
-def itls(request: ServedRequest) -> list[float]:
-    """Return the inter-token latencies: between steps, of which each may emit several tokens at once."""
-    return [after - before for before, after in pairwise(request.times)]
+    @property
+    def requests(self) -> list[ServedRequest]:
+        """The requests that count."""
+        return [request for request in self.served.requests if self.window.holds(request.arrival)]
 
+    @property
+    def mean_tpot(self) -> float | None:
+        """The mean time per output token; None: no request has a second one."""
+        found = [request.tpot for request in self.requests if request.tpot is not None]
+        return float(np.mean(found)) if found else None
 
-def percentiles(values: Sequence[float]) -> list[float | None]:
-    """Return P50, P95 and P99, linear between the values; None if there are no values."""
-    if not values:
-        return [None] * len(PERCENTILES)
-    found: list[float | None] = np.percentile(values, PERCENTILES).tolist()
-    return found
+    def percentiles(self, name: str) -> list[float | None]:
+        """Return P50, P95 and P99 of TTFT, TPOT, ITL or E2EL, in milliseconds; None if there are no values."""
+        own = self.requests
+        values: list[float] = {
+            "TTFT": [request.ttft for request in own],
+            "TPOT": [request.tpot for request in own if request.tpot is not None],
+            "ITL": [gap for request in own for gap in request.itls],
+            "E2EL": [request.e2el for request in own],
+        }[name]
+        if not values:
+            return [None] * len(PERCENTILES)
+        found: list[float | None] = np.percentile([1e3 * one for one in values], PERCENTILES).tolist()
+        return found
 
+    def goodput(self, limits: Mapping[str, float]) -> float:
+        """Return the requests a second that arrived within the window and keep every limit, which is in seconds."""
+        return sum(request.keeps(limits) for request in self.requests) / self.window.seconds
 
-def is_good(request: ServedRequest, limits: Mapping[str, float]) -> bool:
-    """Tell whether a request keeps every limit; one with a single token keeps the limit on time per token.
+    @property
+    def throughput(self) -> float:
+        """The tokens a second that were emitted within the window."""
+        emitted = sum(
+            count
+            for request in self.served.requests
+            for time, count in zip(request.times, request.counts, strict=True)
+            if self.window.holds(time)
+        )
+        return emitted / self.window.seconds
 
-    Args:
-        request: that ended.
-        limits: of ``LIMITS``, in seconds.
-    """
-    took = {"ttft": ttft(request), "tpot": tpot(request) or 0.0, "e2el": e2el(request)}
-    return all(took[name] <= limit for name, limit in limits.items())
+    @property
+    def rows_in_use(self) -> float:
+        """The rows in flight, mean over the time of the window."""
+        shares = (self.window.share(request.seated, request.times[-1]) for request in self.served.requests)
+        return sum(shares) / self.window.seconds
 
+    @property
+    def queue_growth(self) -> float:
+        """By how many requests a second the queue grows: the slope of its length over the window's time.
 
-def goodput(served: LoadRun, window: Window, limits: Mapping[str, float]) -> float:
-    """Return the requests a second that arrived within the window and keep every limit."""
-    return sum(is_good(request, limits) for request in requests_within(served, window)) / window.seconds
+        It is a least-squares fit over every moment. A request is in the queue from its arrival until it is seated.
+        """
+        window = self.window
+        middle = (window.begin + window.end) / 2
+        moment = 0.0
+        for request in self.served.requests:
+            begin, end = max(request.arrival, window.begin), min(request.seated, window.end)
+            if end > begin:
+                moment += (end - begin) * ((begin + end) / 2 - middle)
+        return moment / (window.seconds**3 / 12)
 
-
-def throughput(served: LoadRun, window: Window) -> float:
-    """Return the tokens a second that were emitted within the window."""
-    emitted = sum(
-        count
-        for request in served.requests
-        for time, count in zip(request.times, request.counts, strict=True)
-        if window.holds(time)
-    )
-    return emitted / window.seconds
-
-
-def rows_in_use(served: LoadRun, window: Window) -> float:
-    """Return the rows in flight, mean over the time of the window."""
-    return sum(window.share(request.seated, request.times[-1]) for request in served.requests) / window.seconds
-
-
-def queue_growth(served: LoadRun, window: Window) -> float:
-    """Return by how many requests a second the queue grows: the slope of its length over the window's time.
-
-    It is a least-squares fit over every moment. A request is in the queue from its arrival until it is seated.
-    """
-    middle = (window.begin + window.end) / 2
-    moment = 0.0
-    for request in served.requests:
-        begin, end = max(request.arrival, window.begin), min(request.seated, window.end)
-        if end > begin:
-            moment += (end - begin) * ((begin + end) / 2 - middle)
-    return moment / (window.seconds**3 / 12)
-
-
-def is_saturated(served: LoadRun, window: Window) -> bool | None:
-    """Tell whether the queue keeps more than a tenth of the window's requests; None: there are fewer than ten."""
-    arrived = len(requests_within(served, window))
-    if arrived < ENOUGH_REQUESTS:
-        return None
-    return queue_growth(served, window) > SATURATED * arrived / window.seconds
+    @property
+    def is_saturated(self) -> bool | None:
+        """Whether the queue keeps more than a tenth of the window's requests; None: there are fewer than ten."""
+        arrived = len(self.requests)
+        if arrived < ENOUGH_REQUESTS:
+            return None
+        return self.queue_growth > SATURATED * arrived / self.window.seconds

@@ -24,7 +24,7 @@ from experiments.harness.building import build_shared, engine_arms
 from experiments.harness.rounds import Round, TimedArm, measure
 from experiments.harness.rule_choice import add_sampling, sampling_of
 from experiments.harness.study import Plan, Study
-from experiments.load.serving import LoadRun, e2el, serve, ttft
+from experiments.load.serving import LoadRun, serve
 from specdec import Oracle, SamplingParams, SpeculativeDecoder
 from specdec.prompts import NamedPrompt
 from specdec.requests import Prompt
@@ -88,7 +88,7 @@ def row_of(arm: str, way: str, seconds: Sequence[float], runs: Sequence[LoadRun]
     last = runs[-1]
     rows, emitted = (sum(getattr(step, name) for step in last.steps) for name in ("rows", "emitted"))
     speeds = [emitted / one for one in seconds]
-    latency = np.array([[e2el(request) for request in run.requests] for run in runs])
+    latency = np.array([[request.e2el for request in run.requests] for run in runs])
     return {
         "batch": batch_size,
         "arm": arm,
@@ -96,7 +96,7 @@ def row_of(arm: str, way: str, seconds: Sequence[float], runs: Sequence[LoadRun]
         "tokens/s": f"{statistics.median(speeds):,.0f} ({min(speeds):,.0f} .. {max(speeds):,.0f})",
         "latency s": float(np.median(latency)),
         "95 %": float(np.quantile(latency, 0.95)),
-        "first s": statistics.fmean(ttft(request) for run in runs for request in run.requests),
+        "first s": statistics.fmean(request.ttft for run in runs for request in run.requests),
         "rows in use": f"{rows / len(last.steps) / batch_size:.0%}",
         "tau": emitted / rows,
         "tau, lock-step": lock_step_tokens(last) / rows,

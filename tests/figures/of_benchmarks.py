@@ -140,8 +140,8 @@ def serving() -> Differences:
         assert ids is not None
         sums = [sum(getattr(step, name) for step in served.steps) for name in ("rows", "emitted")]
         found |= {
-            f"{way}, latency": [load_serving.e2el(one) for one in served.requests],
-            f"{way}, first": [load_serving.ttft(one) for one in served.requests],
+            f"{way}, latency": [one.e2el for one in served.requests],
+            f"{way}, first": [one.ttft for one in served.requests],
             f"{way}, counts": (len(served.steps), *sums, lock_step_tokens(served)),
             f"{way}, seconds": seconds,
             f"{way}, tokens": (ids >= 0).sum(1).tolist(),

@@ -9,8 +9,7 @@ from unittest.mock import patch
 import drafts
 from experiments.load import load_predictions, load_tables, measuring_loads, serving
 from experiments.load.load_predictions import LoadPrediction, StepCosts, predictions
-from experiments.load.load_tables import Load
-from experiments.load.serving import LoadRun, ServedRequest, ServedStep, Window, serve
+from experiments.load.serving import Load, LoadRun, ServedRequest, ServedStep, Window, serve
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder, State, StepInfo
 from specdec.theory import WidthCurve
@@ -151,7 +150,7 @@ def served_loads() -> Differences:
         for name, own in waits.items()
     }
     found = {name: load.is_saturated for name, load in full.items()}
-    limited = [serving.is_good(REQUESTS[1], {"e2el": bound}) for bound in (3.0, 2.9)]
+    limited = [REQUESTS[1].keeps({"e2el": bound}) for bound in (3.0, 2.9)]
     found_limits = {"e2el": limited, "words": load_tables.limit_text({"ttft": 0.5, "tpot": 0.0125})}
     return together(
         row=differences(row, expected),
@@ -318,33 +317,21 @@ MUTANTS = line_mutants(
     (serving._Book.note, "append(ended)", "append(began)", simulated, "times"),
     (serving._Book.note, "rows + drafted", "drafted", simulated, "steps"),
     (serving._Book.note, "ended - began - sum(parts.values())", "0.0 * (ended - began)", simulated, "seconds"),
-    (serving.requests_within, "window.holds(request.arrival)", "True", latency, "row: TTFT P95"),
-    (
-        serving.ttft,
-        "request.times[0] - request.arrival",
-        "request.times[0] - request.seated",
-        latency,
-        "row: TTFT P95",
-    ),
-    (
-        serving.e2el,
-        "request.times[-1] - request.arrival",
-        "request.times[-1] - request.seated",
-        latency,
-        "row: E2EL P95",
-    ),
-    (serving.tpot, "sum(request.counts) - 1", "len(request.counts) - 1", latency, "row: TPOT P50"),
-    (serving.itls, "after - before", "after - request.arrival", latency, "row: ITL P50"),
+    (Load.requests, "self.window.holds(request.arrival)", "True", latency, "row: TTFT P95"),
+    (ServedRequest.ttft, "self.times[0] - self.arrival", "self.times[0] - self.seated", latency, "row: TTFT P95"),
+    (ServedRequest.e2el, "self.times[-1] - self.arrival", "self.times[-1] - self.seated", latency, "row: E2EL P95"),
+    (ServedRequest.tpot, "sum(self.counts) - 1", "len(self.counts) - 1", latency, "row: TPOT P50"),
+    (ServedRequest.itls, "after - before", "after - self.arrival", latency, "row: ITL P50"),
     (Window.holds, "self.begin <= time", "0.0 <= time", latency, "row: TTFT P95"),
-    (serving.goodput, "requests_within(served, window)", "served.requests", served_loads, "row: goodput"),
-    (serving.is_good, "all(", "any(", served_loads, "row: goodput"),
-    (serving.throughput, "if window.holds(time)", "if time", served_loads, "row: tokens/s"),
-    (serving.rows_in_use, "request.seated", "request.arrival", served_loads, "row: rows"),
+    (Load.goodput, "in self.requests", "in self.served.requests", served_loads, "row: goodput"),
+    (ServedRequest.keeps, "all(", "any(", served_loads, "row: goodput"),
+    (Load.throughput, "if self.window.holds(time)", "if time", served_loads, "row: tokens/s"),
+    (Load.rows_in_use, "request.seated", "request.arrival", served_loads, "row: rows"),
     (Window.share, "min(end, self.end)", "end", served_loads, "row: rows"),
-    (serving.queue_growth, "min(request.seated, window.end)", "window.end", served_loads, "row: queue"),
-    (serving.queue_growth, "**3 / 12", "**2 / 12", served_loads, "row: queue"),
-    (serving.is_saturated, "SATURATED * arrived", "2.0 * arrived", served_loads, "queue: grows"),
-    (serving.is_saturated, "SATURATED * arrived", "0.0 * arrived", served_loads, "queue: ends"),
+    (Load.queue_growth, "min(request.seated, window.end)", "window.end", served_loads, "row: queue"),
+    (Load.queue_growth, "**3 / 12", "**2 / 12", served_loads, "row: queue"),
+    (Load.is_saturated, "SATURATED * arrived", "2.0 * arrived", served_loads, "queue: grows"),
+    (Load.is_saturated, "SATURATED * arrived", "0.0 * arrived", served_loads, "queue: ends"),
     (load_tables.throughput_row, "good / rate", "good", served_loads, "row: good"),
     (StepCosts.of, "if not step.seated", "if step.rows", foretold, "steps"),
     (LoadPrediction.step_seconds, "* self.width_cost(rows)", "", foretold, "capacity"),

@@ -5,7 +5,6 @@ import pytest
 
 import drafts
 from experiments.harness import rounds
-from experiments.load.serving import e2el, ttft
 from experiments.studies import batching
 from experiments.studies.batching import ServingOptions, lock_step_tokens, serve_all
 from oracles import TabularLM
@@ -29,7 +28,7 @@ def test_every_request_is_served_once(static, length):
     assert [row[row >= 0].tolist() for row in ids] == wanted
     rows, emitted = (sum(getattr(step, name) for step in served.steps) for name in ("rows", "emitted"))
     assert emitted == sum(map(len, wanted))
-    firsts, latencies = ([took(request) for request in served.requests] for took in (ttft, e2el))
+    firsts, latencies = ([getattr(request, name) for request in served.requests] for name in ("ttft", "e2el"))
     assert all(0 < first <= latency <= seconds for first, latency in zip(firsts, latencies, strict=True))
     assert lock_step_tokens(served) <= emitted
     if not length:
