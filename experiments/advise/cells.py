@@ -180,10 +180,10 @@ class Adviser:
         arms, lengths = [*self._chains(name)], range(1, self.arguments["longest"] + 1)
         steps = found.steps(arms[-1])
         costs = Costs.of([found.reading(arm) for arm in arms], nodes, found.rows())
-        predicted = [predict(steps, costs, length) for length in lengths]
-        chosen = best(predicted)
-        source, drafts = self._source(cell, name, chosen.length), f"drafts of {chosen.length}"
-        return Advice(name, count_of(chosen.length, "token"), chosen.parts, drafts, obstacle(predicted), source)
+        predicted = predict(steps, costs, lengths)
+        length = best(predicted)
+        source, drafts = self._source(cell, name, length), f"drafts of {length}"
+        return Advice(name, count_of(length, "token"), predicted[length], drafts, obstacle(predicted), source)
 
     def _tree(self, cell: Cell, found: CalibrationRun, nodes: WidthCurve) -> Advice:
         """Return the best tree that branches, of a small transformer."""

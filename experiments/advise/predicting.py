@@ -1,6 +1,6 @@
 """From runs with drafts of some lengths: what other lengths would do, which pays most, and what is in the way."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,40 +131,22 @@ def _fit(kinds: Sequence[Sequence[float] | FloatArray], times: Sequence[float]) 
     return found + [0.0] * (len(kinds) - len(found))
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """What drafts of a length would do.
-
-    Attributes:
-        length: tokens of a draft.
-        parts: of its steps.
-    """
-
-    length: int
-    parts: Parts
-
-    @property
-    def speedup(self) -> float:
-        """Over plain decoding as it runs."""
-        return self.parts.speedup
+def predict(steps: Steps, costs: Costs, lengths: Iterable[int]) -> dict[int, Parts]:
+    """Return length -> the parts of steps whose drafts have it; the run's drafts must be at least as long."""
+    return {length: costs.parts(steps.work(length), steps.plain()) for length in lengths}
 
 
-def predict(steps: Steps, costs: Costs, length: int) -> Prediction:
-    """Return what drafts of a length would do; the run's drafts must be at least as long."""
-    return Prediction(length, costs.parts(steps.work(length), steps.plain()))
+def best(found: Mapping[int, Parts]) -> int:
+    """Return the length that pays most."""
+    return max(found, key=lambda length: found[length].speedup)
 
 
-def best(found: Sequence[Prediction]) -> Prediction:
-    """Return the prediction of the length that pays most."""
-    return max(found, key=lambda one: one.speedup)
-
-
-def obstacle(found: Sequence[Prediction]) -> str | None:
+def obstacle(found: Mapping[int, Parts]) -> str | None:
     """Return why no length pays, in the words of ``in_the_way`` for the length that lacks least; None if one pays."""
-    if best(found).speedup >= WORTH:
+    if found[best(found)].speedup >= WORTH:
         return None
-    nearest = min(found, key=lambda one: _lacking(one.parts))
-    return in_the_way(f"drafts of {nearest.length}", nearest.parts)
+    nearest = min(found, key=lambda length: _lacking(found[length]))
+    return in_the_way(f"drafts of {nearest}", found[nearest])
 
 
 def cure(parts: Parts) -> dict[str, float] | None:

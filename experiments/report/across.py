@@ -129,7 +129,7 @@ def _theory(group: Sequence[Run], name: str, arm: str) -> list[tuple[float, floa
     prediction from its acceptance rate. Empty for arms that did not draft chains.
     """
     if name.endswith(_LENGTH):
-        return [(one.length, one.speedup) for one in predictions(group[-1], arm)]
+        return [(length, parts.speedup) for length, parts in predictions(group[-1], arm).items()]
     found = [(run.arguments[name], run, run.drafting[arm]) for run in group]
     if not all(drafts_chains(stats) for _, _, stats in found):
         return []

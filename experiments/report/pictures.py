@@ -69,7 +69,7 @@ def by_length(run: Run) -> Picture | str:
     drawn = []
     for arm in chains:
         found, at = run.outcome.decoding_speedup(arm), longest_of(run.drafting[arm])
-        curve = [(one.length, one.speedup) for one in predictions(run, arm)]
+        curve = [(length, parts.speedup) for length, parts in predictions(run, arm).items()]
         assert found is not None
         drawn.append(Series(arm, number_of(run, arm), [Point.of(at, found)], curve))
     if not drawn:

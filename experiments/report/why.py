@@ -6,7 +6,7 @@ from typing import Any
 from scipy import optimize
 
 from experiments.advise.advice_parts import Parts
-from experiments.advise.predicting import WORTH, Costs, Prediction, Reading, best, obstacle, predict
+from experiments.advise.predicting import WORTH, Costs, Reading, best, obstacle, predict
 from experiments.advise.shortening import Steps
 from experiments.harness.findings.causes import cause_sentences
 from experiments.harness.run_outcome import Outcome, speed_words
@@ -53,7 +53,7 @@ def _curve(plain: Stats, stats: Stats) -> WidthCurve:
     return WidthCurve.of_seconds(widths, costs)
 
 
-def predictions(run: Run, arm: str) -> list[Prediction]:
+def predictions(run: Run, arm: str) -> dict[int, Parts]:
     """Return what drafts of every length up to the arm's own would do: its steps with their drafts cut shorter.
 
     The cost of a pass is taken to be linear in its nodes, from plain decoding's to the arm's. Empty if the arm did not
@@ -61,16 +61,10 @@ def predictions(run: Run, arm: str) -> list[Prediction]:
     """
     stats = run.drafting[arm]
     if not drafts_chains(stats):
-        return []
+        return {}
     steps, curve = _steps(run.outcome, arm), _curve(run.plain, stats)
     costs = Costs.of([Reading.of(run.plain, stats)], curve, run.plain.num_steps / run.plain.target_calls)
-    return [predict(steps, costs, length) for length in range(1, longest_of(stats) + 1)]
-
-
-def in_the_way(run: Run, arm: str) -> tuple[Prediction, str | None] | None:
-    """Return the best length and what is in its way, None if it pays; None if the arm did not draft chains."""
-    found = predictions(run, arm)
-    return (best(found), obstacle(found)) if found else None
+    return predict(steps, costs, range(1, longest_of(stats) + 1))
 
 
 def acceptance_for(stats: Stats, tokens: float) -> float | None:
@@ -139,14 +133,13 @@ def _break_even(parts: Parts, stats: Stats) -> str:
 
 def _length(run: Run, arm: str) -> list[str]:
     """Return the best of the lengths that the run tells about, and what is in its way."""
-    found = in_the_way(run, arm)
-    if found is None:
+    if not (found := predictions(run, arm)):
         return []
-    best, obstacle = found
-    longest, told = longest_of(run.drafting[arm]), []
-    if longest > 1:
-        told = [f"Of drafts of up to {longest} tokens, {best.length} would be best: {best.speedup:.2f}x by theory."]
-    return told if obstacle is None else [*told, f"Why none gains {WORTH - 1:.0%}: {obstacle}."]
+    most, told = best(found), []
+    if len(found) > 1:
+        told = [f"Of drafts of up to {max(found)} tokens, {most} would be best: {found[most].speedup:.2f}x by theory."]
+    why = obstacle(found)
+    return told if why is None else [*told, f"Why none gains {WORTH - 1:.0%}: {why}."]
 
 
 def sentences(run: Run, arm: str) -> list[str]:

@@ -16,7 +16,6 @@ from experiments.advise.predicting import (
     WORTH,
     Costs,
     Line,
-    Prediction,
     Reading,
     best,
     cure,
@@ -91,18 +90,17 @@ def test_the_steps_of_short_drafts_follow_from_those_of_long_ones():
         assert 1 + np.minimum(steps.accepted, length).mean() < 0.95 * work.tokens
 
 
-def predictions(steps: Steps, costs: Costs) -> list[Prediction]:
-    return [predict(steps, costs, length) for length in range(1, LONGEST + 1)]
+def predictions(steps: Steps, costs: Costs) -> dict[int, Parts]:
+    return predict(steps, costs, range(1, LONGEST + 1))
 
 
 def test_short_drafts_do_what_theory_says_of_them():
     steps = steps_of(1)
-    for length in range(1, LONGEST + 1):
+    for length, found in predictions(steps, FREE).items():
         assert steps.work(length).tokens == pytest.approx(expected_tokens(ALPHA, length), rel=0.05)
-        found = predict(steps, FREE, length)
         assert found.speedup == pytest.approx(walltime_improvement(ALPHA, length, FREE.drafting.level), rel=0.05)
-        assert found.parts.rows == 1
-    assert abs(best(predictions(steps, FREE)).length - optimal_gamma(ALPHA, FREE.drafting.level)) <= 1
+        assert found.rows == 1
+    assert abs(best(predictions(steps, FREE)) - optimal_gamma(ALPHA, FREE.drafting.level)) <= 1
 
 
 def test_rows_that_end_early_are_foreseen():

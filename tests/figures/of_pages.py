@@ -148,7 +148,7 @@ def drawn() -> Differences:
     found = {
         "widths": curve.num_nodes,
         "costs": curve.costs,
-        "lengths": [one.length for one in why.predictions(_run(made), DRAFTED)],
+        "lengths": [*why.predictions(_run(made), DRAFTED)],
         "chains": [why.drafts_chains(made.stats(arm)) for arm in (PLAIN, DRAFTED)],
         "rates": [(point.x, point.y) for point in pictures._rates(_run(made), DRAFTED, "position")],
         "conversations": first.low,

@@ -14,7 +14,7 @@ import pytest
 
 from exactspec.listing import modules
 from experiments.advise.advice_parts import Parts
-from experiments.advise.predicting import Prediction
+from experiments.advise.predicting import best
 from experiments.harness import running as harness
 from experiments.harness.arms import PLAIN
 from experiments.harness.findings.step_columns import reason
@@ -27,7 +27,7 @@ from experiments.report.one_run import command_of
 from experiments.report.page import Section, embed_json, pack_plotly, page
 from experiments.report.runs import Run, load_runs
 from experiments.report.tree_maps import acceptance
-from experiments.report.why import acceptance_for, in_the_way, predictions, sentences, shares
+from experiments.report.why import acceptance_for, predictions, sentences, shares
 from experiments.strategies import STRATEGIES
 from experiments.studies import trees
 from specdec.stats.report.intervals import Interval
@@ -114,13 +114,12 @@ def test_pictures_hold_the_statistics_of_the_run(found):
 def test_theory_stands_beside_the_measured_lengths(run):
     found = predictions(run, "small_transformer")
     stats = run.drafting["small_transformer"]
-    assert [one.length for one in found] == list(range(1, len(stats.steps_by_depth)))
-    assert found[-1].parts.tokens == pytest.approx(1 + stats.num_accepted / stats.num_steps)
-    best = in_the_way(run, "small_transformer")
-    assert best is not None
-    assert best[0].speedup == max(one.speedup for one in found)
-    assert predictions(run, "tree") == []
-    assert in_the_way(run, "tree") is None
+    assert list(found) == list(range(1, len(stats.steps_by_depth)))
+    assert found[max(found)].tokens == pytest.approx(1 + stats.num_accepted / stats.num_steps)
+    most = max(one.speedup for one in found.values())
+    assert f"{best(found)} would be best: {most:.2f}x by theory." in " ".join(sentences(run, "small_transformer"))
+    assert predictions(run, "tree") == {}
+    assert "would be best" not in " ".join(sentences(run, "tree"))
 
 
 def test_the_reasons_are_theorys(run, found):
@@ -164,8 +163,9 @@ def test_drafts_that_are_too_short_are_told_by_their_mean_length(run, monkeypatc
 
 
 def test_a_best_length_that_gains_less_than_is_worth_it_is_not_said_to_lose(run, monkeypatch):
-    found = Prediction(2, Parts(tokens=1.01, rows=1.0, drafting=0.0, scoring=1.0, rest=0.0, plain=0.0))
-    monkeypatch.setattr("experiments.report.why.in_the_way", lambda *_: (found, "so it is"))
+    poor, good = (Parts(tokens, rows=1.0, drafting=0.0, scoring=1.0, rest=0.0, plain=0.0) for tokens in (1.0, 1.01))
+    monkeypatch.setattr("experiments.report.why.predictions", lambda *_: {1: poor, 2: good})
+    monkeypatch.setattr("experiments.report.why.obstacle", lambda _: "so it is")
     told = sentences(run, "small_transformer")
     assert told[-2].endswith("2 would be best: 1.01x by theory.")
     assert told[-1] == "Why none gains 2%: so it is."
