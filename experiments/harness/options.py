@@ -9,16 +9,17 @@ from exactspec.parser import Parser, positive
 Chosen = TypeVar("Chosen")
 
 
-def option(default: Any, text: str, exclusive: bool = False, **more: Any) -> Any:
+def option(default: Any, text: str, exclusive: bool = False, measured: bool = True, **more: Any) -> Any:
     """Return a field of a frozen dataclass that is an option of its name.
 
     Args:
         default: of the field. Whole numbers are at least 1; a tuple takes several values; False is a switch.
         text: of the help; the default is added, unless the text ends with brackets that name it.
         exclusive: it excludes the other exclusive ones.
+        measured: whether what is measured depends on it.
         more: for ``argparse``.
     """
-    return field(default=default, metadata={"text": text, "exclusive": exclusive, "more": more})
+    return field(default=default, metadata={"text": text, "exclusive": exclusive, "measured": measured, "more": more})
 
 
 def _parser_arguments(default: Any, text: str, more: dict[str, Any]) -> dict[str, Any]:

@@ -460,11 +460,11 @@ MUTANTS = line_mutants(
     ),
     (limits.attention_rows, "with_prefill=True", "with_prefill=False", sequences, "its ratio"),
     (precision.speed_rows, "batch * num_new / total", "num_new / total", weights, "tokens/s"),
-    (precision._ratios, "a / b for a, b", "b / a for a, b", weights, "over"),
+    (stack_timing.speed_over, "b / a for a, b", "a / b for a, b", weights, "over"),
     (precision._format_changes, "found['prompts'] - found['same']", "found['same']", weights, "text"),
     (precision._reference_share, "min(pairs)", "max(pairs)", weights, "text"),
     (stack._speed_cells, "batch * new / total", "new / total", ideas, "tokens/s"),
-    (stack.over, "b / a for a, b", "a / b for a, b", ideas, "over naive"),
+    (stack_timing.speed_over, "Spread.of([b / a", "Spread.of([a / b", ideas, "over naive"),
     (
         stack.ratio_rows,
         "sum(range(before, after)) / (after - 1)",

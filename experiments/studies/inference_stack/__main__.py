@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         with refusing("inference_stack"):
             subject, arms = choose_arms(options)
-            results = stack.enter_context(open_results(options, ["groups"], NAIVE_IDS))
+            results = stack.enter_context(open_results(options, NAIVE_IDS))
         study = StackStudy(options, results, subject, arms)
         os.environ[CACHE] = str((options.out / "compiler").resolve())
         prepare_compiler()

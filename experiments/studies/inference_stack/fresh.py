@@ -21,16 +21,11 @@ from exactspec.parser import Parser, positive
 from experiments.studies.inference_stack.stack_arms import prepare_compiler
 from experiments.studies.inference_stack.stack_registry import arms_of
 from experiments.studies.inference_stack.stack_timing import generation
-from experiments.studies.inference_stack.study_frame import Finding
+from experiments.studies.inference_stack.study_frame import Finding, one_line
 from experiments.studies.inference_stack.subjects import SUBJECTS, build_subject
 
 CALLS = 3  # after the first
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
-
-
-def one_line(error: Exception) -> str:
-    """Return the kind of an error and the first line of what it says."""
-    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def peak_bytes(device: torch.device) -> int:

@@ -1,23 +1,24 @@
 """One batch size after the other: first calls, the gate, then times."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
+from io import BytesIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from experiments.harness.options import option
-from experiments.studies.inference_stack.fresh import in_new_process, one_line
+from experiments.studies.inference_stack.fresh import in_new_process
 from experiments.studies.inference_stack.stack_arms import Generate
 from experiments.studies.inference_stack.stack_registry import GROUPS, NAIVE, StackArm, arms_of
 from experiments.studies.inference_stack.stack_timing import judge, time_arms, write_ids
 from experiments.studies.inference_stack.study_frame import Finding, Results, StudyOptions
 from experiments.studies.inference_stack.subjects import SUBJECTS, Subject, build_subject
+from specdec.system import write_whole
 
 FIRST, GATE, TIME = "first", "gate", "time"
 PARTS = (FIRST, GATE, TIME)
@@ -31,9 +32,9 @@ class StackOptions(StudyOptions):
     """What was asked for."""
 
     subject: str = option("arithmetic", "what to decode", choices=SUBJECTS)
-    groups: tuple[str, ...] = option(tuple(GROUPS), "groups of arms (all)", choices=GROUPS)
-    arms: tuple[str, ...] | None = option(None, "arms of these groups (all)", nargs="+", metavar="ARM")
-    parts: tuple[str, ...] = option(PARTS, "what to measure (all)", choices=PARTS)
+    groups: tuple[str, ...] = option(tuple(GROUPS), "groups of arms (all)", measured=False, choices=GROUPS)
+    arms: tuple[str, ...] | None = option(None, "arms of these groups (all)", measured=False, nargs="+", metavar="ARM")
+    parts: tuple[str, ...] = option(PARTS, "what to measure (all)", measured=False, choices=PARTS)
     side_gate_prompts: int = option(256, "how many of --gate-prompts the arms beside the stack decode")
     device: str = option("cpu", "cpu, cuda, cuda:1, ...")
 
@@ -71,25 +72,23 @@ class StackStudy:
         for batch in self.options.batches:
             torch._dynamo.reset()
             if FIRST in self.options.parts:
-                self._first_calls(batch)
+                self.results.fill(FIRST, batch, self.arms, partial(self._first_call, batch))
             generates = cache(lambda name, size=batch: self.arms[name].build(self.subject, size))
             if GATE in self.options.parts:
-                self._gate(batch, generates)
+                self.results.fill(GATE, batch, self.arms, partial(self._judge, batch, generates))
             if TIME in self.options.parts:
                 self._time(batch, generates)
 
-    def _first_calls(self, batch: int) -> None:
+    def _first_call(self, batch: int, name: str) -> Finding:
         options = self.options
-        for name in self.results.lacking(FIRST, batch, self.arms):
-            print(f"first call, batch {batch}: {name}", file=sys.stderr)
-            try:
-                found = in_new_process(
-                    options.subject, name, batch, options.device, options.threads, options.out / "compiler"
-                )
-            except subprocess.CalledProcessError as error:
-                lines = error.stderr.strip().splitlines() or [f"the process ended with status {error.returncode}"]
-                found = {"failed": lines[-1]}
-            self.results.put(FIRST, batch, {name: found})
+        print(f"first call, batch {batch}: {name}", file=sys.stderr)
+        try:
+            return in_new_process(
+                options.subject, name, batch, options.device, options.threads, options.out / "compiler"
+            )
+        except subprocess.CalledProcessError as error:
+            lines = error.stderr.strip().splitlines() or [f"the process ended with status {error.returncode}"]
+            return {"failed": lines[-1]}
 
     @cached_property
     def _naive_ids(self) -> Tensor:
@@ -98,26 +97,18 @@ class StackStudy:
         if not path.exists():
             generate = arms_of(self.subject)[NAIVE].build(self.subject, batch)
             count = len(self.subject.gate)
-            ids = write_ids(generate, self.subject, batch, count, "what the naive arm writes")
-            fresh = path.with_name("fresh.npy")
-            np.save(fresh, ids.numpy())
-            os.replace(fresh, path)
+            content = BytesIO()
+            np.save(content, write_ids(generate, self.subject, batch, count, "what the naive arm writes").numpy())
+            write_whole(path, content.getvalue())
         return torch.from_numpy(np.load(path))
 
-    def _gate(self, batch: int, generates: Generates) -> None:
-        for name in self.results.lacking(GATE, batch, self.arms):
-            self.results.put(GATE, batch, {name: self._judge(batch, generates, name)})
-
     def _judge(self, batch: int, generates: Generates, name: str) -> Finding:
-        """Return what the gate finds of an arm, or why it could not run: its failure does not affect the others."""
+        """Return what the gate finds of an arm."""
         wanted, count = self._naive_ids, len(self.subject.gate)
         if name not in self._stack:
             count = min(count, self.options.side_gate_prompts)
-        try:
-            ids = write_ids(generates(name), self.subject, batch, count, f"gate, batch {batch}: {name}")
-            return judge(ids, wanted, self.subject.answers)
-        except Exception as error:  # whatever an arm, a compiler or another program raises is its failure, told as such
-            return {"failed": one_line(error)}
+        ids = write_ids(generates(name), self.subject, batch, count, f"gate, batch {batch}: {name}")
+        return judge(ids, wanted, self.subject.answers)
 
     def _time(self, batch: int, generates: Generates) -> None:
         """Time all arms that passed the gate together, if one of them lacks times."""
@@ -127,9 +118,8 @@ class StackStudy:
         fit = [name for name, gate in judged.items() if is_passed(gate)]
         if not set(fit) & set(self.results.lacking(TIME, batch, self.arms)):
             return
-        options, arms = self.options, {name: generates(name) for name in fit}
-        found = time_arms(arms, self.subject, batch, options.rounds, options.warm_ups, options.round_seconds)
-        self.results.put(TIME, batch, found)
+        arms = {name: generates(name) for name in fit}
+        self.results.put(TIME, batch, time_arms(arms, self.subject, batch, self.options))
 
 
 def is_passed(gate: Finding | None) -> bool:

@@ -8,7 +8,7 @@ from experiments.harness.findings.model_shapes import bytes_per_weight
 from experiments.harness.rounds import Spread
 from experiments.studies.inference_stack.stack_registry import ABLATIONS, NAIVE, StackArm, arms_of
 from experiments.studies.inference_stack.stack_study import FIRST, GATE, TIME, is_passed
-from experiments.studies.inference_stack.stack_timing import least_seconds, medians
+from experiments.studies.inference_stack.stack_timing import least_seconds, medians, speed_over
 from experiments.studies.inference_stack.study_frame import Finding, Results
 from experiments.studies.inference_stack.subjects import Subject
 from specdec.stats.report import row_of_axes
@@ -71,11 +71,8 @@ def times_of(results: Results, batch: int, name: str) -> Finding | None:
 
 
 def over(results: Results, batch: int, name: str, other: str) -> Spread | None:
-    """Return the speed of an arm over another's, paired by round; None if their rounds were not interleaved."""
-    ours, theirs = times_of(results, batch, name), times_of(results, batch, other)
-    if ours is None or theirs is None or ours["interleaved"] != theirs["interleaved"]:
-        return None
-    return Spread.of([b / a for a, b in zip(ours["seconds"], theirs["seconds"], strict=True)])
+    """Return the speed of an arm over another's; None if one has no times, or their rounds were not interleaved."""
+    return speed_over(times_of(results, batch, name), times_of(results, batch, other))
 
 
 def stack_rows(subject: Subject, results: Results, batch: int, names: Collection[str]) -> list[Row]:

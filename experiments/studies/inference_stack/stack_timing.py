@@ -12,9 +12,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from experiments.harness.findings.model_shapes import bytes_per_weight, model_shape
-from experiments.harness.rounds import Round, TimedArm, measure, wait_for
+from experiments.harness.rounds import Round, Spread, TimedArm, measure, wait_for
 from experiments.studies.inference_stack.stack_arms import Generate
-from experiments.studies.inference_stack.study_frame import Finding, Results
+from experiments.studies.inference_stack.study_frame import Finding, Results, StudyOptions
 from experiments.studies.inference_stack.subjects import Subject
 from experiments.studies.limits.limit_timing import measure_bandwidth, measure_flops
 from specdec.theory.limits import Roofline, pass_cost
@@ -94,28 +94,25 @@ def _time(generate: Generate, prompts: Iterator[Tensor], device: torch.device, l
     return Round(statistics.fmean(totals), facts=statistics.fmean(firsts))
 
 
-def time_arms(
-    arms: Mapping[str, Generate], subject: Subject, batch: int, rounds: int, warm_ups: int, seconds: float
-) -> dict[str, Finding]:
+def time_arms(arms: Mapping[str, Generate], subject: Subject, batch: int, options: StudyOptions) -> dict[str, Finding]:
     """Return what every arm took in each of some interleaved rounds; "interleaved" is the same for all of them.
 
     Args:
         arms: name -> arm.
         subject: whose prompts they decode.
         batch: rows.
-        rounds: that are measured.
-        warm_ups: rounds before them, at least 1.
-        seconds: the least length of an arm's round, which repeats the generation until they have passed.
+        options: rounds, and those before them, which nobody measures; an arm's round repeats the generation until the
+            seconds of a round have passed.
     """
     timed = [
-        TimedArm(name, partial(_time, generate, batches_of(subject.pool, batch), subject.device, seconds))
+        TimedArm(name, partial(_time, generate, batches_of(subject.pool, batch), subject.device, options.round_seconds))
         for name, generate in arms.items()
     ]
-    for _ in range(warm_ups - 1):
+    for _ in range(options.warm_ups - 1):
         for one in timed:
             one.run()
     # One more round that nobody measures is measure's own.
-    timings = measure(timed, rounds, f"time, batch {batch}")
+    timings = measure(timed, options.rounds, f"time, batch {batch}")
     ended = datetime.now(UTC).isoformat()
     return {
         name: {"first_token_seconds": timings.facts[name], "seconds": seconds, "interleaved": ended}
@@ -126,6 +123,13 @@ def time_arms(
 def medians(found: Finding) -> dict[str, Any]:
     """Return the medians of what ``time_arms`` found of an arm, in seconds a generation."""
     return {name: statistics.median(found[name]) for name in ("first_token_seconds", "seconds")}
+
+
+def speed_over(ours: Finding | None, theirs: Finding | None) -> Spread | None:
+    """Return the speed of an arm over another's, paired by round; None if their rounds were not interleaved."""
+    if ours is None or theirs is None or ours["interleaved"] != theirs["interleaved"]:
+        return None
+    return Spread.of([b / a for a, b in zip(ours["seconds"], theirs["seconds"], strict=True)])
 
 
 ROOFLINE = "roofline"

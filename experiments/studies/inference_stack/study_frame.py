@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,11 @@ from specdec.system import hold, read_object, write_whole
 
 Finding = dict[str, Any]
 FIGURES = "results.json"
+
+
+def one_line(error: Exception) -> str:
+    """Return the kind of an error and the first line of what it says."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 class Results:
@@ -59,6 +64,15 @@ class Results:
         """Return those arms that a part has not measured, or that failed in it."""
         return [arm for arm in arms if "failed" in (self.get(part, batch, arm) or {"failed": ""})]
 
+    def fill(self, part: str, batch: int, arms: Iterable[str], measure: Callable[[str], Finding]) -> None:
+        """Measure the arms that a part lacks, one by one; what an arm raises is its failure, and leaves the others."""
+        for arm in self.lacking(part, batch, arms):
+            try:
+                found = measure(arm)
+            except Exception as error:  # whatever an arm, a compiler or another program raises
+                found = {"failed": one_line(error)}
+            self.put(part, batch, {arm: found})
+
     def put(self, part: str, batch: int, found: Mapping[str, Finding]) -> None:
         """Keep what a part has measured of some arms."""
         signed = {arm: {**figures, "commit": self._commit} for arm, figures in found.items()}
@@ -79,16 +93,12 @@ class Results:
         write_whole(self._path, json.dumps(self._all, indent=1))
 
 
-# What says where and which figures are kept, and not what they depend on.
-NOT_MEASURED = ("out", "fresh", "batches", "arms", "parts")
-
-
 @dataclass(frozen=True)
 class StudyOptions:
     """What was asked for."""
 
     subject: str
-    batches: tuple[int, ...] = option((1, 8, 32, 128), "batch sizes")
+    batches: tuple[int, ...] = option((1, 8, 32, 128), "batch sizes", measured=False)
     rounds: int = option(10, "timed rounds")
     warm_ups: int = option(3, "rounds before the timed ones")
     round_seconds: float = option(0.3, "least seconds of a round", type=number_in("[0, inf)"))
@@ -97,8 +107,8 @@ class StudyOptions:
         None, "prompts whose outputs are compared (all: 3,277 problems of arithmetic)", type=positive
     )
     threads: int = option(None, "torch threads (torch's own choice)", type=positive)
-    out: Path = option(None, "folder for the figures (runs/NAME/SUBJECT)", type=Path)
-    fresh: bool = option(False, "drop the figures that lie in --out")
+    out: Path = option(None, "folder for the figures (runs/NAME/SUBJECT)", measured=False, type=Path)
+    fresh: bool = option(False, "drop the figures that lie in --out", measured=False)
 
 
 Options = TypeVar("Options", bound=StudyOptions)
@@ -121,12 +131,11 @@ def parse_study(
 
 
 @contextmanager
-def open_results(options: StudyOptions, not_measured: Sequence[str], *others: str) -> Iterator[Results]:
+def open_results(options: StudyOptions, *others: str) -> Iterator[Results]:
     """Hold a study's folder until the block ends, and sign the figures if it ends well.
 
     Args:
         options: of the study.
-        not_measured: names of options of its own that its figures do not depend on.
         others: further files of its own that --fresh drops.
 
     Returns:
@@ -141,7 +150,7 @@ def open_results(options: StudyOptions, not_measured: Sequence[str], *others: st
             (options.out / name).unlink(missing_ok=True)
         given = vars(options)
         signature = provenance({name: str(value) for name, value in given.items()}, given.get("device", "cpu"))
-        kept = {name: value for name, value in given.items() if name not in (*NOT_MEASURED, *not_measured)}
+        kept = {one.name: given[one.name] for one in fields(options) if one.metadata.get("measured")}
         place = f"{processor()}, {signature['device']}"
         results = Results(options.out, {**kept, "machine": place}, signature["commit"])
         yield results

@@ -15,7 +15,7 @@ from exactspec.parser import refusing
 from experiments.studies.inference_stack.study_frame import open_results, study_report
 from experiments.studies.inference_stack.subjects import build_subject
 from experiments.studies.precision import precision_tables
-from experiments.studies.precision.precision_arms import NOT_MEASURED, parse
+from experiments.studies.precision.precision_arms import parse
 from experiments.studies.precision.precision_study import PrecisionStudy
 from specdec.stats.report import Shown, show
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with refusing("precision"):
             options = parse(argv, __doc__)
             subject = build_subject(options.subject, "cpu", options.num_prompts, options.gate_prompts)
-            study = PrecisionStudy(options, stack.enter_context(open_results(options, NOT_MEASURED)), subject)
+            study = PrecisionStudy(options, stack.enter_context(open_results(options)), subject)
         study.run()
         show(report(study))
     return int(bool(precision_tables.failures(study.results, options)))

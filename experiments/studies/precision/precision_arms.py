@@ -1,9 +1,7 @@
 """The precisions, a line each in ``ARMS``; how a model is made in one; the command line of their study."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import oracles
@@ -114,26 +112,6 @@ VIEWS = tuple(name for name, arm in ARMS.items() if arm.backend == NATIVE and na
 DRAFTING = ("bfloat16 weights", "int8", "int8 inputs", "int4", "int4, GPTQ")
 
 
-class PrecisionModels:
-    """Models that are made when first asked for, and kept.
-
-    Attributes:
-        seconds: (arm, checkpoint) -> how long it took to make.
-    """
-
-    def __init__(self) -> None:
-        self.seconds: dict[tuple[str, str], float] = {}
-        self.oracle = cache(self._make)
-        self.reference = cache(lambda arm, name: ARMS[arm].reference(name))
-
-    def _make(self, arm: str, name: str) -> LoadedOracle:
-        """Return a checkpoint in the precision of an arm."""
-        began = time.perf_counter()
-        made = ARMS[arm].oracle(name)
-        self.seconds[arm, name] = time.perf_counter() - began
-        return made
-
-
 def select_names(names: Sequence[str], among: Sequence[str], argument: str) -> tuple[str, ...]:
     """Return names of arms in the order of ``among``.
 
@@ -149,8 +127,6 @@ def select_names(names: Sequence[str], among: Sequence[str], argument: str) -> t
 TEXT, BITS, TIME, DRAFTS = "text", "bits", "time", "drafts"
 PARTS = (TEXT, BITS, TIME, DRAFTS)
 SUBJECTS = ("arithmetic", "code")
-# Options on which no figure depends, beside those of all studies.
-NOT_MEASURED = ("draft_batches", "not_run", "views", "lengths", "draft_subjects")
 
 
 @dataclass(frozen=True)
@@ -158,15 +134,21 @@ class PrecisionOptions(StudyOptions):
     """What was asked for; ``not_run`` says which of all arms lack a package."""
 
     subject: str = option("arithmetic", "what the oracles decode", choices=SUBJECTS)
-    arms: tuple[str, ...] = option(None, "precisions (all whose packages are installed)", nargs="+", metavar="ARM")
+    arms: tuple[str, ...] = option(
+        None, "precisions (all whose packages are installed)", measured=False, nargs="+", metavar="ARM"
+    )
     not_run: tuple[str, ...] = ()
-    parts: tuple[str, ...] = option(PARTS, "what to measure (all)", choices=PARTS)
+    parts: tuple[str, ...] = option(PARTS, "what to measure (all)", measured=False, choices=PARTS)
     passages: int = option(120, "passages of held-out code, for bits per byte")
-    draft_subjects: tuple[str, ...] = option(SUBJECTS, "subjects to decode with drafts (all)", choices=SUBJECTS)
-    draft_batches: tuple[int, ...] = option((1, 8), "batch sizes with drafts")
+    draft_subjects: tuple[str, ...] = option(
+        SUBJECTS, "subjects to decode with drafts (all)", measured=False, choices=SUBJECTS
+    )
+    draft_batches: tuple[int, ...] = option((1, 8), "batch sizes with drafts", measured=False)
     draft_prompts: int = option(32, "prompts to decode with drafts")
-    views: tuple[str, ...] = option(DRAFTING, f"views that draft ({', '.join(DRAFTING)})", metavar="ARM")
-    lengths: tuple[int, ...] = option((4, 8), "tokens of a draft")
+    views: tuple[str, ...] = option(
+        DRAFTING, f"views that draft ({', '.join(DRAFTING)})", measured=False, metavar="ARM"
+    )
+    lengths: tuple[int, ...] = option((4, 8), "tokens of a draft", measured=False)
 
     @property
     def draft_names(self) -> list[str]:

@@ -1,8 +1,9 @@
 """Measure every precision as an oracle, and as a draft by views of fewer bits."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from itertools import product
 
 import numpy as np
@@ -15,9 +16,8 @@ from experiments.harness.arguments import PROMPTS
 from experiments.harness.findings.model_shapes import shape_of
 from experiments.harness.findings.step_columns import reason
 from experiments.harness.rounds import Round, TimedArm, measure
-from experiments.studies.inference_stack.fresh import one_line
 from experiments.studies.inference_stack.stack_timing import judge, time_arms, write_ids
-from experiments.studies.inference_stack.study_frame import Finding, Results
+from experiments.studies.inference_stack.study_frame import Finding, Results, one_line
 from experiments.studies.inference_stack.subjects import Subject, build_subject
 from experiments.studies.precision import with_torchao
 from experiments.studies.precision.precision_arms import (
@@ -28,7 +28,6 @@ from experiments.studies.precision.precision_arms import (
     TEXT,
     TIME,
     TORCHAO,
-    PrecisionModels,
     PrecisionOptions,
 )
 from oracles.checkpoints.loading import LoadedOracle, load_tokenizer
@@ -65,8 +64,14 @@ class PrecisionStudy:
 
     def __init__(self, options: PrecisionOptions, results: Results, subject: Subject) -> None:
         self.options, self.results, self.subject = options, results, subject
-        self._made = PrecisionModels()
-        self._ids: dict[str, Tensor] = {}
+        self._oracle = cache(self._make)
+        self._reference = cache(lambda arm: ARMS[arm].reference(subject.name))
+        self._wanted = cache(self._write)
+
+    def _make(self, arm: str, name: str) -> tuple[LoadedOracle, float]:
+        """Return a checkpoint in the precision of an arm, and the seconds that it took to make."""
+        began = time.perf_counter()
+        return ARMS[arm].oracle(name), time.perf_counter() - began
 
     def run(self) -> None:
         """Measure what the results lack."""
@@ -76,50 +81,39 @@ class PrecisionStudy:
 
     def _texts(self) -> None:
         for batch in self.options.batches[::-1]:
-            for arm in self.results.lacking(TEXT, batch, self.options.arms):
-                self.results.put(TEXT, batch, {arm: self._text(arm, batch)})
+            self.results.fill(TEXT, batch, self.options.arms, partial(self._text, batch))
 
-    def _text(self, arm: str, batch: int) -> Finding:
+    def _text(self, batch: int, arm: str) -> Finding:
         """Return how an arm's outputs compare with the float32 oracle's and with its reference's."""
-        try:
-            oracle = self._made.oracle(arm, self.subject.name)
-            ids = self._write(oracle, batch, f"text, batch {batch}: {arm}")
-            most = min(REFERENCE_BATCH, len(self.subject.gate))
-            wanted = self._once("oracle", self._made.oracle(ORACLE, self.subject.name), most)
-            found = {**judge(ids, wanted, self.subject.answers), "as_reference": None}
-            reference = self._made.reference(arm, self.subject.name)
-            if reference is not None:
-                size = most if reference.bitwise else batch
-                found["as_reference"] = judge(ids, self._once(f"reference {arm}", reference, size), None)["same"]
-        except Exception as error:  # whatever a precision raises is its failure, told as such
-            return {"failed": one_line(error)}
-        seconds = self._made.seconds[arm, self.subject.name]
+        oracle, seconds = self._oracle(arm, self.subject.name)
+        ids = self._write(oracle, batch, f"text, batch {batch}: {arm}")
+        most = min(REFERENCE_BATCH, len(self.subject.gate))
+        wanted = self._wanted(self._oracle(ORACLE, self.subject.name)[0], most, f"oracle, batch {most}")
+        found = {**judge(ids, wanted, self.subject.answers), "as_reference": None}
+        reference = self._reference(arm)
+        if reference is not None:
+            size = most if reference.bitwise else batch
+            same = judge(ids, self._wanted(reference, size, f"reference {arm}, batch {size}"), None)["same"]
+            found["as_reference"] = same
         return {**found, "load_seconds": seconds, "bytes_read": bytes_read(arm, oracle)}
 
     def _write(self, oracle: LoadedOracle, batch: int, title: str) -> Tensor:
         generate, gate = partial(decode, oracle, self.subject.num_new), self.subject.gate
         return write_ids(generate, self.subject, batch, len(gate), title)
 
-    def _once(self, key: str, oracle: LoadedOracle, batch: int) -> Tensor:
-        key = f"{key}, batch {batch}"
-        if key not in self._ids:
-            self._ids[key] = self._write(oracle, batch, key)
-        return self._ids[key]
-
     def _bits(self) -> None:
         """Measure bits per byte of the shipped passages; models in training form compute as the arm's layers do."""
         parts = [load_prompts(PROMPTS, column, self.options.passages) for column in ("prompt", "reference")]
         texts = [prompt.text + reference.text for prompt, reference in zip(*parts, strict=True)]
-        for arm in self.results.lacking(BITS, 1, self.options.arms):
+
+        def measure_one(arm: str) -> Finding:
             precision = ARMS[arm]
-            try:
-                model = precision.model(READER).float()
-                if precision.arithmetic != "float32":
-                    model = model.to(getattr(torch, precision.arithmetic))
-                found: Finding = {"bits": bits_per_byte(model, load_tokenizer(READER), texts)}
-            except Exception as error:  # see _text
-                found = {"failed": one_line(error)}
-            self.results.put(BITS, 1, {arm: found})
+            model = precision.model(READER).float()
+            if precision.arithmetic != "float32":
+                model = model.to(getattr(torch, precision.arithmetic))
+            return {"bits": bits_per_byte(model, load_tokenizer(READER), texts)}
+
+        self.results.fill(BITS, 1, self.options.arms, measure_one)
 
     def _times(self) -> None:
         """Time all arms together, if one of them lacks times."""
@@ -129,10 +123,9 @@ class PrecisionStudy:
             fit = [arm for arm, found in texts.items() if "failed" not in found]
             if not self.results.lacking(TIME, batch, fit):
                 continue
-            made = {arm: self._made.oracle(arm, self.subject.name) for arm in fit}
+            made = {arm: self._oracle(arm, self.subject.name)[0] for arm in fit}
             arms = {arm: partial(decode, oracle, self.subject.num_new) for arm, oracle in made.items()}
-            found = time_arms(arms, self.subject, batch, options.rounds, options.warm_ups, options.round_seconds)
-            self.results.put(TIME, batch, found)
+            self.results.put(TIME, batch, time_arms(arms, self.subject, batch, options))
 
     def _drafts(self) -> None:
         """Draft for the float32 oracle with views of fewer bits."""
@@ -155,11 +148,11 @@ class PrecisionStudy:
             return Round(result.stats.total_seconds, np.array(result.tokens), result.stats)
 
         try:
-            oracle = self._made.oracle(ORACLE, subject.name)
+            oracle, _ = self._oracle(ORACLE, subject.name)
             arms = [TimedArm(PLAIN, partial(decode_once, SpeculativeDecoder(oracle)))]
             num_bytes: dict[str, float | None] = {PLAIN: None}
             for view, length in product(self.options.views, self.options.lengths):
-                name, model = f"{view}, {length} ahead", self._made.oracle(view, subject.name)
+                name, (model, _) = f"{view}, {length} ahead", self._oracle(view, subject.name)
                 decoder = SpeculativeDecoder(oracle, Quantized(oracle, model, length))
                 arms.append(TimedArm(name, partial(decode_once, decoder), PLAIN))
                 num_bytes[name] = shape_of(model).weight_bytes
@@ -174,5 +167,5 @@ class PrecisionStudy:
                 }
                 for name in stats
             }
-        except Exception as error:  # see _text
+        except Exception as error:  # see Results.fill
             return {name: {"failed": one_line(error)} for name in lacking}

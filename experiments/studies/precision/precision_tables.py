@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from experiments.harness.rounds import Spread
-from experiments.studies.inference_stack.stack_timing import medians
+from experiments.studies.inference_stack.stack_timing import medians, speed_over
 from experiments.studies.inference_stack.study_frame import Finding, Results
 from experiments.studies.precision.precision_arms import (
     ARMS,
@@ -77,13 +77,7 @@ def speed_rows(results: Results, batch: int, arms: Sequence[str], num_new: int) 
         total, first = middle["seconds"], middle["first_token_seconds"]
         row: Row = {"batch": batch, "arm": name, "tokens/s": f"{batch * num_new / total:,.0f}"}
         row |= {"ms to first": f"{first * 1e3:.2f}", "ms a token after": f"{(total - first) / (num_new - 1) * 1e3:.3f}"}
-        together = base is not None and base["interleaved"] == times["interleaved"]
-        row["over native float32"] = Spread.of(_ratios(base, times)) if base is not None and together else None
-        yield row
-
-
-def _ratios(base: Finding, times: Finding) -> list[float]:
-    return [a / b for a, b in zip(base["seconds"], times["seconds"], strict=True)]
+        yield row | {"over native float32": speed_over(times, base)}
 
 
 def draft_rows(results: Results, subject: str, batches: Sequence[int], arms: Sequence[str]) -> Iterator[Row]:
