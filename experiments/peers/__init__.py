@@ -5,14 +5,14 @@ from functools import partial
 from typing import Any
 
 from experiments.harness.arms import Arm
-from experiments.peers.refusing import Peer, PeerRefusal, RefusedArm, words_of
+from experiments.peers.refusing import PeerRefusal, RefusedArm, words_of
 from experiments.peers.with_llama_cpp import LlamaCppArm, llama_cpp_arm
 from experiments.peers.with_transformers import DRAFTING, TransformersArm, transformers_arm
 from specdec import Oracle
 
 __all__ = ["PEERS", "LlamaCppArm", "RefusedArm", "TransformersArm", "strategies_read", "words_of"]
 
-_Maker = Callable[[str, Mapping[str, Any], Oracle, str], Peer]
+_Maker = Callable[[str, Mapping[str, Any], Oracle, str], LlamaCppArm | TransformersArm]
 _MAKERS: dict[str, _Maker] = {
     **dict.fromkeys(("transformers", "transformers:bfloat16", *DRAFTING), transformers_arm),
     **dict.fromkeys(("llama.cpp", "llama.cpp:bfloat16"), llama_cpp_arm),

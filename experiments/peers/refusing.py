@@ -2,9 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
-
-from experiments.harness.arms import Arm
 
 
 @dataclass(frozen=True)
@@ -22,13 +19,6 @@ class RefusedArm:
 
 class PeerRefusal(ValueError):
     """What a program cannot do, or lacks here; anything else that fails is a fault, and no row of a table."""
-
-
-class Peer(Arm, Protocol):
-    """An arm of another program, which may refuse a batch."""
-
-    def refusal(self, batch_size: int) -> str | None:
-        """Return what the program says to a batch of so many short prompts; None if it decodes them."""
 
 
 def words_of(error: Exception) -> str:

@@ -172,8 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         note = f"Greedy, batch 1, {len(study.prompts)} questions, {new} new tokens a turn; {study.machine}."
         study.write("second_turns.json", {"rows": rows})
         show([Table("Second turns with prefix sharing", rows, note, legend=LEGEND)])
-        print(f"\nWritten: {study.folder}")
-    return 0
+        return study.tell([])
 
 
 if __name__ == "__main__":

@@ -250,7 +250,8 @@ def test_every_program_samples_by_every_filter_that_command_lines_offer(monkeypa
         adviser = Adviser({**given, "strategies": None}, oracle, [])
         hot, cold = (settings_of(adviser._of_cell(Cell(0, "", 1, heat)), "prompt_lookup") for heat in (0.8, 0.0))
         asked = [sampling_of(one) for one in (given, settings_of(given, "prompt_lookup"), hot, cold)]
-        asked.append(Crossover(given, oracle, []).sampling)
+        own = {"strategy": "prompt_lookup", "draft_lengths": [], "kernels": None}
+        asked.append(Crossover({**given, **own}, oracle, []).arms(1)[0].sampling)
         assert [(one.top_p, one.min_p) for one in asked] == [(0.5, 0.25)] * 3 + [(1.0, 0.0), (0.5, 0.25)]
 
 

@@ -243,7 +243,13 @@ def benched() -> Differences:
     made = decoding.generate(_Model("code", "float32"), torch.tensor([[1, 2, 3]]), NEW)
     found: dict[str, Any] = {"asked": _Model.calls[0], "made": made.tolist()}
     asked = {"model": "code", "dtype": "float32", "ids": [[1, 2, 3]], "attention_mask": [[1, 1, 1]], "pad_token_id": 0}
-    asked |= {"max_new_tokens": NEW, "do_sample": False, "repetition_penalty": 1.3}
+    asked |= {
+        "max_new_tokens": NEW,
+        "do_sample": False,
+        "repetition_penalty": 1.3,
+        "eos_token_id": None,
+        "use_cache": True,
+    }
     model, models = LlamaCpp.__new__(LlamaCpp), Models("tiny", None, 9)
     model._lib, model._context, model._silence = _Library(), None, lambda *_: None
     models._made["llama.cpp", "float32"] = model

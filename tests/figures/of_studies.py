@@ -434,7 +434,7 @@ MUTANTS = line_mutants(
     (limits.pass_rows, '"memory" if roofline', '"memory" if not roofline', passes, 3),
     (limits.width_rows, "seconds.median <= FREE * one", "seconds.low <= FREE * one", passes, "free"),
     (limits.context_rows, 'group.curves["measured"]', 'group.curves["roofline"]', passes, "v(3)"),
-    (limits.gain_rows, "max(group.seconds) - 1", "max(group.seconds)", passes, "sure gains"),
+    (LimitPasses.best_draft, "max(self.seconds) - 1", "max(self.seconds)", passes, "sure gains"),
     (LimitPasses.curves, "spread.median for", "spread.high for", passes, "v(3)"),
     (
         limits.window_rows,

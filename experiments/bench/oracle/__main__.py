@@ -22,7 +22,7 @@ from experiments.peers.with_llama_cpp import missing
 from specdec.stats import Table
 from specdec.stats.report import Shown, show
 
-PARTS = dict(zip(benchmark_parts.PARTS, (decoding.PART, benchmark_passes.PART), strict=True))
+PARTS = dict(zip(benchmark_parts.PARTS, (decoding, benchmark_passes), strict=True))
 
 
 def measure_all(options: BenchOptions) -> list[ShapeRounds]:
@@ -45,7 +45,7 @@ def report(options: BenchOptions, found: Sequence[ShapeRounds]) -> list[Shown]:
     if names := missing():
         told.append(f"llama.cpp: not run, {' and '.join(names)} not installed.")
     for part in (PARTS[name] for name in options.parts):
-        told.append(Table(part.title, [row for measured in found for row in part.rows(measured)], part.note))
+        told.append(Table(part.TITLE, [row for measured in found for row in part.rows(measured)], part.NOTE))
     return told
 
 

@@ -1,15 +1,15 @@
-"""The command line of the benchmark of passes, what a part of it is, and what its tables are made of."""
+"""The command line of the benchmark of passes, and what its tables are made of."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 from exactspec.parser import positive
-from experiments.bench.oracle.benchmark_models import SHAPES, Models
+from experiments.bench.oracle.benchmark_models import SHAPES
 from experiments.harness.options import option, parse_options
-from experiments.harness.rounds import Spread, TimedArm, Timings
+from experiments.harness.rounds import Spread, Timings
 from oracles.native import NativeTransformer, NativeUnavailable
 
 PARTS = ("decode", "passes")
@@ -92,20 +92,3 @@ class ShapeRounds:
         if above is None or below is None or not self.timings.has(above, below):
             return None
         return self.timings.ratio(above, below)
-
-
-@dataclass(frozen=True)
-class BenchPart:
-    """A part of the benchmark.
-
-    Attributes:
-        title: of its table.
-        arms: makes them for a shape's models.
-        rows: of its table, for one shape and number of threads.
-        note: printed below the title.
-    """
-
-    title: str
-    arms: Callable[[Models, BenchOptions], Iterable[TimedArm]]
-    rows: Callable[[ShapeRounds], Iterable[Row]]
-    note: str

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from experiments.bench.oracle.benchmark_models import STORAGES, Models
-from experiments.bench.oracle.benchmark_parts import BenchOptions, BenchPart, Row, ShapeRounds
+from experiments.bench.oracle.benchmark_parts import BenchOptions, Row, ShapeRounds
 from experiments.bench.oracle.llama_cpp_arm import LlamaCpp
 from experiments.harness.rounds import Round, TimedArm, repeat
 from specdec import Oracle
@@ -89,7 +89,5 @@ def rows(measured: ShapeRounds) -> Iterator[Row]:
                 yield {**measured.time_row(name, program=program, nodes=width), **cells}
 
 
-PART = BenchPart(
-    "Passes beside llama.cpp's", arms, rows,
-    f"Batch 1, after {CONTEXT} tokens, logits of every node; llama.cpp decodes a batch of as many tokens.",
-)  # fmt: skip
+TITLE = "Passes beside llama.cpp's"
+NOTE = f"Batch 1, after {CONTEXT} tokens, logits of every node; llama.cpp decodes a batch of as many tokens."

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from experiments.bench.oracle.benchmark_models import STORAGES, Models
-from experiments.bench.oracle.benchmark_parts import PROMPT, BenchOptions, BenchPart, Row, ShapeRounds
+from experiments.bench.oracle.benchmark_parts import PROMPT, BenchOptions, Row, ShapeRounds
 from experiments.harness.rounds import Round, TimedArm, time_call
 from specdec import Oracle, SamplingParams, SpeculativeDecoder
 from specdec.contracts import IntArray
@@ -49,11 +49,13 @@ def decode(model: Oracle, num_new: int, prompts: Tensor, mark: Callable[[], None
     return torch.cat(made, dim=1)
 
 
-def generate(peer: Any, prompts: Tensor, num_new: int) -> IntArray:
+def generate(peer: Any, prompts: Tensor, num_new: int, use_cache: bool = True) -> Tensor:
     """Return ``[B, num_new]`` greedy ids of ``transformers``."""
-    mask = torch.ones_like(prompts)
-    ids: Tensor = peer.generate(prompts, attention_mask=mask, max_new_tokens=num_new, do_sample=False, pad_token_id=0)
-    return ids[:, prompts.shape[1] :].numpy()
+    ids: Tensor = peer.generate(
+        prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=num_new, do_sample=False, pad_token_id=0,
+        eos_token_id=None, use_cache=use_cache,
+    )  # fmt: skip
+    return ids[:, prompts.shape[1] :]
 
 
 def engine(oracle: Oracle, prompts: Tensor, num_new: int) -> IntArray:
@@ -85,11 +87,11 @@ def _arms_of(models: Models, prompts: Tensor, num_new: int) -> Iterator[TimedArm
         return TimedArm(name, partial(once, make, num_new), None if name == twin else twin, strict)
 
     for storage in STORAGES:
-        yield arm(f"native {storage}", partial(_bare, models.native(storage), num_new, prompts))
+        yield arm(f"native {storage}", partial(_numpy, decode, models.native(storage), num_new, prompts))
     yield arm("engine, native bfloat16", partial(engine, models.native("bfloat16"), prompts, num_new))
-    yield arm("eager float32", partial(_bare, models.eager, num_new, prompts))
+    yield arm("eager float32", partial(_numpy, decode, models.eager, num_new, prompts))
     for storage in STORAGES:
-        peer = partial(generate, models.peer(storage), prompts, num_new)
+        peer = partial(_numpy, generate, models.peer(storage), prompts, num_new)
         yield arm(f"transformers {storage}", peer, strict=storage == "float32")
     for storage in models.llama_storages if batch == 1 else ():
         other = models.llama_cpp(storage)
@@ -97,8 +99,8 @@ def _arms_of(models: Models, prompts: Tensor, num_new: int) -> Iterator[TimedArm
         yield arm(f"llama.cpp {storage}", made, strict=False)
 
 
-def _bare(model: Oracle, num_new: int, prompts: Tensor) -> IntArray:
-    return decode(model, num_new, prompts).numpy()
+def _numpy(make: Callable[..., Tensor], *given: Any) -> IntArray:
+    return make(*given).numpy()
 
 
 def one_row(make: Callable[[IntArray, int], IntArray], prompt: IntArray, num_new: int) -> IntArray:
@@ -122,9 +124,9 @@ def rows(measured: ShapeRounds) -> Iterator[Row]:
             yield {**measured.time_row(name, **cells), **after, **same}
 
 
-PART = BenchPart(
-    "Plain greedy decoding", arms, rows,
+TITLE = "Plain greedy decoding"
+NOTE = (
     f"After {PROMPT} tokens; milliseconds a pass, prefill included. native and eager: a bare loop of passes; engine: "
     "`SpeculativeDecoder` without a draft. The faster dtype of `transformers` `generate` counts. Where arithmetic "
-    "is bfloat16 it rounds otherwise: after the first other id their texts part, and few later ids agree.",
-)  # fmt: skip
+    "is bfloat16 it rounds otherwise: after the first other id their texts part, and few later ids agree."
+)

@@ -11,12 +11,11 @@ import numpy as np
 from experiments.advise.calibrating import outcome_of
 from experiments.advise.cells import LENGTH
 from experiments.harness.arms import PLAIN, EngineArm
-from experiments.harness.building import build_shared
+from experiments.harness.building import build_shared, engine_arms
 from experiments.harness.journal import Piece
 from experiments.harness.rounds import doubling
-from experiments.harness.rule_choice import sampling_of
 from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, in_flight
-from specdec import Oracle
+from specdec import DraftSource, Oracle
 from specdec.calibration_run import pass_seconds
 from specdec.contracts import IntArray
 from specdec.prompts import NamedPrompt
@@ -182,7 +181,6 @@ class Crossover:
     def __init__(self, arguments: Mapping[str, Any], oracle: Oracle, prompts: Sequence[NamedPrompt]) -> None:
         self.arguments, self.oracle = arguments, oracle
         self.prompts = [replace(prompt, kind=ALL) for prompt in prompts]
-        self.sampling = replace(sampling_of(arguments), ignore_eos=True)
 
     def arms(self, batch_size: int) -> dict[int, EngineArm]:
         """Return draft length -> arm; 0 is plain decoding.
@@ -190,13 +188,12 @@ class Crossover:
         Raises:
             ValueError: this oracle cannot have the strategy, or its options are unusable.
         """
-        arguments = {**self.arguments, "batch_size": batch_size}
-        name, judging = arguments["strategy"], (arguments["rule"], arguments["kernels"])
-        made = {0: EngineArm(PLAIN, self.oracle, None, self.sampling, *judging)}
-        for length in arguments["draft_lengths"]:
-            source = build_shared(name, arguments, self.oracle, **{LENGTH: length})
-            made[length] = EngineArm(f"{name}, {length}", self.oracle, source, self.sampling, *judging)
-        return made
+        name, lengths = self.arguments["strategy"], self.arguments["draft_lengths"]
+        arguments = {**self.arguments, "batch_size": batch_size, "ignore_eos": True}
+        sources = dict[str, DraftSource | None]({PLAIN: None})
+        for length in lengths:
+            sources[f"{name}, {length}"] = build_shared(name, arguments, self.oracle, **{LENGTH: length})
+        return dict(zip((0, *lengths), engine_arms(arguments, self.oracle, sources), strict=True))
 
     def measure(self, size: Size) -> dict[str, Any]:
         """Return what the journal keeps of a batch size.

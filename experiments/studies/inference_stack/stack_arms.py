@@ -236,14 +236,5 @@ def naive_compiled_loop(subject: Subject, batch: int) -> Generate:
 
 def transformers(subject: Subject, batch: int, use_cache: bool) -> Generate:
     """Let ``transformers`` generate."""
-    model = subject.forms.peer
-
-    def generate(prompts: Tensor, mark: Mark) -> Tensor:
-        made: Tensor = model.generate(
-            prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=subject.num_new, do_sample=False,
-            pad_token_id=0, eos_token_id=None, use_cache=use_cache,
-        )  # fmt: skip
-        mark()
-        return made[:, subject.prompt_length :]
-
-    return generate
+    model, num_new = subject.forms.peer, subject.num_new
+    return _at_once(lambda prompts: decoding.generate(model, prompts, num_new, use_cache))

@@ -15,7 +15,6 @@ from specdec.theory.limits import (
     Roofline,
     attention_work_cached,
     attention_work_naive,
-    best_draft_length,
     break_even_width,
     context_of_equal_bytes,
     kv_cache_bytes,
@@ -185,14 +184,10 @@ def context_rows(groups: Sequence[LimitPasses]) -> Iterator[Row]:
 
 
 def gain_rows(groups: Sequence[LimitPasses], alphas: Sequence[float], draft_cost: float) -> Iterator[Row]:
-    """Return two rows per batch size and context: gains of the best draft length by measured times, and by least ones.
-
-    Draft lengths end where the widest pass does.
-    """
+    """Return two rows per batch size and context: gains of the best draft length, by measured and by least times."""
     for group in groups:
-        longest = max(group.seconds) - 1
-        for times, curve in group.curves.items():
-            bests = {alpha: best_draft_length(alpha, curve, draft_cost, longest) for alpha in alphas}
+        for times in group.curves:
+            bests = {alpha: group.best_draft(times, alpha, draft_cost) for alpha in alphas}
             cells = {f"alpha {alpha}": f"{best.gain:.2f} ({best.length})" for alpha, best in bests.items()}
             yield {"batch": group.batch, "context": group.context, "v": times, **cells}
 
@@ -295,19 +290,12 @@ def draw_contexts(
             dots[name] = [(group.context, group.seconds[nodes].median * 1e3) for group in passes]
             lines[name] = [(group.context, group.roofline.seconds(group.costs[nodes]) * 1e3) for group in passes]
     times = Panel("tokens in the cache", "ms a pass (lines: the least by the roofline)", lines, dots)
-    measured, least = (_gains(groups, alphas, cost, kind) for kind in ("measured", "roofline"))
+    measured, least = (
+        {
+            f"alpha {alpha}": [(one.context, one.best_draft(kind, alpha, cost).gain) for one in groups]
+            for alpha in alphas
+        }
+        for kind in ("measured", "roofline")
+    )
     label = "gain of the best draft length (lines: by the roofline)"
     panels(path, [times, Panel("tokens in the cache", label, least, measured, log_up=False)])
-
-
-def _gains(
-    groups: Sequence[LimitPasses], alphas: Sequence[float], cost: float, kind: str
-) -> dict[str, list[tuple[float, float]]]:
-    """Return acceptance rate -> (context, gain), by one of the curves of the passes."""
-    return {
-        f"alpha {alpha}": [
-            (group.context, best_draft_length(alpha, group.curves[kind], cost, max(group.seconds) - 1).gain)
-            for group in groups
-        ]
-        for alpha in alphas
-    }

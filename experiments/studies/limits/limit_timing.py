@@ -16,7 +16,7 @@ from oracles.checkpoints.loading import LoadedOracle
 from oracles.transformer.linear import Linear
 from specdec.contracts import Cache
 from specdec.theory import WidthCurve
-from specdec.theory.limits import PassCost, Roofline, pass_cost
+from specdec.theory.limits import BestLength, PassCost, Roofline, best_draft_length, pass_cost
 
 # Sides of the square matrices: three of 1024 in float32 take 12 MB, and a product uses each number a thousand times.
 SIDES = (256, 512, 1024)
@@ -109,6 +109,10 @@ class LimitPasses:
             "roofline": [self.roofline.seconds(cost) for cost in self.costs.values()],
         }
         return {kind: WidthCurve.of_seconds([*self.seconds], times, self.batch) for kind, times in kinds.items()}
+
+    def best_draft(self, kind: str, alpha: float, draft_cost: float) -> BestLength:
+        """Return the draft length that gains most by one of the curves; lengths end where the widest pass does."""
+        return best_draft_length(alpha, self.curves[kind], draft_cost, max(self.seconds) - 1)
 
 
 def random_cache(oracle: LoadedOracle, batch: int, context: int, room: int) -> Cache:
